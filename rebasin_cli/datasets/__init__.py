@@ -1,0 +1,234 @@
+"""Data sets by name, by file, or as a user's own loader; one file a data set.
+
+A data set module has
+
+    NORMALIZATION: Normalization                            # its default
+    CLASSES: int | None                                     # None: counted from the targets
+    def load(split: str, root: Path | None) -> Samples      # split is "train" or "test"
+    def augment(inputs, generator) -> inputs                # optional; training batches, before normalising
+
+A module with `load_from(argument, split)` in place of `load` is written `name:ARGUMENT`, as in `npz:FILE`.
+Everything a model is trained or measured on leaves here as an iterable of `(inputs, targets)` batches.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import DataError, RebasinError, UsageError
+from ..registry import Registry, import_reference, is_reference
+from ._batches import LoaderData, open_loader
+
+registry = Registry("datasets", "data set")
+
+SPLITS = ("train", "test")
+
+
+@dataclass(frozen=True)
+class Normalization:
+    """What is subtracted and divided by, per channel, once bytes have been divided by 255.
+
+    One number serves every channel. `str()` and `parse` are inverses.
+    """
+
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+
+    def __str__(self) -> str:
+        return "/".join(",".join(str(value) for value in values) for values in (self.mean, self.std))
+
+    @staticmethod
+    def parse(text: str, default: Normalization) -> Normalization:
+        """`unit` (divided by 255 only), `dataset` (the default) or `MEAN,…/STD,…`. Raises UsageError."""
+        if text == "unit":
+            return Normalization()
+        if text == "dataset":
+            return default
+        try:
+            mean, std = (tuple(float(value) for value in part.split(",")) for part in text.split("/"))
+        except ValueError:
+            mean, std = (), ()
+        if not mean or len(mean) != len(std) or not all(map(math.isfinite, mean + std)) or min(std) <= 0:
+            raise UsageError(
+                f"{text!r} is no normalization",
+                hint="Write unit, dataset, or one mean and one positive standard deviation a channel: "
+                "0.49,0.48,0.45/0.25,0.24,0.26",
+            )
+        return Normalization(mean, std)
+
+    def apply(self, inputs: Tensor) -> Tensor:
+        """Bytes or floats (N, C, …) to normalised float32. Raises UsageError if the channels differ."""
+        values = inputs.float().div(255) if inputs.dtype == torch.uint8 else inputs.float()
+        if (self.mean, self.std) == ((0.0,), (1.0,)):
+            return values
+        if values.ndim < 2 or len(self.mean) not in (1, values.shape[1]):
+            raise UsageError(
+                f"normalization {self} has {len(self.mean)} channels, the data {tuple(values.shape[1:])}"
+            )
+        shape = (1, -1) + (1,) * (values.ndim - 2)
+        return (values - torch.tensor(self.mean).view(shape)) / torch.tensor(self.std).view(shape)
+
+
+UNIT = Normalization()
+
+
+@dataclass(frozen=True)
+class Samples:
+    """One split in memory: inputs (N, C, H, W) as bytes or float32 in 0–1, targets (N,) int64."""
+
+    inputs: Tensor
+    targets: Tensor
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+
+@dataclass(frozen=True)
+class Data:
+    """One split, ready to iterate as often as you like, in the same order every time.
+
+    Yields (float32 inputs, int64 targets). The last batch may be smaller.
+    """
+
+    name: str
+    split: str
+    source: Samples
+    normalization: Normalization
+    classes: int
+    batch_size: int = 500
+    augmentation: Callable[[Tensor, torch.Generator], Tensor] | None = None
+
+    @property
+    def samples(self) -> int:
+        return len(self.source)
+
+    def __len__(self) -> int:
+        """The number of batches."""
+        return -(-self.samples // self.batch_size)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for start in range(0, self.samples, self.batch_size):
+            chosen = slice(start, start + self.batch_size)
+            yield self.normalization.apply(self.source.inputs[chosen]), self.source.targets[chosen]
+
+    def subset(self, limit: int, seed: int = 0) -> Data:
+        """`limit` samples drawn without replacement, in their original order; all if there are fewer."""
+        if limit < 1:
+            raise UsageError(f"a limit of {limit} samples leaves nothing", hint="Give 1 or more.")
+        if limit >= self.samples:
+            return self
+        order = torch.randperm(self.samples, generator=torch.Generator().manual_seed(seed))
+        chosen = order[:limit].sort().values
+        return replace(self, source=Samples(self.source.inputs[chosen], self.source.targets[chosen]))
+
+    def with_batch_size(self, batch_size: int) -> Data:
+        return replace(self, batch_size=_positive(batch_size))
+
+    def shuffled(
+        self, generator: torch.Generator, *, augment: bool = False
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """One epoch in random order, augmented where asked and where the data set says how."""
+        order = torch.randperm(self.samples, generator=generator)
+        for chosen in order.split(self.batch_size):
+            inputs = self.source.inputs[chosen]
+            if augment and self.augmentation is not None:
+                inputs = self.augmentation(inputs, generator)
+            yield self.normalization.apply(inputs), self.source.targets[chosen]
+
+    def example(self, size: int = 2) -> Tensor:
+        """The first inputs, as a network gets them."""
+        return self.normalization.apply(self.source.inputs[:size])
+
+
+def open_data(
+    reference: str,
+    split: str,
+    *,
+    root: Path | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    batch_size: int = 500,
+    normalize: str | None = None,
+) -> Data | LoaderData:
+    """One split of a data set by reference.
+
+    A built-in name, `imagefolder:DIR`, `npz:FILE`, an entry point, or a user's own loader `file.py:loader`
+    or `package.module:loader`: a function from the split's name to a re-iterable of batches, which are used
+    as they are. `root` falls back to the environment's REBASIN_DATA. `limit` draws a subset with `seed`.
+    Raises UsageError for an unknown name, DataError for files that are missing or broken.
+    """
+    if split not in SPLITS:
+        raise UsageError(f"unknown split {split!r}", hint="Choose train or test.")
+    if root is None and os.environ.get("REBASIN_DATA"):
+        root = Path(os.environ["REBASIN_DATA"])
+    module, samples = _load(reference, split, root)
+    if module is None:
+        loader = import_reference(reference, error=DataError)
+        if normalize is not None:
+            raise UsageError(f"{reference} yields its own batches; --normalize cannot change them")
+        data: Data | LoaderData = open_loader(reference, loader, split)
+    else:
+        check(samples, f"{reference} ({split})")
+        default = module.NORMALIZATION
+        data = Data(
+            reference,
+            split,
+            samples,
+            default if normalize is None else Normalization.parse(normalize, default),
+            module.CLASSES or int(samples.targets.max()) + 1,
+            _positive(batch_size),
+            getattr(module, "augment", None),
+        )
+        data.example(1)  # a normalization that does not fit speaks before the first epoch
+    return data if limit is None else data.subset(limit, seed)
+
+
+def _load(reference: str, split: str, root: Path | None) -> tuple[Any, Any]:
+    name, colon, argument = reference.partition(":")
+    if colon and name in registry.names() and hasattr(module := registry.get(name), "load_from"):
+        return module, module.load_from(argument, split)
+    if is_reference(reference):
+        return None, None
+    module = registry.get(reference)
+    if hasattr(module, "load_from"):
+        raise UsageError(f"{reference} needs to know where", hint=f"Write {reference}:PATH.")
+    try:
+        return module, module.load(split, root)
+    except RebasinError:
+        raise
+    except Exception as cause:  # another package's data set, behind an entry point
+        raise DataError(f"{reference} failed on {split!r}: {type(cause).__name__}: {cause}") from cause
+
+
+def check(samples: Samples, where: str) -> None:
+    """Refuse what no network could be measured on. Raises DataError with every problem found."""
+    inputs, targets = samples.inputs, samples.targets
+    problems = []
+    if inputs.dtype not in (torch.uint8, torch.float32):
+        problems.append(f"inputs are {inputs.dtype}; expected uint8 or float32")
+    if targets.dtype != torch.int64 or targets.ndim != 1:
+        problems.append(f"targets are {targets.dtype} of shape {tuple(targets.shape)}; expected int64 (N,)")
+    if len(inputs) != len(targets):
+        problems.append(f"{len(inputs)} inputs and {len(targets)} targets")
+    if not len(targets):
+        problems.append("no samples")
+    elif not problems and targets.min() < 0:
+        problems.append(f"a target is {int(targets.min())}; expected 0 or more")
+    if inputs.dtype.is_floating_point and not torch.isfinite(inputs).all():
+        problems.append("inputs hold NaN or infinite values")
+    if problems:
+        raise DataError(f"{where} cannot be used", problems=problems)
+
+
+def _positive(batch_size: int) -> int:
+    if batch_size < 1:
+        raise UsageError(f"a batch of {batch_size} samples makes no sense", hint="Give 1 or more.")
+    return batch_size

@@ -1,0 +1,165 @@
+"""Batches that somebody else makes: checked while they are read, moved, counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import DataError, RebasinError, UsageError
+
+
+@dataclass(frozen=True)
+class LoaderData:
+    """One split of a user's own loader; its batches are used as they are, in their own order.
+
+    Has the methods of `Data`. `subset` takes the first samples, since drawing would read everything.
+    """
+
+    name: str
+    split: str
+    batches: Iterable[Any]
+    limit: int | None = None
+    normalization: None = None
+    classes: int | None = None
+    batch_size: int | None = None
+    _count: list[int] = field(default_factory=list, repr=False, compare=False)
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        left = self.limit
+        for inputs, targets in checked(self.batches):
+            size = size_of(targets)
+            if left is not None and size >= left:
+                yield head(inputs, left), head(targets, left)
+                return
+            left = None if left is None else left - size
+            yield inputs, targets
+
+    @property
+    def samples(self) -> int:
+        """Counted by reading every batch once."""
+        if not self._count:
+            self._count.append(sum(size_of(targets) for _, targets in self))
+        return self._count[0]
+
+    def subset(self, limit: int, seed: int = 0) -> LoaderData:
+        if limit < 1:
+            raise UsageError(f"a limit of {limit} samples leaves nothing", hint="Give 1 or more.")
+        return replace(self, limit=limit if self.limit is None else min(limit, self.limit), _count=[])
+
+    def with_batch_size(self, batch_size: int) -> LoaderData:
+        return self
+
+    def shuffled(
+        self, generator: torch.Generator, *, augment: bool = False
+    ) -> Iterator[tuple[Any, Any]]:
+        """The loader's own order: whether and how it shuffles is its business."""
+        return iter(self)
+
+    def example(self, size: int = 2) -> Any:
+        for inputs, _ in self:
+            return head(inputs, size)
+        raise DataError(f"{self.name} ({self.split}) yields no batches")
+
+
+def open_loader(name: str, loader: Callable[[str], Any], split: str) -> LoaderData:
+    """Call a user's `loader(split)`. Raises DataError if it fails or if its result can be read only once."""
+    if not callable(loader):
+        raise DataError(f"{name} is {describe(loader)}; expected a function loader(split)")
+    try:
+        batches = loader(split)
+        once = iter(batches) is batches
+    except RebasinError:
+        raise
+    except Exception as cause:
+        raise DataError(f"{name} failed on {split!r}: {type(cause).__name__}: {cause}") from cause
+    if once:
+        raise DataError(
+            f"{name} returns {describe(batches)}, which can be read only once",
+            hint="Return a list, a DataLoader or an object whose __iter__ begins anew.",
+        )
+    return LoaderData(name, split, batches)
+
+
+def checked(batches: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    """The batches; whatever the loader does wrong is raised as DataError with the batch's number."""
+    number = 0
+    try:
+        iterator = iter(batches)
+        while True:
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                return
+            yield _pair(batch, number)
+            number += 1
+    except (RebasinError, GeneratorExit):
+        raise
+    except Exception as cause:
+        raise DataError(f"the data failed at batch {number}: {type(cause).__name__}: {cause}") from cause
+
+
+def _pair(batch: Any, number: int) -> tuple[Any, Any]:
+    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+        raise DataError(
+            f"batch {number} of the data is {describe(batch)}", hint="Expected a pair (inputs, targets)."
+        )
+    inputs, targets = batch
+    for tensor in tensors_in(inputs):
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise DataError(f"batch {number} of the data has NaN or infinite inputs")
+    return inputs, targets
+
+
+def size_of(targets: Any) -> int:
+    """The number of samples in a batch, by its targets. Raises DataError."""
+    tensor = next(tensors_in(targets), None)
+    if tensor is None or tensor.ndim == 0:
+        raise DataError(f"targets are {describe(targets)}; expected a tensor, one entry a sample")
+    return len(tensor)
+
+
+def map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """`function` on every tensor in tuples, lists and mappings; the rest as it is."""
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, Mapping):
+        return {key: map_tensors(function, item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return tuple(map_tensors(function, item) for item in value)
+    return value
+
+
+def head(value: Any, size: int) -> Any:
+    """The first samples of everything in a batch."""
+    return map_tensors(lambda tensor: tensor[:size] if tensor.ndim else tensor, value)
+
+
+def to_device(value: Any, device: str | torch.device) -> Any:
+    return map_tensors(lambda tensor: tensor.to(device, non_blocking=True), value)
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from tensors_in(item)
+
+
+def describe(value: Any) -> str:
+    """What something is, for messages: "float32 (8, 10)", "tuple of 2: …", "Dataset"."""
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {describe(item)}" for key, item in list(value.items())[:4]) + "}"
+    if isinstance(value, (tuple, list)):
+        items = ", ".join(describe(item) for item in value[:4])
+        return f"{type(value).__name__} of {len(value)}" + (f": {items}" if items else "")
+    return type(value).__name__

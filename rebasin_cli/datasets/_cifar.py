@@ -1,0 +1,104 @@
+"""What CIFAR-10 and CIFAR-100 share: both of the publisher's layouts, the download, the augmentation."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..errors import DataError
+from . import Samples
+from ._files import NotDownloaded, download, missing, places, read_pickle, write_atomically
+
+PIXELS = 3 * 32 * 32
+
+Arrays = tuple[np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The names of one set: folders, and the files of each split in it; the archive and its checksum.
+
+    `label_bytes` stand before each image in the binary files, and the last of them is the label;
+    `label_key` is where the pickles have it.
+    """
+
+    title: str
+    binary_folder: str
+    binary: Mapping[str, tuple[str, ...]]
+    label_bytes: int
+    pickle_folder: str
+    pickles: Mapping[str, tuple[str, ...]]
+    label_key: bytes
+    archive: str
+    md5: str
+
+
+def load_cifar(layout: Layout, split: str, root: Path | None) -> Samples:
+    """Images (N, 3, 32, 32) as bytes and their labels; downloaded where missing. Raises DataError."""
+    looked = places(root, (layout.binary_folder, layout.pickle_folder, ""))
+    for folder in looked:
+        for names, read in ((layout.binary[split], _read_binary), (layout.pickles[split], _read_pickled)):
+            paths = [folder / name for name in names]
+            if all(path.is_file() for path in paths):
+                return _join([read(path, layout) for path in paths])
+    try:
+        archive = download([f"https://www.cs.toronto.edu/~kriz/{layout.archive}"], layout.md5)
+    except NotDownloaded as cause:
+        raise missing(layout.title, looked, layout.binary[split], cause) from cause
+    unpack(archive, [name for names in layout.binary.values() for name in names], looked[0])
+    return _join([_read_binary(looked[0] / name, layout) for name in layout.binary[split]])
+
+
+def unpack(archive: bytes, names: Sequence[str], folder: Path) -> None:
+    """Write the files that are asked for, under their own names: no path in the archive is trusted."""
+    with tarfile.open(fileobj=io.BytesIO(archive)) as members:
+        for member in members:
+            name = member.name.rpartition("/")[2]
+            if member.isfile() and name in names:
+                write_atomically(folder / name, members.extractfile(member).read())
+
+
+def _read_binary(path: Path, layout: Layout) -> Arrays:
+    content, row = np.fromfile(path, np.uint8), layout.label_bytes + PIXELS
+    if not len(content) or len(content) % row:
+        raise DataError(f"{path} is broken: {len(content)} bytes; expected a multiple of {row}")
+    rows = content.reshape(-1, row)
+    return rows[:, layout.label_bytes :], rows[:, layout.label_bytes - 1].astype(np.int64)
+
+
+def _read_pickled(path: Path, layout: Layout) -> Arrays:
+    content = read_pickle(path)
+    images, labels = (content.get(key, content.get(key.decode())) for key in (b"data", layout.label_key))
+    good = isinstance(images, np.ndarray) and images.dtype == np.uint8 and images.shape[1:] == (PIXELS,)
+    if not good or not isinstance(labels, list) or len(labels) != len(images):
+        raise DataError(f"{path}: expected 'data', {PIXELS} bytes an image, and as many labels")
+    try:
+        return images, np.array(labels, np.int64)
+    except (TypeError, ValueError, OverflowError) as cause:
+        raise DataError(f"{path}: its labels are not whole numbers") from cause
+
+
+def _join(parts: Sequence[Arrays]) -> Samples:
+    images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return Samples(torch.from_numpy(images).view(-1, 3, 32, 32), torch.from_numpy(labels))
+
+
+def crop_and_flip(inputs: Tensor, generator: torch.Generator, padding: int = 4) -> Tensor:
+    """A random crop of the zero-padded image, mirrored half of the time; drawn for each image."""
+    n, channels, height, width = inputs.shape
+    padded = F.pad(inputs, (padding,) * 4)
+    top, left = torch.randint(2 * padding + 1, (2, n, 1), generator=generator)
+    mirrored = torch.randint(2, (n, 1), generator=generator).bool()
+    across = torch.arange(width).expand(n, -1)
+    rows = top + torch.arange(height)
+    columns = left + torch.where(mirrored, across.flip(1), across)
+    flat = (rows[:, :, None] * padded.shape[3] + columns[:, None, :]).view(n, 1, -1)
+    return padded.flatten(2).gather(2, flat.expand(-1, channels, -1)).view_as(inputs)

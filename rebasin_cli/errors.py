@@ -1,0 +1,96 @@
+"""What can go wrong, as one tree. A traceback of anything else is a bug in rebasin.
+
+    RebasinError                       exit code
+    ├── GateNotMet                     1   a threshold was missed; everything has been written
+    ├── UsageError                     2   an option, a name or a combination that makes no sense
+    │   └── OutputExists               2   refuses to overwrite without --force
+    ├── CheckpointError                3   unreadable or broken checkpoint
+    │   └── UnsafeCheckpoint           3   would run code, or is not plain tensors
+    ├── SpecError                      4   not a spec, or a spec that does not fit
+    │   └── NotProven                  4   the permuted network computes something else
+    ├── ResourceError                  5   out of memory, out of disk, unwritable folder
+    └── OutsideError                   6   what the user brought fails
+        ├── DataError                  6   the data set
+        └── NetworkError               6   the network's code
+
+The core states the fact; the command line adds file names once.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+
+class RebasinError(Exception):
+    """One clear message in four parts: where, found, expected, next.
+
+    `message` says where and what; `problems` lists every single finding, a line each;
+    `hint` is the next command or step.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, problems: Sequence[str] = (), hint: str | None = None):
+        super().__init__(message)
+        self.message = message
+        self.problems = tuple(problems)
+        self.hint = hint
+
+    def __str__(self) -> str:
+        shown = [f"  {problem}" for problem in self.problems[:20]]
+        if len(self.problems) > 20:
+            shown.append(f"  … and {len(self.problems) - 20} more")
+        return "\n".join([self.message, *shown, *([self.hint] if self.hint else [])])
+
+
+class GateNotMet(RebasinError):
+    exit_code = 1
+
+
+class UsageError(RebasinError):
+    exit_code = 2
+
+
+class OutputExists(UsageError):
+    pass
+
+
+class CheckpointError(RebasinError):
+    exit_code = 3
+
+
+class UnsafeCheckpoint(CheckpointError):
+    pass
+
+
+class SpecError(RebasinError):
+    exit_code = 4
+
+
+class NotProven(SpecError):
+    pass
+
+
+class ResourceError(RebasinError):
+    exit_code = 5
+
+
+class OutsideError(RebasinError):
+    exit_code = 6
+
+
+class DataError(OutsideError):
+    pass
+
+
+class NetworkError(OutsideError):
+    pass
+
+
+def unknown(kind: str, name: str, known: Iterable[str], *, error: type[RebasinError] = UsageError) -> RebasinError:
+    """The error for a name that is not in a list, with "did you mean" where one is near."""
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    hint = f"Did you mean {' or '.join(near)}?" if near else f"Known: {', '.join(known)}."
+    return error(f"unknown {kind} {name!r}", hint=hint)

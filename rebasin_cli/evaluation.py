@@ -1,0 +1,179 @@
+"""How good a network is: mean loss, accuracy and calibration over batches.
+
+Sums are float64, so how the samples are batched hardly matters. Every module is in evaluation mode
+meanwhile and leaves in the mode it came in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .datasets._batches import checked, describe, size_of, to_device
+from .errors import DataError, NetworkError, RebasinError
+
+BINS = 15
+
+
+@dataclass(frozen=True)
+class Scores:
+    """`loss` in nats a sample (inf where the network's outputs are no numbers), `accuracy` 0–1.
+
+    `ece` is the expected calibration error over 15 bins of equal width, 0–1 (Guo et al. 2017, eq. 3,
+    arXiv:1706.04599); NaN where the outputs are not logits (N, classes).
+    """
+
+    loss: float
+    accuracy: float
+    samples: int
+    ece: float
+
+
+def evaluate(
+    network: nn.Module,
+    batches: Iterable[Any],
+    *,
+    loss: Callable[[Tensor, Any], Any] | None = None,
+    metric: Callable[[Tensor, Any], Any] | None = None,
+    output: str | int | None = None,
+    device: str | torch.device = "cpu",
+) -> Scores:
+    """Measure `network`, already on `device`, on `(inputs, targets)` batches.
+
+    `loss(outputs, targets)` is a batch's mean (default: cross-entropy); so is `metric(outputs, targets)`,
+    larger is better (default: accuracy). `output` picks one of several outputs by key or index.
+    Raises DataError for what is wrong with the batches, NetworkError for what is wrong with the network.
+    """
+    total = right = 0.0
+    samples, calibrated = 0, True
+    bins = torch.zeros(2, BINS, dtype=torch.float64)  # sums of confidence and of right answers
+    with evaluating(network), torch.inference_mode():
+        for number, (inputs, targets) in enumerate(checked(batches)):
+            if not (size := size_of(targets)):
+                continue
+            targets = to_device(targets, device)
+            outputs = call(network, to_device(inputs, device), output=output)
+            if loss is None or metric is None:
+                _check_logits(outputs, targets, number)
+            value = cross_entropy(outputs, targets) if loss is None else _apply(loss, outputs, targets)
+            total += size * (math.inf if math.isnan(value) else value)
+            right += size * (accuracy if metric is None else _metric(metric))(outputs, targets)
+            samples += size
+            calibrated &= loss is None and outputs.ndim == 2
+            if calibrated:
+                _fill(bins, outputs, targets)
+    if not samples:
+        raise DataError("the data holds no samples", hint="Is the loader a generator that was read before?")
+    ece = (bins[0] - bins[1]).abs().sum().item() / samples if calibrated else math.nan
+    return Scores(total / samples, right / samples, samples, ece)
+
+
+@contextmanager
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """Evaluation mode, and each module's own mode back afterwards (frozen norms stay frozen)."""
+    modes = {module: module.training for module in network.modules()}
+    network.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+def call(network: Callable[..., Any], inputs: Any, *, output: str | int | None = None) -> Tensor:
+    """`network(inputs)`, a dict as keywords, a tuple as arguments; one output. Raises NetworkError."""
+    try:
+        if isinstance(inputs, Mapping):
+            outputs = network(**inputs)
+        elif isinstance(inputs, (tuple, list)):
+            outputs = network(*inputs)
+        else:
+            outputs = network(inputs)
+    except (RebasinError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as cause:
+        raise NetworkError(
+            f"the network fails on inputs {describe(inputs)}: {type(cause).__name__}: {cause}"
+        ) from cause
+    return select(outputs, output)
+
+
+def select(outputs: Any, output: str | int | None) -> Tensor:
+    """One tensor of what a network returned: KEY of a mapping or attribute, INDEX of a tuple."""
+    chosen = outputs
+    if output is not None:
+        key = int(output) if isinstance(output, str) and output.removeprefix("-").isdigit() else output
+        try:
+            attribute = isinstance(key, str) and not isinstance(outputs, Mapping)
+            chosen = getattr(outputs, key) if attribute else outputs[key]
+        except (KeyError, IndexError, TypeError, AttributeError) as cause:
+            raise NetworkError(f"the network returns {describe(outputs)}, which has no {output!r}") from cause
+    if not isinstance(chosen, Tensor):
+        raise NetworkError(
+            f"the network returns {describe(chosen)}; expected one tensor of logits",
+            hint="Choose one of several outputs with --output KEY or --output INDEX.",
+        )
+    return chosen
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> float:
+    """Mean cross-entropy in nats, in float64."""
+    return F.cross_entropy(_wide(outputs), targets).item()
+
+
+def accuracy(outputs: Tensor, targets: Tensor) -> float:
+    """How often the largest logit is the label's, 0–1; outputs with NaN are wrong."""
+    right = (outputs.argmax(dim=1) == targets) & ~outputs.isnan().any(dim=1)
+    return right.sum().item() / right.numel()
+
+
+def _metric(function: Callable[[Tensor, Any], Any]) -> Callable[[Tensor, Any], float]:
+    return lambda outputs, targets: _apply(function, outputs, targets)
+
+
+def _apply(function: Callable[[Tensor, Any], Any], outputs: Tensor, targets: Any) -> float:
+    try:
+        return float(function(outputs, targets))
+    except (RebasinError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as cause:
+        name = getattr(function, "__name__", str(function))
+        raise NetworkError(f"{name} fails: {type(cause).__name__}: {cause}") from cause
+
+
+def _check_logits(outputs: Tensor, targets: Any, number: int) -> None:
+    """Whether cross-entropy and accuracy mean anything here. Raises DataError or NetworkError."""
+    if not isinstance(targets, Tensor) or targets.dtype != torch.int64:
+        raise DataError(
+            f"batch {number}: targets are {describe(targets)}; expected class numbers, int64 (N,)",
+            hint="For other targets give --loss module:function and --metric module:function.",
+        )
+    if outputs.ndim < 2 or outputs.shape[:1] + outputs.shape[2:] != targets.shape:
+        raise NetworkError(
+            f"batch {number}: outputs {tuple(outputs.shape)} do not fit targets {tuple(targets.shape)}; "
+            "expected (N, classes) and (N,)"
+        )
+    low, high = int(targets.min()), int(targets.max())
+    if low < 0 or high >= outputs.shape[1]:
+        raise DataError(
+            f"batch {number}: targets lie in {low}…{high}, but the network knows {outputs.shape[1]} classes",
+            hint="Is this the data set that the network was trained on?",
+        )
+
+
+def _fill(bins: Tensor, outputs: Tensor, targets: Tensor) -> None:
+    confidence, chosen = _wide(outputs).softmax(dim=1).nan_to_num(0.0).cpu().double().max(dim=1)
+    index = (confidence * BINS).ceil().long().sub(1).clamp(0, BINS - 1)  # (0, 1/15], (1/15, 2/15], …
+    bins[0].index_add_(0, index, confidence)
+    bins[1].index_add_(0, index, (chosen == targets.cpu()).double())
+
+
+def _wide(outputs: Tensor) -> Tensor:
+    return outputs.float() if outputs.device.type == "mps" else outputs.double()  # MPS knows no float64

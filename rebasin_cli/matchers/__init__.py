@@ -1,0 +1,84 @@
+"""Matchers: one file a method, the same promises for all.
+
+A matcher is a module with
+
+    NEEDS: frozenset[str]       # of {"network", "data"}; weights alone is the empty set
+    DECLARES: frozenset[str]    # promises beyond the common ones: see `PROMISES`
+    Options                     # a frozen dataclass of its own options, all with defaults
+    def match(problem: Problem, options: Options) -> MatchResult
+
+Promised by all: results are bijections, the permuted network computes the same outputs, inputs are
+untouched, the same seed gives the same answer in a new process, progress is reported through
+`problem.progress`, and a search that was interrupted goes on from `problem.start` to the same result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..permutation import Permutations
+from ..registry import Registry
+from ..spec.spec import FittedSpec
+
+registry = Registry("matchers", "method")
+
+PROMISES = {
+    "identity": "identical models get the identity, up to units whose weights are equal",
+    "planted": "a planted permutation is recovered, up to units whose weights are equal",
+    "monotone": "the objective never falls",
+}
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class State:
+    """Where a search stands between two sweeps: enough to go on from.
+
+    `permutations` holds one set per model that moves, `sweep` the number of finished sweeps.
+    """
+
+    permutations: tuple[Permutations, ...]
+    sweep: int = 0
+    objective: float = 0.0
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What every matcher is given.
+
+    `models[0]` is the reference and keeps the identity; tensors may be lazy mappings. `network` and
+    `data` (batches of inputs and targets) are there for matchers that need them.
+    """
+
+    fitted: FittedSpec
+    models: tuple[Tensors, ...]
+    seed: int = 0
+    start: State | None = None
+    progress: Callable[[State], None] | None = None
+    network: torch.nn.Module | None = None
+    data: Any = None
+
+    def report(self, state: State) -> None:
+        if self.progress is not None:
+            self.progress(state)
+
+
+@dataclass(frozen=True)
+class MatchResult:
+    """One permutation set per model after the first, in their order, and how the search went.
+
+    The objective is the method's own, larger is better; for weight matching the inner product
+    Σ ⟨A, πB⟩ over all tensors that are evidence.
+    """
+
+    permutations: tuple[dict[str, torch.Tensor], ...]
+    objective_before: float
+    objective_after: float
+    sweeps: int
+    solves: int
+    converged: bool

@@ -1,0 +1,142 @@
+"""Similarities between the units of two models, and the objective they add up to.
+
+For a word p, entry (i, j) is Σ ⟨slice i of A, slice j of B⟩ over every axis that carries p, with B's other
+axes permuted as they stand. Products are taken in float32 (float64 where a model is stored so) over
+slabs of bounded size and added in float64. Each row tile is one single-threaded product, the tiles run
+on threads: the bits do not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+from ..permutation import Permutations
+from ..spec.atoms import Atom, atoms
+from ..spec.spec import FittedSpec
+
+SLAB = 1 << 21  # numbers in one operand of a product: 8 MB in float32
+TILE = 128  # rows of one product
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+class Pair:
+    """Two models seen as atoms, grouped by the words that permute them.
+
+    Use it inside `with pair.computing():`, which owns the threads.
+    """
+
+    def __init__(self, reference: Tensors, model: Tensors, fitted: FittedSpec):
+        self.reference, self.model, self.words = reference, model, fitted.words
+        self.atoms = [atom for atom in atoms(fitted) if any(atom.words)]
+        self.single: dict[str, list[Atom]] = {word: [] for word in fitted.words}
+        self.double: dict[str, list[Atom]] = {word: [] for word in fitted.words}
+        self.neighbours: dict[str, set[str]] = {word: set() for word in fitted.words}
+        for atom in self.atoms:
+            present = [word for word in atom.words if word is not None]
+            for word in set(present):
+                (self.single if present.count(word) == 1 else self.double)[word].append(atom)
+                self.neighbours[word] |= set(present) - {word}
+        self._pool: ThreadPoolExecutor | None = None
+
+    @contextlib.contextmanager
+    def computing(self) -> Iterator[None]:
+        """Threads for the products, torch's own held to one meanwhile."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            with ThreadPoolExecutor(threads) as self._pool:
+                yield
+        finally:
+            torch.set_num_threads(threads)
+
+    def matrix(self, word: str, permutations: Permutations, *, double: bool = False) -> torch.Tensor:
+        """The similarity matrix (n, n) float64 of one word, from the atoms that carry it once.
+
+        With `double` from those that carry it on several axes: the gradient of their quadratic form.
+        """
+        size = self.words[word]
+        out = torch.zeros(size, size, dtype=torch.float64)
+        waiting: list[tuple[torch.Tensor, torch.Tensor]] = []
+        columns = 0
+        for atom in (self.double if double else self.single)[word]:
+            for dim in (d for d, here in enumerate(atom.words) if here == word):
+                for slab in self._slabs(atom, dim, permutations):
+                    waiting.append(slab)
+                    columns += slab[0].shape[1]
+                    if columns * size >= SLAB:
+                        self._add_product(out, waiting)
+                        waiting, columns = [], 0
+        self._add_product(out, waiting)
+        return out
+
+    def quadratic(self, word: str, permutations: Permutations) -> float:
+        """Σ ⟨A, πB⟩ over the atoms that carry the word on several axes."""
+        return self._inner(self.double[word], permutations)
+
+    def objective(self, permutations: Permutations) -> float:
+        """Σ ⟨A, πB⟩ in float64 over every tensor that is evidence and that some word permutes."""
+        return self._inner(self.atoms, permutations)
+
+    def _inner(self, chosen: list[Atom], permutations: Permutations) -> float:
+        result = 0.0
+        for atom in chosen:
+            for a, b in self._slabs(atom, 0, permutations, rows_too=True):
+                result += torch.dot(a.flatten().double(), b.flatten().double()).item()
+        return result
+
+    def _slabs(
+        self, atom: Atom, dim: int, permutations: Permutations, *, rows_too: bool = False
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """The atom of both models as (n, k) matrices, axis `dim` first, cut so that memory stays bounded.
+
+        B's other axes are permuted; axis `dim` as well with `rows_too`.
+        """
+        a = atom.view(self.reference[atom.tensor])
+        b = atom.view(self.model[atom.tensor])
+        rest = [d for d in range(a.ndim) if d != dim]
+        if not rest:  # a vector is one column
+            rows = slice(None) if not rows_too or atom.words[0] is None else permutations[atom.words[0]]
+            yield _column(a), _column(b)[rows]
+            return
+        along = max(rest, key=lambda d: a.shape[d])
+        step = max(1, SLAB * a.shape[along] // max(1, a.numel()))
+        for start in range(0, a.shape[along], step):
+            length = min(step, a.shape[along] - start)
+            part = b
+            # the cut axis first: afterwards only its share is gathered along the others
+            for d in (along, *(d for d in range(b.ndim) if d != along)):
+                perm = None if atom.words[d] is None or (d == dim and not rows_too) else permutations[atom.words[d]]
+                if d == along:
+                    part = part.narrow(d, start, length) if perm is None else part.index_select(d, perm[start : start + length])
+                elif perm is not None:
+                    part = part.index_select(d, perm)
+            yield _matrix(a.narrow(along, start, length), dim), _matrix(part, dim)
+
+    def _add_product(self, out: torch.Tensor, slabs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        if not slabs:
+            return
+        a, b = (torch.cat(side, dim=1) if len(side) > 1 else side[0] for side in zip(*slabs, strict=True))
+        b = b.T
+
+        def tile(start: int) -> None:
+            out[start : start + TILE] += a[start : start + TILE] @ b
+
+        list(self._pool.map(tile, range(0, len(out), TILE)))
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+def _column(tensor: torch.Tensor) -> torch.Tensor:
+    return _wide(tensor).reshape(-1, 1)
+
+
+def _matrix(tensor: torch.Tensor, dim: int) -> torch.Tensor:
+    """Axis `dim` first and contiguous, the others flattened behind it."""
+    return _wide(tensor).movedim(dim, 0).reshape(tensor.shape[dim], -1)

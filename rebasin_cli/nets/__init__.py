@@ -1,0 +1,58 @@
+"""The networks that built-in specs name, and those that `rebasin train` trains; one file an architecture.
+
+A net module has
+
+    VARIANTS: tuple[str, ...]                 # names a user types: ("resnet20", "resnet32", …)
+    def build(name, *, input_shape, classes, width, norm, depth=None) -> nn.Module            # to train
+    def from_shapes(shapes: Mapping[str, tuple[int, ...]]) -> nn.Module     # exactly these tensors' network
+
+and every network an attribute `example_shape`, one input without the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+from ..errors import NetworkError, unknown
+from ..registry import Registry, import_reference
+
+registry = Registry("nets", "net")
+
+
+def variants() -> dict[str, ModuleType]:
+    """Every network's name and the module that builds it."""
+    modules = [registry.get(name) for name in registry.names()]
+    return {variant: module for module in modules for variant in module.VARIANTS}
+
+
+def build(
+    name: str,
+    *,
+    input_shape: Sequence[int],
+    classes: int,
+    width: float | None = None,
+    norm: str | None = None,
+    depth: int | None = None,
+) -> nn.Module:
+    """A fresh network to train. Raises UsageError for a name, width, norm or depth that makes no sense."""
+    known = variants()
+    if name not in known:
+        raise unknown("net", name, known)
+    return known[name].build(
+        name, input_shape=tuple(input_shape), classes=classes, width=width, norm=norm, depth=depth
+    )
+
+
+def resolve(reference: str) -> Callable[..., Any]:
+    """The factory behind `file.py:factory` or `package.module:factory`; this runs the user's code."""
+    factory = import_reference(reference, error=NetworkError)
+    if not callable(factory):
+        raise NetworkError(
+            f"{reference} is {type(factory).__name__}, which cannot be called",
+            hint="Expected a class or a function that returns a torch.nn.Module.",
+        )
+    return factory

@@ -1,0 +1,122 @@
+"""What a barrier report says, as plain values; one file a format beside this one.
+
+A format is a module with
+
+    FILENAME = "report.md"                     # its name in a report folder; None where it has none
+    def render(report: Report) -> str | bytes  # everything from the report, nothing recomputed
+
+Loss in nats per sample, accuracy in 0–1, barriers in the unit of what they measure, times in seconds.
+The JSON form (`Report.to_dict`) is versioned by `SCHEMA`; `docs/report.md` documents it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..registry import Registry
+
+SCHEMA = "rebasin.report/1"
+
+registry = Registry("reports", "report format")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Loss and accuracy at each λ on the path (1−λ)·A + λ·B, on one split."""
+
+    lambdas: tuple[float, ...]
+    loss: tuple[float, ...]
+    accuracy: tuple[float, ...]
+    samples: int
+
+    def at(self, position: float) -> tuple[float, float] | None:
+        """Loss and accuracy measured at λ = `position`; None where that point was not measured."""
+        for point, loss, accuracy in zip(self.lambdas, self.loss, self.accuracy, strict=True):
+            if abs(point - position) < 1e-9:
+                return loss, accuracy
+        return None
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """Both definitions for loss (nats) and for accuracy (0–1; how far it falls below the reference line).
+
+    midpoint: max_λ L(λ) − ½(L(A) + L(B)), Git Re-Basin definition 2.2; its floor is ½|L(A) − L(B)|.
+    chord:    max_λ [L(λ) − (1−λ)L(A) − λL(B)]; its floor is 0.
+    """
+
+    midpoint: float
+    chord: float
+    accuracy_midpoint: float
+    accuracy_chord: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way of joining the two models: "naive", "aligned", "aligned + reset", "naive + reset"."""
+
+    name: str
+    curves: dict[str, Curve]  # by split: "train", "test"
+    barriers: dict[str, Barrier]  # by split
+    shipped: bool = False  # the row that `merge` with the same options would write
+    control: bool = False
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One threshold: `text` as the user wrote it, what was measured, and whether it holds."""
+
+    text: str
+    measured: float
+    limit: float
+    met: bool
+    detail: str  # a sentence: row, split, definition
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything a reader needs to believe the figures, and to measure them again."""
+
+    rebasin: str  # version
+    command: str
+    seed: int
+    inputs: tuple[dict[str, Any], ...]  # {"file", "sha256", "recorded": provenance or None} per model
+    spec: dict[str, Any]  # {"name", "sha256", "words", "log10_symmetries", "moved_share"}
+    data: dict[str, Any]  # {"name", "normalization", "samples": {"train", "test"}, "full": bool}
+    match: dict[str, Any]  # {"method", "sweeps", "objective_before", "objective_after", "seconds", …}
+    proof: dict[str, Any]  # {"status": "proven"|"skipped"|"unavailable", "largest_difference", "reason"}
+    endpoints: tuple[dict[str, Any], ...]  # {"name", "train": {"loss", "accuracy"}, "test": {…}} per model
+    rows: tuple[Row, ...]
+    gates: tuple[Gate, ...] = ()
+    notes: tuple[str, ...] = ()  # plain sentences, most important first
+    seconds: float = 0.0
+    schema: str = field(default=SCHEMA)
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    def row(self, name: str) -> Row:
+        return next(row for row in self.rows if row.name == name)
+
+    @property
+    def shipped(self) -> Row:
+        return next(row for row in self.rows if row.shipped)
+
+
+def barrier_of(curve: Curve) -> Barrier:
+    """Both barriers of a curve, in loss and in accuracy; the curve must contain λ = 0 and λ = 1.
+
+    Git Re-Basin definition 2.2 (midpoint); Linear Mode Connectivity modulo permutation symmetries (chord).
+    """
+    first, last = curve.lambdas.index(0.0), curve.lambdas.index(1.0)
+
+    def height(values: Sequence[float], sign: float) -> tuple[float, float]:
+        a, b = values[first], values[last]
+        midpoint = max(sign * (value - (a + b) / 2) for value in values)
+        chord = max(sign * (v - (1 - t) * a - t * b) for t, v in zip(curve.lambdas, values, strict=True))
+        return midpoint, chord
+
+    return Barrier(*height(curve.loss, 1.0), *height(curve.accuracy, -1.0))

@@ -1,0 +1,227 @@
+"""Words and numbers that several report formats share: one sentence, one rounding, for all of them.
+
+Nothing here measures or decides anything; it reads a `Report` and returns text without any markup.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping, Sized
+from typing import Any
+
+from . import Barrier, Report, Row
+
+MISSING = "—"
+MIDPOINT = 0.5
+COLUMNS = ("loss at λ=½", "accuracy at λ=½", "barrier midpoint", "barrier chord")
+ACCURACY_COLUMNS = ("accuracy barrier midpoint", "accuracy barrier chord")
+SHIPPED = "the row that `merge` with the same options would write"
+LEGEND = (
+    "Loss in nats per sample, accuracy 0–1. Barrier: how far the loss between A and B rises above the mean "
+    "of their losses (midpoint) or above the straight line between them (chord)."
+)
+DEFINITIONS = (
+    ("midpoint", "max over λ of L(λ) − ½(L(A) + L(B)); its floor is ½|L(A) − L(B)| (Git Re-Basin, def. 2.2)"),
+    ("chord", "max over λ of L(λ) − (1−λ)·L(A) − λ·L(B); its floor is 0: nowhere above the straight line"),
+    ("accuracy barriers", "the same two, for how far accuracy falls below the mean or the chord"),
+    ("naive", "(1−λ)·A + λ·B, the models as they were given"),
+    ("aligned", "(1−λ)·A + λ·πB, the second model's hidden units put into the order of the first"),
+    ("+ reset, + repair, …", "the norm statistics of each point on the path measured anew on training data"),
+    ("control", "the same repair without the alignment: what the repair does by itself"),
+)
+
+
+def clean(value: Any) -> str:
+    """`value` as one line of text that no terminal, XML reader or browser takes for a command.
+
+    Control characters, half surrogates (file names that are not UTF-8), direction marks and
+    noncharacters become �; line breaks and tabs become spaces.
+    """
+
+    def safe(char: str) -> str:
+        if char in "\t\n\r\v\f\x85\u2028\u2029":
+            return " "
+        hidden = unicodedata.category(char) in ("Cc", "Cs", "Cf") or ord(char) & 0xFFFE == 0xFFFE
+        return "\ufffd" if hidden else char
+
+    return "".join(map(safe, str(value)))
+
+
+def fixed(value: Any) -> str:
+    """Loss, accuracy or barrier for a column of figures: four decimals, so that rows compare at a glance."""
+    if not _is_number(value):
+        return _not_a_number(value)
+    return f"{value:z.4f}" if abs(value) < 10_000 else f"{value:.3e}"
+
+
+def number(value: Any) -> str:
+    """Any other number at four significant places: 0.001234, 12.35, 123,457, 1.234e-12."""
+    if not _is_number(value):
+        return _not_a_number(value)
+    if isinstance(value, int) or (abs(value) < 1e15 and value == int(value)):
+        return f"{int(value):,}"
+    return f"{value:,.0f}" if 1_000 <= abs(value) < 1e9 else f"{value:.4g}"
+
+
+def duration(seconds: Any) -> str:
+    if not _is_number(seconds):
+        return _not_a_number(seconds)
+    if seconds < 99.5:
+        return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
+
+
+def _not_a_number(value: Any) -> str:
+    return MISSING if value is None else clean(value)  # float nan and inf read "nan", "inf", "-inf"
+
+
+def splits(report: Report) -> list[str]:
+    """The splits that were measured, test first because it is the one that counts."""
+    found = dict.fromkeys(split for row in report.rows for split in (*row.curves, *row.barriers))
+    return sorted(found, key=lambda split: (split != "test", split != "train", split))
+
+
+def samples(report: Report, split: str) -> str:
+    counts = [row.curves[split].samples for row in report.rows if split in row.curves]
+    return f"{number(max(counts))} samples" if counts else ""
+
+
+def middle(row: Row, split: str) -> tuple[str, str]:
+    """Loss and accuracy at λ=½ as text, dashes where that point was not measured."""
+    curve = row.curves.get(split)
+    at_middle = curve.at(MIDPOINT) if curve else None
+    return (fixed(at_middle[0]), fixed(at_middle[1])) if at_middle else (MISSING, MISSING)
+
+
+def figures(row: Row, split: str) -> tuple[str, ...]:
+    """The texts under `COLUMNS` followed by those under `ACCURACY_COLUMNS`."""
+    barrier = row.barriers.get(split)
+    if barrier is None:
+        return (*middle(row, split), *[MISSING] * 4)
+    return (*middle(row, split), *map(fixed, _values(barrier)))
+
+
+def _values(barrier: Barrier) -> tuple[float, ...]:
+    return barrier.midpoint, barrier.chord, barrier.accuracy_midpoint, barrier.accuracy_chord
+
+
+def endpoints(report: Report) -> list[tuple[str, str, dict[str, Any]]]:
+    """(letter, file, figures by split) of each model."""
+    files = [clean(model.get("file", "")) for model in report.inputs]
+    return [
+        (chr(ord("A") + place), files[place] if place < len(files) else clean(ends.get("name", "")), ends)
+        for place, ends in enumerate(report.endpoints)
+    ]
+
+
+def endpoint_figures(ends: Mapping[str, Any], split: str) -> tuple[str, str]:
+    scores = ends.get(split) or {}
+    return fixed(scores.get("loss")), fixed(scores.get("accuracy"))
+
+
+def title(report: Report, room: int = 10_000) -> str:
+    """What was measured; of each file's name the last `room` characters."""
+    files = [tail(clean(model.get("file", "?")), room) for model in report.inputs]
+    return f"Barrier between {' and '.join(files)}" if files else "Barrier"
+
+
+def tail(text: str, room: int) -> str:
+    """The end of a path, which is what tells two files apart."""
+    return text if len(text) <= room else "…" + text[1 - max(room, 2) :]
+
+
+def headline(report: Report) -> str:
+    """The figure that counts, and the one it is to be compared with, in a sentence."""
+    split = next(iter(splits(report)), "test")
+    shipped = next((row for row in report.rows if row.shipped and split in row.barriers), None)
+    naive = next((row for row in report.rows if row.name == "naive" and split in row.barriers), None)
+    if shipped is None:
+        return "No row of this report is one that would be shipped."
+    barrier = fixed(shipped.barriers[split].chord)
+    compared = f"; naive {fixed(naive.barriers[split].chord)}" if naive and naive is not shipped else ""
+    return f"{clean(shipped.name)}: {clean(split)} barrier {barrier} nats (chord){compared}"
+
+
+def verdict(report: Report) -> str:
+    """How many gates hold, "" where there are none."""
+    count, missed = len(report.gates), sum(not gate.met for gate in report.gates)
+    if not count:
+        return ""
+    many = "1 gate" if count == 1 else f"{missed} of {count} gates" if missed else f"all {count} gates"
+    return f"{many} {'not met' if missed else 'met'}"
+
+
+def facts(report: Report) -> list[tuple[str, str]]:
+    """(word, sentence) on how the figures came about: match, proof, data, spec, seed."""
+    made = f"measured in {duration(report.seconds)} with rebasin {clean(report.rebasin)}"
+    lines = [
+        ("match", _match(report.match)),
+        ("proof", _proof(report.proof)),
+        ("data", _data(report.data)),
+        ("spec", _spec(report.spec)),
+        ("seed", f"{report.seed}; {made}"),
+    ]
+    return [(word, text) for word, text in lines if text]
+
+
+def _match(match: Mapping[str, Any]) -> str:
+    parts = [clean(match.get("method", "none"))]
+    if match.get("sweeps") is not None:
+        parts.append(f"{number(match['sweeps'])} sweep{'' if match['sweeps'] == 1 else 's'}")
+    if match.get("objective_before") is not None:
+        before, after = number(match["objective_before"]), number(match.get("objective_after"))
+        parts.append(f"objective {before} → {after}")
+    if match.get("seconds") is not None:
+        parts.append(duration(match["seconds"]))
+    return ", ".join(parts)
+
+
+def _proof(proof: Mapping[str, Any]) -> str:
+    reason = f": {clean(proof['reason'])}" if proof.get("reason") else ""
+    if proof.get("status") == "proven":
+        largest = proof.get("largest_difference")
+        measured = f" (largest difference {number(largest)})" if largest is not None else ""
+        return f"proven, the permuted network's outputs are the same{measured}"
+    return f"not proven ({clean(proof.get('status', 'unavailable'))}){reason}"
+
+
+def _data(data: Mapping[str, Any]) -> str:
+    sizes = data.get("samples") or {}
+    counts = " and ".join(f"{number(count)} {clean(split)}" for split, count in sizes.items())
+    parts = [
+        clean(data.get("name", "")),
+        f"normalised by mean/std {clean(data['normalization'])}" if data.get("normalization") else "",
+        f"{counts} samples" if counts else "",
+        "everything measured in full" if data.get("full") else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _spec(spec: Mapping[str, Any]) -> str:
+    words = spec.get("words")
+    words = len(words) if isinstance(words, Sized) and not isinstance(words, str) else words
+    parts = [clean(spec.get("name", ""))]
+    if words is not None:
+        parts.append(f"{number(words)} permutation{'' if words == 1 else 's'}")
+    if spec.get("log10_symmetries") is not None:
+        parts.append(f"about 10^{_rounded(spec['log10_symmetries'])} symmetries")
+    if _is_number(spec.get("moved_share")):
+        parts.append(f"{100 * spec['moved_share']:.1f}% of the units moved")
+    return ", ".join(part for part in parts if part)
+
+
+def _rounded(value: Any) -> str:
+    return f"{value:.0f}" if _is_number(value) else _not_a_number(value)
+
+
+def code_pieces(text: str) -> list[tuple[str, bool]]:
+    """A sentence cut at its `backquoted` words: (piece, whether it is code)."""
+    pieces = re.split(r"`([^`]+)`", text)
+    return [(piece, bool(place % 2)) for place, piece in enumerate(pieces) if piece]

@@ -1,0 +1,233 @@
+"""One self-contained page, light and dark, with everything the report holds (HTML)."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from . import Report, Row, png
+from ._format import (
+    ACCURACY_COLUMNS,
+    COLUMNS,
+    DEFINITIONS,
+    LEGEND,
+    MISSING,
+    SHIPPED,
+    clean,
+    code_pieces,
+    duration,
+    endpoint_figures,
+    endpoints,
+    facts,
+    figures,
+    fixed,
+    headline,
+    number,
+    samples,
+    splits,
+    title,
+    verdict,
+)
+from ._page import STYLE
+from ._plot import describe, legend, logarithmic, styles, svg
+
+FILENAME = "report.html"
+
+
+def render(report: Report) -> str:
+    """HTML without scripts or links to elsewhere; text from outside (file names, notes) is escaped."""
+    body = [
+        _header(report),
+        _section("Along the path", _picture(report)),
+        *(_section(_heading(report, split), _rows(report, split)) for split in splits(report)),
+        f'<p class="legend">{_text(LEGEND)} <b aria-hidden="true">▸</b> {_sentence(SHIPPED)}.</p>',
+        _section("Gates", _gates(report)) if report.gates else "",
+        _section("Notes", _list(_sentence(note) for note in report.notes)) if report.notes else "",
+        _section("How it was measured", _facts(report)),
+        _section("Inputs", _inputs(report)),
+        _section("Measure it again", _again(report)),
+        _details("What the words mean", _pairs((word, _text(text)) for word, text in DEFINITIONS)),
+        *(_details(f"Every point: {_text(row.name)}", _points(row)) for row in report.rows),
+    ]
+    style = STYLE.strip() + "\n" + _colors(report)
+    return _PAGE.format(title=_text(title(report)), style=style, body="\n".join(filter(None, body)))
+
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
+<title>{title}</title>
+<style>
+{style}
+</style>
+</head>
+<body>
+<main>
+{body}
+</main>
+</body>
+</html>
+"""
+
+
+def _text(value: Any) -> str:
+    return html.escape(clean(value), quote=True)
+
+
+def _sentence(value: Any) -> str:
+    """A note or a line of ours, in which `words` in backquotes are code."""
+    return "".join(f"<code>{_text(p)}</code>" if code else _text(p) for p, code in code_pieces(clean(value)))
+
+
+def _section(heading: str, content: str) -> str:
+    return f"<section>\n<h2>{heading}</h2>\n{content}\n</section>"
+
+
+def _details(summary: str, content: str) -> str:
+    return f"<details>\n<summary>{summary}</summary>\n{content}\n</details>"
+
+
+def _list(items: Iterable[str]) -> str:
+    return "<ul>\n" + "\n".join(f"<li>{item}</li>" for item in items) + "\n</ul>"
+
+
+def _pairs(pairs: Iterable[tuple[str, str]]) -> str:
+    return "<dl>\n" + "\n".join(f"<dt>{_text(word)}</dt><dd>{text}</dd>" for word, text in pairs) + "\n</dl>"
+
+
+def _header(report: Report) -> str:
+    badge = ""
+    if report.gates:
+        css, mark = ("met", "✓") if all(gate.met for gate in report.gates) else ("missed", "✗")
+        badge = f'<p class="badge {css}">{mark} {_text(verdict(report))}</p>'
+    return f"<header>\n<h1>{_text(title(report))}</h1>\n<p>{_text(headline(report))}</p>\n{badge}\n</header>"
+
+
+def _heading(report: Report, split: str) -> str:
+    return f"On {_text(split)} data <small>{_text(samples(report, split))}</small>"
+
+
+def _picture(report: Report) -> str:
+    labels = {"loss": "Loss, nats per sample", "accuracy": "Accuracy, 0–1"}
+    if logarithmic(report):
+        labels["loss"] += " (logarithmic)"
+    panels = "\n".join(
+        f"<figure>\n<figcaption>{label}</figcaption>\n{svg(report, quantity, label)}\n</figure>"
+        for quantity, label in labels.items()
+    )
+    keys = [f"<li>{key} {_text(name)} <small>{words}</small></li>" for name, words, key in legend(report)]
+    lines = zip(splits(report)[:2], ("solid", "dashed"), strict=False)
+    keys += [f"<li><small>{_text(split)}: {line}</small></li>" for split, line in lines]
+    keys.append("<li><small>chord: dotted</small></li>")
+    picture = base64.b64encode(png.render(report)).decode("ascii")
+    return (
+        f'<div class="panels">\n{panels}\n</div>\n<ul class="keys">\n' + "\n".join(keys) + "\n</ul>\n"
+        f"<details>\n<summary>The same as one picture (PNG)</summary>\n"
+        f'<img alt="{_text(describe(report))}" src="data:image/png;base64,{picture}">\n</details>'
+    )
+
+
+def _table(caption: str, head: Iterable[tuple[str, str]], rows: Iterable[str]) -> str:
+    """`head` holds (text, class) of each column."""
+    cells = "".join(f'<th scope="col" class="{css}">{text}</th>' for text, css in head)
+    body = "\n".join(rows)
+    return (
+        f'<div class="scroll"><table>\n<caption>{caption}</caption>\n'
+        f"<thead><tr>{cells}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
+    )
+
+
+def _tr(head: str, cells: Iterable[str], css: str = "row") -> str:
+    row = "".join(f'<td class="n">{cell}</td>' for cell in cells)
+    return f'<tr class="{css}"><th scope="row">{head}</th>{row}</tr>'
+
+
+def _rows(report: Report, split: str) -> str:
+    rows = []
+    for letter, file, ends in endpoints(report):
+        cells = [*map(_text, endpoint_figures(ends, split)), "", "", "", ""]
+        rows.append(_tr(f"{letter} <small>{_text(file)}</small>", cells))
+    for row in report.rows:
+        words = [word for word, said in (("shipped", row.shipped), ("control", row.control)) if said]
+        name = f"{'▸ ' if row.shipped else ''}{_text(row.name)} <small>{', '.join(words)}</small>"
+        rows.append(_tr(name, map(_text, figures(row, split)), "shipped" if row.shipped else "row"))
+    caption = f"Figures on {_text(split)}: loss and barriers in nats per sample, accuracy 0–1"
+    return _table(caption, [("", ""), *((column, "n") for column in (*COLUMNS, *ACCURACY_COLUMNS))], rows)
+
+
+def _gates(report: Report) -> str:
+    rows = []
+    for gate in report.gates:
+        mark = "✓ met" if gate.met else "✗ not met"
+        css = "met" if gate.met else "missed"
+        rows.append(
+            f'<tr class="{css}"><th scope="row"><code>{_text(gate.text)}</code></th>'
+            f'<td class="mark">{mark}</td><td class="n">{number(gate.measured)}</td>'
+            f'<td class="n">{number(gate.limit)}</td><td>{_text(gate.detail)}</td></tr>'
+        )
+    head = [("gate", ""), ("result", ""), ("measured", "n"), ("limit", "n"), ("in words", "")]
+    return _table(_text(verdict(report)), head, rows)
+
+
+def _facts(report: Report) -> str:
+    """The sentences of `facts`; below, what else the parts of the program had to say."""
+    short = _pairs((word, _text(text)) for word, text in facts(report))
+    parts = {"match": report.match, "proof": report.proof, "data": report.data, "spec": report.spec}
+    full = _pairs((word, _lines(values) or MISSING) for word, values in parts.items())
+    return short + "\n" + _details("In full", full)
+
+
+def _lines(values: Mapping[str, Any]) -> str:
+    shown = ((key, value) for key, value in values.items() if value is not None)
+    return "<br>".join(f"{_text(key)}: {_value(value)}" for key, value in shown)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping | list | tuple):
+        return f"<code>{_text(json.dumps(value, ensure_ascii=False, default=str))}</code>"
+    return f"<code>{_text(value)}</code>"
+
+
+def _inputs(report: Report) -> str:
+    parts = []
+    for place, model in enumerate(report.inputs):
+        known = {"sha256": model.get("sha256"), **(model.get("recorded") or {})}
+        known |= {key: value for key, value in model.items() if key not in ("file", "sha256", "recorded")}
+        parts.append((chr(ord("A") + place), f"<b>{_text(model.get('file', '?'))}</b><br>{_lines(known)}"))
+    return _pairs(parts)
+
+
+def _again(report: Report) -> str:
+    return (
+        f"<pre><code>{_text(report.command)}</code></pre>\n<p>rebasin {_text(report.rebasin)}, "
+        f"seed {_text(report.seed)}, took {duration(report.seconds)}; schema {_text(report.schema)}</p>"
+    )
+
+
+def _points(row: Row) -> str:
+    shown = sorted(row.curves, key=lambda split: (split != "test", split != "train", split))
+    head = [("λ", "")]
+    head += [(f"{_text(split)} {quantity}", "n") for split in shown for quantity in ("loss", "accuracy")]
+    rows = []
+    for place in sorted({point for curve in row.curves.values() for point in curve.lambdas}):
+        found = [row.curves[split].at(place) or (None, None) for split in shown]
+        rows.append(_tr(number(place), (fixed(value) for pair in found for value in pair)))
+    return _table(f"Loss in nats and accuracy along {_text(row.name)}", head, rows)
+
+
+def _colors(report: Report) -> str:
+    """The rows' colours as style rules: one set for light pages, one for dark."""
+    colors = [style.color for style in styles(report).values()]
+    light, dark = (
+        "".join(f".row{place} {{ --row: {color[scheme]}; }}\n" for place, color in enumerate(colors))
+        for scheme in (0, 1)
+    )
+    return f"{light}@media (prefers-color-scheme: dark) {{\n{dark}}}"

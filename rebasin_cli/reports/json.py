@@ -1,0 +1,126 @@
+"""Versioned JSON for programs, and for `--baseline`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from rebasin_cli.errors import UsageError
+from rebasin_cli.reports import SCHEMA, Report
+
+FILENAME = "report.json"
+
+# JSON has no word for these; they are written as strings, and read back as numbers.
+NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+_NUMBERS = re.compile(r'\[\n\s*((?:"-?inf"|"nan"|[^\[\]{}"])*?)\n\s*\]')  # a list of numbers over many lines
+
+
+def render(report: Report) -> str:
+    """Strictly valid JSON: `schema` first, then the fields of `Report` in their order, full precision.
+
+    NaN and infinities are the strings "nan", "inf" and "-inf". `load` gives the report back.
+    """
+    fields = report.to_dict()
+    ordered = {"schema": fields.pop("schema"), **fields}
+    text = json.dumps(_plain(ordered), indent=2, ensure_ascii=False, allow_nan=False)
+    text = _NUMBERS.sub(lambda found: "[" + re.sub(r"\s*\n\s*", " ", found[1]) + "]", text)
+    # Half surrogates (file names that are not UTF-8) cannot be encoded; JSON can escape them.
+    return re.sub("[\ud800-\udfff]", lambda char: f"\\u{ord(char[0]):04x}", text) + "\n"
+
+
+def load(text: str) -> Report:
+    """The report that `render` wrote.
+
+    Keys that are not known are passed over, so that a later version may add some. Raises UsageError for
+    text that is not a report, for another schema, and for values that are missing or of the wrong kind
+    (every one of them, each with its path).
+    """
+    try:
+        content = json.loads(text.removeprefix("\ufeff"))
+    except (ValueError, RecursionError) as cause:
+        reason = "nested too deeply" if isinstance(cause, RecursionError) else str(cause)
+        raise UsageError(f"not a JSON report: {reason}", hint=_NEXT) from cause
+    schema = content.get("schema") if isinstance(content, dict) else None
+    if not isinstance(schema, str) or not schema.startswith("rebasin.report/"):
+        raise UsageError(f"not a rebasin report: expected an object with schema {SCHEMA!r}", hint=_NEXT)
+    if schema != SCHEMA:
+        raise UsageError(f"the report has schema {schema!r}; this version reads {SCHEMA!r}", hint=_NEXT)
+    problems: list[str] = []
+    report = _read(Report, content, "", problems)
+    if problems:
+        raise UsageError("the report is damaged", problems=problems, hint=_NEXT)
+    return report
+
+
+_NEXT = "Write one with: rebasin barrier A B --data NAME --report FOLDER (it is FOLDER/report.json)"
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold; whatever else a matcher put into its account is shown as text."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else str(float(value))
+    return value if isinstance(value, str | int | bool | None) else str(value)
+
+
+def _read(kind: Any, value: Any, path: str, problems: list[str]) -> Any:
+    """`value` as the type that the dataclass declares; what does not fit goes to `problems`."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return _with_numbers(value)
+    if kind is float and (value in NON_FINITE if isinstance(value, str) else _is_number(value)):
+        return NON_FINITE[value] if isinstance(value, str) else float(value)
+    if kind is int and _is_number(value) and value == int(value):
+        return int(value)
+    if kind in (str, bool) and isinstance(value, kind):
+        return value
+    if origin is tuple and isinstance(value, list):
+        return tuple(_read(arguments[0], item, f"{path}[{i}]", problems) for i, item in enumerate(value))
+    if origin is dict and isinstance(value, dict):
+        return {key: _read(arguments[1], item, f"{path}.{key}", problems) for key, item in value.items()}
+    if dataclasses.is_dataclass(kind) and isinstance(value, dict):
+        return _read_fields(kind, value, path, problems)
+    name = kind.__name__ if isinstance(kind, type) and not isinstance(kind, types.GenericAlias) else str(kind)
+    expected = {"str": "text", "int": "a whole number", "float": "a number", "bool": "true or false"}
+    shape = "a list" if origin is tuple else "an object"
+    shown = json.dumps(value, ensure_ascii=True)
+    shown = shown if len(shown) <= 40 else shown[:37] + "..."
+    problems.append(f"{path.lstrip('.')}: expected {expected.get(name, shape)}, found {shown}")
+    return None
+
+
+def _read_fields(kind: Any, value: dict[str, Any], path: str, problems: list[str]) -> Any:
+    hints, found = typing.get_type_hints(kind), {}
+    before = len(problems)
+    for field in dataclasses.fields(kind):
+        if field.name in value:
+            found[field.name] = _read(hints[field.name], value[field.name], f"{path}.{field.name}", problems)
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            problems.append(f"{path}.{field.name}: missing".lstrip("."))
+    if len(problems) > before:
+        return None
+    if "lambdas" in found and len({len(found[key]) for key in ("lambdas", "loss", "accuracy")}) > 1:
+        problems.append(f"{path.lstrip('.')}: lambdas, loss and accuracy differ in length")
+    return kind(**found)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _with_numbers(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_numbers(item) for item in value]
+    return NON_FINITE.get(value, value) if isinstance(value, str) else value

@@ -1,0 +1,116 @@
+"""A compact table for the terminal, readable at 80 columns and without colour."""
+
+from __future__ import annotations
+
+import io
+
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from . import Report
+from ._format import (
+    COLUMNS,
+    LEGEND,
+    SHIPPED,
+    clean,
+    endpoint_figures,
+    endpoints,
+    facts,
+    figures,
+    headline,
+    samples,
+    splits,
+    tail,
+    title,
+)
+
+FILENAME = None  # for the screen; report.md is its twin for a folder
+
+WIDEST = 100  # figures far from their row's name are hard to follow
+
+
+def render(report: Report, *, width: int | None = None, color: bool | None = None) -> str:
+    """What `show` prints, as text: `width` columns (80), with ANSI colours only if `color`.
+
+    The environment is not asked, so that equal reports give equal text.
+    """
+    file = io.StringIO()
+    console = Console(
+        file=file,
+        width=width or 80,
+        height=100,
+        force_terminal=bool(color),
+        color_system="standard" if color else None,
+        no_color=not color,
+        force_jupyter=False,
+        legacy_windows=False,
+        _environ={},
+    )
+    show(report, console)
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
+
+
+def show(report: Report, console: Console) -> None:
+    """Print the report: headline, one table a split, gates, how it was made, notes, the legend."""
+    width = min(console.width, WIDEST)
+
+    def put(renderable: object, left: int = 1) -> None:
+        console.print(Padding(renderable, (0, 0, 0, left)), width=width, highlight=False)
+
+    put(Text(title(report), style="bold"))
+    put(Text(headline(report)))
+    for split in splits(report):
+        console.print()
+        put(_table(report, split, width - 1), left=0)
+    console.print()
+    if report.gates:
+        put(_gates(report))
+        console.print()
+    put(_pairs([*facts(report), *(("note", clean(note)) for note in report.notes)]))
+    console.print()
+    put(Text(f"{LEGEND} ▸ {SHIPPED}.", style="dim"))
+
+
+def _table(report: Report, split: str, width: int) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, width=width, pad_edge=False, padding=(0, 1), show_edge=False)
+    heading = Text(f"   {clean(split)}")
+    heading.append(f"\n   {samples(report, split)}", style="not bold dim")
+    table.add_column(heading, no_wrap=True, overflow="ellipsis", ratio=1)
+    for column in COLUMNS:
+        first, _, second = column.partition(" ")
+        table.add_column(Text(f"{first}\n{second}"), justify="right", no_wrap=True, min_width=9)
+    room = width - 4 * 11 - 4
+    for letter, file, ends in endpoints(report):
+        table.add_row(f"   {letter}  {tail(file, room - 6)}", *map(_figure, endpoint_figures(ends, split)))
+    table.add_section()
+    for row in report.rows:
+        label = Text(f" {'▸' if row.shipped else ' '} {clean(row.name)}")
+        if row.control:
+            label.append("  control", style="dim")
+        cells = map(_figure, figures(row, split)[: len(COLUMNS)])
+        table.add_row(label, *cells, style="bold" if row.shipped else None)
+    return table
+
+
+def _figure(text: str) -> Text:
+    return Text(text, style="red" if text in ("nan", "inf", "-inf") else "")
+
+
+def _gates(report: Report) -> Table:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for gate in report.gates:
+        mark = Text("✓ met", style="green") if gate.met else Text("✗ NOT MET", style="bold red")
+        sentence = Text(clean(gate.text))
+        sentence.append(f"\n{clean(gate.detail)}", style="dim" if gate.met else "")
+        grid.add_row(mark, sentence)
+    return grid
+
+
+def _pairs(pairs: list[tuple[str, str]]) -> Table:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for word, text in pairs:
+        grid.add_row(Text(word, style="cyan"), Text(text))
+    return grid

@@ -1,0 +1,1 @@
+"""Architectures' permutation symmetries: notation, spec, library, atoms, proof."""

@@ -1,0 +1,93 @@
+"""Find a spec: by name, by path, or from the tensors themselves."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from functools import cache
+from pathlib import Path
+
+from ..errors import SpecError, UsageError, unknown
+from .spec import FittedSpec, Shapes, Spec, fit, parse
+
+
+def folder() -> Path:
+    """The shipped specs: package data in a wheel, the top-level folder in a source checkout."""
+    package = Path(__file__).parents[1]
+    return next(path for path in (package / "specs", package.parent / "specs") if path.is_dir())
+
+
+@cache
+def _files() -> dict[str, Path]:
+    """Spec files by their stem; entry points `rebasin_cli.specs` (objects that are paths) add to them."""
+    files = {path.stem: path for path in sorted(folder().glob("*.yaml"))}
+    for point in importlib.metadata.entry_points(group="rebasin_cli.specs"):
+        files[point.name] = Path(point.load())
+    return files
+
+
+def read(path: Path) -> Spec:
+    """The spec in a file; `include:` names are looked up beside it, then among the built-in ones."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such file", hint="Built-in specs: rebasin spec list") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path} cannot be read: {error}") from None
+
+    def include(name: str) -> Spec:
+        beside = path.parent / f"{name}.yaml"
+        found = beside if beside.is_file() else _files().get(name)
+        if found is None or found == path:
+            raise SpecError(f'{path}: include "{name}" is not a spec', hint="Built-in specs: rebasin spec list")
+        return read(found)
+
+    try:
+        return parse(text, name=path.stem, source=path.name, include=include)
+    except RecursionError:
+        raise SpecError(f"{path}: its includes go in a circle") from None
+
+
+@cache
+def builtin() -> dict[str, Spec]:
+    """Every shipped or registered spec by file name."""
+    return {name: read(path) for name, path in _files().items()}
+
+
+def names() -> dict[str, str]:
+    """What a user may type → the spec file that answers."""
+    further = {alias: name for name, spec in builtin().items() for alias in spec.names}
+    return further | {name: name for name in builtin()}
+
+
+def load(reference: str) -> Spec:
+    """The spec that a user named: a built-in name or a path to a YAML file."""
+    if reference.endswith((".yaml", ".yml")) or "/" in reference:
+        return read(Path(reference))
+    if reference == "infer":
+        raise UsageError("--spec infer: inference from the network is not available in this version")
+    known = names()
+    if reference not in known:
+        raise unknown("spec", reference, known)
+    return builtin()[known[reference]]
+
+
+def find(shapes: Shapes) -> FittedSpec:
+    """The built-in spec that fits these tensors; of several, the one with the most freedom.
+
+    Raises SpecError that names the nearest spec and what keeps it from fitting.
+    """
+    fitting: list[FittedSpec] = []
+    misses: list[tuple[int, str, SpecError]] = []
+    for name, spec in builtin().items():
+        try:
+            fitting.append(fit(spec, shapes))
+        except SpecError as error:
+            misses.append((len(error.problems), name, error))
+    if fitting:
+        return max(fitting, key=lambda fitted: (fitted.log10_symmetries(), fitted.spec.name))
+    count, nearest, error = min(misses, key=lambda miss: miss[:2])
+    raise SpecError(
+        f"no built-in spec fits these {len(shapes)} tensors; the nearest is {nearest}",
+        problems=error.problems,
+        hint="Write one (docs/specs.md) and give it with --spec FILE.yaml",
+    )

@@ -1,0 +1,251 @@
+"""One axis expression: what `"(c5 49) h{i-1|.} a + b + 16"` means.
+
+    h0          Word     permuted by h0
+    .           Fixed    an axis that stays (an integer also states its size)
+    ...         Rest     any number of axes that stay
+    (c5 49)     Product  row-major factors of one flattened axis; `_` is a factor to be inferred
+    a + b + 16  Sum      concatenated segments; an integer is a segment that stays
+
+A word in a family may hold slots: `{i}`, `{i-1}` (the previous found value), `{i-0}` (the last found
+value that is not after i), `{i+1}`, `{first}`, `{last}`, each with an optional fallback: `h{i-1|.}` is
+`.` where there is no previous value. `names_of` and `fill` are all that the rest of the program needs
+to know about slots.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from ..errors import SpecError
+
+
+@dataclass(frozen=True)
+class Word:
+    """Permuted by `name`. `each` is reserved for `d*`: one permutation per unit of the outer factor."""
+
+    name: str
+    each: bool = False
+
+    def __str__(self) -> str:
+        return self.name + "*" * self.each
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Stays as it is; `size` is None until the tensor tells."""
+
+    size: int | None = None
+
+    def __str__(self) -> str:
+        return "." if self.size is None else str(self.size)
+
+
+@dataclass(frozen=True)
+class Rest:
+    def __str__(self) -> str:
+        return "..."
+
+
+@dataclass(frozen=True)
+class Product:
+    factors: tuple[Axis, ...]
+
+    def __str__(self) -> str:
+        return f"({' '.join('_' if f == Fixed() else str(f) for f in self.factors)})"
+
+
+@dataclass(frozen=True)
+class Sum:
+    terms: tuple[Axis, ...]
+
+    def __str__(self) -> str:
+        return " + ".join(str(term) for term in self.terms)
+
+
+Axis = Word | Fixed | Rest | Product | Sum
+
+_TOKEN = re.compile(
+    r"\s*(?:(?P<rest>\.\.\.)|(?P<punctuation>[()+])|(?P<number>\d+)(?![\w{])|(?P<fixed>[._])(?![\w.])"
+    r"|(?P<word>(?:[A-Za-z]|\{[^{}]*\})(?:[\w.-]|\{[^{}]*\})*\*?))"
+)
+_SLOT = re.compile(r"\{(?P<name>[A-Za-z]\w*)(?P<offset>[+-]\d+)?(?:\|(?P<fallback>[^{}]+))?\}")
+
+
+def parse_axes(text: str) -> tuple[Axis, ...]:
+    """The axes of one tensor. Raises SpecError that points at the character."""
+    tokens = list(_tokens(text))
+    axes, rest = _sequence(tokens, text, closing=False)
+    assert not rest
+    if sum(isinstance(axis, Rest) for axis in axes) > 1:
+        raise SpecError(f'"{text}": "..." may stand once')
+    return axes
+
+
+def parse_axis(text: str) -> Axis:
+    """A text that must be exactly one axis."""
+    axes = parse_axes(text)
+    if len(axes) != 1:
+        raise SpecError(f'"{text}": expected one axis, found {len(axes)}')
+    return axes[0]
+
+
+def _tokens(text: str) -> Iterator[tuple[str, str]]:
+    position = 0
+    while text[position:].strip():
+        match = _TOKEN.match(text, position)
+        if match is None:
+            raise SpecError(f'"{text}": cannot read "{text[position:].strip()}"')
+        yield match.lastgroup, match[match.lastgroup]
+        position = match.end()
+
+
+def _sequence(tokens: list[tuple[str, str]], text: str, *, closing: bool) -> tuple[tuple[Axis, ...], list]:
+    """Axes up to the end, or up to the closing parenthesis; and the tokens behind."""
+    axes: list[Axis] = []
+    joining = False  # a "+" waits for its right side
+    while tokens:
+        (kind, value), tokens = tokens[0], tokens[1:]
+        if value == "+" and kind == "punctuation":
+            if not axes or joining:
+                raise SpecError(f'"{text}": "+" needs a segment on both sides')
+            joining = True
+            continue
+        if value == ")" and kind == "punctuation":
+            if not closing:
+                raise SpecError(f'"{text}": ")" without "("')
+            break
+        if value == "(" and kind == "punctuation":
+            inner, tokens = _sequence(tokens, text, closing=True)
+            if not inner:
+                raise SpecError(f'"{text}": empty parentheses')
+            axis = Product(inner) if len(inner) > 1 else inner[0]
+        else:
+            axis = _leaf(kind, value, text)
+        if closing and isinstance(axis, Rest):
+            raise SpecError(f'"{text}": "..." cannot stand inside parentheses')
+        if joining:
+            left = axes.pop()
+            if isinstance(axis, Rest) or isinstance(left, Rest):
+                raise SpecError(f'"{text}": "..." cannot be a segment')
+            axis = Sum((*(left.terms if isinstance(left, Sum) else (left,)), axis))
+            joining = False
+        axes.append(axis)
+    else:
+        if closing:
+            raise SpecError(f'"{text}": "(" is never closed')
+    if joining:
+        raise SpecError(f'"{text}": "+" needs a segment on both sides')
+    return tuple(axes), tokens
+
+
+def _leaf(kind: str, value: str, text: str) -> Axis:
+    if kind == "rest":
+        return Rest()
+    if kind == "fixed":
+        return Fixed()
+    if kind == "number":
+        if int(value) == 0:
+            raise SpecError(f'"{text}": a size of 0')
+        return Fixed(int(value))
+    if value.endswith("*"):
+        raise SpecError(f'"{text}": "{value}" (one permutation within each unit) is not supported yet')
+    for slot in re.findall(r"\{[^{}]*\}", value):
+        found = _SLOT.fullmatch(slot)
+        if found is None:
+            raise SpecError(f'"{text}": cannot read the slot "{slot}"')
+        if found["fallback"] is not None:
+            parse_axis(found["fallback"])
+    return Word(value)
+
+
+def words_of(axis: Axis) -> Iterator[str]:
+    """Every word in an axis, in order, with repetitions."""
+    if isinstance(axis, Word):
+        yield axis.name
+    for part in parts_of(axis):
+        yield from words_of(part)
+
+
+def parts_of(axis: Axis) -> tuple[Axis, ...]:
+    if isinstance(axis, Product):
+        return axis.factors
+    return axis.terms if isinstance(axis, Sum) else ()
+
+
+def rewrite(axis: Axis, leaf: Callable[[Axis], Axis]) -> Axis:
+    """The axis with every leaf replaced by `leaf(it)`."""
+    if isinstance(axis, Product):
+        return Product(tuple(rewrite(factor, leaf) for factor in axis.factors))
+    if isinstance(axis, Sum):
+        terms = (rewrite(term, leaf) for term in axis.terms)
+        return Sum(tuple(t for term in terms for t in (term.terms if isinstance(term, Sum) else (term,))))
+    return leaf(axis)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """`{name}` with an offset ("-1", "+1", "-0" or "") and the axis to use where nothing is found."""
+
+    name: str
+    offset: str = ""
+    fallback: str | None = None
+
+
+def slots_of(word: str) -> tuple[Slot, ...]:
+    return tuple(Slot(m["name"], m["offset"] or "", m["fallback"]) for m in _SLOT.finditer(word))
+
+
+def stem_of(word: str) -> str:
+    """The word with its slots emptied: `inner{s}.{b-1}` and `inner{s}.{b}` have one stem."""
+    return _SLOT.sub("{}", word)
+
+
+def natural(value: str) -> tuple[tuple[int, int, str], ...]:
+    """Sort key that puts 2 before 10 and 3a before 3b."""
+    parts = re.findall(r"\d+|\D+", value)
+    return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts)
+
+
+def fill(word: str, captured: dict[str, str], found: dict[str, set[tuple[str, ...]]]) -> Axis:
+    """The axis that a word with slots stands for, in a family member whose name bound `captured`.
+
+    `found[stem]` holds the values bound by plain uses of the word (`h{i}`) in the whole spec; offsets
+    move among them with the other slots held still. Raises SpecError where nothing is found and there
+    is no fallback.
+    """
+    slots = slots_of(word)
+    values = [captured.get(slot.name, "") for slot in slots]
+    for k, slot in enumerate(slots):
+        if slot.name in captured and not slot.offset:
+            continue
+        row = [
+            other[k]
+            for other in found.get(stem_of(word), ())
+            if all(o == v for j, (o, v) in enumerate(zip(other, values, strict=True)) if j != k)
+        ]
+        value = _neighbour(slot, captured.get(slot.name), sorted(row, key=natural))
+        if value is None and slot.fallback is None:
+            raise SpecError(f'"{word}": no such value was found; a fallback would be written {{…|.}}')
+        if value is None:
+            return rewrite(
+                parse_axis(slot.fallback),
+                lambda leaf: fill(leaf.name, captured, found) if isinstance(leaf, Word) else leaf,
+            )
+        values[k] = value
+    filled = iter(values)
+    return replace(Word(word), name=_SLOT.sub(lambda _: next(filled), word))
+
+
+def _neighbour(slot: Slot, here: str | None, row: list[str]) -> str | None:
+    if slot.name in ("first", "last") and here is None:
+        return (row[0] if slot.name == "first" else row[-1]) if row else None
+    steps = int(slot.offset)
+    if slot.offset == "-0":
+        row, steps = [value for value in row if natural(value) <= natural(here)], 1
+    elif steps < 0:
+        row, steps = [value for value in row if natural(value) < natural(here)], -steps
+    else:
+        row, steps = [value for value in reversed(row) if natural(value) > natural(here)], steps
+    return row[-steps] if len(row) >= steps else None

@@ -1,0 +1,187 @@
+"""Evaluation: what the figures mean, and what is refused."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from rebasin_cli.errors import DataError, NetworkError
+from rebasin_cli.evaluation import Scores, evaluate, evaluating
+
+
+class Fixed(nn.Module):
+    """The logits of each sample are its inputs."""
+
+    def forward(self, x):
+        return x
+
+
+def logits_of(*probabilities):
+    return torch.tensor(probabilities, dtype=torch.float64).log().float()
+
+
+def test_loss_and_accuracy_are_means_over_samples_not_over_batches():
+    rows = logits_of((0.5, 0.5), (0.9, 0.1), (0.2, 0.8))
+    targets = torch.tensor([1, 0, 0])
+    split = evaluate(Fixed(), [(rows[:2], targets[:2]), (rows[2:], targets[2:])])
+    whole = evaluate(Fixed(), [(rows, targets)])
+    expected = -(math.log(0.5) + math.log(0.9) + math.log(0.2)) / 3
+    assert split.loss == pytest.approx(expected, rel=1e-6)
+    assert whole.loss == pytest.approx(split.loss, rel=1e-12)
+    assert (split.accuracy, split.samples) == (pytest.approx(1 / 3), 3)
+
+
+def test_sums_are_kept_in_float64():
+    rows, targets = torch.tensor([[0.0, 12.0]]), torch.tensor([1])
+    scores = evaluate(Fixed(), [(rows, targets)] * 2)
+    assert scores.loss == pytest.approx(math.log1p(math.exp(-12.0)), rel=1e-12)
+
+
+def test_calibration_error_compares_confidence_with_accuracy_in_each_bin():
+    # 0.6 lies in the bin (8/15, 9/15], 0.9 in (13/15, 14/15]
+    rows = logits_of((0.59, 0.41), (0.59, 0.41), (0.9, 0.1), (0.9, 0.1))
+    targets = torch.tensor([0, 1, 0, 0])
+    expected = (2 * abs(0.5 - 0.59) + 2 * abs(1.0 - 0.9)) / 4
+    assert evaluate(Fixed(), [(rows, targets)]).ece == pytest.approx(expected, abs=1e-6)
+    batches = [(rows[i : i + 1], targets[i : i + 1]) for i in range(4)]
+    assert evaluate(Fixed(), batches).ece == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_perfectly_sure_and_right_network_has_no_calibration_error():
+    rows = torch.eye(3) * 100
+    assert evaluate(Fixed(), [(rows, torch.arange(3))]) == Scores(pytest.approx(0), 1.0, 3, pytest.approx(0))
+
+
+def test_the_network_is_measured_in_evaluation_mode_and_gets_its_modes_back():
+    network = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.9), nn.Linear(8, 2))
+    network.train()
+    network[1].eval()  # a frozen norm
+    before = network[1].running_mean.clone()
+    batches = [(torch.rand(6, 4), torch.zeros(6, dtype=torch.int64))]
+    assert evaluate(network, batches) == evaluate(network, batches)
+    assert torch.equal(network[1].running_mean, before)
+    assert [module.training for module in network] == [True, False, True, True]
+
+
+def test_modes_come_back_even_if_the_network_fails():
+    network = nn.Linear(3, 2).train()
+    with pytest.raises(ZeroDivisionError), evaluating(network):
+        assert not network.training
+        _ = 1 / 0
+    assert network.training
+
+
+def test_a_dict_becomes_keywords_and_a_tuple_arguments():
+    class Two(nn.Module):
+        def forward(self, a, b):
+            return a - b
+
+    rows, targets = torch.eye(2) * 9, torch.tensor([0, 1])
+    for inputs in ({"b": torch.zeros(2, 2), "a": rows}, (rows, torch.zeros(2, 2)), [rows, torch.zeros(2, 2)]):
+        assert evaluate(Two(), [(inputs, targets)]).accuracy == 1.0
+
+
+@pytest.mark.parametrize(
+    "wrap, output",
+    [
+        (lambda x: {"logits": x, "other": -x}, "logits"),
+        (lambda x: (-x, x), 1),
+        (lambda x: (-x, x), "-1"),
+        (lambda x: SimpleNamespace(logits=x), "logits"),
+        (lambda x: {"items": x}, "items"),
+    ],
+)
+def test_output_selects_the_logits_by_key_or_index(wrap, output):
+    class Wrapped(nn.Module):
+        def forward(self, x):
+            return wrap(x)
+
+    batches = [(torch.eye(2), torch.tensor([0, 1]))]
+    assert evaluate(Wrapped(), batches, output=output).accuracy == 1.0
+    with pytest.raises(NetworkError, match="--output KEY"):
+        evaluate(Wrapped(), batches)
+    with pytest.raises(NetworkError, match="which has no 'absent'"):
+        evaluate(Wrapped(), batches, output="absent")
+
+
+def test_own_loss_and_metric_are_weighted_by_samples():
+    batches = [(torch.ones(1, 2), torch.ones(1, 2)), (torch.ones(3, 2), torch.zeros(3, 2))]
+    scores = evaluate(
+        Fixed(),
+        batches,
+        loss=nn.functional.mse_loss,
+        metric=lambda outputs, targets: (outputs == targets).float().mean(),
+    )
+    assert (scores.loss, scores.accuracy, scores.samples) == (0.75, 0.25, 4)
+    assert math.isnan(scores.ece)
+
+
+def test_positions_are_classified_where_outputs_have_them():
+    outputs = torch.eye(2).expand(3, 2, 2) * 50
+    scores = evaluate(Fixed(), [(outputs, torch.tensor([[0, 1]] * 3))])
+    assert (scores.accuracy, scores.samples) == (1.0, 3)
+    assert scores.loss == pytest.approx(0)
+
+
+def test_outputs_that_are_no_numbers_cost_infinitely_much_and_are_wrong():
+    class Broken(nn.Module):
+        def forward(self, x):
+            return x / 0 * 0
+
+    scores = evaluate(Broken(), [(torch.ones(2, 2), torch.tensor([0, 0]))])
+    assert (scores.loss, scores.accuracy) == (math.inf, 0.0)
+
+
+def test_empty_batches_do_not_count_but_no_samples_at_all_is_an_error():
+    empty = (torch.ones(0, 2), torch.ones(0, dtype=torch.int64))
+    full = (torch.eye(2), torch.tensor([0, 1]))
+    assert evaluate(Fixed(), [full, empty]) == evaluate(Fixed(), [full])
+    for batches in ([], [empty]):
+        with pytest.raises(DataError, match="no samples"):
+            evaluate(Fixed(), batches)
+
+
+@pytest.mark.parametrize(
+    "inputs, targets, error, message",
+    [
+        (torch.eye(2), torch.tensor([0, 2]), DataError, "0…2, but the network knows 2 classes"),
+        (torch.eye(2), torch.tensor([-100, 0]), DataError, "-100…0"),
+        (torch.eye(2), torch.tensor([0.0, 1.0]), DataError, "targets are float32"),
+        (torch.eye(2), torch.tensor([[0, 1]]), NetworkError, "do not fit"),
+        (torch.ones(2), torch.tensor([0, 1]), NetworkError, "do not fit"),
+        (torch.eye(2), 1, DataError, "targets are int"),
+        (torch.tensor([[math.nan, 1.0]]), torch.tensor([0]), DataError, "batch 1 of the data has NaN"),
+    ],
+)
+def test_batches_that_cannot_be_classified_are_refused_with_their_number(inputs, targets, error, message):
+    good = (torch.eye(2), torch.tensor([0, 1]))
+    with pytest.raises(error, match=message) as raised:
+        evaluate(Fixed(), [good, (inputs, targets)])
+    assert "batch 1" in str(raised.value) or "targets are" in str(raised.value)
+
+
+def test_a_network_that_fails_is_a_network_error_with_what_it_was_given():
+    with pytest.raises(NetworkError, match=r"float32 \(2, 2\): RuntimeError"):
+        evaluate(nn.Linear(3, 2), [(torch.eye(2), torch.tensor([0, 1]))])
+
+
+def test_a_loss_that_fails_is_named():
+    def strange(outputs, targets):
+        raise KeyError("weights")
+
+    with pytest.raises(NetworkError, match="strange fails: KeyError"):
+        evaluate(Fixed(), [(torch.eye(2), torch.tensor([0, 1]))], loss=strange)
+
+
+def test_a_loader_that_fails_is_a_data_error_with_the_batch():
+    class Loader:
+        def __iter__(self):
+            yield torch.eye(2), torch.tensor([0, 1])
+            raise FileNotFoundError("b.png")
+
+    with pytest.raises(DataError, match="batch 1: FileNotFoundError: b.png"):
+        evaluate(Fixed(), Loader())
+    with pytest.raises(DataError, match="batch 0: TypeError"):
+        evaluate(Fixed(), 3)

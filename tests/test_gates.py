@@ -1,0 +1,268 @@
+"""Gates: read, checked before an hour of measuring, and held against a report."""
+
+import dataclasses
+import math
+
+import pytest
+
+from rebasin_cli.errors import GateNotMet, UsageError
+from rebasin_cli.gates import (
+    DEFINITIONS,
+    check_baseline,
+    check_gate_names,
+    check_limits,
+    evaluate_gates,
+    parse_gate,
+    raise_unmet,
+)
+from rebasin_cli.reports import Barrier, Curve, Report, Row
+
+
+def _row(name, loss, accuracy, barrier, **flags):
+    """A row with the same curves on both splits, but other barriers on train."""
+    curve = Curve((0.0, 0.5, 1.0), (0.3, loss, 0.3), (0.93, accuracy, 0.92), 1000)
+    train = Barrier(*(10 * value for value in dataclasses.astuple(barrier)))
+    return Row(name, {"test": curve, "train": curve}, {"test": barrier, "train": train}, **flags)
+
+
+def report(*, chord=0.05, accuracy=0.915, loss=0.36, data="mnist") -> Report:
+    rows = (
+        _row("naive", 2.2, 0.32, Barrier(1.91, 1.9, 0.62, 0.6)),
+        _row("aligned", 1.0, 0.75, Barrier(0.71, 0.7, 0.19, 0.18)),
+        _row("aligned + reset", loss, accuracy, Barrier(0.06, chord, 0.012, 0.01), shipped=True),
+    )
+    ends = tuple({"name": name, "test": {"accuracy": a}} for name, a in (("A", 0.93), ("B", 0.92)))
+    return Report("0", "", 0, (), {}, {"name": data}, {}, {}, ends, rows)
+
+
+def _one(report, **options):
+    (gate,) = evaluate_gates(report, **options)
+    return gate
+
+
+# reading
+
+
+def test_a_gate_is_row_split_definition_and_limit():
+    gate = parse_gate(" aligned+ reset : test:chord <= 5e-2")
+    assert (gate.row, gate.split, gate.definition, gate.limit) == ("aligned + reset", "test", "chord", 0.05)
+    assert gate.text == "aligned+ reset : test:chord <= 5e-2"
+    assert parse_gate("naive:train:accuracy≥0.5").limit == 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "hint"),
+    [
+        ("", "cannot be read", "ROW:SPLIT:DEFINITION<=X"),
+        ("aligned:chord<=0.05", "cannot be read", "ROW:SPLIT:DEFINITION<=X"),
+        ("a:aligned:test:chord<=0.05", "cannot be read", "ROW:SPLIT:DEFINITION<=X"),
+        ("aligned:test:chord", "cannot be read", "ROW:SPLIT:DEFINITION<=X"),
+        ("aligned:test:chord<=0.05<=0.1", "cannot be read", "ROW:SPLIT:DEFINITION<=X"),
+        ("aligned:test:cord<=0.05", "unknown definition 'cord'", "Did you mean chord"),
+        ("aligned:test:chord<=", "cannot be read", "ROW:SPLIT:DEFINITION<=X"),
+        ("aligned:test:chord<=low", "'low' is not a number", "ROW:SPLIT:DEFINITION<=X"),
+        ("aligned:test:chord<=nan", "the limit is nan", None),
+        ("aligned:test:chord<0.05", "smaller, found '<'", "'aligned:test:chord<=0.05'"),
+        ("aligned:test:chord>=0.05", "smaller, found '>='", "'aligned:test:chord<=0.05'"),
+        ("aligned:test:accuracy<=0.9", "larger, found '<='", "'aligned:test:accuracy>=0.9'"),
+        ("aligned:test:accuracy>=98", "the limit is 98", "did you mean 0.98"),
+    ],
+)
+def test_a_gate_that_cannot_be_meant_is_refused_with_the_way_out(text, said, hint):
+    with pytest.raises(UsageError) as caught:
+        parse_gate(text)
+    assert repr(text) in caught.value.message
+    assert said in caught.value.message
+    assert hint is None or hint in caught.value.hint
+
+
+def test_gate_names_are_checked_against_what_will_be_measured():
+    rows, splits = ["naive", "aligned", "aligned + reset"], ["test", "train"]
+    check_gate_names([parse_gate("aligned + reset:train:loss<=1")], rows, splits)
+    with pytest.raises(UsageError, match="unknown row 'aligned \\+ rest'") as caught:
+        check_gate_names([parse_gate("aligned + rest:test:chord<=1")], rows, splits)
+    assert "Did you mean aligned + reset" in caught.value.hint
+    with pytest.raises(UsageError) as caught:
+        check_gate_names(map(parse_gate, ["nave:tests:chord<=1", "naive:test:loss<=1"]), rows, splits)
+    assert len(caught.value.problems) == 2
+    assert "'nave'" in caught.value.problems[0] and "Did you mean naive" in caught.value.problems[0]
+    assert "'tests'" in caught.value.problems[1] and "Did you mean test" in caught.value.problems[1]
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"max_barrier": math.nan},
+        {"max_barrier": math.inf},
+        {"min_accuracy": 95.0},
+        {"max_accuracy_drop": 2.0},
+        {"baseline_tolerance": math.nan},
+        {"baseline_tolerance": -0.01},
+    ],
+)
+def test_limits_that_are_no_limits_are_refused(limits):
+    with pytest.raises(UsageError, match="--" + next(iter(limits)).replace("_", "-")):
+        check_limits(**limits)
+    with pytest.raises(UsageError):
+        evaluate_gates(report(), **limits)
+
+
+# holding
+
+
+@pytest.mark.parametrize(
+    ("definition", "figure"),
+    [
+        ("midpoint", 0.71),
+        ("chord", 0.7),
+        ("accuracy_midpoint", 0.19),
+        ("accuracy_chord", 0.18),
+        ("loss", 1.0),
+        ("accuracy", 0.75),
+    ],
+)
+def test_every_definition_measures_its_own_figure(definition, figure):
+    assert definition in DEFINITIONS and len(DEFINITIONS) == 6
+    sign, worse = (">=", 0.001) if definition == "accuracy" else ("<=", -0.001)
+    exact = _one(report(), gates=[f"aligned:test:{definition}{sign}{figure}"])
+    missed = _one(report(), gates=[parse_gate(f"aligned:test:{definition}{sign}{figure + worse}")])
+    assert (exact.measured, exact.limit, exact.met) == (figure, figure, True)
+    assert not missed.met
+    assert "aligned, test" in missed.detail
+
+
+def test_a_gate_looks_at_its_split():
+    assert _one(report(), gates=["aligned:train:chord<=7"]).measured == 7.0
+
+
+def test_max_barrier_looks_at_the_shipped_rows_chord_on_test():
+    gate = _one(report(chord=0.05), max_barrier=0.05)
+    assert (gate.text, gate.measured, gate.met) == ("--max-barrier 0.05", 0.05, True)
+    assert not _one(report(chord=0.0501), max_barrier=0.05).met
+    detail = "aligned + reset, test: loss barrier (chord) is 0.05 nats, wanted at most 0.05 nats"
+    assert gate.detail == detail
+
+
+def test_a_narrow_miss_is_told_with_enough_digits():
+    detail = _one(report(chord=0.0500001), max_barrier=0.05).detail
+    assert "is 0.0500001 nats, wanted at most 0.05 nats" in detail
+
+
+def test_min_accuracy_looks_at_the_shipped_row_half_way():
+    assert _one(report(accuracy=0.915), min_accuracy=0.915).met
+    gate = _one(report(accuracy=0.914), min_accuracy=0.915)
+    assert not gate.met
+    assert "accuracy at λ=½ is 0.914, wanted at least 0.915" in gate.detail
+
+
+def test_accuracy_drop_is_from_the_mean_of_the_endpoints():
+    gate = _one(report(accuracy=0.915), max_accuracy_drop=0.01)
+    assert gate.measured == pytest.approx(0.01)
+    assert gate.met  # by the last bit: (0.93 + 0.92)/2 - 0.915 is not exactly 0.01
+    assert not _one(report(accuracy=0.914), max_accuracy_drop=0.01).met
+
+
+def test_what_is_no_number_or_was_not_measured_does_not_meet_its_gate():
+    for value in (math.nan, math.inf, -math.inf):
+        assert not _one(report(chord=value), max_barrier=0.05).met
+        assert not _one(report(loss=value), gates=["aligned + reset:test:loss<=9"]).met
+    for value in (math.nan, math.inf):
+        assert not _one(report(accuracy=value), min_accuracy=0.1).met
+        assert not _one(report(accuracy=value), max_accuracy_drop=0.1).met
+    ends_only = Curve((0.0, 1.0), (0.3, 0.3), (0.9, 0.9), 10)
+    broken = dataclasses.replace(report().rows[2], curves={"test": ends_only}, barriers={})
+    broken = dataclasses.replace(report(), rows=(broken,))
+    assert "was not measured" in _one(broken, min_accuracy=0.1).detail
+    assert not _one(broken, max_barrier=9.0).met
+    assert not _one(dataclasses.replace(report(), endpoints=()), max_accuracy_drop=0.9).met
+
+
+def test_gates_come_in_the_order_of_the_options():
+    texts = [
+        gate.text
+        for gate in evaluate_gates(
+            report(),
+            baseline=report(),
+            gates=["naive:test:loss<=3", "aligned:test:loss<=3"],
+            max_accuracy_drop=0.1,
+            min_accuracy=0.9,
+            max_barrier=0.1,
+        )
+    ]
+    assert texts == [
+        "--max-barrier 0.1",
+        "--min-accuracy 0.9",
+        "--max-accuracy-drop 0.1",
+        "naive:test:loss<=3",
+        "aligned:test:loss<=3",
+        "--baseline chord",
+        "--baseline accuracy",
+    ]
+    assert evaluate_gates(report()) == ()
+
+
+def test_a_gate_on_an_unknown_row_or_without_a_shipped_row_is_a_usage_error():
+    with pytest.raises(UsageError, match="unknown row 'aligne'"):
+        evaluate_gates(report(), gates=["aligne:test:loss<=3"])
+    nothing = dataclasses.replace(report(), rows=report().rows[:2])
+    for options in ({"max_barrier": 0.1}, {"min_accuracy": 0.1}, {"max_accuracy_drop": 0.1}):
+        with pytest.raises(UsageError, match="no row that would be shipped"):
+            evaluate_gates(nothing, **options)
+
+
+# baseline
+
+
+def test_a_baseline_allows_its_tolerance_and_no_more():
+    def judged(tolerance=0.01, **now):
+        gates = evaluate_gates(report(**now), baseline=report(), baseline_tolerance=tolerance)
+        return [gate.met for gate in gates]
+
+    assert judged() == [True, True]
+    assert judged(chord=0.06) == [True, True]
+    assert judged(chord=0.0601) == [False, True]
+    assert judged(chord=0.0601, tolerance=0.02) == [True, True]
+    assert judged(chord=0.05001, tolerance=0.0) == [False, True]
+    assert judged(accuracy=0.91) == [True, True]
+    assert judged(accuracy=0.909) == [True, False]
+    assert judged(accuracy=0.99, chord=0.0) == [True, True]  # better is never a miss
+
+
+def test_a_baseline_with_another_row_or_size_says_so():
+    other = report()
+    curve = dataclasses.replace(other.rows[1].curves["test"], samples=10_000)
+    aligned = dataclasses.replace(other.rows[1], shipped=True, curves={"test": curve})
+    detail = evaluate_gates(report(), baseline=dataclasses.replace(other, rows=(aligned,)))[0].detail
+    assert "is 0.05 nats, wanted at most the baseline's 0.7 nats + 0.01" in detail
+    assert "the baseline's row is 'aligned'; the baseline has 10,000 samples" in detail
+
+
+def test_a_baseline_that_compares_nothing_is_refused_before_measuring():
+    check_baseline(report())
+    check_baseline(report(), data="mnist")
+    with pytest.raises(UsageError, match="measured on mnist, this report is on cifar10"):
+        check_baseline(report(), data="cifar10")
+    with pytest.raises(UsageError, match="no finite test chord"):
+        check_baseline(report(chord=math.inf))
+    with pytest.raises(UsageError, match="no finite test accuracy"):
+        check_baseline(report(accuracy=math.nan))
+    with pytest.raises(UsageError, match="no row that would be shipped"):
+        check_baseline(dataclasses.replace(report(), rows=()))
+    with pytest.raises(UsageError, match="measured on cifar10"):
+        evaluate_gates(report(), baseline=report(data="cifar10"))
+
+
+# the end
+
+
+def test_unmet_gates_raise_one_error_that_names_them_all():
+    raise_unmet([])
+    gates = evaluate_gates(report(), max_barrier=0.1, min_accuracy=0.99, gates=["naive:test:chord<=1"])
+    with pytest.raises(GateNotMet, match="2 of 3 gates not met") as caught:
+        raise_unmet(gates)
+    assert caught.value.exit_code == 1
+    assert [problem.split(": ")[0] for problem in caught.value.problems] == [
+        "--min-accuracy 0.99",
+        "naive:test:chord<=1",
+    ]
+    raise_unmet(gates[:1])
