@@ -23,7 +23,9 @@ def solve(similarity: torch.Tensor, *, overwrite: bool = False) -> torch.Tensor:
     cost = cost.neg_() if overwrite and cost is similarity else -cost
     # the sum is finite exactly where every entry is, short of overflow, and needs no second matrix
     if not np.isfinite(cost.sum().item()):
-        raise CheckpointError("a similarity matrix holds NaN or infinite values", hint="Check both models' weights")
+        raise CheckpointError(
+            "a similarity matrix holds NaN or infinite values", hint="Check both models' weights"
+        )
     _, columns = linear_sum_assignment(cost.numpy())
     return torch.from_numpy(columns.astype(np.int64))
 

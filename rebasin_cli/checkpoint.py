@@ -11,7 +11,6 @@ weights in what a torch file holds.
 from __future__ import annotations
 
 import functools
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -53,9 +52,7 @@ class Checkpoint(Mapping[str, Tensor]):
     tied: tuple[tuple[str, ...], ...] = ()  # groups of names that share one piece of memory
 
     def __getitem__(self, name: str) -> Tensor:
-        if name not in self.shapes:
-            raise KeyError(name)
-        return self.read(name)
+        return self.read(name)  # KeyError for a name that is not there
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.shapes)
@@ -221,8 +218,7 @@ def _check_storage(tensors: Mapping[str, Tensor], path: Path) -> None:
         if tensor.device.type != "cpu":
             problems.append(f"{name}  has no values: it was saved from the device {tensor.device.type!r}")
             continue
-        # Not numel(), which overflows. A stride of 0 repeats values honestly, within reason.
-        claimed = math.prod(tensor.shape) * tensor.element_size()
+        claimed = tensor.numel() * tensor.element_size()  # a stride of 0 repeats values honestly, within reason
         repeated += max(0, claimed - tensor.untyped_storage().nbytes())
         if repeated > MAX_REPEATED:
             problems.append(f"{name}  claims {claimed:,} bytes, far more than are stored")

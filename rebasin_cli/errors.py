@@ -88,7 +88,9 @@ class NetworkError(OutsideError):
     pass
 
 
-def unknown(kind: str, name: str, known: Iterable[str], *, error: type[RebasinError] = UsageError) -> RebasinError:
+def unknown(
+    kind: str, name: str, known: Iterable[str], *, error: type[RebasinError] = UsageError
+) -> RebasinError:
     """The error for a name that is not in a list, with "did you mean" where one is near."""
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)

@@ -88,21 +88,24 @@ def evaluating(network: nn.Module) -> Iterator[None]:
 
 
 def call(network: Callable[..., Any], inputs: Any, *, output: str | int | None = None) -> Tensor:
-    """`network(inputs)`, a dict as keywords, a tuple as arguments; one output. Raises NetworkError."""
+    """One output of `forward`. Raises NetworkError."""
+    return select(forward(network, inputs), output)
+
+
+def forward(network: Callable[..., Any], inputs: Any) -> Any:
+    """`network(inputs)`, a dict as keywords, a tuple as arguments. Raises NetworkError if it fails."""
     try:
         if isinstance(inputs, Mapping):
-            outputs = network(**inputs)
-        elif isinstance(inputs, (tuple, list)):
-            outputs = network(*inputs)
-        else:
-            outputs = network(inputs)
+            return network(**inputs)
+        if isinstance(inputs, (tuple, list)):
+            return network(*inputs)
+        return network(inputs)
     except (RebasinError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as cause:
         raise NetworkError(
             f"the network fails on inputs {describe(inputs)}: {type(cause).__name__}: {cause}"
         ) from cause
-    return select(outputs, output)
 
 
 def select(outputs: Any, output: str | int | None) -> Tensor:

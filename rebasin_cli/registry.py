@@ -61,7 +61,11 @@ class Registry:
 def is_reference(text: str) -> bool:
     """Whether `text` names a user's own object: `file.py:name` or `package.module:name`."""
     module, colon, name = text.rpartition(":")
-    return bool(colon) and name.isidentifier() and (module.endswith(".py") or "." in module or module.isidentifier())
+    return (
+        bool(colon)
+        and name.isidentifier()
+        and (module.endswith(".py") or "." in module or module.isidentifier())
+    )
 
 
 def import_reference(text: str, *, error: type[Exception]) -> Any:

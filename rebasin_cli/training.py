@@ -6,8 +6,6 @@ draws its order, its augmentation and its dropout from seeds of its own, and the
 
 from __future__ import annotations
 
-import hashlib
-import importlib.metadata
 import math
 import os
 import time
@@ -25,6 +23,8 @@ from . import nets
 from .datasets import Data, open_data
 from .errors import NetworkError, ResourceError, UsageError
 from .evaluation import call, evaluate
+from .randomness import derive
+from .version import version
 
 OPTIMIZERS = ("adam", "sgd")
 SCHEDULES = ("cosine", "constant")
@@ -169,7 +169,7 @@ def train(
     shaped = {"width": width, "norm": norm, "depth": depth}
     identity = {
         "command": "train",
-        "version": _version(),
+        "version": version(),
         "net": net if isinstance(net, str) else type(net).__name__,
         **{key: value for key, value in shaped.items() if value is not None},
         "data": train_data.name,
@@ -288,11 +288,6 @@ def learning_rate_at(recipe: Recipe, step: int, steps: int) -> float:
     return recipe.learning_rate * 0.5 * (1 + math.cos(math.pi * (step - rise) / (steps - rise)))
 
 
-def derive(seed: int, purpose: str) -> int:
-    """A seed of its own for each purpose, the same in every process."""
-    return int.from_bytes(hashlib.sha256(f"{seed} {purpose}".encode()).digest()[:7], "big")
-
-
 @contextmanager
 def seeded(seed: int, purpose: str, device: str = "cpu") -> Iterator[None]:
     """Torch's own randomness from a derived seed, and as it was afterwards."""
@@ -329,13 +324,6 @@ def _check(recipe: Recipe) -> None:
     ]
     if problems:
         raise UsageError("these options make no training", problems=problems)
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("rebasin-cli")
-    except importlib.metadata.PackageNotFoundError:  # a source tree that was never installed
-        return "unknown"
 
 
 def _save(

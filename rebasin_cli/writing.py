@@ -132,6 +132,19 @@ def check_output(
     return path
 
 
+def check_report_folder(folder: Path) -> None:
+    """Whether a folder is there or can be made: raises UsageError for a file, ResourceError otherwise."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is a file, not a folder")
+    _check_folder(next(place for place in (folder, *folder.absolute().parents) if place.exists()))
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and its parents where they are missing. Raises ResourceError."""
+    with _disk(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
 def _existing(path: Path, shard_size: int | None) -> Path | None:
     if path.exists():
         return path

@@ -16,8 +16,10 @@ from rebasin_cli import datasets
 from rebasin_cli.datasets import Data, Normalization, Samples, _cifar, _files, cifar10, open_data
 from rebasin_cli.errors import DataError, ResourceError, UsageError
 
-MNIST = {"train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
-         "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")}
+MNIST = {
+    "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+    "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+}
 
 
 @pytest.fixture(autouse=True)

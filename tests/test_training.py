@@ -78,9 +78,16 @@ def test_the_tensors_are_those_of_the_network_and_score_what_is_recorded():
 def test_the_metadata_says_how_to_repeat_it():
     metadata = quick(seed=3, learning_rate=0.002).metadata
     expected = {
-        "rebasin.command": "train", "rebasin.net": "mlp", "rebasin.data": "digits", "rebasin.seed": "3",
-        "rebasin.normalization": "0.0/1.0", "rebasin.samples": "300", "rebasin.width": "16",
-        "rebasin.epochs": "2", "rebasin.batch_size": "128", "rebasin.optimizer": "adam",
+        "rebasin.command": "train",
+        "rebasin.net": "mlp",
+        "rebasin.data": "digits",
+        "rebasin.seed": "3",
+        "rebasin.normalization": "0.0/1.0",
+        "rebasin.samples": "300",
+        "rebasin.width": "16",
+        "rebasin.epochs": "2",
+        "rebasin.batch_size": "128",
+        "rebasin.optimizer": "adam",
         "rebasin.learning_rate": "0.002",
     }
     assert expected.items() <= metadata.items()
@@ -233,8 +240,14 @@ def test_the_learning_rate_rises_and_falls_to_nothing_or_stays():
 @pytest.mark.parametrize(
     "option, value",
     [
-        ("optimizer", "lion"), ("schedule", "linear"), ("precision", "float16"), ("epochs", 0),
-        ("batch_size", 0), ("learning_rate", 0.0), ("learning_rate", math.nan), ("weight_decay", -1.0),
+        ("optimizer", "lion"),
+        ("schedule", "linear"),
+        ("precision", "float16"),
+        ("epochs", 0),
+        ("batch_size", 0),
+        ("learning_rate", 0.0),
+        ("learning_rate", math.nan),
+        ("weight_decay", -1.0),
     ],
 )
 def test_options_that_make_no_training_are_refused(option, value):

@@ -3,6 +3,7 @@
 A matcher is a module with
 
     NEEDS: frozenset[str]       # of {"network", "data"}; weights alone is the empty set
+    MANY: bool                  # takes any number of models at once; otherwise two
     DECLARES: frozenset[str]    # promises beyond the common ones: see `PROMISES`
     Options                     # a frozen dataclass of its own options, all with defaults
     def match(problem: Problem, options: Options) -> MatchResult
@@ -39,7 +40,8 @@ Tensors = Mapping[str, torch.Tensor]
 class State:
     """Where a search stands between two sweeps: enough to go on from.
 
-    `permutations` holds one set per model that moves, `sweep` the number of finished sweeps.
+    `permutations` holds one set per model that the method moves (merge-many moves the reference too),
+    `sweep` the number of finished sweeps, `objective` the method's own, larger is better.
     """
 
     permutations: tuple[Permutations, ...]

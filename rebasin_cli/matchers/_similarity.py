@@ -110,9 +110,17 @@ class Pair:
             part = b
             # the cut axis first: afterwards only its share is gathered along the others
             for d in (along, *(d for d in range(b.ndim) if d != along)):
-                perm = None if atom.words[d] is None or (d == dim and not rows_too) else permutations[atom.words[d]]
+                perm = (
+                    None
+                    if atom.words[d] is None or (d == dim and not rows_too)
+                    else permutations[atom.words[d]]
+                )
                 if d == along:
-                    part = part.narrow(d, start, length) if perm is None else part.index_select(d, perm[start : start + length])
+                    part = (
+                        part.narrow(d, start, length)
+                        if perm is None
+                        else part.index_select(d, perm[start : start + length])
+                    )
                 elif perm is not None:
                     part = part.index_select(d, perm)
             yield _matrix(a.narrow(along, start, length), dim), _matrix(part, dim)

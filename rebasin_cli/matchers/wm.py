@@ -24,6 +24,7 @@ from . import MatchResult, Problem, State
 from ._similarity import Pair
 
 NEEDS = frozenset()
+MANY = False
 DECLARES = frozenset({"identity", "planted", "monotone"})
 
 DAMPING = (0.5, 0.25)  # steps towards the assignment that are tried where the whole one would lose

@@ -174,9 +174,7 @@ def from_shapes(shapes: Mapping[str, tuple[int, ...]]) -> GoogLeNet:
     """The network of exactly these tensors: widths and auxiliary heads are read off. Raises NetworkError."""
     try:
         stem = [shapes[f"conv{i}.conv.weight"][0] for i in (1, 2, 3)]
-        blocks = {
-            block: [shapes[f"{block}.{layer}.conv.weight"][0] for layer in LAYERS] for block in BLOCKS
-        }
+        blocks = {block: [shapes[f"{block}.{layer}.conv.weight"][0] for layer in LAYERS] for block in BLOCKS}
         auxiliary = {
             head: (shapes[f"{head}.conv.conv.weight"][0], shapes[f"{head}.fc1.weight"][0])
             for head in AUXILIARY.values()

@@ -20,9 +20,7 @@ VARIANTS = ("two_layer",)
 class TwoLayer(nn.Module):
     """Inputs of `inputs` numbers, `hidden` units, `classes` logits."""
 
-    def __init__(
-        self, inputs: int, hidden: int, classes: int, *, bias: bool = True, head_bias: bool = True
-    ):
+    def __init__(self, inputs: int, hidden: int, classes: int, *, bias: bool = True, head_bias: bool = True):
         super().__init__()
         self.fc1 = nn.Linear(inputs, hidden, bias=bias)
         self.fc2 = nn.Linear(hidden, classes, bias=head_bias)

@@ -34,7 +34,7 @@ def render(report: Report) -> bytes:
     _panel(panels[0], report, "loss", "loss, nats per sample" + (" (logarithmic)" if log else ""), log)
     _panel(panels[1], report, "accuracy", "accuracy, 0–1", False)
     words: dict[str, Any] = {"fontfamily": FONT, "parse_math": False, "x": 0.07}
-    heading = _drawable(title(report, 34), 88)
+    heading = _drawable(title(report, 30), 78)
     figure.text(y=0.93, s=heading, fontsize=13, fontweight="bold", color=INK, **words)
     figure.text(y=0.867, s=_drawable(headline(report), 110), fontsize=10, color=FAINT, **words)
     _legend(figure, report)

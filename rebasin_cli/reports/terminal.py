@@ -47,7 +47,6 @@ def render(report: Report, *, width: int | None = None, color: bool | None = Non
         no_color=not color,
         force_jupyter=False,
         legacy_windows=False,
-        _environ={},
     )
     show(report, console)
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"

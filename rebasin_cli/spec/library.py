@@ -38,7 +38,9 @@ def read(path: Path) -> Spec:
         beside = path.parent / f"{name}.yaml"
         found = beside if beside.is_file() else _files().get(name)
         if found is None or found == path:
-            raise SpecError(f'{path}: include "{name}" is not a spec', hint="Built-in specs: rebasin spec list")
+            raise SpecError(
+                f'{path}: include "{name}" is not a spec', hint="Built-in specs: rebasin spec list"
+            )
         return read(found)
 
     try:

@@ -109,7 +109,9 @@ class FittedSpec:
     def moved_share(self) -> float:
         """Share of the parameters (statistics not counted) that have at least one permuted axis."""
         size = {name: math.prod(self.shapes[name]) for name in self.tensors if name not in self.statistics}
-        moved = sum(n for name, n in size.items() if any(True for a in self.tensors[name] for _ in words_of(a)))
+        moved = sum(
+            n for name, n in size.items() if any(True for a in self.tensors[name] for _ in words_of(a))
+        )
         return moved / max(1, sum(size.values()))
 
 
@@ -137,9 +139,13 @@ def parse(text: str, *, name: str, source: str = "", include: Callable[[str], Sp
         if key in _KEYS:
             top[key] = node
         else:
-            problems.append(f'line {node.start_mark.line + 1}: unknown key "{key}"; known: {", ".join(sorted(_KEYS))}')
+            problems.append(
+                f'line {node.start_mark.line + 1}: unknown key "{key}"; known: {", ".join(sorted(_KEYS))}'
+            )
     if "schema" in top and getattr(top["schema"], "value", None) != str(SCHEMA):
-        problems.append(f"schema is {getattr(top['schema'], 'value', '?')}; this version reads schema {SCHEMA}")
+        problems.append(
+            f"schema is {getattr(top['schema'], 'value', '?')}; this version reads schema {SCHEMA}"
+        )
     if "tensors" not in top and "include" not in top:
         problems.append("no `tensors:`")
 
@@ -172,7 +178,9 @@ def parse(text: str, *, name: str, source: str = "", include: Callable[[str], Sp
         digest=hashlib.sha256((text + base.digest).encode()).hexdigest(),
     )
     if problems:
-        raise SpecError(f"{source} is not a valid spec", problems=problems, hint="The notation: specs/README.md")
+        raise SpecError(
+            f"{source} is not a valid spec", problems=problems, hint="The notation: specs/README.md"
+        )
     return spec
 
 
@@ -193,7 +201,7 @@ def _items(node: yaml.MappingNode, problems: list[str]):
 def _text(node: yaml.Node, what: str, problems: list[str]) -> str | None:
     if not isinstance(node, yaml.ScalarNode) or node.tag != "tag:yaml.org,2002:str":
         value = node.value if isinstance(node, yaml.ScalarNode) else "…"
-        problems.append(f'line {node.start_mark.line + 1}: {what} is {value!r}, not text; quote it')
+        problems.append(f"line {node.start_mark.line + 1}: {what} is {value!r}, not text; quote it")
         return None
     return node.value
 
@@ -227,7 +235,9 @@ def _entry(key: str, node: yaml.Node, statistic: bool, problems: list[str]) -> E
     for word in (word for axis in axes for word in words_of(axis)):
         for slot in slots_of(word):
             if slot.name not in captures and slot.name not in ("first", "last"):
-                problems.append(f'line {line}: {key}: "{word}" uses {{{slot.name}}}, which the name does not bind')
+                problems.append(
+                    f'line {line}: {key}: "{word}" uses {{{slot.name}}}, which the name does not bind'
+                )
                 return None
     rank = int(name["rank"]) if name["rank"] else None
     return Entry(name["name"], axes, rank, bool(name["optional"]), statistic, line)
@@ -255,7 +265,9 @@ def fit(spec: Spec, shapes: Shapes) -> FittedSpec:
             continue
         if (expanded := _expand_rest(filled, len(shapes[tensor]))) is None:
             text = " ".join(map(str, entry.axes))
-            problems.append(f'{tensor}  has {len(shapes[tensor])} axes {_show(shapes[tensor])}, the spec says "{text}"')
+            problems.append(
+                f'{tensor}  has {len(shapes[tensor])} axes {_show(shapes[tensor])}, the spec says "{text}"'
+            )
         else:
             axes[tensor] = expanded
     words = _word_sizes(axes, shapes, problems)
@@ -384,7 +396,10 @@ def _resolve_axes(tensor, axes, shape, words, problems) -> tuple[Axis, ...]:
         exact = _resolve(axis, size, words)
         if exact is None and not isinstance(axis, Word):
             known = ", ".join(f"{word} = {words.get(word, '?')}" for word in words_of(axis))
-            problems.append(f'{tensor}  axis {k} has {size} entries, the spec says "{axis}"' + (f" ({known})" if known else ""))
+            problems.append(
+                f'{tensor}  axis {k} has {size} entries, the spec says "{axis}"'
+                + (f" ({known})" if known else "")
+            )
         resolved.append(exact if exact is not None else axis)
     return tuple(resolved)
 

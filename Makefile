@@ -1,0 +1,43 @@
+# Four words for everything: make test, make lint, make docs, make bench; and make demo to begin with.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint docs bench wheel clean
+
+# torch comes first and alone: with torch pinned and present, nothing pulls another build of it.
+$(VENV)/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "rebasin needs Python 3.11 or newer: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+$(VENV)/developing: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: $(VENV)/installed
+	$(BIN)/rebasin demo --force
+
+test: $(VENV)/developing
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/developing
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+docs: $(VENV)/developing
+	$(BIN)/python docs/generate.py
+
+bench: $(VENV)/developing
+	$(BIN)/python benchmarks/weight_matching.py
+	$(BIN)/python benchmarks/memory.py
+
+# Build the wheel, install it without development packages in a fresh environment, run --help and one merge.
+wheel: $(VENV)/developing
+	PATH="$(CURDIR)/$(BIN):$$PATH" sh tests/check_wheel.sh
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info rebasin-demo

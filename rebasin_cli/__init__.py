@@ -1,0 +1,36 @@
+"""rebasin: git merge for neural networks. The command line is `rebasin`; the library is below.
+
+`align`, `merge` and `barrier` work on tensors, networks and batches in memory; `pipeline` has the same
+on files. Importing this package imports nothing heavy: names are loaded when they are used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_WHERE = {
+    "Alignment": "api",
+    "Merged": "api",
+    "MatchResult": "matchers",
+    "Report": "reports",
+    "RebasinError": "errors",
+    "align": "api",
+    "barrier": "api",
+    "fit": "spec.spec",
+    "load_spec": "spec.library:load",
+    "merge": "api",
+    "open_checkpoint": "checkpoint",
+    "prove": "spec.prove",
+    "reset": "repair",
+    "write_safetensors": "writing",
+}
+
+__all__ = sorted(_WHERE)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, _, attribute = _WHERE[name].partition(":")
+    return getattr(import_module(f".{module}", __name__), attribute or name)

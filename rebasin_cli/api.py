@@ -1,0 +1,393 @@
+"""The library: align, merge and measure tensors, networks and batches in memory. No files, no printing.
+
+    import rebasin_cli
+    aligned = rebasin_cli.align(a, b, "mlp")            # state dicts in
+    aligned.tensors                                      # b, relabelled into a's basin
+    merged = rebasin_cli.merge([a, b], "mlp").tensors
+    report = rebasin_cli.barrier(a, b, network=net, train=train_batches, test=test_batches)
+
+A spec is a built-in name, a path, a Spec, or None: found from the tensors' names and shapes. Batches are
+any re-iterable of (inputs, targets).
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import barriers, matchers, networks, permutation, repair
+from .barriers import Measure
+from .errors import DataError, SpecError, UsageError, unknown
+from .evaluation import Scores, evaluate
+from .matchers import MatchResult, Problem, State
+from .merging import average, slerp
+from .permutation import permuted
+from .randomness import generator
+from .reports import Report, Row
+from .spec import library
+from .spec import prove as proving
+from .spec.prove import Proof
+from .spec.spec import FittedSpec, Spec, fit
+from .tensors import LazyTensors, plan_of
+from .version import version
+
+Tensors = Mapping[str, torch.Tensor]
+
+POINTS, REPAIRED_POINTS = 25, 11  # of naive and aligned rows; of rows that re-estimate statistics
+INTERPOLATIONS = ("linear", "slerp")
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """`models`: all models, the first as it was, the others permuted, lazily; `tensors` is the last.
+
+    `permutations` has one set per model after the first; `result` tells how the search went; `proof`
+    is None where no network was given.
+    """
+
+    models: tuple[Tensors, ...]
+    permutations: tuple[permutation.Permutations, ...]
+    result: MatchResult
+    fitted: FittedSpec
+    proof: Proof | None
+    method: str
+    seconds: float
+
+    @property
+    def tensors(self) -> Tensors:
+        return self.models[-1]
+
+
+@dataclass(frozen=True)
+class Merged:
+    """`tensors` of the merged model, with the first model's names and dtypes; `repaired` norms."""
+
+    tensors: Tensors
+    alignment: Alignment | None
+    repaired: int = 0
+
+
+def resolve_spec(spec: str | Path | Spec | FittedSpec | None, models: Sequence[Tensors]) -> FittedSpec:
+    """The spec fitted to the first model, after a look whether all models have the same tensors."""
+    shapes = {name: shape for name, (_, shape) in plan_of(models[0]).items()}
+    problems = [
+        f"{name}  is {_show(shapes.get(name))} in model 1, {_show(other.get(name))} in model {k}"
+        for k, model in enumerate(models[1:], start=2)
+        for other in [{name: shape for name, (_, shape) in plan_of(model).items()}]
+        for name in dict.fromkeys([*shapes, *other])
+        if shapes.get(name) != other.get(name)
+    ]
+    if problems:
+        raise SpecError("the models do not have the same architecture", problems=problems)
+    if isinstance(spec, FittedSpec):
+        return spec
+    if spec is None:
+        return library.find(shapes)
+    return fit(spec if isinstance(spec, Spec) else library.load(str(spec)), shapes)
+
+
+def _show(shape: tuple[int, ...] | None) -> str:
+    return "absent" if shape is None else "×".join(map(str, shape)) or "a scalar"
+
+
+def align(
+    *models_and_spec: Any,
+    method: str = "wm",
+    seed: int = 0,
+    options: Any = None,
+    network: nn.Module | None = None,
+    inputs: Any = None,
+    prove: bool = True,
+    start: State | None = None,
+    progress: Callable[[State], None] | None = None,
+) -> Alignment:
+    """Permute models into the first one's basin: `align(reference, model, …, spec)`; a spec may be None.
+
+    With `network` (and `prove`), the spec is proven on `inputs` (one batch; by default random ones of the network's
+    `example_shape`). `options` is the method's own Options. Inputs are untouched.
+
+    Raises SpecError (also NotProven), UsageError, CheckpointError for weights that are not finite.
+
+    >>> import torch, rebasin_cli
+    >>> a = {"fc1.weight": torch.randn(8, 4), "fc2.weight": torch.randn(3, 8)}
+    >>> order = torch.randperm(8)
+    >>> b = {"fc1.weight": a["fc1.weight"][order], "fc2.weight": a["fc2.weight"][:, order]}
+    >>> aligned = rebasin_cli.align(a, b, "two_layer").tensors
+    >>> torch.equal(aligned["fc1.weight"], a["fc1.weight"])
+    True
+    """
+    *models, spec = models_and_spec
+    if isinstance(spec, Mapping):
+        models, spec = [*models, spec], None
+    if len(models) < 2:
+        raise UsageError("aligning takes at least two models")
+    fitted = resolve_spec(spec, models)
+    module = matchers.registry.get(method)
+    proof = prove_spec(network, fitted, inputs=inputs, seed=seed) if network is not None and prove else None
+    problem = Problem(fitted, tuple(models), seed, progress=progress, network=network)
+    began = time.perf_counter()
+    result = _search(module, problem, options or module.Options(), start)
+    seconds = time.perf_counter() - began
+    for permutations in result.permutations:
+        permutation.check(permutations, fitted.words)
+    moved = [permuted(m, fitted, p) for m, p in zip(models[1:], result.permutations, strict=True)]
+    return Alignment((models[0], *moved), result.permutations, result, fitted, proof, method, seconds)
+
+
+def _search(module: Any, problem: Problem, options: Any, start: State | None) -> MatchResult:
+    """One search over all models, or one per model for methods that take two.
+
+    The state of the latter holds the finished models' permutations and, last, those of the current one.
+    """
+    if module.MANY or len(problem.models) == 2:
+        return module.match(replace(problem, start=start), options)
+    parts: list[MatchResult] = []
+    begun = start.permutations if start else ()
+    for k, model in enumerate(problem.models[1:]):
+        last = k == len(begun) - 1
+        finished = tuple(part.permutations[0] for part in parts)
+
+        def report(state: State, finished: tuple = finished) -> None:
+            problem.report(replace(state, permutations=(*finished, *state.permutations)))
+
+        pair = replace(
+            problem,
+            models=(problem.models[0], model),
+            start=State((begun[k],), start.sweep if last else 0) if k < len(begun) else None,
+            progress=report,
+        )
+        parts.append(module.match(pair, options))
+    return MatchResult(
+        tuple(part.permutations[0] for part in parts),
+        sum(part.objective_before for part in parts),
+        sum(part.objective_after for part in parts),
+        max(part.sweeps for part in parts),
+        sum(part.solves for part in parts),
+        all(part.converged for part in parts),
+    )
+
+
+def prove_spec(network: nn.Module, fitted: FittedSpec, *, inputs: Any = None, seed: int = 0) -> Proof | None:
+    """Prove a spec on a network; None where there are neither inputs nor an `example_shape`."""
+    inputs = networks.example_inputs(network, generator(seed, "prove inputs")) if inputs is None else inputs
+    return None if inputs is None else proving.prove(network, fitted, inputs, seed=seed)
+
+
+def merge(
+    models: Sequence[Tensors],
+    spec: str | Path | Spec | FittedSpec | None = None,
+    *,
+    method: str = "wm",
+    weights: Sequence[float] | None = None,
+    interpolation: str = "linear",
+    permutations: Sequence[permutation.Permutations] | None = None,
+    repair_with: str = "none",
+    network: nn.Module | None = None,
+    train: Iterable[Any] | None = None,
+    device: str = "cpu",
+    **align_options: Any,
+) -> Merged:
+    """One model from several: align (`method`, "none" for none), average, repair.
+
+    `weights` add up to 1 (default: equal). "slerp" takes two models. `permutations` takes the place of a
+    search. `repair_with="reset"` re-estimates BatchNorm statistics on the batches of `train` and needs
+    `network`. Raises UsageError, SpecError, CheckpointError, DataError, NetworkError.
+    """
+    if interpolation not in INTERPOLATIONS:
+        raise unknown("interpolation", interpolation, INTERPOLATIONS)
+    if interpolation == "slerp" and len(models) != 2:
+        raise UsageError(f"slerp joins two models, not {len(models)}")
+    fitted = resolve_spec(spec, models)
+    alignment = None
+    if permutations is not None:
+        models = [models[0], *(permuted(m, fitted, p) for m, p in zip(models[1:], permutations, strict=True))]
+    elif method != "none":
+        alignment = align(*models, fitted, method=method, network=network, **align_options)
+        models = alignment.models
+    if interpolation == "slerp":
+        weights = [0.5, 0.5] if weights is None else weights
+        average(models, weights)  # the same checks
+        tensors = slerp(*models, weights[1], keep=fitted.ignored)
+    else:
+        tensors = average(models, weights, keep=fitted.ignored)
+    if repair_with == "none":
+        return Merged(tensors, alignment)
+    if repair_with not in repair.REPAIRS:
+        raise unknown("repair", repair_with, repair.REPAIRS)
+    if network is None or train is None:
+        raise UsageError("repair needs the network and training data")
+    networks.load(network.to(device), tensors)
+    count = repair.reset(network, train, device=device)
+    state = {name: tensor.cpu() for name, tensor in network.state_dict().items()}
+    return Merged(_as(tensors, state), alignment, count)
+
+
+def _as(plan: Tensors, tensors: Tensors) -> LazyTensors:
+    """`tensors` in the order and dtypes of `plan`."""
+    wanted = plan_of(plan)
+    return LazyTensors(
+        {n: s for n, (_, s) in wanted.items()}, {n: d for n, (d, _) in wanted.items()}, lambda n: tensors[n]
+    )
+
+
+def barrier(
+    a: Tensors,
+    b: Tensors,
+    spec: str | Path | Spec | FittedSpec | None = None,
+    *,
+    network: nn.Module,
+    test: Iterable[Any],
+    train: Iterable[Any] | None = None,
+    reset_batches: Iterable[Any] | None = None,
+    method: str = "wm",
+    permutations: permutation.Permutations | None = None,
+    points: int = POINTS,
+    repaired_points: int = REPAIRED_POINTS,
+    repair_with: str = "reset",
+    scores: Measure | None = None,
+    device: str = "cpu",
+    seed: int = 0,
+    check: Callable[[Mapping[str, Sequence[Scores]]], Any] | None = None,
+    measured: Callable[[], None] = lambda: None,
+    **align_options: Any,
+) -> Report:
+    """Measure the path from `a` to `b`, naive and aligned, with and without reset; see `Report`.
+
+    `train` and `test` are the splits to measure on; `reset_batches` (default: `train`) feed the BatchNorm
+    reset, whose rows appear where the network has running statistics; `repair_with="none"` only says that
+    the row without is the one to ship. `check` sees the endpoints' scores
+    before anything else is measured and may raise. `network` is overwritten. `seconds` are wall time.
+
+    Raises SpecError, UsageError, CheckpointError, DataError, NetworkError.
+    """
+    began = time.perf_counter()
+    fitted = resolve_spec(spec, [a, b])
+    scores = scores or functools.partial(evaluate, device=device)
+    splits = {"train": train, "test": test} if train is not None else {"test": test}
+    network = network.to(device)
+    ends = [_scores(network, tensors, splits, scores) for tensors in (a, b)]
+    if check is not None:
+        check({split: [end[split] for end in ends] for split in splits})
+
+    alignment = None
+    if permutations is not None:
+        permutation.check(permutations, fitted.words)
+    elif method != "none":
+        alignment = align(a, b, fitted, method=method, seed=seed, network=network, **align_options)
+        permutations = alignment.permutations[0]
+    aligned = b if permutations is None else permuted(b, fitted, permutations)
+
+    repairs = networks.has_running_statistics(network)
+    plan = rows_to_measure(aligned=permutations is not None, reset=repairs, ship_reset=repair_with == "reset")
+    mend = None
+    if repairs:
+        batches = reset_batches if reset_batches is not None else train
+        if batches is None:
+            raise UsageError(
+                "the network has running statistics: give training batches to re-estimate them on"
+            )
+        mend = functools.partial(repair.reset, batches=batches, device=device)
+    rows: list[Row] = []
+    for name, shipped in plan.items():
+        moved, repaired = name.startswith("aligned"), name.endswith("reset")
+        path = barriers.Path(
+            name,
+            a,
+            aligned if moved else b,
+            repaired_points if repaired else points,
+            mend if repaired else None,
+            fitted.ignored,
+            shipped=shipped,
+            control=name == "naive + reset",
+        )
+        known = {0.0: ends[0]} if moved and not repaired else {0.0: ends[0], 1.0: ends[1]}
+        rows.append(barriers.measure(path, network, splits, known=known, scores=scores, progress=measured))
+    return Report(
+        rebasin=version(),
+        command="barrier",
+        seed=seed,
+        inputs=({"file": "A"}, {"file": "B"}),
+        spec=describe_spec(fitted),
+        data={
+            "samples": {split: row.samples for split, row in rows[0].curves.items()},
+            "points": {row.name: len(row.curves["test"].lambdas) for row in rows},
+        },
+        match=describe_match(alignment, given=permutations is not None),
+        proof=describe_proof(
+            alignment.proof if alignment else None, "no alignment was searched" if not alignment else ""
+        ),
+        endpoints=tuple(
+            {"name": name} | {s: {"loss": end[s].loss, "accuracy": end[s].accuracy} for s in splits}
+            for name, end in zip(("A", "B"), ends, strict=True)
+        ),
+        rows=tuple(rows),
+        seconds=time.perf_counter() - began,
+    )
+
+
+def rows_to_measure(*, aligned: bool, reset: bool, ship_reset: bool = True) -> dict[str, bool]:
+    """Names of the rows of a report, and which one is what `merge` would ship.
+
+    `aligned`: there are permutations; `reset`: the network has running statistics to re-estimate.
+    """
+    names = [
+        "naive",
+        *["aligned"] * aligned,
+        *["aligned + reset"] * (aligned and reset),
+        *["naive + reset"] * reset,
+    ]
+    shipped = ("aligned" if aligned else "naive") + (" + reset" if reset and ship_reset else "")
+    return {name: name == shipped for name in names}
+
+
+def _scores(
+    network: nn.Module, tensors: Tensors, splits: Mapping[str, Any], scores: Measure
+) -> dict[str, Scores]:
+    networks.load(network, tensors)
+    found = {split: scores(network, batches) for split, batches in splits.items()}
+    if any(not score.samples for score in found.values()):
+        raise DataError("the data holds no samples")
+    return found
+
+
+def describe_spec(fitted: FittedSpec) -> dict[str, Any]:
+    return {
+        "name": fitted.spec.name,
+        "sha256": fitted.spec.digest,
+        "words": len(fitted.words),
+        "log10_symmetries": fitted.log10_symmetries(),
+        "moved_share": fitted.moved_share(),
+    }
+
+
+def describe_match(alignment: Alignment | None, *, given: bool = False) -> dict[str, Any]:
+    if alignment is None:
+        return {"method": "given permutations" if given else "none"}
+    result = alignment.result
+    return {
+        "method": alignment.method,
+        "sweeps": result.sweeps,
+        "solves": result.solves,
+        "converged": result.converged,
+        "objective_before": result.objective_before,
+        "objective_after": result.objective_after,
+        "seconds": alignment.seconds,
+    }
+
+
+def describe_proof(proof: Proof | None, reason: str = "") -> dict[str, Any]:
+    if proof is None:
+        return {"status": "unavailable", "reason": reason or "no network to prove the spec on"}
+    return {
+        "status": "proven",
+        "largest_difference": proof.largest_difference,
+        "tolerance": proof.tolerance,
+        "trials": proof.trials,
+    }

@@ -1,0 +1,81 @@
+"""Loss and accuracy along the straight path between two models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import networks
+from .evaluation import Scores, evaluate
+from .merging import interpolate
+from .reports import Barrier, Curve, Row, barrier_of
+
+Tensors = Mapping[str, torch.Tensor]
+Measure = Callable[[nn.Module, Iterable[Any]], Scores]
+
+
+@dataclass(frozen=True)
+class Path:
+    """One row to measure: a straight line from `a` to `b` in `points` equal steps, both ends included.
+
+    `repair` is run on the network at every inner point before measuring; the ends are the models as
+    given. `keep` names tensors that are `a`'s all along.
+    """
+
+    name: str
+    a: Tensors
+    b: Tensors
+    points: int
+    repair: Callable[[nn.Module], Any] | None = None
+    keep: Collection[str] = ()
+    shipped: bool = False
+    control: bool = False
+
+    @property
+    def lambdas(self) -> tuple[float, ...]:
+        return tuple(k / (self.points - 1) for k in range(self.points))
+
+
+def measure(
+    path: Path,
+    network: nn.Module,
+    splits: Mapping[str, Iterable[Any]],
+    *,
+    known: Mapping[float, Mapping[str, Scores]] | None = None,
+    scores: Measure = evaluate,
+    progress: Callable[[], None] = lambda: None,
+) -> Row:
+    """Curves and barriers of one path on every split; the network's tensors are overwritten.
+
+    `known` holds scores at λ = 0 or 1 that need no second measurement. Raises what `scores` raises.
+    """
+    found: dict[str, list[Scores]] = {split: [] for split in splits}
+    for t in path.lambdas:
+        here = (known or {}).get(t) or _at(path, t, network, splits, scores)
+        for split in splits:
+            found[split].append(here[split])
+        progress()
+    curves = {
+        split: Curve(
+            path.lambdas,
+            tuple(point.loss for point in points),
+            tuple(point.accuracy for point in points),
+            points[0].samples,
+        )
+        for split, points in found.items()
+    }
+    barriers: dict[str, Barrier] = {split: barrier_of(curve) for split, curve in curves.items()}
+    return Row(path.name, curves, barriers, path.shipped, path.control)
+
+
+def _at(
+    path: Path, t: float, network: nn.Module, splits: Mapping[str, Iterable[Any]], scores: Measure
+) -> dict[str, Scores]:
+    networks.load(network, interpolate(path.a, path.b, t, keep=path.keep))
+    if path.repair is not None and 0 < t < 1:
+        path.repair(network)
+    return {split: scores(network, batches) for split, batches in splits.items()}

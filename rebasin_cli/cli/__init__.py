@@ -1,0 +1,44 @@
+"""The command line, one file a command. Each reads options, calls one function, shows, and exits.
+
+Nothing heavy is imported here: a command imports what it needs when it runs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="rebasin",
+    help="git merge for neural networks: align, merge and measure checkpoints trained apart.",
+    epilog="Start with: rebasin demo",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        from ..version import version
+
+        typer.echo(f"rebasin {version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+ORDER = ("align", "apply", "merge", "barrier", "verify", "eval", "train", "inspect", "spec", "demo", "list")
+
+for _name in (*ORDER, *sorted({path.stem for path in Path(__file__).parent.glob("[!_]*.py")} - set(ORDER))):
+    importlib.import_module(f"{__name__}.{_name}")

@@ -1,0 +1,154 @@
+"""Options that several commands share: each is written once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def _option(*names: str, panel: str = "Options", **kwargs: Any) -> Any:
+    return typer.Option(
+        *names, rich_help_panel=panel, show_default=kwargs.pop("show_default", False), **kwargs
+    )
+
+
+MODELS, DATA, SEARCH, OUT = "Models", "Data and network", "Search", "Output"
+
+Spec = Annotated[
+    str | None,
+    _option(
+        "--spec",
+        metavar="NAME|FILE",
+        panel=MODELS,
+        help="Built-in spec or YAML file; found from the tensors if left out.",
+    ),
+]
+Key = Annotated[
+    str | None,
+    _option("--key", panel=MODELS, help="Where in a torch file the weights are, such as ema.shadow."),
+]
+UnsafeLoad = Annotated[
+    bool,
+    _option(
+        "--unsafe-load", panel=MODELS, help="Unpickle torch files that need it. This runs code from the file."
+    ),
+]
+Net = Annotated[
+    str | None,
+    _option(
+        "--net",
+        metavar="REF",
+        panel=DATA,
+        help="Network: file.py:factory, package.module:factory or a built-in name.",
+    ),
+]
+TrustCode = Annotated[
+    bool,
+    _option("--trust-code", panel=DATA, help="Let a spec's own `net:` import code from outside rebasin."),
+]
+Input = Annotated[
+    str | None,
+    _option("--input", metavar="SHAPE", panel=DATA, help="Input for the proof, batch first: 1x3x224x224."),
+]
+Data = Annotated[
+    str | None,
+    _option(
+        "--data",
+        metavar="REF",
+        panel=DATA,
+        help="digits, mnist, fashion-mnist, cifar10, cifar100, npz:FILE, imagefolder:DIR, file.py:loader; "
+        "the one that the checkpoints record if left out.",
+    ),
+]
+DataRoot = Annotated[
+    Path | None,
+    _option("--data-root", metavar="DIR", panel=DATA, help="Where data files are; else REBASIN_DATA."),
+]
+Normalize = Annotated[
+    str | None,
+    _option(
+        "--normalize",
+        metavar="HOW",
+        panel=DATA,
+        help="unit, dataset or MEAN,…/STD,…; else as the checkpoints record.",
+    ),
+]
+Limit = Annotated[
+    int | None,
+    _option("--limit", min=1, panel=DATA, help="Measure on this many samples a split, drawn by the seed."),
+]
+BatchSize = Annotated[
+    int, _option("--batch-size", min=1, panel=DATA, help="Samples a batch.", show_default=True)
+]
+Loss = Annotated[
+    str | None,
+    _option("--loss", metavar="REF", panel=DATA, help="loss(outputs, targets); default cross-entropy."),
+]
+Metric = Annotated[
+    str | None,
+    _option(
+        "--metric",
+        metavar="REF",
+        panel=DATA,
+        help="metric(outputs, targets), larger is better; default accuracy.",
+    ),
+]
+OutputKey = Annotated[
+    str | None,
+    _option("--output", metavar="KEY|INDEX", panel=DATA, help="Which of several outputs holds the logits."),
+]
+SkipChecks = Annotated[
+    bool,
+    _option(
+        "--skip-checks", panel=DATA, help="Measure endpoints at chance, or far below their recorded accuracy."
+    ),
+]
+Device = Annotated[str, _option("--device", panel=DATA, help="auto, cpu, cuda or mps.", show_default=True)]
+Method = Annotated[
+    str,
+    _option(
+        "--method",
+        "-m",
+        panel=SEARCH,
+        help="Matcher: wm, merge-many (`rebasin list methods`).",
+        show_default=True,
+    ),
+]
+Seed = Annotated[
+    int, _option("--seed", panel=SEARCH, help="Orders the layers and draws subsets.", show_default=True)
+]
+MaxSweeps = Annotated[
+    int | None, _option("--max-sweeps", min=1, panel=SEARCH, help="Stop the search after this many sweeps.")
+]
+NoProve = Annotated[
+    bool,
+    _option("--no-prove", panel=SEARCH, help="Do not test that the spec preserves the network's function."),
+]
+Repair = Annotated[
+    str,
+    _option(
+        "--repair",
+        panel=SEARCH,
+        help="auto, none or reset (re-estimate BatchNorm statistics).",
+        show_default=True,
+    ),
+]
+Out = Annotated[
+    Path, _option("--out", "-o", metavar="FILE", panel=OUT, help="Where to write, as safetensors.")
+]
+Force = Annotated[bool, _option("--force", panel=OUT, help="Overwrite outputs that exist.")]
+OutDtype = Annotated[
+    str | None,
+    _option("--out-dtype", panel=OUT, help="float32, float16, bfloat16, …; else as the reference."),
+]
+OutShardSize = Annotated[
+    str | None,
+    _option("--out-shard-size", metavar="SIZE", panel=OUT, help="Split the output into shards, such as 2GB."),
+]
+Resume = Annotated[bool, _option("--resume", panel=OUT, help="Go on with a search that was interrupted.")]
+DryRun = Annotated[bool, _option("--dry-run", panel=OUT, help="Print the plan and stop.")]
+Json = Annotated[bool, _option("--json", panel=OUT, help="Print the result as JSON.")]
+Quiet = Annotated[bool, _option("--quiet", "-q", panel=OUT, help="Only results and errors.")]
+Verbose = Annotated[bool, _option("--verbose", "-v", panel=OUT, help="A line for every step.")]

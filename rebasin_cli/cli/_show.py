@@ -1,0 +1,144 @@
+"""What a person sees: results on stdout, progress and remarks on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+
+
+class Screen:
+    """A bar on a terminal; elsewhere a line now and then, or for every step with `verbose`."""
+
+    EVERY = 10.0  # seconds between lines where there is no terminal
+
+    def __init__(self, *, quiet: bool = False, verbose: bool = False):
+        self.quiet, self.verbose = quiet, verbose
+        self._bars: Any = None
+        self._tasks: dict[str, Any] = {}
+        self._spoken = time.monotonic()
+
+    def say(self, text: str) -> None:
+        if self.quiet:
+            return
+        if self._bars is not None:
+            self._bars.console.print(text, highlight=False, markup=False)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def step(self, task: str, done: int, total: int | None, detail: str) -> None:
+        if self.quiet:
+            return
+        if self.verbose or not sys.stderr.isatty():
+            now = time.monotonic()
+            if self.verbose or now - self._spoken > self.EVERY:
+                self._spoken = now
+                of = f"/{total}" if total else ""
+                print(f"{task} {done}{of}  {detail}".rstrip(), file=sys.stderr, flush=True)
+            return
+        if self._bars is None:
+            self._start()
+        if task not in self._tasks:
+            self._tasks[task] = self._bars.add_task(task, total=total, detail=detail)
+        self._bars.update(self._tasks[task], completed=done, total=total, detail=detail)
+
+    def _start(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[detail]}"),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._bars.start()
+
+    def close(self) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+            self._bars, self._tasks = None, {}
+
+
+@contextmanager
+def screen(quiet: bool = False, verbose: bool = False) -> Iterator[Any]:
+    """A `pipeline.Listener` on the terminal; the bars are gone however the command ends."""
+    from ..pipeline import Listener
+
+    shown = Screen(quiet=quiet, verbose=verbose)
+    try:
+        yield Listener(shown.say, shown.step)
+    finally:
+        shown.close()
+
+
+def output_of(
+    out: Any, force: bool, out_dtype: str | None, out_shard_size: str | None, **kwargs: bool
+) -> Any:
+    """The options about the output as a `pipeline.Output`."""
+    from ..pipeline import Output
+    from ..writing import parse_dtype, parse_size
+
+    return Output(
+        out,
+        force,
+        parse_size(out_shard_size) if out_shard_size else None,
+        parse_dtype(out_dtype) if out_dtype else None,
+        **kwargs,
+    )
+
+
+def result(values: Mapping[str, Any], as_json: bool) -> None:
+    """The outcome of a command on stdout: JSON, or a line a fact."""
+    if as_json:
+        typer.echo(json.dumps(values, indent=2))
+        return
+    for name, value in values.items():
+        if (line := _line(name, value)) is not None:
+            typer.echo(f"{name.replace('_', ' '):<20} {line}")
+
+
+def _line(name: str, value: Any) -> str | None:
+    if value is None or value == {}:
+        return None
+    if name.endswith("_bytes"):
+        return f"{value / 1e6:,.0f} MB"
+    if name == "proof":
+        return _proof(value)
+    if name == "match":
+        return _match(value)
+    if name == "spec" and isinstance(value, Mapping):
+        return (
+            f"{value['name']}, {value['words']} permutations, 10^{value['log10_symmetries']:.1f} symmetries"
+        )
+    if name == "assignment_sizes":
+        return ", ".join(f"{count} of {size}" for size, count in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def _proof(proof: Mapping[str, Any]) -> str:
+    if proof["status"] == "proven":
+        return f"proven: outputs differ by {proof['largest_difference']:.1e} relative, in float64"
+    return f"{proof['status']}: {proof['reason']}"
+
+
+def _match(match: Mapping[str, Any]) -> str:
+    if "sweeps" not in match:
+        return match["method"]
+    end = "" if match["converged"] else ", stopped before it had converged"
+    return (
+        f"{match['method']}, {match['sweeps']} sweeps, objective {match['objective_before']:.6g} → "
+        f"{match['objective_after']:.6g}, {match['seconds']:.1f} s{end}"
+    )

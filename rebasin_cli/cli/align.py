@@ -1,0 +1,68 @@
+"""`rebasin align`: permute one model into another's basin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import _options as o
+from . import app
+from ._show import output_of, result, screen
+
+
+@app.command(rich_help_panel="Align and merge")
+def align(
+    reference: Annotated[Path, typer.Argument(metavar="A", help="The model that stays.")],
+    model: Annotated[Path, typer.Argument(metavar="B", help="The model that is permuted.")],
+    out: o.Out = None,
+    method: o.Method = "wm",
+    spec: o.Spec = None,
+    key: o.Key = None,
+    unsafe_load: o.UnsafeLoad = False,
+    net: o.Net = None,
+    trust_code: o.TrustCode = False,
+    input: o.Input = None,
+    data: o.Data = None,
+    data_root: o.DataRoot = None,
+    seed: o.Seed = 0,
+    max_sweeps: o.MaxSweeps = None,
+    no_prove: o.NoProve = False,
+    force: o.Force = False,
+    out_dtype: o.OutDtype = None,
+    out_shard_size: o.OutShardSize = None,
+    resume: o.Resume = False,
+    dry_run: o.DryRun = False,
+    json: o.Json = False,
+    quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
+) -> None:
+    """Permute B's hidden units into A's basin; B's function stays the same.
+
+    Writes B_aligned.safetensors (or --out), and the permutation beside it as *.perm.safetensors.
+
+    Example: rebasin align a.pt b.pt --method wm -o b_aligned.safetensors
+    """
+    from .. import pipeline
+    from ..intake import Settings
+
+    settings = Settings(
+        spec=spec,
+        net=net,
+        trust_code=trust_code,
+        key=key,
+        unsafe_load=unsafe_load,
+        input=input,
+        data=data,
+        data_root=data_root,
+        seed=seed,
+        method=method,
+        max_sweeps=max_sweeps,
+        prove=not no_prove,
+    )
+    out = out or Path(f"{model.stem}_aligned.safetensors")
+    output = output_of(out, force, out_dtype, out_shard_size, resume=resume, dry_run=dry_run)
+    with screen(quiet, verbose) as listener:
+        done = pipeline.align(reference, model, output, settings, listener)
+    result(done, json)

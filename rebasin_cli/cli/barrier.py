@@ -1,0 +1,180 @@
+"""`rebasin barrier`: how good is the path between two models?"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import _options as o
+from . import app
+from ._show import screen
+
+GATES, REPORTS = "Gates (exit code 1 where one is not met)", "Report"
+
+
+def _gate(*names: str, **kwargs):
+    return typer.Option(*names, rich_help_panel=GATES, show_default=False, **kwargs)
+
+
+def _report(*names: str, **kwargs):
+    return typer.Option(*names, rich_help_panel=REPORTS, show_default=False, **kwargs)
+
+
+@app.command(rich_help_panel="Measure")
+def barrier(
+    a: Annotated[Path, typer.Argument(metavar="A", help="The reference.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="The model that is aligned to it.")],
+    method: Annotated[str, typer.Option("--method", "-m", help="How to align: wm, or none.")] = "wm",
+    perm: Annotated[Path | None, typer.Option(metavar="FILE", help="Use this permutation of B.")] = None,
+    repair: o.Repair = "auto",
+    full: Annotated[bool, typer.Option("--full", help="All training samples, also for the reset.")] = False,
+    report: Annotated[
+        Path | None,
+        _report(
+            "--report", metavar="DIR", help="Write HTML, Markdown, JSON, JUnit and a PNG into this folder."
+        ),
+    ] = None,
+    json: Annotated[bool, _report("--json", help="Print the report as JSON.")] = False,
+    json_file: Annotated[
+        Path | None, _report("--json-file", metavar="FILE", help="Write the report as JSON.")
+    ] = None,
+    markdown: Annotated[
+        Path | None,
+        _report("--markdown", metavar="FILE", help="Write the report as Markdown, for a CI summary."),
+    ] = None,
+    html: Annotated[
+        Path | None, _report("--html", metavar="FILE", help="Write the report as one HTML file.")
+    ] = None,
+    junit: Annotated[
+        Path | None, _report("--junit", metavar="FILE", help="Write one JUnit case per gate.")
+    ] = None,
+    max_barrier: Annotated[
+        float | None,
+        _gate("--max-barrier", metavar="NATS", help="Test-loss barrier (chord) of the shipped row."),
+    ] = None,
+    min_accuracy: Annotated[
+        float | None,
+        _gate("--min-accuracy", metavar="0–1", help="Test accuracy of the shipped row at λ = ½."),
+    ] = None,
+    max_accuracy_drop: Annotated[
+        float | None, _gate("--max-accuracy-drop", metavar="0–1", help="… below the mean of the endpoints.")
+    ] = None,
+    gate: Annotated[
+        list[str] | None,
+        _gate(
+            "--gate",
+            metavar="ROW:SPLIT:DEFINITION<=X",
+            help="Any figure, such as 'naive:test:midpoint<=1'; repeatable.",
+        ),
+    ] = None,
+    baseline: Annotated[
+        Path | None, _gate("--baseline", metavar="FILE", help="A report.json that must not get worse.")
+    ] = None,
+    baseline_tolerance: Annotated[
+        float, _gate("--baseline-tolerance", metavar="NATS", help="How much worse is still as good (0.01).")
+    ] = 0.01,
+    spec: o.Spec = None,
+    key: o.Key = None,
+    unsafe_load: o.UnsafeLoad = False,
+    net: o.Net = None,
+    trust_code: o.TrustCode = False,
+    input: o.Input = None,
+    data: o.Data = None,
+    data_root: o.DataRoot = None,
+    normalize: o.Normalize = None,
+    limit: o.Limit = None,
+    batch_size: o.BatchSize = 500,
+    loss: o.Loss = None,
+    metric: o.Metric = None,
+    output: o.OutputKey = None,
+    skip_checks: o.SkipChecks = False,
+    device: o.Device = "auto",
+    seed: o.Seed = 0,
+    max_sweeps: o.MaxSweeps = None,
+    no_prove: o.NoProve = False,
+    force: o.Force = False,
+    dry_run: o.DryRun = False,
+    quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
+) -> None:
+    """Measure loss and accuracy along the straight path from A to B, naive and aligned.
+
+    Both barrier definitions, train and test, with and without re-estimated BatchNorm statistics.
+
+    Example: rebasin barrier a.pt b.pt --data cifar10 --report report/ --max-barrier 0.05
+    """
+    from .. import gates, pipeline
+    from ..intake import Settings
+
+    settings = Settings(
+        spec=spec,
+        net=net,
+        trust_code=trust_code,
+        key=key,
+        unsafe_load=unsafe_load,
+        input=input,
+        data=data,
+        data_root=data_root,
+        normalize=normalize,
+        limit=limit,
+        batch_size=batch_size,
+        loss=loss,
+        metric=metric,
+        output=output,
+        skip_checks=skip_checks,
+        device=device,
+        seed=seed,
+        method=method,
+        max_sweeps=max_sweeps,
+        prove=not no_prove,
+        repair=repair,
+        full=full,
+    )
+    limits = {
+        "max_barrier": max_barrier,
+        "min_accuracy": min_accuracy,
+        "max_accuracy_drop": max_accuracy_drop,
+        "baseline_tolerance": baseline_tolerance,
+    }
+    gates.check_limits(**limits)
+    thresholds = limits | {
+        "gates": [gates.parse_gate(text) for text in gate or ()],
+        "baseline": pipeline.read_baseline(baseline) if baseline else None,
+    }
+    files = {"json": json_file, "markdown": markdown, "html": html, "junit": junit}
+    with screen(quiet, verbose) as listener:
+        made = pipeline.barrier(
+            a,
+            b,
+            settings,
+            listener,
+            perm=perm,
+            folder=report,
+            files={name: path for name, path in files.items() if path},
+            force=force,
+            command=shlex.join(["rebasin", *sys.argv[1:]]),
+            dry_run=dry_run,
+            thresholds=thresholds,
+        )
+    if made is None:
+        return
+    show_report(made, as_json=json)
+    gates.raise_unmet(made.gates)
+
+
+def show_report(report, *, as_json: bool = False) -> None:
+    """A report on stdout, as a table or as JSON."""
+    if as_json:
+        from ..reports import json as json_format
+
+        typer.echo(json_format.render(report), nl=False)
+        return
+    from rich.console import Console
+
+    from ..reports import terminal
+
+    terminal.show(report, Console())

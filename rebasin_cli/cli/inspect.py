@@ -1,0 +1,50 @@
+"""`rebasin inspect`: what a checkpoint holds."""
+
+from __future__ import annotations
+
+import json as json_module
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import _options as o
+from . import app
+
+
+@app.command(rich_help_panel="Look")
+def inspect(
+    file: Annotated[Path, typer.Argument(metavar="FILE")],
+    key: o.Key = None,
+    unsafe_load: o.UnsafeLoad = False,
+    json: o.Json = False,
+) -> None:
+    """Show envelope, tensors, dtypes, the architecture's guess and provenance.
+
+    Example: rebasin inspect merged.safetensors
+    """
+    from ..inspection import inspect as look
+
+    seen = look(file, key=key, unsafe_load=unsafe_load)
+    if json:
+        typer.echo(json_module.dumps(seen, indent=2))
+        return
+    guess = seen["architecture"]
+    dtypes = ", ".join(f"{count} × {dtype}" for dtype, count in seen["dtypes"].items())
+    typer.echo(
+        f"{seen['file']}: {seen['format']}, {len(seen['tensors'])} tensors, {seen['parameters']:,} numbers"
+    )
+    typer.echo(f"dtypes        {dtypes}")
+    for note in seen["notes"]:
+        typer.echo(f"note          {note}")
+    if guess["spec"]:
+        words = f"{guess['permutations']} permutations, 10^{guess['log10_symmetries']} symmetries"
+        typer.echo(f"architecture  {guess['spec']} ({guess['description']}): {words}")
+    else:
+        typer.echo(f"architecture  {guess['reason']}")
+    typer.echo(f"sha256        {seen['sha256']}")
+    for name, value in seen["metadata"].items():
+        typer.echo(f"{name:<28} {value}")
+    typer.echo()
+    for name, tensor in seen["tensors"].items():
+        typer.echo(f"{name:<48} {tensor['dtype']:<9} {'×'.join(map(str, tensor['shape'])) or 'scalar'}")

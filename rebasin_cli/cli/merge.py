@@ -1,0 +1,93 @@
+"""`rebasin merge`: one model from two or many."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import _options as o
+from . import app
+from ._show import output_of, result, screen
+
+
+@app.command(rich_help_panel="Align and merge")
+def merge(
+    models: Annotated[
+        list[Path], typer.Argument(metavar="A B …", help="Two models or more; the first is the reference.")
+    ],
+    out: o.Out = Path("merged.safetensors"),
+    method: o.Method = "wm",
+    weights: Annotated[
+        str | None,
+        typer.Option(metavar="W,W,…", help="One weight a model, adding up to 1; equal if left out."),
+    ] = None,
+    interpolation: Annotated[str, typer.Option(help="linear, or slerp for two models.")] = "linear",
+    perm: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Use this permutation for the second of two models.")
+    ] = None,
+    repair: o.Repair = "auto",
+    spec: o.Spec = None,
+    key: o.Key = None,
+    unsafe_load: o.UnsafeLoad = False,
+    net: o.Net = None,
+    trust_code: o.TrustCode = False,
+    input: o.Input = None,
+    data: o.Data = None,
+    data_root: o.DataRoot = None,
+    normalize: o.Normalize = None,
+    batch_size: o.BatchSize = 500,
+    device: o.Device = "auto",
+    seed: o.Seed = 0,
+    max_sweeps: o.MaxSweeps = None,
+    no_prove: o.NoProve = False,
+    force: o.Force = False,
+    out_dtype: o.OutDtype = None,
+    out_shard_size: o.OutShardSize = None,
+    resume: o.Resume = False,
+    dry_run: o.DryRun = False,
+    json: o.Json = False,
+    quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
+) -> None:
+    """Align models to the first (or to one another with --method merge-many) and average them.
+
+    Networks with BatchNorm need data: their running statistics are re-estimated on training samples.
+
+    Example: rebasin merge a.pt b.pt c.pt --method merge-many -o merged.safetensors
+    """
+    from .. import pipeline
+    from ..errors import UsageError
+    from ..intake import Settings
+
+    settings = Settings(
+        spec=spec,
+        net=net,
+        trust_code=trust_code,
+        key=key,
+        unsafe_load=unsafe_load,
+        input=input,
+        data=data,
+        data_root=data_root,
+        normalize=normalize,
+        batch_size=batch_size,
+        device=device,
+        seed=seed,
+        method=method,
+        max_sweeps=max_sweeps,
+        prove=not no_prove,
+        repair=repair,
+    )
+    try:
+        numbers = [float(part) for part in weights.split(",")] if weights else None
+    except ValueError:
+        raise UsageError(
+            f"--weights {weights!r} are not numbers", hint="Write them like 0.5,0.3,0.2"
+        ) from None
+    output = output_of(out, force, out_dtype, out_shard_size, resume=resume, dry_run=dry_run)
+    with screen(quiet, verbose) as listener:
+        done = pipeline.merge(
+            models, output, settings, listener, weights=numbers, interpolation=interpolation, perm=perm
+        )
+    result(done, json)

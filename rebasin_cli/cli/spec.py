@@ -1,0 +1,106 @@
+"""`rebasin spec`: list, show, check and prove permutation specs."""
+
+from __future__ import annotations
+
+import json as json_module
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import _options as o
+from . import app
+from ._show import result, screen
+
+spec_app = typer.Typer(no_args_is_help=True, help="Permutation specs: list, show, check, prove.")
+app.add_typer(spec_app, name="spec", rich_help_panel="Look")
+
+Name = Annotated[str, typer.Argument(metavar="SPEC", help="A built-in name or a YAML file.")]
+Width = Annotated[float | None, typer.Option(help="Without a checkpoint: width of the spec's own network.")]
+Depth = Annotated[int | None, typer.Option(help="Without a checkpoint: hidden layers of an mlp.")]
+Shape = Annotated[
+    str | None,
+    typer.Option("--input", metavar="SHAPE", help="Without a checkpoint: one input, as 3x224x224."),
+]
+Classes = Annotated[int | None, typer.Option(help="Without a checkpoint: number of classes.")]
+
+
+@spec_app.command("list")
+def list_() -> None:
+    """List the built-in specs and the names that find them."""
+    from ..spec import library
+
+    for name, spec in library.builtin().items():
+        also = f"  also: {', '.join(spec.names)}" if spec.names else ""
+        typer.echo(f"{name:<22} {spec.description}{also}")
+
+
+@spec_app.command()
+def show(
+    spec: Name,
+    checkpoint: Annotated[
+        Path | None, typer.Argument(metavar="[CHECKPOINT]", help="Fit it to this file.")
+    ] = None,
+    width: Width = None,
+    depth: Depth = None,
+    input: Shape = None,
+    classes: Classes = None,
+    json: o.Json = False,
+) -> None:
+    """Show every tensor's axes, the permutations with their sizes, and the number of symmetries.
+
+    Example: rebasin spec show resnet20 --width 4
+    """
+    from ..spec import overview
+
+    fitted = overview.fit_named(spec, checkpoint, width=width, depth=depth, input=input, classes=classes)
+    if json:
+        typer.echo(json_module.dumps(overview.describe(fitted), indent=2))
+        return
+    for line in overview.lines(fitted):
+        typer.echo(line)
+
+
+@spec_app.command()
+def check(
+    spec: Name,
+    checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT")],
+    key: o.Key = None,
+    unsafe_load: o.UnsafeLoad = False,
+) -> None:
+    """Check whether a spec covers a checkpoint, and say everything that does not fit.
+
+    Example: rebasin spec check my.yaml b.safetensors
+    """
+    from ..spec import overview
+
+    fitted = overview.fit_named(spec, checkpoint, key=key, unsafe_load=unsafe_load)
+    typer.echo(f"{fitted.spec.source} fits {checkpoint}: {overview.headline(fitted)}")
+
+
+@spec_app.command()
+def prove(
+    spec: Name,
+    checkpoint: Annotated[Path | None, typer.Argument(metavar="[CHECKPOINT]")] = None,
+    net: o.Net = None,
+    trust_code: o.TrustCode = False,
+    input: o.Input = None,
+    width: Width = None,
+    depth: Depth = None,
+    key: o.Key = None,
+    unsafe_load: o.UnsafeLoad = False,
+    seed: o.Seed = 0,
+    json: o.Json = False,
+) -> None:
+    """Prove that a spec preserves the network's function: permute at random, compare outputs in float64.
+
+    Example: rebasin spec prove resnet20 a.safetensors
+    """
+    from ..intake import Settings
+    from ..spec import overview
+
+    fitted = overview.fit_named(spec, checkpoint, width=width, depth=depth, key=key, unsafe_load=unsafe_load)
+    settings = Settings(net=net, trust_code=trust_code, input=input, seed=seed)
+    with screen() as listener:
+        done = overview.prove(fitted, settings, listener.say)
+    result(done, json)

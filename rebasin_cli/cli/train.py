@@ -1,0 +1,86 @@
+"""`rebasin train`: an endpoint from a seed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import _options as o
+from . import app
+from ._show import result, screen
+
+
+@app.command(rich_help_panel="Make models")
+def train(
+    net: Annotated[
+        str, typer.Argument(metavar="NET", help="mlp, tinyten, resnet20, vgg16, … (`rebasin list nets`)")
+    ],
+    data: Annotated[str, typer.Option("--data", metavar="REF", help="digits, mnist, cifar10, npz:FILE, …")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Where to write, as safetensors.")],
+    seed: Annotated[int, typer.Option(help="Of the initial weights, the order and the augmentation.")] = 0,
+    width: Annotated[
+        float | None, typer.Option(help="Units a layer (mlp, two_layer) or a multiplier.")
+    ] = None,
+    depth: Annotated[int | None, typer.Option(help="Hidden layers of an mlp.")] = None,
+    norm: Annotated[
+        str | None, typer.Option(help="batch, layer or none; else the architecture's own.")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(min=1)] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1)] = None,
+    optimizer: Annotated[str | None, typer.Option(help="adam or sgd.")] = None,
+    learning_rate: Annotated[float | None, typer.Option("--learning-rate", "--lr")] = None,
+    schedule: Annotated[str | None, typer.Option(help="cosine or constant.")] = None,
+    weight_decay: Annotated[float | None, typer.Option(min=0.0)] = None,
+    augment: Annotated[
+        bool | None,
+        typer.Option("--augment/--no-augment", help="As the data set does it; on by default if it does."),
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="float32 or bfloat16; the faster one of this machine.")
+    ] = None,
+    normalize: o.Normalize = None,
+    data_root: o.DataRoot = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Train on this many samples, drawn by the seed.")
+    ] = None,
+    device: o.Device = "auto",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a training that was interrupted.")
+    ] = False,
+    force: o.Force = False,
+    json: o.Json = False,
+    quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
+) -> None:
+    """Train a network on a data set; the defaults give a good endpoint.
+
+    The file records data set, normalisation and accuracy. After Ctrl-C, --resume goes on from the last epoch.
+
+    Example: rebasin train mlp --data mnist --seed 1 -o mnist1.safetensors
+    """
+    from .. import pipeline
+    from ..pipeline import Output
+
+    recipe = {
+        "width": width,
+        "depth": depth,
+        "norm": norm,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "optimizer": optimizer,
+        "learning_rate": learning_rate,
+        "schedule": schedule,
+        "weight_decay": weight_decay,
+        "augment": augment,
+        "precision": precision,
+        "normalize": normalize,
+        "root": data_root,
+        "limit": limit,
+    }
+    with screen(quiet, verbose) as listener:
+        done = pipeline.train(
+            net, data, Output(out, force, resume=resume), listener, seed=seed, device=device, **recipe
+        )
+    result(done, json)

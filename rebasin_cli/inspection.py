@@ -1,0 +1,49 @@
+"""What a checkpoint holds, and what spec it would get."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from . import provenance
+from .checkpoint import open_checkpoint
+from .errors import SpecError
+from .spec import library
+
+
+def inspect(
+    path: Path, *, key: str | None = None, unsafe_load: bool = False, digest: bool = True
+) -> dict[str, Any]:
+    """Format, envelope, tensors, dtypes, the architecture's guess, provenance: without reading values.
+
+    Only `digest` (sha256 over all values) reads everything.
+    """
+    model = open_checkpoint(path, key=key, unsafe_load=unsafe_load)
+    try:
+        fitted = library.find(model.shapes)
+        guess = {
+            "spec": fitted.spec.name,
+            "description": fitted.spec.description,
+            "permutations": len(fitted.words),
+            "log10_symmetries": round(fitted.log10_symmetries(), 1),
+        }
+    except SpecError as error:
+        guess = {"spec": None, "reason": error.message}
+    return {
+        "file": str(path),
+        "format": model.format,
+        "envelope": model.envelope or None,
+        "notes": list(model.notes),
+        "tensors": {
+            name: {"shape": list(model.shapes[name]), "dtype": str(model.dtypes[name]).removeprefix("torch.")}
+            for name in model
+        },
+        "parameters": sum(math.prod(shape) for shape in model.shapes.values()),
+        "dtypes": dict(Counter(str(dtype).removeprefix("torch.") for dtype in model.dtypes.values())),
+        "architecture": guess,
+        "metadata": dict(sorted(model.metadata.items())),
+        "provenance": provenance.recorded(model),
+        "sha256": model.digest() if digest else None,
+    }

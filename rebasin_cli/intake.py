@@ -1,0 +1,298 @@
+"""Files and names to values: models, spec, network, data. Everything that can be refused early is refused here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import networks
+from .api import resolve_spec
+from .checkpoint import Checkpoint, open_checkpoint, validate
+from .datasets import Data, open_data
+from .datasets._batches import LoaderData
+from .errors import CheckpointError, DataError, SpecError, UsageError, unknown
+from .evaluation import Scores, evaluate
+from .randomness import generator
+from .registry import import_reference
+from .repair import REPAIRS
+from .spec.notation import Axis
+from .spec.spec import FittedSpec
+
+Splits = dict[str, Data | LoaderData]
+
+TRAIN_SAMPLES, RESET_SAMPLES, RESET_BATCH = 5_000, 2_560, 256
+MARGIN = 0.05  # an endpoint this far below its recorded accuracy is fed something else
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options that several commands share, as the user wrote them; None is "find out"."""
+
+    spec: str | None = None
+    net: str | None = None
+    trust_code: bool = False
+    key: str | None = None
+    unsafe_load: bool = False
+    data: str | None = None
+    data_root: Path | None = None
+    normalize: str | None = None
+    limit: int | None = None
+    batch_size: int = 500
+    loss: str | None = None
+    metric: str | None = None
+    output: str | None = None
+    input: str | None = None
+    device: str = "auto"
+    seed: int = 0
+    method: str = "wm"
+    max_sweeps: int | None = None
+    prove: bool = True
+    repair: str = "auto"
+    full: bool = False
+    skip_checks: bool = False
+
+
+def read_models(paths: Sequence[Path], settings: Settings, say: Callable[[str], None]) -> list[Checkpoint]:
+    """Open checkpoints and check their values. Says what was chosen on opening."""
+    models = []
+    for path in paths:
+        model = open_checkpoint(path, key=settings.key, unsafe_load=settings.unsafe_load)
+        for note in model.notes:
+            say(f"{path}: {note}")
+        validate(model, name=str(path))
+        if not len(model):
+            raise CheckpointError(f"{path} holds no tensors")
+        models.append(model)
+    return models
+
+
+def fit_spec(models: Sequence[Checkpoint], settings: Settings, say: Callable[[str], None]) -> FittedSpec:
+    """The spec of these models, named or found; SpecError with the file names where it does not fit."""
+    with naming([model.path for model in models]):
+        fitted = resolve_spec(settings.spec, models)
+        for model in models:
+            check_tied(model, fitted)
+    if settings.spec is None:
+        say(f"spec: {fitted.spec.name}, found from the tensors ({len(fitted.words)} permutations)")
+    return fitted
+
+
+class naming:
+    """Put file names in place of "model 1", "model 2" … once, in what the core raises."""
+
+    def __init__(self, paths: Sequence[Path]):
+        self.paths = paths
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type | None, error: BaseException | None, _: Any) -> None:
+        if not isinstance(error, SpecError):
+            return
+        names = {f"model {k}": str(path) for k, path in enumerate(self.paths, start=1)}
+        problems = error.problems
+        for label in sorted(names, key=len, reverse=True):
+            problems = [problem.replace(f"in {label}", f"in {names[label]}") for problem in problems]
+        message = error.message.replace("does not fit", f"does not fit {self.paths[0]}")
+        raise type(error)(message, problems=problems, hint=error.hint) from None
+
+
+def check_tied(model: Checkpoint, fitted: FittedSpec) -> None:
+    """Tied tensors must be permuted alike. Raises SpecError where the spec knows nothing of the tie."""
+    problems = []
+    for group in model.tied:
+        axes: dict[tuple[Axis, ...] | None, str] = {}
+        for name in group:
+            axes.setdefault(fitted.tensors.get(name), name)
+        if len(axes) > 1:
+            said = (f'{name} is "{" ".join(map(str, a)) if a else "ignored"}"' for a, name in axes.items())
+            problems.append(f"{' = '.join(group)} share storage, but {', '.join(said)}")
+    if problems:
+        raise SpecError(f"{fitted.spec.source} permutes tied tensors differently", problems=problems)
+
+
+def find_network(fitted: FittedSpec, settings: Settings, say: Callable[[str], None]) -> nn.Module | None:
+    """The network on the CPU, in float32; None where nobody names one."""
+    network = networks.resolve(settings.net, fitted.spec, fitted.shapes, trust_code=settings.trust_code)
+    if network is not None and (settings.net or not fitted.spec.net.startswith(networks.OWN)):
+        say(f"network: {type(network).__name__} from {settings.net or fitted.spec.net}")
+    return None if network is None else network.float()
+
+
+def need_network(fitted: FittedSpec, settings: Settings, say: Callable[[str], None]) -> nn.Module:
+    network = find_network(fitted, settings, say)
+    if network is None:
+        raise UsageError(
+            f"{fitted.spec.source} names no network, and this needs one",
+            hint="Give yours with --net file.py:factory (a function that returns the torch.nn.Module)",
+        )
+    return network
+
+
+def proof_inputs(network: nn.Module, settings: Settings, splits: Splits | None = None) -> Any:
+    """One batch for the proof: of `--input`'s shape, of the data, or None where the network knows its own."""
+    if settings.input:
+        return torch.rand(parse_shape(settings.input), generator=generator(settings.seed, "proof inputs"))
+    if hasattr(network, "example_shape"):
+        return None
+    if splits:
+        return splits["test"].example()
+    if settings.data is not None:
+        return open_data(
+            settings.data, "test", root=settings.data_root, normalize=settings.normalize
+        ).example()
+    return None
+
+
+def parse_shape(text: str) -> tuple[int, ...]:
+    """`1x3x224x224` to (1, 3, 224, 224). Raises UsageError."""
+    parts = text.lower().replace("×", "x").split("x")
+    if not all(part.isdigit() and int(part) for part in parts):
+        raise UsageError(
+            f"--input {text!r} is not a shape", hint="Write it like 1x3x224x224, the batch first"
+        )
+    return tuple(int(part) for part in parts)
+
+
+def data_reference(models: Sequence[Checkpoint], settings: Settings) -> str | None:
+    """`--data`, else the data set that all models record."""
+    if settings.data is not None:
+        return settings.data
+    recorded = {model.metadata.get("rebasin.data") for model in models}
+    return recorded.pop() if len(recorded) == 1 else None
+
+
+def open_splits(
+    models: Sequence[Checkpoint], settings: Settings, say: Callable[[str], None], *, wanted: Sequence[str]
+) -> Splits:
+    """The wanted ones of "train", "test" and "reset" (training samples for running statistics).
+
+    Training samples are a seeded subset unless `full`. Raises UsageError where no data set is named or the
+    models record different normalisations, DataError where it cannot be read.
+    """
+    reference = data_reference(models, settings)
+    if reference is None:
+        raise UsageError(
+            "no data set is named, and the checkpoints record none",
+            hint="Give one with --data (mnist, cifar10, npz:FILE, imagefolder:DIR, file.py:loader)",
+        )
+    normalize = settings.normalize or _recorded_normalization(models, reference)
+    splits: Splits = {}
+    if {"train", "reset"} & set(wanted):
+        train = _open(reference, "train", normalize, settings)
+        if "train" in wanted:
+            size = settings.limit or (None if settings.full else TRAIN_SAMPLES)
+            splits["train"] = train if size is None else train.subset(size, settings.seed)
+        if "reset" in wanted:
+            mend = train if settings.full else train.subset(RESET_SAMPLES, settings.seed)
+            splits["reset"] = mend.with_batch_size(RESET_BATCH)
+    if "test" in wanted:
+        test = _open(reference, "test", normalize, settings)
+        splits["test"] = test if settings.limit is None else test.subset(settings.limit, settings.seed)
+    some = next(iter(splits.values()))
+    used = "as the loader yields them" if some.normalization is None else f"normalised {some.normalization}"
+    say(f"data: {reference}, inputs {used}")
+    return splits
+
+
+def _open(reference: str, split: str, normalize: str | None, settings: Settings) -> Data | LoaderData:
+    return open_data(
+        reference, split, root=settings.data_root, batch_size=settings.batch_size, normalize=normalize
+    )
+
+
+def _recorded_normalization(models: Sequence[Checkpoint], reference: str) -> str | None:
+    """What the models were trained with, where they record this data set; None: its default."""
+    recorded = {
+        str(model.path): model.metadata["rebasin.normalization"]
+        for model in models
+        if model.metadata.get("rebasin.data") == reference and "rebasin.normalization" in model.metadata
+    }
+    values = {value for value in recorded.values() if value != "None"}
+    if len(values) > 1:
+        raise UsageError(
+            "the models were trained on differently normalised inputs",
+            problems=[f"{path}  {value}" for path, value in recorded.items()],
+            hint="They cannot be merged as they are; to measure all the same, choose with --normalize",
+        )
+    return values.pop() if values else None
+
+
+def endpoint_check(
+    models: Sequence[Checkpoint], reference: str, classes: int | None, settings: Settings
+) -> Callable[[Mapping[str, Sequence[Scores]]], None]:
+    """A look at the endpoints' test scores that stops a run fed the wrong inputs.
+
+    Raises DataError for an endpoint at chance (within three standard errors of it), or more than 5 points
+    below the accuracy that it records on this data set.
+    """
+
+    def check(scores: Mapping[str, Sequence[Scores]]) -> None:
+        if settings.skip_checks or settings.metric:
+            return
+        problems = []
+        for model, score in zip(models, scores["test"], strict=True):
+            recorded = model.metadata.get("rebasin.test_accuracy")
+            chance = 1 / classes if classes else 0.0
+            if classes and score.accuracy <= chance + 3 * math.sqrt(chance * (1 - chance) / score.samples):
+                problems.append(f"{model.path}  accuracy {score.accuracy:.4f}, chance is {chance:.4f}")
+            elif recorded and model.metadata.get("rebasin.data") == reference:
+                error = 3 * math.sqrt(0.25 / score.samples)  # a small sample scatters
+                if score.accuracy < float(recorded) - max(MARGIN, error):
+                    problems.append(f"{model.path}  accuracy {score.accuracy:.4f}, it records {recorded}")
+        if problems:
+            raise DataError(
+                "the endpoints do not do what they were trained for: is this the right data, normalised right?",
+                problems=problems,
+                hint="Choose with --normalize unit|dataset|MEAN/STD; measure all the same with --skip-checks",
+            )
+
+    return check
+
+
+def scorer(settings: Settings, device: str) -> Callable[..., Scores]:
+    """`evaluate` with the user's own loss, metric and output."""
+    loss = import_reference(settings.loss, error=UsageError) if settings.loss else None
+    metric = import_reference(settings.metric, error=UsageError) if settings.metric else None
+
+    def scores(network: nn.Module, batches: Any) -> Scores:
+        return evaluate(network, batches, loss=loss, metric=metric, output=settings.output, device=device)
+
+    return scores
+
+
+def choose_device(name: str) -> str:
+    """`auto` is the first of cuda, mps and cpu that is there. Raises UsageError for one that is not."""
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        return next(device for device, available in there.items() if available)
+    if name.split(":")[0] not in there:
+        raise unknown("device", name, ["auto", *there])
+    if not there[name.split(":")[0]]:
+        raise UsageError(f"device {name} is not available here", hint="Use --device cpu")
+    return name
+
+
+def choose_repair(fitted: FittedSpec, settings: Settings, *, has_data: bool) -> str:
+    """ "reset" where there are running statistics and data, unless told otherwise.
+
+    Raises UsageError for running statistics without data: their average describes neither model.
+    """
+    if settings.repair not in ("auto", *REPAIRS):
+        raise unknown("repair", settings.repair, ["auto", *REPAIRS])
+    if settings.repair == "none" or not fitted.statistics:
+        if settings.repair == "reset":
+            raise UsageError("--repair reset: this network has no running statistics to reset")
+        return "none"
+    if not has_data:
+        raise UsageError(
+            "this network has BatchNorm statistics, and averaging them makes a broken model",
+            hint="Re-estimate them with --data NAME, or merge all the same with --repair none",
+        )
+    return "reset"

@@ -1,0 +1,65 @@
+"""What a command is about to do, before it does it: sizes, memory, minutes."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from .checkpoint import Checkpoint
+from .evaluation import call
+from .intake import Splits
+from .spec.spec import FittedSpec
+
+OVERHEAD = 100 << 20  # slabs of products and torch's own scratch space, in bytes
+
+
+def plan_search(
+    models: Sequence[Checkpoint], fitted: FittedSpec, method: str, *, proof: bool
+) -> dict[str, Any]:
+    """Tensors, permutations, assignment sizes and estimated peak memory in bytes, without running anything.
+
+    The search holds the models and one similarity matrix in float64; the proof afterwards a float64 copy
+    of the network, and its activations, which are not counted.
+    """
+    sizes = sorted(fitted.words.values(), reverse=True)
+    stored = sum(math.prod(s) * model.dtypes[n].itemsize for model in models for n, s in model.shapes.items())
+    numbers = sum(math.prod(shape) for shape in fitted.shapes.values())
+    search = stored + 8 * (sizes[0] if sizes else 0) ** 2 + OVERHEAD
+    return {
+        "models": len(models),
+        "tensors": len(fitted.shapes),
+        "parameters": numbers,
+        "spec": fitted.spec.name,
+        "method": method,
+        "permutations": len(fitted.words),
+        "log10_symmetries": round(fitted.log10_symmetries(), 1),
+        "assignment_sizes": {str(size): sizes.count(size) for size in dict.fromkeys(sizes)},
+        "search_bytes": search,
+        "proof_bytes": 8 * numbers if proof else 0,
+        "peak_bytes": max(search, stored + 8 * numbers if proof else 0),
+    }
+
+
+def estimate_seconds(
+    network: nn.Module, splits: Splits, points: Mapping[str, int], *, output: str | None, device: str
+) -> float:
+    """Seconds that a report will take: one timed batch, times the batches of every point of every row."""
+    some = next(iter(splits.values()))
+    inputs = some.example(min(some.samples, some.batch_size or 100))
+    if not isinstance(inputs, torch.Tensor):
+        return math.nan
+    network.to(device).eval()
+    with torch.inference_mode():
+        call(network, inputs[:2].to(device), output=output)
+        began = time.perf_counter()
+        call(network, inputs.to(device), output=output)
+        a_sample = (time.perf_counter() - began) / len(inputs)
+    measured = sum(data.samples for split, data in splits.items() if split != "reset")
+    reset = splits["reset"].samples if "reset" in splits else 0
+    repaired = sum(count for row, count in points.items() if row.endswith("reset"))
+    return a_sample * (measured * (2 + sum(points.values())) + reset * repaired)

@@ -1,0 +1,130 @@
+"""Two smaller stories about permutations on files: apply a saved one, and verify a relabelling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import api, intake, permutation, pipeline, provenance
+from .errors import SpecError
+from .intake import Settings
+from .pipeline import Listener, Output
+from .randomness import derive
+from .spec.spec import FittedSpec
+
+TRIES = 5  # searches from different seeds before `verify` gives up
+CLOSE = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 1e-2, torch.float16: 1e-3}
+
+
+def apply(
+    perm: Path, model: Path, output: Output, settings: Settings, listener: Listener, *, invert: bool = False
+) -> dict[str, Any]:
+    """Permute a checkpoint by a saved permutation: EMA weights, or moments stored by parameter name.
+
+    Raises SpecError if the permutation was found with another spec, CheckpointError if it does not fit.
+    """
+    pipeline.check_outputs(output)
+    models = intake.read_models([model], settings, listener.say)
+    fitted = intake.fit_spec(models, settings, listener.say)
+    found, made = permutation.load(perm)
+    if made.get("rebasin.spec_sha256") not in (None, fitted.spec.digest):
+        raise SpecError(
+            f"{perm} was found with another spec ({made.get('rebasin.spec')}) than {fitted.spec.source}",
+            hint="Name the same one with --spec",
+        )
+    permutation.check(found, fitted.words)
+    found = permutation.invert(found) if invert else found
+    meta = provenance.describe(
+        "apply",
+        models,
+        fitted,
+        method=made.get("rebasin.method", "given"),
+        seed=int(made.get("rebasin.seed", 0)),
+        options={"invert": invert},
+        like=models,
+        results=True,
+    )
+    pipeline.write(output, permutation.permuted(models[0], fitted, found), models[0], meta)
+    return {"written": [str(output.path)], "permutations": len(found), "inverted": invert}
+
+
+def verify(
+    a: Path,
+    b: Path,
+    settings: Settings,
+    listener: Listener,
+    *,
+    output: Path | None = None,
+    force: bool = False,
+):
+    """Is B a relabelling of A? Values as for `--json`: "answer" is "yes", "no" or "undecided".
+
+    "no" is certain: some tensor holds other values. "undecided": the same values, but no search found the
+    permutation. "yes" comes with the permutation, written to `output`, that turns B into A.
+    """
+    if output is not None:
+        pipeline.check_outputs(Output(output, force))
+    models = intake.read_models([a, b], settings, listener.say)
+    fitted = intake.fit_spec(models, settings, listener.say)
+    different = [name for name in fitted.shapes if not _same_values(models[0][name], models[1][name])]
+    if different:
+        return {"answer": "no", "reason": "these tensors hold other values", "tensors": different}
+    best = None
+    for attempt in range(TRIES):
+        seed = settings.seed if attempt == 0 else derive(settings.seed, f"verify {attempt}")
+        options = pipeline.matcher_options(replace(settings, method="wm"))
+        found = api.align(*models, fitted, seed=seed, options=options)
+        largest = _largest_difference(models[0], found.tensors, fitted)
+        best = largest if best is None else min(best, largest)
+        listener.step("searching", attempt + 1, TRIES, f"largest difference {largest:.2g}")
+        if _equal(models[0], found.tensors):
+            break
+    else:
+        return {
+            "answer": "undecided",
+            "reason": f"every tensor holds the same values, but {TRIES} searches found no permutation",
+            "largest_difference": best,
+        }
+    perms = found.permutations[0]
+    if output is not None:
+        meta = provenance.describe("verify", models, fitted, method="wm", seed=settings.seed)
+        permutation.save(output, perms, metadata=meta, force=force)
+    moved = {word: int((perm != torch.arange(len(perm))).sum()) for word, perm in perms.items()}
+    return {
+        "answer": "yes",
+        "largest_difference": largest,
+        "units_moved": sum(moved.values()),
+        "units": sum(fitted.words.values()),
+        "written": [str(output)] if output else None,
+    }
+
+
+def _same_values(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors hold the same values in any order, within the precision of their dtypes."""
+    if not (a.is_floating_point() and b.is_floating_point()):
+        return a.dtype == b.dtype and torch.equal(a.flatten().sort().values, b.flatten().sort().values)
+    close = max(CLOSE.get(a.dtype, 1e-1), CLOSE.get(b.dtype, 1e-1))
+    x, y = (tensor.double().flatten().sort().values for tensor in (a, b))
+    return bool(((x - y).abs() <= close * x.abs().max().clamp_min(1e-30)).all())
+
+
+def _equal(a: Mapping[str, torch.Tensor], b: Mapping[str, torch.Tensor]) -> bool:
+    for name in a:
+        x, y = a[name], b[name]
+        if x.is_floating_point():
+            close = max(CLOSE.get(x.dtype, 1e-1), CLOSE.get(y.dtype, 1e-1))
+            if ((x.double() - y.double()).abs() > close * x.double().abs().max().clamp_min(1e-30)).any():
+                return False
+        elif not torch.equal(x, y):
+            return False
+    return True
+
+
+def _largest_difference(a: Mapping, b: Mapping, fitted: FittedSpec) -> float:
+    return max(
+        ((a[name].double() - b[name].double()).abs().max().item() for name in fitted.tensors), default=0.0
+    )

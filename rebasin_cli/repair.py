@@ -1,0 +1,47 @@
+"""Mend what merging breaks. So far: BatchNorm's running statistics.
+
+The average of two models has other activations than either, so the averages of their running means and
+variances describe neither; they are measured again on training data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from .datasets._batches import checked, to_device
+from .errors import DataError
+from .evaluation import evaluating, forward
+
+REPAIRS = ("none", "reset")
+
+
+def reset(network: nn.Module, batches: Iterable[Any], *, device: str | torch.device = "cpu") -> int:
+    """Re-estimate every running mean and variance as the average over batches; weights stay as they are.
+
+    The network is on `device` and is changed in place. The average is cumulative, each batch counts the
+    same. Returns the number of norms reset. Raises DataError for data without batches.
+
+    Ainsworth et al. 2022, appendix A.4 ("BatchNorm"), after Izmailov et al. 2018, section 3.
+    """
+    norms = [m for m in network.modules() if getattr(m, "running_mean", None) is not None]
+    momenta = {norm: norm.momentum for norm in norms}
+    seen = 0
+    try:
+        with evaluating(network), torch.no_grad():
+            for norm in norms:
+                norm.reset_running_stats()
+                norm.momentum = None  # cumulative average
+                norm.training = True  # only the norms: dropout stays off
+            for inputs, _ in checked(batches):
+                forward(network, to_device(inputs, device))
+                seen += 1
+    finally:
+        for norm, momentum in momenta.items():
+            norm.momentum = momentum
+    if norms and not seen:
+        raise DataError("the data holds no batches to re-estimate BatchNorm statistics on")
+    return len(norms)

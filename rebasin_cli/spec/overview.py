@@ -1,0 +1,126 @@
+"""A spec for a person to read: fitted to a checkpoint, or to a fresh network of the name it goes by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import intake, nets, networks
+from ..api import describe_proof
+from ..checkpoint import open_checkpoint
+from ..errors import SpecError, UsageError
+from ..randomness import generator
+from . import library
+from . import prove as proving
+from .spec import FittedSpec, Shapes, fit
+
+INPUTS = {"mlp": (1, 28, 28), "two_layer": (1, 28, 28), "vgg": (3, 224, 224), "resnet": (3, 224, 224)}
+SMALL = (3, 32, 32)
+
+
+def fit_named(
+    name: str,
+    checkpoint: Path | None = None,
+    *,
+    key: str | None = None,
+    unsafe_load: bool = False,
+    width: float | None = None,
+    depth: int | None = None,
+    input: str | None = None,
+    classes: int | None = None,
+) -> FittedSpec:
+    """A spec fitted to a checkpoint; without one, to the network of that name at `width` (no values made).
+
+    Raises UsageError where neither is there, SpecError where it does not fit.
+    """
+    spec = library.load(name)
+    if checkpoint is not None:
+        shapes = open_checkpoint(checkpoint, key=key, unsafe_load=unsafe_load).shapes
+        try:
+            return fit(spec, shapes)
+        except SpecError as error:
+            raise SpecError(
+                f"{error.message} {checkpoint}", problems=error.problems, hint=error.hint
+            ) from None
+    return fit(spec, _fresh_shapes(name, width, depth, input, classes))
+
+
+def _fresh_shapes(
+    name: str, width: float | None, depth: int | None, input: str | None, classes: int | None
+) -> Shapes:
+    known = nets.variants()
+    spec = library.load(name)
+    name = name if name in known else next((alias for alias in spec.names if alias in known), name)
+    if name not in known:
+        raise UsageError(
+            f"{spec.source} names no network of ours to show it on", hint="Give a checkpoint as well"
+        )
+    kind = known[name].__name__.rsplit(".", 1)[1]
+    shape = intake.parse_shape(input) if input else INPUTS.get(kind, SMALL)
+    big = shape[-1] >= 64
+    with torch.device("meta"):
+        network = nets.build(
+            name, input_shape=shape, classes=classes or (1000 if big else 10), width=width, depth=depth
+        )
+    return {key: tuple(tensor.shape) for key, tensor in network.state_dict().items()}
+
+
+def headline(fitted: FittedSpec) -> str:
+    return (
+        f"{len(fitted.words)} permutations, 10^{fitted.log10_symmetries():.1f} symmetries, "
+        f"{100 * fitted.moved_share():.1f} % of the parameters move"
+    )
+
+
+def describe(fitted: FittedSpec) -> dict[str, Any]:
+    return {
+        "spec": fitted.spec.name,
+        "source": fitted.spec.source,
+        "net": fitted.spec.net,
+        "words": fitted.words,
+        "log10_symmetries": fitted.log10_symmetries(),
+        "moved_share": fitted.moved_share(),
+        "tensors": {name: " ".join(map(str, axes)) for name, axes in fitted.tensors.items()},
+        "statistics": sorted(fitted.statistics),
+        "ignored": sorted(fitted.ignored),
+    }
+
+
+def lines(fitted: FittedSpec) -> Iterator[str]:
+    yield f"{fitted.spec.name}: {headline(fitted)}"
+    yield f"log10 symmetries: {fitted.log10_symmetries():.1f}"
+    yield f"network: {fitted.spec.net or 'none named'}"
+    yield ""
+    yield "permutations:"
+    for word, size in fitted.words.items():
+        yield f"  {word:<32} {size} units"
+    yield ""
+    yield "tensors (. stays, a number states the size of what stays):"
+    for name, axes in fitted.tensors.items():
+        mark = "  statistic" if name in fitted.statistics else ""
+        yield f'  {name:<44} "{" ".join(map(str, axes))}"{mark}'
+    for name in sorted(fitted.ignored):
+        yield f"  {name:<44} ignored"
+
+
+def prove(fitted: FittedSpec, settings: intake.Settings, say: Callable[[str], None]) -> dict[str, Any]:
+    """The proof, word by word, as values. Raises NotProven, NetworkError, UsageError without inputs."""
+    network = intake.need_network(fitted, settings, say)
+    inputs = intake.proof_inputs(network, settings)
+    if inputs is None:
+        inputs = networks.example_inputs(network, generator(settings.seed, "prove inputs"))
+    if inputs is None:
+        raise UsageError(
+            "the network does not say what it takes", hint="Give a shape with --input 1x3x224x224"
+        )
+    found = proving.prove(network, fitted, inputs, seed=settings.seed, each_word=True)
+    worst = max(found.words, key=found.words.get, default=None)
+    return {
+        "spec": fitted.spec.name,
+        "proof": describe_proof(found),
+        "words": len(found.words),
+        "worst_word": worst,
+    }
