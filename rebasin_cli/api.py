@@ -87,7 +87,7 @@ def resolve_spec(spec: str | Path | Spec | FittedSpec | None, models: Sequence[T
     if problems:
         raise SpecError("the models do not have the same architecture", problems=problems)
     if isinstance(spec, FittedSpec):
-        return spec
+        return spec if spec.shapes == shapes else fit(spec.spec, shapes)
     if spec is None:
         return library.find(shapes)
     return fit(spec if isinstance(spec, Spec) else library.load(str(spec)), shapes)
@@ -110,8 +110,8 @@ def align(
 ) -> Alignment:
     """Permute models into the first one's basin: `align(reference, model, …, spec)`; a spec may be None.
 
-    With `network` (and `prove`), the spec is proven on `inputs` (one batch; by default random ones of the network's
-    `example_shape`). `options` is the method's own Options. Inputs are untouched.
+    With `network` (and `prove`), the spec is proven on `inputs` (one batch; by default random ones of the
+    network's `example_shape`). `options` is the method's own Options. Inputs are untouched.
 
     Raises SpecError (also NotProven), UsageError, CheckpointError for weights that are not finite.
 
@@ -204,9 +204,23 @@ def merge(
         raise unknown("interpolation", interpolation, INTERPOLATIONS)
     if interpolation == "slerp" and len(models) != 2:
         raise UsageError(f"slerp joins two models, not {len(models)}")
+    if repair_with not in repair.REPAIRS:
+        raise unknown("repair", repair_with, repair.REPAIRS)
+    if repair_with != "none" and (network is None or train is None):
+        raise UsageError("repair needs the network and training data")
+    if not models:
+        raise UsageError("there are no models to merge")
     fitted = resolve_spec(spec, models)
+    if network is not None:
+        networks.check(network, fitted.shapes)
     alignment = None
     if permutations is not None:
+        if len(permutations) != len(models) - 1:
+            raise UsageError(
+                f"{len(permutations)} permutations for {len(models)} models; the first keeps its own"
+            )
+        for given in permutations:
+            permutation.check(given, fitted.words)
         models = [models[0], *(permuted(m, fitted, p) for m, p in zip(models[1:], permutations, strict=True))]
     elif method != "none":
         alignment = align(*models, fitted, method=method, network=network, **align_options)
@@ -219,22 +233,26 @@ def merge(
         tensors = average(models, weights, keep=fitted.ignored)
     if repair_with == "none":
         return Merged(tensors, alignment)
-    if repair_with not in repair.REPAIRS:
-        raise unknown("repair", repair_with, repair.REPAIRS)
-    if network is None or train is None:
-        raise UsageError("repair needs the network and training data")
     networks.load(network.to(device), tensors)
     count = repair.reset(network, train, device=device)
-    state = {name: tensor.cpu() for name, tensor in network.state_dict().items()}
-    return Merged(_as(tensors, state), alignment, count)
+    measured = {
+        f"{norm}.{name}".lstrip("."): tensor.to("cpu", copy=True)
+        for norm, module in networks.running_norms(network).items()
+        for name, tensor in module.named_buffers()
+    }
+    return Merged(_replaced(tensors, measured), alignment, count)
 
 
-def _as(plan: Tensors, tensors: Tensors) -> LazyTensors:
-    """`tensors` in the order and dtypes of `plan`."""
-    wanted = plan_of(plan)
-    return LazyTensors(
-        {n: s for n, (_, s) in wanted.items()}, {n: d for n, (d, _) in wanted.items()}, lambda n: tensors[n]
-    )
+def _replaced(tensors: LazyTensors, by: Tensors) -> LazyTensors:
+    """`tensors` with some replaced; names, order and dtypes stay."""
+
+    def get(name: str) -> torch.Tensor:
+        return by[name].to(tensors.dtypes[name]) if name in by else tensors[name]
+
+    def part(name: str, start: int, stop: int) -> torch.Tensor:
+        return get(name)[start:stop] if name in by else tensors.rows(name, start, stop)
+
+    return LazyTensors(tensors.shapes, tensors.dtypes, get, part)
 
 
 def barrier(
@@ -268,7 +286,18 @@ def barrier(
     Raises SpecError, UsageError, CheckpointError, DataError, NetworkError.
     """
     began = time.perf_counter()
+    if repair_with not in repair.REPAIRS:
+        raise unknown("repair", repair_with, repair.REPAIRS)
     fitted = resolve_spec(spec, [a, b])
+    networks.check(network, fitted.shapes)
+    repairs, mend = networks.has_running_statistics(network), None
+    if repairs:
+        batches = reset_batches if reset_batches is not None else train
+        if batches is None:
+            raise UsageError(
+                "the network has running statistics: give training batches to re-estimate them on"
+            )
+        mend = functools.partial(repair.reset, batches=batches, device=device)
     scores = scores or functools.partial(evaluate, device=device)
     splits = {"train": train, "test": test} if train is not None else {"test": test}
     network = network.to(device)
@@ -284,16 +313,7 @@ def barrier(
         permutations = alignment.permutations[0]
     aligned = b if permutations is None else permuted(b, fitted, permutations)
 
-    repairs = networks.has_running_statistics(network)
     plan = rows_to_measure(aligned=permutations is not None, reset=repairs, ship_reset=repair_with == "reset")
-    mend = None
-    if repairs:
-        batches = reset_batches if reset_batches is not None else train
-        if batches is None:
-            raise UsageError(
-                "the network has running statistics: give training batches to re-estimate them on"
-            )
-        mend = functools.partial(repair.reset, batches=batches, device=device)
     rows: list[Row] = []
     for name, shipped in plan.items():
         moved, repaired = name.startswith("aligned"), name.endswith("reset")

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from . import networks
+from .errors import UsageError
 from .evaluation import Scores, evaluate
 from .merging import interpolate
 from .reports import Barrier, Curve, Row, barrier_of
@@ -34,6 +35,10 @@ class Path:
     keep: Collection[str] = ()
     shipped: bool = False
     control: bool = False
+
+    def __post_init__(self):
+        if self.points < 2:
+            raise UsageError(f"a path needs its two ends at least, not {self.points} points")
 
     @property
     def lambdas(self) -> tuple[float, ...]:

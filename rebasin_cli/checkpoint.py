@@ -218,7 +218,7 @@ def _check_storage(tensors: Mapping[str, Tensor], path: Path) -> None:
         if tensor.device.type != "cpu":
             problems.append(f"{name}  has no values: it was saved from the device {tensor.device.type!r}")
             continue
-        claimed = tensor.numel() * tensor.element_size()  # a stride of 0 repeats values honestly, within reason
+        claimed = tensor.numel() * tensor.element_size()  # a stride of 0 repeats values, within reason
         repeated += max(0, claimed - tensor.untyped_storage().nbytes())
         if repeated > MAX_REPEATED:
             problems.append(f"{name}  claims {claimed:,} bytes, far more than are stored")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
-from . import pipeline, training, writing
+from . import pipeline, searching, training, writing
 from .intake import Settings
-from .pipeline import Listener, Output
+from .outputs import Output, permutation_path, removed_on_failure, report_files
+from .pipeline import Listener
 
 SEEDS = (1, 2)
 EPOCHS, WIDTH = 40, 128
@@ -20,9 +22,30 @@ def demo(folder: Path, listener: Listener, *, force: bool = False) -> tuple[Any,
     `folder`. Raises OutputExists where they are there already.
     """
     writing.check_report_folder(folder)
-    models = [folder / f"{name}.safetensors" for name in "ab"]
-    if not force and (there := next((path for path in models if path.exists()), None)):
-        writing.check_output(there)
+    models = [folder / "a.safetensors", folder / "b.safetensors"]
+    aligned, merged, report = (
+        folder / "b_aligned.safetensors",
+        folder / "merged.safetensors",
+        folder / "report",
+    )
+    weights = (*models, aligned, permutation_path(aligned), merged)
+    for path in weights if folder.exists() else ():
+        writing.check_output(path, force=force)
+    report_files(report, {}, force=force)
+    with removed_on_failure(*weights, *map(searching.state_path, weights)):
+        return _tell(folder, models, aligned, merged, report, listener, force=force)
+
+
+def _tell(
+    folder: Path,
+    models: list[Path],
+    aligned: Path,
+    merged: Path,
+    report: Path,
+    listener: Listener,
+    *,
+    force: bool,
+) -> tuple[Any, list[str]]:
     writing.make_folder(folder)
     for path, seed in zip(models, SEEDS, strict=True):
         listener.say(f"training an MLP on digits with seed {seed} → {path}")
@@ -36,22 +59,22 @@ def demo(folder: Path, listener: Listener, *, force: bool = False) -> tuple[Any,
         )
         writing.write_safetensors(path, trained.tensors, metadata=trained.metadata, force=force)
     settings = Settings(data="digits", device="cpu")
-    aligned = Output(folder / "b_aligned.safetensors", force=force)
-    pipeline.align(*models, aligned, settings, listener)
-    pipeline.merge(models, Output(folder / "merged.safetensors", force=force), settings, listener)
-    report = pipeline.barrier(
+    pipeline.align(*models, Output(aligned, force=force), settings, listener)
+    pipeline.merge(models, Output(merged, force=force), settings, listener)
+    a, b = (shlex.quote(str(path)) for path in models)
+    measured = pipeline.barrier(
         *models,
         settings,
         listener,
-        folder=folder / "report",
+        folder=report,
         force=force,
-        command=f"rebasin barrier {models[0]} {models[1]} --data digits --report {folder / 'report'}",
+        command=f"rebasin barrier {a} {b} --data digits --report {shlex.quote(str(report))}",
     )
-    return report, [
-        f"rebasin inspect {folder / 'merged.safetensors'}",
-        f"rebasin eval {folder / 'merged.safetensors'}",
-        f"rebasin verify {models[1]} {folder / 'b_aligned.safetensors'}",
-        f"rebasin barrier {models[0]} {models[1]} --max-barrier 0.05",
+    return measured, [
+        f"rebasin inspect {shlex.quote(str(merged))}",
+        f"rebasin eval {shlex.quote(str(merged))}",
+        f"rebasin verify {b} {shlex.quote(str(aligned))}",
+        f"rebasin barrier {a} {b} --max-barrier 0.05",
         "rebasin spec show mlp",
         "rebasin train mlp --data mnist --seed 1 -o mnist1.safetensors",
     ]

@@ -9,9 +9,10 @@
     ├── SpecError                      4   not a spec, or a spec that does not fit
     │   └── NotProven                  4   the permuted network computes something else
     ├── ResourceError                  5   out of memory, out of disk, unwritable folder
-    └── OutsideError                   6   what the user brought fails
-        ├── DataError                  6   the data set
-        └── NetworkError               6   the network's code
+    ├── OutsideError                   6   what the user brought fails
+    │   ├── DataError                  6   the data set
+    │   └── NetworkError               6   the network's code
+    └── Interrupted                  130   Ctrl-C
 
 The core states the fact; the command line adds file names once.
 """
@@ -86,6 +87,10 @@ class DataError(OutsideError):
 
 class NetworkError(OutsideError):
     pass
+
+
+class Interrupted(RebasinError):
+    exit_code = 130
 
 
 def unknown(

@@ -1,9 +1,11 @@
-"""Files and names to values: models, spec, network, data. Everything that can be refused early is refused here."""
+"""Files and names to values: models, spec, network, data. What can be refused early is refused here."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,18 +13,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import networks
-from .api import resolve_spec
+from . import datasets, matchers, networks, permutation
+from .api import INTERPOLATIONS, resolve_spec
 from .checkpoint import Checkpoint, open_checkpoint, validate
 from .datasets import Data, open_data
 from .datasets._batches import LoaderData
 from .errors import CheckpointError, DataError, SpecError, UsageError, unknown
 from .evaluation import Scores, evaluate
+from .merging import average
 from .randomness import generator
-from .registry import import_reference
+from .registry import import_reference, is_reference
 from .repair import REPAIRS
 from .spec.notation import Axis
 from .spec.spec import FittedSpec
+from .tensors import digest
 
 Splits = dict[str, Data | LoaderData]
 
@@ -83,23 +87,22 @@ def fit_spec(models: Sequence[Checkpoint], settings: Settings, say: Callable[[st
     return fitted
 
 
-class naming:
-    """Put file names in place of "model 1", "model 2" … once, in what the core raises."""
-
-    def __init__(self, paths: Sequence[Path]):
-        self.paths = paths
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type | None, error: BaseException | None, _: Any) -> None:
-        if not isinstance(error, SpecError):
-            return
-        names = {f"model {k}": str(path) for k, path in enumerate(self.paths, start=1)}
-        problems = error.problems
-        for label in sorted(names, key=len, reverse=True):
-            problems = [problem.replace(f"in {label}", f"in {names[label]}") for problem in problems]
-        message = error.message.replace("does not fit", f"does not fit {self.paths[0]}")
+@contextmanager
+def naming(paths: Sequence[Path]) -> Iterator[None]:
+    """Put file names into what the core raises, once: into its message, and for "model 1", "model 2" …"""
+    try:
+        yield
+    except (SpecError, CheckpointError) as error:
+        names = {f"in model {k}": f"in {path}" for k, path in enumerate(paths, start=1)}
+        problems = [
+            re.sub(r"in model \d+\b", lambda found: names.get(found[0], found[0]), problem)
+            for problem in error.problems
+        ]
+        message, first = error.message, str(paths[0])
+        if message.endswith("does not fit"):
+            message = f"{message} {first}"
+        elif len(paths) == 1 or "no built-in spec" in message or "do not fit" in message:
+            message = f"{first}: {message}"
         raise type(error)(message, problems=problems, hint=error.hint) from None
 
 
@@ -114,7 +117,55 @@ def check_tied(model: Checkpoint, fitted: FittedSpec) -> None:
             said = (f'{name} is "{" ".join(map(str, a)) if a else "ignored"}"' for a, name in axes.items())
             problems.append(f"{' = '.join(group)} share storage, but {', '.join(said)}")
     if problems:
-        raise SpecError(f"{fitted.spec.source} permutes tied tensors differently", problems=problems)
+        raise SpecError(
+            f"{fitted.spec.source} permutes tensors differently that are tied in {model.path}",
+            problems=problems,
+            hint="Save them untied (a clone of each), or write a spec that permutes them alike",
+        )
+
+
+def read_permutation(path: Path, fitted: FittedSpec) -> tuple[dict[str, Any], dict[str, str]]:
+    """A saved permutation for this very spec, and what an output records of it.
+
+    Raises SpecError if it was found with another spec, CheckpointError if it does not fit.
+    """
+    found, made = permutation.load(path)
+    if made.get("rebasin.spec_sha256") not in (None, fitted.spec.digest):
+        raise SpecError(
+            f"{path} was found with another spec ({made.get('rebasin.spec')}) than {fitted.spec.source}",
+            hint="Name the same one with --spec",
+        )
+    with naming([path]):
+        permutation.check(found, fitted.words)
+    return found, {"permutation": digest(found)}
+
+
+def check_method(settings: Settings, *, or_none: bool = False) -> None:
+    """Raise UsageError for a method that there is not, before anything is read."""
+    if settings.method == "none" and or_none:
+        return
+    if settings.method == "none":
+        raise UsageError("--method none leaves nothing to do", hint="Choose one of: rebasin list methods")
+    known = [*matchers.registry.names(), *["none"] * or_none]
+    if settings.method not in known:
+        raise unknown("method", settings.method, known)
+
+
+def check_merge(models: int, weights: Sequence[float] | None, interpolation: str, *, given: bool) -> None:
+    """Raise UsageError for what cannot be merged so, before an hour of searching."""
+    if models < 2:
+        raise UsageError("merging takes at least two models", hint="rebasin merge A B …")
+    if interpolation not in INTERPOLATIONS:
+        raise unknown("interpolation", interpolation, INTERPOLATIONS)
+    if interpolation == "slerp" and models != 2:
+        raise UsageError(f"slerp joins two models, not {models}", hint="Use --interpolation linear")
+    if given and models != 2:
+        raise UsageError(
+            f"--perm is for the second of two models, not of {models}",
+            hint="Apply it first: rebasin apply PERM MODEL -o aligned.safetensors",
+        )
+    if weights is not None:
+        average([{}] * models, weights)  # only its checks
 
 
 def find_network(fitted: FittedSpec, settings: Settings, say: Callable[[str], None]) -> nn.Module | None:
@@ -161,11 +212,30 @@ def parse_shape(text: str) -> tuple[int, ...]:
 
 
 def data_reference(models: Sequence[Checkpoint], settings: Settings) -> str | None:
-    """`--data`, else the data set that all models record."""
+    """`--data`, else the data set that all models record; code is never taken from a file's word."""
     if settings.data is not None:
         return settings.data
-    recorded = {model.metadata.get("rebasin.data") for model in models}
-    return recorded.pop() if len(recorded) == 1 else None
+    found = {model.metadata.get("rebasin.data") for model in models}
+    recorded = found.pop() if len(found) == 1 else None
+    return None if recorded is None or _names_code(recorded) else recorded
+
+
+def _names_code(reference: str) -> bool:
+    return is_reference(reference) and reference.partition(":")[0] not in datasets.registry.names()
+
+
+def _no_data(models: Sequence[Checkpoint]) -> UsageError:
+    """Why `data_reference` found none."""
+    recorded = {str(model.path): model.metadata.get("rebasin.data") for model in models}
+    hint = "Give one with --data (mnist, cifar10, npz:FILE, imagefolder:DIR, file.py:loader)"
+    if not any(recorded.values()):
+        return UsageError("no data set is named, and the checkpoints record none", hint=hint)
+    problems = [f"{path}  records {name or 'none'}" for path, name in recorded.items()]
+    if any(name and _names_code(name) for name in recorded.values()):
+        hint = "That would import and run code: if you mean it, say so yourself with --data"
+    return UsageError(
+        "no data set is named, and none can be taken from the checkpoints", problems=problems, hint=hint
+    )
 
 
 def open_splits(
@@ -178,10 +248,7 @@ def open_splits(
     """
     reference = data_reference(models, settings)
     if reference is None:
-        raise UsageError(
-            "no data set is named, and the checkpoints record none",
-            hint="Give one with --data (mnist, cifar10, npz:FILE, imagefolder:DIR, file.py:loader)",
-        )
+        raise _no_data(models)
     normalize = settings.normalize or _recorded_normalization(models, reference)
     splits: Splits = {}
     if {"train", "reset"} & set(wanted):
@@ -238,22 +305,31 @@ def endpoint_check(
             return
         problems = []
         for model, score in zip(models, scores["test"], strict=True):
-            recorded = model.metadata.get("rebasin.test_accuracy")
+            recorded = _number(model.metadata.get("rebasin.test_accuracy"))
             chance = 1 / classes if classes else 0.0
             if classes and score.accuracy <= chance + 3 * math.sqrt(chance * (1 - chance) / score.samples):
                 problems.append(f"{model.path}  accuracy {score.accuracy:.4f}, chance is {chance:.4f}")
-            elif recorded and model.metadata.get("rebasin.data") == reference:
+            elif recorded is not None and model.metadata.get("rebasin.data") == reference:
                 error = 3 * math.sqrt(0.25 / score.samples)  # a small sample scatters
-                if score.accuracy < float(recorded) - max(MARGIN, error):
-                    problems.append(f"{model.path}  accuracy {score.accuracy:.4f}, it records {recorded}")
+                if score.accuracy < recorded - max(MARGIN, error):
+                    problems.append(f"{model.path}  accuracy {score.accuracy:.4f}, it records {recorded:.4f}")
         if problems:
             raise DataError(
-                "the endpoints do not do what they were trained for: is this the right data, normalised right?",
+                "the models do not do what they were trained for: is this the right data, normalised right?",
                 problems=problems,
                 hint="Choose with --normalize unit|dataset|MEAN/STD; measure all the same with --skip-checks",
             )
 
     return check
+
+
+def _number(text: str | None) -> float | None:
+    """What a checkpoint records as a number, None where it is none."""
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
 
 
 def scorer(settings: Settings, device: str) -> Callable[..., Scores]:

@@ -50,7 +50,7 @@ def _kind(path: Path) -> str:
         raise CheckpointError(f"{path} is empty (0 bytes)", hint=COPY_AGAIN)
     with open(path, "rb") as file:
         head = file.read(64)
-    if head.startswith((torch_format.ZIP, torch_format.LEGACY)):
+    if head.startswith(torch_format.ZIP):
         return "torch"
     # A header's length may look like the first bytes of a pickle, so a "{" where a header begins comes first.
     named_so = path.suffix == ".safetensors"

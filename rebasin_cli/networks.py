@@ -86,8 +86,17 @@ def load(network: nn.Module, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
     return network
 
 
+def running_norms(network: nn.Module) -> dict[str, nn.Module]:
+    """The norms that keep running statistics in training, by name; frozen ones have no momentum."""
+    return {
+        name: module
+        for name, module in network.named_modules()
+        if getattr(module, "running_mean", None) is not None and hasattr(module, "momentum")
+    }
+
+
 def has_running_statistics(network: nn.Module) -> bool:
-    return any(getattr(module, "running_mean", None) is not None for module in network.modules())
+    return bool(running_norms(network))
 
 
 def example_inputs(network: nn.Module, generator: torch.Generator, *, batch: int = 2) -> torch.Tensor | None:

@@ -19,7 +19,7 @@ from .checkpoint import open_checkpoint
 from .errors import CheckpointError
 from .spec.notation import Axis, Fixed, Product, Word
 from .spec.spec import FittedSpec
-from .tensors import LazyTensors, plan_of
+from .tensors import LazyTensors, plan_of, rows
 from .writing import write_safetensors
 
 Permutations = Mapping[str, torch.Tensor]
@@ -89,11 +89,12 @@ def permute(tensor: torch.Tensor, axes: tuple[Axis, ...], permutations: Permutat
             continue
         index = axis_index(axis, permutations)
         if not torch.equal(index, torch.arange(len(index))):
-            tensor = _index_select(tensor, dim, index.to(tensor.device))
+            tensor = index_select(tensor, dim, index.to(tensor.device))
     return tensor
 
 
-def _index_select(tensor: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
+def index_select(tensor: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
+    """torch's own, for float8 as well."""
     if tensor.dtype.itemsize == 1:  # float8 has no index_select of its own; bytes move just as well
         return tensor.view(torch.uint8).index_select(dim, index).view(tensor.dtype)
     return tensor.index_select(dim, index)
@@ -102,10 +103,22 @@ def _index_select(tensor: torch.Tensor, dim: int, index: torch.Tensor) -> torch.
 def permuted(tensors: Tensors, fitted: FittedSpec, permutations: Permutations) -> LazyTensors:
     """A model with its units permuted, tensor by tensor as they are asked for; the input is untouched."""
     plan = plan_of(tensors)
+
+    def part(name: str, start: int, stop: int) -> torch.Tensor:
+        first, *others = fitted.tensors.get(name, (Fixed(),))
+        if isinstance(first, Fixed):
+            chosen = rows(tensors, name, start, stop)
+        else:
+            whole = tensors[name]
+            index = axis_index(first, permutations)[start:stop]
+            chosen = index_select(whole, 0, index.to(whole.device))
+        return permute(chosen, (Fixed(), *others), permutations)
+
     return LazyTensors(
         {name: shape for name, (_, shape) in plan.items()},
         {name: dtype for name, (dtype, _) in plan.items()},
         lambda name: permute(tensors[name], fitted.tensors.get(name, ()), permutations),
+        part,
     )
 
 

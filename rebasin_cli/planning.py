@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
+from . import api
 from .checkpoint import Checkpoint
 from .evaluation import call
 from .intake import Splits
@@ -45,14 +46,34 @@ def plan_search(
     }
 
 
+def plan_report(
+    network: nn.Module, splits: Splits, rows: Iterable[str], *, output: str | None, device: str
+) -> dict[str, Any]:
+    """Rows, points and estimated seconds of a barrier report; None where inputs are no plain tensors."""
+    points = {row: api.REPAIRED_POINTS if row.endswith("reset") else api.POINTS for row in rows}
+    seconds = estimate_seconds(network, splits, points, output=output, device=device)
+    return {
+        "rows": points,
+        "points": sum(points.values()),
+        "samples": {split: data.samples for split, data in splits.items()},
+        "estimated_seconds": seconds,
+    }
+
+
+def in_words(plan: Mapping[str, Any]) -> str:
+    seconds = plan["estimated_seconds"]
+    minutes = "" if seconds is None else f", about {max(seconds, 6) / 60:.1f} minutes of measuring"
+    return f"plan: {plan['points']} points in {len(plan['rows'])} rows{minutes}"
+
+
 def estimate_seconds(
     network: nn.Module, splits: Splits, points: Mapping[str, int], *, output: str | None, device: str
-) -> float:
+) -> float | None:
     """Seconds that a report will take: one timed batch, times the batches of every point of every row."""
     some = next(iter(splits.values()))
     inputs = some.example(min(some.samples, some.batch_size or 100))
     if not isinstance(inputs, torch.Tensor):
-        return math.nan
+        return None
     network.to(device).eval()
     with torch.inference_mode():
         call(network, inputs[:2].to(device), output=output)

@@ -24,26 +24,58 @@ def describe(
     options: Mapping[str, Any] | None = None,
     like: Sequence[Checkpoint] = (),
     results: bool = False,
+    proof: Mapping[str, Any] | None = None,
 ) -> dict[str, str]:
     """Version, method, options, seed, digests of inputs and spec; no paths and no times.
 
     What all of `like` record alike on their training is carried over, with `results` their accuracies too.
+    Of the `proof`, its status.
     """
     keys = TRAINING + RESULTS * results
-    return {
-        "rebasin.version": version(),
-        "rebasin.command": command,
-        "rebasin.method": method,
-        "rebasin.options": json.dumps(dict(options or {}), sort_keys=True),
-        "rebasin.seed": str(seed),
-        "rebasin.inputs": json.dumps([model.digest() for model in models]),
-        "rebasin.spec": fitted.spec.name,
-        "rebasin.spec_sha256": fitted.spec.digest,
-    } | {key: values.pop() for key in keys if len(values := _values(like, key)) == 1 and None not in values}
+    proven = {} if proof is None else {"rebasin.proof": proof["status"]}
+    return (
+        proven
+        | {
+            "rebasin.version": version(),
+            "rebasin.command": command,
+            "rebasin.method": method,
+            "rebasin.options": json.dumps(dict(options or {}), sort_keys=True),
+            "rebasin.seed": str(seed),
+            "rebasin.inputs": json.dumps([model.digest() for model in models]),
+            "rebasin.spec": fitted.spec.name,
+            "rebasin.spec_sha256": fitted.spec.digest,
+        }
+        | {key: values.pop() for key in keys if len(values := _values(like, key)) == 1 and None not in values}
+    )
 
 
 def _values(models: Sequence[Checkpoint], key: str) -> set[str | None]:
     return {model.metadata.get(key) for model in models}
+
+
+def describe_input(model: Checkpoint) -> dict[str, Any]:
+    """What a report says of a model."""
+    return {"file": str(model.path), "sha256": model.digest(), "recorded": recorded(model)}
+
+
+def describe_data(data: Any, *, full: bool) -> dict[str, Any]:
+    """What a report says of the data that was measured on."""
+    shown = "the loader's own" if data.normalization is None else str(data.normalization)
+    return {"name": data.name, "normalization": shown, "full": full}
+
+
+def notes(splits: Mapping[str, Any], proof: Mapping[str, Any]) -> list[str]:
+    """What a reader of a report should know before believing it."""
+    found = []
+    if "reset" in splits:
+        found.append(
+            f"reset: BatchNorm statistics re-estimated on {splits['reset'].samples} training samples at "
+            "every inner point; the ends are the models as given"
+        )
+        found.append("a permutation-only figure of a BatchNorm network means nothing by itself")
+    if proof.get("reason") == "--no-prove":
+        found.append("the spec was not proven (--no-prove)")
+    return found
 
 
 def recorded(model: Checkpoint) -> dict[str, str] | None:

@@ -74,19 +74,24 @@ def import_reference(text: str, *, error: type[Exception]) -> Any:
     Failures of the user's code are raised as `error` with their one-line reason.
     """
     module_name, _, attribute = text.rpartition(":")
+    path = Path(module_name)
+    _find_beside(path.parent if module_name.endswith(".py") else Path())
     try:
-        if module_name.endswith(".py"):
-            module = _import_file(Path(module_name))
-        else:
-            module = importlib.import_module(module_name)
+        module = _import_file(path) if module_name.endswith(".py") else importlib.import_module(module_name)
     except UsageError:
         raise
-    except Exception as cause:
+    except (Exception, SystemExit) as cause:
         raise error(f"importing {module_name} failed: {type(cause).__name__}: {cause}") from cause
     if not hasattr(module, attribute):
         names = [name for name in vars(module) if not name.startswith("_")]
         raise unknown(f"name in {module_name}:", attribute, names)
     return getattr(module, attribute)
+
+
+def _find_beside(folder: Path) -> None:
+    """Let the user's code import what lies beside it, after everything that is installed."""
+    if (beside := str(folder.resolve())) not in sys.path:
+        sys.path.append(beside)
 
 
 def _import_file(path: Path) -> ModuleType:

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from . import api, intake, permutation, pipeline, provenance
-from .errors import SpecError
+from . import api, intake, permutation, provenance, searching
 from .intake import Settings
-from .pipeline import Listener, Output
+from .outputs import Output, check_outputs, write
+from .pipeline import Listener
 from .randomness import derive
 from .spec.spec import FittedSpec
 
@@ -27,29 +27,23 @@ def apply(
 
     Raises SpecError if the permutation was found with another spec, CheckpointError if it does not fit.
     """
-    pipeline.check_outputs(output)
+    check_outputs(output)
     models = intake.read_models([model], settings, listener.say)
     fitted = intake.fit_spec(models, settings, listener.say)
-    found, made = permutation.load(perm)
-    if made.get("rebasin.spec_sha256") not in (None, fitted.spec.digest):
-        raise SpecError(
-            f"{perm} was found with another spec ({made.get('rebasin.spec')}) than {fitted.spec.source}",
-            hint="Name the same one with --spec",
-        )
-    permutation.check(found, fitted.words)
+    found, given = intake.read_permutation(perm, fitted)
     found = permutation.invert(found) if invert else found
     meta = provenance.describe(
         "apply",
         models,
         fitted,
-        method=made.get("rebasin.method", "given"),
-        seed=int(made.get("rebasin.seed", 0)),
-        options={"invert": invert},
+        method="given",
+        seed=settings.seed,
+        options={"invert": invert, **given},
         like=models,
         results=True,
     )
-    pipeline.write(output, permutation.permuted(models[0], fitted, found), models[0], meta)
-    return {"written": [str(output.path)], "permutations": len(found), "inverted": invert}
+    written = write(output, permutation.permuted(models[0], fitted, found), models[0], meta)
+    return {"written": written, "permutations": len(found), "inverted": invert}
 
 
 def verify(
@@ -60,14 +54,14 @@ def verify(
     *,
     output: Path | None = None,
     force: bool = False,
-):
+) -> dict[str, Any]:
     """Is B a relabelling of A? Values as for `--json`: "answer" is "yes", "no" or "undecided".
 
     "no" is certain: some tensor holds other values. "undecided": the same values, but no search found the
     permutation. "yes" comes with the permutation, written to `output`, that turns B into A.
     """
     if output is not None:
-        pipeline.check_outputs(Output(output, force))
+        check_outputs(Output(output, force))
     models = intake.read_models([a, b], settings, listener.say)
     fitted = intake.fit_spec(models, settings, listener.say)
     different = [name for name in fitted.shapes if not _same_values(models[0][name], models[1][name])]
@@ -76,7 +70,7 @@ def verify(
     best = None
     for attempt in range(TRIES):
         seed = settings.seed if attempt == 0 else derive(settings.seed, f"verify {attempt}")
-        options = pipeline.matcher_options(replace(settings, method="wm"))
+        options = searching.matcher_options(replace(settings, method="wm"))
         found = api.align(*models, fitted, seed=seed, options=options)
         largest = _largest_difference(models[0], found.tensors, fitted)
         best = largest if best is None else min(best, largest)
@@ -107,24 +101,31 @@ def _same_values(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors hold the same values in any order, within the precision of their dtypes."""
     if not (a.is_floating_point() and b.is_floating_point()):
         return a.dtype == b.dtype and torch.equal(a.flatten().sort().values, b.flatten().sort().values)
-    close = max(CLOSE.get(a.dtype, 1e-1), CLOSE.get(b.dtype, 1e-1))
     x, y = (tensor.double().flatten().sort().values for tensor in (a, b))
-    return bool(((x - y).abs() <= close * x.abs().max().clamp_min(1e-30)).all())
+    return _close(x, y, a.dtype, b.dtype)
 
 
 def _equal(a: Mapping[str, torch.Tensor], b: Mapping[str, torch.Tensor]) -> bool:
     for name in a:
         x, y = a[name], b[name]
-        if x.is_floating_point():
-            close = max(CLOSE.get(x.dtype, 1e-1), CLOSE.get(y.dtype, 1e-1))
-            if ((x.double() - y.double()).abs() > close * x.double().abs().max().clamp_min(1e-30)).any():
+        if x.is_floating_point() and y.is_floating_point():
+            if not _close(x.double(), y.double(), x.dtype, y.dtype):
                 return False
         elif not torch.equal(x, y):
             return False
     return True
 
 
+def _close(x: torch.Tensor, y: torch.Tensor, *dtypes: torch.dtype) -> bool:
+    """Whether they agree to the precision of the coarser dtype, relative to the largest value."""
+    if not x.numel():
+        return True
+    close = max(CLOSE.get(dtype, 1e-1) for dtype in dtypes)
+    return bool(((x - y).abs() <= close * x.abs().max().clamp_min(1e-30)).all())
+
+
 def _largest_difference(a: Mapping, b: Mapping, fitted: FittedSpec) -> float:
     return max(
-        ((a[name].double() - b[name].double()).abs().max().item() for name in fitted.tensors), default=0.0
+        ((a[n].double() - b[n].double()).abs().max().item() for n in fitted.tensors if a[n].numel()),
+        default=0.0,
     )

@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from . import networks
 from .datasets._batches import checked, to_device
 from .errors import DataError
 from .evaluation import evaluating, forward
@@ -27,21 +29,24 @@ def reset(network: nn.Module, batches: Iterable[Any], *, device: str | torch.dev
 
     Ainsworth et al. 2022, appendix A.4 ("BatchNorm"), after Izmailov et al. 2018, section 3.
     """
-    norms = [m for m in network.modules() if getattr(m, "running_mean", None) is not None]
+    norms = list(networks.running_norms(network).values())
+    if not norms:
+        return 0
     momenta = {norm: norm.momentum for norm in norms}
     seen = 0
     try:
         with evaluating(network), torch.no_grad():
             for norm in norms:
                 norm.reset_running_stats()
-                norm.momentum = None  # cumulative average
                 norm.training = True  # only the norms: dropout stays off
             for inputs, _ in checked(batches):
+                for norm in norms:  # a cumulative average: None says so, but InstanceNorm takes it for 0
+                    norm.momentum = None if isinstance(norm, _BatchNorm) else 1 / (seen + 1)
                 forward(network, to_device(inputs, device))
                 seen += 1
     finally:
         for norm, momentum in momenta.items():
             norm.momentum = momentum
-    if norms and not seen:
+    if not seen:
         raise DataError("the data holds no batches to re-estimate BatchNorm statistics on")
     return len(norms)

@@ -17,12 +17,14 @@ from torch import Tensor
 from .errors import CheckpointError
 from .safetensors_format import CODES
 
-CHUNK = 1 << 24  # bytes worked on at once
+CHUNK = 1 << 22  # bytes worked on at once: small enough for the allocator to give them back
 NOT_PLAIN = "a quantised or unknown dtype"
 
 
 class LazyTensors(Mapping[str, Tensor]):
     """Tensors that are computed when asked for: `shapes` and `dtypes` are known, `get(name)` makes one.
+
+    `rows(name, start, stop)`, where given, makes a part of the first axis without making the whole.
 
     >>> doubled = LazyTensors({"w": (2,)}, {"w": torch.float32}, lambda name: 2 * torch.ones(2))
     >>> doubled["w"]
@@ -34,8 +36,12 @@ class LazyTensors(Mapping[str, Tensor]):
         shapes: Mapping[str, tuple[int, ...]],
         dtypes: Mapping[str, torch.dtype],
         get: Callable[[str], Tensor],
+        rows: Callable[[str, int, int], Tensor] | None = None,
     ):
-        self.shapes, self.dtypes, self._get = dict(shapes), dict(dtypes), get
+        self.shapes, self.dtypes, self._get, self._rows = dict(shapes), dict(dtypes), get, rows
+
+    def rows(self, name: str, start: int, stop: int) -> Tensor:
+        return self[name][start:stop] if self._rows is None else self._rows(name, start, stop)
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.shapes:
@@ -59,6 +65,27 @@ def plan_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[torch.dtype, tuple
     return {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
 
 
+def rows(tensors: Mapping[str, Tensor], name: str, start: int, stop: int) -> Tensor:
+    """Part of one tensor's first axis, made without the rest where the mapping knows how."""
+    own = getattr(tensors, "rows", None)
+    return tensors[name][start:stop] if own is None else own(name, start, stop)
+
+
+def blocks(tensors: Mapping[str, Tensor], name: str, size: int = CHUNK) -> Iterator[Tensor]:
+    """One tensor in pieces of its first axis, about `size` bytes each where they are made on demand."""
+    if not isinstance(tensors, LazyTensors):
+        yield tensors[name]
+        return
+    shape, dtype = tensors.shapes[name], tensors.dtypes[name]
+    bytes_a_row = math.prod(shape[1:]) * dtype.itemsize
+    if not shape or shape[0] * bytes_a_row <= size:
+        yield tensors[name]
+        return
+    step = max(1, size // bytes_a_row)
+    for start in range(0, shape[0], step):
+        yield tensors.rows(name, start, min(start + step, shape[0]))
+
+
 def chunks(tensor: Tensor, size: int = CHUNK) -> Iterator[Tensor]:
     """The values in row-major order as contiguous 1-d tensors on the CPU, at most `size` bytes each.
 
@@ -67,7 +94,7 @@ def chunks(tensor: Tensor, size: int = CHUNK) -> Iterator[Tensor]:
     tensor = tensor.detach()
     count = max(1, size // tensor.dtype.itemsize)
     if tensor.is_contiguous():
-        for chunk in tensor.reshape(-1).split(count) if tensor.numel() else ():
+        for chunk in tensor.reshape(-1).split(count):
             yield chunk.cpu()
     elif tensor.numel() <= count:
         yield tensor.contiguous().reshape(-1).cpu()
@@ -89,8 +116,9 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
             raise CheckpointError(f"{name} is {dtype}: {NOT_PLAIN}")
         # A JSON line a tensor, so that no two sets of tensors can read as the same bytes.
         total.update(json.dumps([name, CODES[dtype], shape]).encode() + b"\n")
-        for chunk in chunks(tensors[name]):
-            total.update(chunk.view(torch.uint8).numpy())
+        for block in blocks(tensors, name):
+            for chunk in chunks(block):
+                total.update(chunk.view(torch.uint8).numpy())
     return total.hexdigest()
 
 

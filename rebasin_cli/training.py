@@ -344,9 +344,10 @@ def _save(
         torch.save(state, beside)
         os.replace(beside, path)
     except (OSError, RuntimeError) as cause:
-        with suppress(OSError):
-            beside.unlink()
         raise ResourceError(f"{path} cannot be written: {cause}") from cause
+    finally:  # also after Ctrl-C
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
 
 
 def _resume(

@@ -26,7 +26,7 @@ from torch import Tensor
 from .errors import OutputExists, ResourceError, UsageError, unknown
 from .locate import TORCH_SUFFIXES
 from .safetensors_format import CODES, encode_header, nbytes
-from .tensors import chunks, plan_of
+from .tensors import blocks, chunks, plan_of
 
 Plan = dict[str, tuple[torch.dtype, tuple[int, ...]]]
 
@@ -219,22 +219,31 @@ def _write_file(
     with _disk(path):
         file.write(header)
     for name in order:
-        # In a function of its own, so that one tensor is gone before the next is asked for; and outside of
-        # _disk, because what fails in making a tensor is not the disk.
-        _write_tensor(file, path, tensors[name], name, *plan[name])
+        # In a function of its own, so that one tensor is gone before the next is asked for.
+        _write_tensor(file, path, tensors, name, *plan[name])
 
 
 def _write_tensor(
-    file: BinaryIO, path: Path, tensor: Tensor, name: str, dtype: torch.dtype, shape: tuple[int, ...]
+    file: BinaryIO,
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    name: str,
+    dtype: torch.dtype,
+    shape: tuple[int, ...],
 ) -> None:
-    if tuple(tensor.shape) != shape:
-        raise ValueError(f"{name} has shape {tuple(tensor.shape)}, {shape} was announced")
-    if tensor.dtype != dtype and not (tensor.is_floating_point() and dtype.is_floating_point):
-        raise ValueError(f"{name} is {tensor.dtype}, {dtype} was announced")
-    for chunk in chunks(tensor):
-        data = _converted(chunk, dtype, name).view(torch.uint8).numpy().data
-        with _disk(path):
-            file.write(data)
+    made = 0
+    for block in blocks(tensors, name):  # outside of _disk: what fails in making a tensor is not the disk
+        made += len(block) if shape else 1
+        if (*block.shape[1:],) != shape[1:] or block.ndim != len(shape):
+            raise ValueError(f"{name} has shape {tuple(block.shape)}, {shape} was announced")
+        if block.dtype != dtype and not (block.is_floating_point() and dtype.is_floating_point):
+            raise ValueError(f"{name} is {block.dtype}, {dtype} was announced")
+        for chunk in chunks(block):
+            data = _converted(chunk, dtype, name).view(torch.uint8).numpy().data
+            with _disk(path):
+                file.write(data)
+    if made != (shape[0] if shape else 1):
+        raise ValueError(f"{name} has {made} rows, {shape} was announced")
 
 
 def _converted(chunk: Tensor, dtype: torch.dtype, name: str) -> Tensor:

@@ -701,7 +701,7 @@ def test_a_network_whose_code_is_gone_says_so(tmp_path, monkeypatch):
 
 
 def test_validation_accepts_finite_weights_and_integer_buffers():
-    extra = {"position_ids": torch.arange(4)[None], "mask": torch.ones(2, 2, dtype=torch.bool)}
+    extra = {"position_ids": torch.arange(4)[None], "attn.bias": torch.ones(2, 2, dtype=torch.bool)}
     extra |= {
         "count": torch.tensor(3, dtype=torch.uint8),
         "f8.weight": torch.ones(2, 2).to(torch.float8_e4m3fn),
@@ -735,10 +735,11 @@ def test_validation_lists_every_bad_tensor_with_count_and_first_position():
 def test_validation_finds_the_first_position_across_chunks(monkeypatch):
     monkeypatch.setattr(tensors_module.chunks, "__defaults__", (16,))
     for tensor in (torch.zeros(5, 6), torch.zeros(6, 5).T, torch.zeros(5, 12)[:, ::2]):
+        tensor[2, 4] = tensor[4, 4] = float("inf")
         tensor[3, 4] = tensor[4, 0] = float("nan")
         with pytest.raises(CheckpointError) as caught:
             validate({"w": tensor})
-        assert caught.value.problems == ("w  2 NaN of 30 values, first at [3, 4]",)
+        assert caught.value.problems == ("w  2 NaN and 2 infinite of 30 values, first at [2, 4]",)
 
 
 @pytest.mark.parametrize(
@@ -843,6 +844,9 @@ def test_the_digest_is_stable_over_versions():
 def test_chunks_are_the_values_in_row_major_order(layout, size):
     tensor = layout(torch.arange(120.0).reshape(4, 6, 5))
     parts = list(chunks(tensor, size))
+    for part in parts:  # a view, or a copy no larger than a chunk
+        storage = part.untyped_storage()
+        assert storage.data_ptr() == tensor.untyped_storage().data_ptr() or storage.nbytes() <= max(4, size)
     assert torch.equal(torch.cat(parts), tensor.flatten())
     assert all(part.ndim == 1 and part.is_contiguous() for part in parts)
     assert max(part.numel() for part in parts) <= max(1, size // 4)

@@ -7,12 +7,27 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+
+from ..errors import Interrupted
+
+
+class _Interruptible(TyperGroup):
+    """Ctrl-C as an error with a message of its own: typer would leave without a word."""
+
+    def invoke(self, ctx: typer.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as interrupt:
+            raise Interrupted("interrupted") from interrupt
+
 
 app = typer.Typer(
     name="rebasin",
+    cls=_Interruptible,
     help="git merge for neural networks: align, merge and measure checkpoints trained apart.",
     epilog="Start with: rebasin demo",
     no_args_is_help=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -83,8 +84,8 @@ def screen(quiet: bool = False, verbose: bool = False) -> Iterator[Any]:
 def output_of(
     out: Any, force: bool, out_dtype: str | None, out_shard_size: str | None, **kwargs: bool
 ) -> Any:
-    """The options about the output as a `pipeline.Output`."""
-    from ..pipeline import Output
+    """The options about the output as an `outputs.Output`."""
+    from ..outputs import Output
     from ..writing import parse_dtype, parse_size
 
     return Output(
@@ -99,11 +100,20 @@ def output_of(
 def result(values: Mapping[str, Any], as_json: bool) -> None:
     """The outcome of a command on stdout: JSON, or a line a fact."""
     if as_json:
-        typer.echo(json.dumps(values, indent=2))
+        typer.echo(json.dumps(_plain(values), indent=2, allow_nan=False))
         return
     for name, value in values.items():
         if (line := _line(name, value)) is not None:
             typer.echo(f"{name.replace('_', ' '):<20} {line}")
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN and no infinity: they are strings, as in reports."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _line(name: str, value: Any) -> str | None:
@@ -111,6 +121,8 @@ def _line(name: str, value: Any) -> str | None:
         return None
     if name.endswith("_bytes"):
         return f"{value / 1e6:,.0f} MB"
+    if name == "estimated_seconds":
+        return f"{value:,.0f} ({max(value, 6) / 60:.1f} minutes)"
     if name == "proof":
         return _proof(value)
     if name == "match":
@@ -121,6 +133,8 @@ def _line(name: str, value: Any) -> str | None:
         )
     if name == "assignment_sizes":
         return ", ".join(f"{count} of {size}" for size, count in value.items())
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}: {item}" for key, item in value.items())
     if isinstance(value, list):
         return ", ".join(map(str, value))
     if isinstance(value, float):

@@ -46,6 +46,7 @@ def align(
     """
     from .. import pipeline
     from ..intake import Settings
+    from ..outputs import default_path
 
     settings = Settings(
         spec=spec,
@@ -61,7 +62,7 @@ def align(
         max_sweeps=max_sweeps,
         prove=not no_prove,
     )
-    out = out or Path(f"{model.stem}_aligned.safetensors")
+    out = out or default_path(model, "aligned")
     output = output_of(out, force, out_dtype, out_shard_size, resume=resume, dry_run=dry_run)
     with screen(quiet, verbose) as listener:
         done = pipeline.align(reference, model, output, settings, listener)

@@ -35,8 +35,9 @@ def apply(
     """
     from .. import relabel
     from ..intake import Settings
+    from ..outputs import default_path
 
-    output = output_of(out or Path(f"{model.stem}_permuted.safetensors"), force, out_dtype, out_shard_size)
+    output = output_of(out or default_path(model, "permuted"), force, out_dtype, out_shard_size)
     settings = Settings(spec=spec, key=key, unsafe_load=unsafe_load)
     with screen(quiet) as listener:
         done = relabel.apply(perm, model, output, settings, listener, invert=invert)

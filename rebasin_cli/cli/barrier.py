@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +10,7 @@ import typer
 
 from . import _options as o
 from . import app
-from ._show import screen
+from ._show import result, screen
 
 GATES, REPORTS = "Gates (exit code 1 where one is not met)", "Report"
 
@@ -26,6 +25,7 @@ def _report(*names: str, **kwargs):
 
 @app.command(rich_help_panel="Measure")
 def barrier(
+    context: typer.Context,
     a: Annotated[Path, typer.Argument(metavar="A", help="The reference.")],
     b: Annotated[Path, typer.Argument(metavar="B", help="The model that is aligned to it.")],
     method: Annotated[str, typer.Option("--method", "-m", help="How to align: wm, or none.")] = "wm",
@@ -107,7 +107,7 @@ def barrier(
 
     Example: rebasin barrier a.pt b.pt --data cifar10 --report report/ --max-barrier 0.05
     """
-    from .. import gates, pipeline
+    from .. import gates, outputs, pipeline
     from ..intake import Settings
 
     settings = Settings(
@@ -143,7 +143,7 @@ def barrier(
     gates.check_limits(**limits)
     thresholds = limits | {
         "gates": [gates.parse_gate(text) for text in gate or ()],
-        "baseline": pipeline.read_baseline(baseline) if baseline else None,
+        "baseline": outputs.read_baseline(baseline) if baseline else None,
     }
     files = {"json": json_file, "markdown": markdown, "html": html, "junit": junit}
     with screen(quiet, verbose) as listener:
@@ -156,11 +156,12 @@ def barrier(
             folder=report,
             files={name: path for name, path in files.items() if path},
             force=force,
-            command=shlex.join(["rebasin", *sys.argv[1:]]),
+            command=shlex.join(["rebasin", *context.find_root().obj]),
             dry_run=dry_run,
             thresholds=thresholds,
         )
-    if made is None:
+    if dry_run:
+        result(made, json)
         return
     show_report(made, as_json=json)
     gates.raise_unmet(made.gates)

@@ -42,7 +42,8 @@ def inspect(
         typer.echo(f"architecture  {guess['spec']} ({guess['description']}): {words}")
     else:
         typer.echo(f"architecture  {guess['reason']}")
-    typer.echo(f"sha256        {seen['sha256']}")
+    if seen["sha256"]:
+        typer.echo(f"sha256        {seen['sha256']}")
     for name, value in seen["metadata"].items():
         typer.echo(f"{name:<28} {value}")
     typer.echo()

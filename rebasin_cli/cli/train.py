@@ -61,7 +61,7 @@ def train(
     Example: rebasin train mlp --data mnist --seed 1 -o mnist1.safetensors
     """
     from .. import pipeline
-    from ..pipeline import Output
+    from ..outputs import Output
 
     recipe = {
         "width": width,

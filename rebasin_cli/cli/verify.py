@@ -28,7 +28,7 @@ def verify(
     json: o.Json = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Is B the same network as A with its hidden units in another order? Exit code 1 unless the answer is yes.
+    """Is B the same network as A with its hidden units in another order? Exit code 1 unless it is.
 
     Example: rebasin verify b.pt b_aligned.safetensors
     """

@@ -9,16 +9,17 @@ on threads: the bits do not depend on the number of threads.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from ..permutation import Permutations
+from ..permutation import Permutations, index_select
 from ..spec.atoms import Atom, atoms
 from ..spec.spec import FittedSpec
+from ..tensors import plan_of
 
-SLAB = 1 << 21  # numbers in one operand of a product: 8 MB in float32
+SLAB = 1 << 20  # numbers in one operand of a product: 4 MB in float32
 TILE = 128  # rows of one product
 
 Tensors = Mapping[str, torch.Tensor]
@@ -33,6 +34,7 @@ class Pair:
     def __init__(self, reference: Tensors, model: Tensors, fitted: FittedSpec):
         self.reference, self.model, self.words = reference, model, fitted.words
         self.atoms = [atom for atom in atoms(fitted) if any(atom.words)]
+        self.dtype = wide([reference, model], {atom.tensor for atom in self.atoms})
         self.single: dict[str, list[Atom]] = {word: [] for word in fitted.words}
         self.double: dict[str, list[Atom]] = {word: [] for word in fitted.words}
         self.neighbours: dict[str, set[str]] = {word: set() for word in fitted.words}
@@ -96,12 +98,12 @@ class Pair:
 
         B's other axes are permuted; axis `dim` as well with `rows_too`.
         """
-        a = atom.view(self.reference[atom.tensor])
-        b = atom.view(self.model[atom.tensor])
+        a = atom.view(self.reference[atom.tensor].detach())
+        b = atom.view(self.model[atom.tensor].detach())
         rest = [d for d in range(a.ndim) if d != dim]
         if not rest:  # a vector is one column
             rows = slice(None) if not rows_too or atom.words[0] is None else permutations[atom.words[0]]
-            yield _column(a), _column(b)[rows]
+            yield self._matrix(a, 0), self._matrix(b, 0)[rows]
             return
         along = max(rest, key=lambda d: a.shape[d])
         step = max(1, SLAB * a.shape[along] // max(1, a.numel()))
@@ -119,11 +121,15 @@ class Pair:
                     part = (
                         part.narrow(d, start, length)
                         if perm is None
-                        else part.index_select(d, perm[start : start + length])
+                        else index_select(part, d, perm[start : start + length])
                     )
                 elif perm is not None:
-                    part = part.index_select(d, perm)
-            yield _matrix(a.narrow(along, start, length), dim), _matrix(part, dim)
+                    part = index_select(part, d, perm)
+            yield self._matrix(a.narrow(along, start, length), dim), self._matrix(part, dim)
+
+    def _matrix(self, tensor: torch.Tensor, dim: int) -> torch.Tensor:
+        """Axis `dim` first and contiguous, the others flattened behind it."""
+        return tensor.to(self.dtype).movedim(dim, 0).reshape(tensor.shape[dim], -1)
 
     def _add_product(self, out: torch.Tensor, slabs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
         if not slabs:
@@ -137,14 +143,8 @@ class Pair:
         list(self._pool.map(tile, range(0, len(out), TILE)))
 
 
-def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor if tensor.dtype == torch.float64 else tensor.float()
-
-
-def _column(tensor: torch.Tensor) -> torch.Tensor:
-    return _wide(tensor).reshape(-1, 1)
-
-
-def _matrix(tensor: torch.Tensor, dim: int) -> torch.Tensor:
-    """Axis `dim` first and contiguous, the others flattened behind it."""
-    return _wide(tensor).movedim(dim, 0).reshape(tensor.shape[dim], -1)
+def wide(models: Sequence[Tensors], names: Collection[str]) -> torch.dtype:
+    """float64 where any of these tensors is stored so, else float32."""
+    plans = [plan_of(model) for model in models]
+    stored = {plan[name][0] for plan in plans for name in names}
+    return torch.float64 if torch.float64 in stored else torch.float32

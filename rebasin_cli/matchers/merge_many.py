@@ -16,11 +16,11 @@ import torch
 
 from .. import permutation
 from ..errors import UsageError
-from ..merging import average
 from ..permutation import Permutations, permuted
 from ..randomness import derive, generator
+from ..spec.atoms import atoms
 from . import MatchResult, Problem, State, wm
-from ._similarity import Pair
+from ._similarity import Pair, wide
 
 NEEDS = frozenset()
 MANY = True
@@ -44,6 +44,8 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     if len(models) < 2:
         raise UsageError("merge-many needs at least two models")
     words = fitted.words
+    evidence = _evidence(problem)
+    dtype = wide(models, evidence)
     start = problem.start or State((permutation.identity(words),) * len(models))
     current = list(start.permutations)
     before = _objective(problem, [permutation.identity(words)] * len(models))
@@ -53,8 +55,8 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
         order = torch.randperm(len(models), generator=generator(problem.seed, f"merge-many sweep {sweep}"))
         for k in order.tolist():
             others = [permuted(models[j], fitted, current[j]) for j in range(len(models)) if j != k]
-            # in memory: it is read once for every word that touches a tensor
-            mean = dict(average(others))
+            # in memory: it is read once for every word that touches a tensor; never rounded to a half
+            mean = {name: sum(other[name].to(dtype) for other in others) / len(others) for name in evidence}
             found = wm.match(
                 Problem(
                     fitted,
@@ -78,11 +80,15 @@ def _relative(current: Sequence[Permutations]) -> tuple[dict[str, torch.Tensor],
     return tuple(permutation.compose(perm, back) for perm in current[1:])
 
 
+def _evidence(problem: Problem) -> list[str]:
+    return list(dict.fromkeys(atom.tensor for atom in atoms(problem.fitted) if any(atom.words)))
+
+
 def _objective(problem: Problem, current: Sequence[Permutations]) -> float:
     """Σ over models of ⟨π_k θ_k, Σ of the π_j θ_j before it⟩: the inner products of all pairs."""
     total, fitted = 0.0, problem.fitted
     first = permuted(problem.models[0], fitted, current[0])
-    running: dict[str, torch.Tensor] = {name: first[name].double() for name in fitted.tensors}
+    running: dict[str, torch.Tensor] = {name: first[name].double() for name in _evidence(problem)}
     for model, perm in zip(problem.models[1:], current[1:], strict=True):
         pair = Pair(running, model, fitted)
         with pair.computing():

@@ -66,11 +66,13 @@ class Sum:
 
 Axis = Word | Fixed | Rest | Product | Sum
 
+ENDS = ("first", "last")  # slots that no tensor name binds
+
 _TOKEN = re.compile(
     r"\s*(?:(?P<rest>\.\.\.)|(?P<punctuation>[()+])|(?P<number>\d+)(?![\w{])|(?P<fixed>[._])(?![\w.])"
     r"|(?P<word>(?:[A-Za-z]|\{[^{}]*\})(?:[\w.-]|\{[^{}]*\})*\*?))"
 )
-_SLOT = re.compile(r"\{(?P<name>[A-Za-z]\w*)(?P<offset>[+-]\d+)?(?:\|(?P<fallback>[^{}]+))?\}")
+_SLOT = re.compile(r"\{(?P<name>[A-Za-z]\w*)(?P<offset>[+-][1-9]\d*|-0)?(?:\|(?P<fallback>[^{}]+))?\}")
 
 
 def parse_axes(text: str) -> tuple[Axis, ...]:
@@ -153,10 +155,10 @@ def _leaf(kind: str, value: str, text: str) -> Axis:
         raise SpecError(f'"{text}": "{value}" (one permutation within each unit) is not supported yet')
     for slot in re.findall(r"\{[^{}]*\}", value):
         found = _SLOT.fullmatch(slot)
-        if found is None:
+        if found is None or (found["offset"] and found["name"] in ENDS):
             raise SpecError(f'"{text}": cannot read the slot "{slot}"')
-        if found["fallback"] is not None:
-            parse_axis(found["fallback"])
+        if found["fallback"] is not None and parse_axis(found["fallback"]) == Rest():
+            raise SpecError(f'"{text}": "..." cannot be a fallback')
     return Word(value)
 
 
@@ -212,34 +214,31 @@ def fill(word: str, captured: dict[str, str], found: dict[str, set[tuple[str, ..
     """The axis that a word with slots stands for, in a family member whose name bound `captured`.
 
     `found[stem]` holds the values bound by plain uses of the word (`h{i}`) in the whole spec; offsets
-    move among them with the other slots held still. Raises SpecError where nothing is found and there
-    is no fallback.
+    move among them with the other slots held still, ends that stand further right open. Raises SpecError
+    where nothing is found and there is no fallback.
     """
     slots = slots_of(word)
-    values = [captured.get(slot.name, "") for slot in slots]
+    values = [captured.get(slot.name) for slot in slots]
     for k, slot in enumerate(slots):
         if slot.name in captured and not slot.offset:
             continue
-        row = [
+        row = {
             other[k]
             for other in found.get(stem_of(word), ())
-            if all(o == v for j, (o, v) in enumerate(zip(other, values, strict=True)) if j != k)
-        ]
+            if all(v in (o, None) for j, (o, v) in enumerate(zip(other, values, strict=True)) if j != k)
+        }
         value = _neighbour(slot, captured.get(slot.name), sorted(row, key=natural))
         if value is None and slot.fallback is None:
             raise SpecError(f'"{word}": no such value was found; a fallback would be written {{…|.}}')
         if value is None:
-            return rewrite(
-                parse_axis(slot.fallback),
-                lambda leaf: fill(leaf.name, captured, found) if isinstance(leaf, Word) else leaf,
-            )
+            return parse_axis(slot.fallback)
         values[k] = value
     filled = iter(values)
     return replace(Word(word), name=_SLOT.sub(lambda _: next(filled), word))
 
 
 def _neighbour(slot: Slot, here: str | None, row: list[str]) -> str | None:
-    if slot.name in ("first", "last") and here is None:
+    if slot.name in ENDS and here is None:
         return (row[0] if slot.name == "first" else row[-1]) if row else None
     steps = int(slot.offset)
     if slot.offset == "-0":

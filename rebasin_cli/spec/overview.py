@@ -17,8 +17,8 @@ from . import library
 from . import prove as proving
 from .spec import FittedSpec, Shapes, fit
 
-INPUTS = {"mlp": (1, 28, 28), "two_layer": (1, 28, 28), "vgg": (3, 224, 224), "resnet": (3, 224, 224)}
-SMALL = (3, 32, 32)
+LARGE, SMALL, DIGIT = (3, 224, 224), (3, 32, 32), (1, 28, 28)
+INPUTS = {"mlp": DIGIT, "two_layer": DIGIT, "vgg": LARGE, "resnet": LARGE, "googlenet": LARGE}
 
 
 def fit_named(

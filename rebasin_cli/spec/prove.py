@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from .. import permutation
+from .. import networks, permutation
+from ..datasets._batches import map_tensors, tensors_in
 from ..errors import NetworkError, NotProven
 from ..evaluation import evaluating, forward
 from ..randomness import generator
@@ -53,28 +53,34 @@ def prove(
     together in each trial; `each_word` also permutes one word at a time, to name the culprit. Works on a
     float64 copy of the network: memory is that copy, its activations and the largest tensor.
 
-    Raises NotProven, and NetworkError where the network fails or its outputs say nothing.
+    Raises NotProven, and NetworkError where the network has other tensors than the spec was fitted to,
+    fails, or its outputs say nothing.
     """
+    networks.check(network, fitted.shapes)  # else nothing might be permuted, and all look well
     network = copy.deepcopy(network).to("cpu", torch.float64)
-    inputs = _double(inputs)
+    inputs = map_tensors(lambda t: t.to("cpu", torch.float64 if t.is_floating_point() else t.dtype), inputs)
     largest, words = 0.0, {}
     with evaluating(network), torch.no_grad():
         for trial in range(trials):
-            _randomise(network, fitted, generator(seed, f"prove weights {trial}"))
+            _randomise(network, generator(seed, f"prove weights {trial}"))
             before = _run(network, inputs)
             _check_outputs(before)
-            if each_word and trial == 0:
-                for word in sorted(fitted.words):
-                    perm = permutation.random({word: fitted.words[word]}, generator(seed, f"prove {word}"))
-                    one = permutation.identity(fitted.words) | perm
-                    _permute(network, fitted, one)
-                    words[word] = _difference(before, _run(network, inputs))
-                    _permute(network, fitted, permutation.invert(one))
-            _permute(network, fitted, permutation.random(fitted.words, generator(seed, f"prove {trial}")))
-            largest = max(largest, _difference(before, _run(network, inputs)), *words.values())
+
+            def changed(permutations: permutation.Permutations, before: list[torch.Tensor] = before) -> float:
+                _permute(network, fitted, permutations)
+                difference = _difference(before, _run(network, inputs))
+                _permute(network, fitted, permutation.invert(permutations))
+                return difference
+
+            largest = max(largest, changed(_draw(fitted.words, generator(seed, f"prove {trial}"))))
+            if (each_word and trial == 0) or not largest <= tolerance:  # which words are wrong?
+                for word, size in sorted(fitted.words.items()):
+                    one = _draw({word: size}, generator(seed, f"prove {word}"))
+                    words[word] = changed(permutation.identity(fitted.words) | one)
+                largest = max(largest, *words.values(), 0.0)
+            if not largest <= tolerance:
+                break
     if not largest <= tolerance:
-        if not each_word:  # look again, to say which words are wrong
-            return prove(network, fitted, inputs, seed=seed, trials=1, each_word=True, tolerance=tolerance)
         wrong = sorted(
             (word for word, size in words.items() if not size <= tolerance), key=words.get, reverse=True
         )
@@ -87,8 +93,16 @@ def prove(
     return Proof(largest, words, trials, tolerance)
 
 
-def _randomise(network: nn.Module, fitted: FittedSpec, rng: torch.Generator) -> None:
-    for name, tensor in _own(network):
+def _draw(words: dict[str, int], rng: torch.Generator) -> permutation.Permutations:
+    """Random permutations, none of them the identity: of two units it would be drawn every other time."""
+    drawn = permutation.random(words, rng)
+    return {
+        word: perm.roll(1) if permutation.is_identity({word: perm}) else perm for word, perm in drawn.items()
+    }
+
+
+def _randomise(network: nn.Module, rng: torch.Generator) -> None:
+    for tensor in network.state_dict().values():
         if not tensor.is_floating_point():
             continue
         if tensor.ndim <= 1:  # biases, norms: positive, so that units stay alive and variances are ones
@@ -101,42 +115,34 @@ def _randomise(network: nn.Module, fitted: FittedSpec, rng: torch.Generator) -> 
 
 
 def _permute(network: nn.Module, fitted: FittedSpec, permutations: permutation.Permutations) -> None:
-    for name, tensor in _own(network):
-        if name in fitted.tensors:
-            tensor.copy_(permutation.permute(tensor, fitted.tensors[name], permutations))
+    for names in _shared(network):
+        tied = len(names) > 1
+        axes = {name: fitted.tensors.get(name, ()) for name, _ in names}
+        moved = [
+            permutation.permute(tensor.clone() if tied else tensor, axes[name], permutations)
+            for name, tensor in names
+        ]
+        for (_, tensor), value in zip(names, moved, strict=True):
+            tensor.copy_(value)
+        if not all(torch.equal(tensor, value) for (_, tensor), value in zip(names, moved, strict=True)):
+            raise NotProven(
+                f"{fitted.spec.source} would tear tied tensors apart",
+                problems=[f'{name}  is "{" ".join(map(str, axes[name]))}"' for name in axes],
+                hint="They share their values, so give them the same words",
+            )
 
 
-def _own(network: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Each tensor once, also where two names share it."""
-    seen = set()
+def _shared(network: nn.Module) -> list[list[tuple[str, torch.Tensor]]]:
+    """Every tensor with its name, those that share memory together: tied ones are moved once."""
+    groups: dict[int, list[tuple[str, torch.Tensor]]] = {}
     for name, tensor in network.state_dict().items():
-        key = (tensor.data_ptr(), tensor.shape)
-        if tensor.numel() and key not in seen:
-            seen.add(key)
-            yield name, tensor
+        if tensor.numel():
+            groups.setdefault(tensor.untyped_storage().data_ptr(), []).append((name, tensor))
+    return list(groups.values())
 
 
 def _run(network: nn.Module, inputs: Any) -> list[torch.Tensor]:
-    return [tensor.double().clone() for tensor in _tensors(forward(network, inputs))]
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for part in value.values():
-            yield from _tensors(part)
-    elif isinstance(value, (tuple, list)):
-        for part in value:
-            yield from _tensors(part)
-
-
-def _double(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.to("cpu", torch.float64) if value.is_floating_point() else value.cpu()
-    if isinstance(value, Mapping):
-        return {key: _double(part) for key, part in value.items()}
-    return type(value)(_double(part) for part in value) if isinstance(value, (tuple, list)) else value
+    return [tensor.double().clone() for tensor in tensors_in(forward(network, inputs))]
 
 
 def _check_outputs(outputs: list[torch.Tensor]) -> None:
@@ -151,6 +157,9 @@ def _check_outputs(outputs: list[torch.Tensor]) -> None:
         raise NetworkError(
             "the network's outputs are all equal on random weights, so a proof would say nothing"
         )
+    batched = [tensor for tensor in outputs if tensor.ndim > 1 and len(tensor) > 1]
+    if batched and all(torch.equal(tensor, tensor[:1].expand_as(tensor)) for tensor in batched):
+        raise NetworkError("the network answers every input alike on random weights: its units are dead")
 
 
 def _difference(before: list[torch.Tensor], after: list[torch.Tensor]) -> float:

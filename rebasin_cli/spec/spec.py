@@ -18,6 +18,7 @@ import yaml
 
 from ..errors import SpecError
 from .notation import (
+    ENDS,
     Axis,
     Fixed,
     Product,
@@ -156,7 +157,8 @@ def parse(text: str, *, name: str, source: str = "", include: Callable[[str], Sp
         else:
             base = include(wanted)
 
-    entries = {entry.name + f"[{entry.rank}]": entry for entry in base.entries}
+    entries = {(entry.name, entry.rank): entry for entry in base.entries}
+    own: dict[tuple[str, int | None], int] = {}  # entry → its line
     for section in ("tensors", "statistics"):
         if section not in top:
             continue
@@ -165,8 +167,12 @@ def parse(text: str, *, name: str, source: str = "", include: Callable[[str], Sp
             continue
         for key, node in _items(top[section], problems):
             entry = _entry(key, node, section == "statistics", problems)
-            if entry is not None:
-                entries[entry.name + f"[{entry.rank}]"] = entry
+            if entry is None:
+                continue
+            where = entry.name, entry.rank
+            if where in own:  # `x` and `x?`, or once more among the statistics
+                problems.append(f'line {entry.line}: "{entry.name}" stands here and in line {own[where]}')
+            own[where], entries[where] = entry.line, entry
     spec = Spec(
         name=name,
         entries=tuple(entries.values()),
@@ -219,9 +225,7 @@ def _entry(key: str, node: yaml.Node, statistic: bool, problems: list[str]) -> E
     line = node.start_mark.line + 1
     text = _text(node, f'"{key}"', problems)
     name = _NAME.fullmatch(key)
-    if name is None or re.sub(r"\{[A-Za-z]\w*\}", "", name["name"]).strip("{}") != re.sub(
-        r"\{[A-Za-z]\w*\}", "", name["name"]
-    ):
+    if name is None or re.search(r"[{}]", re.sub(r"\{[A-Za-z]\w*\}", "", name["name"])):
         problems.append(f'line {line}: cannot read the tensor name "{key}"')
         return None
     if text is None:
@@ -234,7 +238,7 @@ def _entry(key: str, node: yaml.Node, statistic: bool, problems: list[str]) -> E
     captures = set(re.findall(r"\{(\w+)\}", name["name"]))
     for word in (word for axis in axes for word in words_of(axis)):
         for slot in slots_of(word):
-            if slot.name not in captures and slot.name not in ("first", "last"):
+            if slot.name not in captures and slot.name not in ENDS:
                 problems.append(
                     f'line {line}: {key}: "{word}" uses {{{slot.name}}}, which the name does not bind'
                 )

@@ -1,0 +1,73 @@
+"""Peak memory of `rebasin align` above a process that has imported the same packages.
+
+    python benchmarks/memory.py [NET …]
+
+The bound: both checkpoints, the largest similarity matrix in float64, and 150 MB; without the proof, which
+has its own (a float64 copy of the network). B is A with its units permuted, so the search does all its
+work and ends soon. Prints the ratio of what was used to the bound; Linux and macOS only.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+from rebasin_cli import nets, permutation
+from rebasin_cli.randomness import generator
+from rebasin_cli.spec import library
+from rebasin_cli.writing import write_safetensors
+
+ALLOWANCE = 150e6
+NETS = {"mlp": (1, 28, 28), "resnet50": (3, 224, 224), "vgg16": (3, 224, 224)}
+PEAK = "import resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+
+
+def peak(code: str) -> int:
+    """Peak resident bytes of a new process that runs `code`."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\n{PEAK}"], capture_output=True, text=True, check=True
+    )
+    unit = 1 if sys.platform == "darwin" else 1024
+    return int(done.stdout.split()[-1]) * unit
+
+
+def pair(folder: Path, name: str) -> tuple[Path, Path, int]:
+    """Two checkpoints of a net, and the number of units in its largest permutation."""
+    torch.manual_seed(0)
+    tensors = nets.build(name, input_shape=NETS[name], classes=1000).state_dict()
+    fitted = library.find({key: tuple(tensor.shape) for key, tensor in tensors.items()})
+    planted = permutation.random(fitted.words, generator(1, "benchmark"))
+    a, b = folder / f"{name}_a.safetensors", folder / f"{name}_b.safetensors"
+    write_safetensors(a, tensors)
+    write_safetensors(b, permutation.permuted(tensors, fitted, planted))
+    return a, b, max(fitted.words.values())
+
+
+def main(names: list[str]) -> None:
+    resource.getrusage(resource.RUSAGE_SELF)  # fails early where there is no such thing
+    imported = peak("import rebasin_cli.pipeline, rebasin_cli.cli.align, rebasin_cli.matchers.wm")
+    print(f"a process with the same packages: {imported / 1e6:.0f} MB")
+    print(f"{'net':<10} {'checkpoints':>12} {'similarity':>11} {'bound':>9} {'used':>9}  used/bound")
+    for name in names or NETS:
+        with tempfile.TemporaryDirectory() as folder:
+            a, b, units = pair(Path(folder), name)
+            arguments = ["align", str(a), str(b), "-o", f"{folder}/out.safetensors", "--no-prove", "-q"]
+            used = (
+                peak(f"from rebasin_cli.cli import app\napp(args={arguments!r}, standalone_mode=False)")
+                - imported
+            )
+            both = a.stat().st_size + b.stat().st_size
+            bound = both + 8 * units**2 + ALLOWANCE
+            row = (both, 8 * units**2, bound, used)
+            print(
+                f"{name:<10} " + " ".join(f"{size / 1e6:>9.0f} MB" for size in row) + f"  {used / bound:.2f}"
+            )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

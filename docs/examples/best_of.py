@@ -1,0 +1,31 @@
+"""Weight matching from several seeds; the best objective wins."""
+
+from dataclasses import dataclass, replace
+
+from rebasin_cli.matchers import MatchResult, Problem, State, wm
+from rebasin_cli.randomness import derive
+
+NEEDS = frozenset()  # weights alone
+MANY = False  # two models at a time
+DECLARES = frozenset({"identity", "planted", "monotone"})
+
+
+@dataclass(frozen=True)
+class Options:
+    max_sweeps: int = 100
+    starts: int = 3
+
+
+def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noqa: B008 (frozen)
+    """The best of `starts` searches; after each one, the best so far is where a search may go on."""
+    best, begun = None, 0
+    alone = replace(problem, progress=None, start=None)
+    if problem.start is not None:  # converged already, so this costs one sweep
+        best, begun = wm.match(replace(problem, progress=None)), problem.start.sweep
+    for k in range(begun, options.starts):
+        seed = derive(problem.seed, f"best-of {k}")
+        found = wm.match(replace(alone, seed=seed), wm.Options(max_sweeps=options.max_sweeps))
+        if best is None or found.objective_after > best.objective_after:
+            best = found
+        problem.report(State(best.permutations, k + 1, best.objective_after))
+    return best

@@ -1,0 +1,95 @@
+"""Write what the documents take from elsewhere, so that it is current.
+
+    python docs/generate.py            # write it
+    python docs/generate.py --check    # exit 1 with a diff where something is not current
+
+docs/cli.md is the help of every command, 100 columns wide, whatever the terminal and its environment. Other
+pages show files of docs/examples/: a line that is only a link to one is followed by a block with its text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import io
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import typer
+from typer import rich_utils
+
+from rebasin_cli.cli import app
+
+DOCS = Path(__file__).parent
+EXAMPLE = re.compile(r"(?m)(^\[`(examples/[\w.]+)`\]\(\2\)\n\n```\w+\n)(?s:.*?)(^```$)")
+WIDTH = 100
+HEAD = """\
+# Commands
+
+Generated from the program by `make docs`; edit the commands in `rebasin_cli/cli/`, not this page.
+Exit codes and messages: [errors.md](errors.md).
+"""
+
+
+def commands() -> str:
+    """The text of cli.md."""
+    with mock.patch.multiple(rich_utils, MAX_WIDTH=WIDTH, COLOR_SYSTEM=None, FORCE_TERMINAL=False):
+        found = list(helps(typer.main.get_command(app)))
+    sections = [f"## {path}\n\n```text\n{text}\n```\n" for path, text in found]
+    return "\n".join([HEAD, *sections])
+
+
+def helps(command: Any, path: str = "rebasin", parent: Any = None) -> Iterator[tuple[str, str]]:
+    """(`rebasin align`, its help) for a command and all below it, in the order of its help."""
+    name = path.rpartition(" ")[2]
+    context = command.make_context(name, [], parent=parent, resilient_parsing=True, terminal_width=WIDTH)
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        text = command.get_help(context)  # typer prints it; plain click returns it
+    lines = (shown.getvalue() or text).splitlines()
+    yield path, "\n".join(line.rstrip() for line in lines).strip("\n")
+    for word, below in getattr(command, "commands", {}).items():
+        yield from helps(below, f"{path} {word}", context)
+
+
+def with_examples(text: str) -> str:
+    """A page with its examples as they are in their files."""
+
+    def current(found: re.Match) -> str:
+        return found[1] + (DOCS / found[2]).read_text(encoding="utf-8") + found[3]
+
+    return EXAMPLE.sub(current, text)
+
+
+def pages() -> dict[Path, str]:
+    """Every page and what it should say."""
+    written = {path: with_examples(path.read_text(encoding="utf-8")) for path in sorted(DOCS.glob("*.md"))}
+    return written | {DOCS / "cli.md": commands()}
+
+
+def main(arguments: list[str]) -> int:
+    if arguments not in ([], ["--check"]):
+        print("usage: python docs/generate.py [--check]", file=sys.stderr)
+        return 2
+    stale = False
+    for path, new in pages().items():
+        old = path.read_text(encoding="utf-8") if path.exists() else ""
+        if new == old:
+            continue
+        if not arguments:
+            path.write_text(new, encoding="utf-8")
+            continue
+        stale, name = True, f"docs/{path.name}"
+        diff = difflib.unified_diff(old.splitlines(), new.splitlines(), name, "as it should be", lineterm="")
+        print("\n".join(diff))
+    if stale:
+        print("The documents are not current; write them with: make docs", file=sys.stderr)
+    return int(stale)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

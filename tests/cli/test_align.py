@@ -1,0 +1,376 @@
+"""rebasin align."""
+
+import errno
+import os
+import pickle
+import struct
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from rebasin_cli.checkpoint import open_checkpoint
+from rebasin_cli.writing import write_safetensors
+
+from .conftest import contents, fresh, same, tensors
+
+WRONG_SPEC = """
+tensors:
+  layers.{i}.weight: "h{i} h{i-1|.}"
+  layers.0.bias: "."
+  layers.1.bias: "h1"
+  layers.2.bias: "h2"
+  head.weight: ". h{last}"
+  head.bias: "."
+net: rebasin_cli.nets.mlp:from_shapes
+"""
+
+
+def test_writes_the_model_and_its_permutation(pair, done, tmp_path):
+    outcome = done("align", *pair, "-o", "out.safetensors")
+    assert {"out.safetensors", "out.perm.safetensors"} < set(contents(tmp_path))
+    assert "proven: outputs differ by" in outcome.out and "out.perm.safetensors" in outcome.out
+    assert "spec: mlp, found from the tensors" in outcome.err
+    written = open_checkpoint("out.safetensors")
+    assert list(written) == sorted(tensors(pair[1])) and not same("out.safetensors", pair[1])
+    assert written.metadata["rebasin.command"] == "align" and written.metadata["rebasin.proof"] == "proven"
+
+
+def test_names_its_output_after_the_model(pair, done, tmp_path):
+    done("align", *pair)
+    assert (tmp_path / "b_aligned.safetensors").exists()
+    assert (tmp_path / "b_aligned.perm.safetensors").exists()
+
+
+def test_a_planted_relabelling_comes_back(pair, relabelled, done):
+    done("align", pair[1], relabelled, "-o", "back.safetensors")
+    assert same("back.safetensors", pair[1])
+
+
+def test_two_processes_write_the_same_bytes(pair, done, tmp_path):
+    done("align", *pair, "-o", "here.safetensors")
+    done("merge", *pair, "-o", "merged_here.safetensors")
+    code = (
+        "from rebasin_cli.__main__ import main\n"
+        "for arguments in (['align', 'a.safetensors', 'b.safetensors', '-o', 'there.safetensors'],"
+        " ['merge', 'a.safetensors', 'b.safetensors', '-o', 'merged_there.safetensors']):\n"
+        "    main([*arguments, '-q']) if arguments[0] == 'merge' else run(arguments)\n"
+    )
+    code = (
+        "def run(a):\n    try:\n        main(a)\n    except SystemExit as e:\n        assert not e.code\n"
+        + code
+    )
+    environment = os.environ | {"PYTHONHASHSEED": "7"}
+    subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, check=True, capture_output=True
+    )
+    for name in ("", "merged_"):
+        here, there = (tmp_path / f"{name}{where}.safetensors" for where in ("here", "there"))
+        assert here.read_bytes() == there.read_bytes()
+    assert (tmp_path / "here.perm.safetensors").read_bytes() == (
+        tmp_path / "there.perm.safetensors"
+    ).read_bytes()
+
+
+def test_provenance_has_neither_paths_nor_times(pair, done, tmp_path):
+    done("align", *pair, "-o", "one.safetensors")
+    (tmp_path / "deep").mkdir()
+    done("align", *pair, "-o", "deep/other.safetensors")
+    assert (tmp_path / "one.safetensors").read_bytes() == (tmp_path / "deep/other.safetensors").read_bytes()
+    assert str(tmp_path) not in str(open_checkpoint("one.safetensors").metadata)
+
+
+def test_torch_files_in_envelopes_with_prefixes(pair, done, tmp_path):
+    for name, path in zip("xy", pair, strict=True):
+        state = {f"module.{key}": tensor for key, tensor in tensors(path).items()}
+        torch.save({"epoch": 3, "model_state_dict": state}, tmp_path / f"{name}.pt")
+    outcome = done("align", "x.pt", "y.pt", "-o", "torch.safetensors")
+    assert "the weights are those under 'model_state_dict'" in outcome.err and "module." in outcome.err
+    done("align", *pair, "-o", "plain.safetensors", "-q")
+    assert same("torch.safetensors", "plain.safetensors")
+
+
+def test_json_on_stdout_and_everything_else_on_stderr(pair, done):
+    outcome = done("align", *pair, "--json", "-v")
+    told = outcome.json()
+    assert told["written"] == ["b_aligned.safetensors", "b_aligned.perm.safetensors"]
+    assert told["spec"]["words"] == 3 and told["proof"]["status"] == "proven"
+    assert told["match"]["objective_after"] > told["match"]["objective_before"]
+    assert "matching 1" in outcome.err and "objective" in outcome.err
+
+
+def test_quiet_is_silent_on_stderr(pair, done):
+    assert done("align", *pair, "-q").err == ""
+
+
+def test_dry_run_prints_the_plan_and_writes_nothing(pair, done, tmp_path):
+    before = contents(tmp_path)
+    outcome = done("align", *pair, "--dry-run")
+    for words in ("tensors              8", "permutations         3", "assignment sizes     3 of 12", "peak"):
+        assert words in outcome.out
+    assert contents(tmp_path) == before
+
+
+def test_shards_and_dtype(pair, done, tmp_path):
+    outcome = done("align", *pair, "-o", "s.safetensors", "--out-shard-size", "2KB", "--out-dtype", "bf16")
+    assert (tmp_path / "s.safetensors.index.json").exists() and "s-00001-of-" in outcome.out
+    assert set(open_checkpoint("s.safetensors.index.json").dtypes.values()) == {torch.bfloat16}
+
+
+def test_no_prove_is_recorded(pair, done):
+    assert "skipped: --no-prove" in done("align", *pair, "--no-prove").out
+    assert open_checkpoint("b_aligned.safetensors").metadata["rebasin.proof"] == "skipped"
+
+
+def test_a_spec_that_changes_the_function_is_refused(pair, refused, done, tmp_path):
+    (tmp_path / "wrong.yaml").write_text(WRONG_SPEC)
+    says = (
+        "wrong.yaml does not preserve the network's function",
+        'permuting "h0" alone',
+        "Nothing was written",
+    )
+    refused(4, "align", *pair, "--spec", "wrong.yaml", says=says)
+
+
+def test_code_that_a_spec_names_needs_trust(pair, refused, done, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from rebasin_cli.nets.mlp import from_shapes\n\ndef net(shapes):\n    return from_shapes(shapes)\n\n\n"
+        "def fixed():\n    from rebasin_cli.nets.mlp import MLP\n    return MLP([64, 12, 12, 12, 10])\n"
+    )
+    spec = WRONG_SPEC.replace('"."\n  layers.1', '"h0"\n  layers.1').replace(
+        "rebasin_cli.nets.mlp:from_shapes", "mine.py:net"
+    )
+    (tmp_path / "mine.yaml").write_text(spec)
+    refused(2, "align", *pair, "--spec", "mine.yaml", says=("mine.py:net", "--trust-code"))
+    outcome = done("align", *pair, "--spec", "mine.yaml", "--trust-code", "--force")
+    assert "network: MLP from mine.py:net" in outcome.err and "proven" in outcome.out
+    for factory in ("net", "fixed"):
+        outcome = done("align", *pair, "--net", f"mine.py:{factory}", "--force")
+        assert f"network: MLP from mine.py:{factory}" in outcome.err and "proven" in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("code", "body", "says"),
+    [
+        (6, "raise RuntimeError('no such GPU')", "RuntimeError: no such GPU"),
+        (6, "import sys; sys.exit(0)", "importing mine.py failed: SystemExit"),
+        (6, "def net(): raise ValueError('7')", "mine.py:net failed to build the network: ValueError: 7"),
+        (6, "def net(): return 3", "mine.py:net returned int"),
+        (6, "import torch\ndef net(): return torch.nn.Linear(2, 2)", "is not the network of this checkpoint"),
+        (2, "def nett(): return 3", "Did you mean nett?"),
+    ],
+)
+def test_a_network_that_fails(pair, refused, tmp_path, code, body, says):
+    (tmp_path / "mine.py").write_text(body)
+    refused(code, "align", *pair, "--net", "mine.py:net", says=says)
+
+
+# what cannot be read
+
+
+def _cut(path, size):
+    path.write_bytes(path.read_bytes()[:size])
+
+
+def _edit(path, change):
+    changed = tensors(path)
+    change(changed)
+    write_safetensors(path, changed, force=True)
+
+
+def _nan(t):
+    t["layers.1.weight"][2, 3] = float("nan")
+
+
+def _int8(t):
+    t["layers.1.weight"] = t["layers.1.weight"].to(torch.int8)
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        (lambda p: p.unlink(), ("b.safetensors: no such file",)),
+        (lambda p: p.write_bytes(b""), ("b.safetensors is empty (0 bytes)", "Copy or download")),
+        (lambda p: _cut(p, 5), ("b.safetensors is cut off",)),
+        (lambda p: _cut(p, 100), ("b.safetensors is cut off",)),
+        (lambda p: _cut(p, p.stat().st_size - 1), ("b.safetensors is cut off", "its tensors end at byte")),
+        (lambda p: p.write_bytes(struct.pack("<Q", 2**60) + b"{}"), ("1,152,921,504,606,846,976 bytes",)),
+        (lambda p: _edit(p, _nan), ("b.safetensors cannot be used", "1 NaN of 144 values, first at [2, 3]")),
+        (lambda p: _edit(p, _int8), ("layers.1.weight  int8 of shape [12, 12], which looks quantised",)),
+    ],
+    ids=["missing", "empty", "length", "header", "tensors", "huge header", "nan", "int8"],
+)
+def test_an_unreadable_checkpoint(pair, refused, broken, says):
+    broken(pair[1])
+    refused(3, "align", *pair, says=says)
+
+
+class Evil:
+    def __reduce__(self):
+        return os.system, ("touch executed",)
+
+
+def test_a_pickle_that_would_run_code(pair, refused, tmp_path):
+    torch.save({"state_dict": Evil()}, tmp_path / "evil.pt")
+    (tmp_path / "evil.bin").write_bytes(pickle.dumps(Evil(), protocol=2))
+    refused(3, "align", pair[0], "evil.pt", says=("evil.pt", "--unsafe-load"))
+    refused(3, "align", pair[0], "evil.bin", says="evil.bin")
+    assert not (tmp_path / "executed").exists()
+
+
+def test_a_whole_module_is_not_unpickled(pair, refused, tmp_path):
+    torch.save(torch.nn.Linear(2, 2), tmp_path / "whole.pt")
+    refused(3, "align", pair[0], "whole.pt", says=("whole.pt", "torch.nn.modules.linear.Linear"))
+
+
+# what does not fit
+
+
+def test_another_architecture(pair, resnets, refused):
+    refused(4, "align", pair[0], resnets[0], says=("the same architecture", "absent in", "ra.safetensors"))
+
+
+def test_another_width(pair, refused, tmp_path):
+    fresh(tmp_path / "wide.safetensors", width=16, depth=3)
+    says = ("layers.0.bias  is 12 in", "a.safetensors, 16 in", "wide.safetensors")
+    refused(4, "align", pair[0], "wide.safetensors", says=says)
+
+
+def test_other_classes(pair, refused, tmp_path):
+    fresh(tmp_path / "few.safetensors", width=12, depth=3, classes=7)
+    refused(4, "align", pair[0], "few.safetensors", says="head.bias  is 10 in")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda t: t.pop("layers.1.bias"), "layers.1.bias  is 12 in"),
+        (lambda t: t.update({"extra.weight": torch.ones(3)}), "extra.weight  is absent in"),
+    ],
+)
+def test_a_missing_and_an_extra_tensor(pair, refused, change, says):
+    _edit(pair[1], change)
+    refused(4, "align", *pair, says=says)
+
+
+def test_tensors_that_no_spec_knows(pair, refused):
+    for path in pair:
+        _edit(path, lambda t: t.update({"extra.weight": torch.ones(3)}))
+    says = (
+        "a.safetensors: no built-in spec fits these 9 tensors; the nearest is mlp",
+        "extra.weight",
+        "--spec",
+    )
+    refused(4, "align", *pair, says=says)
+
+
+def test_a_spec_with_an_unknown_key(pair, refused, tmp_path):
+    (tmp_path / "odd.yaml").write_text('tensor:\n  a: "h"\ntensors:\n  b: "h"\n')
+    refused(
+        4, "align", *pair, "--spec", "odd.yaml", says=("odd.yaml is not a valid spec", 'unknown key "tensor"')
+    )
+
+
+def test_a_word_with_two_sizes(pair, refused, tmp_path):
+    spec = WRONG_SPEC.replace('head.bias: "."', 'head.bias: "h0"')
+    (tmp_path / "two.yaml").write_text(spec)
+    says = ("two.yaml does not fit", "a.safetensors", '"h0", 12 units', '"h0", 10 units')
+    refused(4, "align", *pair, "--spec", "two.yaml", says=says)
+
+
+# what makes no sense
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        (["--method", "vm"], "Did you mean wm?"),
+        (["--method", "none"], "leaves nothing to do"),
+        (["--spec", "mpl"], "Did you mean mlp?"),
+        (["--spec", "no/such.yaml"], "no/such.yaml: no such file"),
+        (["--net", "mpl"], "Did you mean mlp?"),
+        (["--net", "nofile.py:net"], "nofile.py: no such file"),
+        (["--input", "1x-3"], "is not a shape"),
+        (["--out-dtype", "int8"], "unknown dtype 'int8'"),
+        (["--out-shard-size", "big"], "is not a size"),
+        (["-o", "out.pt"], "Use out.safetensors"),
+        (["--key", "ema"], "nothing to choose with --key"),
+        (["--resume"], "there is no b_aligned.search.safetensors"),
+    ],
+)
+def test_an_option_that_makes_no_sense(pair, refused, option, says):
+    refused(2, "align", *pair, *option, says=says)
+
+
+@pytest.mark.parametrize("exists", ["b_aligned.safetensors", "b_aligned.perm.safetensors"])
+def test_an_output_that_exists(pair, refused, done, tmp_path, exists):
+    (tmp_path / exists).write_text("precious")
+    refused(2, "align", *pair, says=(f"{exists} exists", "--force"))
+    done("align", *pair, "--force")
+
+
+def test_a_folder_that_cannot_be_written(pair, refused):
+    refused(5, "align", *pair, "-o", "/proc/self/out.safetensors", says="/proc/self cannot be written")
+    refused(5, "align", *pair, "-o", "nowhere/out.safetensors", says="mkdir -p nowhere")
+
+
+@pytest.mark.parametrize("full_at", [1, 3])
+def test_a_full_disk_leaves_nothing(pair, refused, monkeypatch, full_at):
+    """Whether it is full with the first file or with the second; the folder is flushed in between."""
+    files = iter(range(1, 100))
+    real = os.fsync
+
+    def fsync(descriptor):
+        if next(files) == full_at:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    refused(5, "align", *pair, says=("No space left on device", "nothing was written"))
+
+
+def test_out_of_memory(pair, refused, monkeypatch):
+    def greedy(*args, **kwargs):
+        torch.empty(2**60, dtype=torch.uint8)
+
+    monkeypatch.setattr("rebasin_cli.searching.search", greedy)
+    refused(5, "align", *pair, says="out of memory")
+
+
+# Ctrl-C
+
+
+def test_ctrl_c_keeps_the_search_and_resume_gives_the_same_bytes(pair, done, interrupted, tmp_path):
+    done("align", *pair, "-o", "whole.safetensors")
+    left = interrupted("align", *pair, "-o", "out.safetensors", after=2)
+    assert left == {"out.search.safetensors"}
+    outcome = done("align", *pair, "-o", "out.safetensors", "--resume")
+    assert "going on after sweep 2" in outcome.err
+    assert (tmp_path / "out.safetensors").read_bytes() == (tmp_path / "whole.safetensors").read_bytes()
+    assert (tmp_path / "out.perm.safetensors").read_bytes() == (
+        tmp_path / "whole.perm.safetensors"
+    ).read_bytes()
+    assert not (tmp_path / "out.search.safetensors").exists()
+
+
+def test_ctrl_c_while_writing_keeps_the_search(pair, done, interrupted, tmp_path, monkeypatch):
+    done("align", *pair, "-o", "whole.safetensors")
+    with monkeypatch.context() as patch:
+        calls = iter([lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt)])
+        from rebasin_cli import writing
+
+        real = writing.write_safetensors
+        patch.setattr(writing, "write_safetensors", lambda *a, **k: next(calls, real)(*a, **k))
+        left = interrupted("align", *pair, "-o", "out.safetensors", after=10_000)
+    assert left == {"out.search.safetensors"}
+    done("align", *pair, "-o", "out.safetensors", "--resume")
+    assert (tmp_path / "out.safetensors").read_bytes() == (tmp_path / "whole.safetensors").read_bytes()
+
+
+def test_a_kept_search_of_other_models_is_refused(pair, refused, interrupted, tmp_path):
+    interrupted("align", *pair, "-o", "out.safetensors")
+    says = ("is from another search", "rebasin.seed  was 0, now 1", "without --resume")
+    refused(2, "align", *pair, "-o", "out.safetensors", "--resume", "--seed", 1, says=says)
+    (tmp_path / "out.search.safetensors").write_bytes(pair[0].read_bytes())
+    refused(3, "align", *pair, "-o", "out.safetensors", "--resume", says="is not a kept search")

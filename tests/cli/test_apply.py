@@ -1,0 +1,58 @@
+"""rebasin apply."""
+
+import torch
+
+from rebasin_cli.checkpoint import open_checkpoint
+from rebasin_cli.writing import write_safetensors
+
+from .conftest import fresh, same, tensors
+
+
+def test_the_permutation_beside_the_output_makes_that_output(pair, done):
+    done("align", *pair, "-o", "aligned.safetensors")
+    outcome = done("apply", "aligned.perm.safetensors", pair[1], "-o", "again.safetensors")
+    assert same("again.safetensors", "aligned.safetensors") and "written" in outcome.out
+    told = open_checkpoint("again.safetensors").metadata
+    assert told["rebasin.command"] == "apply" and '"permutation": "' in told["rebasin.options"]
+
+
+def test_invert_undoes(pair, done):
+    done("align", *pair, "-o", "aligned.safetensors")
+    done("apply", "aligned.perm.safetensors", "aligned.safetensors", "--invert", "-o", "back.safetensors")
+    assert same("back.safetensors", pair[1]) and not same("aligned.safetensors", pair[1])
+
+
+def test_averaged_weights_in_the_same_file(pair, done, tmp_path):
+    """Align on the weights, apply to their moving average."""
+    averaged = {name: tensor / 2 for name, tensor in tensors(pair[1]).items()}
+    torch.save({"state_dict": tensors(pair[1]), "ema": {"shadow": averaged}}, tmp_path / "b.pt")
+    done("align", pair[0], "b.pt", "-o", "aligned.safetensors")
+    done("apply", "aligned.perm.safetensors", "b.pt", "--key", "ema.shadow")
+    halves, wholes = tensors(tmp_path / "b_permuted.safetensors"), tensors("aligned.safetensors")
+    assert all(torch.equal(2 * halves[name], wholes[name]) for name in wholes)
+
+
+def test_what_is_no_permutation_for_this_model_is_refused(pair, refused, done, tmp_path):
+    done("align", *pair, "-o", "aligned.safetensors")
+    perm = "aligned.perm.safetensors"
+    refused(
+        3, "apply", pair[0], pair[1], says=("a.safetensors is not a permutation file", "*.perm.safetensors")
+    )
+    refused(3, "apply", "nowhere.safetensors", pair[1], says="nowhere.safetensors: no such file")
+    refused(2, "apply", perm, pair[1], "-o", "aligned.safetensors", says="aligned.safetensors exists")
+    fresh(tmp_path / "wide.safetensors", width=16, depth=3)
+    refused(3, "apply", perm, "wide.safetensors", says=(perm, '"h0" has (12,)', "expected (16,)"))
+    fresh(tmp_path / "other.safetensors", "two_layer", width=16)
+    refused(
+        4, "apply", perm, "other.safetensors", says=(f"{perm} was found with another spec (mlp)", "--spec")
+    )
+
+
+def test_a_permutation_that_is_no_bijection_is_refused(pair, refused, done):
+    done("align", *pair, "-o", "aligned.safetensors")
+    metadata = open_checkpoint("aligned.perm.safetensors").metadata
+    broken = tensors("aligned.perm.safetensors")
+    broken["h1"][0] = broken["h1"][1]
+    write_safetensors("broken.perm.safetensors", broken, metadata=metadata)
+    says = ("broken.perm.safetensors: these permutations do not fit", '"h1" is not a bijection')
+    refused(3, "apply", "broken.perm.safetensors", pair[1], says=says)

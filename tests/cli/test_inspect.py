@@ -1,0 +1,43 @@
+"""rebasin inspect."""
+
+import torch
+
+from rebasin_cli.writing import write_safetensors
+
+from .conftest import tensors
+
+
+def test_what_is_in_a_file_and_where_it_comes_from(pair, done):
+    done("merge", *pair, "--weights", "0.25,0.75")
+    outcome = done("inspect", "merged.safetensors").out
+    for words in (
+        "merged.safetensors: safetensors, 8 tensors, 1,222 numbers",
+        "architecture  mlp",
+        "rebasin.command              merge",
+        '"weights": [0.25, 0.75]',
+        "rebasin.proof                proven",
+        "layers.1.weight                                  float32   12×12",
+    ):
+        assert words in outcome
+    told = done("inspect", "merged.safetensors", "--json").json()
+    assert told["provenance"]["rebasin.seed"] == "0" and len(told["sha256"]) == 64
+    assert told["tensors"]["head.weight"] == {"shape": [10, 12], "dtype": "float32"}
+
+
+def test_envelopes(pair, done, tmp_path):
+    state = tensors(pair[0])
+    torch.save({"epoch": 1, "state_dict": state, "ema": {"shadow": state}}, tmp_path / "a.pt")
+    outcome = done("inspect", "a.pt").out
+    assert "the weights are those under 'state_dict'" in outcome and "for --key: ema.shadow" in outcome
+    assert done("inspect", "a.pt", "--key", "ema.shadow", "--json").json()["envelope"] == "ema.shadow"
+
+
+def test_what_cannot_be_merged_can_be_looked_at(tmp_path, done):
+    write_safetensors(tmp_path / "odd.safetensors", {"w": torch.ones(2, 2, dtype=torch.int8)})
+    assert "no built-in spec fits" in done("inspect", "odd.safetensors").out
+    torch.save({"w": torch.ones(2, dtype=torch.complex128)}, tmp_path / "odd.pt")
+    assert "note          no digest: w is torch.complex128" in done("inspect", "odd.pt").out
+
+
+def test_a_missing_file(refused):
+    refused(3, "inspect", "nowhere.pt", says="nowhere.pt: no such file")

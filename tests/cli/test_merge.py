@@ -1,0 +1,210 @@
+"""rebasin merge."""
+
+import errno
+import os
+
+import pytest
+import torch
+
+from rebasin_cli.checkpoint import open_checkpoint
+
+from .conftest import contents, fresh, same, tensors
+
+
+def mixture(*paths, weights):
+    models = [tensors(path) for path in paths]
+    return {name: sum(w * m[name] for w, m in zip(weights, models, strict=True)) for name in models[0]}
+
+
+def close(path, expected):
+    found = tensors(path)
+    return all(torch.allclose(found[name], expected[name], atol=1e-6) for name in expected)
+
+
+@pytest.fixture
+def three(pair, tmp_path):
+    return [*pair, fresh(tmp_path / "c.safetensors", seed=2, width=12, depth=3)]
+
+
+def test_the_mean_of_the_reference_and_the_aligned_model(pair, done):
+    outcome = done("merge", *pair)
+    done("align", *pair, "-o", "aligned.safetensors")
+    assert close("merged.safetensors", mixture(pair[0], "aligned.safetensors", weights=(0.5, 0.5)))
+    assert "written              merged.safetensors" in outcome.out and "proven" in outcome.out
+
+
+def test_a_model_and_its_relabelling_merge_to_the_model(pair, relabelled, done):
+    done("merge", pair[1], relabelled)
+    assert same("merged.safetensors", pair[1])
+
+
+def test_weights(pair, done):
+    done("merge", *pair, "--weights", "0.7,0.3", "--method", "none")
+    assert close("merged.safetensors", mixture(*pair, weights=(0.7, 0.3)))
+    told = open_checkpoint("merged.safetensors").metadata
+    assert told["rebasin.method"] == "none" and '"weights": [0.7, 0.3]' in told["rebasin.options"]
+
+
+def test_slerp_keeps_norms_that_the_mean_shrinks(pair, done):
+    done("merge", *pair, "--method", "none", "-o", "mean.safetensors")
+    done("merge", *pair, "--method", "none", "--interpolation", "slerp", "-o", "slerp.safetensors")
+    ends = [tensors(path)["layers.1.weight"].norm() for path in pair]
+    assert tensors("slerp.safetensors")["layers.1.weight"].norm() >= min(ends) - 1e-4
+    assert tensors("mean.safetensors")["layers.1.weight"].norm() < 0.9 * min(ends)
+
+
+def test_with_a_permutation_of_ones_own(pair, done, tmp_path):
+    done("align", *pair, "-o", "aligned.safetensors")
+    outcome = done("merge", *pair, "--perm", "aligned.perm.safetensors", "-o", "given.safetensors")
+    done("merge", *pair, "-o", "searched.safetensors")
+    assert same("given.safetensors", "searched.safetensors")
+    assert "given permutations" in outcome.out and "proven" in outcome.out
+    told = open_checkpoint("given.safetensors").metadata
+    assert told["rebasin.method"] == "given" and '"permutation": "' in told["rebasin.options"]
+
+
+@pytest.mark.parametrize("method", ["wm", "merge-many"])
+def test_many_models(three, done, method):
+    outcome = done("merge", *three, "--method", method, "--json").json()
+    assert outcome["models"] == 3 and outcome["match"]["method"] == method
+    assert not close("merged.safetensors", mixture(*three, weights=(1 / 3,) * 3))
+
+
+def test_dtype_shards_and_dry_run(pair, done, tmp_path):
+    before = contents(tmp_path)
+    plan = done("merge", *pair, "--dry-run", "--json").json()
+    assert plan["tensors"] == 8 and plan["assignment_sizes"] == {"12": 3} and plan["peak_bytes"] > 10_000
+    assert contents(tmp_path) == before
+    outcome = done("merge", *pair, "--out-dtype", "float16", "--out-shard-size", "1.5kB").out
+    merged = open_checkpoint("merged.safetensors.index.json")
+    assert set(merged.dtypes.values()) == {torch.float16} and "merged-00002-of-" in outcome
+
+
+def test_half_precision_models_are_averaged_in_float32(tmp_path, done):
+    paths = [fresh(tmp_path / f"{k}.safetensors", seed=k, dtype=torch.bfloat16, width=8) for k in range(2)]
+    done("merge", *paths, "--method", "none")
+    wide = [{name: t.float() for name, t in tensors(path).items()} for path in paths]
+    expected = {name: ((wide[0][name] + wide[1][name]) / 2).bfloat16() for name in wide[0]}
+    assert all(torch.equal(t, expected[name]) for name, t in tensors("merged.safetensors").items())
+
+
+def test_merging_batchnorm_without_data_is_refused(resnets, refused, done):
+    says = ("averaging them makes a broken model", "--data NAME", "--repair none")
+    refused(2, "merge", *resnets, says=says)
+    outcome = done("merge", *resnets, "--repair", "none", "--no-prove")
+    assert "repair               none" in outcome.out
+
+
+def test_batchnorm_statistics_are_measured_again_and_it_says_so(resnets, done):
+    outcome = done("merge", *resnets, "--data", "npz:pictures.npz", "-o", "reset.safetensors")
+    assert "repair: statistics of 21 norms re-estimated on 64 samples" in outcome.err
+    assert "repair               reset" in outcome.out and "repaired norms       21" in outcome.out
+    done("merge", *resnets, "--repair", "none", "--no-prove", "-o", "none.safetensors")
+    reset, plain = tensors("reset.safetensors"), tensors("none.safetensors")
+    changed = {name.rpartition(".")[2] for name in plain if not torch.equal(reset[name], plain[name])}
+    assert changed == {"running_mean", "running_var", "num_batches_tracked"}
+    done("merge", *resnets, "--data", "npz:pictures.npz", "-o", "again.safetensors")
+    assert same("again.safetensors", "reset.safetensors")
+
+
+def test_the_data_set_that_the_models_record_is_taken(trained, done):
+    told = done("merge", *trained).err
+    assert "data:" not in told  # nothing to reset
+    recorded = open_checkpoint("merged.safetensors").metadata
+    assert recorded["rebasin.data"] == "digits" and "rebasin.test_accuracy" not in recorded
+
+
+def test_code_is_never_run_on_a_files_own_word(resnets, refused, tmp_path):
+    """A checkpoint that says `rebasin.data: os:system` must not get its way."""
+    from rebasin_cli.writing import write_safetensors
+
+    (tmp_path / "evil.py").write_text("open('executed', 'w')\n")
+    for path in resnets:
+        write_safetensors(path, tensors(path), metadata={"rebasin.data": "evil.py:loader"}, force=True)
+    refused(2, "merge", *resnets, says="--data NAME")
+    refused(2, "barrier", *resnets, says=("records evil.py:loader", "would import and run code", "--data"))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--weights", "0.5,0.3,0.2"], "3 weights for 2 models"),
+        (["--weights", "0.5,0.6"], "the weights add up to 1.1, expected 1"),
+        (["--weights", "0.5;0.5"], "are not numbers"),
+        (["--weights", "nan,1"], "weights"),
+        (["--interpolation", "slrp"], "Did you mean slerp?"),
+        (["--method", "merge_many"], "Did you mean merge-many?"),
+        (["--repair", "rest"], "Did you mean reset?"),
+        (["--repair", "reset"], "no running statistics to reset"),
+        (["--device", "cudo"], "Did you mean cuda?"),
+        (["--data", "digitz", "--spec", "mlp", "--repair", "reset"], "no running statistics"),
+    ],
+)
+def test_an_option_that_makes_no_sense(pair, refused, monkeypatch, options, says):
+    monkeypatch.setattr(
+        "rebasin_cli.searching.search", lambda *_: pytest.fail("it was searched all the same")
+    )
+    refused(2, "merge", *pair, *options, says=says)
+
+
+def test_what_cannot_be_merged_so(three, refused, done):
+    refused(2, "merge", three[0], says="at least two models")
+    refused(2, "merge", *three, "--interpolation", "slerp", says="slerp joins two models, not 3")
+    done("align", *three[:2], "-o", "out.safetensors")
+    says = ("--perm is for the second of two models", "rebasin apply")
+    refused(2, "merge", *three, "--perm", "out.perm.safetensors", says=says)
+    refused(2, "merge", *three, "-o", "out.safetensors", says="out.safetensors exists")
+    refused(3, "merge", *three[:2], "--perm", three[0], says="is not a permutation file")
+
+
+@pytest.mark.parametrize(
+    ("data", "code", "says"),
+    [
+        ("digitz", 2, ("unknown data set 'digitz'", "Did you mean digits?")),
+        ("npz:nowhere.npz", 6, "nowhere.npz: no such file"),
+        ("mnist", 6, "mnist"),
+        ("mine.py:absent", 2, "absent"),
+        ("mine.py:raises", 6, "mine.py:raises failed on 'train': KeyError: 'disk'"),
+        ("mine.py:late", 6, "the data failed at batch 1: ValueError: torn"),
+        ("mine.py:wrong", 6, "the network fails on inputs float32 (4, 7)"),
+        ("mine.py:single", 6, "batch 0 of the data is float32 (4, 3, 8, 8)"),
+        ("mine.py:once", 6, "can be read only once"),
+        ("mine.py:number", 6, "expected a function loader(split)"),
+    ],
+)
+def test_data_that_fails(resnets, refused, tmp_path, monkeypatch, data, code, says):
+    (tmp_path / "mine.py").write_text(
+        "import torch\nnumber = 3\n"
+        "def batch(*shape): return torch.zeros(4, *shape), torch.zeros(4, dtype=torch.int64)\n"
+        "def raises(split): raise KeyError('disk')\n"
+        "def wrong(split): return [batch(7)]\n"
+        "def single(split): return [batch(3, 8, 8)[0]]\n"
+        "def once(split): return iter([batch(3, 8, 8)])\n"
+        "class late:\n    def __init__(self, split): pass\n"
+        "    def __iter__(self):\n        yield batch(3, 8, 8)\n        raise ValueError('torn')\n"
+    )
+    monkeypatch.setattr("rebasin_cli.datasets._files.urlopen", lambda *a, **k: pytest.fail(), raising=False)
+    options = ["--data-root", tmp_path] if data == "mnist" else []
+    refused(code, "merge", *resnets, "--data", data, *options, says=says)
+
+
+def test_a_full_disk_leaves_nothing(pair, refused, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    refused(
+        5, "merge", *pair, says=("merged.safetensors cannot be written: No space left", "nothing was written")
+    )
+
+
+@pytest.mark.parametrize(("method", "after"), [("wm", 3), ("wm", 7), ("merge-many", 1)])
+def test_ctrl_c_keeps_the_search_and_resume_gives_the_same_bytes(
+    three, done, interrupted, tmp_path, method, after
+):
+    done("merge", *three, "--method", method, "-o", "whole.safetensors")
+    left = interrupted("merge", *three, "--method", method, "-o", "out.safetensors", after=after)
+    assert left == {"out.search.safetensors"}
+    done("merge", *three, "--method", method, "-o", "out.safetensors", "--resume")
+    assert (tmp_path / "out.safetensors").read_bytes() == (tmp_path / "whole.safetensors").read_bytes()
+    assert not (tmp_path / "out.search.safetensors").exists()

@@ -1,0 +1,53 @@
+"""rebasin verify."""
+
+import torch
+
+from rebasin_cli.writing import write_safetensors
+
+from .conftest import same, tensors
+
+
+def test_a_relabelling_is_found_and_its_permutation_works(pair, relabelled, done):
+    outcome = done("verify", pair[1], relabelled, "-o", "back.perm.safetensors")
+    assert "answer               yes" in outcome.out and "units                36" in outcome.out
+    done("apply", "back.perm.safetensors", relabelled, "-o", "back.safetensors")
+    assert same("back.safetensors", pair[1])
+
+
+def test_align_relabels(pair, done):
+    done("align", *pair, "-o", "aligned.safetensors")
+    told = done("verify", pair[1], "aligned.safetensors", "--json").json()
+    assert told["answer"] == "yes" and told["units_moved"] > 0 and told["written"] is None
+
+
+def test_another_model_is_none(pair, run, tmp_path):
+    outcome = run("verify", *pair, "--json", "-o", "out.perm.safetensors")
+    assert outcome.code == 1 and outcome.json()["answer"] == "no"
+    assert "layers.0.weight" in outcome.json()["tensors"]
+    assert not (tmp_path / "out.perm.safetensors").exists()
+
+
+def test_one_weight_more_is_enough(pair, relabelled, run):
+    changed = tensors(relabelled)
+    changed["layers.1.weight"][0, 0] += 0.1
+    write_safetensors(relabelled, changed, force=True)
+    outcome = run("verify", pair[1], relabelled)
+    assert outcome.code == 1 and "answer               no" in outcome.out
+    assert "tensors              layers.1.weight\n" in outcome.out
+
+
+def test_the_same_values_elsewhere_are_undecided(pair, run, tmp_path):
+    """Shuffled within a matrix: no permutation of units does that."""
+    shuffled = tensors(pair[0])
+    weight = shuffled["layers.1.weight"].flatten()
+    order = torch.randperm(len(weight), generator=torch.Generator().manual_seed(0))
+    shuffled["layers.1.weight"] = weight[order].view(12, 12)
+    write_safetensors(tmp_path / "shuffled.safetensors", shuffled)
+    outcome = run("verify", pair[0], "shuffled.safetensors")
+    assert outcome.code == 1 and "undecided" in outcome.out and "5 searches" in outcome.out
+
+
+def test_refusals(pair, resnets, refused, tmp_path):
+    refused(4, "verify", pair[0], resnets[0], says="the same architecture")
+    refused(3, "verify", pair[0], "c.safetensors", says=("no such file", "Did you mean"))
+    refused(2, "verify", *pair, "-o", pair[0], says="exists")

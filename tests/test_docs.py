@@ -1,0 +1,384 @@
+"""The documents tell the truth: commands run, figures hold, links resolve, examples work, nothing is missing."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import io
+import math
+import os
+import re
+import runpy
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import typer
+from typer._click.exceptions import MissingParameter
+
+from rebasin_cli import errors
+from rebasin_cli.__main__ import main
+from rebasin_cli.cli import app
+from rebasin_cli.matchers import Problem, wm
+from rebasin_cli.nets.mlp import MLP
+from rebasin_cli.permutation import permuted, random
+from rebasin_cli.registry import Registry
+from rebasin_cli.spec import library, overview
+from rebasin_cli.spec.spec import fit
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+EXAMPLES = DOCS / "examples"
+PAGES = sorted(
+    [*ROOT.glob("*.md"), ROOT / "specs" / "README.md", *DOCS.glob("*.md"), *DOCS.glob("decisions/*.md")]
+)
+CONSOLE = [page for page in PAGES if "```console" in page.read_text(encoding="utf-8")]
+SECONDS = re.compile(r"\d+\.\d+ (s|minutes)\b")
+NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[+-]\d+)?")
+
+
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"(?ms)^```{language}\n(.*?)^```$", text_of(page))
+
+
+@pytest.fixture(autouse=True)
+def _calm(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """80 columns, no colour, one thread: what the documents show."""
+    for variable in ("FORCE_COLOR", "REBASIN_DEBUG", "REBASIN_DATA"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+# ------------------------------------------------------------------------- commands run, as they stand
+
+
+def steps(block: str) -> list[tuple[str, list[str]]]:
+    """Every command of a console block and the output shown below it."""
+    found: list[tuple[str, list[str]]] = []
+    for line in block.splitlines():
+        if line.startswith("$ "):
+            found.append((line[2:], []))
+        else:
+            found[-1][1].append(line)
+    return found
+
+
+def run(command: str) -> tuple[int, str]:
+    """Exit code and output of one line; rebasin and python in this process, where importing torch is free."""
+    words = shlex.split(command)
+    if words[0] not in ("rebasin", "python"):
+        done = subprocess.run(command, shell=True, text=True, capture_output=True)
+        return done.returncode, done.stdout + done.stderr
+    shown, code = io.StringIO(), 0
+    with (
+        contextlib.redirect_stdout(shown),
+        contextlib.redirect_stderr(shown),
+        pytest.MonkeyPatch.context() as m,
+    ):
+        m.setattr(sys, "argv", words)
+        try:
+            main(words[1:]) if words[0] == "rebasin" else runpy.run_path(words[1], run_name="__main__")
+        except SystemExit as left:
+            code = left.code or 0
+    return code, shown.getvalue()
+
+
+def agree(expected: str, line: str) -> bool:
+    """Whether two lines say the same: words are equal, figures near, since processors round differently."""
+    expected, line = (SECONDS.sub(r"0.0 \1", text) for text in (expected, line))
+    if NUMBER.sub("#", expected).split() != NUMBER.sub("#", line).split():
+        return False
+    for pair in zip(NUMBER.findall(expected), NUMBER.findall(line), strict=True):
+        x, y = (float(number.replace(",", "")) for number in pair)
+        if abs(x - y) > 0.15 + 0.25 * max(x, y):
+            return False
+    return True
+
+
+def missing_lines(expected: list[str], output: str) -> list[str]:
+    """The expected lines that do not follow one another in the output; `…` stands for anything."""
+    lines, missing = iter(output.splitlines()), []
+    for wanted in expected:
+        if wanted.strip() in ("", "…"):
+            continue
+        if not any(agree(wanted, line) for line in lines):
+            missing.append(wanted)
+            lines = iter(output.splitlines())
+    return missing
+
+
+def test_agree_knows_near_from_wrong():
+    assert agree("loss   0.303506", "loss 0.31")
+    assert agree("match wm, 6 sweeps, 0.0 s", "match wm, 7 sweeps, 3.9 s")
+    assert not agree("loss 1.7629", "loss 0.1174")
+    assert not agree("repair none", "repair reset")
+    assert missing_lines(["b", "a"], "a\nb") == ["a"]
+
+
+@pytest.mark.parametrize("page", CONSOLE, ids=name_of)
+def test_commands_of_the_page_run_and_print_what_it_shows(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in set(re.findall(r"\(examples/(smallnet[\w.]+)\)", text_of(page))):
+        shutil.copy(EXAMPLES / name, tmp_path)
+    for block in blocks(page, "console"):
+        commands = steps(block)
+        for k, (command, expected) in enumerate(commands):
+            if command == "echo $?":
+                assert [str(code)] == expected, f"{commands[k - 1][0]} ended with {code}: {output}"
+                continue
+            code, output = run(command)
+            if commands[k + 1 : k + 2] != [("echo $?", [str(code)])]:
+                assert code == 0 or commands[k + 1][0] == "echo $?", f"{command} ended with {code}: {output}"
+            assert not missing_lines(expected, output), f"{command} printed:\n{output}"
+
+
+def test_the_command_line_starts_as_a_module():
+    done = subprocess.run(
+        [sys.executable, "-m", "rebasin_cli", "--version"], capture_output=True, text=True, env=os.environ
+    )
+    assert done.returncode == 0 and done.stdout.startswith("rebasin "), done.stderr
+
+
+# ------------------------------------------------------------------- every command line parses
+
+
+def command_lines(page: Path) -> list[str]:
+    """Lines that begin with rebasin, in blocks and between backquotes."""
+    text = text_of(page)
+    found = re.findall(r"(?m)^(?:\$ |    )(rebasin .*)$", text)
+    return [*found, *re.findall(r"`(rebasin [^`\n]+)`", text)]
+
+
+LINES = sorted({(name_of(page), line) for page in PAGES for line in command_lines(page)})
+
+
+@pytest.mark.parametrize("page, line", LINES, ids=lambda value: value)
+def test_command_line_parses(page, line):
+    words = shlex.split(line, comments=True)[1:]
+    command, context = typer.main.get_command(app), None
+    path = []
+    while hasattr(command, "commands") and words and not words[0].startswith("-"):
+        context = command.make_context("rebasin", [], parent=context, resilient_parsing=True)
+        assert words[0] in command.commands, f"{page}: there is no `rebasin {' '.join([*path, words[0]])}`"
+        path.append(words[0])
+        command, words = command.commands[words[0]], words[1:]
+    if not words or hasattr(command, "commands"):
+        return  # the command itself is spoken of
+    with contextlib.suppress(
+        MissingParameter
+    ):  # options alone are spoken of, such as `rebasin align --resume`
+        command.make_context(path[-1], words, parent=context)
+
+
+def test_command_lines_are_found():
+    assert len(LINES) > 40
+    with pytest.raises(Exception, match="No such option"):
+        test_command_line_parses("here", "rebasin align a b --frobnicate")
+    with pytest.raises(AssertionError, match="there is no"):
+        test_command_line_parses("here", "rebasin spec guess")
+
+
+# --------------------------------------------------------------------- pages are current and complete
+
+
+def test_generated_pages_are_current():
+    done = subprocess.run(
+        [sys.executable, str(DOCS / "generate.py"), "--check"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "50", "FORCE_COLOR": "1", "TERMINAL_WIDTH": "60"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_example_is_on_a_page():
+    shown = {
+        name
+        for page in DOCS.glob("*.md")
+        for name in re.findall(r"(?m)^\[`examples/([\w.]+)`\]", text_of(page))
+    }
+    assert shown == {path.name for path in EXAMPLES.iterdir() if path.is_file()}
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"(?m)^#+ (.*)$", text_of(page))
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_resolve(page):
+    prose = re.sub(r"(?ms)^```.*?^```$", "", text_of(page))
+    broken = []
+    for link in re.findall(r"\]\(([^()\s]+)\)", prose):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert not broken
+
+
+@pytest.mark.parametrize("folder", ["matchers", "datasets", "reports"])
+def test_readme_names_everything_in_the_registry(folder):
+    names = [path.stem.replace("_", "-") for path in Registry(folder, "").path.glob("[!_]*.py")]
+    readme = text_of(ROOT / "README.md")
+    assert names and [name for name in names if not re.search(rf"`{name}[`:]", readme)] == []
+
+
+def test_every_shipped_spec_is_named():
+    names = [path.stem for path in library.folder().glob("*.yaml")]
+    notation, readme = text_of(ROOT / "specs" / "README.md"), text_of(ROOT / "README.md")
+    assert names and [name for name in names if f"[{name}]({name}.yaml)" not in notation] == []
+    assert [name for name in names if f"`{name}`" not in readme] == []
+
+
+def test_readme_names_every_command():
+    table = re.findall(r"(?m)^\| `rebasin (\w+)` \|", text_of(ROOT / "README.md"))
+    assert sorted(table) == sorted(typer.main.get_command(app).commands)
+
+
+def test_every_exit_code_is_explained():
+    table = {int(code) for code in re.findall(r"(?m)^\| (\d+) \|", text_of(DOCS / "errors.md"))}
+    kinds = [value for value in vars(errors).values() if isinstance(value, type)]
+    assert table == {kind.exit_code for kind in kinds if issubclass(kind, errors.RebasinError)} | {0, 130}
+
+
+def test_every_decision_is_listed():
+    files = sorted(path.name for path in DOCS.glob("decisions/0*.md"))
+    assert re.findall(r"\]\((0.*?\.md)\)", text_of(DOCS / "decisions" / "README.md")) == files
+
+
+def test_every_make_word_exists():
+    targets = set(re.findall(r"(?m)^([a-z]+):", text_of(ROOT / "Makefile")))
+    used = {word for page in PAGES for word in re.findall(r"(?m)(?:`|^    )make ([a-z]+)\b", text_of(page))}
+    assert {"demo", "test"} <= used <= targets
+
+
+def test_numbers_of_symmetries_hold():
+    rows = re.findall(r"\| ([\d.]+) \| `rebasin spec show (.*?)` \|", text_of(DOCS / "how-it-works.md"))
+    assert len(rows) == 6
+    for number, line in rows:
+        name, *options = line.split()
+        width = float(options[1]) if options else None
+        assert f"{overview.fit_named(name, width=width).log10_symmetries():.1f}" == number, line
+
+
+# --------------------------------------------------------------------------------- the examples work
+
+
+def test_the_library_example_prints_what_the_page_shows(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _, output = run(f"python {EXAMPLES / 'library.py'}")
+    (expected,) = blocks(DOCS / "python.md", "text")
+    assert len(expected.splitlines()) == len(output.splitlines()), output
+    assert not missing_lines(expected.splitlines(), output), output
+
+
+def mlps(count: int) -> list[dict[str, torch.Tensor]]:
+    rng = torch.random.manual_seed(5)
+    shapes = {name: tensor.shape for name, tensor in MLP([6, 8, 8, 3]).state_dict().items()}
+    return [{name: torch.randn(shape, generator=rng) for name, shape in shapes.items()} for _ in range(count)]
+
+
+def test_the_example_in_the_readme_runs():
+    (code,) = blocks(ROOT / "README.md", "python")
+    names = dict(zip("abc", mlps(3), strict=True))
+    exec(code, names)
+    assert names["merged"].keys() == names["a"].keys()
+
+
+@pytest.fixture
+def extras(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """docs/examples installed as the package `extras`, with the entry points of docs/extending.md."""
+    shutil.copytree(EXAMPLES, tmp_path / "extras", ignore=shutil.ignore_patterns("__pycache__"))
+    (block,) = blocks(DOCS / "extending.md", "toml")
+    lines = []
+    for group, points in tomllib.loads(block)["project"]["entry-points"].items():
+        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
+    info = tmp_path / "extras-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: extras\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    cached = (library._files, library.builtin)
+    for function in cached:
+        function.cache_clear()
+    yield work
+    for function in cached:
+        function.cache_clear()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "extras"]:
+        del sys.modules[name]
+
+
+def succeed(command: str) -> str:
+    code, output = run(command)
+    assert code == 0, f"{command} ended with {code}: {output}"
+    return output
+
+
+def test_entry_points_of_another_package_are_found_and_work(extras):
+    listed = succeed("rebasin list")
+    for name in ("best-of", "rings", "points", "smallnet"):
+        assert re.search(rf"(?m)^  {name} ", listed), listed
+    for seed in (1, 2):
+        net = "mlp --width 16 --depth 1"
+        succeed(f"rebasin train {net} --data rings --epochs 30 --seed {seed} -o {seed}.safetensors -q")
+    assert "match                best-of, " in succeed(
+        "rebasin align 1.safetensors 2.safetensors --method best-of --max-sweeps 50"
+    )
+    succeed("rebasin barrier 1.safetensors 2.safetensors --report report --skip-checks -q")
+    table = (extras / "report" / "points.csv").read_text().splitlines()
+    assert table[0] == "row,split,lambda,loss,accuracy"
+    assert len(table) == 1 + 2 * 2 * 25  # rows × splits × points
+    succeed("python ../extras/smallnet.py")
+    assert "found from the tensors" in succeed("rebasin align a.pt b.pt --net ../extras/smallnet.py:SmallNet")
+
+
+def test_the_example_matcher_keeps_the_promises_of_matchers(extras):
+    best_of = importlib.import_module("extras.best_of")
+    a, b = mlps(2)
+    fitted = fit(library.load("mlp"), {name: tuple(tensor.shape) for name, tensor in a.items()})
+    seen = []
+    problem = Problem(fitted, (a, b), seed=3, progress=seen.append)
+    found = best_of.match(problem)
+    assert len(seen) == best_of.Options().starts
+    for state in seen:
+        again = best_of.match(dataclasses.replace(problem, progress=None, start=state))
+        assert same(again, found)
+        assert found.objective_after >= state.objective - 1e-9
+    assert found.objective_after >= max(found.objective_before, seen[0].objective)
+    planted = random(fitted.words, torch.Generator().manual_seed(1))
+    hidden = dict(permuted(a, fitted, planted))
+    back = best_of.match(Problem(fitted, (a, hidden))).permutations[0]
+    assert all(torch.equal(planted[word][back[word]], torch.arange(len(back[word]))) for word in back)
+    assert wm.match(problem).objective_after <= found.objective_after or math.isfinite(found.objective_after)
+
+
+def same(one, other) -> bool:
+    return all(
+        torch.equal(one.permutations[0][word], other.permutations[0][word]) for word in one.permutations[0]
+    )

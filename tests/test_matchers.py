@@ -1,0 +1,457 @@
+"""One list of promises for every matcher in the folder, and what weight matching promises by itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import subprocess
+import sys
+from functools import cache
+from itertools import combinations
+
+import pytest
+import torch
+
+from rebasin_cli import matchers, nets, permutation
+from rebasin_cli.errors import CheckpointError, UsageError
+from rebasin_cli.evaluation import evaluating
+from rebasin_cli.matchers import Problem, State, registry, wm
+from rebasin_cli.networks import load
+from rebasin_cli.spec import library
+from rebasin_cli.spec.spec import FittedSpec, fit, parse
+
+NETS = {
+    "mlp": {"width": 24, "input_shape": (1, 6, 6)},
+    "vgg16": {"width": 1 / 8, "input_shape": (3, 32, 32)},
+    "resnet20": {"width": 1 / 2, "input_shape": (3, 16, 16)},
+    "resnet50": {"width": 1 / 8, "input_shape": (3, 32, 32)},
+    "googlenet": {"width": 1 / 16, "input_shape": (3, 32, 32)},
+}
+Tensors = dict[str, torch.Tensor]
+
+every_matcher = pytest.mark.parametrize("method", registry.names())
+every_net = pytest.mark.parametrize("net", NETS)
+
+
+def declaring(promise: str):
+    names = [name for name in registry.names() if promise in registry.get(name).DECLARES]
+    return pytest.mark.parametrize("method", names)
+
+
+def randomised(plan: Tensors, seed: int, dtype: torch.dtype = torch.float32) -> Tensors:
+    """Random weights, norm statistics and affine parameters; all positive where variances may be."""
+    rng = torch.Generator().manual_seed(seed)
+    drawn = {}
+    for name, tensor in plan.items():
+        if not tensor.is_floating_point():
+            drawn[name] = torch.tensor(seed).expand(tensor.shape).clone()
+        elif tensor.ndim <= 1:
+            drawn[name] = (torch.rand(tensor.shape, generator=rng, dtype=torch.float64) + 0.5).to(dtype)
+        else:
+            scale = math.sqrt(2 / tensor[0].numel())
+            drawn[name] = (torch.randn(tensor.shape, generator=rng, dtype=torch.float64) * scale).to(dtype)
+    return drawn
+
+
+@cache
+def setting(net: str) -> tuple[torch.nn.Module, FittedSpec, tuple[Tensors, ...]]:
+    """A network, its spec and three models."""
+    network = nets.build(net, classes=5, **NETS[net])
+    plan = network.state_dict()
+    fitted = library.find({name: tuple(tensor.shape) for name, tensor in plan.items()})
+    return network, fitted, tuple(randomised(plan, seed) for seed in range(3))
+
+
+def several(method: str, models: tuple[Tensors, ...]) -> tuple[Tensors, ...]:
+    return models if registry.get(method).MANY else models[:2]
+
+
+def match(method: str, fitted: FittedSpec, models, **problem):
+    module = registry.get(method)
+    return module.match(Problem(fitted, tuple(models), **problem), module.Options())
+
+
+def planted(model: Tensors, fitted: FittedSpec, seed: int) -> tuple[Tensors, dict[str, torch.Tensor]]:
+    perm = permutation.random(fitted.words, torch.Generator().manual_seed(seed))
+    return dict(permutation.permuted(model, fitted, perm)), perm
+
+
+def equal(p, q) -> bool:
+    return p.keys() == q.keys() and all(torch.equal(p[word], q[word]) for word in p)
+
+
+def digest(result: matchers.MatchResult) -> list[str]:
+    total = hashlib.sha256()
+    for perms in result.permutations:
+        for word in sorted(perms):
+            total.update(word.encode() + perms[word].numpy().tobytes())
+    return [
+        total.hexdigest(),
+        result.objective_before.hex(),
+        result.objective_after.hex(),
+        str(result.sweeps),
+    ]
+
+
+def plain_objective(fitted: FittedSpec, models, sets) -> float:
+    """Σ over pairs of models of ⟨π θ, π' θ'⟩ over evidence that moves, in float64, without any cleverness."""
+    total = 0.0
+    for name, axes in fitted.tensors.items():
+        index = [[permutation.axis_index(axis, perms) for axis in axes] for perms in sets]
+        if name in fitted.statistics or all(len(i) == 0 or not _moves(axis) for axis in axes for i in [axes]):
+            continue
+        moved = []
+        for model, along in zip(models, index, strict=True):
+            tensor = model[name].double()
+            for dim, positions in enumerate(along):
+                tensor = tensor.index_select(dim, positions)
+            moved.append(tensor)
+        total += sum((x * y).sum().item() for x, y in combinations(moved, 2))
+    return total
+
+
+def _moves(axis) -> bool:
+    return any(letter.isalpha() for letter in str(axis).replace("_", ""))
+
+
+# ---------------------------------------------------------------------------------- promised by all
+
+
+@every_matcher
+@every_net
+def test_permuted_networks_compute_the_same(method, net):
+    network, fitted, models = setting(net)
+    models = several(method, models)
+    before = [{name: tensor.clone() for name, tensor in model.items()} for model in models]
+    result = match(method, fitted, models)
+    assert len(result.permutations) == len(models) - 1
+    network = nets.build(net, classes=5, **NETS[net]).double()
+    inputs = torch.rand(2, *NETS[net]["input_shape"], dtype=torch.float64)
+    for model, perms in zip(models[1:], result.permutations, strict=True):
+        permutation.check(perms, fitted.words)
+        assert not permutation.is_identity(perms)
+        with evaluating(network), torch.no_grad():
+            expected = load(network, model)(inputs).clone()
+            found = load(network, permutation.permuted(model, fitted, perms))(inputs)
+        assert (found - expected).abs().max() <= 1e-10 * expected.abs().max()
+    for model, copy in zip(models, before, strict=True):
+        assert equal(model, copy)  # inputs are untouched
+
+
+_ANOTHER_PROCESS = """
+import json, sys, torch
+sys.path.insert(0, sys.argv[1])
+torch.set_num_threads(int(sys.argv[2]))
+import test_matchers as t
+print(json.dumps(t.answers()))
+"""
+
+
+def answers() -> dict[str, list[str]]:
+    return {
+        f"{method} {net} {seed}": digest(
+            match(method, setting(net)[1], several(method, setting(net)[2]), seed=seed)
+        )
+        for method in registry.names()
+        for net in NETS
+        for seed in (0, 7)
+    }
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_same_seed_gives_the_same_answer_in_a_new_process(threads):
+    folder = __file__.rpartition("/")[0]
+    found = subprocess.run(
+        [sys.executable, "-c", _ANOTHER_PROCESS, folder, str(threads)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    here = answers_here()
+    assert json.loads(found.stdout) == here
+    assert any(here[key] != here[key[:-1] + "7"] for key in here if key.endswith("0"))  # seeds matter
+
+
+answers_here = cache(answers)
+
+
+@every_matcher
+def test_progress_is_reported_after_every_sweep(method):
+    _, fitted, models = setting("vgg16")
+    states: list[State] = []
+    result = match(method, fitted, several(method, models), progress=states.append)
+    assert [state.sweep for state in states] == list(range(1, result.sweeps + 1))
+    for state in states:
+        for perms in state.permutations:
+            permutation.check(perms, fitted.words)
+    assert states[-1].objective == pytest.approx(result.objective_after)
+    assert result.objective_after > result.objective_before
+    assert result.converged and result.solves >= len(fitted.words)
+
+
+@every_matcher
+@pytest.mark.parametrize("net", ["vgg16", "mlp"])
+def test_an_interrupted_search_goes_on_to_the_same_result(method, net):
+    _, fitted, models = setting(net)
+    models = several(method, models)
+    whole = match(method, fitted, models, seed=3)
+    for stop in range(1, whole.sweeps):
+        kept: list[State] = []
+
+        def interrupt(state: State, stop: int = stop, kept: list = kept) -> None:
+            kept.append(state)
+            if state.sweep == stop:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            match(method, fitted, models, seed=3, progress=interrupt)
+        frozen = [{word: perm.clone() for word, perm in perms.items()} for perms in kept[-1].permutations]
+        resumed = match(method, fitted, models, seed=3, start=kept[-1])
+        assert len(resumed.permutations) == len(whole.permutations)
+        for p, q in zip(resumed.permutations, whole.permutations, strict=True):
+            assert equal(p, q)
+        assert resumed.objective_after == whole.objective_after
+        assert resumed.objective_before == whole.objective_before
+        assert all(equal(p, q) for p, q in zip(kept[-1].permutations, frozen, strict=True))
+
+
+@every_matcher
+def test_too_few_sweeps_are_said_not_to_have_converged(method):
+    module = registry.get(method)
+    _, fitted, models = setting("vgg16")
+    problem = Problem(fitted, several(method, models))
+    for limit in (0, 1):
+        result = module.match(problem, module.Options(max_sweeps=limit))
+        assert not result.converged and result.sweeps == limit
+    assert all(map(permutation.is_identity, module.match(problem, module.Options(max_sweeps=0)).permutations))
+
+
+@every_matcher
+def test_running_statistics_are_no_evidence(method):
+    _, fitted, models = setting("resnet20")
+    models = several(method, models)
+    changed = [
+        {name: torch.full_like(t, 50 * k) if name in fitted.statistics else t for name, t in model.items()}
+        for k, model in enumerate(models, start=1)
+    ]
+    assert digest(match(method, fitted, changed)) == digest(match(method, fitted, models))
+
+
+@every_matcher
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float64, torch.float8_e4m3fn], ids=str
+)
+def test_every_floating_point_dtype_is_matched_like_the_same_values_in_float32_or_better(method, dtype):
+    network, fitted, _ = setting("mlp")
+    models = several(method, tuple(randomised(network.state_dict(), seed, dtype) for seed in range(3)))
+    wide = [
+        {name: t.double() if t.is_floating_point() else t for name, t in model.items()} for model in models
+    ]
+    found, expected = match(method, fitted, models), match(method, fitted, wide)
+    assert all(equal(p, q) for p, q in zip(found.permutations, expected.permutations, strict=True))
+    assert found.objective_after == pytest.approx(expected.objective_after, rel=1e-6)
+
+
+@every_matcher
+def test_float64_is_not_rounded(method):
+    """Two units that differ by less than float32 can tell are still told apart."""
+    fitted = fit(parse("tensors:\n  w: 'h .'\n", name="test"), {"w": (2, 2)})
+    base = torch.tensor([[1.0, 1.0], [1.0, 1.0 + 1e-8]], dtype=torch.float64) - 1
+    big = torch.tensor([[1.0, 1.0], [1.0, 1.0]], dtype=torch.float64)
+    a = {"w": big * 0 + base * 1e8 + torch.tensor([[0.0, 2.0**27], [0.0, 2.0**27]], dtype=torch.float64)}
+    b = {"w": a["w"][[1, 0]].clone()}
+    assert torch.equal(a["w"][0].float(), a["w"][1].float()) and not torch.equal(a["w"][0], a["w"][1])
+    module = registry.get(method)
+    (perms,) = module.match(Problem(fitted, (a, b)), module.Options(tolerance=0)).permutations
+    assert torch.equal(b["w"][perms["h"]], a["w"])
+
+
+@every_matcher
+def test_models_of_different_dtypes_are_matched(method):
+    _, fitted, models = setting("mlp")
+    models = several(method, models)
+    mixed = [
+        models[0],
+        {name: t.double() if t.ndim == 1 else t for name, t in models[1].items()},
+        *models[2:],
+    ]
+    for order in (mixed, mixed[::-1]):
+        same = [{name: t.float() for name, t in model.items()} for model in order]
+        found, expected = match(method, fitted, order), match(method, fitted, same)
+        assert all(equal(p, q) for p, q in zip(found.permutations, expected.permutations, strict=True))
+
+
+@every_matcher
+def test_weights_that_are_no_numbers_are_refused(method):
+    _, fitted, models = setting("mlp")
+    models = [dict(model) for model in several(method, models)]
+    models[1]["layers.1.weight"] = torch.full_like(models[1]["layers.1.weight"], torch.nan)
+    with pytest.raises(CheckpointError, match="NaN"):
+        match(method, fitted, models)
+
+
+# --------------------------------------------------------------------------------- declared promises
+
+
+@declaring("identity")
+@every_net
+def test_identical_models_get_the_identity(method, net):
+    _, fitted, models = setting(net)
+    result = match(method, fitted, [models[0]] * len(several(method, models)))
+    assert all(map(permutation.is_identity, result.permutations))
+    assert result.converged
+
+
+@declaring("planted")
+@every_net
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_planted_permutation_is_recovered(method, net, seed):
+    _, fitted, models = setting(net)
+    others = [planted(models[0], fitted, 10 * seed + k) for k in range(len(several(method, models)) - 1)]
+    result = match(method, fitted, [models[0], *(model for model, _ in others)], seed=seed)
+    for found, (model, perm) in zip(result.permutations, others, strict=True):
+        assert equal(found, permutation.invert(perm))
+        assert equal(dict(permutation.permuted(model, fitted, found)), models[0])
+
+
+@declaring("monotone")
+@every_net
+def test_the_objective_never_falls(method, net):
+    _, fitted, models = setting(net)
+    models = several(method, models)
+    states: list[State] = []
+    result = match(method, fitted, models, progress=states.append)
+    still = permutation.identity(fitted.words)
+    objectives = [plain_objective(fitted, models, [still] * len(models))]
+    for state in states:
+        sets = state.permutations if len(state.permutations) == len(models) else (still, *state.permutations)
+        objectives.append(plain_objective(fitted, models, sets))
+        assert state.objective == pytest.approx(objectives[-1], rel=1e-6)
+    assert all(later >= earlier for earlier, later in zip(objectives, objectives[1:], strict=False))
+    assert result.objective_before == pytest.approx(objectives[0])
+    assert result.objective_after == pytest.approx(
+        plain_objective(fitted, models, [still, *result.permutations])
+    )
+    assert len(states) > 1
+
+
+# ------------------------------------------------------------------------------- one by one
+
+
+def test_weight_matching_takes_two_models_and_says_what_takes_more():
+    _, fitted, models = setting("mlp")
+    with pytest.raises(UsageError, match="wm matches two models, not 3") as caught:
+        match("wm", fitted, models)
+    assert "merge-many" in caught.value.hint
+
+
+def test_merge_many_takes_two_models_at_least():
+    _, fitted, models = setting("mlp")
+    with pytest.raises(UsageError):
+        match("merge-many", fitted, models[:1])
+
+
+def test_dead_units_leave_the_others_where_they_belong():
+    _, fitted, models = setting("mlp")
+    dead = {name: tensor.clone() for name, tensor in models[0].items()}
+    for name in ("layers.0.weight", "layers.0.bias"):
+        dead[name][5:9] = 0
+    dead["layers.1.weight"][:, 5:9] = 0
+    other, _ = planted(dead, fitted, 4)
+    found = match("wm", fitted, (dead, other)).permutations[0]
+    assert equal(dict(permutation.permuted(other, fitted, found)), dead)
+    assert permutation.is_identity(match("wm", fitted, (dead, dead)).permutations[0])
+
+
+RECURRENT = """
+tensors:
+  input: "h ."
+  recurrent: "h h"
+  bias: "h"
+  output: ". h"
+"""
+
+
+def recurrent(seed: int, units: int = 24, strength: float = 1.0) -> Tensors:
+    rng = torch.Generator().manual_seed(seed)
+    return {
+        "input": torch.randn(units, 3, generator=rng),
+        "recurrent": strength * torch.randn(units, units, generator=rng),
+        "bias": torch.randn(units, generator=rng),
+        "output": torch.randn(2, units, generator=rng),
+    }
+
+
+def fit_recurrent(units: int = 24) -> FittedSpec:
+    return fit(
+        parse(RECURRENT, name="rnn"), {name: tuple(t.shape) for name, t in recurrent(0, units).items()}
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_word_on_two_axes_of_one_tensor_is_recovered(seed):
+    fitted, model = fit_recurrent(), recurrent(seed)
+    other, perm = planted(model, fitted, seed + 100)
+    found = match("wm", fitted, (model, other), seed=seed)
+    assert equal(found.permutations[0], permutation.invert(perm)) and found.converged
+
+
+@pytest.mark.parametrize("strength", [0.3, 3.0, 30.0])
+def test_a_word_on_two_axes_of_one_tensor_never_loses_objective(strength):
+    fitted, still = fit_recurrent(), permutation.identity({"h": 24})
+    gains = []
+    for seed in range(8):
+        models = recurrent(seed, strength=strength), recurrent(seed + 50, strength=strength)
+        sets = [still]
+        result = match(
+            "wm", fitted, models, seed=seed, progress=lambda s, sets=sets: sets.append(s.permutations[0])
+        )
+        objectives = [plain_objective(fitted, models, (still, perms)) for perms in sets]
+        assert all(later >= earlier for earlier, later in zip(objectives, objectives[1:], strict=False))
+        assert result.objective_after == pytest.approx(objectives[-1], rel=1e-6)
+        gains.append(objectives[-1] - objectives[0])
+    assert all(gain >= 0 for gain in gains) and sum(gain > 0 for gain in gains) >= 4
+
+
+def test_concatenated_and_flattened_axes_are_matched_part_by_part():
+    text = "tensors:\n  u: 'a .'\n  v: 'b .'\n  w: 'c (a + b + 2 3)'\n  x: '. c'\n"
+    rng = torch.Generator().manual_seed(0)
+    shapes = {"u": (6, 1), "v": (5, 1), "w": (7, 39), "x": (2, 7)}
+    model = {name: torch.randn(shape, generator=rng) for name, shape in shapes.items()}
+    fitted = fit(parse(text, name="test"), shapes)
+    other, perm = planted(model, fitted, 1)
+    assert equal(match("wm", fitted, (model, other)).permutations[0], permutation.invert(perm))
+
+
+def test_large_tensors_are_cut_into_slabs_without_a_difference(monkeypatch):
+    _, fitted, models = setting("vgg16")
+    whole = wm.match(Problem(fitted, models[:2]))
+    monkeypatch.setattr("rebasin_cli.matchers._similarity.SLAB", 500)
+    monkeypatch.setattr("rebasin_cli.matchers._similarity.TILE", 7)
+    cut = wm.match(Problem(fitted, models[:2]))
+    assert equal(cut.permutations[0], whole.permutations[0])
+    assert cut.objective_after == pytest.approx(whole.objective_after)
+
+
+def test_a_spec_without_permutations_is_matched_at_once():
+    fitted = fit(parse("tensors:\n  w: '. .'\n  one: 'h'\n", name="test"), {"w": (2, 3), "one": (1,)})
+    model = {"w": torch.ones(2, 3), "one": torch.ones(1)}
+    for method in registry.names():
+        result = match(method, fitted, (model, model))
+        assert result.converged and permutation.is_identity(result.permutations[0])
+
+
+def test_threads_are_given_back_also_after_an_error():
+    _, fitted, models = setting("mlp")
+    torch.set_num_threads(2)
+    try:
+
+        def stop(state: State) -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            match("wm", fitted, models[:2], progress=stop)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)

@@ -1,0 +1,155 @@
+"""One axis expression: what it parses to, how it is printed, what its slots stand for."""
+
+import pytest
+
+from rebasin_cli.errors import SpecError
+from rebasin_cli.spec.notation import Fixed, Product, Rest, Sum, Word, fill, natural, parse_axes, words_of
+
+A, B = Word("a"), Word("b")
+
+
+@pytest.mark.parametrize(
+    "text, axes",
+    [
+        ("", ()),
+        (".", (Fixed(),)),
+        ("a .", (A, Fixed())),
+        ("a b . .", (A, B, Fixed(), Fixed())),
+        ("a ...", (A, Rest())),
+        ("... a", (Rest(), A)),
+        ("a 16", (A, Fixed(16))),
+        ("(a 49)", (Product((A, Fixed(49))),)),
+        ("(a _) .", (Product((A, Fixed())), Fixed())),
+        ("(3 a)", (Product((Fixed(3), A)),)),
+        ("(a b)", (Product((A, B)),)),
+        ("(a)", (A,)),
+        ("(a (b 4))", (Product((A, Product((B, Fixed(4))))),)),
+        ("a + b + 16", (Sum((A, B, Fixed(16))),)),
+        ("a+b", (Sum((A, B)),)),
+        ("b a + b .", (B, Sum((A, B)), Fixed())),
+        ("(a + b 4)", (Product((Sum((A, B)), Fixed(4))),)),
+        ("(a 4) + b", (Sum((Product((A, Fixed(4))), B)),)),
+        ("layer1.0-out_x", (Word("layer1.0-out_x"),)),
+        ("h{i-1|.}", (Word("h{i-1|.}"),)),
+        ("u{s}.{b-1|a + b}", (Word("u{s}.{b-1|a + b}"),)),
+        ("{i}", (Word("{i}"),)),
+    ],
+)
+def test_an_expression_means_its_axes(text, axes):
+    assert parse_axes(text) == axes
+
+
+@pytest.mark.parametrize(
+    "text", ["a b", "(c 49) .", "(c _)", "a + (b 4) + 16", "(a + b 4)", "... a", "(3 (a 2))"]
+)
+def test_axes_print_as_what_they_were_read_from(text):
+    assert " ".join(map(str, parse_axes(text))) == text
+
+
+@pytest.mark.parametrize(
+    "text, complaint",
+    [
+        ("(a", "never closed"),
+        ("a)", '")" without "("'),
+        ("()", "empty parentheses"),
+        ("+ a", "needs a segment on both sides"),
+        ("a +", "needs a segment on both sides"),
+        ("(a +)", "needs a segment on both sides"),
+        ("a + + b", "needs a segment on both sides"),
+        ("a ... ...", "may stand once"),
+        ("(a ...)", "cannot stand inside parentheses"),
+        ("a + ...", "cannot be a segment"),
+        ("... + a", "cannot be a segment"),
+        ("0", "a size of 0"),
+        ("a $ b", 'cannot read "$ b"'),
+        ("16a", 'cannot read "16a"'),
+        ("..", 'cannot read ".."'),
+        ("h{", 'cannot read "{"'),
+        ("h{i*2}", 'cannot read the slot "{i*2}"'),
+        ("h{i+0}", 'cannot read the slot "{i+0}"'),
+        ("h{last-1}", 'cannot read the slot "{last-1}"'),
+        ("h{i-1|a b}", "expected one axis, found 2"),
+        ("h{i-1|...}", '"..." cannot be a fallback'),
+        ("h{i-1|(a}", "never closed"),
+        ("(heads d*)", '"d*" (one permutation within each unit) is not supported yet'),
+    ],
+)
+def test_a_text_that_is_no_expression_is_refused_with_its_reason(text, complaint):
+    with pytest.raises(SpecError) as caught:
+        parse_axes(text)
+    assert complaint in caught.value.message
+
+
+def test_words_are_listed_in_order_with_repetitions():
+    assert [word for axis in parse_axes("(a b) . b + (a 2)") for word in words_of(axis)] == [
+        "a",
+        "b",
+        "b",
+        "a",
+    ]
+
+
+def test_values_sort_as_a_reader_would():
+    assert sorted(["10", "3b", "2", "3a", "x"], key=natural) == ["2", "3a", "3b", "10", "x"]
+
+
+FOUND = {"h{}": {("0",), ("3",), ("6",), ("10",)}}
+
+
+@pytest.mark.parametrize(
+    "word, i, name",
+    [
+        ("h{i}", "6", "h6"),
+        ("h{i-1}", "6", "h3"),
+        ("h{i-1}", "10", "h6"),
+        ("h{i-2}", "6", "h0"),
+        ("h{i+1}", "6", "h10"),
+        ("h{i+1}", "4", "h6"),
+        ("h{i-1}", "4", "h3"),
+        ("h{i-0}", "4", "h3"),
+        ("h{i-0}", "3", "h3"),
+        ("h{first}", "6", "h0"),
+        ("h{last}", "6", "h10"),
+    ],
+)
+def test_offsets_count_found_values(word, i, name):
+    assert fill(word, {"i": i}, FOUND) == Word(name)
+
+
+@pytest.mark.parametrize("word", ["h{i-1|.}", "h{i-2|.}", "h{i-0|.}"])
+def test_a_fallback_stands_where_no_value_is_found(word):
+    before_all = {"i": "-"} if "0" in word else {"i": "0"}
+    found = FOUND if "0" not in word else {}
+    assert fill(word, before_all, found) == Fixed()
+
+
+def test_a_fallback_is_any_axis():
+    assert fill("h{i-1|(c 49)}", {"i": "0"}, FOUND) == Product((Word("c"), Fixed(49)))
+    assert fill("h{i+1|a + b}", {"i": "10"}, FOUND) == Sum((A, B))
+
+
+def test_nothing_found_and_no_fallback_is_an_error_that_names_the_remedy():
+    with pytest.raises(SpecError, match=r'"h\{i-1\}": no such value was found; a fallback'):
+        fill("h{i-1}", {"i": "0"}, FOUND)
+
+
+NESTED = {"u{}.{}": {("1", "0"), ("1", "1"), ("2", "0"), ("2", "5"), ("3", "0")}}
+
+
+@pytest.mark.parametrize(
+    "word, captured, name",
+    [
+        ("u{s}.{b-1}", {"s": "2", "b": "5"}, "u2.0"),
+        ("u{s-1}.{b}", {"s": "3", "b": "0"}, "u2.0"),
+        ("u{s}.{last}", {"s": "1"}, "u1.1"),
+        ("u{s-1}.{last}", {"s": "3"}, "u2.5"),
+        ("u{first}.{last}", {}, "u1.1"),
+        ("u{last}.{last}", {}, "u3.0"),
+    ],
+)
+def test_a_slot_moves_while_the_others_hold_still(word, captured, name):
+    assert fill(word, captured, NESTED) == Word(name)
+
+
+def test_the_previous_of_a_nested_value_does_not_cross_to_another_stage():
+    assert fill("u{s}.{b-1|.}", {"s": "2", "b": "0"}, NESTED) == Fixed()

@@ -1,0 +1,339 @@
+"""Specs are read in two steps, and each tells every problem at once."""
+
+import pytest
+
+from rebasin_cli.errors import SpecError, UsageError
+from rebasin_cli.spec import library
+from rebasin_cli.spec.atoms import atoms
+from rebasin_cli.spec.notation import Fixed, Product, Sum, Word
+from rebasin_cli.spec.spec import fit, parse
+
+
+def read(text: str, **options):
+    return parse(text, name="test", source="test.yaml", **options)
+
+
+def fitted(text: str, **shapes: tuple[int, ...]):
+    return fit(read(text), {name.replace("__", "."): shape for name, shape in shapes.items()})
+
+
+def problems(run) -> tuple[str, ...]:
+    with pytest.raises(SpecError) as caught:
+        run()
+    return caught.value.problems
+
+
+# ------------------------------------------------------------------------------------------------ parse
+
+
+def test_a_spec_says_net_names_description_and_lines():
+    spec = read(
+        "schema: 1\nnet: package.module:Net\nnames: [one, two]\ndescription: a test\nignore: ['pos.*']\n"
+        "tensors:\n  w: 'a .'\n  b?: 'a'\nstatistics:\n  m[1]?: 'a'\n"
+    )
+    assert (spec.net, spec.names, spec.description, spec.ignore) == (
+        "package.module:Net",
+        ("one", "two"),
+        "a test",
+        ("pos.*",),
+    )
+    assert [(e.name, e.rank, e.optional, e.statistic, e.line) for e in spec.entries] == [
+        ("w", None, False, False, 7),
+        ("b", None, True, False, 8),
+        ("m", 1, True, True, 10),
+    ]
+
+
+def test_parsing_tells_every_problem_at_once_with_its_line():
+    found = problems(
+        lambda: read(
+            "schema: 2\n"
+            "tensor: nothing\n"
+            "tensors:\n"
+            "  a: '('\n"
+            "  b: 3\n"
+            "  7: 'h'\n"
+            "  c: 'h'\n"
+            "  c: 'h'\n"
+            "  d.{i}: 'h{j}'\n"
+            "  'e f': 'h'\n"
+            "names: text\n"
+        )
+    )
+    assert len(found) == 9 and set(found) == {
+        'line 2: unknown key "tensor"; known: '
+        "description, ignore, include, names, net, schema, statistics, tensors",
+        "schema is 2; this version reads schema 1",
+        'line 8: "c" stands here and in line 7',
+        'line 4: a: "(": "(" is never closed',
+        "line 5: \"b\" is '3', not text; quote it",
+        "line 6: the key '7' is not text; quote it",
+        'line 9: d.{i}: "h{j}" uses {j}, which the name does not bind',
+        'line 10: cannot read the tensor name "e f"',
+        "line 11: names is not a list",
+    }
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["3", "0.5", "true", "null", "~", "", "[a, b]", "{a: b}", "2020-01-01"],
+    ids=lambda v: v or "empty",
+)
+def test_axes_that_are_not_text_are_refused(value):
+    (problem,) = problems(lambda: read(f"tensors:\n  w: {value}\n"))
+    assert problem.startswith('line 2: "w" is ') and problem.endswith("not text; quote it")
+
+
+@pytest.mark.parametrize("key", ["3", "true", "null", "1.5", "[a]", "{i}.weight"])
+def test_names_that_are_not_text_are_refused(key):
+    with pytest.raises(SpecError):
+        read(f"tensors:\n  w: 'a'\n  {key}: 'a'\n")
+
+
+@pytest.mark.parametrize("more, line", [("  w: 'b'", 3), ("  w?: 'b'", 3), ("statistics:\n  w: 'b'", 4)])
+def test_a_tensor_has_one_line(more, line):
+    (problem,) = problems(lambda: read(f"tensors:\n  w: 'a'\n{more}\n"))
+    assert problem == f'line {line}: "w" stands here and in line 2'
+
+
+def test_lines_of_other_ranks_are_other_lines():
+    spec = read("tensors:\n  w[1]?: 'a'\n  w[2]?: 'a .'\n")
+    assert fit(spec, {"w": (3, 4)}).tensors == {"w": (Word("a"), Fixed(4))}
+    assert fit(spec, {"w": (3,)}).tensors == {"w": (Word("a"),)}
+
+
+@pytest.mark.parametrize("name", ["w.{i-1}.x", "w.{}.x", "w.{1}.x", "w.{i.x", "w.i}", "w[a]", "w??"])
+def test_names_that_cannot_be_read_are_refused(name):
+    (problem,) = problems(lambda: read(f"tensors:\n  '{name}': 'a'\n"))
+    assert problem == f'line 2: cannot read the tensor name "{name}"'
+
+
+@pytest.mark.parametrize("text", ["", "- a\n", "text", "a: [", "a: 1\n--- \nb: 2\n", "\0"])
+def test_what_is_no_mapping_of_yaml_is_no_spec(text):
+    with pytest.raises(SpecError, match=r"test\.yaml is not"):
+        read(text)
+
+
+@pytest.mark.parametrize("text", ["names: [a]\n", "tensors:\n", "tensors: [w]\n"])
+def test_a_spec_without_tensors_is_refused(text):
+    assert any("tensors" in problem for problem in problems(lambda: read(text)))
+
+
+def test_an_included_spec_gives_its_lines_and_own_lines_win():
+    base = read("net: m:Base\nignore: ['x*']\ntensors:\n  w: 'a .'\n  b: 'a'\n")
+    spec = read("include: base\nignore: ['y*']\ntensors:\n  b?: '.'\n  c: 'a'\n", include={"base": base}.get)
+    assert fit(spec, {"w": (2, 3), "c": (2,)}).words == {"a": 2}
+    assert fit(spec, {"w": (2, 3), "b": (9,), "c": (2,)}).tensors["b"] == (Fixed(9),)
+    assert (spec.net, spec.ignore) == ("m:Base", ("x*", "y*"))
+    other = read("net: m:Base\nignore: ['x*']\ntensors:\n  w: 'a .'\n  b: 'a'\n  d?: 'a'\n")
+    changed = read(
+        "include: base\nignore: ['y*']\ntensors:\n  b?: '.'\n  c: 'a'\n", include={"base": other}.get
+    )
+    assert spec.digest != changed.digest
+
+
+def test_includes_are_looked_up_beside_the_file_and_among_the_built_in_ones(tmp_path):
+    (tmp_path / "base.yaml").write_text("tensors:\n  w: 'a .'\n")
+    (tmp_path / "mine.yaml").write_text("include: base\ntensors:\n  v: '. a'\n")
+    assert fit(library.load(str(tmp_path / "mine.yaml")), {"w": (2, 3), "v": (4, 2)}).words == {"a": 2}
+    (tmp_path / "more.yaml").write_text("include: mlp\ntensors:\n  extra: '.'\n")
+    assert {entry.name for entry in library.load(str(tmp_path / "more.yaml")).entries} >= {
+        "head.weight",
+        "extra",
+    }
+
+
+@pytest.mark.parametrize("other", ["one", "two", "nowhere"])
+def test_includes_that_lead_nowhere_or_in_a_circle_are_errors(tmp_path, other):
+    (tmp_path / "one.yaml").write_text(f"include: {other}\n")
+    (tmp_path / "two.yaml").write_text("include: one\n")
+    with pytest.raises(SpecError, match="circle" if other == "two" else "is not a spec"):
+        library.load(str(tmp_path / "one.yaml"))
+
+
+def test_a_spec_that_is_not_there_is_a_usage_error_with_the_nearest_name(tmp_path):
+    with pytest.raises(UsageError, match="no such file"):
+        library.load(str(tmp_path / "missing.yaml"))
+    with pytest.raises(UsageError, match="Did you mean .*resnet50"):
+        library.load("resnet5O")
+    with pytest.raises(SpecError, match="cannot be read"):
+        library.load(f"{tmp_path}/")
+
+
+# -------------------------------------------------------------------------------------------------- fit
+
+
+def test_fitting_gives_every_word_one_size_and_every_axis_its_length():
+    spec = fitted("tensors:\n  w: 'a . ...'\n  v: '. a'\n  n: ''\n", w=(4, 3, 5, 5), v=(2, 4), n=())
+    assert spec.words == {"a": 4}
+    assert spec.tensors == {
+        "w": (Word("a"), Fixed(3), Fixed(5), Fixed(5)),
+        "v": (Fixed(2), Word("a")),
+        "n": (),
+    }
+
+
+def test_fitting_tells_every_problem_at_once():
+    found = problems(
+        lambda: fitted(
+            "tensors:\n  w: 'a b'\n  b: 'a'\n  c: 'b'\n  gone: 'a'\n  rows.{i}: 'a'\n  deep: 'a . .'\n  flat: '(a 7)'\n"
+            "  size: '5'\n",
+            w=(4, 3),
+            b=(5,),
+            c=(3,),
+            extra=(2, 2),
+            deep=(4, 1),
+            flat=(27,),
+            size=(6,),
+        )
+    )
+    assert set(found) == {
+        "extra  2×2 is in the checkpoint, not in the spec",
+        "gone  is in the spec, not in the checkpoint",
+        "rows.{i}  matches no tensor of the checkpoint",
+        'deep  has 2 axes 4×1, the spec says "a . ."',
+        'w  axis 0 is "a", 4 units',
+        'b  axis 0 is "a", 5 units',
+        "  these should be equal",
+        'flat  axis 0 has 27 entries, the spec says "(a 7)" (a = 4)',
+        'size  axis 0 has 6 entries, the spec says "5"',
+    }
+
+
+def test_a_word_with_two_sizes_reads_as_in_the_house_style():
+    with pytest.raises(SpecError) as caught:
+        fitted(
+            "tensors:\n  layer1.0.conv1.weight: 'inner10 .'\n  layer1.0.bn1.weight: 'inner10'\n",
+            layer1__0__conv1__weight=(16, 3),
+            layer1__0__bn1__weight=(32,),
+        )
+    assert str(caught.value) == (
+        "test.yaml does not fit\n"
+        '  layer1.0.conv1.weight  axis 0 is "inner10", 16 units\n'
+        '  layer1.0.bn1.weight  axis 0 is "inner10", 32 units\n'
+        "    these should be equal"
+    )
+
+
+@pytest.mark.parametrize(
+    "axes, length, resolved",
+    [
+        ("(a 5)", 20, Product((Word("a"), Fixed(5)))),
+        ("(a _)", 20, Product((Word("a"), Fixed(5)))),
+        ("(_ a)", 20, Product((Fixed(5), Word("a")))),
+        ("(3 a _)", 24, Product((Fixed(3), Word("a"), Fixed(2)))),
+        ("(a b)", 24, Product((Word("a"), Word("b")))),
+        ("(a (b _))", 48, Product((Word("a"), Product((Word("b"), Fixed(2)))))),
+        ("a + b", 10, Sum((Word("a"), Word("b")))),
+        ("a + b + 16", 26, Sum((Word("a"), Word("b"), Fixed(16)))),
+        ("a + .", 9, Sum((Word("a"), Fixed(5)))),
+        ("(a + b _)", 30, Product((Sum((Word("a"), Word("b"))), Fixed(3)))),
+        ("(a 2) + (b _)", 26, Sum((Product((Word("a"), Fixed(2))), Product((Word("b"), Fixed(3)))))),
+        ("a + a", 8, Sum((Word("a"), Word("a")))),
+    ],
+)
+def test_products_and_sums_work_out_what_is_left_open(axes, length, resolved):
+    spec = fitted(f"tensors:\n  p: 'a b'\n  x: '{axes}'\n", p=(4, 6), x=(length,))
+    assert spec.tensors["x"] == (resolved,)
+
+
+@pytest.mark.parametrize(
+    "axes, length", [("(a 5)", 21), ("(a _)", 21), ("a + b", 11), ("a + .", 4), ("(a _ _)", 16)]
+)
+def test_products_and_sums_that_cannot_be_so_long_are_errors(axes, length):
+    (problem,) = problems(lambda: fitted(f"tensors:\n  p: 'a b'\n  x: '{axes}'\n", p=(4, 6), x=(length,)))
+    assert problem.startswith(f'x  axis 0 has {length} entries, the spec says "{axes}" (a = 4')
+
+
+def test_a_word_may_get_its_size_from_products_and_sums_alone():
+    assert fitted("tensors:\n  x: '(a 5)'\n", x=(20,)).words == {"a": 4}
+    assert fitted(
+        "tensors:\n  x: '(a 5)'\n  y: 'a + b'\n  z: '(3 b + a)'\n", x=(20,), y=(11,), z=(33,)
+    ).words == {
+        "a": 4,
+        "b": 7,
+    }
+    (problem,) = problems(lambda: fitted("tensors:\n  x: '(a b)'\n", x=(20,)))
+    assert problem == 'x  axis 0 has 20 entries, the spec says "(a b)" (a = ?, b = ?)'
+
+
+def test_the_rest_may_be_empty_but_not_less():
+    assert fitted("tensors:\n  w: 'a ... .'\n", w=(2, 3)).tensors["w"] == (Word("a"), Fixed(3))
+    (problem,) = problems(lambda: fitted("tensors:\n  w: 'a ... .'\n", w=(2,)))
+    assert problem == 'w  has 1 axes 2, the spec says "a ... ."'
+
+
+def test_a_family_serves_every_depth_by_found_values():
+    text = "tensors:\n  l.{i}.w: 'h{i} h{i-1|.}'\n  n.{i}: 'h{i-0}'\n  head: '. h{last}'\n"
+    spec = fitted(text, l__0__w=(3, 2), l__3__w=(4, 3), l__10__w=(5, 4), n__4=(4,), n__11=(5,), head=(7, 5))
+    assert spec.words == {"h0": 3, "h3": 4, "h10": 5}
+    assert spec.tensors["l.10.w"] == (Word("h10"), Word("h3"))
+    assert spec.tensors["n.4"] == (Word("h3"),)
+    assert spec.tensors["head"] == (Fixed(7), Word("h10"))
+
+
+def test_captures_nest():
+    text = "tensors:\n  s{s}.{b}.in: 'u{s}.{b} u{s}.{b-1|c{0}}'\n"
+    with pytest.raises(SpecError):
+        read(text)  # no slots inside a fallback
+    text = "tensors:\n  s{s}.{b}.in: 'u{s}.{b} u{s}.{b-1|.}'\n  out: '. u{last}.{last}'\n"
+    spec = fitted(text, s1__0__in=(2, 9), s1__1__in=(3, 2), s2__0__in=(4, 9), out=(1, 4))
+    assert spec.words == {"u1.0": 2, "u1.1": 3, "u2.0": 4}
+    assert spec.tensors["s2.0.in"] == (Word("u2.0"), Fixed(9))
+    assert spec.tensors["out"] == (Fixed(1), Word("u2.0"))
+
+
+def test_a_slot_that_stands_twice_takes_one_value():
+    text = "tensors:\n  b{i}.c{i}: 'h{i}'\n"
+    assert fitted(text, b1__c1=(2,)).words == {"h1": 2}
+    assert "b1.c2  2 is in the checkpoint, not in the spec" in problems(lambda: fitted(text, b1__c2=(2,)))
+
+
+def test_no_previous_value_and_no_fallback_is_a_problem_of_that_tensor():
+    found = problems(lambda: fitted("tensors:\n  l.{i}: 'h{i} h{i-1}'\n", l__0=(3, 2), l__1=(3, 3)))
+    assert found == ('l.0  "h{i-1}": no such value was found; a fallback would be written {…|.}',)
+
+
+def test_an_exact_line_beats_a_family_and_two_families_are_an_error():
+    exact = "tensors:\n  l.{i}: 'h{i}'\n  l.0: '.'\n"
+    assert fitted(exact, l__0=(3,), l__1=(3,)).words == {"h1": 3}
+    assert fitted(exact, l__0=(3,)).words == {}  # the family's only member has a line of its own
+    found = problems(lambda: fitted("tensors:\n  l.{i}: 'h{i}'\n  '{x}.0?': '.'\n", l__0=(3,)))
+    assert 'l.0  is claimed by "l.{i}" and "{x}.0"' in found
+
+
+def test_a_rank_narrows_a_family():
+    text = "tensors:\n  f.{i}.w[4]: 'c{i} c{i-1|.} . .'\n  f.{i}.w[1]?: 'c{i-0}'\n"
+    spec = fitted(text, f__0__w=(4, 3, 1, 1), f__1__w=(4,), f__2__w=(5, 4, 1, 1))
+    assert spec.tensors["f.1.w"] == (Word("c0"),)
+
+
+def test_ignored_tensors_stay_and_need_no_line():
+    spec = fitted("ignore: ['pos.*']\ntensors:\n  w: 'a'\n", w=(2,), pos__ids=(7,))
+    assert spec.ignored == {"pos.ids"} and "pos.ids" not in spec.tensors
+
+
+def test_statistics_are_marked_and_are_no_evidence():
+    spec = fitted("tensors:\n  w: 'a .'\nstatistics:\n  m: 'a'\n", w=(2, 3), m=(2,))
+    assert spec.statistics == {"m"}
+    assert [atom.tensor for atom in atoms(spec)] == ["w"]
+    assert [atom.tensor for atom in atoms(spec, evidence_only=False)] == ["m", "w"]
+
+
+def test_symmetries_and_moved_share_are_counted():
+    spec = fitted("tensors:\n  w: 'a .'\n  v: '.'\nstatistics:\n  m: 'a'\n", w=(5, 3), v=(15,), m=(5,))
+    assert spec.log10_symmetries() == pytest.approx(2.0791812)  # log10 5!
+    assert spec.moved_share() == 0.5
+
+
+def test_the_nearest_spec_is_named_where_none_fits():
+    shapes = {"layers.0.weight": (8, 4), "head.weight": (3, 8), "tail": (2,)}
+    with pytest.raises(
+        SpecError, match="no built-in spec fits these 3 tensors; the nearest is mlp"
+    ) as caught:
+        library.find(shapes)
+    assert caught.value.problems == ("tail  2 is in the checkpoint, not in the spec",)
+
+
+def test_the_spec_is_found_from_the_tensors():
+    assert library.find({"layers.0.weight": (8, 4), "head.weight": (3, 8)}).words == {"h0": 8}
