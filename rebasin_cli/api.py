@@ -163,7 +163,10 @@ def _search(module: Any, problem: Problem, options: Any, start: State | None) ->
             start=State((begun[k],), start.sweep if last else 0) if k < len(begun) else None,
             progress=report,
         )
-        parts.append(module.match(pair, options))
+        part = module.match(pair, options)
+        if k < len(begun) - 1:  # finished before the interruption: a search that max_sweeps ended would go on
+            part = replace(part, permutations=(begun[k],))
+        parts.append(part)
     return MatchResult(
         tuple(part.permutations[0] for part in parts),
         sum(part.objective_before for part in parts),

@@ -83,7 +83,9 @@ def fit_spec(models: Sequence[Checkpoint], settings: Settings, say: Callable[[st
         for model in models:
             check_tied(model, fitted)
     if settings.spec is None:
-        say(f"spec: {fitted.spec.name}, found from the tensors ({len(fitted.words)} permutations)")
+        words = len(fitted.words)
+        many = "1 permutation" if words == 1 else f"{words} permutations"
+        say(f"spec: {fitted.spec.name}, found from the tensors ({many})")
     return fitted
 
 
@@ -103,7 +105,10 @@ def naming(paths: Sequence[Path]) -> Iterator[None]:
             message = f"{message} {first}"
         elif len(paths) == 1 or "no built-in spec" in message or "do not fit" in message:
             message = f"{first}: {message}"
-        raise type(error)(message, problems=problems, hint=error.hint) from None
+        hint = error.hint or (
+            f"See what a file holds with: rebasin inspect {first}" if len(paths) > 1 else None
+        )
+        raise type(error)(message, problems=problems, hint=hint) from None
 
 
 def check_tied(model: Checkpoint, fitted: FittedSpec) -> None:
@@ -193,7 +198,7 @@ def proof_inputs(network: nn.Module, settings: Settings, splits: Splits | None =
     if hasattr(network, "example_shape"):
         return None
     if splits:
-        return splits["test"].example()
+        return next(iter(splits.values())).example()
     if settings.data is not None:
         return open_data(
             settings.data, "test", root=settings.data_root, normalize=settings.normalize

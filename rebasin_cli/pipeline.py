@@ -74,6 +74,7 @@ def merge(
     check_outputs(output)
     intake.check_merge(len(paths), weights, interpolation, given=perm is not None)
     intake.check_method(settings, or_none=True)
+    device = intake.choose_device(settings.device)
     models = intake.read_models(paths, settings, listener.say)
     fitted = intake.fit_spec(models, settings, listener.say)
     has_data = intake.data_reference(models, settings) is not None
@@ -103,7 +104,7 @@ def merge(
             repair_with=repair,
             network=network,
             train=splits.get("reset"),
-            device=intake.choose_device(settings.device),
+            device=device,
         )
         if merged.repaired:
             samples = splits["reset"].samples
@@ -144,14 +145,14 @@ def barrier(
     thresholds = thresholds or {}
     destinations = report_files(folder, files or {}, force=force)
     intake.check_method(settings, or_none=True)
+    device = intake.choose_device(settings.device)
+    scores = intake.scorer(settings, device)
     models = intake.read_models([a, b], settings, listener.say)
     fitted = intake.fit_spec(models, settings, listener.say)
     repair = intake.choose_repair(fitted, settings, has_data=True)
     given = intake.read_permutation(perm, fitted)[0] if perm else None
     moved = given is not None or settings.method != "none"
     network = intake.need_network(fitted, settings, listener.say)
-    device = intake.choose_device(settings.device)
-    scores = intake.scorer(settings, device)
     wanted = ["train", "test", *["reset"] * bool(fitted.statistics)]
     splits = intake.open_splits(models, settings, listener.say, wanted=wanted)
     rows = api.rows_to_measure(aligned=moved, reset="reset" in splits, ship_reset=repair != "none")
@@ -203,13 +204,14 @@ def evaluate(path: Path, settings: Settings, listener: Listener, *, split: str =
     """Loss, accuracy and calibration of one model on one split."""
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)
+    device = intake.choose_device(settings.device)
+    scorer = intake.scorer(settings, device)
     models = intake.read_models([path], settings, listener.say)
     fitted = intake.fit_spec(models, settings, listener.say)
     network = intake.need_network(fitted, settings, listener.say)
-    device = intake.choose_device(settings.device)
     full = dataclasses.replace(settings, full=True)
     data = intake.open_splits(models, full, listener.say, wanted=[split])[split]
-    scores = intake.scorer(settings, device)(networks.load(network, models[0]).to(device), data)
+    scores = scorer(networks.load(network, models[0]).to(device), data)
     if split == "test":
         intake.endpoint_check(models, data.name, data.classes, settings)({"test": [scores]})
     return {"file": str(path), "data": data.name, "split": split} | dataclasses.asdict(scores)

@@ -1,12 +1,10 @@
-"""The documents tell the truth: commands run, figures hold, links resolve, examples work, nothing is missing."""
+"""The documents tell the truth: commands run, figures hold, links resolve, examples work, nothing missing."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib
 import io
-import math
 import os
 import re
 import runpy
@@ -21,7 +19,6 @@ from pathlib import Path
 import pytest
 import torch
 import typer
-from typer._click.exceptions import MissingParameter
 
 from rebasin_cli import errors
 from rebasin_cli.__main__ import main
@@ -29,6 +26,7 @@ from rebasin_cli.cli import app
 from rebasin_cli.matchers import Problem, wm
 from rebasin_cli.nets.mlp import MLP
 from rebasin_cli.permutation import permuted, random
+from rebasin_cli.randomness import derive
 from rebasin_cli.registry import Registry
 from rebasin_cli.spec import library, overview
 from rebasin_cli.spec.spec import fit
@@ -40,7 +38,7 @@ PAGES = sorted(
     [*ROOT.glob("*.md"), ROOT / "specs" / "README.md", *DOCS.glob("*.md"), *DOCS.glob("decisions/*.md")]
 )
 CONSOLE = [page for page in PAGES if "```console" in page.read_text(encoding="utf-8")]
-SECONDS = re.compile(r"\d+\.\d+ (s|minutes)\b")
+VARYING = re.compile(r"\d+(?:\.\d+)? (s|minutes|sweeps)\b")  # too much from machine to machine to compare
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[+-]\d+)?")
 
 
@@ -71,40 +69,45 @@ def _calm(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 # ------------------------------------------------------------------------- commands run, as they stand
 
 
-def steps(block: str) -> list[tuple[str, list[str]]]:
-    """Every command of a console block and the output shown below it."""
-    found: list[tuple[str, list[str]]] = []
-    for line in block.splitlines():
-        if line.startswith("$ "):
-            found.append((line[2:], []))
+def steps(block: str) -> list[tuple[str, list[str], int]]:
+    """Every command of a console block, the output below it, its exit code: what `echo $?` shows, or 0."""
+    found: list[tuple[str, list[str], int]] = []
+    for part in re.split(r"(?m)^\$ ", block)[1:]:
+        command, *shown = part.splitlines()
+        if command == "echo $?":
+            found[-1] = (*found[-1][:2], int(shown[0]))
         else:
-            found[-1][1].append(line)
+            found.append((command, shown, 0))
     return found
 
 
-def run(command: str) -> tuple[int, str]:
-    """Exit code and output of one line; rebasin and python in this process, where importing torch is free."""
+def run(command: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr; rebasin and python run in this process, where torch is there already."""
     words = shlex.split(command)
     if words[0] not in ("rebasin", "python"):
         done = subprocess.run(command, shell=True, text=True, capture_output=True)
-        return done.returncode, done.stdout + done.stderr
-    shown, code = io.StringIO(), 0
-    with (
-        contextlib.redirect_stdout(shown),
-        contextlib.redirect_stderr(shown),
-        pytest.MonkeyPatch.context() as m,
-    ):
-        m.setattr(sys, "argv", words)
+        return done.returncode, done.stdout, done.stderr
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", words)
+        patch.setattr(sys, "stdout", out)
+        patch.setattr(sys, "stderr", err)
         try:
             main(words[1:]) if words[0] == "rebasin" else runpy.run_path(words[1], run_name="__main__")
         except SystemExit as left:
             code = left.code or 0
-    return code, shown.getvalue()
+    return code, out.getvalue(), err.getvalue()
+
+
+def succeed(command: str) -> str:
+    code, out, err = run(command)
+    assert code == 0, f"{command} ended with {code}:\n{out}{err}"
+    return out
 
 
 def agree(expected: str, line: str) -> bool:
     """Whether two lines say the same: words are equal, figures near, since processors round differently."""
-    expected, line = (SECONDS.sub(r"0.0 \1", text) for text in (expected, line))
+    expected, line = (VARYING.sub(r"\1", text) for text in (expected, line))
     if NUMBER.sub("#", expected).split() != NUMBER.sub("#", line).split():
         return False
     for pair in zip(NUMBER.findall(expected), NUMBER.findall(line), strict=True):
@@ -114,24 +117,35 @@ def agree(expected: str, line: str) -> bool:
     return True
 
 
-def missing_lines(expected: list[str], output: str) -> list[str]:
-    """The expected lines that do not follow one another in the output; `…` stands for anything."""
-    lines, missing = iter(output.splitlines()), []
-    for wanted in expected:
-        if wanted.strip() in ("", "…"):
+def check_shown(expected: list[str], out: str, err: str = "") -> None:
+    """Fail unless a block shows all of stdout in order, and what else it shows is in stderr.
+
+    `…` stands for any lines; blank lines do not count.
+    """
+    lines, remarks = ([line for line in text.splitlines() if line.strip()] for text in (out, err))
+    gap = False
+    for wanted in (line for line in expected if line.strip()):
+        if wanted.strip() == "…":
+            gap = True
             continue
-        if not any(agree(wanted, line) for line in lines):
-            missing.append(wanted)
-            lines = iter(output.splitlines())
-    return missing
+        at = next((k for k, line in enumerate(lines) if agree(wanted, line) and (gap or k == 0)), None)
+        if at is not None:
+            lines, gap = lines[at + 1 :], False
+        else:
+            assert any(agree(wanted, line) for line in remarks), f"not printed: {wanted}\n{out}{err}"
+    assert gap or not lines, f"not shown: {lines}"
 
 
-def test_agree_knows_near_from_wrong():
+def test_comparing_what_is_shown_knows_near_from_wrong():
     assert agree("loss   0.303506", "loss 0.31")
-    assert agree("match wm, 6 sweeps, 0.0 s", "match wm, 7 sweeps, 3.9 s")
+    assert agree("match wm, 6 sweeps, 0.0 s", "match wm, 17 sweeps, 3.9 s")
     assert not agree("loss 1.7629", "loss 0.1174")
     assert not agree("repair none", "repair reset")
-    assert missing_lines(["b", "a"], "a\nb") == ["a"]
+    check_shown(["a", "…", "c"], "a\nb\n\nc")
+    check_shown(["error"], "", "remark\nerror")
+    for wrong in (["b", "a", "c"], ["a", "c"], ["a", "b"], ["a", "b", "c", "d"], []):
+        with pytest.raises(AssertionError):
+            check_shown(wrong, "a\nb\nc")
 
 
 @pytest.mark.parametrize("page", CONSOLE, ids=name_of)
@@ -140,15 +154,10 @@ def test_commands_of_the_page_run_and_print_what_it_shows(page, tmp_path, monkey
     for name in set(re.findall(r"\(examples/(smallnet[\w.]+)\)", text_of(page))):
         shutil.copy(EXAMPLES / name, tmp_path)
     for block in blocks(page, "console"):
-        commands = steps(block)
-        for k, (command, expected) in enumerate(commands):
-            if command == "echo $?":
-                assert [str(code)] == expected, f"{commands[k - 1][0]} ended with {code}: {output}"
-                continue
-            code, output = run(command)
-            if commands[k + 1 : k + 2] != [("echo $?", [str(code)])]:
-                assert code == 0 or commands[k + 1][0] == "echo $?", f"{command} ended with {code}: {output}"
-            assert not missing_lines(expected, output), f"{command} printed:\n{output}"
+        for command, expected, expected_code in steps(block):
+            code, out, err = run(command)
+            assert code == expected_code, f"{command} ended with {code}:\n{out}{err}"
+            check_shown(expected, out, err)
 
 
 def test_the_command_line_starts_as_a_module():
@@ -168,33 +177,35 @@ def command_lines(page: Path) -> list[str]:
     return [*found, *re.findall(r"`(rebasin [^`\n]+)`", text)]
 
 
-LINES = sorted({(name_of(page), line) for page in PAGES for line in command_lines(page)})
-
-
-@pytest.mark.parametrize("page, line", LINES, ids=lambda value: value)
-def test_command_line_parses(page, line):
+def check_line(line: str) -> None:
+    """Fail unless the command is there and takes these options and values."""
     words = shlex.split(line, comments=True)[1:]
-    command, context = typer.main.get_command(app), None
-    path = []
+    command, context, path = typer.main.get_command(app), None, ["rebasin"]
     while hasattr(command, "commands") and words and not words[0].startswith("-"):
-        context = command.make_context("rebasin", [], parent=context, resilient_parsing=True)
-        assert words[0] in command.commands, f"{page}: there is no `rebasin {' '.join([*path, words[0]])}`"
+        context = command.make_context(path[-1], [], parent=context, resilient_parsing=True)
+        assert words[0] in command.commands, f"there is no `{' '.join([*path, words[0]])}`"
         path.append(words[0])
         command, words = command.commands[words[0]], words[1:]
     if not words or hasattr(command, "commands"):
         return  # the command itself is spoken of
-    with contextlib.suppress(
-        MissingParameter
-    ):  # options alone are spoken of, such as `rebasin align --resume`
+    try:
         command.make_context(path[-1], words, parent=context)
+    except Exception as error:
+        if type(error).__name__ != "MissingParameter":  # only options are spoken of: `rebasin align --resume`
+            raise AssertionError(f"{line}: {error}") from error
 
 
-def test_command_lines_are_found():
-    assert len(LINES) > 40
-    with pytest.raises(Exception, match="No such option"):
-        test_command_line_parses("here", "rebasin align a b --frobnicate")
-    with pytest.raises(AssertionError, match="there is no"):
-        test_command_line_parses("here", "rebasin spec guess")
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_command_lines_parse(page):
+    for line in command_lines(page):
+        check_line(line)
+
+
+def test_command_lines_are_found_and_looked_at():
+    assert sum(len(command_lines(page)) for page in PAGES) > 50
+    for wrong in ("rebasin align a b --frobnicate", "rebasin spec guess", "rebasin align a b --seed one"):
+        with pytest.raises(AssertionError):
+            check_line(wrong)
 
 
 # --------------------------------------------------------------------- pages are current and complete
@@ -263,6 +274,15 @@ def test_every_exit_code_is_explained():
     assert table == {kind.exit_code for kind in kinds if issubclass(kind, errors.RebasinError)} | {0, 130}
 
 
+def test_messages_that_errors_explains_exist():
+    source = "".join(text_of(path) for path in sorted((ROOT / "rebasin_cli").rglob("*.py")))
+    source = re.sub(r'"\s*\n\s*f?"', "", source)  # a literal that goes on in the next line
+    table = re.findall(r"(?m)^\| `(.*?)`", text_of(DOCS / "errors.md").partition("## What to do")[2])
+    assert len(table) > 15
+    parts = [part.strip() for message in table for part in message.split("…")]
+    assert [part for part in parts if part not in source] == []
+
+
 def test_every_decision_is_listed():
     files = sorted(path.name for path in DOCS.glob("decisions/0*.md"))
     assert re.findall(r"\]\((0.*?\.md)\)", text_of(DOCS / "decisions" / "README.md")) == files
@@ -288,15 +308,13 @@ def test_numbers_of_symmetries_hold():
 
 def test_the_library_example_prints_what_the_page_shows(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    _, output = run(f"python {EXAMPLES / 'library.py'}")
     (expected,) = blocks(DOCS / "python.md", "text")
-    assert len(expected.splitlines()) == len(output.splitlines()), output
-    assert not missing_lines(expected.splitlines(), output), output
+    check_shown(expected.splitlines(), succeed(f"python {EXAMPLES / 'library.py'}"))
 
 
 def mlps(count: int) -> list[dict[str, torch.Tensor]]:
     rng = torch.random.manual_seed(5)
-    shapes = {name: tensor.shape for name, tensor in MLP([6, 8, 8, 3]).state_dict().items()}
+    shapes = {name: tensor.shape for name, tensor in MLP([6, 24, 24, 3]).state_dict().items()}
     return [{name: torch.randn(shape, generator=rng) for name, shape in shapes.items()} for _ in range(count)]
 
 
@@ -334,12 +352,6 @@ def extras(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
-def succeed(command: str) -> str:
-    code, output = run(command)
-    assert code == 0, f"{command} ended with {code}: {output}"
-    return output
-
-
 def test_entry_points_of_another_package_are_found_and_work(extras):
     listed = succeed("rebasin list")
     for name in ("best-of", "rings", "points", "smallnet"):
@@ -355,7 +367,9 @@ def test_entry_points_of_another_package_are_found_and_work(extras):
     assert table[0] == "row,split,lambda,loss,accuracy"
     assert len(table) == 1 + 2 * 2 * 25  # rows × splits × points
     succeed("python ../extras/smallnet.py")
-    assert "found from the tensors" in succeed("rebasin align a.pt b.pt --net ../extras/smallnet.py:SmallNet")
+    assert "smallnet, 3 permutations" in succeed(
+        "rebasin align a.pt b.pt --net ../extras/smallnet.py:SmallNet"
+    )
 
 
 def test_the_example_matcher_keeps_the_promises_of_matchers(extras):
@@ -370,12 +384,13 @@ def test_the_example_matcher_keeps_the_promises_of_matchers(extras):
         again = best_of.match(dataclasses.replace(problem, progress=None, start=state))
         assert same(again, found)
         assert found.objective_after >= state.objective - 1e-9
-    assert found.objective_after >= max(found.objective_before, seen[0].objective)
+    seeds = [derive(3, f"best-of {k}") for k in range(3)]
+    objectives = [wm.match(dataclasses.replace(problem, seed=seed)).objective_after for seed in seeds]
+    assert min(objectives) < found.objective_after == max(objectives)
     planted = random(fitted.words, torch.Generator().manual_seed(1))
     hidden = dict(permuted(a, fitted, planted))
     back = best_of.match(Problem(fitted, (a, hidden))).permutations[0]
     assert all(torch.equal(planted[word][back[word]], torch.arange(len(back[word]))) for word in back)
-    assert wm.match(problem).objective_after <= found.objective_after or math.isfinite(found.objective_after)
 
 
 def same(one, other) -> bool:

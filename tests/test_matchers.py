@@ -19,6 +19,7 @@ from rebasin_cli.evaluation import evaluating
 from rebasin_cli.matchers import Problem, State, registry, wm
 from rebasin_cli.networks import load
 from rebasin_cli.spec import library
+from rebasin_cli.spec.notation import words_of
 from rebasin_cli.spec.spec import FittedSpec, fit, parse
 
 NETS = {
@@ -27,6 +28,10 @@ NETS = {
     "resnet20": {"width": 1 / 2, "input_shape": (3, 16, 16)},
     "resnet50": {"width": 1 / 8, "input_shape": (3, 32, 32)},
     "googlenet": {"width": 1 / 16, "input_shape": (3, 32, 32)},
+}
+MORE = {
+    "tinyten": {"width": 1 / 4, "input_shape": (3, 16, 16)},
+    "mlp wide": {"width": 300, "input_shape": (1, 6, 6)},  # wider than one tile of a product
 }
 Tensors = dict[str, torch.Tensor]
 
@@ -57,7 +62,7 @@ def randomised(plan: Tensors, seed: int, dtype: torch.dtype = torch.float32) -> 
 @cache
 def setting(net: str) -> tuple[torch.nn.Module, FittedSpec, tuple[Tensors, ...]]:
     """A network, its spec and three models."""
-    network = nets.build(net, classes=5, **NETS[net])
+    network = nets.build(net.split()[0], classes=5, **(NETS | MORE)[net])
     plan = network.state_dict()
     fitted = library.find({name: tuple(tensor.shape) for name, tensor in plan.items()})
     return network, fitted, tuple(randomised(plan, seed) for seed in range(3))
@@ -98,33 +103,39 @@ def plain_objective(fitted: FittedSpec, models, sets) -> float:
     """Σ over pairs of models of ⟨π θ, π' θ'⟩ over evidence that moves, in float64, without any cleverness."""
     total = 0.0
     for name, axes in fitted.tensors.items():
-        index = [[permutation.axis_index(axis, perms) for axis in axes] for perms in sets]
-        if name in fitted.statistics or all(len(i) == 0 or not _moves(axis) for axis in axes for i in [axes]):
+        if name in fitted.statistics or not any(True for axis in axes for _ in words_of(axis)):
             continue
         moved = []
-        for model, along in zip(models, index, strict=True):
+        for model, perms in zip(models, sets, strict=True):
             tensor = model[name].double()
-            for dim, positions in enumerate(along):
-                tensor = tensor.index_select(dim, positions)
+            for dim, axis in enumerate(axes):
+                tensor = tensor.index_select(dim, permutation.axis_index(axis, perms))
             moved.append(tensor)
         total += sum((x * y).sum().item() for x, y in combinations(moved, 2))
     return total
 
 
-def _moves(axis) -> bool:
-    return any(letter.isalpha() for letter in str(axis).replace("_", ""))
-
-
 # ---------------------------------------------------------------------------------- promised by all
+
+
+@cache
+def search(method: str, net: str) -> tuple[matchers.MatchResult, list[State]]:
+    """Three sweeps over models that were drawn apart, and every state; searched once for all tests."""
+    _, fitted, models = setting(net)
+    module, states = registry.get(method), []
+    problem = Problem(fitted, several(method, models), seed=3, progress=states.append)
+    return module.match(problem, module.Options(max_sweeps=3)), states
 
 
 @every_matcher
 @every_net
 def test_permuted_networks_compute_the_same(method, net):
-    network, fitted, models = setting(net)
+    _, fitted, models = setting(net)
     models = several(method, models)
     before = [{name: tensor.clone() for name, tensor in model.items()} for model in models]
-    result = match(method, fitted, models)
+    result, _ = search(method, net)
+    for model, copy in zip(models, before, strict=True):
+        assert equal(model, copy)  # inputs are untouched
     assert len(result.permutations) == len(models) - 1
     network = nets.build(net, classes=5, **NETS[net]).double()
     inputs = torch.rand(2, *NETS[net]["input_shape"], dtype=torch.float64)
@@ -135,8 +146,6 @@ def test_permuted_networks_compute_the_same(method, net):
             expected = load(network, model)(inputs).clone()
             found = load(network, permutation.permuted(model, fitted, perms))(inputs)
         assert (found - expected).abs().max() <= 1e-10 * expected.abs().max()
-    for model, copy in zip(models, before, strict=True):
-        assert equal(model, copy)  # inputs are untouched
 
 
 _ANOTHER_PROCESS = """
@@ -150,12 +159,9 @@ print(json.dumps(t.answers()))
 
 def answers() -> dict[str, list[str]]:
     return {
-        f"{method} {net} {seed}": digest(
-            match(method, setting(net)[1], several(method, setting(net)[2]), seed=seed)
-        )
+        f"{method} {net}": digest(search(method, net)[0])
         for method in registry.names()
-        for net in NETS
-        for seed in (0, 7)
+        for net in ("mlp wide", "resnet20")
     }
 
 
@@ -168,17 +174,19 @@ def test_the_same_seed_gives_the_same_answer_in_a_new_process(threads):
         text=True,
         check=True,
     )
-    here = answers_here()
-    assert json.loads(found.stdout) == here
-    assert any(here[key] != here[key[:-1] + "7"] for key in here if key.endswith("0"))  # seeds matter
+    assert json.loads(found.stdout) == answers()
 
 
-answers_here = cache(answers)
+@every_matcher
+def test_another_seed_gives_another_answer(method):
+    _, fitted, models = setting("tinyten")
+    found = {tuple(digest(match(method, fitted, models[:2], seed=seed))) for seed in range(3)}
+    assert len(found) > 1
 
 
 @every_matcher
 def test_progress_is_reported_after_every_sweep(method):
-    _, fitted, models = setting("vgg16")
+    _, fitted, models = setting("mlp")
     states: list[State] = []
     result = match(method, fitted, several(method, models), progress=states.append)
     assert [state.sweep for state in states] == list(range(1, result.sweeps + 1))
@@ -191,11 +199,12 @@ def test_progress_is_reported_after_every_sweep(method):
 
 
 @every_matcher
-@pytest.mark.parametrize("net", ["vgg16", "mlp"])
+@pytest.mark.parametrize("net", ["mlp", "tinyten"])
 def test_an_interrupted_search_goes_on_to_the_same_result(method, net):
     _, fitted, models = setting(net)
     models = several(method, models)
     whole = match(method, fitted, models, seed=3)
+    assert whole.sweeps > 2
     for stop in range(1, whole.sweeps):
         kept: list[State] = []
 
@@ -219,7 +228,7 @@ def test_an_interrupted_search_goes_on_to_the_same_result(method, net):
 @every_matcher
 def test_too_few_sweeps_are_said_not_to_have_converged(method):
     module = registry.get(method)
-    _, fitted, models = setting("vgg16")
+    _, fitted, models = setting("mlp")
     problem = Problem(fitted, several(method, models))
     for limit in (0, 1):
         result = module.match(problem, module.Options(max_sweeps=limit))
@@ -229,7 +238,7 @@ def test_too_few_sweeps_are_said_not_to_have_converged(method):
 
 @every_matcher
 def test_running_statistics_are_no_evidence(method):
-    _, fitted, models = setting("resnet20")
+    _, fitted, models = setting("tinyten")
     models = several(method, models)
     changed = [
         {name: torch.full_like(t, 50 * k) if name in fitted.statistics else t for name, t in model.items()}
@@ -255,13 +264,10 @@ def test_every_floating_point_dtype_is_matched_like_the_same_values_in_float32_o
 
 @every_matcher
 def test_float64_is_not_rounded(method):
-    """Two units that differ by less than float32 can tell are still told apart."""
+    """Two units whose inner products differ by less than float32 can tell are told apart."""
     fitted = fit(parse("tensors:\n  w: 'h .'\n", name="test"), {"w": (2, 2)})
-    base = torch.tensor([[1.0, 1.0], [1.0, 1.0 + 1e-8]], dtype=torch.float64) - 1
-    big = torch.tensor([[1.0, 1.0], [1.0, 1.0]], dtype=torch.float64)
-    a = {"w": big * 0 + base * 1e8 + torch.tensor([[0.0, 2.0**27], [0.0, 2.0**27]], dtype=torch.float64)}
+    a = {"w": torch.tensor([[1.0, 2.0**13], [2.0, 2.0**13]], dtype=torch.float64)}
     b = {"w": a["w"][[1, 0]].clone()}
-    assert torch.equal(a["w"][0].float(), a["w"][1].float()) and not torch.equal(a["w"][0], a["w"][1])
     module = registry.get(method)
     (perms,) = module.match(Problem(fitted, (a, b)), module.Options(tolerance=0)).permutations
     assert torch.equal(b["w"][perms["h"]], a["w"])
@@ -305,11 +311,10 @@ def test_identical_models_get_the_identity(method, net):
 
 @declaring("planted")
 @every_net
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_planted_permutation_is_recovered(method, net, seed):
+def test_a_planted_permutation_is_recovered(method, net):
     _, fitted, models = setting(net)
-    others = [planted(models[0], fitted, 10 * seed + k) for k in range(len(several(method, models)) - 1)]
-    result = match(method, fitted, [models[0], *(model for model, _ in others)], seed=seed)
+    others = [planted(models[0], fitted, k) for k in range(len(several(method, models)) - 1)]
+    result = match(method, fitted, [models[0], *(model for model, _ in others)])
     for found, (model, perm) in zip(result.permutations, others, strict=True):
         assert equal(found, permutation.invert(perm))
         assert equal(dict(permutation.permuted(model, fitted, found)), models[0])
@@ -320,8 +325,7 @@ def test_a_planted_permutation_is_recovered(method, net, seed):
 def test_the_objective_never_falls(method, net):
     _, fitted, models = setting(net)
     models = several(method, models)
-    states: list[State] = []
-    result = match(method, fitted, models, progress=states.append)
+    result, states = search(method, net)
     still = permutation.identity(fitted.words)
     objectives = [plain_objective(fitted, models, [still] * len(models))]
     for state in states:
@@ -425,7 +429,7 @@ def test_concatenated_and_flattened_axes_are_matched_part_by_part():
 
 
 def test_large_tensors_are_cut_into_slabs_without_a_difference(monkeypatch):
-    _, fitted, models = setting("vgg16")
+    _, fitted, models = setting("tinyten")
     whole = wm.match(Problem(fitted, models[:2]))
     monkeypatch.setattr("rebasin_cli.matchers._similarity.SLAB", 500)
     monkeypatch.setattr("rebasin_cli.matchers._similarity.TILE", 7)

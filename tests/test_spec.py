@@ -176,8 +176,8 @@ def test_fitting_gives_every_word_one_size_and_every_axis_its_length():
 def test_fitting_tells_every_problem_at_once():
     found = problems(
         lambda: fitted(
-            "tensors:\n  w: 'a b'\n  b: 'a'\n  c: 'b'\n  gone: 'a'\n  rows.{i}: 'a'\n  deep: 'a . .'\n  flat: '(a 7)'\n"
-            "  size: '5'\n",
+            "tensors:\n  w: 'a b'\n  b: 'a'\n  c: 'b'\n  gone: 'a'\n  rows.{i}: 'a'\n  deep: 'a . .'\n"
+            "  flat: '(a 7)'\n  size: '5'\n",
             w=(4, 3),
             b=(5,),
             c=(3,),

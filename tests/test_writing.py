@@ -18,7 +18,7 @@ import torch
 from rebasin_cli import writing
 from rebasin_cli.checkpoint import open_checkpoint
 from rebasin_cli.errors import OutputExists, ResourceError, UsageError
-from rebasin_cli.tensors import CHUNK, LazyTensors
+from rebasin_cli.tensors import CHUNK, LazyTensors, digest
 from rebasin_cli.writing import check_output, parse_dtype, parse_size, write_safetensors, write_text_atomic
 
 DTYPES = ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
@@ -131,6 +131,23 @@ def test_lazy_tensors_are_made_once_and_one_is_gone_before_the_next(tmp_path):
     assert made == names
 
 
+def test_a_lazy_tensor_with_rows_is_written_and_digested_without_making_the_whole(tmp_path):
+    whole, sizes = torch.arange(float(CHUNK // 2 + 64)).reshape(-1, 64), []  # two chunks and a row
+
+    def get(name):
+        raise AssertionError("the whole tensor should not be made")
+
+    def rows(name, start, stop):
+        sizes.append(whole[start:stop].nbytes)
+        return whole[start:stop]
+
+    tensors = LazyTensors({"w": tuple(whole.shape)}, {"w": whole.dtype}, get, rows)
+    write_safetensors(tmp_path / "out.safetensors", tensors)
+    assert sum(sizes) == whole.nbytes and max(sizes) <= CHUNK
+    assert torch.equal(open_checkpoint(tmp_path / "out.safetensors")["w"], whole)
+    assert digest(tensors) == digest({"w": whole})
+
+
 def test_a_lazy_tensor_of_another_precision_is_converted_to_the_planned_dtype(tmp_path):
     plan = LazyTensors(
         {"w": (2,)}, {"w": torch.bfloat16}, lambda _: torch.tensor([1.0, 1.0039], dtype=torch.float64)
@@ -140,7 +157,7 @@ def test_a_lazy_tensor_of_another_precision_is_converted_to_the_planned_dtype(tm
     assert torch.equal(loaded, torch.tensor([1.0, 1.0039]).bfloat16()) and loaded.dtype is torch.bfloat16
 
 
-@pytest.mark.parametrize("made", [torch.ones(3), torch.ones(2, dtype=torch.int64)])
+@pytest.mark.parametrize("made", [torch.ones(3), torch.ones(2, 1), torch.ones(2, dtype=torch.int64)])
 def test_a_lazy_tensor_that_breaks_its_promise_leaves_nothing(tmp_path, made):
     with pytest.raises(ValueError, match="was announced"):
         write_safetensors(

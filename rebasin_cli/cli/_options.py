@@ -117,7 +117,15 @@ Method = Annotated[
     ),
 ]
 Seed = Annotated[
-    int, _option("--seed", panel=SEARCH, help="Orders the layers and draws subsets.", show_default=True)
+    int,
+    _option(
+        "--seed",
+        min=0,
+        max=2**63 - 1,
+        panel=SEARCH,
+        help="Orders the layers and draws subsets.",
+        show_default=True,
+    ),
 ]
 MaxSweeps = Annotated[
     int | None, _option("--max-sweeps", min=1, panel=SEARCH, help="Stop the search after this many sweeps.")

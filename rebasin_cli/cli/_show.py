@@ -129,7 +129,8 @@ def _line(name: str, value: Any) -> str | None:
         return _match(value)
     if name == "spec" and isinstance(value, Mapping):
         return (
-            f"{value['name']}, {value['words']} permutations, 10^{value['log10_symmetries']:.1f} symmetries"
+            f"{value['name']}, {many(value['words'], 'permutation')}, "
+            f"10^{value['log10_symmetries']:.1f} symmetries"
         )
     if name == "assignment_sizes":
         return ", ".join(f"{count} of {size}" for size, count in value.items())
@@ -140,6 +141,10 @@ def _line(name: str, value: Any) -> str | None:
     if isinstance(value, float):
         return f"{value:.6g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def many(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _proof(proof: Mapping[str, Any]) -> str:
@@ -153,6 +158,6 @@ def _match(match: Mapping[str, Any]) -> str:
         return match["method"]
     end = "" if match["converged"] else ", stopped before it had converged"
     return (
-        f"{match['method']}, {match['sweeps']} sweeps, objective {match['objective_before']:.6g} → "
+        f"{match['method']}, {many(match['sweeps'], 'sweep')}, objective {match['objective_before']:.6g} → "
         f"{match['objective_after']:.6g}, {match['seconds']:.1f} s{end}"
     )

@@ -10,6 +10,7 @@ import typer
 
 from . import _options as o
 from . import app
+from ._show import many
 
 
 @app.command(rich_help_panel="Look")
@@ -31,14 +32,13 @@ def inspect(
         return
     guess = seen["architecture"]
     dtypes = ", ".join(f"{count} × {dtype}" for dtype, count in seen["dtypes"].items())
-    typer.echo(
-        f"{seen['file']}: {seen['format']}, {len(seen['tensors'])} tensors, {seen['parameters']:,} numbers"
-    )
+    tensors = many(len(seen["tensors"]), "tensor")
+    typer.echo(f"{seen['file']}: {seen['format']}, {tensors}, {seen['parameters']:,} numbers")
     typer.echo(f"dtypes        {dtypes}")
     for note in seen["notes"]:
         typer.echo(f"note          {note}")
     if guess["spec"]:
-        words = f"{guess['permutations']} permutations, 10^{guess['log10_symmetries']} symmetries"
+        words = f"{many(guess['permutations'], 'permutation')}, 10^{guess['log10_symmetries']} symmetries"
         typer.echo(f"architecture  {guess['spec']} ({guess['description']}): {words}")
     else:
         typer.echo(f"architecture  {guess['reason']}")

@@ -19,7 +19,10 @@ def train(
     ],
     data: Annotated[str, typer.Option("--data", metavar="REF", help="digits, mnist, cifar10, npz:FILE, …")],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Where to write, as safetensors.")],
-    seed: Annotated[int, typer.Option(help="Of the initial weights, the order and the augmentation.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(min=0, max=2**63 - 1, help="Of the initial weights, the order and the augmentation."),
+    ] = 0,
     width: Annotated[
         float | None, typer.Option(help="Units a layer (mlp, two_layer) or a multiplier.")
     ] = None,

@@ -11,13 +11,14 @@ and every network an attribute `example_shape`, one input without the batch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
 from torch import nn
 
-from ..errors import NetworkError, unknown
+from ..errors import NetworkError, UsageError, unknown
 from ..registry import Registry, import_reference
 
 registry = Registry("nets", "net")
@@ -42,6 +43,8 @@ def build(
     known = variants()
     if name not in known:
         raise unknown("net", name, known)
+    if width is not None and not 0 < width < math.inf:
+        raise UsageError(f"a width of {width:g} makes no network", hint="Try --width 1.")
     return known[name].build(
         name, input_shape=tuple(input_shape), classes=classes, width=width, norm=norm, depth=depth
     )

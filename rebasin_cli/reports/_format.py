@@ -213,7 +213,7 @@ def _spec(spec: Mapping[str, Any]) -> str:
     if spec.get("log10_symmetries") is not None:
         parts.append(f"about 10^{_rounded(spec['log10_symmetries'])} symmetries")
     if _is_number(spec.get("moved_share")):
-        parts.append(f"{100 * spec['moved_share']:.1f}% of the units moved")
+        parts.append(f"{100 * spec['moved_share']:.1f}% of the parameters have a permuted axis")
     return ", ".join(part for part in parts if part)
 
 

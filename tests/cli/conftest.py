@@ -167,7 +167,7 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     paths = []
     for seed in (1, 2):
-        made = train("mlp", "digits", seed=seed, width=16, depth=1, epochs=8)
+        made = train("mlp", "digits", seed=seed, width=16, depth=1, epochs=8, learning_rate=0.01)
         paths.append(folder / f"{'ab'[seed - 1]}.safetensors")
         write_safetensors(paths[-1], made.tensors, metadata=made.metadata)
     return paths

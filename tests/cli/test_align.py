@@ -135,7 +135,8 @@ def test_a_spec_that_changes_the_function_is_refused(pair, refused, done, tmp_pa
 
 def test_code_that_a_spec_names_needs_trust(pair, refused, done, tmp_path):
     (tmp_path / "mine.py").write_text(
-        "from rebasin_cli.nets.mlp import from_shapes\n\ndef net(shapes):\n    return from_shapes(shapes)\n\n\n"
+        "from rebasin_cli.nets.mlp import from_shapes\n"
+        "def net(shapes):\n    return from_shapes(shapes)\n"
         "def fixed():\n    from rebasin_cli.nets.mlp import MLP\n    return MLP([64, 12, 12, 12, 10])\n"
     )
     spec = WRONG_SPEC.replace('"."\n  layers.1', '"h0"\n  layers.1').replace(

@@ -56,3 +56,14 @@ def test_a_permutation_that_is_no_bijection_is_refused(pair, refused, done):
     write_safetensors("broken.perm.safetensors", broken, metadata=metadata)
     says = ("broken.perm.safetensors: these permutations do not fit", '"h1" is not a bijection')
     refused(3, "apply", "broken.perm.safetensors", pair[1], says=says)
+
+
+def test_moments_of_a_network_with_batchnorm(resnets, done, tmp_path):
+    """An optimiser has moments for parameters, not for running statistics."""
+    done("align", *resnets, "-o", "aligned.safetensors")
+    aligned, model = tensors("aligned.safetensors"), tensors(resnets[1])
+    moments = {name: tensor for name, tensor in model.items() if name.endswith(("weight", "bias"))}
+    torch.save({"exp_avg": moments}, tmp_path / "adam.pt")
+    done("apply", "aligned.perm.safetensors", "adam.pt", "--key", "exp_avg", "-o", "m.safetensors")
+    found = tensors("m.safetensors")
+    assert set(found) == set(moments) and all(torch.equal(found[name], aligned[name]) for name in found)

@@ -42,7 +42,7 @@ def test_metric_and_loss_of_ones_own(trained, done, tmp_path):
     ("options", "code", "says"),
     [
         (["--data", "digits", "--split", "tset"], 2, "Did you mean test?"),
-        (["--data", "digist"], 2, "Did you mean digits?"),
+        (["--data", "digist"], 2, "Did you mean digits"),
         ([], 2, ("no data set is named, and the checkpoints record none", "--data")),
         (["--data", "digits", "--normalize", "7"], 2, "is no normalization"),
         (["--data", "digits", "--metric", "nofile.py:metric"], 2, "nofile.py: no such file"),

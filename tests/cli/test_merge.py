@@ -136,7 +136,7 @@ def test_code_is_never_run_on_a_files_own_word(resnets, refused, tmp_path):
         (["--method", "merge_many"], "Did you mean merge-many?"),
         (["--repair", "rest"], "Did you mean reset?"),
         (["--repair", "reset"], "no running statistics to reset"),
-        (["--device", "cudo"], "Did you mean cuda?"),
+        (["--device", "cudo"], "Did you mean cuda"),
         (["--data", "digitz", "--spec", "mlp", "--repair", "reset"], "no running statistics"),
     ],
 )
@@ -198,13 +198,39 @@ def test_a_full_disk_leaves_nothing(pair, refused, monkeypatch):
     )
 
 
-@pytest.mark.parametrize(("method", "after"), [("wm", 3), ("wm", 7), ("merge-many", 1)])
+@pytest.mark.parametrize(
+    ("method", "after"),
+    [
+        (["wm"], 3),
+        (["wm"], 7),
+        (["wm", "--max-sweeps", "1"], 1),
+        (["wm", "--max-sweeps", "1"], 2),
+        (["merge-many"], 1),
+    ],
+)
 def test_ctrl_c_keeps_the_search_and_resume_gives_the_same_bytes(
     three, done, interrupted, tmp_path, method, after
 ):
-    done("merge", *three, "--method", method, "-o", "whole.safetensors")
-    left = interrupted("merge", *three, "--method", method, "-o", "out.safetensors", after=after)
+    search = ("merge", *three, "--method", *method)
+    done(*search, "-o", "whole.safetensors")
+    left = interrupted(*search, "-o", "out.safetensors", after=after)
     assert left == {"out.search.safetensors"}
-    done("merge", *three, "--method", method, "-o", "out.safetensors", "--resume")
+    done(*search, "-o", "out.safetensors", "--resume")
     assert (tmp_path / "out.safetensors").read_bytes() == (tmp_path / "whole.safetensors").read_bytes()
     assert not (tmp_path / "out.search.safetensors").exists()
+
+
+def test_a_network_of_ones_own_is_proven_on_its_data(resnets, done, tmp_path):
+    """It does not say what it takes, as ours do."""
+    (tmp_path / "mine.py").write_text(
+        "from rebasin_cli import nets\n\n"
+        "def net():\n"
+        "    network = nets.build('resnet20', input_shape=(3, 8, 8), classes=10, width=0.25)\n"
+        "    del network.example_shape\n"
+        "    return network\n"
+    )
+    own = ["merge", *resnets, "--net", "mine.py:net"]
+    assert "proven" in done(*own, "--data", "npz:pictures.npz", "-o", "a.safetensors").out
+    assert "proven" in done(*own, "--repair", "none", "--input", "2x3x8x8", "-o", "b.safetensors").out
+    unproven = done(*own, "--repair", "none", "-o", "c.safetensors").out
+    assert "unavailable: the network does not say its input: give --input SHAPE or --data" in unproven

@@ -1,0 +1,207 @@
+"""rebasin barrier."""
+
+import json
+import os
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from .conftest import contents, fresh
+
+FILES = {"report.html", "report.md", "report.json", "junit.xml"}
+
+
+def barrier(*arguments):
+    return ("barrier", *arguments, "--limit", 100, "-q")
+
+
+def test_rows_with_both_definitions_on_both_splits(trained, done):
+    report = done(*barrier(*trained, "--json")).json()
+    rows = {row["name"]: row for row in report["rows"]}
+    assert set(rows) == {"naive", "aligned"} and rows["aligned"]["shipped"]
+    for row in rows.values():
+        assert set(row["barriers"]) == {"train", "test"}
+        assert {"midpoint", "chord", "accuracy_midpoint", "accuracy_chord"} == set(row["barriers"]["test"])
+        assert len(row["curves"]["test"]["lambdas"]) == 25 and row["curves"]["test"]["samples"] == 100
+    assert rows["aligned"]["barriers"]["test"]["chord"] < rows["naive"]["barriers"]["test"]["chord"]
+    assert report["proof"]["status"] == "proven" and report["match"]["method"] == "wm"
+    assert report["data"]["name"] == "digits" and report["inputs"][0]["recorded"]["rebasin.data"] == "digits"
+    assert report["command"].startswith("rebasin barrier ") and "--limit 100" in report["command"]
+
+
+def test_a_table_for_people_and_the_plan_on_stderr(trained, done):
+    outcome = done("barrier", *trained, "--limit", 50)
+    assert "naive" in outcome.out and "aligned" in outcome.out and "nats" in outcome.out
+    assert "plan: 50 points in 2 rows, about 0.1 minutes of measuring" in outcome.err
+    assert "data: digits, inputs normalised 0.0/1.0" in outcome.err
+    assert "\x1b" not in outcome.out
+
+
+def test_batchnorm_rows_with_and_without_reset(resnets, done):
+    report = done(*barrier(*resnets, "--data", "npz:pictures.npz", "--skip-checks", "--json")).json()
+    names = ["naive", "aligned", "aligned + reset", "naive + reset"]
+    assert [row["name"] for row in report["rows"]] == names
+    assert [row["shipped"] for row in report["rows"]] == [False, False, True, False]
+    assert "a permutation-only figure of a BatchNorm network means nothing by itself" in report["notes"]
+
+
+def test_a_report_folder_and_single_files(trained, done, tmp_path):
+    done(*barrier(*trained, "--report", "deep/report", "--markdown", "summary.md", "--max-barrier", 9))
+    written = set(contents(tmp_path / "deep" / "report"))
+    assert FILES <= written and any(name.endswith(".png") for name in written)
+    assert json.loads((tmp_path / "deep/report/report.json").read_text())["gates"][0]["met"]
+    assert "aligned" in (tmp_path / "summary.md").read_text()
+    assert "<html" in (tmp_path / "deep/report/report.html").read_text()
+
+
+def test_a_gate_that_is_not_met_ends_with_1_after_everything_is_written(trained, run, tmp_path):
+    gate = "naive:test:midpoint<=0.00001"
+    outcome = run(*barrier(*trained, "--report", "r", "--max-barrier", "-1", "--gate", gate, "--json"))
+    assert outcome.code == 1 and len(outcome.json()["gates"]) == 2
+    assert "rebasin: 2 of 2 gates not met" in outcome.err and gate in outcome.err
+    assert FILES <= set(contents(tmp_path / "r"))
+    suite = ET.parse(tmp_path / "r" / "junit.xml").getroot()
+    assert len(list(suite.iter("failure"))) == 2
+
+
+def test_a_baseline(trained, done, run, refused, tmp_path, monkeypatch):
+    done(*barrier(*trained, "--json-file", "base.json"))
+    assert "--baseline chord" in done(*barrier(*trained, "--baseline", "base.json", "--json")).out
+    base = json.loads((tmp_path / "base.json").read_text())
+    for row in base["rows"]:
+        row["barriers"]["test"]["chord"] -= 5
+    (tmp_path / "better.json").write_text(json.dumps(base))
+    assert run(*barrier(*trained, "--baseline", "better.json")).code == 1
+    monkeypatch.setattr(
+        "rebasin_cli.api.barrier", lambda *a, **k: pytest.fail("it was measured all the same")
+    )
+    refused(2, *barrier(*trained, "--baseline", "none.json"), says="--baseline none.json cannot be read")
+    (tmp_path / "odd.json").write_text("{")
+    refused(2, *barrier(*trained, "--baseline", "odd.json"), says="--baseline odd.json: not a JSON report")
+    base["data"]["name"] = "mnist"
+    (tmp_path / "other.json").write_text(json.dumps(base))
+    says = "--baseline was measured on mnist, this report is on digits"
+    refused(2, *barrier(*trained, "--baseline", "other.json"), says=says)
+
+
+def test_a_permutation_of_ones_own_and_none(trained, done):
+    done("align", *trained, "-o", "aligned.safetensors", "-q")
+    searched = done(*barrier(*trained, "--json")).json()
+    given = done(*barrier(*trained, "--perm", "aligned.perm.safetensors", "--json")).json()
+    assert given["match"]["method"] == "given permutations" and given["proof"]["status"] == "proven"
+    assert given["rows"][1]["barriers"] == searched["rows"][1]["barriers"]
+    none = done(*barrier(*trained, "--method", "none", "--json")).json()
+    assert [row["name"] for row in none["rows"]] == ["naive"] and none["rows"][0]["shipped"]
+    assert none["proof"] == {"status": "skipped", "reason": "nothing was permuted"}
+
+
+def test_dry_run_prints_the_plan_and_measures_nothing(trained, done, tmp_path):
+    outcome = done(*barrier(*trained, "--dry-run", "--report", "r"))
+    assert "rows                 naive: 25, aligned: 25" in outcome.out and "minutes" in outcome.out
+    assert contents(tmp_path) == {}
+    assert done(*barrier(*trained, "--dry-run", "--json")).json()["points"] == 50
+
+
+def test_no_prove_is_noted(trained, done):
+    report = done(*barrier(*trained, "--no-prove", "--json")).json()
+    assert (
+        report["proof"]["status"] == "skipped" and "the spec was not proven (--no-prove)" in report["notes"]
+    )
+
+
+def test_endpoints_fed_the_wrong_normalisation_stop_the_run(trained, refused, done):
+    wrong = barrier(*trained, "--normalize", "5/0.01")
+    refused(
+        6,
+        *wrong,
+        "--report",
+        "r",
+        says=("a.safetensors  accuracy", "b.safetensors  accuracy", "--skip-checks"),
+    )
+    done(*wrong, "--skip-checks")
+
+
+def test_models_that_record_different_data(trained, refused, tmp_path):
+    from rebasin_cli.writing import write_safetensors
+
+    from .conftest import tensors
+
+    other = {"rebasin.data": "mnist"}
+    write_safetensors("m.safetensors", tensors(trained[1]), metadata=other)
+    says = ("a.safetensors  records digits", "m.safetensors  records mnist", "--data")
+    refused(2, *barrier(trained[0], "m.safetensors"), says=says)
+    other = {"rebasin.data": "digits", "rebasin.normalization": "0.5/0.5"}
+    write_safetensors("n.safetensors", tensors(trained[1]), metadata=other)
+    says = ("differently normalised", "n.safetensors  0.5/0.5", "--normalize")
+    refused(2, *barrier(trained[0], "n.safetensors"), says=says)
+
+
+def test_recorded_nonsense_does_no_harm(trained, done):
+    from rebasin_cli.writing import write_safetensors
+
+    from .conftest import tensors
+
+    odd = {"rebasin.data": "digits", "rebasin.test_accuracy": "very good"}
+    write_safetensors("odd.safetensors", tensors(trained[1]), metadata=odd)
+    done(*barrier(trained[0], "odd.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "says"),
+    [
+        (["--gate", "naive:test"], 2, "cannot be read"),
+        (["--gate", "naiv:test:chord<=1"], 2, "Did you mean naive?"),
+        (["--gate", "naive + reset:test:chord<=1"], 2, "unknown row"),
+        (["--max-barrier", "nan"], 2, "--max-barrier"),
+        (["--min-accuracy", "95"], 2, "did you mean 0.95?"),
+        (["--method", "wn"], 2, "Did you mean wm?"),
+        (["--html", "x", "--json-file", "x"], 2, "cannot be both"),
+        (["--json-file", "there.json"], 2, "there.json exists"),
+        (["--report", "there.json"], 2, "is a file, not a folder"),
+        (["--report", "/proc/self/r"], 5, "cannot be written"),
+        (["--json-file", "/proc/self/r/r.json"], 5, "cannot be written"),
+        (["--net", "tinyten"], 6, "tinyten"),
+        (["--perm", "there.json"], 3, "there.json"),
+    ],
+)
+def test_refusals_before_anything_is_measured(trained, refused, tmp_path, monkeypatch, options, code, says):
+    (tmp_path / "there.json").write_text("{}")
+    monkeypatch.setattr(
+        "rebasin_cli.api.barrier", lambda *a, **k: pytest.fail("it was measured all the same")
+    )
+    refused(code, *barrier(*trained, *options), says=says)
+
+
+def test_other_classes(tmp_path, refused):
+    fresh(tmp_path / "a.safetensors", width=8)
+    fresh(tmp_path / "b.safetensors", width=8, classes=9)
+    refused(4, *barrier("a.safetensors", "b.safetensors", "--data", "digits"), says="head.bias")
+
+
+def test_a_full_disk_leaves_no_report(trained, refused, monkeypatch):
+    count, real = iter(range(100)), os.fsync
+
+    def full(descriptor):
+        if next(count) >= 4:
+            raise OSError(28, "No space left on device")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    refused(5, *barrier(*trained, "--report", "deep/r"), says="No space left on device")
+
+
+def test_ctrl_c_leaves_no_report(trained, interrupted):
+    assert interrupted("barrier", *trained, "--limit", 50, "--report", "deep/r", after=20) == set()
+
+
+def test_a_loader_of_ones_own(trained, done, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from helper import digits\n\ndef loader(split):\n    return list(digits(split))\n"
+    )
+    (tmp_path / "helper.py").write_text(
+        "from rebasin_cli.datasets import open_data\n\n"
+        "def digits(split): return open_data('digits', split, limit=60, batch_size=30)\n"
+    )
+    report = done("barrier", *trained, "--data", "mine.py:loader", "--json", "-q").json()
+    assert report["data"]["samples"] == {"train": 60, "test": 60}
+    assert report["data"]["normalization"] == "the loader's own"

@@ -1,0 +1,181 @@
+"""The command as a whole: help, version, exit codes, streams, and what is not imported."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rebasin_cli.errors import CheckpointError
+from rebasin_cli.version import version
+
+from .conftest import rebasin
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+COMMANDS = (
+    "align",
+    "apply",
+    "merge",
+    "barrier",
+    "verify",
+    "eval",
+    "train",
+    "inspect",
+    "spec",
+    "demo",
+    "list",
+)
+
+
+def golden(name, text):
+    """REBASIN_GOLDEN=write writes them anew."""
+    text = "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+    if os.environ.get("REBASIN_GOLDEN") == "write":
+        (GOLDEN / name).write_text(text, encoding="utf-8")
+    assert text == (GOLDEN / name).read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def eighty(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERMINAL_WIDTH", "80")
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 80)
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
+def test_help(eighty, done):
+    golden("help.txt", done("--help").out)
+
+
+def test_the_error_for_models_that_differ(pair, refused, tmp_path):
+    from .conftest import fresh
+
+    fresh("wide.safetensors", width=16, depth=3)
+    pair[0].rename("narrow.safetensors")
+    golden("error_architecture.txt", refused(4, "merge", "narrow.safetensors", "wide.safetensors").err)
+
+
+def test_the_error_for_a_spec_that_does_not_fit(refused, tmp_path):
+    from .conftest import fresh
+
+    fresh("a.safetensors", width=16, depth=3)
+    (tmp_path / "two.yaml").write_text(
+        'tensors:\n  layers.{i}.weight: "h{i} h{i-1|.}"\n  head.weight: "h0 ."\n'
+    )
+    golden("error_spec.txt", refused(4, "spec", "check", "two.yaml", "a.safetensors").err)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(done, command):
+    out = done(command, "-h").out
+    assert "Usage: rebasin " + command in out
+    assert command in ("spec", "demo", "list") or "Example: rebasin " + command in out
+
+
+def test_version(done):
+    assert done("--version").out == f"rebasin {version()}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["align", "--nonsense"], "No such option: --nonsense"),
+        (["algin"], "No such command 'algin'"),
+        (["align", "a"], "Missing argument"),
+        (["train", "mlp", "-o", "a.safetensors"], "Missing option '--data'"),
+        (["align", "a", "b", "--seed", "x"], "--seed"),
+        (["align", "a", "b", "--seed", "-1"], "--seed"),
+        (["align", "a", "b", "--seed", str(2**70)], "--seed"),
+        (["eval", "a", "--limit", "0"], "--limit"),
+        (["spec", "shew", "mlp"], "No such command 'shew'"),
+        ([], ""),
+    ],
+)
+def test_usage_errors_end_with_2(run, arguments, says):
+    outcome = run(*arguments)
+    told = " ".join(outcome.err.replace("│", " ").split())  # typer draws a box around it
+    assert outcome.code == 2 and says in told and "Traceback" not in told
+
+
+def test_debug_shows_the_traceback(monkeypatch, run):
+    monkeypatch.setenv("REBASIN_DEBUG", "1")
+    with pytest.raises(CheckpointError):
+        run("inspect", "nowhere.pt")
+
+
+def _process(code, **environment):
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+    )
+
+
+LIGHT = """
+import sys
+from rebasin_cli.__main__ import main
+sys.argv = ["rebasin", *{arguments!r}]
+try:
+    main()
+except SystemExit:
+    pass
+print("HEAVY", sorted({{"torch", "numpy", "scipy", "yaml", "safetensors", "matplotlib"}} & set(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment"),
+    [
+        (["--help"], {}),
+        (["--version"], {}),
+        (["barrier", "--help"], {}),
+        ([], {"_REBASIN_COMPLETE": "complete_bash", "COMP_WORDS": "rebasin al", "COMP_CWORD": "1"}),
+    ],
+)
+def test_help_and_completion_import_nothing_heavy(arguments, environment):
+    ran = _process(LIGHT.format(arguments=arguments), **environment)
+    assert ran.stdout.endswith("HEAVY []\n"), ran.stdout + ran.stderr
+    if environment:
+        assert "align" in ran.stdout
+
+
+def test_errors_and_results_go_to_their_streams(tmp_path):
+    """As a process: exit code, no traceback, and nothing on stdout but the result."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "rebasin_cli", "merge", "x.pt", "y.pt"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (3, "", "rebasin: x.pt: no such file\n")
+
+
+def test_a_terminal_that_knows_no_arrows(tmp_path):
+    ran = _process(
+        "from rebasin_cli.__main__ import main; main(['barrier', '--help'])",
+        PYTHONIOENCODING="ascii",
+    )
+    assert ran.returncode == 0 and "\\u03bb = \\xbd" in ran.stdout, ran.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_under_stdout():
+    with open("/dev/full", "w") as full:
+        ran = subprocess.run(
+            [sys.executable, "-m", "rebasin_cli", "--help"], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert ran.returncode == 5 and "No space left on device" in ran.stderr and "Traceback" not in ran.stderr
+
+
+def test_a_reader_that_leaves():
+    ran = subprocess.run(
+        f"{sys.executable} -m rebasin_cli --help | true", shell=True, stderr=subprocess.PIPE, text=True
+    )
+    assert "Traceback" not in ran.stderr
+
+
+def test_no_color(pair, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in rebasin("align", *pair).out

@@ -1,0 +1,103 @@
+"""rebasin spec list, show, check, prove."""
+
+import json
+
+import pytest
+
+from rebasin_cli.spec import library
+
+from .conftest import fresh
+
+WRONG = """
+tensors:
+  layers.0.weight: "h0 ."
+  layers.0.bias: "."
+  head.weight: ". h0"
+  head.bias: "."
+net: rebasin_cli.nets.mlp:from_shapes
+"""
+
+
+def test_list_names_every_spec(done):
+    out = done("spec", "list").out
+    assert all(f"\n{name} " in f"\n{out}" for name in library.builtin())
+    assert "also: resnet50" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "symmetries"),
+    [
+        (["mlp"], "3499.6"),
+        (["resnet20", "--width", "1"], "551.4"),
+        (["resnet20", "--width", "4"], "3246.5"),
+        (["resnet20", "--width", "16"], "17252.8"),
+        (["resnet50"], "25638.3"),
+        (["vgg16"], "35168.5"),
+    ],
+)
+def test_show_counts_the_symmetries(done, arguments, symmetries):
+    out = done("spec", "show", *arguments).out
+    assert f"log10 symmetries: {symmetries}\n" in out
+    told = done("spec", "show", *arguments, "--json").json()
+    assert f"{told['log10_symmetries']:.1f}" == symmetries
+
+
+def test_show_on_a_checkpoint(tmp_path, done):
+    fresh(tmp_path / "a.safetensors", width=12, depth=2)
+    out = done("spec", "show", "mlp", "a.safetensors").out
+    assert "h0" in out and "12 units" in out and '"h1 h0"' in out
+
+
+def test_check(tmp_path, done, refused):
+    fresh(tmp_path / "a.safetensors", width=12)
+    assert "mlp.yaml fits a.safetensors: 3 permutations" in done("spec", "check", "mlp", "a.safetensors").out
+    says = ("resnet_cifar.yaml does not fit a.safetensors", "layers.0.weight  ")
+    refused(4, "spec", "check", "resnet20", "a.safetensors", says=says)
+    refused(3, "spec", "check", "mlp", "b.safetensors", says="b.safetensors: no such file")
+
+
+def test_prove(tmp_path, done, refused):
+    fresh(tmp_path / "a.safetensors", width=12, depth=1)
+    told = done("spec", "prove", "mlp", "a.safetensors", "--json").json()
+    assert json.dumps(told).count("proven") >= 1
+    (tmp_path / "wrong.yaml").write_text(WRONG)
+    says = ("wrong.yaml does not preserve the network's function", 'permuting "h0" alone')
+    refused(4, "spec", "prove", "wrong.yaml", "a.safetensors", says=says)
+    (tmp_path / "nameless.yaml").write_text(WRONG.replace("net:", "description:"))
+    refused(2, "spec", "prove", "nameless.yaml", "a.safetensors", says=("names no network", "--net"))
+    (tmp_path / "code.yaml").write_text(WRONG.replace("rebasin_cli.nets.mlp", "mine"))
+    refused(2, "spec", "prove", "code.yaml", "a.safetensors", says="--trust-code")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("tensors: [", "is not YAML"),
+        ("- a", "is not a spec"),
+        ("tensors:\n  a: 'h'\n  a: 'g'\n", '"a" stands here and in line 2'),
+        ("tensors:\n  a: h (\n", "line 2"),
+        ("tensors:\n  a: 3\n", "not text"),
+        ("schema: 9\ntensors:\n  a: h\n", "this version reads schema 1"),
+        ("tensor:\n  a: h\n", 'unknown key "tensor"'),
+    ],
+)
+def test_a_file_that_is_no_spec(tmp_path, refused, text, says):
+    (tmp_path / "odd.yaml").write_text(text)
+    refused(4, "spec", "show", "odd.yaml", says=("odd.yaml", says))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["show", "resnet21"], "Did you mean resnet"),
+        (["show", "nowhere.yaml"], "nowhere.yaml: no such file"),
+        (["show", "mlp", "--input", "8"], None),
+        (["show", "mlp", "--input", "a"], "is not a shape"),
+        (["show", "mlp", "--width", "0.5"], "width of an mlp"),
+    ],
+)
+def test_names_and_options(done, refused, arguments, says):
+    if says is None:
+        done("spec", *arguments)
+    else:
+        refused(2, "spec", *arguments, says=says)

@@ -1,0 +1,132 @@
+"""rebasin train."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from rebasin_cli.checkpoint import open_checkpoint
+
+from .conftest import contents
+
+TINY = ("train", "mlp", "--data", "digits", "--width", 8, "--depth", 1, "--device", "cpu")
+
+
+def test_an_endpoint_with_its_provenance(done, tmp_path):
+    outcome = done(*TINY, "--epochs", 2, "--seed", 3, "-o", "a.safetensors")
+    assert "written              a.safetensors" in outcome.out and "test accuracy" in outcome.out
+    told = open_checkpoint("a.safetensors").metadata
+    assert told["rebasin.data"] == "digits" and told["rebasin.seed"] == "3" and told["rebasin.epochs"] == "2"
+    assert told["rebasin.normalization"] == "0.0/1.0" and float(told["rebasin.test_accuracy"]) >= 0
+    assert set(contents(tmp_path)) == {"a.safetensors"}
+
+
+def test_the_same_seed_the_same_bytes(done, tmp_path):
+    for name in "ab":
+        done(*TINY, "--epochs", 1, "--limit", 200, "-o", f"{name}.safetensors", "-q")
+    assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
+
+
+def test_json_and_quiet(done):
+    outcome = done(*TINY, "--epochs", 1, "--limit", 100, "-o", "a.safetensors", "--json", "-q")
+    assert outcome.json()["epochs"] == 1 and outcome.err == ""
+
+
+def test_ctrl_c_keeps_the_last_epoch_and_resume_gives_the_same_bytes(done, interrupted, tmp_path):
+    recipe = (*TINY, "--epochs", 4, "--limit", 300)
+    done(*recipe, "-o", "whole.safetensors")
+    left = interrupted(*recipe, "-o", "a.safetensors", after=2)
+    assert left == {"a.training.pt"}
+    done(*recipe, "-o", "a.safetensors", "--resume")
+    assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "whole.safetensors").read_bytes()
+    assert not (tmp_path / "a.training.pt").exists()
+
+
+def test_ctrl_c_while_the_state_is_written_leaves_the_one_before(done, interrupted, monkeypatch, tmp_path):
+    import torch
+
+    real, calls = torch.save, iter(range(10))
+
+    def save(state, path):
+        real(state, path)
+        if next(calls) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch, "save", save)
+    recipe = (*TINY, "--epochs", 3, "--limit", 300)
+    assert interrupted(*recipe, "-o", "a.safetensors", after=1000) == {"a.training.pt"}
+    assert done(*recipe, "-o", "a.safetensors", "--resume").code == 0
+
+
+def test_a_signal_ends_the_process_with_130(tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "rebasin_cli",
+        *map(str, TINY),
+        "--epochs",
+        "100000",
+        "-o",
+        "a.safetensors",
+    ]
+    running = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "a.training.pt").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=60)
+    finally:
+        running.kill()
+    assert running.returncode == 130 and out == ""
+    assert "go on with --resume" in err and err.endswith("rebasin: interrupted\n") and "Traceback" not in err
+    assert set(contents(tmp_path)) == {"a.training.pt"}
+
+
+def test_resuming_with_other_options_is_refused(refused, interrupted):
+    interrupted(*TINY, "--epochs", 3, "--limit", 300, "-o", "a.safetensors", after=2)
+    says = ("a.training.pt is the state of another training", "rebasin.epochs: 3 there, 4 here")
+    refused(2, *TINY, "--epochs", 4, "--limit", 300, "-o", "a.safetensors", "--resume", says=says)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["mlpp", "--data", "digits"], 2, "Did you mean mlp?"),
+        (["mlp", "--data", "digitz"], 2, "Did you mean digits?"),
+        (["mlp", "--data", "npz:nowhere.npz"], 6, "nowhere.npz: no such file"),
+        (["mlp", "--data", "digits", "--optimizer", "adamm"], 2, "Choose adam or sgd"),
+        (["mlp", "--data", "digits", "--lr", "-1"], 2, "learning_rate is -1"),
+        (["mlp", "--data", "digits", "--width", "8.5"], 2, "number of units, not 8.5"),
+        (["mlp", "--data", "digits", "--depth", "0"], 2, "one hidden layer at least"),
+        (["mlp", "--data", "digits", "--norm", "bach"], 2, "unknown norm 'bach'"),
+        (["mlp", "--data", "digits", "--normalize", "0/0"], 2, "is no normalization"),
+        (["mlp", "--data", "digits", "--device", "gpu"], 2, "unknown device 'gpu'"),
+        (["mlp", "--data", "digits", "--resume"], 2, "there is no a.training.pt"),
+        (["mlp", "--data", "digits", "--lr", "1e30", "--optimizer", "sgd", "--epochs", "3"], 6, "diverged"),
+        (["mlp", "--data", "json:loader"], 2, "loader"),
+    ],
+)
+def test_refusals(refused, arguments, code, says):
+    refused(code, "train", *arguments, "-o", "a.safetensors", says=says)
+
+
+def test_outputs_that_cannot_be(refused, tmp_path):
+    (tmp_path / "there.safetensors").write_text("")
+    refused(2, *TINY, "-o", "there.safetensors", says=("there.safetensors exists", "--force"))
+    refused(2, *TINY, "-o", "a.pt", says="Use a.safetensors")
+    refused(5, *TINY, "-o", "/proc/self/a.safetensors", says="cannot be written")
+
+
+def test_a_full_disk(refused, monkeypatch):
+    def full(descriptor):
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr("rebasin_cli.training._save", lambda *a: None)
+    refused(5, *TINY, "--epochs", 1, "--limit", 100, "-o", "a.safetensors", says="No space left on device")

@@ -1,0 +1,375 @@
+"""The library in memory: align, merge, barrier."""
+
+from __future__ import annotations
+
+import doctest
+
+import pytest
+import torch
+from torch import nn
+
+import rebasin_cli
+from rebasin_cli import api, nets, permutation
+from rebasin_cli.errors import CheckpointError, DataError, NetworkError, NotProven, SpecError, UsageError
+from rebasin_cli.evaluation import evaluate
+from rebasin_cli.matchers import State, registry
+from rebasin_cli.networks import load
+from rebasin_cli.repair import reset
+from rebasin_cli.spec import library
+from rebasin_cli.spec.spec import fit, parse
+
+
+def network(norm: str = "none", width: int = 12, seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nets.build("mlp", input_shape=(6,), classes=3, width=width, depth=2, norm=norm)
+
+
+def model(seed: int, norm: str = "none", width: int = 12) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in network(norm, width, seed).state_dict().items()}
+
+
+def batches(count: int = 3, size: int = 20, seed: int = 0) -> list:
+    rng = torch.Generator().manual_seed(seed)
+    return [
+        (torch.randn(size, 6, generator=rng), torch.randint(3, (size,), generator=rng)) for _ in range(count)
+    ]
+
+
+A, B, C = model(0), model(1), model(2)
+TRAIN, TEST = batches(seed=1), batches(seed=2)
+SPEC = library.find({name: tuple(tensor.shape) for name, tensor in A.items()})
+
+
+def relabelled(tensors: dict, seed: int = 0, fitted=SPEC) -> dict[str, torch.Tensor]:
+    perms = permutation.random(fitted.words, torch.Generator().manual_seed(seed))
+    return dict(permutation.permuted(tensors, fitted, perms))
+
+
+def same(one, other) -> bool:
+    return list(one) == list(other) and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_the_examples_in_the_docstrings_run():
+    torch.manual_seed(0)
+    found = doctest.testmod(api)
+    assert found.attempted >= 5 and found.failed == 0
+
+
+# ------------------------------------------------------------------------------------------------ align
+
+
+@pytest.mark.parametrize("spec", ["mlp", SPEC, SPEC.spec, None], ids=["name", "fitted", "parsed", "found"])
+def test_a_relabelled_model_is_turned_back(spec):
+    b = relabelled(A)
+    before = {name: tensor.clone() for name, tensor in b.items()}
+    aligned = rebasin_cli.align(A, b, spec)
+    assert same(dict(aligned.tensors), A) and same(b, before)
+    assert aligned.models[0] is A and aligned.method == "wm" and aligned.proof is None
+
+
+def test_a_spec_may_be_left_out_or_be_a_file(tmp_path):
+    assert same(dict(rebasin_cli.align(A, relabelled(A)).tensors), A)
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "tensors:\n  layers.{i}.weight: 'h{i} h{i-1|.}'\n  layers.{i}.bias: 'h{i}'\n"
+        "  head.weight: '. h{last}'\n  head.bias: '.'\n"
+    )
+    assert same(dict(rebasin_cli.align(A, relabelled(A), file).tensors), A)
+
+
+@pytest.mark.parametrize("method", registry.names())
+def test_many_models_are_aligned_to_the_first(method):
+    others = [relabelled(A, seed) for seed in (1, 2)]
+    aligned = rebasin_cli.align(A, *others, None, method=method)
+    assert len(aligned.models) == 3 and len(aligned.permutations) == 2
+    assert all(same(dict(moved), A) for moved in aligned.models[1:])
+
+
+@pytest.mark.parametrize("method", registry.names())
+@pytest.mark.parametrize("stop", [1, 2, 3, 5])
+def test_an_alignment_of_many_that_was_interrupted_goes_on(method, stop):
+    whole = rebasin_cli.align(A, B, C, SPEC, method=method, seed=5)
+    kept: list[State] = []
+
+    def progress(state: State) -> None:
+        kept.append(state)
+        if len(kept) == stop:
+            raise KeyboardInterrupt
+
+    try:
+        rebasin_cli.align(A, B, C, SPEC, method=method, seed=5, progress=progress)
+    except KeyboardInterrupt:
+        assert len(kept) == stop
+    resumed = rebasin_cli.align(A, B, C, SPEC, method=method, seed=5, start=kept[-1])
+    for p, q in zip(resumed.permutations, whole.permutations, strict=True):
+        assert all(torch.equal(p[word], q[word]) for word in q)
+
+
+def test_a_spec_is_proven_where_there_is_a_network():
+    assert rebasin_cli.align(A, B, SPEC, network=network()).proof.largest_difference < 1e-8
+    assert rebasin_cli.align(A, B, SPEC, network=network(), prove=False).proof is None
+    axes = {
+        name: "h0 ." if name == "layers.0.weight" else " ".join("." * tensor.ndim)
+        for name, tensor in A.items()
+    }
+    lines = "".join(f"  {name}: '{text}'\n" for name, text in axes.items())
+    wrong = fit(parse("tensors:\n" + lines, name="wrong"), SPEC.shapes)
+    with pytest.raises(NotProven):
+        rebasin_cli.align(A, B, wrong, network=network())
+    with pytest.raises(NetworkError, match="is not the network of this checkpoint"):
+        rebasin_cli.align(A, B, SPEC, network=network(width=13))
+
+
+def test_models_of_different_architecture_are_refused_with_every_tensor():
+    other = model(1, width=13) | {"extra": torch.zeros(())}
+    del other["head.bias"]
+    with pytest.raises(SpecError, match="do not have the same architecture") as caught:
+        rebasin_cli.align(A, B, other, "mlp")
+    assert caught.value.problems == (
+        "layers.0.weight  is 12×6 in model 1, 13×6 in model 3",
+        "layers.0.bias  is 12 in model 1, 13 in model 3",
+        "layers.1.weight  is 12×12 in model 1, 13×13 in model 3",
+        "layers.1.bias  is 12 in model 1, 13 in model 3",
+        "head.weight  is 3×12 in model 1, 3×13 in model 3",
+        "head.bias  is 3 in model 1, absent in model 3",
+        "extra  is absent in model 1, a scalar in model 3",
+    )
+
+
+def test_a_spec_that_was_fitted_to_other_tensors_is_fitted_again():
+    wide, other = model(0, width=13), model(1, width=13)
+    assert rebasin_cli.align(wide, other, SPEC).fitted.words == {"h0": 13, "h1": 13}
+    with pytest.raises(SpecError, match="does not fit"):
+        rebasin_cli.align({"w": torch.ones(2)}, {"w": torch.ones(2)}, SPEC)
+
+
+def test_one_model_is_too_few_and_names_are_checked():
+    with pytest.raises(UsageError, match="at least two"):
+        rebasin_cli.align(A, "mlp")
+    with pytest.raises(UsageError, match="unknown method"):
+        rebasin_cli.align(A, B, "mlp", method="wn")
+    with pytest.raises(CheckpointError):
+        rebasin_cli.align(A, {name: tensor * torch.nan for name, tensor in B.items()}, "mlp")
+
+
+def test_the_seed_and_the_options_reach_the_method():
+    options = registry.get("wm").Options(max_sweeps=1)
+    assert rebasin_cli.align(A, B, SPEC, options=options).result.sweeps == 1
+    found = [rebasin_cli.align(A, B, SPEC, seed=seed).result for seed in range(8)]
+    assert len({(result.sweeps, result.solves, result.objective_after) for result in found}) > 1
+
+
+# ------------------------------------------------------------------------------------------------ merge
+
+
+def test_merging_relabelled_models_gives_the_model():
+    for interpolation in api.INTERPOLATIONS:
+        merged = rebasin_cli.merge([A, relabelled(A)], "mlp", interpolation=interpolation)
+        for name, tensor in A.items():
+            torch.testing.assert_close(merged.tensors[name], tensor)
+    assert merged.alignment.result.converged and merged.repaired == 0
+
+
+def test_merging_without_a_method_is_the_plain_average():
+    merged = rebasin_cli.merge([A, B, C], method="none", weights=[0.5, 0.25, 0.25])
+    torch.testing.assert_close(
+        merged.tensors["head.weight"], A["head.weight"] / 2 + B["head.weight"] / 4 + C["head.weight"] / 4
+    )
+    assert merged.alignment is None
+
+
+def test_given_permutations_take_the_place_of_a_search():
+    perms = permutation.random(SPEC.words, torch.Generator().manual_seed(0))
+    merged = rebasin_cli.merge([A, B], "mlp", permutations=[perms])
+    moved = permutation.permuted(B, SPEC, perms)
+    torch.testing.assert_close(
+        merged.tensors["layers.0.bias"], (A["layers.0.bias"] + moved["layers.0.bias"]) / 2
+    )
+    with pytest.raises(CheckpointError, match="do not fit the spec"):
+        rebasin_cli.merge([A, B], "mlp", permutations=[perms | {"h0": torch.zeros(12, dtype=torch.int64)}])
+    with pytest.raises(UsageError, match="1 permutations for 3 models"):
+        rebasin_cli.merge([A, B, C], "mlp", permutations=[perms])
+
+
+@pytest.mark.parametrize(
+    "options, complaint",
+    [
+        ({"weights": [1.0]}, "1 weights for 2 models"),
+        ({"weights": [0.5, 0.6]}, "expected 1"),
+        ({"weights": [0.9, 0.9], "interpolation": "slerp"}, "expected 1"),
+        ({"interpolation": "cubic"}, "unknown interpolation"),
+        ({"method": "nothing"}, "unknown method"),
+        ({"repair_with": "rest"}, "unknown repair"),
+        ({"repair_with": "reset"}, "needs the network"),
+        ({"repair_with": "reset", "network": network()}, "training data"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options, complaint):
+    with pytest.raises(UsageError, match=complaint):
+        rebasin_cli.merge([A, B], "mlp", **options)
+
+
+def test_slerp_joins_two_and_nothing_is_no_merge():
+    with pytest.raises(UsageError, match="slerp joins two models, not 3"):
+        rebasin_cli.merge([A, B, C], "mlp", interpolation="slerp")
+    with pytest.raises(UsageError, match="no models"):
+        rebasin_cli.merge([], "mlp")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_repair_measures_the_merged_models_statistics_and_leaves_its_weights(dtype):
+    models = [
+        {n: t.to(dtype) if t.is_floating_point() else t for n, t in model(seed, "batch").items()}
+        for seed in (0, 1)
+    ]
+    own = network("batch")
+    plain = rebasin_cli.merge(models, "mlp").tensors
+    merged = rebasin_cli.merge(models, "mlp", repair_with="reset", network=own, train=TRAIN)
+    assert merged.repaired == 2 and list(merged.tensors) == list(models[0])
+    by_hand = load(network("batch"), plain)
+    reset(by_hand, TRAIN)
+    for name, tensor in merged.tensors.items():
+        assert tensor.dtype == models[0][name].dtype
+        measured = name.endswith(("running_mean", "running_var", "num_batches_tracked"))
+        assert torch.equal(tensor, by_hand.state_dict()[name].to(tensor.dtype) if measured else plain[name])
+    assert merged.tensors["norms.0.num_batches_tracked"] == len(TRAIN)
+    assert torch.equal(
+        merged.tensors.rows("norms.0.running_mean", 2, 5), merged.tensors["norms.0.running_mean"][2:5]
+    )
+
+
+def test_ignored_tensors_are_the_first_models():
+    spec = parse(
+        "ignore: ['head.*']\ninclude: x\n",
+        name="t",
+        include=lambda _: parse(
+            "tensors:\n  layers.{i}.weight: 'h{i} h{i-1|.}'\n  layers.{i}.bias: 'h{i}'\n", name="x"
+        ),
+    )
+    assert torch.equal(
+        rebasin_cli.merge([A, B], spec, method="none").tensors["head.weight"], A["head.weight"]
+    )
+
+
+# ---------------------------------------------------------------------------------------------- barrier
+
+
+def test_a_barrier_report_holds_every_row_and_the_known_floors():
+    report = rebasin_cli.barrier(A, B, network=network(), train=TRAIN, test=TEST, points=5)
+    assert [row.name for row in report.rows] == ["naive", "aligned"]
+    assert [row.shipped for row in report.rows] == [False, True]
+    scores = {
+        (k, s): evaluate(load(network(), m), d)
+        for k, m in enumerate((A, B))
+        for s, d in (("train", TRAIN), ("test", TEST))
+    }
+    for row in report.rows:
+        for split in ("train", "test"):
+            curve, barrier = row.curves[split], row.barriers[split]
+            assert curve.lambdas == (0.0, 0.25, 0.5, 0.75, 1.0) and curve.samples == 60
+            assert curve.loss[0] == scores[0, split].loss
+            assert curve.loss[-1] == pytest.approx(scores[1, split].loss, rel=1e-6)
+            assert barrier.chord >= 0 and barrier.accuracy_chord >= 0
+            assert barrier.midpoint >= abs(curve.loss[0] - curve.loss[-1]) / 2 - 1e-12
+            middle = curve.loss[2] - (curve.loss[0] + curve.loss[-1]) / 2
+            assert barrier.midpoint >= middle and barrier.chord >= middle - 1e-12
+    naive = report.row("naive").curves["test"]
+    half = {name: (A[name] + B[name]) / 2 for name in A}
+    assert naive.loss[2] == pytest.approx(evaluate(load(network(), half), TEST).loss, rel=1e-6)
+    assert report.proof["status"] == "proven" and report.match["method"] == "wm"
+    assert report.endpoints[1]["test"]["accuracy"] == scores[1, "test"].accuracy
+
+
+def test_a_relabelled_model_has_no_barrier_once_aligned():
+    report = rebasin_cli.barrier(A, relabelled(A), network=network(), test=TEST, points=3)
+    assert abs(report.row("aligned").barriers["test"].midpoint) < 1e-6
+    naive, aligned = (report.row(name).curves["test"].loss for name in ("naive", "aligned"))
+    assert abs(naive[1] - naive[0]) > 1e-4 and abs(aligned[1] - aligned[0]) < 1e-6
+    assert report.rows[0].curves.keys() == {"test"}
+
+
+def test_norms_add_the_repaired_rows_and_the_control_measured_against_the_ends_as_given():
+    a, b = model(0, "batch"), model(1, "batch")
+    for tensors, mean in ((a, 0.3), (b, -0.2)):
+        tensors["norms.0.running_mean"] += mean
+    report = rebasin_cli.barrier(
+        a, b, network=network("batch"), train=TRAIN, test=TEST, points=3, repaired_points=5
+    )
+    assert [(row.name, row.shipped, row.control) for row in report.rows] == [
+        ("naive", False, False),
+        ("aligned", False, False),
+        ("aligned + reset", True, False),
+        ("naive + reset", False, True),
+    ]
+    assert [len(row.curves["test"].lambdas) for row in report.rows] == [3, 3, 5, 5]
+    ends = [evaluate(load(network("batch"), m), TEST).loss for m in (a, b)]
+    for row in report.rows:
+        assert row.curves["test"].loss[0] == ends[0]
+        assert row.curves["test"].loss[-1] == pytest.approx(ends[1], rel=1e-6)
+    mended = network("batch")
+    load(mended, {name: (a[name] + b[name]) / 2 if a[name].is_floating_point() else a[name] for name in a})
+    reset(mended, TRAIN)
+    assert report.row("naive + reset").curves["test"].loss[2] == pytest.approx(
+        evaluate(mended, TEST).loss, rel=1e-6
+    )
+    assert report.row("naive").curves["test"].loss[1] != report.row("naive + reset").curves["test"].loss[2]
+
+
+def test_norms_without_training_data_are_refused_before_anything_is_measured():
+    seen = []
+    a, b = model(0, "batch"), model(1, "batch")
+    with pytest.raises(UsageError, match="running statistics"):
+        rebasin_cli.barrier(a, b, network=network("batch"), test=TEST, check=seen.append)
+    assert not seen
+    report = rebasin_cli.barrier(
+        a, b, network=network("batch"), test=TEST, reset_batches=TRAIN, points=2, repaired_points=3
+    )
+    assert "aligned + reset" in [row.name for row in report.rows]
+
+
+def test_the_row_that_is_shipped_follows_the_method_and_the_repair():
+    assert api.rows_to_measure(aligned=True, reset=True, ship_reset=False)["aligned"]
+    assert api.rows_to_measure(aligned=False, reset=True) == {"naive": False, "naive + reset": True}
+    report = rebasin_cli.barrier(A, B, network=network(), test=TEST, points=2, method="none")
+    assert report.shipped.name == "naive" and report.match == {"method": "none"}
+    assert report.proof["status"] == "unavailable"
+
+
+def test_given_permutations_are_checked_and_used():
+    b = relabelled(A)
+    perms = rebasin_cli.align(A, b, SPEC).permutations[0]
+    report = rebasin_cli.barrier(A, b, SPEC, network=network(), test=TEST, permutations=perms, points=3)
+    assert abs(report.row("aligned").barriers["test"].midpoint) < 1e-6
+    assert report.match == {"method": "given permutations"}
+    with pytest.raises(CheckpointError):
+        rebasin_cli.barrier(A, b, SPEC, network=network(), test=TEST, permutations={}, points=3)
+
+
+def test_the_check_sees_the_endpoints_first_and_may_stop_everything():
+    seen = []
+
+    def check(scores) -> None:
+        seen.append({split: len(ends) for split, ends in scores.items()})
+        raise DataError("wrong data")
+
+    with pytest.raises(DataError, match="wrong data"):
+        rebasin_cli.barrier(
+            A, B, network=network(), train=TRAIN, test=TEST, check=check, measured=lambda: seen.append(1)
+        )
+    assert seen == [{"train": 2, "test": 2}]
+
+
+@pytest.mark.parametrize(
+    "options, error",
+    [
+        ({"points": 1}, UsageError),
+        ({"repair_with": "rest"}, UsageError),
+        ({"test": []}, DataError),
+        ({"network": network(width=13)}, NetworkError),
+        ({"method": "wn"}, UsageError),
+        ({"permutations": {"h0": torch.arange(12)}}, CheckpointError),
+    ],
+)
+def test_a_barrier_that_cannot_be_measured_is_refused(options, error):
+    with pytest.raises(error):
+        rebasin_cli.barrier(A, B, **({"network": network(), "test": TEST, "points": 3} | options))

@@ -1,0 +1,159 @@
+"""What is refused before any work, and whose word is taken for what."""
+
+import pytest
+import torch
+
+from rebasin_cli import intake
+from rebasin_cli.checkpoint import open_checkpoint
+from rebasin_cli.errors import CheckpointError, DataError, SpecError, UsageError
+from rebasin_cli.evaluation import Scores
+from rebasin_cli.intake import Settings
+from rebasin_cli.spec import library
+from rebasin_cli.writing import write_safetensors
+
+
+@pytest.fixture
+def record(tmp_path):
+    """A checkpoint of a tiny MLP with this metadata."""
+    count = iter("abc")
+
+    def record(**metadata):
+        path = tmp_path / f"{next(count)}.safetensors"
+        tensors = {
+            "layers.0.weight": torch.ones(3, 4),
+            "layers.0.bias": torch.ones(3),
+            "head.weight": torch.ones(10, 3),
+            "head.bias": torch.ones(10),
+        }
+        write_safetensors(
+            path, tensors, metadata={f"rebasin.{key}": value for key, value in metadata.items()}
+        )
+        return open_checkpoint(path)
+
+    return record
+
+
+def quiet(text):
+    pass
+
+
+def test_the_users_data_beats_what_the_models_record(record):
+    models = [record(data="mnist"), record(data="mnist")]
+    assert intake.data_reference(models, Settings()) == "mnist"
+    assert intake.data_reference(models, Settings(data="cifar10")) == "cifar10"
+    assert intake.data_reference([*models, record()], Settings()) is None
+
+
+@pytest.mark.parametrize("reference", ["os:system", "evil.py:loader", "package.module:loader"])
+def test_code_that_a_checkpoint_records_is_not_taken(record, reference):
+    models = [record(data=reference)]
+    assert intake.data_reference(models, Settings()) is None
+    with pytest.raises(UsageError, match=f"records {reference}"):
+        intake.open_splits(models, Settings(), quiet, wanted=["test"])
+
+
+def test_files_that_a_checkpoint_records_are(record):
+    assert intake.data_reference([record(data="npz:a.npz")], Settings()) == "npz:a.npz"
+
+
+def test_recorded_normalisation_is_used_and_must_agree(record):
+    a, b = (record(data="digits", normalization=text) for text in ("0.5/0.5", "0.0/1.0"))
+    said = []
+    splits = intake.open_splits([a], Settings(), said.append, wanted=["train", "test"])
+    assert str(splits["test"].normalization) == "0.5/0.5" and said == [
+        "data: digits, inputs normalised 0.5/0.5"
+    ]
+    with pytest.raises(UsageError, match="differently normalised"):
+        intake.open_splits([a, b], Settings(), quiet, wanted=["test"])
+    chosen = intake.open_splits([a, b], Settings(normalize="unit"), quiet, wanted=["test"])
+    assert str(chosen["test"].normalization) == "0.0/1.0"
+
+
+def test_training_samples_are_few_unless_full(record, monkeypatch):
+    monkeypatch.setattr(intake, "TRAIN_SAMPLES", 100)
+    monkeypatch.setattr(intake, "RESET_SAMPLES", 50)
+    model, wanted = [record(data="digits")], ["train", "test", "reset"]
+
+    def samples(**options):
+        return {
+            s: d.samples
+            for s, d in intake.open_splits(model, Settings(**options), quiet, wanted=wanted).items()
+        }
+
+    assert samples() == {"train": 100, "reset": 50, "test": 360}
+    assert samples(full=True) == {"train": 1437, "reset": 1437, "test": 360}
+    assert samples(limit=20) == {"train": 20, "reset": 50, "test": 20}
+
+
+def judge(model, accuracy, *, samples=10_000, classes=10, reference="digits", **options):
+    check = intake.endpoint_check([model], reference, classes, Settings(**options))
+    check({"test": [Scores(1.0, accuracy, samples, 0.0)]})
+
+
+def test_endpoints_at_chance_or_below_their_record_stop_the_run(record):
+    model = record(data="digits", test_accuracy="0.9000")
+    judge(model, 0.86)
+    for accuracy, said in ((0.84, "it records 0.9000"), (0.105, "chance is 0.1000")):
+        with pytest.raises(DataError) as caught:
+            judge(model, accuracy)
+        assert said in str(caught.value)
+        judge(model, accuracy, skip_checks=True)
+        judge(model, accuracy, metric="mine.py:metric")
+
+
+def test_small_samples_scatter_and_other_data_is_no_comparison(record):
+    model = record(data="digits", test_accuracy="0.9000")
+    judge(model, 0.80, samples=50)
+    judge(model, 0.50, reference="mnist")
+    judge(record(data="digits", test_accuracy="high"), 0.5)
+
+
+def test_names_of_files_stand_in_for_numbers_of_models(record, tmp_path):
+    paths = [tmp_path / f"{name}.pt" for name in "abcdefghijk"]
+    with pytest.raises(SpecError) as caught, intake.naming(paths):
+        raise SpecError("models differ", problems=["w  is 1 in model 1, 2 in model 11"])
+    assert caught.value.problems == (f"w  is 1 in {paths[0]}, 2 in {paths[10]}",)
+
+
+def test_tied_tensors_that_the_spec_does_not_tie_are_refused(tmp_path):
+    weight = torch.randn(4, 4)
+    state = {"layers.0.weight": weight, "layers.1.weight": weight, "head.weight": torch.randn(2, 4)}
+    torch.save(state, tmp_path / "tied.pt")
+    models = [open_checkpoint(tmp_path / "tied.pt")]
+    with pytest.raises(SpecError) as caught:
+        intake.fit_spec(models, Settings(), quiet)
+    assert "tied.pt" in str(caught.value) and "layers.0.weight = layers.1.weight share storage" in str(
+        caught.value
+    )
+
+
+def test_batchnorm_statistics_need_data_or_a_word(tmp_path):
+    fitted = library.find(
+        {
+            "layers.0.weight": (3, 4),
+            "norms.0.weight": (3,),
+            "norms.0.running_mean": (3,),
+            "head.weight": (2, 3),
+        }
+    )
+    assert intake.choose_repair(fitted, Settings(), has_data=True) == "reset"
+    assert intake.choose_repair(fitted, Settings(repair="none"), has_data=False) == "none"
+    with pytest.raises(UsageError, match="makes a broken model"):
+        intake.choose_repair(fitted, Settings(), has_data=False)
+
+
+def test_shapes_are_read_and_checked():
+    assert intake.parse_shape("1x3×224X224") == (1, 3, 224, 224)
+    for text in ("", "x", "1x0", "3,4", "1x-2"):
+        with pytest.raises(UsageError, match="is not a shape"):
+            intake.parse_shape(text)
+
+
+def test_a_permutation_of_another_size_names_its_file(record, tmp_path):
+    from rebasin_cli import permutation
+
+    path = tmp_path / "p.perm.safetensors"
+    permutation.save(path, {"h0": torch.arange(5)}, metadata={})
+    fitted = library.find(record().shapes)
+    with pytest.raises(CheckpointError, match="p.perm.safetensors: these permutations do not fit"):
+        intake.read_permutation(path, fitted)
