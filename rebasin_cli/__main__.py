@@ -25,10 +25,7 @@ def _run(arguments: list[str]) -> None:
     from .errors import RebasinError
 
     try:
-        try:
-            app(args=arguments, prog_name="rebasin", standalone_mode=True, obj=arguments)
-        finally:
-            sys.stdout.flush()  # a full disk speaks here, not after the last line of Python
+        app(args=arguments, prog_name="rebasin", standalone_mode=True, obj=arguments)
     except RebasinError as error:
         _stop(str(error), error.exit_code, error)
     except MemoryError as error:

@@ -123,6 +123,11 @@ def test_a_fallback_stands_where_no_value_is_found(word):
     assert fill(word, before_all, found) == Fixed()
 
 
+def test_a_fallback_stands_where_too_few_values_are_found():
+    assert fill("h{i-2|.}", {"i": "3"}, FOUND) == Fixed()
+    assert fill("h{i+2|.}", {"i": "6"}, FOUND) == Fixed()
+
+
 def test_a_fallback_is_any_axis():
     assert fill("h{i-1|(c 49)}", {"i": "0"}, FOUND) == Product((Word("c"), Fixed(49)))
     assert fill("h{i+1|a + b}", {"i": "10"}, FOUND) == Sum((A, B))

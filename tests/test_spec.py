@@ -96,6 +96,11 @@ def test_a_tensor_has_one_line(more, line):
     assert problem == f'line {line}: "w" stands here and in line 2'
 
 
+def test_a_key_stands_once():
+    (problem,) = problems(lambda: read("tensors:\n  w: 'a'\ntensors:\n  v: 'a'\n"))
+    assert problem == 'line 3: "tensors" stands here and in line 1'
+
+
 def test_lines_of_other_ranks_are_other_lines():
     spec = read("tensors:\n  w[1]?: 'a'\n  w[2]?: 'a .'\n")
     assert fit(spec, {"w": (3, 4)}).tensors == {"w": (Word("a"), Fixed(4))}
