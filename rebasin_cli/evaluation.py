@@ -103,6 +103,8 @@ def forward(network: Callable[..., Any], inputs: Any) -> Any:
     except (RebasinError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as cause:
+        if "can't allocate memory" in str(cause):  # torch has no type of its own for this on the CPU
+            raise MemoryError(str(cause).partition("\n")[0]) from cause
         raise NetworkError(
             f"the network fails on inputs {describe(inputs)}: {type(cause).__name__}: {cause}"
         ) from cause

@@ -37,8 +37,9 @@ class Registry:
     def _entry_points(self) -> dict[str, importlib.metadata.EntryPoint]:
         return {point.name: point for point in importlib.metadata.entry_points(group=self.group)}
 
-    def names(self) -> list[str]:
-        return sorted({*self._own(), *self._entry_points()})
+    def names(self, *, own: bool = False) -> list[str]:
+        """All names, or only those of this folder with `own`, for which no other package is asked."""
+        return sorted({*self._own(), *({} if own else self._entry_points())})
 
     def get(self, name: str) -> Any:
         """The module or object registered as `name`. Raises UsageError with the nearest names."""

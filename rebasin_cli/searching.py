@@ -157,7 +157,8 @@ def _read(path: Path, identity: Mapping[str, str], words: Mapping[str, int]) -> 
         for name in kept:
             k, _, word = name.partition("/")
             sets.setdefault(int(k), {})[word] = kept[name]
-        state = State(tuple(sets[k] for k in range(len(sets))), int(kept.metadata["rebasin.sweep"]))
+        sweep, objective = int(kept.metadata["rebasin.sweep"]), float(kept.metadata["rebasin.objective"])
+        state = State(tuple(sets[k] for k in range(len(sets))), sweep, objective)
         for permutations in state.permutations:
             permutation.check(permutations, words)
     except (KeyError, ValueError, CheckpointError) as cause:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import rebasin_cli
-from rebasin_cli import api, nets, permutation
+from rebasin_cli import api, barriers, nets, permutation
 from rebasin_cli.errors import CheckpointError, DataError, NetworkError, NotProven, SpecError, UsageError
 from rebasin_cli.evaluation import evaluate
 from rebasin_cli.matchers import State, registry
@@ -88,8 +88,10 @@ def test_many_models_are_aligned_to_the_first(method):
 @pytest.mark.parametrize("method", registry.names())
 @pytest.mark.parametrize("stop", [1, 2, 3, 5])
 def test_an_alignment_of_many_that_was_interrupted_goes_on(method, stop):
-    whole = rebasin_cli.align(A, B, C, SPEC, method=method, seed=5)
+    sweeps: list[State] = []
+    whole = rebasin_cli.align(A, B, C, SPEC, method=method, seed=5, progress=sweeps.append)
     kept: list[State] = []
+    after: list[State] = []
 
     def progress(state: State) -> None:
         kept.append(state)
@@ -100,7 +102,9 @@ def test_an_alignment_of_many_that_was_interrupted_goes_on(method, stop):
         rebasin_cli.align(A, B, C, SPEC, method=method, seed=5, progress=progress)
     except KeyboardInterrupt:
         assert len(kept) == stop
-    resumed = rebasin_cli.align(A, B, C, SPEC, method=method, seed=5, start=kept[-1])
+    resumed = rebasin_cli.align(A, B, C, SPEC, method=method, seed=5, start=kept[-1], progress=after.append)
+    # what was finished is looked at once more, not searched again
+    assert len(after) <= len(sweeps) - len(kept) + 2
     for p, q in zip(resumed.permutations, whole.permutations, strict=True):
         assert all(torch.equal(p[word], q[word]) for word in q)
 
@@ -313,6 +317,13 @@ def test_norms_add_the_repaired_rows_and_the_control_measured_against_the_ends_a
         evaluate(mended, TEST).loss, rel=1e-6
     )
     assert report.row("naive").curves["test"].loss[1] != report.row("naive + reset").curves["test"].loss[2]
+
+
+def test_a_repair_is_done_inside_the_path_and_not_at_its_ends():
+    repaired = []
+    path = barriers.Path("row", A, B, 4, repair=repaired.append)
+    row = barriers.measure(path, network(), {"test": TEST})
+    assert len(repaired) == 2 and row.curves["test"].lambdas == (0.0, 1 / 3, 2 / 3, 1.0)
 
 
 def test_norms_without_training_data_are_refused_before_anything_is_measured():

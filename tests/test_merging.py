@@ -14,8 +14,8 @@ def model(seed: int, dtype: torch.dtype = torch.float32) -> dict[str, torch.Tens
     return {
         "w": torch.randn(6, 5, generator=rng).to(dtype),
         "scale": torch.randn((), generator=rng).to(dtype),
-        "count": torch.tensor(10 + seed),
-        "ids": torch.arange(3) + seed,
+        "count": torch.tensor(10 + 10 * seed),
+        "ids": torch.arange(3) + 10 * seed,
         "pos": torch.randn(4, generator=rng).to(dtype),
     }
 
@@ -90,13 +90,18 @@ def test_float64_models_are_averaged_in_float64():
     assert torch.equal(average(models)["w"], models[0]["w"] * 0.5 + models[1]["w"] * 0.5)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e5m2], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float8_e5m2], ids=str)
 @pytest.mark.parametrize("join", [interpolate, slerp])
 def test_the_ends_are_exactly_the_models(join, dtype):
     a, b = model(0, dtype), model(1, dtype)
     for t, end in ((0.0, a), (1.0, b)):
         for name in ("w", "scale", "pos"):
             assert torch.equal(join(a, b, t)[name].double(), end[name].double())
+
+
+def test_the_far_end_of_a_line_is_the_other_model_in_everything():
+    end = interpolate(A, B, 1.0, keep={"pos"})
+    assert all(torch.equal(end[name], B[name]) for name in B)
 
 
 def test_interpolation_is_a_straight_line():

@@ -7,6 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
+from ..registry import Registry
+
+# From the folders' files, so that a new one is named here by itself; nothing is imported.
+METHODS = ", ".join(Registry("matchers", "method").names(own=True))
+DATA_SETS = ", ".join(Registry("datasets", "data set").names(own=True))
+
 
 def _option(*names: str, panel: str = "Options", **kwargs: Any) -> Any:
     return typer.Option(
@@ -58,7 +64,7 @@ Data = Annotated[
         "--data",
         metavar="REF",
         panel=DATA,
-        help="digits, mnist, fashion-mnist, cifar10, cifar100, npz:FILE, imagefolder:DIR, file.py:loader; "
+        help=f"{DATA_SETS} (npz:FILE, imagefolder:DIR), or your file.py:loader; "
         "the one that the checkpoints record if left out.",
     ),
 ]
@@ -112,7 +118,7 @@ Method = Annotated[
         "--method",
         "-m",
         panel=SEARCH,
-        help="Matcher: wm, merge-many (`rebasin list methods`).",
+        help=f"{METHODS} (`rebasin list methods`).",
         show_default=True,
     ),
 ]
@@ -120,6 +126,7 @@ Seed = Annotated[
     int,
     _option(
         "--seed",
+        metavar="N",
         min=0,
         max=2**63 - 1,
         panel=SEARCH,

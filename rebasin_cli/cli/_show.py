@@ -120,7 +120,7 @@ def _line(name: str, value: Any) -> str | None:
     if value is None or value == {}:
         return None
     if name.endswith("_bytes"):
-        return f"{value / 1e6:,.0f} MB"
+        return f"{value / 1e6:,.0f} MB" if value >= 10e6 else f"{value / 1e3:,.0f} kB"
     if name == "estimated_seconds":
         return f"{value:,.0f} ({max(value, 6) / 60:.1f} minutes)"
     if name == "proof":

@@ -30,8 +30,9 @@ def list_(
         "methods": lambda: summaries(matchers.registry),
         "specs": lambda: {name: spec.description for name, spec in library.builtin().items()},
         "nets": lambda: {
-            name: nets.registry.summary(module.__name__.rsplit(".", 1)[1].replace("_", "-"))
-            for name, module in sorted(nets.variants().items())
+            variant: nets.registry.summary(name)
+            for name in nets.registry.names()
+            for variant in nets.registry.get(name).VARIANTS
         },
         "data": lambda: summaries(datasets.registry),
         "reports": lambda: summaries(reports.registry),

@@ -39,7 +39,7 @@ def list_() -> None:
 def show(
     spec: Name,
     checkpoint: Annotated[
-        Path | None, typer.Argument(metavar="[CHECKPOINT]", help="Fit it to this file.")
+        Path | None, typer.Argument(metavar="CHECKPOINT", help="Fit it to this file.")
     ] = None,
     width: Width = None,
     depth: Depth = None,
@@ -81,7 +81,7 @@ def check(
 @spec_app.command()
 def prove(
     spec: Name,
-    checkpoint: Annotated[Path | None, typer.Argument(metavar="[CHECKPOINT]")] = None,
+    checkpoint: Annotated[Path | None, typer.Argument(metavar="CHECKPOINT")] = None,
     net: o.Net = None,
     trust_code: o.TrustCode = False,
     input: o.Input = None,

@@ -17,11 +17,15 @@ def train(
     net: Annotated[
         str, typer.Argument(metavar="NET", help="mlp, tinyten, resnet20, vgg16, … (`rebasin list nets`)")
     ],
-    data: Annotated[str, typer.Option("--data", metavar="REF", help="digits, mnist, cifar10, npz:FILE, …")],
+    data: Annotated[
+        str, typer.Option("--data", metavar="REF", help=f"{o.DATA_SETS} (npz:FILE, imagefolder:DIR).")
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Where to write, as safetensors.")],
     seed: Annotated[
         int,
-        typer.Option(min=0, max=2**63 - 1, help="Of the initial weights, the order and the augmentation."),
+        typer.Option(
+            metavar="N", min=0, max=2**63 - 1, help="Of the initial weights, the order and the augmentation."
+        ),
     ] = 0,
     width: Annotated[
         float | None, typer.Option(help="Units a layer (mlp, two_layer) or a multiplier.")
