@@ -3,8 +3,9 @@
     python benchmarks/weight_matching.py [--rows NAME,…] [--runs 3] [--pairs a.safetensors:b.safetensors …]
 
 The baseline solves every layer in random order in each sweep, with scipy in float64 and full products, and
-stops when no layer improves by more than 1e-12 (Ainsworth et al. 2022, Algorithm 1). Runs alternate;
-the layers come in the same random orders in both; printed are medians, the ratio of the medians (larger is faster) and both objectives (larger is better).
+stops when no layer improves by more than 1e-12 (Ainsworth et al. 2022, Algorithm 1). Runs alternate, and
+the layers come in the same random orders in both; printed are medians, the ratio of the medians (larger is
+faster) and both objectives (larger is better).
 """
 
 from __future__ import annotations
@@ -108,8 +109,9 @@ def compare(name: str, fitted: FittedSpec, a: Mapping, b: Mapping, runs: int) ->
         values["wm"].append(objective(fitted, a, b, result.permutations[0]))
     slow, fast = (statistics.median(seconds[key]) for key in ("plain", "wm"))
     low, high = (statistics.median(values[key]) for key in ("plain", "wm"))
+    ratio, gain = slow / fast, high / low - 1
     print(
-        f"{name:<34} {slow:>8.2f} s {fast:>8.2f} s  {slow / fast:>5.1f}×  {low:>12.4f} {high:>12.4f} {high / low - 1:>+9.4%}"
+        f"{name:<34} {slow:>8.2f} s {fast:>8.2f} s  {ratio:>5.1f}×  {low:>12.4f} {high:>12.4f} {gain:>+9.4%}"
     )
 
 
@@ -119,9 +121,8 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--pairs", nargs="*", default=[], help="trained pairs A:B to measure as well")
     arguments = parser.parse_args()
-    print(
-        f"torch {torch.__version__}, {torch.get_num_threads()} threads; medians of {arguments.runs} alternated runs"
-    )
+    threads = torch.get_num_threads()
+    print(f"torch {torch.__version__}, {threads} threads; medians of {arguments.runs} alternated runs")
     print(f"{'':<34} {'plain':>10} {'wm':>10}  {'ratio':>6}  {'objective':>12} {'objective wm':>12}")
     for name in ROWS:
         if arguments.rows is None or any(name.startswith(part) for part in arguments.rows.split(",")):

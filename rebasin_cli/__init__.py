@@ -17,7 +17,7 @@ _WHERE = {
     "RebasinError": "errors",
     "align": "api",
     "barrier": "api",
-    "fit": "spec.spec",
+    "fit": "spec.fitting",
     "load_spec": "spec.library:load",
     "merge": "api",
     "open_checkpoint": "checkpoint",

@@ -33,8 +33,9 @@ from .randomness import generator
 from .reports import Report, Row
 from .spec import library
 from .spec import prove as proving
+from .spec.fitting import fit
 from .spec.prove import Proof
-from .spec.spec import FittedSpec, Spec, fit
+from .spec.spec import FittedSpec, Spec
 from .tensors import LazyTensors, plan_of
 from .version import version
 

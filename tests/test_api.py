@@ -16,7 +16,8 @@ from rebasin_cli.matchers import State, registry
 from rebasin_cli.networks import load
 from rebasin_cli.repair import reset
 from rebasin_cli.spec import library
-from rebasin_cli.spec.spec import fit, parse
+from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.parsing import parse
 
 
 def network(norm: str = "none", width: int = 12, seed: int = 0) -> nn.Module:

@@ -29,7 +29,7 @@ from rebasin_cli.permutation import permuted, random
 from rebasin_cli.randomness import derive
 from rebasin_cli.registry import Registry
 from rebasin_cli.spec import library, overview
-from rebasin_cli.spec.spec import fit
+from rebasin_cli.spec.fitting import fit
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

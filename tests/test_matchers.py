@@ -19,8 +19,10 @@ from rebasin_cli.evaluation import evaluating
 from rebasin_cli.matchers import Problem, State, registry, wm
 from rebasin_cli.networks import load
 from rebasin_cli.spec import library
+from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.notation import words_of
-from rebasin_cli.spec.spec import FittedSpec, fit, parse
+from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.spec import FittedSpec
 
 NETS = {
     "mlp": {"width": 24, "input_shape": (1, 6, 6)},

@@ -5,8 +5,9 @@ import torch
 
 from rebasin_cli import permutation
 from rebasin_cli.errors import CheckpointError, OutputExists
+from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.notation import parse_axes
-from rebasin_cli.spec.spec import fit, parse
+from rebasin_cli.spec.parsing import parse
 from rebasin_cli.writing import write_safetensors
 
 SIZES = {"a": 4, "b": 3}

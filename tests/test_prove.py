@@ -6,8 +6,9 @@ from torch import nn
 
 from rebasin_cli import permutation
 from rebasin_cli.errors import NetworkError, NotProven
+from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.parsing import parse
 from rebasin_cli.spec.prove import prove
-from rebasin_cli.spec.spec import fit, parse
 
 
 class Net(nn.Module):

@@ -5,8 +5,9 @@ import pytest
 from rebasin_cli.errors import SpecError, UsageError
 from rebasin_cli.spec import library
 from rebasin_cli.spec.atoms import atoms
+from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.notation import Fixed, Product, Sum, Word
-from rebasin_cli.spec.spec import fit, parse
+from rebasin_cli.spec.parsing import parse
 
 
 def read(text: str, **options):

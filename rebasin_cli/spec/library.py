@@ -7,7 +7,9 @@ from functools import cache
 from pathlib import Path
 
 from ..errors import SpecError, UsageError, unknown
-from .spec import FittedSpec, Shapes, Spec, fit, parse
+from .fitting import fit
+from .parsing import parse
+from .spec import FittedSpec, Shapes, Spec
 
 
 def folder() -> Path:

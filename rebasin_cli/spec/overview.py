@@ -15,7 +15,8 @@ from ..errors import SpecError, UsageError
 from ..randomness import generator
 from . import library
 from . import prove as proving
-from .spec import FittedSpec, Shapes, fit
+from .fitting import fit
+from .spec import FittedSpec, Shapes
 
 LARGE, SMALL, DIGIT = (3, 224, 224), (3, 32, 32), (1, 28, 28)
 INPUTS = {"mlp": DIGIT, "two_layer": DIGIT, "vgg": LARGE, "resnet": LARGE, "googlenet": LARGE}

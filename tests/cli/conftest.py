@@ -12,7 +12,7 @@ import torch
 from rebasin_cli import nets
 from rebasin_cli.__main__ import main
 from rebasin_cli.spec import library
-from rebasin_cli.spec.spec import fit
+from rebasin_cli.spec.fitting import fit
 from rebasin_cli.training import seeded, train
 from rebasin_cli.writing import write_safetensors
 

@@ -1,0 +1,194 @@
+"""*Fit*: does a spec cover these tensors, with one size a word? Every tensor gets resolved axes."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+from collections.abc import Mapping
+
+from ..errors import SpecError
+from .notation import Axis, Fixed, Product, Rest, Sum, Word, fill, rewrite, slots_of, stem_of, words_of
+from .spec import Entry, FittedSpec, Shapes, Spec
+
+
+def fit(spec: Spec, shapes: Shapes) -> FittedSpec:
+    """Resolve a spec against tensors: which line speaks of which tensor, and one size a word.
+
+    `shapes` maps tensor names to shapes. Raises SpecError that lists every unlisted or absent tensor,
+    every wrong rank, and every word with two sizes.
+    """
+    problems: list[str] = []
+    ignored = frozenset(n for n in shapes if any(fnmatch.fnmatchcase(n, glob) for glob in spec.ignore))
+    chosen = _choose(spec, {n: s for n, s in shapes.items() if n not in ignored}, problems)
+    found = _found_values(chosen)
+    axes: dict[str, tuple[Axis, ...]] = {}
+    for tensor, (entry, captured) in chosen.items():
+        try:
+            filled = tuple(_filled(axis, captured, found) for axis in entry.axes)
+        except SpecError as error:
+            problems.append(f"{tensor}  {error.message}")
+            continue
+        if (expanded := _expand_rest(filled, len(shapes[tensor]))) is None:
+            text = " ".join(map(str, entry.axes))
+            problems.append(
+                f'{tensor}  has {len(shapes[tensor])} axes {_show(shapes[tensor])}, the spec says "{text}"'
+            )
+        else:
+            axes[tensor] = expanded
+    words = _word_sizes(axes, shapes, problems)
+    resolved = {t: _resolve_axes(t, a, shapes[t], words, problems) for t, a in axes.items()}
+    if problems:
+        raise SpecError(f"{spec.source} does not fit", problems=problems)
+    return FittedSpec(
+        spec=spec,
+        words=words,
+        tensors=resolved,
+        shapes={name: tuple(shape) for name, shape in shapes.items()},
+        statistics=frozenset(t for t, (entry, _) in chosen.items() if entry.statistic),
+        ignored=ignored,
+    )
+
+
+def _choose(spec: Spec, shapes: Shapes, problems: list[str]) -> dict[str, tuple[Entry, dict[str, str]]]:
+    """The line that speaks of each tensor: an exact line beats families, two families are a problem."""
+    exact = [entry for entry in spec.entries if not entry.family]
+    families = [entry for entry in spec.entries if entry.family]
+    chosen: dict[str, tuple[Entry, dict[str, str]]] = {}
+    for tensor, shape in shapes.items():
+        matches = [(e, m) for e in exact if e.name == tensor and (m := e.match(tensor, shape)) is not None]
+        matches = matches or [(e, m) for e in families if (m := e.match(tensor, shape)) is not None]
+        if not matches:
+            problems.append(f"{tensor}  {_show(shape)} is in the checkpoint, not in the spec")
+        elif len(matches) > 1:
+            lines = " and ".join(f'"{entry.name}"' for entry, _ in matches)
+            problems.append(f"{tensor}  is claimed by {lines}")
+        else:
+            chosen[tensor] = matches[0]
+    used = {id(entry) for entry, _ in chosen.values()}
+    for entry in spec.entries:
+        if not entry.optional and id(entry) not in used:
+            if entry.family:
+                # a family whose members all have exact lines of their own is still spoken for
+                if any(entry.match(tensor, shape) is not None for tensor, shape in shapes.items()):
+                    continue
+                problems.append(f"{entry.name}  matches no tensor of the checkpoint")
+            else:
+                problems.append(f"{entry.name}  is in the spec, not in the checkpoint")
+    return chosen
+
+
+def _found_values(chosen: Mapping[str, tuple[Entry, dict[str, str]]]) -> dict[str, set[tuple[str, ...]]]:
+    """For every stem, the values that plain uses of it (`h{i}`, no offset) are bound to."""
+    found: dict[str, set[tuple[str, ...]]] = {}
+    for entry, captured in chosen.values():
+        for word in (word for axis in entry.axes for word in words_of(axis)):
+            slots = slots_of(word)
+            if slots and all(slot.name in captured and not slot.offset for slot in slots):
+                found.setdefault(stem_of(word), set()).add(tuple(captured[slot.name] for slot in slots))
+    return found
+
+
+def _filled(axis: Axis, captured: dict[str, str], found: dict[str, set[tuple[str, ...]]]) -> Axis:
+    return rewrite(axis, lambda leaf: fill(leaf.name, captured, found) if isinstance(leaf, Word) else leaf)
+
+
+def _expand_rest(axes: tuple[Axis, ...], rank: int) -> tuple[Axis, ...] | None:
+    """`...` replaced by as many fixed axes as are missing; None where the ranks cannot agree."""
+    missing = rank - (len(axes) - 1 if Rest() in axes else len(axes))
+    if Rest() in axes and missing >= 0:
+        at = axes.index(Rest())
+        return (*axes[:at], *[Fixed()] * missing, *axes[at + 1 :])
+    return axes if missing == 0 and Rest() not in axes else None
+
+
+def _word_sizes(axes: Mapping[str, tuple[Axis, ...]], shapes: Shapes, problems: list[str]) -> dict[str, int]:
+    """One size a word: plain axes say it outright, composite axes once all but one part is known."""
+    claims: dict[str, dict[int, tuple[str, int]]] = {}  # word → size → where it was first said
+    places = [(t, k, a, shapes[t][k]) for t, tensor_axes in axes.items() for k, a in enumerate(tensor_axes)]
+    for tensor, k, axis, size in places:
+        if isinstance(axis, Word):
+            claims.setdefault(axis.name, {}).setdefault(size, (tensor, k))
+    words = {word: min(sizes) for word, sizes in claims.items()}
+    open_places = [place for place in places if isinstance(place[2], (Product, Sum))]
+    while True:
+        before = len(words)
+        for tensor, k, axis, size in open_places:
+            unknown = {word for word in words_of(axis) if word not in words}
+            if len(unknown) == 1 and (solved := _solve(axis, size, words)) is not None:
+                word = unknown.pop()
+                words[word] = solved
+                claims.setdefault(word, {})[solved] = (tensor, k)
+        if len(words) == before:
+            break
+    for word, sizes in claims.items():
+        if len(sizes) > 1:
+            for size, (tensor, k) in sizes.items():
+                problems.append(f'{tensor}  axis {k} is "{word}", {size} units')
+            problems.append("  these should be equal")
+    return words
+
+
+def _size(axis: Axis, words: Mapping[str, int]) -> int | None:
+    """The length of an axis, None while a part is unknown."""
+    if isinstance(axis, Word):
+        return words.get(axis.name)
+    if isinstance(axis, Fixed):
+        return axis.size
+    sizes = [_size(part, words) for part in (axis.factors if isinstance(axis, Product) else axis.terms)]
+    if None in sizes:
+        return None
+    return math.prod(sizes) if isinstance(axis, Product) else sum(sizes)
+
+
+def _solve(axis: Axis, size: int, words: Mapping[str, int]) -> int | None:
+    """The size of the single unknown word in `axis`, given the axis's length; None where it has none."""
+    if isinstance(axis, Word):
+        return size if axis.name not in words else None
+    parts = axis.factors if isinstance(axis, Product) else axis.terms if isinstance(axis, Sum) else ()
+    unknown = [part for part in parts if _size(part, words) is None]
+    if len(unknown) != 1:
+        return None
+    known = [_size(part, words) for part in parts if part is not unknown[0]]
+    if isinstance(axis, Product):
+        left, remainder = divmod(size, math.prod(known))
+        return _solve(unknown[0], left, words) if remainder == 0 and left > 0 else None
+    return _solve(unknown[0], size - sum(known), words) if size > sum(known) else None
+
+
+def _resolve_axes(tensor, axes, shape, words, problems) -> tuple[Axis, ...]:
+    resolved = []
+    for k, (axis, size) in enumerate(zip(axes, shape, strict=True)):
+        exact = _resolve(axis, size, words)
+        if exact is None and not isinstance(axis, Word):
+            known = ", ".join(f"{word} = {words.get(word, '?')}" for word in words_of(axis))
+            problems.append(
+                f'{tensor}  axis {k} has {size} entries, the spec says "{axis}"'
+                + (f" ({known})" if known else "")
+            )
+        resolved.append(exact if exact is not None else axis)
+    return tuple(resolved)
+
+
+def _resolve(axis: Axis, size: int, words: Mapping[str, int]) -> Axis | None:
+    """The axis with every fixed part's size filled in; None where it cannot be `size` long."""
+    if isinstance(axis, Word):
+        return axis if words.get(axis.name) == size else None
+    if isinstance(axis, Fixed):
+        return Fixed(size) if axis.size in (None, size) else None
+    parts = axis.factors if isinstance(axis, Product) else axis.terms
+    sizes = [_size(part, words) for part in parts]
+    if sizes.count(None) == 1:
+        known = [s for s in sizes if s is not None]
+        left = size / math.prod(known) if isinstance(axis, Product) else size - sum(known)
+        if left != int(left) or left < 1:
+            return None
+        sizes[sizes.index(None)] = int(left)
+    total = None if None in sizes else math.prod(sizes) if isinstance(axis, Product) else sum(sizes)
+    if total != size:
+        return None
+    exact = [_resolve(part, part_size, words) for part, part_size in zip(parts, sizes, strict=True)]
+    return None if None in exact else type(axis)(tuple(exact))
+
+
+def _show(shape: tuple[int, ...]) -> str:
+    return "×".join(map(str, shape)) or "scalar"

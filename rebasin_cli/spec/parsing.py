@@ -1,0 +1,146 @@
+"""*Parse*: is this text a spec? Strict YAML, one tensor a line, every problem with its line."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+
+import yaml
+
+from ..errors import SpecError
+from .notation import ENDS, parse_axes, slots_of, words_of
+from .spec import Entry, Spec
+
+SCHEMA = 1
+
+_KEYS = {"schema", "net", "names", "description", "include", "tensors", "statistics", "ignore"}
+_NAME = re.compile(r"(?P<name>[^\[\]?\s]+?)(?:\[(?P<rank>\d+)\])?(?P<optional>\?)?")
+
+
+def parse(text: str, *, name: str, source: str = "", include: Callable[[str], Spec] | None = None) -> Spec:
+    """The spec that a YAML text says.
+
+    `include` finds the spec that an `include:` line names. Raises SpecError with every problem and its
+    line.
+    """
+    source = source or name
+    problems: list[str] = []
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise SpecError(f"{source} is not YAML", problems=[reason]) from None
+    if not isinstance(root, yaml.MappingNode):
+        raise SpecError(f"{source} is not a spec: expected `tensors:` with one tensor a line")
+
+    top: dict[str, yaml.Node] = {}
+    for key, node in _items(root, problems):
+        if key in _KEYS:
+            top[key] = node
+        else:
+            problems.append(
+                f'line {node.start_mark.line + 1}: unknown key "{key}"; known: {", ".join(sorted(_KEYS))}'
+            )
+    if "schema" in top and getattr(top["schema"], "value", None) != str(SCHEMA):
+        problems.append(
+            f"schema is {getattr(top['schema'], 'value', '?')}; this version reads schema {SCHEMA}"
+        )
+    if "tensors" not in top and "include" not in top:
+        problems.append("no `tensors:`")
+
+    base = Spec(name, ())
+    if "include" in top and (wanted := _text(top["include"], "include", problems)):
+        if include is None:
+            problems.append(f'include "{wanted}": includes are not available here')
+        else:
+            base = include(wanted)
+
+    entries = {(entry.name, entry.rank): entry for entry in base.entries}
+    own: dict[tuple[str, int | None], int] = {}  # entry → its line
+    for section in ("tensors", "statistics"):
+        if section not in top:
+            continue
+        if not isinstance(top[section], yaml.MappingNode):
+            problems.append(f"`{section}:` is not a mapping of tensor names to axes")
+            continue
+        for key, node in _items(top[section], problems):
+            entry = _entry(key, node, section == "statistics", problems)
+            if entry is None:
+                continue
+            where = entry.name, entry.rank
+            if where in own:  # `x` and `x?`, or once more among the statistics
+                problems.append(f'line {entry.line}: "{entry.name}" stands here and in line {own[where]}')
+            own[where], entries[where] = entry.line, entry
+    spec = Spec(
+        name=name,
+        entries=tuple(entries.values()),
+        net=_text(top["net"], "net", problems) if "net" in top else base.net,
+        names=_texts(top.get("names"), "names", problems),
+        description=_text(top["description"], "description", problems) if "description" in top else "",
+        ignore=(*base.ignore, *_texts(top.get("ignore"), "ignore", problems)),
+        source=source,
+        digest=hashlib.sha256((text + base.digest).encode()).hexdigest(),
+    )
+    if problems:
+        raise SpecError(
+            f"{source} is not a valid spec", problems=problems, hint="The notation: specs/README.md"
+        )
+    return spec
+
+
+def _items(node: yaml.MappingNode, problems: list[str]):
+    """Key and value nodes; duplicate keys and keys that are not text are problems."""
+    seen: dict[str, int] = {}
+    for key, value in node.value:
+        line = key.start_mark.line + 1
+        if not isinstance(key, yaml.ScalarNode) or key.tag != "tag:yaml.org,2002:str":
+            problems.append(f"line {line}: the key {getattr(key, 'value', '…')!r} is not text; quote it")
+        elif key.value in seen:
+            problems.append(f'line {line}: "{key.value}" stands here and in line {seen[key.value]}')
+        else:
+            seen[key.value] = line
+            yield key.value, value
+
+
+def _text(node: yaml.Node, what: str, problems: list[str]) -> str | None:
+    if not isinstance(node, yaml.ScalarNode) or node.tag != "tag:yaml.org,2002:str":
+        value = node.value if isinstance(node, yaml.ScalarNode) else "…"
+        problems.append(f"line {node.start_mark.line + 1}: {what} is {value!r}, not text; quote it")
+        return None
+    return node.value
+
+
+def _texts(node: yaml.Node | None, what: str, problems: list[str]) -> tuple[str, ...]:
+    if node is None:
+        return ()
+    if not isinstance(node, yaml.SequenceNode):
+        problems.append(f"line {node.start_mark.line + 1}: {what} is not a list")
+        return ()
+    return tuple(text for item in node.value if (text := _text(item, what, problems)) is not None)
+
+
+def _entry(key: str, node: yaml.Node, statistic: bool, problems: list[str]) -> Entry | None:
+    line = node.start_mark.line + 1
+    text = _text(node, f'"{key}"', problems)
+    name = _NAME.fullmatch(key)
+    if name is None or re.search(r"[{}]", re.sub(r"\{[A-Za-z]\w*\}", "", name["name"])):
+        problems.append(f'line {line}: cannot read the tensor name "{key}"')
+        return None
+    if text is None:
+        return None
+    try:
+        axes = parse_axes(text)
+    except SpecError as error:
+        problems.append(f"line {line}: {key}: {error.message}")
+        return None
+    captures = set(re.findall(r"\{(\w+)\}", name["name"]))
+    for word in (word for axis in axes for word in words_of(axis)):
+        for slot in slots_of(word):
+            if slot.name not in captures and slot.name not in ENDS:
+                problems.append(
+                    f'line {line}: {key}: "{word}" uses {{{slot.name}}}, which the name does not bind'
+                )
+                return None
+    rank = int(name["rank"]) if name["rank"] else None
+    return Entry(name["name"], axes, rank, bool(name["optional"]), statistic, line)
