@@ -39,9 +39,15 @@ class LazyTensors(Mapping[str, Tensor]):
         rows: Callable[[str, int, int], Tensor] | None = None,
     ):
         self.shapes, self.dtypes, self._get, self._rows = dict(shapes), dict(dtypes), get, rows
+        self._whole: tuple[str, Tensor] | None = None  # the tensor that `rows` is asked for in parts
 
     def rows(self, name: str, start: int, stop: int) -> Tensor:
-        return self[name][start:stop] if self._rows is None else self._rows(name, start, stop)
+        if self._rows is not None:
+            return self._rows(name, start, stop)
+        if self._whole is None or self._whole[0] != name:  # made once, not again for every part
+            self._whole = None
+            self._whole = name, self[name]
+        return self._whole[1][start:stop]
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.shapes:

@@ -13,7 +13,7 @@ from rebasin_cli.writing import write_safetensors
 SIZES = {"a": 4, "b": 3}
 
 
-def drawn(seed: int = 0) -> dict[str, torch.Tensor]:
+def drawn(seed: int = 4) -> dict[str, torch.Tensor]:  # with 4 and 1 no permutation is its own inverse
     return permutation.random(SIZES, torch.Generator().manual_seed(seed))
 
 
@@ -70,7 +70,7 @@ def test_inverting_undoes():
 
 
 def test_random_permutations_depend_on_the_seed_and_not_on_the_order_of_words():
-    backwards = permutation.random({"b": 3, "a": 4}, torch.Generator().manual_seed(0))
+    backwards = permutation.random({"b": 3, "a": 4}, torch.Generator().manual_seed(4))
     assert all(torch.equal(backwards[word], perm) for word, perm in drawn().items())
     assert any(not torch.equal(drawn(1)[word], perm) for word, perm in drawn().items())
 

@@ -148,6 +148,15 @@ def test_a_lazy_tensor_with_rows_is_written_and_digested_without_making_the_whol
     assert digest(tensors) == digest({"w": whole})
 
 
+def test_a_lazy_tensor_without_rows_is_made_once_for_all_its_parts(tmp_path):
+    whole, made = torch.arange(float(CHUNK // 2)).reshape(-1, 64), []
+    tensors = LazyTensors(
+        {"w": tuple(whole.shape)}, {"w": whole.dtype}, lambda name: made.append(name) or whole
+    )
+    write_safetensors(tmp_path / "out.safetensors", tensors)
+    assert made == ["w"]
+
+
 def test_a_lazy_tensor_of_another_precision_is_converted_to_the_planned_dtype(tmp_path):
     plan = LazyTensors(
         {"w": (2,)}, {"w": torch.bfloat16}, lambda _: torch.tensor([1.0, 1.0039], dtype=torch.float64)
