@@ -20,6 +20,7 @@ $(VENV)/developing: $(VENV)/installed
 
 demo: $(VENV)/installed
 	$(BIN)/rebasin demo --force
+	@echo "rebasin is installed in $(BIN); begin with: . $(BIN)/activate"
 
 test: $(VENV)/developing
 	$(BIN)/python -m pytest
