@@ -345,6 +345,25 @@ def test_the_objective_never_falls(method, net):
 # ------------------------------------------------------------------------------- one by one
 
 
+@pytest.mark.parametrize(("offset", "noise"), [(10.0, 0.01), (10.0, 0.001), (100.0, 0.01), (1000.0, 0.1)])
+def test_round_off_of_a_common_offset_neither_lowers_the_objective_nor_keeps_the_search_alive(offset, noise):
+    network = nets.build("mlp", input_shape=(20,), classes=5, width=24)
+    fitted = library.find({name: tuple(t.shape) for name, t in network.state_dict().items()})
+    rng = torch.Generator().manual_seed(0)
+    models = tuple(
+        {name: offset + noise * torch.randn(shape, generator=rng) for name, shape in fitted.shapes.items()}
+        for _ in range(2)
+    )
+    states = [State((permutation.identity(fitted.words),))]
+    result = wm.match(Problem(fitted, models, progress=states.append))
+    heights = [
+        plain_objective(fitted, models, [permutation.identity(fitted.words), *s.permutations]) for s in states
+    ]
+    assert result.converged and result.sweeps < 20
+    assert all(later >= earlier for earlier, later in zip(heights, heights[1:], strict=False))
+    assert heights[-1] > heights[0]
+
+
 def test_weight_matching_takes_two_models_and_says_what_takes_more():
     _, fitted, models = setting("mlp")
     with pytest.raises(UsageError, match="wm matches two models, not 3") as caught:

@@ -9,6 +9,7 @@ on threads: the bits do not depend on the number of threads.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -44,6 +45,7 @@ class Pair:
                 (self.single if present.count(word) == 1 else self.double)[word].append(atom)
                 self.neighbours[word] |= set(present) - {word}
         self._pool: ThreadPoolExecutor | None = None
+        self._scales: dict[str, float] = {}
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
@@ -59,7 +61,9 @@ class Pair:
     def matrix(self, word: str, permutations: Permutations, *, double: bool = False) -> torch.Tensor:
         """The similarity matrix (n, n) float64 of one word, from the atoms that carry it once.
 
-        With `double` from those that carry it on several axes: the gradient of their quadratic form.
+        It is that of the units' differences from their mean unit: other by a constant a row and a constant
+        a column, which no assignment can tell apart, and free of the round-off of a common offset. With
+        `double` from the atoms that carry the word on several axes: the gradient of their quadratic form.
         """
         size = self.words[word]
         out = torch.zeros(size, size, dtype=torch.float64)
@@ -76,9 +80,24 @@ class Pair:
         self._add_product(out, waiting)
         return out
 
-    def quadratic(self, word: str, permutations: Permutations) -> float:
-        """Σ ⟨A, πB⟩ over the atoms that carry the word on several axes."""
-        return self._inner(self.double[word], permutations)
+    def gain(self, word: str, permutations: Permutations, perm: torch.Tensor) -> float:
+        """What the objective gains where `word` gets `perm` and the others stay: summed in float64."""
+        touched = self.single[word] + self.double[word]
+        after = self._inner(touched, {**permutations, word: perm})
+        return after - self._inner(touched, permutations)
+
+    def scale(self, word: str) -> float:
+        """‖A‖·‖B‖ over the atoms that carry the word: what no inner product of theirs can exceed."""
+        if word not in self._scales:
+            norms = [self._norms(atom) for atom in self.single[word] + self.double[word]]
+            self._scales[word] = math.sqrt(sum(a for a, _ in norms) * sum(b for _, b in norms))
+        return self._scales[word]
+
+    def _norms(self, atom: Atom) -> tuple[float, float]:
+        squares = torch.zeros(2, dtype=torch.float64)
+        for slab in self._slabs(atom, 0, {}, rows_too=False, as_they_are=True):
+            squares += torch.stack([side.double().square().sum() for side in slab])
+        return squares[0].item(), squares[1].item()
 
     def objective(self, permutations: Permutations) -> float:
         """Σ ⟨A, πB⟩ in float64 over every tensor that is evidence and that some word permutes."""
@@ -92,11 +111,17 @@ class Pair:
         return result
 
     def _slabs(
-        self, atom: Atom, dim: int, permutations: Permutations, *, rows_too: bool = False
+        self,
+        atom: Atom,
+        dim: int,
+        permutations: Permutations,
+        *,
+        rows_too: bool = False,
+        as_they_are: bool = False,
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """The atom of both models as (n, k) matrices, axis `dim` first, cut so that memory stays bounded.
 
-        B's other axes are permuted; axis `dim` as well with `rows_too`.
+        B's other axes are permuted, unless `as_they_are`; axis `dim` as well with `rows_too`.
         """
         a = atom.view(self.reference[atom.tensor].detach())
         b = atom.view(self.model[atom.tensor].detach())
@@ -114,7 +139,7 @@ class Pair:
             for d in (along, *(d for d in range(b.ndim) if d != along)):
                 perm = (
                     None
-                    if atom.words[d] is None or (d == dim and not rows_too)
+                    if as_they_are or atom.words[d] is None or (d == dim and not rows_too)
                     else permutations[atom.words[d]]
                 )
                 if d == along:
@@ -135,7 +160,7 @@ class Pair:
         if not slabs:
             return
         a, b = (torch.cat(side, dim=1) if len(side) > 1 else side[0] for side in zip(*slabs, strict=True))
-        b = b.T
+        a, b = a - a.mean(dim=0), (b - b.mean(dim=0)).T
 
         def tile(start: int) -> None:
             out[start : start + TILE] += a[start : start + TILE] @ b

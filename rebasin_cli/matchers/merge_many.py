@@ -32,7 +32,7 @@ class Options:
     """`tolerance` is that of the weight matching inside; rounds end when no model moves."""
 
     max_sweeps: int = 100
-    tolerance: float = 1e-9
+    tolerance: float = 1e-12
 
 
 def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noqa: B008 (frozen)

@@ -28,14 +28,15 @@ MANY = False
 DECLARES = frozenset({"identity", "planted", "monotone"})
 
 DAMPING = (0.5, 0.25)  # steps towards the assignment that are tried where the whole one would lose
+DOUBT = 1e-5  # a gain below this share of ‖A‖·‖B‖ may be round-off of float32 products
 
 
 @dataclass(frozen=True)
 class Options:
-    """`tolerance`: a gain below this share of the assignment's own size counts as none."""
+    """`tolerance`: a gain below this share of ‖A‖·‖B‖, over the tensors concerned, counts as none."""
 
     max_sweeps: int = 100
-    tolerance: float = 1e-9
+    tolerance: float = 1e-12
 
 
 def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noqa: B008 (frozen)
@@ -80,35 +81,30 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
 
 
 def _improve(pair: Pair, word: str, current: dict, tolerance: float) -> tuple[float, torch.Tensor]:
-    """The best assignment for one word with the others held, and what it gains; 0 where nothing does."""
-    old = current[word]
+    """The best assignment for one word with the others held, and what it gains; 0 where nothing does.
+
+    A gain near the round-off of the products is measured again in float64 before it is believed: so the
+    objective rises with every step, and no round-off keeps the search alive.
+    """
+    old, scale = current[word], pair.scale(word)
     similarity = pair.matrix(word, current)
     if not pair.double[word]:
-        return _linear_gain(similarity, old, tolerance)
+        costs = similarity  # negated in place by the solver
+        perm = assignment.solve(costs, overwrite=True)
+        gain = assignment.total(costs, old) - assignment.total(costs, perm)
+        if not torch.equal(perm, old) and gain < DOUBT * scale:
+            gain = pair.gain(word, current, perm)
+        return (gain, perm) if gain > tolerance * scale else (0.0, old)
     gradient = pair.matrix(word, current, double=True)
-    quadratic = pair.quadratic(word, current)
-
-    def true_gain(perm: torch.Tensor) -> float:
-        moved = pair.quadratic(word, {**current, word: perm}) - quadratic
-        return assignment.total(similarity, perm) - assignment.total(similarity, old) + moved
-
     perm = assignment.solve(similarity + gradient)
-    floor = tolerance * (assignment.total((similarity + gradient).abs_(), old) + abs(quadratic))
-    if (gain := true_gain(perm)) > floor:
-        return gain, perm
     if torch.equal(perm, old):
         return 0.0, old
+    if (gain := pair.gain(word, current, perm)) > tolerance * scale:
+        return gain, perm
     # The gradient is linear in the permutation, so a point between the two has the gradients' mean.
     far = pair.matrix(word, {**current, word: perm}, double=True)
     for step in DAMPING:
         perm = assignment.solve(similarity + torch.lerp(gradient, far, step))
-        if (gain := true_gain(perm)) > floor:
+        if (gain := pair.gain(word, current, perm)) > tolerance * scale:
             return gain, perm
     return 0.0, old
-
-
-def _linear_gain(similarity: torch.Tensor, old: torch.Tensor, tolerance: float) -> tuple[float, torch.Tensor]:
-    perm = assignment.solve(similarity, overwrite=True)  # the matrix holds costs from here on
-    cost, cost_before = assignment.total(similarity, perm), assignment.total(similarity, old)
-    gain = cost_before - cost
-    return (gain, perm) if gain > tolerance * (abs(cost) + abs(cost_before)) else (0.0, old)
