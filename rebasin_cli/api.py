@@ -192,7 +192,7 @@ def merge(
     weights: Sequence[float] | None = None,
     interpolation: str = "linear",
     permutations: Sequence[permutation.Permutations] | None = None,
-    repair_with: str = "none",
+    repair_with: str = "auto",
     network: nn.Module | None = None,
     train: Iterable[Any] | None = None,
     device: str = "cpu",
@@ -202,19 +202,25 @@ def merge(
 
     `weights` add up to 1 (default: equal). "slerp" takes two models. `permutations` takes the place of a
     search. `repair_with="reset"` re-estimates BatchNorm statistics on the batches of `train` and needs
-    `network`. Raises UsageError, SpecError, CheckpointError, DataError, NetworkError.
+    `network`; "auto" does so where the spec has statistics, "none" never: their average describes no model.
+    Raises UsageError, SpecError, CheckpointError, DataError, NetworkError.
     """
     if interpolation not in INTERPOLATIONS:
         raise unknown("interpolation", interpolation, INTERPOLATIONS)
     if interpolation == "slerp" and len(models) != 2:
         raise UsageError(f"slerp joins two models, not {len(models)}")
-    if repair_with not in repair.REPAIRS:
-        raise unknown("repair", repair_with, repair.REPAIRS)
-    if repair_with != "none" and (network is None or train is None):
-        raise UsageError("repair needs the network and training data")
+    if repair_with not in ("auto", *repair.REPAIRS):
+        raise unknown("repair", repair_with, ["auto", *repair.REPAIRS])
     if not models:
         raise UsageError("there are no models to merge")
     fitted = resolve_spec(spec, models)
+    if repair_with == "auto":
+        repair_with = "reset" if fitted.statistics else "none"
+    if repair_with != "none" and (network is None or train is None):
+        raise UsageError(
+            "running statistics are re-estimated with the network and training data, and one is missing",
+            hint='Give `network` and `train`, or average them all the same with repair_with="none"',
+        )
     if network is not None:
         networks.check(network, fitted.shapes)
     alignment = None

@@ -24,7 +24,7 @@ class Path:
     """One row to measure: a straight line from `a` to `b` in `points` equal steps, both ends included.
 
     `repair` is run on the network at every inner point before measuring; the ends are the models as
-    given. `keep` names tensors that are `a`'s all along.
+    given. `keep` names tensors that are `a`'s up to λ = 1, where everything is `b`'s.
     """
 
     name: str

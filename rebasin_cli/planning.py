@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import api
+from . import api, matchers
 from .checkpoint import Checkpoint
 from .evaluation import call
 from .intake import Splits
@@ -24,13 +24,17 @@ def plan_search(
 ) -> dict[str, Any]:
     """Tensors, permutations, assignment sizes and estimated peak memory in bytes, without running anything.
 
-    The search holds the models and one similarity matrix in float64; the proof afterwards a float64 copy
-    of the network, and its activations, which are not counted.
+    The search holds the models, one similarity matrix in float64, and what the method says it holds beyond
+    (`BYTES_A_PARAMETER`). The proof comes before it and holds the network in float32 and in float64, and its
+    activations, which are not counted.
     """
     sizes = sorted(fitted.words.values(), reverse=True)
     stored = sum(math.prod(s) * model.dtypes[n].itemsize for model in models for n, s in model.shapes.items())
     numbers = sum(math.prod(shape) for shape in fitted.shapes.values())
+    matcher = None if method in ("none", "given") else matchers.registry.get(method)
     search = stored + 8 * (sizes[0] if sizes else 0) ** 2 + OVERHEAD
+    search += getattr(matcher, "BYTES_A_PARAMETER", 0) * numbers
+    proving = 12 * numbers if proof else 0
     return {
         "models": len(models),
         "tensors": len(fitted.shapes),
@@ -41,8 +45,8 @@ def plan_search(
         "log10_symmetries": round(fitted.log10_symmetries(), 1),
         "assignment_sizes": {str(size): sizes.count(size) for size in dict.fromkeys(sizes)},
         "search_bytes": search,
-        "proof_bytes": 8 * numbers if proof else 0,
-        "peak_bytes": max(search, stored + 8 * numbers if proof else 0),
+        "proof_bytes": proving,
+        "peak_bytes": max(search, stored + proving),
     }
 
 

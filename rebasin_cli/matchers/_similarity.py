@@ -22,6 +22,8 @@ from ..tensors import plan_of
 
 SLAB = 1 << 20  # numbers in one operand of a product: 4 MB in float32
 TILE = 128  # rows of one product
+SLIVER = 64  # a slab with fewer columns waits for others
+OFFSET = 0.1  # share of a tensor's squared norm that its mean unit may have
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -46,6 +48,7 @@ class Pair:
                 self.neighbours[word] |= set(present) - {word}
         self._pool: ThreadPoolExecutor | None = None
         self._scales: dict[str, float] = {}
+        self._offsets: dict[tuple[Atom, int], bool] = {}
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
@@ -61,30 +64,49 @@ class Pair:
     def matrix(self, word: str, permutations: Permutations, *, double: bool = False) -> torch.Tensor:
         """The similarity matrix (n, n) float64 of one word, from the atoms that carry it once.
 
-        It is that of the units' differences from their mean unit: other by a constant a row and a constant
-        a column, which no assignment can tell apart, and free of the round-off of a common offset. With
-        `double` from the atoms that carry the word on several axes: the gradient of their quadratic form.
+        What all units have in common may be taken off: that changes the matrix by a constant a row and a
+        constant a column, which no assignment can tell apart, and frees it of the round-off of an offset.
+        With `double` from the atoms that carry the word on several axes: the gradient of their quadratic
+        form.
         """
         size = self.words[word]
         out = torch.zeros(size, size, dtype=torch.float64)
-        waiting: list[tuple[torch.Tensor, torch.Tensor]] = []
-        columns = 0
+        waiting: list[tuple[torch.Tensor, torch.Tensor]] = []  # slivers, for one product together
         for atom in (self.double if double else self.single)[word]:
             for dim in (d for d, here in enumerate(atom.words) if here == word):
+                centre = self._has_offset(atom, dim)
                 for slab in self._slabs(atom, dim, permutations):
-                    waiting.append(slab)
-                    columns += slab[0].shape[1]
-                    if columns * size >= SLAB:
-                        self._add_product(out, waiting)
-                        waiting, columns = [], 0
-        self._add_product(out, waiting)
+                    if centre:
+                        slab = tuple(side - side.mean(dim=0) for side in slab)
+                    if slab[0].shape[1] >= SLIVER:
+                        self._add_product(out, *slab)
+                    else:
+                        waiting.append(slab)
+        if waiting:
+            self._add_product(out, *(torch.cat(side, dim=1) for side in zip(*waiting, strict=True)))
         return out
+
+    def _has_offset(self, atom: Atom, dim: int) -> bool:
+        """Whether the units along `dim` have much in common: then it is taken off before the product."""
+        if (atom, dim) not in self._offsets:
+            tensor = atom.view(self.reference[atom.tensor].detach()).to(self.dtype)
+            common = torch.linalg.vector_norm(tensor.mean(dim=dim)).square() * tensor.shape[dim]
+            self._offsets[atom, dim] = bool(common > OFFSET * torch.linalg.vector_norm(tensor).square())
+        return self._offsets[atom, dim]
 
     def gain(self, word: str, permutations: Permutations, perm: torch.Tensor) -> float:
         """What the objective gains where `word` gets `perm` and the others stay: summed in float64."""
-        touched = self.single[word] + self.double[word]
-        after = self._inner(touched, {**permutations, word: perm})
-        return after - self._inner(touched, permutations)
+        old = permutations[word]
+        moved = torch.nonzero(perm != old).flatten()
+        result = 0.0
+        for atom in self.single[word]:
+            for a, b in self._slabs(atom, atom.words.index(word), permutations):
+                change = b[perm[moved]].double() - b[old[moved]].double()
+                result += torch.dot(a[moved].double().flatten(), change.flatten()).item()
+        if self.double[word]:
+            result += self._inner(self.double[word], {**permutations, word: perm})
+            result -= self._inner(self.double[word], permutations)
+        return result
 
     def scale(self, word: str) -> float:
         """‖A‖·‖B‖ over the atoms that carry the word: what no inner product of theirs can exceed."""
@@ -94,10 +116,8 @@ class Pair:
         return self._scales[word]
 
     def _norms(self, atom: Atom) -> tuple[float, float]:
-        squares = torch.zeros(2, dtype=torch.float64)
-        for slab in self._slabs(atom, 0, {}, rows_too=False, as_they_are=True):
-            squares += torch.stack([side.double().square().sum() for side in slab])
-        return squares[0].item(), squares[1].item()
+        views = (atom.view(model[atom.tensor].detach()) for model in (self.reference, self.model))
+        return tuple(torch.linalg.vector_norm(view.to(self.dtype)).item() ** 2 for view in views)
 
     def objective(self, permutations: Permutations) -> float:
         """Σ ⟨A, πB⟩ in float64 over every tensor that is evidence and that some word permutes."""
@@ -117,11 +137,10 @@ class Pair:
         permutations: Permutations,
         *,
         rows_too: bool = False,
-        as_they_are: bool = False,
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """The atom of both models as (n, k) matrices, axis `dim` first, cut so that memory stays bounded.
 
-        B's other axes are permuted, unless `as_they_are`; axis `dim` as well with `rows_too`.
+        B's other axes are permuted; axis `dim` as well with `rows_too`.
         """
         a = atom.view(self.reference[atom.tensor].detach())
         b = atom.view(self.model[atom.tensor].detach())
@@ -139,7 +158,7 @@ class Pair:
             for d in (along, *(d for d in range(b.ndim) if d != along)):
                 perm = (
                     None
-                    if as_they_are or atom.words[d] is None or (d == dim and not rows_too)
+                    if atom.words[d] is None or (d == dim and not rows_too)
                     else permutations[atom.words[d]]
                 )
                 if d == along:
@@ -156,11 +175,8 @@ class Pair:
         """Axis `dim` first and contiguous, the others flattened behind it."""
         return tensor.to(self.dtype).movedim(dim, 0).reshape(tensor.shape[dim], -1)
 
-    def _add_product(self, out: torch.Tensor, slabs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        if not slabs:
-            return
-        a, b = (torch.cat(side, dim=1) if len(side) > 1 else side[0] for side in zip(*slabs, strict=True))
-        a, b = a - a.mean(dim=0), (b - b.mean(dim=0)).T
+    def _add_product(self, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+        b = b.T
 
         def tile(start: int) -> None:
             out[start : start + TILE] += a[start : start + TILE] @ b

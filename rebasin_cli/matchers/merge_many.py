@@ -24,6 +24,7 @@ from ._similarity import Pair, wide
 
 NEEDS = frozenset()
 MANY = True
+BYTES_A_PARAMETER = 20  # the mean of the others in float32, and the sums of the objective in float64
 DECLARES = frozenset({"identity", "planted", "monotone"})
 
 

@@ -57,7 +57,7 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     current = {word: perm.clone() for word, perm in start.permutations[0].items()}
     with pair.computing():
         before = pair.objective(permutation.identity(fitted.words))
-        now = pair.objective(current)
+        now = before if problem.start is None else pair.objective(current)
         words = sorted(word for word, size in fitted.words.items() if size > 1)
         stale, solves, sweep = set(words), 0, start.sweep
         while stale and sweep < options.max_sweeps:
