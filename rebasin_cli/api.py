@@ -218,7 +218,7 @@ def merge(
         repair_with = "reset" if fitted.statistics else "none"
     if repair_with != "none" and (network is None or train is None):
         raise UsageError(
-            "running statistics are re-estimated with the network and training data, and one is missing",
+            "repair needs the network and training data: running statistics are measured anew",
             hint='Give `network` and `train`, or average them all the same with repair_with="none"',
         )
     if network is not None:

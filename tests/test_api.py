@@ -228,8 +228,10 @@ def test_repair_measures_the_merged_models_statistics_and_leaves_its_weights(dty
         for seed in (0, 1)
     ]
     own = network("batch")
-    plain = rebasin_cli.merge(models, "mlp").tensors
-    merged = rebasin_cli.merge(models, "mlp", repair_with="reset", network=own, train=TRAIN)
+    with pytest.raises(UsageError, match="repair needs the network"):  # never averaged in silence
+        rebasin_cli.merge(models, "mlp")
+    plain = rebasin_cli.merge(models, "mlp", repair_with="none").tensors
+    merged = rebasin_cli.merge(models, "mlp", network=own, train=TRAIN)
     assert merged.repaired == 2 and list(merged.tensors) == list(models[0])
     by_hand = load(network("batch"), plain)
     reset(by_hand, TRAIN)
