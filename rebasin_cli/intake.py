@@ -13,16 +13,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import datasets, matchers, networks, permutation
+from . import datasets, matchers, nets, networks, permutation
 from .api import INTERPOLATIONS, resolve_spec
 from .checkpoint import Checkpoint, open_checkpoint, validate
 from .datasets import Data, open_data
 from .datasets._batches import LoaderData
-from .errors import CheckpointError, DataError, SpecError, UsageError, unknown
+from .errors import CheckpointError, DataError, NetworkError, SpecError, UsageError, unknown
 from .evaluation import Scores, evaluate
 from .merging import average
 from .randomness import generator
-from .registry import import_reference, is_reference
+from .registry import import_reference
 from .repair import REPAIRS
 from .spec.notation import Axis
 from .spec.spec import FittedSpec
@@ -175,7 +175,16 @@ def check_merge(models: int, weights: Sequence[float] | None, interpolation: str
 
 def find_network(fitted: FittedSpec, settings: Settings, say: Callable[[str], None]) -> nn.Module | None:
     """The network on the CPU, in float32; None where nobody names one."""
-    network = networks.resolve(settings.net, fitted.spec, fitted.shapes, trust_code=settings.trust_code)
+    try:
+        network = networks.resolve(settings.net, fitted.spec, fitted.shapes, trust_code=settings.trust_code)
+    except NetworkError as error:
+        if settings.net or settings.spec:
+            raise
+        raise NetworkError(  # nobody said that it was such a network: only the tensors' names did
+            f"{error.message}; {fitted.spec.source} was found from their names",
+            problems=error.problems,
+            hint="If yours is another network, give it with --net file.py:factory and --spec FILE.yaml",
+        ) from None
     if network is not None and (settings.net or not fitted.spec.net.startswith(networks.OWN)):
         say(f"network: {type(network).__name__} from {settings.net or fitted.spec.net}")
     return None if network is None else network.float()
@@ -191,10 +200,30 @@ def need_network(fitted: FittedSpec, settings: Settings, say: Callable[[str], No
     return network
 
 
+def origin(
+    network: nn.Module, fitted: FittedSpec, models: Sequence[Checkpoint], settings: Settings
+) -> dict[str, Any]:
+    """Whose network a proof ran on, for its account: the one that `find_network` gave.
+
+    `assumed` where only the tensors' names tell: the user's may compute something else with the same tensors.
+    """
+    if settings.net is not None:
+        return {"network": "given with --net", "assumed": False}
+    if not fitted.spec.net.startswith(networks.OWN):
+        return {"network": f"named by {fitted.spec.source}", "assumed": False}
+    own = f"rebasin's own {type(network).__name__}"
+    if not models:
+        return {"network": own, "assumed": False}
+    if all(nets.is_from(model.metadata.get("rebasin.net"), fitted.spec.net) for model in models):
+        return {"network": "recorded in the checkpoint" + "s" * (len(models) > 1), "assumed": False}
+    return {"network": f"{own}, assumed from the tensors' names", "assumed": True}
+
+
 def proof_inputs(network: nn.Module, settings: Settings, splits: Splits | None = None) -> Any:
     """One batch for the proof: of `--input`'s shape, of the data, or None where the network knows its own."""
     if settings.input:
-        return torch.rand(parse_shape(settings.input), generator=generator(settings.seed, "proof inputs"))
+        shape = parse_shape(settings.input, like=getattr(network, "example_shape", None))
+        return torch.rand(shape, generator=generator(settings.seed, "proof inputs"))
     if hasattr(network, "example_shape"):
         return None
     if splits:
@@ -206,27 +235,37 @@ def proof_inputs(network: nn.Module, settings: Settings, splits: Splits | None =
     return None
 
 
-def parse_shape(text: str) -> tuple[int, ...]:
-    """`1x3x224x224` to (1, 3, 224, 224). Raises UsageError."""
+def parse_shape(text: str, *, like: Sequence[int] | None = None) -> tuple[int, ...]:
+    """`1x3x224x224` to (1, 3, 224, 224), the batch first.
+
+    `like` is one input without the batch; a vector stands for anything that can be flattened. Raises
+    UsageError, also for a shape of another rank.
+    """
     parts = text.lower().replace("×", "x").split("x")
     if not all(part.isdigit() and int(part) for part in parts):
         raise UsageError(
             f"--input {text!r} is not a shape", hint="Write it like 1x3x224x224, the batch first"
         )
-    return tuple(int(part) for part in parts)
+    shape = tuple(int(part) for part in parts)
+    if len(shape) < 2 or (like is not None and len(like) > 1 and len(shape) != len(like) + 1):
+        wanted = "x".join(map(str, (1, *(like or (784,)))))
+        raise UsageError(
+            f"--input {text!r} is no batch of inputs: {len(shape)} sizes",
+            hint=f"Write it like {wanted}, the batch first",
+        )
+    return shape
 
 
 def data_reference(models: Sequence[Checkpoint], settings: Settings) -> str | None:
-    """`--data`, else the data set that all models record; code is never taken from a file's word."""
+    """`--data`, else the data set that all models record.
+
+    On a file's word only a name is taken, never code to run or a path to open.
+    """
     if settings.data is not None:
         return settings.data
     found = {model.metadata.get("rebasin.data") for model in models}
     recorded = found.pop() if len(found) == 1 else None
-    return None if recorded is None or _names_code(recorded) else recorded
-
-
-def _names_code(reference: str) -> bool:
-    return is_reference(reference) and reference.partition(":")[0] not in datasets.registry.names()
+    return recorded if recorded in datasets.registry.names() else None
 
 
 def _no_data(models: Sequence[Checkpoint]) -> UsageError:
@@ -236,8 +275,8 @@ def _no_data(models: Sequence[Checkpoint]) -> UsageError:
     if not any(recorded.values()):
         return UsageError("no data set is named, and the checkpoints record none", hint=hint)
     problems = [f"{path}  records {name or 'none'}" for path, name in recorded.items()]
-    if any(name and _names_code(name) for name in recorded.values()):
-        hint = "That would import and run code: if you mean it, say so yourself with --data"
+    if any(name and ":" in name for name in recorded.values()):
+        hint = "A file's word is not enough to open a path or run code: if you mean it, say so with --data"
     return UsageError(
         "no data set is named, and none can be taken from the checkpoints", problems=problems, hint=hint
     )

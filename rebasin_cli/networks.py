@@ -14,7 +14,7 @@ from .errors import NetworkError, UsageError
 from .registry import import_reference
 from .spec.spec import Shapes, Spec
 
-OWN = "rebasin_cli."
+OWN = "rebasin_cli.nets."  # the only code that a spec may name by itself
 
 
 def resolve(

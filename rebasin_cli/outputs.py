@@ -48,7 +48,7 @@ def permutation_path(path: Path) -> Path:
 
 def check_outputs(output: Output, *beside: Path) -> None:
     """Whether everything can be written, before any work."""
-    writing.check_output(output.path, force=output.force, shard_size=output.shard_size)
+    writing.check_output(output.path, force=output.force)
     for path in beside:
         writing.check_output(path, force=output.force)
 

@@ -15,7 +15,7 @@ from typing import Any
 from . import api, gates, intake, networks, permutation, planning, provenance, searching, training, writing
 from .checkpoint import Checkpoint
 from .datasets import SPLITS
-from .errors import ResourceError, UsageError, unknown
+from .errors import OutputExists, ResourceError, UsageError, unknown
 from .intake import Settings
 from .outputs import (
     Output,
@@ -50,7 +50,8 @@ def align(
     if output.dry_run:
         return planning.plan_search(models, fitted, settings.method, proof=settings.prove)
     network = intake.find_network(fitted, settings, listener.say) if settings.prove else None
-    proof = searching.prove(network, fitted, settings)
+    proof = searching.prove(network, fitted, models, settings)
+    del network  # the search needs its memory
     with keep_search("align", models, fitted, output, settings, listener) as kept:
         found = searching.search(models, fitted, settings, kept, listener.step)
         meta = describe("align", models, fitted, settings, proof=proof, like=models[1:], results=True)
@@ -89,7 +90,7 @@ def merge(
     elif settings.prove and method != "none":
         network = intake.find_network(fitted, settings, listener.say)
     splits = intake.open_splits(models, settings, listener.say, wanted=["reset"]) if repair != "none" else {}
-    proof = searching.prove(network, fitted, settings, splits=splits, permuted=method != "none")
+    proof = searching.prove(network, fitted, models, settings, splits=splits, permuted=method != "none")
     with keep_search("merge", models, fitted, output, settings, listener) as kept:
         found = None
         if method not in ("none", "given"):
@@ -110,6 +111,9 @@ def merge(
             samples = splits["reset"].samples
             listener.say(f"repair: statistics of {merged.repaired} norms re-estimated on {samples} samples")
         options = {"weights": list(weights or []), "interpolation": interpolation, "repair": repair}
+        if repair != "none":
+            options["repair_data"] = provenance.describe_data(splits["reset"], full=settings.full)
+            options["repair_data"] |= {"samples": splits["reset"].samples, "device": device}
         options |= of_given
         meta = describe(
             "merge", models, fitted, settings, method=method, options=options, proof=proof, like=models
@@ -162,8 +166,9 @@ def barrier(
     plan = planning.plan_report(network, splits, rows, output=settings.output, device=device)
     listener.say(planning.in_words(plan))
     if dry_run:
-        return planning.plan_search(models, fitted, settings.method, proof=settings.prove) | plan
-    proof = searching.prove(network, fitted, settings, splits=splits, permuted=moved)
+        method = "given" if given else settings.method
+        return planning.plan_search(models, fitted, method, proof=settings.prove) | plan
+    proof = searching.prove(network, fitted, models, settings, splits=splits, permuted=moved)
     done = iter(range(1, plan["points"] + 1))
     report = api.barrier(
         models[0],
@@ -212,7 +217,10 @@ def evaluate(path: Path, settings: Settings, listener: Listener, *, split: str =
     full = dataclasses.replace(settings, full=True)
     data = intake.open_splits(models, full, listener.say, wanted=[split])[split]
     scores = scorer(networks.load(network, models[0]).to(device), data)
-    if split == "test":
+    merged = (
+        models[0].metadata.get("rebasin.command") == "merge"
+    )  # trained for nothing, may well be at chance
+    if split == "test" and not merged:
         intake.endpoint_check(models, data.name, data.classes, settings)({"test": [scores]})
     return {"file": str(path), "data": data.name, "split": split} | dataclasses.asdict(scores)
 
@@ -223,8 +231,11 @@ def train(
     """Train an endpoint and write it with its provenance; an interrupted training is kept beside it."""
     check_outputs(output)
     state = output.path.with_name(f"{output.path.stem}.training.pt")
-    if state.exists() and not output.resume:
-        state.unlink()
+    if state.exists() and not (output.resume or output.force):
+        raise OutputExists(
+            f"{state} exists: a training was interrupted",
+            hint="Go on with --resume, or start anew with --force",
+        )
     if output.resume and not state.exists():
         raise UsageError(
             f"--resume: there is no {state}", hint="Only an interrupted training leaves one; start anew"
@@ -238,7 +249,13 @@ def train(
 
     try:
         trained = training.train(
-            net, data, device=intake.choose_device(device), state_path=state, progress=progress, **recipe
+            net,
+            data,
+            device=intake.choose_device(device),
+            state_path=state,
+            resume=output.resume,
+            progress=progress,
+            **recipe,
         )
         writing.write_safetensors(output.path, trained.tensors, metadata=trained.metadata, force=output.force)
     except (KeyboardInterrupt, ResourceError):

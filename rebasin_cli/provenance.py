@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .checkpoint import Checkpoint
+from .datasets._batches import LoaderData
 from .spec.spec import FittedSpec
 from .version import version
 
@@ -29,10 +30,10 @@ def describe(
     """Version, method, options, seed, digests of inputs and spec; no paths and no times.
 
     What all of `like` record alike on their training is carried over, with `results` their accuracies too.
-    Of the `proof`, its status.
+    Of the `proof`, its status, and whether it was for an assumed network.
     """
     keys = TRAINING + RESULTS * results
-    proven = {} if proof is None else {"rebasin.proof": proof["status"]}
+    proven = {} if proof is None else {"rebasin.proof": status(proof)}
     return (
         proven
         | {
@@ -47,6 +48,10 @@ def describe(
         }
         | {key: values.pop() for key in keys if len(values := _values(like, key)) == 1 and None not in values}
     )
+
+
+def status(proof: Mapping[str, Any]) -> str:
+    return proof["status"] + " (assumed network)" * bool(proof.get("assumed"))
 
 
 def _values(models: Sequence[Checkpoint], key: str) -> set[str | None]:
@@ -67,6 +72,15 @@ def describe_data(data: Any, *, full: bool) -> dict[str, Any]:
 def notes(splits: Mapping[str, Any], proof: Mapping[str, Any]) -> list[str]:
     """What a reader of a report should know before believing it."""
     found = []
+    first = [
+        f"{split} {data.limit}"
+        for split, data in splits.items()
+        if isinstance(data, LoaderData) and data.limit == data.samples
+    ]
+    if first:
+        found.append(
+            f"of the loader's data the first samples were taken, in its own order: {', '.join(first)}"
+        )
     if "reset" in splits:
         found.append(
             f"reset: BatchNorm statistics re-estimated on {splits['reset'].samples} training samples at "

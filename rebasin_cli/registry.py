@@ -12,6 +12,8 @@ import importlib
 import importlib.metadata
 import importlib.util
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -76,9 +78,15 @@ def import_reference(text: str, *, error: type[Exception]) -> Any:
     """
     module_name, _, attribute = text.rpartition(":")
     path = Path(module_name)
-    _find_beside(path.parent if module_name.endswith(".py") else Path())
     try:
-        module = _import_file(path) if module_name.endswith(".py") else importlib.import_module(module_name)
+        if module_name.endswith(".py"):
+            with _findable(path.parent):
+                module = _import_file(path)
+        elif module_name.startswith(f"{__package__}."):  # needs nothing that lies in the working directory
+            module = importlib.import_module(module_name)
+        else:
+            with _findable(Path()):
+                module = importlib.import_module(module_name)
     except UsageError:
         raise
     except (Exception, SystemExit) as cause:
@@ -89,10 +97,21 @@ def import_reference(text: str, *, error: type[Exception]) -> Any:
     return getattr(module, attribute)
 
 
-def _find_beside(folder: Path) -> None:
-    """Let the user's code import what lies beside it, after everything that is installed."""
-    if (beside := str(folder.resolve())) not in sys.path:
-        sys.path.append(beside)
+@contextmanager
+def _findable(folder: Path) -> Iterator[None]:
+    """Let the user's code import what lies in `folder`, after everything that is installed.
+
+    Only meanwhile: optional imports of other packages would find files there later.
+    """
+    if (beside := str(folder.resolve())) in sys.path:
+        yield
+        return
+    sys.path.append(beside)
+    try:
+        yield
+    finally:
+        if beside in sys.path:
+            sys.path.remove(beside)
 
 
 def _import_file(path: Path) -> ModuleType:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,14 +57,16 @@ def verify(
 ) -> dict[str, Any]:
     """Is B a relabelling of A? Values as for `--json`: "answer" is "yes", "no" or "undecided".
 
-    "no" is certain: some tensor holds other values. "undecided": the same values, but no search found the
+    Counters (whole numbers without axes, such as `num_batches_tracked`) are not compared. "no" is certain:
+    some other tensor holds other values. "undecided": the same values, but no search found the
     permutation. "yes" comes with the permutation, written to `output`, that turns B into A.
     """
     if output is not None:
         check_outputs(Output(output, force))
     models = intake.read_models([a, b], settings, listener.say)
     fitted = intake.fit_spec(models, settings, listener.say)
-    different = [name for name in fitted.shapes if not _same_values(models[0][name], models[1][name])]
+    compared = [name for name in fitted.shapes if not _is_counter(models[0][name])]
+    different = [name for name in compared if not _same_values(models[0][name], models[1][name])]
     if different:
         return {"answer": "no", "reason": "these tensors hold other values", "tensors": different}
     best = None
@@ -75,7 +77,7 @@ def verify(
         largest = _largest_difference(models[0], found.tensors, fitted)
         best = largest if best is None else min(best, largest)
         listener.step("searching", attempt + 1, TRIES, f"largest difference {largest:.2g}")
-        if _equal(models[0], found.tensors):
+        if _equal(models[0], found.tensors, compared):
             break
     else:
         return {
@@ -105,8 +107,12 @@ def _same_values(a: torch.Tensor, b: torch.Tensor) -> bool:
     return _close(x, y, a.dtype, b.dtype)
 
 
-def _equal(a: Mapping[str, torch.Tensor], b: Mapping[str, torch.Tensor]) -> bool:
-    for name in a:
+def _is_counter(tensor: torch.Tensor) -> bool:
+    return tensor.ndim == 0 and not tensor.is_floating_point()
+
+
+def _equal(a: Mapping[str, torch.Tensor], b: Mapping[str, torch.Tensor], compared: Sequence[str]) -> bool:
+    for name in compared:
         x, y = a[name], b[name]
         if x.is_floating_point() and y.is_floating_point():
             if not _close(x.double(), y.double(), x.dtype, y.dtype):

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from . import networks
-from .datasets._batches import checked, to_device
+from .datasets._batches import checked, tensors_in, to_device
 from .errors import DataError
 from .evaluation import evaluating, forward
 
@@ -25,7 +25,8 @@ def reset(network: nn.Module, batches: Iterable[Any], *, device: str | torch.dev
     """Re-estimate every running mean and variance as the average over batches; weights stay as they are.
 
     The network is on `device` and is changed in place. The average is cumulative, each batch counts the
-    same. Returns the number of norms reset. Raises DataError for data without batches.
+    same; a single sample after larger batches is left out, since BatchNorm may refuse it. Returns the number
+    of norms reset. Raises DataError for data without batches.
 
     Ainsworth et al. 2022, appendix A.4 ("BatchNorm"), after Izmailov et al. 2018, section 3.
     """
@@ -33,13 +34,17 @@ def reset(network: nn.Module, batches: Iterable[Any], *, device: str | torch.dev
     if not norms:
         return 0
     momenta = {norm: norm.momentum for norm in norms}
-    seen = 0
+    seen = largest = 0
     try:
         with evaluating(network), torch.no_grad():
             for norm in norms:
                 norm.reset_running_stats()
                 norm.training = True  # only the norms: dropout stays off
             for inputs, _ in checked(batches):
+                size = max((len(tensor) for tensor in tensors_in(inputs) if tensor.ndim), default=0)
+                largest = max(largest, size)
+                if size == 1 < largest:
+                    continue
                 for norm in norms:  # a cumulative average: None says so, but InstanceNorm takes it for 0
                     norm.momentum = None if isinstance(norm, _BatchNorm) else 1 / (seen + 1)
                 forward(network, to_device(inputs, device))

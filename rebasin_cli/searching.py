@@ -13,7 +13,7 @@ from torch import nn
 
 from . import api, intake, matchers, permutation
 from .checkpoint import Checkpoint, open_checkpoint
-from .errors import CheckpointError, RebasinError, UsageError
+from .errors import CheckpointError, OutputExists, RebasinError, UsageError
 from .intake import Settings
 from .matchers import State
 from .spec.spec import FittedSpec
@@ -23,6 +23,7 @@ from .writing import write_safetensors
 def prove(
     network: nn.Module | None,
     fitted: FittedSpec,
+    models: Sequence[Checkpoint],
     settings: Settings,
     *,
     splits: intake.Splits | None = None,
@@ -40,7 +41,8 @@ def prove(
         return api.describe_proof(None)
     inputs = intake.proof_inputs(network, settings, splits)
     proof = api.prove_spec(network, fitted, inputs=inputs, seed=settings.seed)
-    return api.describe_proof(proof, "the network does not say its input: give --input SHAPE or --data")
+    account = api.describe_proof(proof, "the network does not say its input: give --input SHAPE or --data")
+    return account if proof is None else account | intake.origin(network, fitted, models, settings)
 
 
 def search(
@@ -68,10 +70,15 @@ def search(
 
 
 def matcher_options(settings: Settings) -> Any:
-    """The method's own Options, with what the user set. Raises UsageError for an unknown method."""
+    """The method's own Options, with what the user set.
+
+    Raises UsageError for an unknown method, and for an option that it does not have.
+    """
     options = matchers.registry.get(settings.method).Options() if settings.method != "none" else None
     if options is None or settings.max_sweeps is None:
         return options
+    if not hasattr(options, "max_sweeps"):
+        raise UsageError(f"--max-sweeps: the method {settings.method} knows no sweeps")
     return dataclasses.replace(options, max_sweeps=settings.max_sweeps)
 
 
@@ -102,9 +109,15 @@ def keeping(
     """While searching and writing the result: on Ctrl-C the last state is written beside `output`.
 
     It is removed once the block has finished. `identity` says what search it is: a kept state of another
-    one is refused with UsageError. `words` are the spec's, with their sizes.
+    one is refused with UsageError. `words` are the spec's, with their sizes. Raises OutputExists where
+    something else has the state's name.
     """
     path = state_path(output)
+    if path.exists() and not resume and not _is_search(path):
+        raise OutputExists(
+            f"{path} exists, and an interrupted search would be kept there",
+            hint="Rename it, or choose another output",
+        )
     kept = Kept(_read(path, identity, words) if resume else None)
     if kept.start is not None:
         say(f"going on after sweep {kept.start.sweep}")
@@ -135,6 +148,13 @@ def _keep(path: Path, state: State, identity: Mapping[str, str]) -> str:
     except RebasinError as error:
         return f"interrupted after sweep {state.sweep}; the search could not be kept: {error.message}"
     return f"interrupted after sweep {state.sweep}; the search is kept in {path}: go on with --resume"
+
+
+def _is_search(path: Path) -> bool:
+    try:
+        return open_checkpoint(path).metadata.get("rebasin.kind") == "search"
+    except CheckpointError:
+        return False
 
 
 def _read(path: Path, identity: Mapping[str, str], words: Mapping[str, int]) -> State:

@@ -133,13 +133,15 @@ def train(
     device: str = "cpu",
     progress: Callable[[Progress], None] | None = None,
     state_path: Path | None = None,
+    resume: bool = True,
 ) -> TrainResult:
     """Train `net`, a name or a module to go on from, on `data`, a reference or a pair (train, test).
 
     Options left out follow `default_recipe`; `limit` draws that many training samples. With `state_path`
-    the state is saved after each epoch, and a later call with the same options goes on from there; the
-    file is left for the caller to remove once the result is written. A module that is passed in is changed.
-    Raises UsageError, DataError, NetworkError (also when the loss is no longer a number), ResourceError.
+    the state is saved after each epoch, and with `resume` a later call with the same options goes on from
+    there; the file is left for the caller to remove once the result is written. A module that is passed in
+    is changed. Raises UsageError, DataError, NetworkError (also when the loss is no longer a number) and
+    ResourceError.
     """
     train_data, test_data = _open(data, root=root, normalize=normalize, limit=limit, seed=seed)
     if isinstance(net, str):
@@ -179,7 +181,9 @@ def train(
         **asdict(recipe),
     }
     metadata = {f"rebasin.{key}": str(value) for key, value in identity.items()}
-    history = _run(network, train_data, test_data, recipe, seed, device, progress, state_path, metadata)
+    history = _run(
+        network, train_data, test_data, recipe, seed, device, progress, state_path, metadata, resume=resume
+    )
     for split, measured in (("train", train_data), ("test", test_data)):
         accuracy = evaluate(network, measured.with_batch_size(500), device=device).accuracy
         metadata[f"rebasin.{split}_accuracy"] = f"{accuracy:.4f}"
@@ -209,14 +213,16 @@ def _run(
     progress: Callable[[Progress], None] | None,
     state_path: Path | None,
     identity: Mapping[str, str],
+    *,
+    resume: bool,
 ) -> list[dict[str, float]]:
-    """Train in place, from the state where there is one; the rows of all epochs."""
+    """Train in place, with `resume` from the state where there is one; the rows of all epochs."""
     data, began = data.with_batch_size(recipe.batch_size), time.monotonic()
     network.to(device)
     if has_convolutions(network):
         network.to(memory_format=torch.channels_last)
     optimizer = _optimizer(network, recipe)
-    history = _resume(state_path, network, optimizer, identity, device) if state_path else []
+    history = _resume(state_path, network, optimizer, identity, device) if state_path and resume else []
 
     for epoch in range(len(history), recipe.epochs):
 

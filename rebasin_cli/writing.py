@@ -16,7 +16,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -70,12 +70,13 @@ def write_safetensors(
 
     With `shard_size` (bytes of tensors) smaller than the whole: NAME-00001-of-00003.safetensors … and
     NAME.safetensors.index.json; a tensor larger than a shard gets one of its own. Either all of these
-    files appear or none.
+    files appear or none. With `force` they take the place of an earlier output, whichever form it had.
 
     Raises what `check_output` raises; ResourceError where the disk is full or fails; UsageError where a
     value is beyond the range of its output dtype.
     """
-    path = check_output(path, force=force, shard_size=shard_size)
+    path = check_output(path, force=force)
+    old = _earlier(path)
     plan = _output_plan(tensors, out_dtype)
     texts = {"format": "pt", **(metadata or {})}
     if not all(isinstance(text, str) for pair in texts.items() for text in pair):
@@ -85,7 +86,7 @@ def write_safetensors(
     total = sum(nbytes(*planned) for planned in plan.values())
     _check_space(path.parent, total)
     shards = _shards(plan, shard_size)
-    with _staged(path) as stage:
+    with _staged(path, old) as stage:
         if len(shards) == 1:
             with stage(path) as file:
                 _write_file(file, path, shards[0], tensors, texts)
@@ -109,14 +110,12 @@ def write_text_atomic(path: str | os.PathLike[str], content: str | bytes, *, for
     return path
 
 
-def check_output(
-    path: str | os.PathLike[str], *, force: bool = False, shard_size: int | None = None, text: bool = False
-) -> Path:
+def check_output(path: str | os.PathLike[str], *, force: bool = False, text: bool = False) -> Path:
     """Whether `path` can be written, asked before the work begins; return the file that links lead to.
 
-    Raises OutputExists without `force` where the file, or with `shard_size` one of its shards, is there;
-    UsageError where weights (not `text`) would not be safetensors or the path is no file; ResourceError
-    where the folder is missing or cannot be written.
+    Raises OutputExists without `force` where the file is there, or (weights, not `text`) its index or shards:
+    one form would shadow the other. UsageError where weights would not be safetensors or the path is no
+    file; ResourceError where the folder is missing or cannot be written.
     """
     path = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
     if path.is_dir():
@@ -126,8 +125,8 @@ def check_output(
         raise UsageError(f"{path}: weights are written as safetensors", hint=f"Use {wanted}.")
     if path.exists() and not path.is_file():  # a rename would replace /dev/null itself
         raise UsageError(f"{path} is not a regular file: it cannot be replaced in one step")
-    if not force and (there := _existing(path, shard_size)):
-        raise OutputExists(f"{there} exists", hint="Overwrite it with --force, or choose another name.")
+    if not force and (there := [path] * path.exists() if text else _earlier(path)):
+        raise OutputExists(f"{there[0]} exists", hint="Overwrite it with --force, or choose another name.")
     _check_folder(path.parent)
     return path
 
@@ -145,14 +144,10 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
 
 
-def _existing(path: Path, shard_size: int | None) -> Path | None:
-    if path.exists():
-        return path
-    if shard_size is not None:
-        if _index(path).exists():
-            return _index(path)
-        return next(path.parent.glob(f"{glob.escape(path.stem)}-?????-of-?????{SUFFIX}"), None)
-    return None
+def _earlier(path: Path) -> list[Path]:
+    """What an earlier output under this name left, in either form: the file, an index, its shards."""
+    shards = path.parent.glob(f"{glob.escape(path.stem)}-?????-of-?????{SUFFIX}")
+    return [there for there in (path, _index(path), *sorted(shards)) if there.is_file()]
 
 
 def _check_folder(folder: Path) -> None:
@@ -262,13 +257,15 @@ def _converted(chunk: Tensor, dtype: torch.dtype, name: str) -> Tensor:
 
 
 @contextlib.contextmanager
-def _staged(path: Path) -> Iterator[Callable[[Path], contextlib.AbstractContextManager[BinaryIO]]]:
+def _staged(
+    path: Path, old: Sequence[Path] = ()
+) -> Iterator[Callable[[Path], contextlib.AbstractContextManager[BinaryIO]]]:
     """Give a function that opens files under temporary names; on leaving well, all are renamed in that order.
 
-    On any exception none of them is left, neither temporary nor under its name.
+    They take the place of the `old` files. On any exception none of the new ones is left, neither temporary
+    nor under its name, and the old ones are as they were.
     """
     waiting: list[tuple[Path, Path]] = []
-    renamed: list[Path] = []
 
     @contextlib.contextmanager
     def stage(final: Path) -> Iterator[BinaryIO]:
@@ -287,17 +284,39 @@ def _staged(path: Path) -> Iterator[Callable[[Path], contextlib.AbstractContextM
 
     try:
         yield stage
-        for temporary, final in waiting:
-            with _disk(path):
-                os.replace(temporary, final)
-            renamed.append(final)
+        _rename(path, waiting, old)
     except BaseException:
-        unfinished = renamed if len(renamed) < len(waiting) else []
-        for left in (*(temporary for temporary, _ in waiting), *unfinished):
-            with contextlib.suppress(OSError):
-                left.unlink(missing_ok=True)
+        _remove(temporary for temporary, _ in waiting)
         raise
     _sync_folder(path.parent)
+
+
+def _rename(path: Path, waiting: Sequence[tuple[Path, Path]], old: Sequence[Path]) -> None:
+    """Give the waiting files their names, the old ones' place; on any exception everything is moved back."""
+    if len(waiting) == 1 and set(old) <= {path}:  # one rename does it: the name is never missing
+        with _disk(path):
+            os.replace(*waiting[0])
+        return
+    aside = [(there, there.with_name(_temporary())) for there in old]
+    moves = []
+    try:
+        for source, target in (*aside, *waiting):
+            moves.append((source, target))  # before it is moved: Ctrl-C may come right after
+            with _disk(path):
+                os.replace(source, target)
+    except BaseException:
+        for source, target in reversed(moves):
+            if not source.exists():
+                with contextlib.suppress(OSError):
+                    os.replace(target, source)
+        raise
+    _remove(backup for _, backup in aside)
+
+
+def _remove(files: Iterable[Path]) -> None:
+    for file in files:
+        with contextlib.suppress(OSError):
+            file.unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -87,6 +87,14 @@ def test_batches_come_in_the_same_order_every_time_and_cover_everything():
     assert torch.equal(torch.cat([targets for _, targets in first]), data.source.targets)
 
 
+def test_a_single_sample_left_over_joins_the_batch_before():
+    data = open_data("digits", "test", limit=21, batch_size=10)
+    for batches in (data, data.shuffled(torch.Generator())):
+        assert [len(targets) for _, targets in batches] == [10, 11]
+    assert len(data) == 2 and len(data.with_batch_size(1)) == len(list(data.with_batch_size(1))) == 21
+    assert [len(targets) for _, targets in data.subset(1)] == [1]
+
+
 def test_a_subset_depends_on_the_seed_alone_and_keeps_inputs_with_their_targets():
     data = open_data("digits", "train")
     one, same, other = (data.subset(50, seed) for seed in (1, 1, 2))
@@ -274,6 +282,18 @@ def test_a_download_with_another_checksum_is_not_kept(tmp_path, monkeypatch):
     with pytest.raises(DataError, match="checksum is not the publisher's"):
         open_data("mnist", "test", root=tmp_path)
     assert not any(path.is_file() for path in tmp_path.rglob("*"))
+
+
+def test_a_download_is_announced_and_never_endless(monkeypatch, capsys):
+    from rebasin_cli.cli._show import screen
+
+    serve(monkeypatch, {"file": b"content"})
+    monkeypatch.setattr(_files, "LARGEST", 3)
+    with screen(), pytest.raises(_files.NotDownloaded, match="checksum"):
+        _files.download(["https://a/file"], md5(b"content"))
+    assert capsys.readouterr().err == "downloading https://a/file\n"
+    assert _files.download(["https://a/file"], md5(b"con")) == b"con"
+    assert capsys.readouterr().err == ""
 
 
 def test_the_next_mirror_is_asked_when_one_fails(monkeypatch):

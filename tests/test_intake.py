@@ -1,11 +1,13 @@
 """What is refused before any work, and whose word is taken for what."""
 
+import dataclasses
+
 import pytest
 import torch
 
-from rebasin_cli import intake
+from rebasin_cli import intake, searching
 from rebasin_cli.checkpoint import open_checkpoint
-from rebasin_cli.errors import CheckpointError, DataError, SpecError, UsageError
+from rebasin_cli.errors import CheckpointError, DataError, NetworkError, SpecError, UsageError
 from rebasin_cli.evaluation import Scores
 from rebasin_cli.intake import Settings
 from rebasin_cli.spec import library
@@ -44,16 +46,17 @@ def test_the_users_data_beats_what_the_models_record(record):
     assert intake.data_reference([*models, record()], Settings()) is None
 
 
-@pytest.mark.parametrize("reference", ["os:system", "evil.py:loader", "package.module:loader"])
-def test_code_that_a_checkpoint_records_is_not_taken(record, reference):
+@pytest.mark.parametrize(
+    "reference",
+    ["os:system", "evil.py:loader", "package.module:loader", "npz:/any/path.npz", "imagefolder:/any"],
+)
+def test_code_and_paths_that_a_checkpoint_records_are_not_taken(record, reference):
     models = [record(data=reference)]
     assert intake.data_reference(models, Settings()) is None
-    with pytest.raises(UsageError, match=f"records {reference}"):
+    with pytest.raises(UsageError, match=f"records {reference}") as caught:
         intake.open_splits(models, Settings(), quiet, wanted=["test"])
-
-
-def test_files_that_a_checkpoint_records_are(record):
-    assert intake.data_reference([record(data="npz:a.npz")], Settings()) == "npz:a.npz"
+    assert "say so with --data" in caught.value.hint
+    assert intake.data_reference(models, Settings(data=reference)) == reference
 
 
 def test_recorded_normalisation_is_used_and_must_agree(record):
@@ -147,6 +150,60 @@ def test_shapes_are_read_and_checked():
     for text in ("", "x", "1x0", "3,4", "1x-2"):
         with pytest.raises(UsageError, match="is not a shape"):
             intake.parse_shape(text)
+
+
+def test_a_batch_of_inputs_has_one_size_more_than_an_input():
+    assert intake.parse_shape("2x3x8x8", like=(3, 32, 32)) == (2, 3, 8, 8)
+    assert intake.parse_shape("1x1x28x28", like=(784,)) == (1, 1, 28, 28)  # a vector: anything flattened
+    for text, like in (("8", None), ("784", (784,)), ("3x224x224", (3, 224, 224)), ("2x12", (3, 8, 8))):
+        with pytest.raises(UsageError, match="is no batch of inputs") as caught:
+            intake.parse_shape(text, like=like)
+        assert "batch first" in caught.value.hint
+
+
+def account_of_proof(models, **options):
+    settings = Settings(**options)
+    fitted = intake.fit_spec(models, settings, quiet)
+    return searching.prove(intake.find_network(fitted, settings, quiet), fitted, models, settings)
+
+
+def test_a_proof_says_whose_network_it_ran_on(record):
+    plain, trained = record(), record(net="mlp")
+    assumed = account_of_proof([plain, trained])
+    assert assumed["status"] == "proven" and assumed["assumed"]
+    assert assumed["network"] == "rebasin's own MLP, assumed from the tensors' names"
+    assert account_of_proof([plain], spec="mlp")["assumed"]  # a spec tells what is permuted, not computed
+    given = account_of_proof([plain], net="mlp")
+    assert given["network"] == "given with --net" and not given["assumed"]
+    recorded = account_of_proof([trained, trained])
+    assert recorded["network"] == "recorded in the checkpoints" and not recorded["assumed"]
+
+
+def test_a_record_of_another_network_is_no_record_of_this_one(record):
+    for name in ("vgg16", "nonsense"):
+        assert account_of_proof([record(net=name)])["assumed"]
+
+
+def test_max_sweeps_for_a_method_without_sweeps_is_refused(monkeypatch):
+    class Oneshot:
+        Options = dataclasses.make_dataclass("Options", [], frozen=True)
+
+    monkeypatch.setattr(searching.matchers.registry, "get", lambda name: Oneshot)
+    assert searching.matcher_options(Settings(method="oneshot")) == Oneshot.Options()
+    with pytest.raises(UsageError, match="--max-sweeps: the method oneshot"):
+        searching.matcher_options(Settings(method="oneshot", max_sweeps=3))
+
+
+def test_a_found_spec_whose_network_is_another_says_what_to_give():
+    """Two convolutions and a linear layer have Tiny-10's names, and are not it."""
+    shapes = {"conv1.weight": (4, 3, 3, 3), "conv2.weight": (5, 4, 3, 3), "fc.weight": (10, 5)}
+    fitted = library.find(shapes)
+    with pytest.raises(NetworkError, match=r"no tinyten; tinyten.yaml was found from their names") as caught:
+        intake.find_network(fitted, Settings(), quiet)
+    assert "--net" in caught.value.hint and "--spec" in caught.value.hint
+    with pytest.raises(NetworkError) as caught:
+        intake.find_network(fitted, Settings(spec="tinyten"), quiet)
+    assert caught.value.message == "these tensors are no tinyten"
 
 
 def test_a_permutation_of_another_size_names_its_file(record, tmp_path):

@@ -38,6 +38,13 @@ def test_what_was_there_before_does_not_count():
     assert torch.equal(one[1].running_mean, other[1].running_mean)
 
 
+def test_a_single_sample_after_larger_batches_is_left_out():
+    one, other = small_network(), small_network()
+    reset(one, batches())
+    reset(other, [*batches(), (torch.ones(1, 4), torch.zeros(1).long())])
+    assert torch.equal(one[1].running_var, other[1].running_var)
+
+
 def test_later_norms_see_what_norms_in_training_let_through():
     network = nn.Sequential(nn.BatchNorm1d(4, affine=False), nn.BatchNorm1d(4, affine=False))
     assert reset(network, batches()) == 2

@@ -114,7 +114,13 @@ def example() -> Report:
             "objective_after": 2310.98765,
             "seconds": 3.4567,
         },
-        proof={"status": "proven", "largest_difference": 3.5527136788005009e-13, "reason": None},
+        proof={
+            "status": "proven",
+            "largest_difference": 3.5527136788005009e-13,
+            "reason": None,
+            "network": "recorded in the checkpoints",
+            "assumed": False,
+        },
         endpoints=(
             {"name": "A", "train": _scores(0.012, 0.9984), "test": _scores(0.301, 0.9312)},
             {"name": "B", "train": _scores(0.015, 0.9979), "test": _scores(0.312, 0.9288)},
@@ -214,6 +220,15 @@ def test_the_example_looks_as_it_did(name):
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["terminal", "markdown", "html"])
+def test_a_proof_on_an_assumed_network_says_so(name):
+    network = {"network": "rebasin's own MLP, assumed from the tensors' names", "assumed": True}
+    report = dataclasses.replace(example(), proof=example().proof | network)
+    text = " ".join(html.unescape(registry.get(name).render(report)).split())
+    assert "proven on rebasin's own MLP, assumed from the tensors' names (give yours with --net)" in text
+    assert "give yours" not in registry.get(name).render(example())
 
 
 def test_rich_and_matplotlib_are_imported_only_where_they_are_needed():

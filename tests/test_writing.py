@@ -322,15 +322,51 @@ def test_shard_sizes_are_those_of_the_output_dtype(tmp_path):
 @pytest.mark.parametrize(
     "there", ["out.safetensors", "out.safetensors.index.json", "out-00001-of-00007.safetensors"]
 )
-def test_shards_of_an_earlier_output_are_not_overwritten_without_force(tmp_path, there):
+@pytest.mark.parametrize("shard_size", [None, 100])
+def test_an_earlier_output_of_either_form_is_not_shadowed_without_force(tmp_path, there, shard_size):
     (tmp_path / there).write_text("old")
     with pytest.raises(OutputExists, match=there):
-        check_output(tmp_path / "out.safetensors", shard_size=100)
+        check_output(tmp_path / "out.safetensors")
     with pytest.raises(OutputExists, match=there):
-        write_safetensors(tmp_path / "out.safetensors", SIX, shard_size=100)
+        write_safetensors(tmp_path / "out.safetensors", SIX, shard_size=shard_size)
     assert listing(tmp_path) == [there]
-    write_safetensors(tmp_path / "out.safetensors", SIX, shard_size=100, force=True)
-    assert (tmp_path / "out.safetensors.index.json").read_text() != "old"
+    files = write_safetensors(tmp_path / "out.safetensors", SIX, shard_size=shard_size, force=True)
+    assert listing(tmp_path) == sorted(file.name for file in files)
+    assert open_checkpoint(tmp_path).digest() == digest(SIX)
+
+
+@pytest.mark.parametrize("failure", [OSError(errno.EIO, "Input/output error"), KeyboardInterrupt])
+@pytest.mark.parametrize(("before", "after"), [(None, 100), (100, None), (100, 100), (100, 60)])
+@pytest.mark.parametrize("late", [False, True])
+def test_an_older_output_is_there_again_if_renaming_fails(
+    tmp_path, monkeypatch, failure, before, after, late
+):
+    path, replace = tmp_path / "out.safetensors", os.replace
+
+    def contents():
+        return {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+
+    write_safetensors(path, SIX, metadata={"made": "before"}, shard_size=before)
+    old = contents()
+    for fails in range(1, 30):
+        calls = iter(range(1, 100))
+
+        def failing(source, target, fails=fails, calls=calls):
+            number = next(calls)
+            if late:
+                replace(source, target)
+            if number == fails:
+                raise failure
+            if not late:
+                replace(source, target)
+
+        with monkeypatch.context() as patch, contextlib.suppress(ResourceError, KeyboardInterrupt):
+            patch.setattr(writing.os, "replace", failing)
+            write_safetensors(path, SIX, shard_size=after, force=True)
+            break
+        assert contents() == old
+    assert fails > 3 and not any(name.endswith(".tmp") for name in listing(tmp_path))
+    assert open_checkpoint(tmp_path).metadata == {"format": "pt"}
 
 
 @pytest.mark.parametrize("fails", [1, 2, 3, 4])
@@ -347,7 +383,7 @@ def test_shards_appear_all_or_not_at_all(tmp_path, monkeypatch, fails):
     with pytest.raises(ResourceError, match="Input/output error"):
         write_safetensors(tmp_path / "out.safetensors", SIX, shard_size=100)
     assert listing(tmp_path) == []
-    assert all(target.endswith(".safetensors") for target in calls[:3])  # the index comes last
+    assert all(target.endswith(".safetensors") for target in calls[: min(fails, 3)])  # the index comes last
 
 
 # All or nothing

@@ -83,7 +83,12 @@ Normalize = Annotated[
 ]
 Limit = Annotated[
     int | None,
-    _option("--limit", min=1, panel=DATA, help="Measure on this many samples a split, drawn by the seed."),
+    _option(
+        "--limit",
+        min=1,
+        panel=DATA,
+        help="Measure on this many samples a split, drawn by the seed (of a loader: its first).",
+    ),
 ]
 BatchSize = Annotated[
     int, _option("--batch-size", min=1, panel=DATA, help="Samples a batch.", show_default=True)

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import typer
+
+
+class Told(logging.Handler):
+    """What the library logs, for a person: a download begins."""
+
+    def __init__(self, say: Callable[[str], None]):
+        super().__init__(logging.INFO)
+        self.say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.say(record.getMessage())
 
 
 class Screen:
@@ -75,9 +87,15 @@ def screen(quiet: bool = False, verbose: bool = False) -> Iterator[Any]:
     from ..pipeline import Listener
 
     shown = Screen(quiet=quiet, verbose=verbose)
+    log, told = logging.getLogger("rebasin"), Told(shown.say)
+    level = log.level
+    log.addHandler(told)
+    log.setLevel(logging.INFO)
     try:
         yield Listener(shown.say, shown.step)
     finally:
+        log.removeHandler(told)
+        log.setLevel(level)
         shown.close()
 
 
@@ -149,7 +167,8 @@ def many(count: int, what: str) -> str:
 
 def _proof(proof: Mapping[str, Any]) -> str:
     if proof["status"] == "proven":
-        return f"proven: outputs differ by {proof['largest_difference']:.1e} relative, in float64"
+        on = f" on {proof['network']} (give yours with --net)" if proof.get("assumed") else ""
+        return f"proven{on}: outputs differ by {proof['largest_difference']:.1e} relative, in float64"
     return f"{proof['status']}: {proof['reason']}"
 
 

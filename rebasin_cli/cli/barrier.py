@@ -28,7 +28,9 @@ def barrier(
     context: typer.Context,
     a: Annotated[Path, typer.Argument(metavar="A", help="The reference.")],
     b: Annotated[Path, typer.Argument(metavar="B", help="The model that is aligned to it.")],
-    method: Annotated[str, typer.Option("--method", "-m", help="How to align: wm, or none.")] = "wm",
+    method: Annotated[
+        str, typer.Option("--method", "-m", help=f"How to align: {o.METHODS}, or none.")
+    ] = "wm",
     perm: Annotated[Path | None, typer.Option(metavar="FILE", help="Use this permutation of B.")] = None,
     repair: o.Repair = "auto",
     full: Annotated[bool, typer.Option("--full", help="All training samples, also for the reset.")] = False,

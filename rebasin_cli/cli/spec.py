@@ -20,7 +20,7 @@ Width = Annotated[float | None, typer.Option(help="Without a checkpoint: width o
 Depth = Annotated[int | None, typer.Option(help="Without a checkpoint: hidden layers of an mlp.")]
 Shape = Annotated[
     str | None,
-    typer.Option("--input", metavar="SHAPE", help="Without a checkpoint: one input, as 3x224x224."),
+    typer.Option("--input", metavar="SHAPE", help="Without a checkpoint: input, batch first: 1x3x224x224."),
 ]
 Classes = Annotated[int | None, typer.Option(help="Without a checkpoint: number of classes.")]
 
@@ -100,7 +100,9 @@ def prove(
     from ..spec import overview
 
     fitted = overview.fit_named(spec, checkpoint, width=width, depth=depth, key=key, unsafe_load=unsafe_load)
-    settings = Settings(net=net, trust_code=trust_code, input=input, seed=seed)
+    settings = Settings(
+        net=net, trust_code=trust_code, key=key, unsafe_load=unsafe_load, input=input, seed=seed
+    )
     with screen() as listener:
-        done = overview.prove(fitted, settings, listener.say)
+        done = overview.prove(fitted, settings, listener.say, checkpoint=checkpoint)
     result(done, json)

@@ -95,7 +95,8 @@ class Samples:
 class Data:
     """One split, ready to iterate as often as you like, in the same order every time.
 
-    Yields (float32 inputs, int64 targets). The last batch may be smaller.
+    Yields (float32 inputs, int64 targets). The last batch may be smaller; a single sample left over joins
+    the batch before it, since BatchNorm cannot be trained or reset on one.
     """
 
     name: str
@@ -112,12 +113,21 @@ class Data:
 
     def __len__(self) -> int:
         """The number of batches."""
-        return -(-self.samples // self.batch_size)
+        return len(self._sizes())
+
+    def _sizes(self) -> list[int]:
+        """Of the batches."""
+        whole, left = divmod(self.samples, self.batch_size)
+        if left == 1 and whole:
+            return [self.batch_size] * (whole - 1) + [self.batch_size + 1]
+        return [self.batch_size] * whole + [left] * bool(left)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for start in range(0, self.samples, self.batch_size):
-            chosen = slice(start, start + self.batch_size)
-            yield self.normalization.apply(self.source.inputs[chosen]), self.source.targets[chosen]
+        sizes = self._sizes()
+        for inputs, targets in zip(
+            self.source.inputs.split(sizes), self.source.targets.split(sizes), strict=True
+        ):
+            yield self.normalization.apply(inputs), targets
 
     def subset(self, limit: int, seed: int = 0) -> Data:
         """`limit` samples drawn without replacement, in their original order; all if there are fewer."""
@@ -137,7 +147,7 @@ class Data:
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """One epoch in random order, augmented where asked and where the data set says how."""
         order = torch.randperm(self.samples, generator=generator)
-        for chosen in order.split(self.batch_size):
+        for chosen in order.split(self._sizes()):
             inputs = self.source.inputs[chosen]
             if augment and self.augmentation is not None:
                 inputs = self.augmentation(inputs, generator)

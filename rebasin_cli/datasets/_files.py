@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import http.client
 import io
+import logging
 import os
 import pickle
 import urllib.request
@@ -20,6 +21,9 @@ import numpy as np
 from ..errors import DataError, ResourceError
 
 TIMEOUT = 5  # seconds without a sign of life
+LARGEST = 1 << 30  # bytes; the largest archive has 170 MB
+
+log = logging.getLogger("rebasin")
 
 
 class NotDownloaded(Exception):
@@ -53,9 +57,10 @@ def download(urls: Sequence[str], md5: str) -> bytes:
     """One file from the first url that answers with the publisher's checksum. Raises NotDownloaded."""
     reasons = []
     for url in urls:
+        log.info("downloading %s", url)
         try:
             with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:
-                content = answer.read()
+                content = answer.read(LARGEST)
         except (OSError, http.client.HTTPException) as cause:
             reasons.append(f"{url}: {getattr(cause, 'reason', None) or cause}")
             continue

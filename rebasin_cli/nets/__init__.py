@@ -30,6 +30,12 @@ def variants() -> dict[str, ModuleType]:
     return {variant: module for module in modules for variant in module.VARIANTS}
 
 
+def is_from(name: str | None, reference: str) -> bool:
+    """Whether `name` is a variant of the module in `package.module:factory`."""
+    module = variants().get(name)
+    return getattr(module, "__name__", None) == reference.partition(":")[0]
+
+
 def build(
     name: str,
     *,

@@ -188,7 +188,8 @@ def _proof(proof: Mapping[str, Any]) -> str:
     if proof.get("status") == "proven":
         largest = proof.get("largest_difference")
         measured = f" (largest difference {number(largest)})" if largest is not None else ""
-        return f"proven, the permuted network's outputs are the same{measured}"
+        on = f" on {clean(proof.get('network'))} (give yours with --net)" if proof.get("assumed") else ""
+        return f"proven{on}, the permuted network's outputs are the same{measured}"
     return f"not proven ({clean(proof.get('status', 'unavailable'))}){reason}"
 
 

@@ -52,6 +52,7 @@ def _properties(report: Report) -> list[tuple[str, str]]:
         ("spec", str(report.spec.get("name", ""))),
         ("method", str(report.match.get("method", ""))),
         ("proof", str(report.proof.get("status", ""))),
+        ("proof network", str(report.proof.get("network", ""))),
         ("shipped", next((row.name for row in report.rows if row.shipped), "")),
     ]
     for row in report.rows:

@@ -19,6 +19,7 @@ from .fitting import fit
 from .spec import FittedSpec, Shapes
 
 LARGE, SMALL, DIGIT = (3, 224, 224), (3, 32, 32), (1, 28, 28)
+FLATTENING = ("mlp", "two_layer")  # take inputs of any shape
 INPUTS = {"mlp": DIGIT, "two_layer": DIGIT, "vgg": LARGE, "resnet": LARGE, "googlenet": LARGE}
 
 
@@ -60,7 +61,10 @@ def _fresh_shapes(
             f"{spec.source} names no network of ours to show it on", hint="Give a checkpoint as well"
         )
     kind = known[name].__name__.rsplit(".", 1)[1]
-    shape = intake.parse_shape(input) if input else INPUTS.get(kind, SMALL)
+    shape = INPUTS.get(kind, SMALL)
+    if input:
+        like = None if kind in FLATTENING else shape
+        _, *shape = intake.parse_shape(input, like=like)
     big = shape[-1] >= 64
     with torch.device("meta"):
         network = nets.build(
@@ -107,8 +111,17 @@ def lines(fitted: FittedSpec) -> Iterator[str]:
         yield f"  {name:<44} ignored"
 
 
-def prove(fitted: FittedSpec, settings: intake.Settings, say: Callable[[str], None]) -> dict[str, Any]:
-    """The proof, word by word, as values. Raises NotProven, NetworkError, UsageError without inputs."""
+def prove(
+    fitted: FittedSpec,
+    settings: intake.Settings,
+    say: Callable[[str], None],
+    *,
+    checkpoint: Path | None = None,
+) -> dict[str, Any]:
+    """The proof, word by word, as values; `checkpoint` is what the spec was fitted to.
+
+    Raises NotProven, NetworkError, UsageError without inputs.
+    """
     network = intake.need_network(fitted, settings, say)
     inputs = intake.proof_inputs(network, settings)
     if inputs is None:
@@ -118,10 +131,13 @@ def prove(fitted: FittedSpec, settings: intake.Settings, say: Callable[[str], No
             "the network does not say what it takes", hint="Give a shape with --input 1x3x224x224"
         )
     found = proving.prove(network, fitted, inputs, seed=settings.seed, each_word=True)
+    models = []
+    if checkpoint is not None:
+        models = [open_checkpoint(checkpoint, key=settings.key, unsafe_load=settings.unsafe_load)]
     worst = max(found.words, key=found.words.get, default=None)
     return {
         "spec": fitted.spec.name,
-        "proof": describe_proof(found),
+        "proof": describe_proof(found) | intake.origin(network, fitted, models, settings),
         "words": len(found.words),
         "worst_word": worst,
     }

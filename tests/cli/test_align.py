@@ -30,11 +30,52 @@ net: rebasin_cli.nets.mlp:from_shapes
 def test_writes_the_model_and_its_permutation(pair, done, tmp_path):
     outcome = done("align", *pair, "-o", "out.safetensors")
     assert {"out.safetensors", "out.perm.safetensors"} < set(contents(tmp_path))
-    assert "proven: outputs differ by" in outcome.out and "out.perm.safetensors" in outcome.out
+    assert (
+        "(give yours with --net): outputs differ by" in outcome.out and "out.perm.safetensors" in outcome.out
+    )
     assert "spec: mlp, found from the tensors" in outcome.err
     written = open_checkpoint("out.safetensors")
     assert list(written) == sorted(tensors(pair[1])) and not same("out.safetensors", pair[1])
-    assert written.metadata["rebasin.command"] == "align" and written.metadata["rebasin.proof"] == "proven"
+    assert written.metadata["rebasin.command"] == "align"
+    assert written.metadata["rebasin.proof"] == "proven (assumed network)"
+
+
+def test_the_proof_says_whose_network_it_is_about(pair, trained, done):
+    assumed = "proven on rebasin's own MLP, assumed from the tensors' names (give yours with --net): outputs"
+    assert assumed in done("align", *pair).out
+    assert "proven: outputs" in done("align", *pair, "--net", "mlp", "--force").out
+    assert open_checkpoint("b_aligned.safetensors").metadata["rebasin.proof"] == "proven"
+    assert "proven: outputs" in done("align", *trained, "-o", "of_trained.safetensors").out
+    assert open_checkpoint("of_trained.safetensors").metadata["rebasin.proof"] == "proven"
+
+
+def test_files_in_the_working_directory_are_not_run(pair, tmp_path):
+    """SciPy and others look for optional packages by names such as uarray; one may lie here by chance."""
+    (tmp_path / "uarray.py").write_text("open('was_run', 'w')")
+    code = (
+        "import sys\nfrom rebasin_cli.__main__ import main\n"
+        "try:\n    main(sys.argv[1:])\nfinally:\n    import uarray\n"
+    )
+    told = subprocess.run(
+        [sys.executable, "-P", "-c", code, "align", *pair, "-q"], capture_output=True, text=True
+    )
+    assert (tmp_path / "b_aligned.safetensors").exists(), told.stderr
+    assert not (tmp_path / "was_run").exists() and "No module named 'uarray'" in told.stderr
+
+
+def test_the_users_code_finds_what_lies_beside_it_and_nothing_else_does(pair, done, tmp_path):
+    (tmp_path / "sizes.py").write_text("SIZES = [64, 12, 12, 12, 10]")
+    (tmp_path / "mine.py").write_text(
+        "from rebasin_cli.nets.mlp import MLP\nfrom sizes import SIZES\ndef net():\n    return MLP(SIZES)\n"
+    )
+    done("align", *pair, "--net", "mine.py:net")
+    assert str(tmp_path) not in sys.path
+
+
+def test_a_spec_calls_nothing_of_rebasin_but_networks(pair, refused, tmp_path):
+    for name in ("rebasin_cli.__main__:main", "rebasin_cli.nets:build"):
+        (tmp_path / "own.yaml").write_text(WRONG_SPEC.replace("rebasin_cli.nets.mlp:from_shapes", name))
+        refused(2, "align", *pair, "--spec", "own.yaml", says=(name, "--trust-code"))
 
 
 def test_names_its_output_after_the_model(pair, done, tmp_path):
@@ -375,3 +416,13 @@ def test_a_kept_search_of_other_models_is_refused(pair, refused, interrupted, tm
     refused(2, "align", *pair, "-o", "out.safetensors", "--resume", "--seed", 1, says=says)
     (tmp_path / "out.search.safetensors").write_bytes(pair[0].read_bytes())
     refused(3, "align", *pair, "-o", "out.safetensors", "--resume", says="is not a kept search")
+
+
+def test_what_is_no_kept_search_is_neither_replaced_nor_removed(pair, refused, done, interrupted, tmp_path):
+    for precious in (b"precious", pair[0].read_bytes()):
+        (tmp_path / "out.search.safetensors").write_bytes(precious)
+        refused(2, "align", *pair, "-o", "out.safetensors", says="out.search.safetensors exists")
+    (tmp_path / "out.search.safetensors").unlink()
+    interrupted("align", *pair, "-o", "out.safetensors")
+    done("align", *pair, "-o", "out.safetensors")
+    assert not (tmp_path / "out.search.safetensors").exists()

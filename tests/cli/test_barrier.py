@@ -88,6 +88,8 @@ def test_a_permutation_of_ones_own_and_none(trained, done):
     done("align", *trained, "-o", "aligned.safetensors", "-q")
     searched = done(*barrier(*trained, "--json")).json()
     given = done(*barrier(*trained, "--perm", "aligned.perm.safetensors", "--json")).json()
+    plan = done(*barrier(*trained, "--perm", "aligned.perm.safetensors", "--dry-run", "--json")).json()
+    assert plan["method"] == "given"
     assert given["match"]["method"] == "given permutations" and given["proof"]["status"] == "proven"
     assert given["rows"][1]["barriers"] == searched["rows"][1]["barriers"]
     none = done(*barrier(*trained, "--method", "none", "--json")).json()
@@ -205,3 +207,6 @@ def test_a_loader_of_ones_own(trained, done, tmp_path):
     report = done("barrier", *trained, "--data", "mine.py:loader", "--json", "-q").json()
     assert report["data"]["samples"] == {"train": 60, "test": 60}
     assert report["data"]["normalization"] == "the loader's own"
+    assert not any("first samples" in note for note in report["notes"])
+    cut = done("barrier", *trained, "--data", "mine.py:loader", "--limit", 45, "--json", "-q").json()
+    assert cut["notes"][0].endswith("the first samples were taken, in its own order: train 45, test 45")

@@ -2,7 +2,9 @@
 
 import pytest
 
-from .conftest import fresh
+from rebasin_cli.writing import write_safetensors
+
+from .conftest import fresh, tensors
 
 
 def test_loss_accuracy_and_calibration(trained, done):
@@ -27,6 +29,12 @@ def test_the_wrong_normalisation_is_noticed(trained, refused, done):
 def test_a_model_at_chance_is_noticed(tmp_path, refused):
     fresh(tmp_path / "untrained.safetensors", width=8, depth=1)
     refused(6, "eval", "untrained.safetensors", "--data", "digits", says="chance is 0.1000")
+
+
+def test_a_merged_model_may_be_at_chance(tmp_path, done):
+    path = fresh(tmp_path / "untrained.safetensors", width=8, depth=1)
+    write_safetensors("merged.safetensors", tensors(path), metadata={"rebasin.command": "merge"})
+    assert done("eval", "merged.safetensors", "--data", "digits", "--json").json()["accuracy"] < 0.2
 
 
 def test_metric_and_loss_of_ones_own(trained, done, tmp_path):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rebasin_cli.errors import CheckpointError
+from rebasin_cli.registry import Registry
 from rebasin_cli.version import version
 
 from .conftest import rebasin
@@ -179,3 +180,9 @@ def test_a_reader_that_leaves():
 def test_no_color(pair, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b" not in rebasin("align", *pair).out
+
+
+@pytest.mark.parametrize("command", ["align", "merge", "barrier"])
+def test_help_names_every_method(done, command):
+    shown = done(command, "--help").out
+    assert all(name in shown for name in Registry("matchers", "method").names(own=True))

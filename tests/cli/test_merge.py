@@ -122,7 +122,12 @@ def test_code_is_never_run_on_a_files_own_word(resnets, refused, tmp_path):
     for path in resnets:
         write_safetensors(path, tensors(path), metadata={"rebasin.data": "evil.py:loader"}, force=True)
     refused(2, "merge", *resnets, says="--data NAME")
-    refused(2, "barrier", *resnets, says=("records evil.py:loader", "would import and run code", "--data"))
+    refused(
+        2,
+        "barrier",
+        *resnets,
+        says=("records evil.py:loader", "not enough to open a path or run code", "--data"),
+    )
 
 
 @pytest.mark.parametrize(

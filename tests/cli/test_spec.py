@@ -1,7 +1,5 @@
 """rebasin spec list, show, check, prove."""
 
-import json
-
 import pytest
 
 from rebasin_cli.spec import library
@@ -59,7 +57,11 @@ def test_check(tmp_path, done, refused):
 def test_prove(tmp_path, done, refused):
     fresh(tmp_path / "a.safetensors", width=12, depth=1)
     told = done("spec", "prove", "mlp", "a.safetensors", "--json").json()
-    assert json.dumps(told).count("proven") >= 1
+    assert told["proof"]["status"] == "proven" and told["proof"]["assumed"]
+    own = done("spec", "prove", "mlp", "--json").json()["proof"]
+    assert own["network"] == "rebasin's own MLP" and not own["assumed"]
+    fresh(tmp_path / "v.safetensors", "vgg11", shape=(3, 32, 32), width=0.1)
+    refused(2, "spec", "prove", "vgg11", "v.safetensors", "--input", "3x32x32", says="the batch first")
     (tmp_path / "wrong.yaml").write_text(WRONG)
     says = ("wrong.yaml does not preserve the network's function", 'permuting "h0" alone')
     refused(4, "spec", "prove", "wrong.yaml", "a.safetensors", says=says)
@@ -91,7 +93,10 @@ def test_a_file_that_is_no_spec(tmp_path, refused, text, says):
     [
         (["show", "resnet21"], "Did you mean resnet"),
         (["show", "nowhere.yaml"], "nowhere.yaml: no such file"),
-        (["show", "mlp", "--input", "8"], None),
+        (["show", "mlp", "--input", "1x8"], None),
+        (["show", "resnet50", "--input", "1x3x224x224"], None),
+        (["show", "mlp", "--input", "8"], "like 1x784, the batch first"),
+        (["show", "resnet50", "--input", "3x224x224"], "like 1x3x224x224, the batch first"),
         (["show", "mlp", "--input", "a"], "is not a shape"),
         (["show", "mlp", "--width", "0.5"], "width of an mlp"),
     ],

@@ -123,6 +123,25 @@ def test_outputs_that_cannot_be(refused, tmp_path):
     refused(5, *TINY, "-o", "/proc/self/a.safetensors", says="cannot be written")
 
 
+def test_an_interrupted_training_is_begun_anew_only_with_force(refused, interrupted, done, tmp_path):
+    interrupted(*TINY, "--epochs", 3, "--limit", 300, "-o", "a.safetensors", after=2)
+    anew = (*TINY, "--epochs", 2, "--limit", 300, "-o", "a.safetensors")
+    refused(2, *anew, says=("a.training.pt exists", "--resume", "--force"))
+    refused(2, "train", "mlpp", *anew[2:], "--force", says="Did you mean mlp?")
+    done(*anew, "--force")
+    assert set(contents(tmp_path)) == {"a.safetensors"}
+
+
+def test_a_file_of_another_kind_under_the_states_name_is_kept(refused, tmp_path):
+    (tmp_path / "a.training.pt").write_text("precious")
+    refused(2, *TINY, "-o", "a.safetensors", says="a.training.pt exists")
+    refused(2, *TINY, "-o", "a.safetensors", "--resume", says="is not the state of a training")
+
+
+def test_a_single_sample_left_over_does_not_stop_batchnorm(done):
+    done(*TINY, "--norm", "batch", "--batch-size", 718, "--epochs", 1, "-o", "a.safetensors")
+
+
 def test_a_full_disk(refused, monkeypatch):
     def full(descriptor):
         raise OSError(28, os.strerror(28))

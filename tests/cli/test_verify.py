@@ -47,6 +47,13 @@ def test_the_same_values_elsewhere_are_undecided(pair, run, tmp_path):
     assert outcome.code == 1 and "undecided" in outcome.out and "5 searches" in outcome.out
 
 
+def test_counters_are_not_compared(resnets, done, run):
+    changed = tensors(resnets[0])
+    counters = [name for name in changed if name.endswith("num_batches_tracked")]
+    write_safetensors("other.safetensors", changed | {name: torch.tensor(999) for name in counters})
+    assert counters and done("verify", resnets[0], "other.safetensors", "--json").json()["answer"] == "yes"
+
+
 def test_refusals(pair, resnets, refused, tmp_path):
     refused(4, "verify", pair[0], resnets[0], says="the same architecture")
     refused(3, "verify", pair[0], "c.safetensors", says=("no such file", "Did you mean"))
