@@ -16,7 +16,7 @@ _WHERE = {
     "Report": "reports",
     "RebasinError": "errors",
     "align": "api",
-    "barrier": "api",
+    "barrier": "measuring",
     "fit": "spec.fitting",
     "load_spec": "spec.library:load",
     "merge": "api",

@@ -1,4 +1,4 @@
-"""The library: align, merge and measure tensors, networks and batches in memory. No files, no printing.
+"""The library: align and merge tensors in memory (`measuring` has `barrier`). No files, no printing.
 
     import rebasin_cli
     aligned = rebasin_cli.align(a, b, "mlp")            # state dicts in
@@ -12,7 +12,6 @@ any re-iterable of (inputs, targets).
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,26 +21,21 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import barriers, matchers, networks, permutation, repair
-from .barriers import Measure
-from .errors import DataError, SpecError, UsageError, unknown
-from .evaluation import Scores, evaluate
+from . import matchers, networks, permutation, repair
+from .errors import SpecError, UsageError, unknown
 from .matchers import MatchResult, Problem, State
 from .merging import average, slerp
 from .permutation import permuted
 from .randomness import generator
-from .reports import Report, Row
 from .spec import library
 from .spec import prove as proving
 from .spec.fitting import fit
 from .spec.prove import Proof
 from .spec.spec import FittedSpec, Spec
 from .tensors import LazyTensors, plan_of
-from .version import version
 
 Tensors = Mapping[str, torch.Tensor]
 
-POINTS, REPAIRED_POINTS = 25, 11  # of naive and aligned rows; of rows that re-estimate statistics
 INTERPOLATIONS = ("linear", "slerp")
 
 
@@ -263,161 +257,3 @@ def _replaced(tensors: LazyTensors, by: Tensors) -> LazyTensors:
         return get(name)[start:stop] if name in by else tensors.rows(name, start, stop)
 
     return LazyTensors(tensors.shapes, tensors.dtypes, get, part)
-
-
-def barrier(
-    a: Tensors,
-    b: Tensors,
-    spec: str | Path | Spec | FittedSpec | None = None,
-    *,
-    network: nn.Module,
-    test: Iterable[Any],
-    train: Iterable[Any] | None = None,
-    reset_batches: Iterable[Any] | None = None,
-    method: str = "wm",
-    permutations: permutation.Permutations | None = None,
-    points: int = POINTS,
-    repaired_points: int = REPAIRED_POINTS,
-    repair_with: str = "reset",
-    scores: Measure | None = None,
-    device: str = "cpu",
-    seed: int = 0,
-    check: Callable[[Mapping[str, Sequence[Scores]]], Any] | None = None,
-    measured: Callable[[], None] = lambda: None,
-    **align_options: Any,
-) -> Report:
-    """Measure the path from `a` to `b`, naive and aligned, with and without reset; see `Report`.
-
-    `train` and `test` are the splits to measure on; `reset_batches` (default: `train`) feed the BatchNorm
-    reset, whose rows appear where the network has running statistics; `repair_with="none"` only says that
-    the row without is the one to ship. `check` sees the endpoints' scores
-    before anything else is measured and may raise. `network` is overwritten. `seconds` are wall time.
-
-    Raises SpecError, UsageError, CheckpointError, DataError, NetworkError.
-    """
-    began = time.perf_counter()
-    if repair_with not in repair.REPAIRS:
-        raise unknown("repair", repair_with, repair.REPAIRS)
-    fitted = resolve_spec(spec, [a, b])
-    networks.check(network, fitted.shapes)
-    repairs, mend = networks.has_running_statistics(network), None
-    if repairs:
-        batches = reset_batches if reset_batches is not None else train
-        if batches is None:
-            raise UsageError(
-                "the network has running statistics: give training batches to re-estimate them on"
-            )
-        mend = functools.partial(repair.reset, batches=batches, device=device)
-    scores = scores or functools.partial(evaluate, device=device)
-    splits = {"train": train, "test": test} if train is not None else {"test": test}
-    network = network.to(device)
-    ends = [_scores(network, tensors, splits, scores) for tensors in (a, b)]
-    if check is not None:
-        check({split: [end[split] for end in ends] for split in splits})
-
-    alignment = None
-    if permutations is not None:
-        permutation.check(permutations, fitted.words)
-    elif method != "none":
-        alignment = align(a, b, fitted, method=method, seed=seed, network=network, **align_options)
-        permutations = alignment.permutations[0]
-    aligned = b if permutations is None else permuted(b, fitted, permutations)
-
-    plan = rows_to_measure(aligned=permutations is not None, reset=repairs, ship_reset=repair_with == "reset")
-    rows: list[Row] = []
-    for name, shipped in plan.items():
-        moved, repaired = name.startswith("aligned"), name.endswith("reset")
-        path = barriers.Path(
-            name,
-            a,
-            aligned if moved else b,
-            repaired_points if repaired else points,
-            mend if repaired else None,
-            fitted.ignored,
-            shipped=shipped,
-            control=name == "naive + reset",
-        )
-        known = {0.0: ends[0]} if moved and not repaired else {0.0: ends[0], 1.0: ends[1]}
-        rows.append(barriers.measure(path, network, splits, known=known, scores=scores, progress=measured))
-    return Report(
-        rebasin=version(),
-        command="barrier",
-        seed=seed,
-        inputs=({"file": "A"}, {"file": "B"}),
-        spec=describe_spec(fitted),
-        data={
-            "samples": {split: row.samples for split, row in rows[0].curves.items()},
-            "points": {row.name: len(row.curves["test"].lambdas) for row in rows},
-        },
-        match=describe_match(alignment, given=permutations is not None),
-        proof=describe_proof(
-            alignment.proof if alignment else None, "no alignment was searched" if not alignment else ""
-        ),
-        endpoints=tuple(
-            {"name": name} | {s: {"loss": end[s].loss, "accuracy": end[s].accuracy} for s in splits}
-            for name, end in zip(("A", "B"), ends, strict=True)
-        ),
-        rows=tuple(rows),
-        seconds=time.perf_counter() - began,
-    )
-
-
-def rows_to_measure(*, aligned: bool, reset: bool, ship_reset: bool = True) -> dict[str, bool]:
-    """Names of the rows of a report, and which one is what `merge` would ship.
-
-    `aligned`: there are permutations; `reset`: the network has running statistics to re-estimate.
-    """
-    names = [
-        "naive",
-        *["aligned"] * aligned,
-        *["aligned + reset"] * (aligned and reset),
-        *["naive + reset"] * reset,
-    ]
-    shipped = ("aligned" if aligned else "naive") + (" + reset" if reset and ship_reset else "")
-    return {name: name == shipped for name in names}
-
-
-def _scores(
-    network: nn.Module, tensors: Tensors, splits: Mapping[str, Any], scores: Measure
-) -> dict[str, Scores]:
-    networks.load(network, tensors)
-    found = {split: scores(network, batches) for split, batches in splits.items()}
-    if any(not score.samples for score in found.values()):
-        raise DataError("the data holds no samples")
-    return found
-
-
-def describe_spec(fitted: FittedSpec) -> dict[str, Any]:
-    return {
-        "name": fitted.spec.name,
-        "sha256": fitted.spec.digest,
-        "words": len(fitted.words),
-        "log10_symmetries": fitted.log10_symmetries(),
-        "moved_share": fitted.moved_share(),
-    }
-
-
-def describe_match(alignment: Alignment | None, *, given: bool = False) -> dict[str, Any]:
-    if alignment is None:
-        return {"method": "given permutations" if given else "none"}
-    result = alignment.result
-    return {
-        "method": alignment.method,
-        "sweeps": result.sweeps,
-        "solves": result.solves,
-        "converged": result.converged,
-        "objective_before": result.objective_before,
-        "objective_after": result.objective_after,
-        "seconds": alignment.seconds,
-    }
-
-
-def describe_proof(proof: Proof | None, reason: str = "") -> dict[str, Any]:
-    if proof is None:
-        return {"status": "unavailable", "reason": reason or "no network to prove the spec on"}
-    return {
-        "status": "proven",
-        "largest_difference": proof.largest_difference,
-        "tolerance": proof.tolerance,
-        "trials": proof.trials,
-    }

@@ -1,6 +1,6 @@
 """The whole story, one verb a line: files in, permutations found, files and reports out.
 
-Start here. Each function is one command; `intake` reads, `api` thinks, `writing` writes.
+Start here. Each function is one command; `intake` reads, `api` and `measuring` think, `writing` writes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import api, gates, intake, networks, permutation, planning, provenance, searching, training, writing
+from . import (
+    accounts,
+    api,
+    gates,
+    intake,
+    measuring,
+    networks,
+    permutation,
+    planning,
+    provenance,
+    searching,
+    training,
+    writing,
+)
 from .checkpoint import Checkpoint
 from .datasets import SPLITS
 from .errors import OutputExists, ResourceError, UsageError, unknown
@@ -58,7 +71,7 @@ def align(
         with appearing(perm_path) as beside:
             permutation.save(beside, found.permutations[0], metadata=meta)
             written = write(output, found.tensors, models[0], meta)
-    return summary(fitted, api.describe_match(found), proof, written=[*written, str(perm_path)])
+    return summary(fitted, accounts.describe_match(found), proof, written=[*written, str(perm_path)])
 
 
 def merge(
@@ -119,7 +132,7 @@ def merge(
             "merge", models, fitted, settings, method=method, options=options, proof=proof, like=models
         )
         written = write(output, merged.tensors, models[0], meta)
-    match = api.describe_match(found, given=given is not None)
+    match = accounts.describe_match(found, given=given is not None)
     return summary(fitted, match, proof, written=written) | {
         "models": len(models),
         "repair": repair,
@@ -159,7 +172,7 @@ def barrier(
     network = intake.need_network(fitted, settings, listener.say)
     wanted = ["train", "test", *["reset"] * bool(fitted.statistics)]
     splits = intake.open_splits(models, settings, listener.say, wanted=wanted)
-    rows = api.rows_to_measure(aligned=moved, reset="reset" in splits, ship_reset=repair != "none")
+    rows = measuring.rows_to_measure(aligned=moved, reset="reset" in splits, ship_reset=repair != "none")
     gates.check_gate_names(thresholds.get("gates", ()), rows, ("train", "test"))
     if thresholds.get("baseline"):
         gates.check_baseline(thresholds["baseline"], data=splits["test"].name)
@@ -170,7 +183,7 @@ def barrier(
         return planning.plan_search(models, fitted, method, proof=settings.prove) | plan
     proof = searching.prove(network, fitted, models, settings, splits=splits, permuted=moved)
     done = iter(range(1, plan["points"] + 1))
-    report = api.barrier(
+    report = measuring.barrier(
         models[0],
         models[1],
         fitted,
@@ -304,4 +317,4 @@ def summary(
     fitted: FittedSpec, match: dict[str, Any], proof: dict[str, Any], *, written: Sequence[str]
 ) -> dict[str, Any]:
     """What a command did, as values for --json and for a person."""
-    return {"written": list(written), "spec": api.describe_spec(fitted), "match": match, "proof": proof}
+    return {"written": list(written), "spec": accounts.describe_spec(fitted), "match": match, "proof": proof}

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import api, matchers
+from . import matchers, measuring
 from .checkpoint import Checkpoint
 from .evaluation import call
 from .intake import Splits
@@ -54,7 +54,7 @@ def plan_report(
     network: nn.Module, splits: Splits, rows: Iterable[str], *, output: str | None, device: str
 ) -> dict[str, Any]:
     """Rows, points and estimated seconds of a barrier report; None where inputs are no plain tensors."""
-    points = {row: api.REPAIRED_POINTS if row.endswith("reset") else api.POINTS for row in rows}
+    points = {row: measuring.REPAIRED_POINTS if row.endswith("reset") else measuring.POINTS for row in rows}
     seconds = estimate_seconds(network, splits, points, output=output, device=device)
     return {
         "rows": points,

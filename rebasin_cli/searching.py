@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from . import api, intake, matchers, permutation
+from . import accounts, api, intake, matchers, permutation
 from .checkpoint import Checkpoint, open_checkpoint
 from .errors import CheckpointError, OutputExists, RebasinError, UsageError
 from .intake import Settings
@@ -38,10 +38,12 @@ def prove(
     if not permuted:
         return {"status": "skipped", "reason": "nothing was permuted"}
     if network is None:
-        return api.describe_proof(None)
+        return accounts.describe_proof(None)
     inputs = intake.proof_inputs(network, settings, splits)
     proof = api.prove_spec(network, fitted, inputs=inputs, seed=settings.seed)
-    account = api.describe_proof(proof, "the network does not say its input: give --input SHAPE or --data")
+    account = accounts.describe_proof(
+        proof, "the network does not say its input: give --input SHAPE or --data"
+    )
     return account if proof is None else account | intake.origin(network, fitted, models, settings)
 
 

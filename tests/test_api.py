@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import rebasin_cli
-from rebasin_cli import api, barriers, nets, permutation
+from rebasin_cli import api, barriers, measuring, nets, permutation
 from rebasin_cli.errors import CheckpointError, DataError, NetworkError, NotProven, SpecError, UsageError
 from rebasin_cli.evaluation import evaluate
 from rebasin_cli.matchers import State, registry
@@ -342,8 +342,8 @@ def test_norms_without_training_data_are_refused_before_anything_is_measured():
 
 
 def test_the_row_that_is_shipped_follows_the_method_and_the_repair():
-    assert api.rows_to_measure(aligned=True, reset=True, ship_reset=False)["aligned"]
-    assert api.rows_to_measure(aligned=False, reset=True) == {"naive": False, "naive + reset": True}
+    assert measuring.rows_to_measure(aligned=True, reset=True, ship_reset=False)["aligned"]
+    assert measuring.rows_to_measure(aligned=False, reset=True) == {"naive": False, "naive + reset": True}
     report = rebasin_cli.barrier(A, B, network=network(), test=TEST, points=2, method="none")
     assert report.shipped.name == "naive" and report.match == {"method": "none"}
     assert report.proof["status"] == "unavailable"

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .. import intake, nets, networks
-from ..api import describe_proof
+from ..accounts import describe_proof
 from ..checkpoint import open_checkpoint
 from ..errors import SpecError, UsageError
 from ..randomness import generator

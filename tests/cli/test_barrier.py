@@ -73,7 +73,7 @@ def test_a_baseline(trained, done, run, refused, tmp_path, monkeypatch):
     (tmp_path / "better.json").write_text(json.dumps(base))
     assert run(*barrier(*trained, "--baseline", "better.json")).code == 1
     monkeypatch.setattr(
-        "rebasin_cli.api.barrier", lambda *a, **k: pytest.fail("it was measured all the same")
+        "rebasin_cli.measuring.barrier", lambda *a, **k: pytest.fail("it was measured all the same")
     )
     refused(2, *barrier(*trained, "--baseline", "none.json"), says="--baseline none.json cannot be read")
     (tmp_path / "odd.json").write_text("{")
@@ -169,7 +169,7 @@ def test_recorded_nonsense_does_no_harm(trained, done):
 def test_refusals_before_anything_is_measured(trained, refused, tmp_path, monkeypatch, options, code, says):
     (tmp_path / "there.json").write_text("{}")
     monkeypatch.setattr(
-        "rebasin_cli.api.barrier", lambda *a, **k: pytest.fail("it was measured all the same")
+        "rebasin_cli.measuring.barrier", lambda *a, **k: pytest.fail("it was measured all the same")
     )
     refused(code, *barrier(*trained, *options), says=says)
 
