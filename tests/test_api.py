@@ -160,7 +160,10 @@ def test_one_model_is_too_few_and_names_are_checked():
 def test_the_seed_and_the_options_reach_the_method():
     options = registry.get("wm").Options(max_sweeps=1)
     assert rebasin_cli.align(A, B, SPEC, options=options).result.sweeps == 1
-    found = [rebasin_cli.align(A, B, SPEC, seed=seed).result for seed in range(8)]
+    rng = torch.Generator().manual_seed(0)
+    plan = nets.build("mlp", input_shape=(16,), classes=4, width=24, depth=8).state_dict()
+    a, b = ({name: torch.randn(t.shape, generator=rng) for name, t in plan.items()} for _ in range(2))
+    found = [rebasin_cli.align(a, b, seed=seed).result for seed in range(8)]
     assert len({(result.sweeps, result.solves, result.objective_after) for result in found}) > 1
 
 

@@ -314,7 +314,7 @@ def test_the_library_example_prints_what_the_page_shows(tmp_path, monkeypatch):
 
 def mlps(count: int) -> list[dict[str, torch.Tensor]]:
     rng = torch.random.manual_seed(5)
-    shapes = {name: tensor.shape for name, tensor in MLP([6, 24, 24, 3]).state_dict().items()}
+    shapes = {name: tensor.shape for name, tensor in MLP([6, *[24] * 8, 3]).state_dict().items()}
     return [{name: torch.randn(shape, generator=rng) for name, shape in shapes.items()} for _ in range(count)]
 
 

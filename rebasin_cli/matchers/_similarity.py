@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -61,18 +61,34 @@ class Pair:
         finally:
             torch.set_num_threads(threads)
 
-    def matrix(self, word: str, permutations: Permutations, *, double: bool = False) -> torch.Tensor:
+    def resting_on(self, word: str, known: Collection[str]) -> list[Atom]:
+        """The atoms that carry the word once, and beside it only words that are known."""
+        return [atom for atom in self.single[word] if {*atom.words} - {word, None} <= {*known}]
+
+    def columns(self, chosen: Iterable[Atom], word: str) -> int:
+        """How many numbers a unit of the word has in these atoms."""
+        sizes = (math.prod(atom.view(self.reference[atom.tensor]).shape) for atom in chosen)
+        return sum(sizes) // self.words[word]
+
+    def matrix(
+        self,
+        word: str,
+        permutations: Permutations,
+        *,
+        double: bool = False,
+        chosen: Sequence[Atom] | None = None,
+    ) -> torch.Tensor:
         """The similarity matrix (n, n) float64 of one word, from the atoms that carry it once.
 
         What all units have in common may be taken off: that changes the matrix by a constant a row and a
         constant a column, which no assignment can tell apart, and frees it of the round-off of an offset.
         With `double` from the atoms that carry the word on several axes: the gradient of their quadratic
-        form.
+        form. `chosen` takes the place of either.
         """
         size = self.words[word]
         out = torch.zeros(size, size, dtype=torch.float64)
         waiting: list[tuple[torch.Tensor, torch.Tensor]] = []  # slivers, for one product together
-        for atom in (self.double if double else self.single)[word]:
+        for atom in (self.double if double else self.single)[word] if chosen is None else chosen:
             for dim in (d for d, here in enumerate(atom.words) if here == word):
                 centre = self._has_offset(atom, dim)
                 for slab in self._slabs(atom, dim, permutations):

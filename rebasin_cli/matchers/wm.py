@@ -2,7 +2,8 @@
 
 Hold all permutations but one, sum the inner products of matching slices into a similarity of shape
 (n, n), reference unit × model unit, and solve one linear assignment; go round until nothing improves.
-The objective never falls; the optimum is local and depends on the seed, which orders the layers.
+The first round goes from what cannot move to the inside, later ones in random order. The objective never
+falls; the optimum is local and depends on the seed, which orders the layers.
 
 A permutation whose neighbours did not change since its last solve is not solved again. One that sits on
 two axes of a tensor has a quadratic objective: its assignment is solved on the gradient, and taken only
@@ -62,6 +63,12 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
         stale, solves, sweep = set(words), 0, start.sweep
         while stale and sweep < options.max_sweeps:
             order = torch.randperm(len(words), generator=generator(problem.seed, f"wm sweep {sweep}"))
+            if problem.start is None and sweep == 0:
+                first = _outward(pair, [words[k] for k in order.tolist()], current, options.tolerance)
+                solves += len(words)
+                if (reached := pair.objective(first)) >= now:
+                    current, now = first, reached
+                order = order[:0]
             for word in (words[k] for k in order.tolist()):
                 if word not in stale:
                     continue
@@ -78,6 +85,30 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
             problem.report(State((dict(current),), sweep, now))
         after = pair.objective(current)
     return MatchResult((current,), before, after, sweep, solves, not stale)
+
+
+def _outward(pair: Pair, order: list[str], current: dict, tolerance: float) -> dict[str, torch.Tensor]:
+    """The first sweep: from what cannot move, inputs and outputs, to the inside.
+
+    At the beginning the permutations around a word are as good as random, and what they say is noise that
+    a search may never get rid of. So the next word is the one that most is known about, and only tensors
+    whose other words have had their turn say anything. `order` decides among equals.
+    """
+    found = dict(current)
+    known = {word for word in pair.words if word not in order}
+    total = {word: pair.columns(pair.single[word], word) for word in order}
+    waiting = list(order)
+    while waiting:
+        evidence = {word: pair.resting_on(word, known) for word in waiting}
+        word = max(waiting, key=lambda w: pair.columns(evidence[w], w) / max(1, total[w]))
+        waiting.remove(word)
+        known.add(word)
+        costs = pair.matrix(word, found, chosen=evidence[word])
+        perm = assignment.solve(costs, overwrite=True)
+        gain = assignment.total(costs, found[word]) - assignment.total(costs, perm)
+        if gain > tolerance * pair.scale(word):
+            found[word] = perm
+    return found
 
 
 def _improve(pair: Pair, word: str, current: dict, tolerance: float) -> tuple[float, torch.Tensor]:
