@@ -34,7 +34,9 @@ def main(names: list[str]) -> None:
         network = nets.build(name, input_shape=NETS[name], classes=1000)
         a = {key: tensor.clone() for key, tensor in network.state_dict().items()}
         for key, tensor in a.items():
-            if key.endswith(("running_mean", "running_var")):
+            if key.endswith("running_mean"):
+                tensor.normal_(std=0.1)
+            elif key.endswith("running_var"):
                 tensor.uniform_(0.5, 1.5)
         fitted = library.find({key: tuple(tensor.shape) for key, tensor in a.items()})
         planted = permutation.random(fitted.words, generator(1, "planted"))
