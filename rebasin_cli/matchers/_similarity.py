@@ -20,7 +20,7 @@ from ..spec.atoms import Atom, atoms
 from ..spec.spec import FittedSpec
 from ..tensors import plan_of
 
-SLAB = 1 << 20  # numbers in one operand of a product: 4 MB in float32
+SLAB = 1 << 19  # numbers in one operand of a product: 2 MB in float32
 TILE = 128  # rows of one product
 SLIVER = 64  # a slab with fewer columns waits for others
 OFFSET = 0.1  # share of a tensor's squared norm that its mean unit may have
@@ -117,8 +117,9 @@ class Pair:
         result = 0.0
         for atom in self.single[word]:
             for a, b in self._slabs(atom, atom.words.index(word), permutations):
-                change = b[perm[moved]].double() - b[old[moved]].double()
-                result += torch.dot(a[moved].double().flatten(), change.flatten()).item()
+                for units in moved.split(max(1, SLAB // 8 // a.shape[1])):  # float64 copies stay small
+                    change = b[perm[units]].double().sub_(b[old[units]])
+                    result += torch.dot(a[units].double().flatten(), change.flatten()).item()
         if self.double[word]:
             result += self._inner(self.double[word], {**permutations, word: perm})
             result -= self._inner(self.double[word], permutations)

@@ -106,6 +106,7 @@ def _outward(pair: Pair, order: list[str], current: dict, tolerance: float) -> d
         costs = pair.matrix(word, found, chosen=evidence[word])
         perm = assignment.solve(costs, overwrite=True)
         gain = assignment.total(costs, found[word]) - assignment.total(costs, perm)
+        del costs  # two of these at a time would be too many
         if gain > tolerance * pair.scale(word):
             found[word] = perm
     return found
