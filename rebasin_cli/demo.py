@@ -74,7 +74,7 @@ def _tell(
         f"rebasin inspect {shlex.quote(str(merged))}",
         f"rebasin eval {shlex.quote(str(merged))}",
         f"rebasin verify {b} {shlex.quote(str(aligned))}",
-        f"rebasin barrier {a} {b} --max-barrier 0.05",
+        f"rebasin barrier {a} {b} --max-barrier 0.1",
         "rebasin spec show mlp",
         "rebasin train mlp --data mnist --seed 1 -o mnist1.safetensors",
     ]
