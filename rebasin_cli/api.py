@@ -27,6 +27,7 @@ from .matchers import MatchResult, Problem, State
 from .merging import average, slerp
 from .permutation import permuted
 from .randomness import generator
+from .ranks import ALONE, Ranks
 from .spec import library
 from .spec import prove as proving
 from .spec.fitting import fit
@@ -102,11 +103,14 @@ def align(
     prove: bool = True,
     start: State | None = None,
     progress: Callable[[State], None] | None = None,
+    device: str = "cpu",
+    ranks: Ranks = ALONE,
 ) -> Alignment:
     """Permute models into the first one's basin: `align(reference, model, …, spec)`; a spec may be None.
 
     With `network` (and `prove`), the spec is proven on `inputs` (one batch; by default random ones of the
-    network's `example_shape`). `options` is the method's own Options. Inputs are untouched.
+    network's `example_shape`). `options` is the method's own Options, `device` where it computes. `ranks` are
+    processes that search together, each of which calls this alike. Inputs are untouched.
 
     Raises SpecError (also NotProven), UsageError, CheckpointError for weights that are not finite.
 
@@ -125,8 +129,12 @@ def align(
         raise UsageError("aligning takes at least two models")
     fitted = resolve_spec(spec, models)
     module = matchers.registry.get(method)
+    if torch.device(device).type == "mps":
+        device = "cpu"  # mps has no float64, in which gains are measured
     proof = prove_spec(network, fitted, inputs=inputs, seed=seed) if network is not None and prove else None
-    problem = Problem(fitted, tuple(models), seed, progress=progress, network=network)
+    problem = Problem(
+        fitted, tuple(models), seed, progress=progress, network=network, device=device, ranks=ranks
+    )
     began = time.perf_counter()
     result = _search(module, problem, options or module.Options(), start)
     seconds = time.perf_counter() - began
@@ -155,7 +163,9 @@ def _search(module: Any, problem: Problem, options: Any, start: State | None) ->
         pair = replace(
             problem,
             models=(problem.models[0], model),
-            start=State((begun[k],), start.sweep if last else 0) if k < len(begun) else None,
+            start=State((begun[k],), start.sweep if last else 0, notes=start.notes if last else {})
+            if k < len(begun)
+            else None,
             progress=report,
         )
         part = module.match(pair, options)
@@ -227,7 +237,7 @@ def merge(
             permutation.check(given, fitted.words)
         models = [models[0], *(permuted(m, fitted, p) for m, p in zip(models[1:], permutations, strict=True))]
     elif method != "none":
-        alignment = align(*models, fitted, method=method, network=network, **align_options)
+        alignment = align(*models, fitted, method=method, network=network, device=device, **align_options)
         models = alignment.models
     if interpolation == "slerp":
         weights = [0.5, 0.5] if weights is None else weights

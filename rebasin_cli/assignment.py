@@ -1,35 +1,231 @@
-"""One linear assignment: which unit of the model stands in for which unit of the reference."""
+"""One linear assignment: which unit of the model stands in for which unit of the reference.
+
+The only module that knows who solves it: the compiled `_lap`, which is made for this, or scipy.
+"""
 
 from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 
-from .errors import CheckpointError
+from .errors import CheckpointError, UsageError
+
+try:
+    from . import _lap
+except ImportError:  # built without a C compiler
+    _lap = None
+
+# What rounding does to a reduced cost, relative to the largest entry; docs/decisions/0009 justifies it
+TOLERANCE = 2.0**-46
+LARGEST = 1e300  # sums of entries beyond it overflow
+BLOCK = 1 << 20  # entries that are looked at together
 
 
-def solve(similarity: torch.Tensor, *, overwrite: bool = False) -> torch.Tensor:
-    """The permutation `perm` (n,) int64 that maximises Σ_i similarity[i, perm[i]], exactly.
+@dataclass(frozen=True)
+class Solution:
+    """A best permutation with its duals: similarity[i, j] <= rows[i] + columns[j], equal where assigned.
 
-    `similarity` is (n, n), reference unit × model unit, solved in float64. The same matrix gives the
-    same permutation, also among equally good ones. With `overwrite` a float64 matrix is negated in
-    place instead of copied. Raises CheckpointError for NaN and infinities, which come from such weights.
-
-    Crouse 2016, "On implementing 2D rectangular assignment algorithms" (scipy's modified
-    Jonker-Volgenant algorithm).
+    That inequality is the proof of optimality, and `columns` lets a similar matrix be solved faster.
+    It holds up to rounding.
     """
-    cost = similarity.to(torch.float64)
-    cost = cost.neg_() if overwrite and cost is similarity else -cost
-    # the sum is finite exactly where every entry is, short of overflow, and needs no second matrix
-    if not np.isfinite(cost.sum().item()):
-        raise CheckpointError(
-            "a similarity matrix holds NaN or infinite values", hint="Check both models' weights"
-        )
-    _, columns = linear_sum_assignment(cost.numpy())
-    return torch.from_numpy(columns.astype(np.int64))
+
+    perm: torch.Tensor  # (m,) int64: column of a row; -1 for rows left over where there are more than columns
+    rows: torch.Tensor  # (m,) float64
+    columns: torch.Tensor  # (n,) float64
+
+
+def compiled() -> bool:
+    """Whether the compiled solver is in use. REBASIN_SOLVER=scipy in the environment turns it off."""
+    return _lap is not None and os.environ.get("REBASIN_SOLVER") != "scipy"
+
+
+def solve(similarity: torch.Tensor, *, start: Solution | None = None) -> Solution:
+    """The permutation that maximises Σ_i similarity[i, perm[i]], exactly, and its duals.
+
+    `similarity` is (m, n), reference unit × model unit; float32 and float64 are taken as they are, half
+    types as float32, integers as float64. Each unit of the shorter side gets a partner. Prices of columns
+    are raised until every row can have a column that is best for it; `start`, the solution of a similar
+    matrix, begins with its prices. Of equally good permutations the lexicographically first is returned,
+    so it depends neither on the start nor on the solver.
+
+    Raises CheckpointError for NaN, infinities and magnitudes above 1e300, UsageError for a start of
+    another size.
+
+    Jonker & Volgenant 1987, "A shortest augmenting path algorithm for dense and sparse linear assignment
+    problems"; the start is Algorithm 3 (STE-MM) of Ainsworth et al. 2022, arXiv:2209.04836.
+    """
+    m, n = similarity.shape
+    if start is not None and (len(start.perm), len(start.columns)) != (m, n):
+        found = f"{len(start.perm)} × {len(start.columns)}"
+        raise UsageError(f"the similarity is {m} × {n}, but the solution to start from is of {found}")
+    matrix = _matrix(similarity)
+    if m == n:
+        return Solution(*map(torch.from_numpy, _square(matrix, start)))
+    # Rows and columns of zeros stand for nobody. All of them cost the same, which is where the scale of the
+    # other side's duals is set to 0: nobody pays for what is left over.
+    size = max(m, n)
+    perm, rows, columns = _square(np.pad(matrix, ((0, size - m), (0, size - n))), None)
+    shift = rows[m] if m < n else -columns[n]
+    perm = np.where(perm < n, perm, -1)
+    return Solution(*map(torch.from_numpy, (perm[:m], rows[:m] - shift, columns[:n] + shift)))
+
+
+def solve_all(
+    similarities: Sequence[torch.Tensor],
+    starts: Sequence[Solution | None] | None = None,
+    *,
+    pool: Executor | None = None,
+) -> list[Solution]:
+    """`solve` for each, on the threads of `pool`; the solutions are the same as one by one."""
+    starts = [None] * len(similarities) if starts is None else starts
+    pairs = zip(similarities, starts, strict=True)
+    if pool is None:
+        return [solve(similarity, start=start) for similarity, start in pairs]
+    waiting = [pool.submit(solve, similarity, start=start) for similarity, start in pairs]
+    return [future.result() for future in waiting]
 
 
 def total(similarity: torch.Tensor, perm: torch.Tensor) -> float:
-    """Σ_i similarity[i, perm[i]] in float64."""
-    return similarity[torch.arange(len(perm)), perm].sum(dtype=torch.float64).item()
+    """Σ_i similarity[i, perm[i]] in float64, over the rows that have a partner."""
+    rows = torch.arange(len(perm), device=perm.device)[perm >= 0]
+    return similarity[rows, perm[rows]].sum(dtype=torch.float64).item()
+
+
+def certificate(similarity: torch.Tensor, solution: Solution) -> float:
+    """By how much any assignment can be better than this one, at most: 0, up to rounding, proves it optimal.
+
+    Every assignment is worth at most the sum of all duals, so far as they are feasible; where they are not,
+    each pair is granted the largest violation. In float64, one pass over the matrix. Negative by rounding
+    only.
+    """
+    matrix, (m, n) = _matrix(similarity), similarity.shape
+    rows, columns = solution.rows.numpy(), solution.columns.numpy()
+    worst = max((float((b - rows[i, None] - columns).max()) for i, b in _blocks(matrix) if b.size), default=0)
+    if m != n:  # who may stay alone must not be paid for it
+        worst = max(worst, -float((columns if m < n else rows).min(initial=0)))
+    gap = math.fsum(rows) + math.fsum(columns) - total(similarity, solution.perm)
+    return gap + max(m, n) * max(worst, 0.0)
+
+
+def _matrix(similarity: torch.Tensor) -> np.ndarray:
+    """In memory, of a type that is solved as it is, rows contiguous."""
+    similarity = similarity.detach().cpu()
+    if similarity.dtype not in (torch.float32, torch.float64):
+        similarity = similarity.to(torch.float32 if similarity.is_floating_point() else torch.float64)
+    matrix = similarity.numpy()
+    return matrix if matrix.strides[1] == matrix.itemsize else matrix.copy()
+
+
+def _blocks(matrix: np.ndarray):
+    """Slices of rows, and the rows themselves in float64."""
+    step = max(1, BLOCK // max(1, matrix.shape[1]))
+    for top in range(0, len(matrix), step):
+        yield slice(top, top + step), matrix[top : top + step].astype(np.float64)
+
+
+def _square(matrix: np.ndarray, start: Solution | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Permutation and duals of rows and columns of a square matrix."""
+    n = len(matrix)
+    perm, rows, columns = np.full(n, -1, dtype=np.int64), np.zeros(n), np.zeros(n)
+    if not n:
+        return perm, rows, columns
+    state = "unsure"
+    if compiled():
+        if start is not None:
+            perm[:], columns[:] = start.perm.numpy(), start.columns.numpy()
+        state = _lap.solve(matrix, columns, rows, perm, start is not None)
+    elif not _largest(matrix) <= LARGEST:
+        state = "not finite"
+    if state == "not finite":
+        raise CheckpointError(
+            "a similarity matrix holds NaN or infinite values", hint="Check both models' weights"
+        )
+    if state == "unsure":
+        perm[:] = linear_sum_assignment(matrix, maximize=True)[1]
+        rows, columns = _duals(matrix, perm)
+    if state != "unique":
+        perm = _first(matrix, perm, rows, columns)
+    return perm, rows, columns
+
+
+def _largest(matrix: np.ndarray) -> float:
+    """The largest magnitude; NaN where there is one."""
+    return float(np.max([np.abs(block).max() for _, block in _blocks(matrix)]))
+
+
+def _tolerance(matrix: np.ndarray) -> float:
+    return TOLERANCE * _largest(matrix)
+
+
+def _duals(matrix: np.ndarray, perm: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Duals of an optimal permutation: what another row would rather have becomes dearer.
+
+    Prices are longest paths among columns; no cycle is positive, as the permutation is optimal.
+    """
+    n, slack = len(matrix), _tolerance(matrix) / 4
+    columns = np.zeros(n)
+    mine = matrix[np.arange(n), perm].astype(np.float64)
+    for _ in range(n):
+        rows = mine - columns[perm]
+        wanted = [(block - rows[i, None]).max(axis=0) for i, block in _blocks(matrix)]
+        raised = np.maximum(columns, np.max(wanted, axis=0))
+        if (raised <= columns + slack).all():
+            break
+        columns = raised
+    return mine - columns[perm], columns
+
+
+def _first(matrix: np.ndarray, perm: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """The lexicographically first of all permutations as good as this one.
+
+    Each of them uses tight pairs only, whatever the optimal duals (complementary slackness), and differs
+    from this one by alternating cycles of them. So only pairs within one strongly connected part count.
+    """
+    n, tolerance = len(matrix), _tolerance(matrix)
+    owner = np.argsort(perm).astype(np.int32)
+    tight = np.concatenate([block - columns >= rows[i, None] - tolerance for i, block in _blocks(matrix)])
+    ends = np.cumsum([0, *tight.sum(axis=1)])
+    heads = np.concatenate([owner[np.flatnonzero(row)] for row in tight])
+    graph = csr_array((np.ones(len(heads)), heads, ends), (n, n))  # row → who has a column that it may have
+    _, part = connected_components(graph, connection="strong")
+    tight &= part[:, None] == part[owner]
+    bits = [int.from_bytes(row.tobytes(), "little") for row in np.packbits(tight, axis=1, bitorder="little")]
+    given, perm, owner = perm, perm.tolist(), owner.tolist()
+    free = (1 << n) - 1  # columns of rows that are not settled yet
+    for i in range(n):
+        last = perm[i]  # who gives up its column must in the end lead to one who takes this
+        unseen = free & ~(1 << last)
+        while wanted := bits[i] & unseen & ((1 << last) - 1):
+            j = (wanted & -wanted).bit_length() - 1
+            before = {j: -1}
+            queue, unseen = [j], unseen & ~(1 << j)
+            while queue and not bits[owner[queue[-1]]] >> last & 1:
+                column = queue.pop()
+                reached = bits[owner[column]] & unseen
+                unseen &= ~reached
+                while reached:
+                    k = (reached & -reached).bit_length() - 1
+                    reached &= reached - 1
+                    before[k] = column
+                    queue.append(k)
+            if not queue:
+                continue  # what was seen on the way leads nowhere either
+            column, to = queue[-1], last
+            while column >= 0:
+                perm[owner[column]], owner[to], (column, to) = to, owner[column], (before[column], column)
+            perm[i], owner[j] = j, i
+            break
+        free &= ~(1 << perm[i])
+    first, i = np.array(perm, dtype=np.int64), np.arange(n)
+    # Pairs may seem tight by rounding alone: what is worse by more than a sum's rounding is not as good
+    better = math.fsum(matrix[i, given]) - math.fsum(matrix[i, first])
+    return given if better > n * tolerance / 64 else first

@@ -9,6 +9,8 @@
     ├── SpecError                      4   not a spec, or a spec that does not fit
     │   └── NotProven                  4   the permuted network computes something else
     ├── ResourceError                  5   out of memory, out of disk, unwritable folder
+    │   └── Lost                       5   another process of this run is gone, or this one has to go
+    ├── Elsewhere                      *   another process of this run failed and says why; its exit code
     ├── OutsideError                   6   what the user brought fails
     │   ├── DataError                  6   the data set
     │   └── NetworkError               6   the network's code
@@ -20,6 +22,7 @@ The core states the fact; the command line adds file names once.
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable, Sequence
 
 
@@ -77,6 +80,16 @@ class ResourceError(RebasinError):
     exit_code = 5
 
 
+class Lost(ResourceError):
+    pass
+
+
+class Elsewhere(RebasinError):
+    def __init__(self, message: str, exit_code: int):
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
 class OutsideError(RebasinError):
     exit_code = 6
 
@@ -91,6 +104,25 @@ class NetworkError(OutsideError):
 
 class Interrupted(RebasinError):
     exit_code = 130
+
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+def account(error: BaseException) -> tuple[str, int] | None:
+    """What to say of an error, and the exit code; None for a bug, which deserves its traceback."""
+    if isinstance(error, RebasinError):
+        return str(error), error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", Interrupted.exit_code
+    if isinstance(error, MemoryError):
+        return "out of memory", ResourceError.exit_code
+    if isinstance(error, OSError):
+        told = f"{error.filename or 'the output'}: {error.strerror}"
+        return (told, ResourceError.exit_code) if error.errno in NO_ROOM else None
+    if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error):
+        return f"out of memory: {str(error).splitlines()[0]}", ResourceError.exit_code
+    return None
 
 
 def unknown(

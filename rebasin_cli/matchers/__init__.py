@@ -17,12 +17,13 @@ untouched, the same seed gives the same answer in a new process, progress is rep
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from ..permutation import Permutations
+from ..ranks import ALONE, Ranks
 from ..registry import Registry
 from ..spec.spec import FittedSpec
 
@@ -42,12 +43,14 @@ class State:
     """Where a search stands between two sweeps: enough to go on from.
 
     `permutations` holds one set per model that the method moves (merge-many moves the reference too),
-    `sweep` the number of finished sweeps, `objective` the method's own, larger is better.
+    `sweep` the number of finished sweeps, `objective` the method's own, larger is better. `notes` are
+    numbers that the method itself needs to go on.
     """
 
     permutations: tuple[Permutations, ...]
     sweep: int = 0
     objective: float = 0.0
+    notes: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,8 @@ class Problem:
     """What every matcher is given.
 
     `models[0]` is the reference and keeps the identity; tensors may be lazy mappings. `network` and
-    `data` (batches of inputs and targets) are there for matchers that need them.
+    `data` (batches of inputs and targets) are there for matchers that need them. `device` is where they
+    compute, `ranks` the processes that search together.
     """
 
     fitted: FittedSpec
@@ -65,6 +69,8 @@ class Problem:
     progress: Callable[[State], None] | None = None
     network: torch.nn.Module | None = None
     data: Any = None
+    device: str = "cpu"
+    ranks: Ranks = ALONE
 
     def report(self, state: State) -> None:
         if self.progress is not None:
@@ -76,7 +82,8 @@ class MatchResult:
     """One permutation set per model after the first, in their order, and how the search went.
 
     The objective is the method's own, larger is better; for weight matching the inner product
-    Σ ⟨A, πB⟩ over all tensors that are evidence.
+    Σ ⟨A, πB⟩ over all tensors that are evidence. `upper_bound` is what no permutation exceeds, where it was
+    asked for; equal to `objective_after`, up to rounding, the result is the best there is.
     """
 
     permutations: tuple[dict[str, torch.Tensor], ...]
@@ -85,3 +92,4 @@ class MatchResult:
     sweeps: int
     solves: int
     converged: bool
+    upper_bound: float | None = None

@@ -19,8 +19,9 @@ from ..errors import UsageError
 from ..permutation import Permutations, permuted
 from ..randomness import derive, generator
 from ..spec.atoms import atoms
-from . import MatchResult, Problem, State, wm
-from ._similarity import Pair, wide
+from . import MatchResult, Problem, State
+from ._descent import Descent
+from ._pair import Pair, wide
 
 NEEDS = frozenset()
 MANY = True
@@ -58,18 +59,14 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
             others = [permuted(models[j], fitted, current[j]) for j in range(len(models)) if j != k]
             # in memory: it is read once for every word that touches a tensor; never rounded to a half
             mean = {name: sum(other[name].to(dtype) for other in others) / len(others) for name in evidence}
-            found = wm.match(
-                Problem(
-                    fitted,
-                    (mean, models[k]),
-                    seed=derive(problem.seed, f"merge-many {sweep} {k}"),
-                    start=State((current[k],)),
-                ),
-                wm.Options(tolerance=options.tolerance),
-            )
-            solves += found.solves
-            if any(not torch.equal(found.permutations[0][word], current[k][word]) for word in words):
-                current[k], moved = found.permutations[0], True
+            pair = Pair(mean, models[k], fitted, device=problem.device)
+            found = dict(current[k])
+            with pair.computing():
+                descent = Descent(pair, options.tolerance)
+                descent.settle(found, derive(problem.seed, f"merge-many {sweep} {k}"))
+            solves += descent.solves
+            if any(not torch.equal(found[word], current[k][word]) for word in words):
+                current[k], moved = found, True
         sweep += 1
         problem.report(State(tuple(current), sweep, _objective(problem, current)))
     return MatchResult(_relative(current), before, _objective(problem, current), sweep, solves, not moved)

@@ -2,49 +2,74 @@
 
 Hold all permutations but one, sum the inner products of matching slices into a similarity of shape
 (n, n), reference unit × model unit, and solve one linear assignment; go round until nothing improves.
-The first round goes from what cannot move to the inside, later ones in random order. The objective never
+The first sweep goes from what cannot move to the inside, later ones in random order. The objective never
 falls; the optimum is local and depends on the seed, which orders the layers.
 
-A permutation whose neighbours did not change since its last solve is not solved again. One that sits on
-two axes of a tensor has a quadratic objective: its assignment is solved on the gradient, and taken only
-if the true objective rises.
+A higher objective is a better match of weights, not always a lower barrier: docs/how-it-works.md.
 
 Ainsworth et al. 2022, section 3.2 and Algorithm 1, arXiv:2209.04836.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
-from .. import assignment, permutation
-from ..errors import UsageError
+from .. import permutation
+from ..errors import UsageError, unknown
 from ..randomness import generator
 from . import MatchResult, Problem, State
-from ._similarity import Pair
+from ._bound import upper_bound
+from ._descent import Descent
+from ._exact import enumerate_all
+from ._pair import Pair
+from ._similarity import KEEP
+from ._soft import fits, soft_start
 
 NEEDS = frozenset()
 MANY = False
 DECLARES = frozenset({"identity", "planted", "monotone"})
 
-DAMPING = (0.5, 0.25)  # steps towards the assignment that are tried where the whole one would lose
-DOUBT = 1e-5  # a gain below this share of ‖A‖·‖B‖ may be round-off of float32 products
+KICK = 0.2  # the share of every word's units that a kick moves
+ATTEMPTS = {
+    "fast": ("descent",),
+    "normal": ("descent", "kick", "kick", "polish"),
+    "high": ("descent", "soft", *("kick",) * 16, "polish"),
+}
+ROUGH = 1e-4  # the tolerance of all attempts but the last
+LITTLE = 5e-3  # of ‖A‖·‖B‖: where later sweeps gain less, kicks lead nowhere else
+NEAR = 0.95  # of ‖A‖·‖B‖: an objective that leaves nothing to search for
+SOFT_MEMORY = 1 << 30  # bytes that a soft start may take
 
 
 @dataclass(frozen=True)
 class Options:
-    """`tolerance`: a gain below this share of ‖A‖·‖B‖, over the tensors concerned, counts as none."""
+    """`effort`: fast leaves gains below 1e-4 of ‖A‖·‖B‖ where they are; normal kicks a search that is not
+    done after its first sweeps; high tries a soft start and more kicks.
+
+    `tolerance`: a gain below this share of ‖A‖·‖B‖, over the tensors concerned, counts as none.
+    `memory`: bytes of similarity matrices that are kept between solves, beyond the one worked on.
+    `bound`: also find a number that no permutation's objective exceeds, for about two sweeps' time.
+    """
 
     max_sweeps: int = 100
+    effort: str = "normal"
     tolerance: float = 1e-12
+    memory: int = KEEP
+    bound: bool = False
+
+    def __post_init__(self) -> None:
+        if self.effort not in ATTEMPTS:
+            raise unknown("effort", self.effort, ATTEMPTS)
 
 
 def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noqa: B008 (frozen)
     """Permutations for the one model beside the reference.
 
-    Raises UsageError unless there are exactly two models. KeyboardInterrupt passes through; the last
-    State reported is where `problem.start` may go on.
+    Exact where all permutations together are fewer than a million. Raises UsageError unless there are
+    exactly two models. KeyboardInterrupt passes through; the last State reported is where `problem.start`
+    may go on.
     """
     if len(problem.models) != 2:
         raise UsageError(
@@ -52,91 +77,129 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
             hint="For many models: rebasin merge --method merge-many, which matches them all",
         )
     reference, model = problem.models
-    fitted = problem.fitted
-    pair = Pair(reference, model, fitted)
-    start = problem.start or State((permutation.identity(fitted.words),))
-    current = {word: perm.clone() for word, perm in start.permutations[0].items()}
+    pair = Pair(reference, model, problem.fitted, device=problem.device, ranks=problem.ranks)
     with pair.computing():
-        before = pair.objective(permutation.identity(fitted.words))
-        now = before if problem.start is None else pair.objective(current)
-        words = sorted(word for word, size in fitted.words.items() if size > 1)
-        stale, solves, sweep = set(words), 0, start.sweep
-        while stale and sweep < options.max_sweeps:
-            order = torch.randperm(len(words), generator=generator(problem.seed, f"wm sweep {sweep}"))
-            if problem.start is None and sweep == 0:
-                first = _outward(pair, [words[k] for k in order.tolist()], current, options.tolerance)
-                solves += len(words)
-                if (reached := pair.objective(first)) >= now:
-                    current, now = first, reached
-                order = order[:0]
-            for word in (words[k] for k in order.tolist()):
-                if word not in stale:
-                    continue
-                gain, perm = _improve(pair, word, current, options.tolerance)
-                solves += 1
-                stale.discard(word)
-                if gain > 0:
-                    now += gain
-                    current[word] = perm
-                    stale |= pair.neighbours[word] & set(words)
-                    if pair.double[word]:
-                        stale.add(word)  # its own gradient has moved
+        still = permutation.identity(pair.words)
+        before = pair.objective(still)
+        if options.max_sweeps > 0 and (found := enumerate_all(pair)) is not None:
+            after = pair.objective(found)
+            problem.report(State((found,), 1, after))
+            return MatchResult((found,), before, after, 1, 0, True, after)
+        search = Search(problem, pair, options, before)
+        search.run()
+        best = search.best
+        after = best.objective if search.summed else pair.objective(best.permutations[0])
+        bound = max(after, upper_bound(pair)) if options.bound else None
+    solves, converged = search.descent.solves, not search.stale
+    return MatchResult(best.permutations, before, after, best.sweep, solves, converged, bound)
+
+
+class Search:
+    """Attempts one after the other; the best state so far is what is reported and kept.
+
+    The first descends from where the search starts. Others begin near the best: after a soft start, or
+    after a kick that exchanges a few units. All leave small gains where they are; the last one goes from
+    the best of them to where nothing improves. Each depends on the best state and on its own number alone,
+    so an interrupted one is begun anew.
+    """
+
+    def __init__(self, problem: Problem, pair: Pair, options: Options, before: float):
+        self.problem, self.pair, self.options = problem, pair, options
+        self.descent = Descent(pair, options.tolerance, options.memory)
+        self.stale = set(self.descent.words)
+        self.small: set[str] | None = None  # words that the best state leaves a small gain in, if known
+        self.summed = True  # the best objective was summed over the tensors, and not from gains
+        self.kinds = ATTEMPTS[options.effort]
+        start = problem.start
+        if start is None:
+            self.best = State((permutation.identity(pair.words),), 0, before)
+        else:
+            self.best = replace(start, objective=pair.objective(start.permutations[0]))
+
+    def run(self) -> None:
+        while (attempt := self.attempt) < len(self.kinds):
+            best, kind = dict(self.best.permutations[0]), self.kinds[attempt]
+            if kind == "descent":
+                done = self.settle(best, ROUGH, anew=self.problem.start is None)
+            elif kind == "polish":
+                done = self.settle(best, 0.0, stale=self.small)
+            elif kind == "kick":
+                rng = generator(self.problem.seed, f"wm kick {attempt}")
+                done = self.settle(kicked(best, rng), ROUGH)
+            elif fits(self.pair.words, max(self.options.memory, SOFT_MEMORY)):
+                done = self.settle(soft_start(self.pair, best, self.descent.words), ROUGH)
+            else:
+                done = True
+            if not done:
+                return
+            if self.attempt == attempt:
+                self._note(attempt=attempt + 1)
+
+    @property
+    def attempt(self) -> int:
+        return int(self.best.notes.get("attempt", 0))
+
+    def _note(self, **notes: float) -> None:
+        self.best = replace(self.best, notes={**self.best.notes, **notes})
+
+    def settle(
+        self,
+        current: dict[str, torch.Tensor],
+        tolerance: float,
+        *,
+        anew: bool = False,
+        stale: set[str] | None = None,
+    ) -> bool:
+        """Sweep until nothing improves by more than the tolerance; the best state is replaced by better.
+
+        `anew` begins with the sweep from the outside to the inside. False where the sweeps were used up.
+        """
+        descent, attempt = self.descent, self.attempt
+        descent.tolerance = max(tolerance, self.options.tolerance)
+        descent.small = set()
+        now, summed = self.best.objective, self.summed
+        if not all(torch.equal(current[w], self.best.permutations[0][w]) for w in current):
+            now, summed = self.pair.objective(current), True
+        stale = set(descent.words) if stale is None else set(stale)
+        sweep = self.best.sweep if attempt == 0 else 0
+        while stale:
+            if self.best.sweep >= self.options.max_sweeps:
+                return False
+            order = descent.order(self.problem.seed, f"wm sweep {attempt} {sweep}")
+            if anew and sweep == 0:
+                first = descent.outward(order, current)
+                if (reached := self.pair.objective(first)) >= now:
+                    current, now, summed = first, reached, True
+            elif gained := descent.sweep(order, current, stale):
+                now, summed = now + gained, False
             sweep += 1
-            problem.report(State((dict(current),), sweep, now))
-        after = pair.objective(current)
-    return MatchResult((current,), before, after, sweep, solves, not stale)
+            self.best = replace(self.best, sweep=self.best.sweep + 1)
+            if attempt == 0 and sweep == 1:
+                self._note(first=max(now, self.best.objective))
+            if now >= self.best.objective:
+                self.best = replace(self.best, permutations=(dict(current),), objective=now)
+                self.stale, self.small, self.summed = set(stale), set(descent.small), summed
+            if not stale:
+                self._note(attempt=self._after(attempt))
+            self.problem.report(self.best)
+        return True
+
+    def _after(self, attempt: int) -> int:
+        """The next attempt: the last one where the first sweep left next to nothing to find."""
+        limit = self.pair.limit()
+        found = self.best.objective - self.best.notes.get("first", -limit)
+        if attempt == 0 and self.options.effort == "normal":
+            if found < LITTLE * limit or self.best.objective > NEAR * limit:
+                return len(self.kinds) - 1
+        return attempt + 1
 
 
-def _outward(pair: Pair, order: list[str], current: dict, tolerance: float) -> dict[str, torch.Tensor]:
-    """The first sweep: from what cannot move, inputs and outputs, to the inside.
-
-    At the beginning the permutations around a word are as good as random, and what they say is noise that
-    a search may never get rid of. So the next word is the one that most is known about, and only tensors
-    whose other words have had their turn say anything. `order` decides among equals.
-    """
-    found = dict(current)
-    known = {word for word in pair.words if word not in order}
-    total = {word: pair.columns(pair.single[word], word) for word in order}
-    waiting = list(order)
-    while waiting:
-        evidence = {word: pair.resting_on(word, known) for word in waiting}
-        word = max(waiting, key=lambda w: pair.columns(evidence[w], w) / max(1, total[w]))
-        waiting.remove(word)
-        known.add(word)
-        costs = pair.matrix(word, found, chosen=evidence[word])
-        perm = assignment.solve(costs, overwrite=True)
-        gain = assignment.total(costs, found[word]) - assignment.total(costs, perm)
-        del costs  # two of these at a time would be too many
-        if gain > tolerance * pair.scale(word):
-            found[word] = perm
-    return found
-
-
-def _improve(pair: Pair, word: str, current: dict, tolerance: float) -> tuple[float, torch.Tensor]:
-    """The best assignment for one word with the others held, and what it gains; 0 where nothing does.
-
-    A gain near the round-off of the products is measured again in float64 before it is believed: so the
-    objective rises with every step, and no round-off keeps the search alive.
-    """
-    old, scale = current[word], pair.scale(word)
-    similarity = pair.matrix(word, current)
-    if not pair.double[word]:
-        costs = similarity  # negated in place by the solver
-        perm = assignment.solve(costs, overwrite=True)
-        gain = assignment.total(costs, old) - assignment.total(costs, perm)
-        if not torch.equal(perm, old) and gain < DOUBT * scale:
-            gain = pair.gain(word, current, perm)
-        return (gain, perm) if gain > tolerance * scale else (0.0, old)
-    gradient = pair.matrix(word, current, double=True)
-    perm = assignment.solve(similarity + gradient)
-    if torch.equal(perm, old):
-        return 0.0, old
-    if (gain := pair.gain(word, current, perm)) > tolerance * scale:
-        return gain, perm
-    # The gradient is linear in the permutation, so a point between the two has the gradients' mean.
-    far = pair.matrix(word, {**current, word: perm}, double=True)
-    for step in DAMPING:
-        perm = assignment.solve(similarity + torch.lerp(gradient, far, step))
-        if (gain := pair.gain(word, current, perm)) > tolerance * scale:
-            return gain, perm
-    return 0.0, old
+def kicked(permutations: permutation.Permutations, rng: torch.Generator) -> dict[str, torch.Tensor]:
+    """A share of every word's units, drawn at random, in another order."""
+    moved = {}
+    for word in sorted(permutations):
+        perm = permutations[word].clone()
+        some = torch.randperm(len(perm), generator=rng)[: round(KICK * len(perm))]
+        perm[some] = perm[some.roll(1)]
+        moved[word] = perm
+    return moved

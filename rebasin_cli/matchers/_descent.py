@@ -1,0 +1,182 @@
+"""Coordinate descent over the permutations of one pair, one linear assignment a step.
+
+A permutation whose neighbours did not change since its last solve is not solved again. Its similarity is
+changed only where neighbours moved, its assignment starts from the last one's duals, and words that do not
+touch are solved at the same time. A word on two axes of a tensor has a quadratic objective: its assignment
+is solved on the gradient, and taken only if the true objective rises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from .. import assignment
+from ..assignment import Solution
+from ..permutation import Permutations
+from ..randomness import generator
+from ..ranks import Ranks
+from ._pair import Pair
+from ._similarity import KEEP, Similarities
+
+DAMPING = (0.5, 0.25)  # steps towards the assignment that are tried where the whole one would lose
+DOUBT = 1e-6  # a gain below this share of the norms of the units that move may be round-off
+
+
+class Descent:
+    """What is remembered from solve to solve, and the sweeps that use it.
+
+    `words` are those that can move. A gain below `tolerance` × ‖A‖·‖B‖, over the tensors that carry the
+    word, counts as none.
+    """
+
+    def __init__(self, pair: Pair, tolerance: float, memory: int = KEEP):
+        self.pair, self.tolerance, self.solves = pair, tolerance, 0
+        self.small: set[str] = set()  # words whose last solve gained something, but too little
+        self.words = sorted(word for word, size in pair.words.items() if size > 1)
+        self.similarities = Similarities(pair, memory)
+        self.solutions: dict[str, Solution] = {}
+
+    def order(self, seed: int, name: str) -> list[str]:
+        """The words in a random order of their own for every seed and name."""
+        rng = generator(seed, name)
+        return [self.words[k] for k in torch.randperm(len(self.words), generator=rng).tolist()]
+
+    def outward(self, order: Sequence[str], current: Permutations) -> dict[str, torch.Tensor]:
+        """The first sweep: from what cannot move, inputs and outputs, to the inside.
+
+        At the beginning the permutations around a word are as good as random, and what they say is noise
+        that a search may never get rid of. So the next word is the one that most is known about, and only
+        tensors whose other words have had their turn say anything. `order` decides among equals.
+        """
+        pair, found = self.pair, dict(current)
+        known = {word for word in pair.words if word not in order}
+        total = {word: pair.columns(pair.single[word], word) for word in order}
+        waiting = list(order)
+        while waiting:
+            evidence = {word: pair.resting_on(word, known) for word in waiting}
+            word = max(waiting, key=lambda w: pair.columns(evidence[w], w) / max(1, total[w]))
+            waiting.remove(word)
+            known.add(word)
+            similarity = self.similarities.matrix(word, found, chosen=evidence[word])
+            (solution,) = self._solved([word], [similarity])
+            gain = assignment.total(similarity, solution.perm) - assignment.total(similarity, found[word])
+            if gain > self.tolerance * pair.scale(word):
+                found[word] = solution.perm
+        return found
+
+    def sweep(self, order: Sequence[str], current: dict[str, torch.Tensor], stale: set[str]) -> float:
+        """Every stale word once, words that do not touch together; `current` and `stale` change in place.
+
+        What the objective gains.
+        """
+        gained, waiting = 0.0, [word for word in order if word in stale]
+        while waiting:
+            together = self._apart(waiting)
+            waiting = [word for word in waiting if word not in together]
+            for word, gain, perm in self._improved(together, current):
+                stale.discard(word)
+                if gain > 0:
+                    gained += gain
+                    current[word] = perm
+                    stale |= self.pair.neighbours[word] & set(order)
+                    if self.pair.double[word]:
+                        stale.add(word)  # its own gradient has moved
+        return gained
+
+    def settle(self, current: dict[str, torch.Tensor], seed: int, *, max_sweeps: int = 100) -> None:
+        """Sweep in random orders until nothing improves; `current` changes in place."""
+        stale, sweep = set(self.words), 0
+        while stale and sweep < max_sweeps:
+            self.sweep(self.order(seed, f"sweep {sweep}"), current, stale)
+            sweep += 1
+
+    def _apart(self, waiting: Sequence[str]) -> list[str]:
+        """The first word, and those after it that touch none before them."""
+        together: list[str] = []
+        for word in waiting:
+            if not self.pair.neighbours[word] & {*together}:
+                together.append(word)
+        return together
+
+    def _improved(self, words: Sequence[str], current: Permutations):
+        """For each word, what its best assignment gains with the others held, and the assignment."""
+        plain = [word for word in words if not self.pair.double[word]]
+        matrices = [self.similarities.matrix(word, current) for word in plain]
+        solutions = self._solved(plain, matrices)
+        for word, similarity, solution in zip(plain, matrices, solutions, strict=True):
+            yield word, *self._judged(word, similarity, solution.perm, current)
+        for word in words:
+            if self.pair.double[word]:
+                yield word, *self._quadratic(word, current)
+
+    def _solved(self, words: Sequence[str], matrices: Sequence[torch.Tensor]) -> list[Solution]:
+        """Each word's assignment, from where its last one ended; with several ranks each solves its share."""
+        ranks = self.pair.ranks
+        mine = [k for k in range(len(words)) if k % ranks.size == ranks.rank]
+        starts = [self.solutions.get(words[k]) for k in mine]
+        own = assignment.solve_all([matrices[k] for k in mine], starts, pool=self.pair.pool)
+        found = dict(zip(mine, own, strict=True))
+        solutions = [found[k] if k in found else None for k in range(len(words))]
+        if ranks.size > 1:
+            solutions = [
+                _shared(ranks, solution, len(matrices[k]), k % ranks.size)
+                for k, solution in enumerate(solutions)
+            ]
+        self.solutions |= zip(words, solutions, strict=True)
+        self.solves += len(words)
+        return solutions
+
+    def _judged(
+        self, word: str, similarity: torch.Tensor, perm: torch.Tensor, current: Permutations
+    ) -> tuple[float, torch.Tensor]:
+        """The gain and the permutation; 0 and the old one where nothing is gained.
+
+        A gain near the round-off of the products is measured again in float64 before it is believed: so
+        the objective rises with every step, and no round-off keeps the search alive.
+        """
+        old, pair = current[word], self.pair
+        if torch.equal(perm, old):
+            self.small.discard(word)
+            return 0.0, old
+        gain = assignment.total(similarity, perm) - assignment.total(similarity, old)
+        if gain < DOUBT * pair.scale(word):
+            a, b = pair.unit_norms(word)
+            moved = perm != old
+            if gain < DOUBT * (a[moved] * (b[perm[moved]] + b[old[moved]])).sum().item():
+                gain = pair.gain(word, current, perm)
+        if gain > self.tolerance * pair.scale(word):
+            self.small.discard(word)
+            return gain, perm
+        if gain > 0:
+            self.small.add(word)
+        return 0.0, old
+
+    def _quadratic(self, word: str, current: Permutations) -> tuple[float, torch.Tensor]:
+        """As `_judged`, for a word that sits on two axes of a tensor."""
+        pair, old = self.pair, current[word]
+        least = self.tolerance * pair.scale(word)
+        similarity = self.similarities.matrix(word, current)
+        gradient = pair.matrix(word, current, chosen=pair.double[word])
+        (solution,) = self._solved([word], [similarity + gradient])
+        if torch.equal(solution.perm, old):
+            return 0.0, old
+        if (gain := pair.gain(word, current, solution.perm)) > least:
+            return gain, solution.perm
+        # The gradient is linear in the permutation, so a point between the two has the gradients' mean.
+        far = pair.matrix(word, {**current, word: solution.perm}, chosen=pair.double[word])
+        for step in DAMPING:
+            (solution,) = self._solved([word], [similarity + torch.lerp(gradient, far, step)])
+            if (gain := pair.gain(word, current, solution.perm)) > least:
+                return gain, solution.perm
+        return 0.0, old
+
+
+def _shared(ranks: Ranks, solution: Solution | None, size: int, source: int) -> Solution:
+    """The solution that the rank `source` found, on all ranks."""
+    parts = torch.zeros(3, size, dtype=torch.float64)
+    if solution is not None:
+        parts = torch.stack([solution.perm.double(), solution.rows, solution.columns])
+    perm, rows, columns = ranks.broadcast(parts, source=source)
+    return Solution(perm.long(), rows, columns)
