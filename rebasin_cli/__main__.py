@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
-
-INTERRUPTED = 130
-OUT_OF_RESOURCES = 5
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -17,30 +12,27 @@ def main(arguments: list[str] | None = None) -> None:
         _encode_anything()
         _run(sys.argv[1:] if arguments is None else arguments)
     except KeyboardInterrupt as error:  # before the command began
-        _stop("interrupted", INTERRUPTED, error)
+        from .errors import account
+
+        _stop(*account(error), error)
 
 
 def _run(arguments: list[str]) -> None:
     from .cli import app
-    from .errors import RebasinError
+    from .errors import Elsewhere, account
 
     try:
         app(args=arguments, prog_name="rebasin", standalone_mode=True, obj=arguments)
-    except RebasinError as error:
-        _stop(str(error), error.exit_code, error)
-    except MemoryError as error:
-        _stop("out of memory", OUT_OF_RESOURCES, error)
+    except Elsewhere as error:  # of several processes, another one tells
+        _stop("", error.exit_code, error)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has left: nothing to tell
         sys.exit(0)
-    except OSError as error:
-        if error.errno not in NO_ROOM:
-            raise
-        _stop(f"{error.filename or 'the output'}: {error.strerror}", OUT_OF_RESOURCES, error)
     except Exception as error:
-        if type(error).__name__ != "OutOfMemoryError" and "can't allocate memory" not in str(error):
+        told = account(error)
+        if told is None:
             raise
-        _stop(f"out of memory: {str(error).splitlines()[0]}", OUT_OF_RESOURCES, error)
+        _stop(*told, error)
 
 
 def _encode_anything() -> None:
@@ -53,7 +45,10 @@ def _encode_anything() -> None:
 def _stop(message: str, code: int, error: BaseException) -> None:
     if os.environ.get("REBASIN_DEBUG") == "1":
         raise error
-    print(f"rebasin: {message}", file=sys.stderr)
+    rank, size = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))
+    who = f"rank {rank} of {size}: " if rank and size not in ("", "1") else ""
+    if message:
+        print(f"rebasin: {who}{message}", file=sys.stderr, flush=True)
     sys.exit(code)
 
 

@@ -96,8 +96,10 @@ def solve_all(
 
 def total(similarity: torch.Tensor, perm: torch.Tensor) -> float:
     """Σ_i similarity[i, perm[i]] in float64, over the rows that have a partner."""
-    rows = torch.arange(len(perm), device=perm.device)[perm >= 0]
-    return similarity[rows, perm[rows]].sum(dtype=torch.float64).item()
+    perm = perm.to(similarity.device)
+    if len(perm) > similarity.shape[1]:
+        similarity, perm = similarity[perm >= 0], perm[perm >= 0]
+    return similarity.gather(1, perm[:, None]).sum(dtype=torch.float64).item()
 
 
 def certificate(similarity: torch.Tensor, solution: Solution) -> float:

@@ -22,11 +22,12 @@ from .errors import CheckpointError, DataError, NetworkError, SpecError, UsageEr
 from .evaluation import Scores, evaluate
 from .merging import average
 from .randomness import generator
+from .ranks import ALONE, Ranks
 from .registry import import_reference
 from .repair import REPAIRS
 from .spec.notation import Axis
 from .spec.spec import FittedSpec
-from .tensors import digest
+from .tensors import LazyTensors, digest
 
 Splits = dict[str, Data | LoaderData]
 
@@ -62,18 +63,35 @@ class Settings:
     skip_checks: bool = False
 
 
-def read_models(paths: Sequence[Path], settings: Settings, say: Callable[[str], None]) -> list[Checkpoint]:
-    """Open checkpoints and check their values. Says what was chosen on opening."""
+def read_models(
+    paths: Sequence[Path], settings: Settings, say: Callable[[str], None], ranks: Ranks = ALONE
+) -> list[Checkpoint]:
+    """Open checkpoints and check their values. Says what was chosen on opening.
+
+    Several `ranks` look at the values of a share each: that reads whole files, which may lie far away.
+    """
     models = []
     for path in paths:
         model = open_checkpoint(path, key=settings.key, unsafe_load=settings.unsafe_load)
         for note in model.notes:
             say(f"{path}: {note}")
-        validate(model, name=str(path))
+        validate(_share(model, ranks), name=str(path))
         if not len(model):
             raise CheckpointError(f"{path} holds no tensors")
         models.append(model)
     return models
+
+
+def _share(model: Checkpoint, ranks: Ranks) -> Mapping[str, torch.Tensor]:
+    """The tensors that are this rank's to look at."""
+    if ranks.size == 1:
+        return model
+    mine = ranks.share(list(model.shapes), [math.prod(shape) for shape in model.shapes.values()])
+    return LazyTensors(
+        {name: shape for name, shape in model.shapes.items() if name in mine},
+        {name: dtype for name, dtype in model.dtypes.items() if name in mine},
+        model.read,
+    )
 
 
 def fit_spec(models: Sequence[Checkpoint], settings: Settings, say: Callable[[str], None]) -> FittedSpec:

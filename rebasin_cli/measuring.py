@@ -80,7 +80,9 @@ def barrier(
     if permutations is not None:
         permutation.check(permutations, fitted.words)
     elif method != "none":
-        alignment = align(a, b, fitted, method=method, seed=seed, network=network, **align_options)
+        alignment = align(
+            a, b, fitted, method=method, seed=seed, network=network, device=device, **align_options
+        )
         permutations = alignment.permutations[0]
     aligned = b if permutations is None else permuted(b, fitted, permutations)
 

@@ -39,6 +39,7 @@ from .outputs import (
     write,
     write_reports,
 )
+from .ranks import ALONE, Ranks, own_device
 from .reports import Report
 from .spec.spec import FittedSpec
 
@@ -52,25 +53,39 @@ class Listener:
 
 
 def align(
-    reference: Path, model: Path, output: Output, settings: Settings, listener: Listener
+    reference: Path,
+    model: Path,
+    output: Output,
+    settings: Settings,
+    listener: Listener,
+    *,
+    ranks: Ranks = ALONE,
 ) -> dict[str, Any]:
-    """Permute `model` into the basin of `reference`; write it, and the permutation beside it."""
+    """Permute `model` into the basin of `reference`; write it, and the permutation beside it.
+
+    Several `ranks` call this alike: the first one checks, proves and writes, all read and search.
+    """
     perm_path = permutation_path(output.path)
-    check_outputs(output, perm_path)
-    intake.check_method(settings)
-    models = intake.read_models([reference, model], settings, listener.say)
-    fitted = intake.fit_spec(models, settings, listener.say)
+    ranks.first(check_outputs, output, perm_path)
+    ranks.each(intake.check_method, settings)
+    device = intake.choose_device(settings.device)
+    models = ranks.each(intake.read_models, [reference, model], settings, listener.say, ranks)
+    fitted = ranks.each(intake.fit_spec, models, settings, listener.say)
+    ranks.check_same(searching.facts(models, fitted, settings) if ranks.size > 1 else {})
     if output.dry_run:
         return planning.plan_search(models, fitted, settings.method, proof=settings.prove)
-    network = intake.find_network(fitted, settings, listener.say) if settings.prove else None
-    proof = searching.prove(network, fitted, models, settings)
-    del network  # the search needs its memory
-    with keep_search("align", models, fitted, output, settings, listener) as kept:
-        found = searching.search(models, fitted, settings, kept, listener.step)
-        meta = describe("align", models, fitted, settings, proof=proof, like=models[1:], results=True)
-        with appearing(perm_path) as beside:
-            permutation.save(beside, found.permutations[0], metadata=meta)
-            written = write(output, found.tensors, models[0], meta)
+    proof = ranks.first(find_and_prove, fitted, models, settings, listener)
+    with keep_search("align", models, fitted, output, settings, listener, ranks) as kept:
+        place = own_device(device)
+        found = searching.search(models, fitted, settings, kept, listener.step, device=place, ranks=ranks)
+
+        def finish() -> list[str]:
+            meta = describe("align", models, fitted, settings, proof=proof, like=models[1:], results=True)
+            with appearing(perm_path) as beside:
+                permutation.save(beside, found.permutations[0], metadata=meta)
+                return write(output, found.tensors, models[0], meta)
+
+        written = ranks.last(finish)
     return summary(fitted, accounts.describe_match(found), proof, written=[*written, str(perm_path)])
 
 
@@ -107,7 +122,7 @@ def merge(
     with keep_search("merge", models, fitted, output, settings, listener) as kept:
         found = None
         if method not in ("none", "given"):
-            found = searching.search(models, fitted, settings, kept, listener.step)
+            found = searching.search(models, fitted, settings, kept, listener.step, device=device)
         merged = api.merge(
             found.models if found else models,
             fitted,
@@ -289,6 +304,14 @@ def train(
 # ------------------------------------------------------------------------------------- shared by commands
 
 
+def find_and_prove(
+    fitted: FittedSpec, models: Sequence[Checkpoint], settings: Settings, listener: Listener
+) -> dict[str, Any]:
+    """The account of the proof. The network is gone afterwards: the search needs its memory."""
+    network = intake.find_network(fitted, settings, listener.say) if settings.prove else None
+    return searching.prove(network, fitted, models, settings)
+
+
 def keep_search(
     command: str,
     models: Sequence[Checkpoint],
@@ -296,10 +319,15 @@ def keep_search(
     output: Output,
     settings: Settings,
     listener: Listener,
+    ranks: Ranks = ALONE,
 ) -> AbstractContextManager[searching.Kept]:
     """The state of this very search is kept beside the output when it is interrupted."""
-    identity = provenance.describe(command, models, fitted, method=settings.method, seed=settings.seed)
-    return searching.keeping(output.path, identity, fitted.words, resume=output.resume, say=listener.say)
+    identity = ranks.first(
+        provenance.describe, command, models, fitted, method=settings.method, seed=settings.seed
+    )
+    return searching.keeping(
+        output.path, identity, fitted.words, resume=output.resume, say=listener.say, ranks=ranks
+    )
 
 
 def describe(

@@ -45,6 +45,10 @@ class Ranks:
     def sum_float(self, value: float) -> float:
         return value
 
+    def agree(self, value: float) -> float:
+        """The first rank's, for all: what each rank computed alike, but rounds as its processor does."""
+        return value
+
     def broadcast(self, tensor: torch.Tensor, *, source: int) -> torch.Tensor:
         """`tensor` of the rank `source`, on all; it may be overwritten."""
         return tensor

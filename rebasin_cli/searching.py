@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from . import accounts, api, intake, matchers, permutation
 from .checkpoint import Checkpoint, open_checkpoint
-from .errors import CheckpointError, OutputExists, RebasinError, UsageError
+from .errors import CheckpointError, Lost, OutputExists, RebasinError, UsageError
 from .intake import Settings
 from .matchers import State
+from .ranks import ALONE, Ranks
 from .spec.spec import FittedSpec
+from .version import version
 from .writing import write_safetensors
 
 
@@ -53,11 +59,14 @@ def search(
     settings: Settings,
     kept: Kept,
     step: Callable[[str, int, int | None, str], None],
+    *,
+    device: str = "cpu",
+    ranks: Ranks = ALONE,
 ) -> api.Alignment:
     """Find the permutations with the method that was asked for, from where `kept` says."""
 
     def progress(state: State) -> None:
-        kept.last = state
+        kept.reached(state)
         step("matching", state.sweep, None, f"objective {state.objective:.6g}")
 
     return api.align(
@@ -68,7 +77,36 @@ def search(
         options=matcher_options(settings),
         start=kept.start,
         progress=progress,
+        device=device,
+        ranks=ranks,
     )
+
+
+def facts(models: Sequence[Checkpoint], fitted: FittedSpec, settings: Settings) -> dict[str, Any]:
+    """What processes that search together must agree on: all but where their files are.
+
+    Of every tensor a few values are looked at: enough to tell models apart, and soon read.
+    """
+    search = (settings.method, settings.seed, settings.max_sweeps, settings.device, settings.prove)
+    roles = ("the reference", "the other model")
+    return {
+        "the version of rebasin": version(),
+        "the version of torch": torch.__version__,
+        "the spec": (fitted.spec.name, fitted.spec.digest),
+        "an option": search,
+    } | {role: _sampled(model) for role, model in zip(roles, models, strict=True)}
+
+
+def _sampled(model: Checkpoint) -> str:
+    """A digest of names, dtypes, shapes and some 16 values a tensor."""
+    total = hashlib.sha256()
+    for name in sorted(model):
+        tensor = model[name].detach()
+        total.update(repr((name, model.dtypes[name], model.shapes[name])).encode())
+        step = max(1, tensor.numel() // 16)
+        some = tensor.reshape(-1)[::step] if tensor.is_contiguous() else tensor.flatten()[::step]
+        total.update(some.contiguous().view(torch.uint8).numpy())
+    return total.hexdigest()
 
 
 def matcher_options(settings: Settings) -> Any:
@@ -87,12 +125,26 @@ def matcher_options(settings: Settings) -> Any:
 # ----------------------------------------------------------------------------------------- interruptions
 
 
+SAVE_EVERY = 60.0  # seconds; one of many processes may be killed at any time
+
+
 @dataclass
 class Kept:
-    """Where a search starts, and the last state that it reported."""
+    """Where a search starts, and the last state that it reported.
+
+    `save`, where there is one, is called now and then with the state, and not only when all ends.
+    """
 
     start: State | None = None
     last: State | None = field(default=None)
+    save: Callable[[State], object] | None = None
+    saved: float = field(default_factory=time.monotonic)
+
+    def reached(self, state: State) -> None:
+        self.last = state
+        if self.save is not None and time.monotonic() - self.saved > SAVE_EVERY:
+            self.save(state)
+            self.saved = time.monotonic()
 
 
 def state_path(output: Path) -> Path:
@@ -107,31 +159,47 @@ def keeping(
     *,
     resume: bool,
     say: Callable[[str], None],
+    ranks: Ranks = ALONE,
 ) -> Iterator[Kept]:
     """While searching and writing the result: on Ctrl-C the last state is written beside `output`.
 
     It is removed once the block has finished. `identity` says what search it is: a kept state of another
-    one is refused with UsageError. `words` are the spec's, with their sizes. Raises OutputExists where
+    one is refused with UsageError. `words` are the spec's, with their sizes. Of several `ranks` the first
+    one keeps the state, also when another is lost, and all start from it. Raises OutputExists where
     something else has the state's name.
     """
     path = state_path(output)
-    if path.exists() and not resume and not _is_search(path):
-        raise OutputExists(
-            f"{path} exists, and an interrupted search would be kept there",
-            hint="Rename it, or choose another output",
-        )
-    kept = Kept(_read(path, identity, words) if resume else None)
+    kept = Kept(ranks.first(_begin, path, identity, words, resume=resume))
     if kept.start is not None:
         say(f"going on after sweep {kept.start.sweep}")
+    if ranks.rank > 0:
+        yield kept
+        return
+    if ranks.size > 1:
+        kept.save = lambda state: _keep(path, state, identity)
     try:
         yield kept
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Lost):
         if kept.last is not None:
             say(_keep(path, kept.last, identity))
         elif kept.start is not None:
             say(f"interrupted; the search is still kept in {path}: go on with --resume")
         raise
     path.unlink(missing_ok=True)
+
+
+def _begin(
+    path: Path, identity: Mapping[str, str], words: Mapping[str, int], *, resume: bool
+) -> State | None:
+    """Where to start; None is the beginning. Nothing but a kept search may lie where one would be kept."""
+    if resume:
+        return _read(path, identity, words)
+    if path.exists() and not _is_search(path):
+        raise OutputExists(
+            f"{path} exists, and an interrupted search would be kept there",
+            hint="Rename it, or choose another output",
+        )
+    return None
 
 
 def _keep(path: Path, state: State, identity: Mapping[str, str]) -> str:
@@ -144,6 +212,7 @@ def _keep(path: Path, state: State, identity: Mapping[str, str]) -> str:
         "rebasin.kind": "search",
         "rebasin.sweep": str(state.sweep),
         "rebasin.objective": repr(state.objective),
+        "rebasin.notes": json.dumps(dict(state.notes), sort_keys=True),
     }
     try:
         write_safetensors(path, tensors, metadata=metadata, force=True)
@@ -180,7 +249,8 @@ def _read(path: Path, identity: Mapping[str, str], words: Mapping[str, int]) -> 
             k, _, word = name.partition("/")
             sets.setdefault(int(k), {})[word] = kept[name]
         sweep, objective = int(kept.metadata["rebasin.sweep"]), float(kept.metadata["rebasin.objective"])
-        state = State(tuple(sets[k] for k in range(len(sets))), sweep, objective)
+        notes = json.loads(kept.metadata["rebasin.notes"])
+        state = State(tuple(sets[k] for k in range(len(sets))), sweep, objective, notes)
         for permutations in state.permutations:
             permutation.check(permutations, words)
     except (KeyError, ValueError, CheckpointError) as cause:

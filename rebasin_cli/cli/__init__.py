@@ -6,13 +6,14 @@ Nothing heavy is imported here: a command imports what it needs when it runs.
 from __future__ import annotations
 
 import importlib
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from ..errors import Interrupted
+from ..errors import Elsewhere, Interrupted, UsageError
 
 
 class _Interruptible(TyperGroup):
@@ -46,13 +47,21 @@ def _show_version(value: bool) -> None:
 
 @app.callback()
 def _main(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    pass
+    if os.environ.get("WORLD_SIZE", "1") not in ("", "1") and context.invoked_subcommand in ALONE:
+        refusal = UsageError(
+            f"rebasin {context.invoked_subcommand} runs in one process: WORLD_SIZE is "
+            f"{os.environ['WORLD_SIZE']}, and all would write the same files",
+            hint="Start it without torchrun; only rebasin align runs in several",
+        )
+        raise refusal if os.environ.get("RANK", "0") == "0" else Elsewhere(str(refusal), refusal.exit_code)
 
 
+ALONE = ("apply", "merge", "barrier", "verify", "eval", "train", "demo")
 ORDER = ("align", "apply", "merge", "barrier", "verify", "eval", "train", "inspect", "spec", "demo", "list")
 
 for _name in (*ORDER, *sorted({path.stem for path in Path(__file__).parent.glob("[!_]*.py")} - set(ORDER))):

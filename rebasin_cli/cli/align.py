@@ -26,6 +26,7 @@ def align(
     input: o.Input = None,
     data: o.Data = None,
     data_root: o.DataRoot = None,
+    device: o.Device = "auto",
     seed: o.Seed = 0,
     max_sweeps: o.MaxSweeps = None,
     no_prove: o.NoProve = False,
@@ -42,10 +43,12 @@ def align(
 
     Writes B_aligned.safetensors (or --out), and the permutation beside it as *.perm.safetensors.
 
+    Many processes search together, on one machine or more: torchrun … -m rebasin_cli align …
+
     Example: rebasin align a.pt b.pt --method wm -o b_aligned.safetensors
     """
-    from .. import pipeline
-    from ..intake import Settings
+    from .. import pipeline, ranks
+    from ..intake import Settings, choose_device
     from ..outputs import default_path
 
     settings = Settings(
@@ -57,6 +60,7 @@ def align(
         input=input,
         data=data,
         data_root=data_root,
+        device=device,
         seed=seed,
         method=method,
         max_sweeps=max_sweeps,
@@ -64,6 +68,9 @@ def align(
     )
     out = out or default_path(model, "aligned")
     output = output_of(out, force, out_dtype, out_shard_size, resume=resume, dry_run=dry_run)
-    with screen(quiet, verbose) as listener:
-        done = pipeline.align(reference, model, output, settings, listener)
-    result(done, json)
+    with ranks.from_environment(choose_device(device)) as together:
+        first = together.rank == 0
+        with screen(quiet or not first, verbose) as listener:
+            done = pipeline.align(reference, model, output, settings, listener, ranks=together)
+    if first:
+        result(done, json)

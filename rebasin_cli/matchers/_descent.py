@@ -21,6 +21,7 @@ from ._pair import Pair
 from ._similarity import KEEP, Similarities
 
 DAMPING = (0.5, 0.25)  # steps towards the assignment that are tried where the whole one would lose
+THREADED = 1000  # units, below which an assignment takes less than waking a thread
 DOUBT = 1e-6  # a gain below this share of the norms of the units that move may be round-off
 
 
@@ -61,8 +62,7 @@ class Descent:
             known.add(word)
             similarity = self.similarities.matrix(word, found, chosen=evidence[word])
             (solution,) = self._solved([word], [similarity])
-            gain = assignment.total(similarity, solution.perm) - assignment.total(similarity, found[word])
-            if gain > self.tolerance * pair.scale(word):
+            if self._gain(similarity, solution.perm, found[word]) > self.tolerance * pair.scale(word):
                 found[word] = solution.perm
         return found
 
@@ -84,6 +84,15 @@ class Descent:
                     if self.pair.double[word]:
                         stale.add(word)  # its own gradient has moved
         return gained
+
+    def move(self, word: str, perm: torch.Tensor, current: dict[str, torch.Tensor]) -> float:
+        """Give a word this permutation, for better or worse; what the objective gains."""
+        if self.pair.double[word]:
+            gain = self.pair.gain(word, current, perm)
+        else:
+            gain = self._gain(self.similarities.matrix(word, current), perm, current[word])
+        current[word] = perm
+        return gain
 
     def settle(self, current: dict[str, torch.Tensor], seed: int, *, max_sweeps: int = 100) -> None:
         """Sweep in random orders until nothing improves; `current` changes in place."""
@@ -116,7 +125,10 @@ class Descent:
         ranks = self.pair.ranks
         mine = [k for k in range(len(words)) if k % ranks.size == ranks.rank]
         starts = [self.solutions.get(words[k]) for k in mine]
-        own = assignment.solve_all([matrices[k] for k in mine], starts, pool=self.pair.pool)
+        if min((len(matrices[k]) for k in mine), default=0) >= THREADED:
+            own = self.pair.run(lambda k: assignment.solve(matrices[k], start=starts[mine.index(k)]), mine)
+        else:
+            own = [assignment.solve(matrices[k], start=start) for k, start in zip(mine, starts, strict=True)]
         found = dict(zip(mine, own, strict=True))
         solutions = [found[k] if k in found else None for k in range(len(words))]
         if ranks.size > 1:
@@ -127,6 +139,10 @@ class Descent:
         self.solutions |= zip(words, solutions, strict=True)
         self.solves += len(words)
         return solutions
+
+    def _gain(self, similarity: torch.Tensor, perm: torch.Tensor, old: torch.Tensor) -> float:
+        """The same on all ranks, whatever their processors round."""
+        return self.pair.ranks.agree(assignment.total(similarity, perm) - assignment.total(similarity, old))
 
     def _judged(
         self, word: str, similarity: torch.Tensor, perm: torch.Tensor, current: Permutations
@@ -140,11 +156,12 @@ class Descent:
         if torch.equal(perm, old):
             self.small.discard(word)
             return 0.0, old
-        gain = assignment.total(similarity, perm) - assignment.total(similarity, old)
+        gain = self._gain(similarity, perm, old)
         if gain < DOUBT * pair.scale(word):
             a, b = pair.unit_norms(word)
             moved = perm != old
-            if gain < DOUBT * (a[moved] * (b[perm[moved]] + b[old[moved]])).sum().item():
+            norms = (a[moved] * (b[perm[moved]] + b[old[moved]])).sum().item()
+            if gain < DOUBT * pair.ranks.agree(norms):
                 gain = pair.gain(word, current, perm)
         if gain > self.tolerance * pair.scale(word):
             self.small.discard(word)

@@ -40,7 +40,7 @@ def enumerate_all(pair: Pair, limit: int = 1_000_000) -> dict[str, torch.Tensor]
         return None
     choices = {word: torch.from_numpy(_choices(size)) for word, size in sizes.items()}
     tables = [_table(pair, key, chosen, choices) for key, chosen in sorted(groups.items())]
-    free = independent(sizes, {w: pair.neighbours[w] for w in sizes if not pair.double[w]})
+    free = independent(sizes, {word: pair.neighbours[word] for word in sizes})
     rest = [word for word in sizes if word not in free]
     total = torch.zeros([len(choices[word]) for word in rest], dtype=torch.float64)
     for words, table in tables:

@@ -2,8 +2,8 @@
 
 For a word p, entry (i, j) of a similarity is Σ ⟨slice i of A, slice j of B⟩ over every axis that carries p,
 with B's other axes permuted as they stand. Products are taken in float32 (float64 where a model is stored
-so) over slabs of bounded size. Each tile of rows is one single-threaded product and the tiles run on
-threads: the bits do not depend on the number of threads. On a GPU a slab is one product.
+so) over slabs of bounded size. Everything but large products and assignments runs on one thread, and those
+split rows and columns, never a sum: the bits do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import contextlib
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,10 +23,12 @@ from ..spec.atoms import Atom, atoms
 from ..spec.spec import FittedSpec
 from ..tensors import plan_of
 
-SLAB = 1 << 19  # numbers in one operand of a product: 2 MB in float32
-TILE = 128  # rows of one product
+SLAB = 1 << 20  # numbers in one operand of a product: 4 MB in float32
+TURNED = 1 << 25  # bytes of copies with another axis first
 SLIVER = 64  # a slab with fewer columns waits for others
 SMALL = 1 << 22  # multiplications that are not worth a second thread
+ROWS = 256  # of either side, below which products are summed differently by many threads
+COPIED = 1 << 16  # numbers to gather that are not
 OFFSET = 0.1  # share of a tensor's squared norm that its mean unit may have
 
 Tensors = Mapping[str, torch.Tensor]
@@ -64,11 +67,14 @@ class Pair:
         shapes = {name: torch.empty(shape, device="meta") for name, (_, shape) in plan.items()}
         self.shapes = {atom: tuple(atom.view(shapes[atom.tensor]).shape) for atom in self.atoms}
         self.mine = ranks.share(self.atoms, [math.prod(self.shapes[atom]) for atom in self.atoms])
-        self.pool: ThreadPoolExecutor | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._threads = 1
         self._unit_norms: dict[str, Slab] = {}
         self._scales: dict[str, float] = {}
         self._atom_norms: dict[Atom, tuple[float, float]] = {}
         self._offsets: dict[tuple[Atom, int], bool] = {}
+        self._turns: dict[tuple[Atom, int], Slab] = {}
+        self._left = TURNED
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
@@ -76,10 +82,36 @@ class Pair:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
-            with ThreadPoolExecutor(threads) as self.pool:
+            if threads == 1:
                 yield
+            else:  # OpenMP counts the threads of every thread apart: without the initializer each has many
+                with ThreadPoolExecutor(
+                    threads - 1, initializer=torch.set_num_threads, initargs=(1,)
+                ) as pool:
+                    self._pool, self._threads = pool, threads
+                    yield
         finally:
+            self._pool, self._threads = None, 1
             torch.set_num_threads(threads)
+
+    def run(self, task: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+        """`task` on every item, on this thread and the others; the results in the items' order."""
+        items = list(items)
+        helpers = min(self._threads, len(items)) - 1
+        if helpers < 1:
+            return [task(item) for item in items]
+        results: list[Any] = [None] * len(items)
+        waiting = iter(range(len(items)))  # next() on it is one step of the interpreter: no two get the same
+
+        def drain() -> None:
+            for k in waiting:
+                results[k] = task(items[k])
+
+        futures = [self._pool.submit(drain) for _ in range(helpers)]
+        drain()
+        for future in futures:
+            future.result()
+        return results
 
     def resting_on(self, word: str, known: Collection[str]) -> list[Atom]:
         """The atoms that carry the word once, and beside it only words that are known."""
@@ -158,12 +190,8 @@ class Pair:
         for d, word in enumerate(atom.words):
             if word is not None and d != dim:
                 whole = self._matrix(b, d)
-                mixed = torch.empty_like(whole)
-
-                def tile(start: int, mixed=mixed, whole=whole, weights=soft[word]) -> None:
-                    torch.mm(weights[start : start + TILE], whole, out=mixed[start : start + TILE])
-
-                self.run(tile, range(0, len(mixed), TILE))
+                mixed = torch.zeros_like(whole)
+                self._add_product(mixed, soft[word], whole.T)
                 b = mixed.view(len(mixed), *(s for k, s in enumerate(b.shape) if k != d)).movedim(0, d)
         yield self._centred(atom, dim, self._matrix(a, dim), self._matrix(b, dim))
 
@@ -183,19 +211,20 @@ class Pair:
         return out
 
     def _add_product(self, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
-        if self.device.type != "cpu" or len(a) * a.shape[1] * len(b) <= SMALL:
+        if min(len(a), len(b)) < ROWS or len(a) * a.shape[1] * len(b) <= SMALL:
             out.addmm_(a, b.T)
             return
+        with self._threaded():
+            out.addmm_(a, b.T)
 
-        def tile(start: int) -> None:
-            out[start : start + TILE].addmm_(a[start : start + TILE], b.T)
-
-        self.run(tile, range(0, len(out), TILE))
-
-    def run(self, task: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-        """`task` on every item, on the threads."""
-        items = list(items)
-        return [task(item) for item in items] if len(items) == 1 else list(self.pool.map(task, items))
+    @contextlib.contextmanager
+    def _threaded(self) -> Iterator[None]:
+        """All threads, for one operation that is worth them and whose bits do not depend on their number."""
+        torch.set_num_threads(self._threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(1)
 
     def _slabs(self, atom: Atom, dim: int, permutations: Permutations) -> Iterator[Slab]:
         """The atom of both models as (n, k) matrices, axis `dim` first, cut so that memory stays bounded.
@@ -239,20 +268,37 @@ class Pair:
         to: torch.Tensor,
     ) -> Iterator[Slab]:
         """As `_slabs`, for the units of `moved` alone and with what B's change by."""
-        a, b = self._views(atom)
         along, old = atom.words.index(moved), permutations[moved]
-        for some in units.split(max(1, SLAB * a.shape[along] // max(1, a.numel()))):
-            change = self._take(b, along, to[some]).to(self.dtype)
-            change = change - self._take(b, along, old[some]).to(self.dtype)
-            change = self._others(change, atom, (dim, along), permutations)
-            here = self._matrix(self._take(a, along, some), dim)
-            yield self._centred(atom, dim, here, self._matrix(change, dim))
+        a, b = self._turned(atom, along)
+        turned = replace(atom, words=(moved, *(word for d, word in enumerate(atom.words) if d != along)))
+        dim += dim < along
+        for some in units.split(max(1, SLAB * len(a) // max(1, a.numel()))):
+            change = self._take(b, 0, to[some]).to(self.dtype)
+            change -= self._take(b, 0, old[some]).to(self.dtype)
+            change = self._others(change, turned, (dim, 0), permutations)
+            here = self._matrix(self._take(a, 0, some), dim)
+            yield self._centred(atom, dim - (dim <= along), here, self._matrix(change, dim))
+
+    def _turned(self, atom: Atom, along: int) -> Slab:
+        """Both views with an axis first; copied once where they are small, so that rows lie together."""
+        if (atom, along) not in self._turns:
+            both = tuple(view.movedim(along, 0) for view in self._views(atom))
+            size = sum(view.numel() * self.dtype.itemsize for view in both)
+            if along == 0 or size > self._left or self.device.type != "cpu":
+                return both
+            self._left -= size
+            self._turns[atom, along] = tuple(self._wide(view).contiguous() for view in both)
+        return self._turns[atom, along]
 
     def _views(self, atom: Atom) -> Slab:
         return tuple(atom.view(model[atom.tensor].detach()) for model in (self.reference, self.model))
 
     def _take(self, tensor: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
-        return index_select(tensor, dim, index.to(tensor.device))
+        index = index.to(tensor.device)
+        if len(index) * tensor.numel() <= COPIED * tensor.shape[dim]:
+            return index_select(tensor, dim, index)
+        with self._threaded():  # nothing is added here
+            return index_select(tensor, dim, index)
 
     def _others(
         self, part: torch.Tensor, atom: Atom, done: Collection[int], permutations: Permutations
@@ -337,26 +383,23 @@ class Pair:
         return self._inner(self.atoms, permutations)
 
     def _inner(self, chosen: Iterable[Atom], permutations: Permutations) -> float:
-        """One task for every atom of some size, and one for all small ones."""
-        tasks: list[list[Atom]] = [[]]
-        for atom in (atom for atom in chosen if atom in self.mine):
-            if math.prod(self.shapes[atom]) * TILE <= SMALL:
-                tasks[0].append(atom)
-            else:
-                tasks.append([atom])
-        parts = self.run(lambda task: [self._inner_atom(atom, permutations) for atom in task], tasks)
-        return self.ranks.sum_float(math.fsum(value for part in parts for value in part))
+        parts = [self._inner_atom(atom, permutations) for atom in chosen if atom in self.mine]
+        return self.ranks.sum_float(math.fsum(parts))
 
     def _inner_atom(self, atom: Atom, permutations: Permutations) -> float:
         a, b = self._views(atom)
-        along = max(range(a.ndim), key=lambda d: a.shape[d])
         result = 0.0
-        for start, length in self._steps(a, along):
+        for start, length in self._steps(a, 0):
             part = self._others(
-                self._chosen(b, atom, along, permutations, start, length), atom, (along,), permutations
+                self._chosen(b, atom, 0, permutations, start, length), atom, (0,), permutations
             )
-            here, part = self._matrix(a.narrow(along, start, length), along), self._matrix(part, along)
-            result += torch.linalg.vecdot(here, part).sum(dtype=torch.float64).item()
+            here, part = self._wide(a.narrow(0, start, length)), self._wide(part)
+            if here.numel() > COPIED:  # a sum a row first: twice as fast
+                result += (
+                    torch.linalg.vecdot(here.flatten(1), part.flatten(1)).sum(dtype=torch.float64).item()
+                )
+            else:
+                result += (here * part).sum(dtype=torch.float64).item()
         return result
 
 

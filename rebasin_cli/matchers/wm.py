@@ -31,13 +31,13 @@ NEEDS = frozenset()
 MANY = False
 DECLARES = frozenset({"identity", "planted", "monotone"})
 
-KICK = 0.2  # the share of every word's units that a kick moves
+KICK = 0.1  # the share of every word's units that a kick moves
 ATTEMPTS = {
     "fast": ("descent",),
-    "normal": ("descent", "kick", "kick", "polish"),
+    "normal": ("descent", "kick", "polish"),
     "high": ("descent", "soft", *("kick",) * 16, "polish"),
 }
-ROUGH = 1e-4  # the tolerance of all attempts but the last
+ROUGH = 3e-4  # the tolerance of all attempts but the last
 LITTLE = 5e-3  # of ‖A‖·‖B‖: where later sweeps gain less, kicks lead nowhere else
 NEAR = 0.95  # of ‖A‖·‖B‖: an objective that leaves nothing to search for
 SOFT_MEMORY = 1 << 30  # bytes that a soft start may take
@@ -124,8 +124,7 @@ class Search:
             elif kind == "polish":
                 done = self.settle(best, 0.0, stale=self.small)
             elif kind == "kick":
-                rng = generator(self.problem.seed, f"wm kick {attempt}")
-                done = self.settle(kicked(best, rng), ROUGH)
+                done = self.settle(best, ROUGH, kick=True)
             elif fits(self.pair.words, max(self.options.memory, SOFT_MEMORY)):
                 done = self.settle(soft_start(self.pair, best, self.descent.words), ROUGH)
             else:
@@ -148,11 +147,13 @@ class Search:
         tolerance: float,
         *,
         anew: bool = False,
+        kick: bool = False,
         stale: set[str] | None = None,
     ) -> bool:
         """Sweep until nothing improves by more than the tolerance; the best state is replaced by better.
 
-        `anew` begins with the sweep from the outside to the inside. False where the sweeps were used up.
+        `anew` begins with the sweep from the outside to the inside, `kick` with a few units out of their
+        order. False where the sweeps were used up.
         """
         descent, attempt = self.descent, self.attempt
         descent.tolerance = max(tolerance, self.options.tolerance)
@@ -160,6 +161,10 @@ class Search:
         now, summed = self.best.objective, self.summed
         if not all(torch.equal(current[w], self.best.permutations[0][w]) for w in current):
             now, summed = self.pair.objective(current), True
+        if kick:
+            for word, perm in kicked(current, generator(self.problem.seed, f"wm kick {attempt}")).items():
+                now += descent.move(word, perm, current)
+            summed = False
         stale = set(descent.words) if stale is None else set(stale)
         sweep = self.best.sweep if attempt == 0 else 0
         while stale:

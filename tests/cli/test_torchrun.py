@@ -1,0 +1,133 @@
+"""`torchrun … -m rebasin_cli align`: two processes write what one writes, and end together."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import contents, fresh
+
+DRIVER = Path(__file__).with_name("torchrun_driver.py")
+
+
+def torchrun(*command, **environment):
+    """Two processes on this machine, on a port that is free: exit code, stdout and stderr."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1"} | environment
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run([*launch, *map(str, command)], env=env, capture_output=True, text=True, timeout=120)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_two_processes_write_what_one_writes(pair, done, tmp_path):
+    one = done("align", *pair, "-o", "one.safetensors", "--json").json()
+    code, out, err = torchrun("-m", "rebasin_cli", "align", *pair, "-o", "two.safetensors", "--json")
+    assert code == 0, err
+    two = json.loads(out)  # printed once
+    assert err.count("spec: mlp, found") == 1
+    assert two["proof"] == one["proof"] and two["match"]["sweeps"] == one["match"]["sweeps"]
+    assert two["match"]["objective_after"] == pytest.approx(one["match"]["objective_after"], rel=1e-6)
+    for kind in ("safetensors", "perm.safetensors"):
+        assert (tmp_path / f"one.{kind}").read_bytes() == (tmp_path / f"two.{kind}").read_bytes()
+    assert not [name for name in contents(tmp_path) if "search" in name or "tmp" in name]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    """What happened in every command of the driver: {name: [[exit code, stderr] of rank 0, of rank 1]}."""
+    folder = tmp_path_factory.mktemp("together")
+    for k, name in enumerate("ab"):
+        fresh(folder / f"{name}.safetensors", seed=k, width=12, depth=3)
+        fresh(folder / f"{name}_wide.safetensors", seed=k, width=13, depth=3)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "WORLD_SIZE": "2"}
+    env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    processes = [
+        subprocess.Popen([sys.executable, DRIVER, folder], env=env | {"RANK": str(k)}) for k in (0, 1)
+    ]
+    try:
+        assert [process.wait(120) for process in processes] == [0, 0]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    ranks = [json.loads((folder / f"rank{k}.json").read_text()) for k in (0, 1)]
+    return {name: [rank[name] for rank in ranks] for name in ranks[0]} | {"folder": folder}
+
+
+def test_an_output_that_exists_is_told_once(told):
+    (first, message, left), other = told["exists"]
+    assert first == 2 and "a.safetensors exists" in message and left == []
+    assert other[:2] == [2, ""]
+
+
+def test_a_file_that_one_machine_does_not_have(told):
+    first, (code, message, left) = told["missing"]
+    assert first[:2] == [3, ""] and first[2] == left == []
+    assert code == 3 and message.startswith("rebasin: rank 1 of 2: nowhere.safetensors")
+
+
+def test_files_that_differ_between_machines(told):
+    (code, message, left), other = told["differ"]
+    assert code == 2 and left == [] and other[:2] == [2, ""]
+    assert "rank 1  the other model differs from that of rank 0" in message
+
+
+def test_a_full_disk(told):
+    (code, message, left), other = told["full"]
+    assert code == 5 and "No space left on device" in message and left == []
+    assert other[:2] == [5, ""]
+
+
+def test_ctrl_c_keeps_the_search_once_and_all_resume(told):
+    (code, message, left), (other, hint, _) = told["interrupted"]
+    assert code == other == 130 and left == ["out.search.safetensors"]
+    assert "interrupted after sweep 2; the search is kept" in message
+    assert "rank 1 of 2: stopped, because rank 0 failed: interrupted" in hint
+    (code, message, left), other = told["resumed"]
+    assert code == 0 and "going on after sweep 2" in message and other[:2] == [0, ""]
+    assert left == ["out.perm.safetensors", "out.safetensors"]
+    folder = told["folder"]
+    assert (folder / "out.safetensors").read_bytes() == (folder / "whole.safetensors").read_bytes()
+
+
+def test_a_dry_run(told):
+    first, other = told["plan"]
+    assert first == [0, "spec: mlp, found from the tensors (3 permutations)\n", []] and other == [0, "", []]
+
+
+def test_a_rank_that_is_killed_ends_the_others(pair, tmp_path):
+    before = contents(tmp_path)
+    code, out, err = torchrun(DRIVER, tmp_path, KILLED="1")
+    assert code == 1 and out == ""  # torchrun's own code: it does not hand on ours
+    assert err.count("rebasin: rank 0 of 2: ") == 1 and "Nothing was written" in err
+    assert "exitcode  : 5 " in err and "exitcode  : -9 " in err
+    assert "interrupted after sweep 1; the search is kept in out.search.safetensors" in err
+    assert set(contents(tmp_path)) - set(before) == {"out.search.safetensors"}
+    for place in ("rebasin_cli/ranks.py", "rebasin_cli/processes.py", "rebasin_cli/cli"):
+        assert place not in err  # no traceback of ours
+
+
+@pytest.mark.parametrize("command", ["merge", "apply", "barrier", "eval", "train", "verify", "demo"])
+def test_other_commands_run_in_one_process(pair, refused, monkeypatch, command):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    refused(2, command, says=f"rebasin {command} runs in one process: WORLD_SIZE is 2")
+    monkeypatch.setenv("RANK", "1")
+    from .conftest import rebasin
+
+    other = rebasin(command)
+    assert (other.code, other.out, other.err) == (2, "", "")
+
+
+def test_harmless_commands_do_not_care(done, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "wm" in done("list", "methods").out
+    assert "--device" in done("align", "--help").out
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert "runs in one process" not in done("merge", "--help").out

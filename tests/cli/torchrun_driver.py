@@ -1,0 +1,67 @@
+"""Both ranks of test_torchrun.py: several commands one after the other, each going wrong in its own way."""
+
+import contextlib
+import errno
+import io
+import json
+import os
+import signal
+import sys
+from unittest import mock
+
+from rebasin_cli.__main__ import main
+
+os.chdir(sys.argv[1])
+RANK = int(os.environ["RANK"])
+SEARCH = ("align", "a.safetensors", "b.safetensors", "-o", "out.safetensors")
+told = {}
+
+
+def files():
+    return set(os.listdir()) - {"rank0.json", "rank1.json"}
+
+
+def command(name, *arguments):
+    before, err, code = files(), io.StringIO(), 0
+    with contextlib.redirect_stderr(err), contextlib.redirect_stdout(io.StringIO()):
+        try:
+            main([str(argument) for argument in arguments])
+        except SystemExit as stop:
+            code = stop.code or 0
+    told[name] = [code, err.getvalue(), sorted(files() - before)]
+
+
+def at_step(number, action):
+    def step(self, task, done, total, detail):
+        if done == number:
+            action()
+
+    return mock.patch("rebasin_cli.cli._show.Screen.step", step)
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+def full(descriptor):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+if os.environ.get("KILLED"):
+    with at_step(1, lambda: RANK == 1 and os.kill(os.getpid(), signal.SIGKILL)):
+        main(list(SEARCH))
+
+command("whole", *SEARCH[:-1], "whole.safetensors")
+command("exists", *SEARCH[:-1], "a.safetensors")
+command("missing", "align", "a.safetensors", ("b.safetensors", "nowhere.safetensors")[RANK], *SEARCH[3:])
+with mock.patch("rebasin_cli.checkpoint.Checkpoint.__getitem__", autospec=True) as read:
+    read.side_effect = lambda self, name: self.read(name) + (RANK if self.path.name[0] == "b" else 0)
+    command("differ", *SEARCH)
+with mock.patch("os.fsync", full):
+    command("full", *SEARCH)
+command("plan", *SEARCH, "--dry-run")
+with at_step(2, interrupt if RANK == 0 else str):
+    command("interrupted", *SEARCH)
+command("resumed", *SEARCH, "--resume")
+with open(f"rank{RANK}.json", "w") as file:
+    json.dump(told, file)

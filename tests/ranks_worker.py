@@ -1,0 +1,161 @@
+"""One rank of test_ranks.py: prints a JSON line a scenario. Each of them is a run of its own."""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+
+from rebasin_cli import api, nets, processes
+from rebasin_cli.errors import CheckpointError, UsageError
+from rebasin_cli.processes import _account, joined
+from rebasin_cli.training import seeded
+
+RANK, SIZE, FOLDER = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), sys.argv[1]
+
+
+def scenario(name):
+    def run(body):
+        try:
+            with joined("cpu", dist.FileStore(os.path.join(FOLDER, name), SIZE)) as ranks:
+                found = body(ranks)
+        except (Exception, KeyboardInterrupt) as error:
+            message, code = _account(error)
+            found = [type(error).__name__, code, message]
+        print(json.dumps([name, found]), flush=True)
+
+    return run
+
+
+def fail(error):
+    raise error
+
+
+@scenario("sum")
+def _(ranks):
+    return [ranks.sum(torch.tensor([1.0, 2.0]) * (RANK + 1)).tolist(), ranks.sum_float(RANK + 1)]
+
+
+@scenario("bits")
+def _(ranks):
+    values = torch.randn(50, 50, generator=torch.Generator().manual_seed(RANK))
+    return ranks.sum(values.T).sum().item()  # a transposed one, too
+
+
+@scenario("broadcast")
+def _(ranks):
+    return ranks.broadcast(torch.full((2,), RANK, dtype=torch.float64), source=1).tolist()
+
+
+@scenario("agree")
+def _(ranks):
+    return ranks.agree(0.1 + RANK)
+
+
+@scenario("first")
+def _(ranks):
+    return ranks.first(lambda: {"pid": os.getpid()})
+
+
+@scenario("first fails")
+def _(ranks):
+    ranks.first(fail, UsageError("no"))
+
+
+@scenario("interrupted")
+def _(ranks):
+    ranks.first(fail, KeyboardInterrupt())
+
+
+@scenario("each")
+def _(ranks):
+    return ranks.each(lambda: RANK * 10)
+
+
+@scenario("one fails")
+def _(ranks):
+    ranks.each(lambda: fail(CheckpointError(f"rank {RANK} cannot")) if RANK == 1 else None)
+
+
+@scenario("differ")
+def _(ranks):
+    ranks.check_same({"the spec": "other" if RANK == 2 else "one", "the model": "a"})
+
+
+@scenario("out of memory")
+def _(ranks):
+    if RANK == 1:
+        raise MemoryError
+    ranks.sum_float(1.0)
+
+
+@scenario("last")
+def _(ranks):
+    if RANK == 2:
+        raise ValueError("a bug")
+    return ranks.last(lambda: time.sleep(0.5) or "written")
+
+
+def network(name, seed, dtype, **options):
+    with seeded(seed, "test"):
+        return nets.build(name, **options).to(dtype).state_dict()
+
+
+MLP = {"input_shape": (1, 4, 4), "classes": 5, "width": 24, "depth": 4}
+CONVOLUTIONS = {"input_shape": (3, 9, 9), "classes": 10}
+CASES = {
+    "mlp": ("mlp", torch.float32, MLP),
+    "float64": ("mlp", torch.float64, MLP),
+    "tinyten": ("tinyten", torch.float32, CONVOLUTIONS),
+    "bfloat16": ("tinyten", torch.bfloat16, CONVOLUTIONS),
+    "resnet20": ("resnet20", torch.float32, CONVOLUTIONS),
+}
+
+
+def account(alignment):
+    (perms,), result = alignment.permutations, alignment.result
+    return {
+        "perms": {word: perm.tolist() for word, perm in perms.items()},
+        "moved": any((perm != torch.arange(len(perm))).any().item() for perm in perms.values()),
+        "objective": result.objective_after,
+        "sweeps": result.sweeps,
+    }
+
+
+def search(name, a, b, spec=None):
+    @scenario(f"search {name}")
+    def _(ranks):
+        return [account(api.align(a, b, spec)), account(api.align(a, b, spec, ranks=ranks))]
+
+
+for case, (name, dtype, options) in CASES.items():
+    search(case, *(network(name, seed, dtype, **options) for seed in (1, 2)))
+
+shapes = {"fc1.weight": (16, 8), "fc2.weight": (4, 16)}
+pair = [
+    {n: torch.randn(s, generator=torch.Generator().manual_seed(k)) for n, s in shapes.items()} for k in (1, 2)
+]
+search("fewer atoms than ranks", *pair, "two_layer")
+
+with open(os.path.join(FOLDER, f"recurrent{RANK}.yaml"), "w") as file:
+    file.write('tensors:\n  inside: "h ."\n  again: "h h"\n  outside: ". h"\n')
+shapes = {"inside": (16, 8), "again": (16, 16), "outside": (4, 16)}
+pair = [
+    {n: torch.randn(s, generator=torch.Generator().manual_seed(k)) for n, s in shapes.items()} for k in (1, 2)
+]
+search("two words", *pair, file.name)
+
+processes.GRACE = 0.5
+
+
+@scenario("stuck")
+def _(ranks):
+    if RANK == 0:  # the others do not come, and no handler in Python is called meanwhile
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    else:
+        time.sleep(2)
+    ranks.sum_float(1.0)

@@ -1,0 +1,145 @@
+"""Processes that search together: three of them, started once, do everything that is asked of ranks."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rebasin_cli import ranks
+from rebasin_cli.errors import UsageError
+from rebasin_cli.ranks import ALONE, Ranks
+
+SIZE = 3
+WORKER = Path(__file__).parent / "ranks_worker.py"
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    """What every rank has found: {scenario: [rank 0's, rank 1's, …]}."""
+    folder = tmp_path_factory.mktemp("ranks")
+    workers, written = [], []
+    for k in range(SIZE):
+        streams = [open(folder / f"{name}{k}", "w+", encoding="utf-8") for name in ("out", "err")]
+        env = {**os.environ, "RANK": str(k), "WORLD_SIZE": str(SIZE), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, WORKER, folder]
+        workers.append(subprocess.Popen(command, env=env, stdout=streams[0], stderr=streams[1]))
+        written.append(streams)
+    try:
+        for worker in workers:
+            worker.wait(120)
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+    ended = []
+    for streams in written:
+        for stream in streams:
+            stream.seek(0)
+        ended.append([stream.read() for stream in streams])
+        for stream in streams:
+            stream.close()
+    lines = [[json.loads(line) for line in out.splitlines()] for out, _ in ended]
+    found = {name: [dict(rank).get(name) for rank in lines] for name, _ in lines[1]}
+    assert "stuck" in found, ended
+    return found | {"codes": [worker.returncode for worker in workers], "errors": [err for _, err in ended]}
+
+
+def test_all_get_the_same_sums(told):
+    assert told["sum"] == [[[6.0, 12.0], 6.0]] * SIZE
+    assert told["bits"][0] == told["bits"][1] == told["bits"][2]
+
+
+def test_all_get_what_one_has(told):
+    assert told["broadcast"] == [[1.0, 1.0]] * SIZE
+    assert told["agree"] == [0.1] * SIZE
+
+
+def test_a_step_of_the_first_rank_gives_its_result_to_all(told):
+    assert told["first"] == [{"pid": told["first"][0]["pid"]}] * SIZE
+
+
+def test_an_error_of_the_first_rank_ends_all_and_is_told_once(told):
+    assert told["first fails"] == [["UsageError", 2, "no"], *[["Elsewhere", 2, "no"]] * 2]
+    assert (
+        told["interrupted"]
+        == [["KeyboardInterrupt", 130, "interrupted"]] + [["Elsewhere", 130, "interrupted"]] * 2
+    )
+
+
+def test_an_error_of_one_rank_is_an_error_of_all(told):
+    assert told["each"] == [0, 10, 20]
+    other = ["Elsewhere", 3, "rank 1 cannot"]
+    assert told["one fails"] == [other, ["CheckpointError", 3, "rank 1 cannot"], other]
+
+
+def test_ranks_with_other_inputs_are_refused(told):
+    message = "the processes do not all work on the same"
+    first, *others = told["differ"]
+    assert first[:2] == ["UsageError", 2] and others == [["Elsewhere", 2, message]] * 2
+    assert message in first[2] and "rank 2  the spec differs from that of rank 0" in first[2]
+    assert "rank 1" not in first[2]
+
+
+def test_a_rank_that_fails_by_itself_is_named_by_the_others(told):
+    first, failed, last = told["out of memory"]
+    assert failed == ["MemoryError", 5, "out of memory"]
+    for error in (first, last):
+        assert error[:2] == ["Lost", 5] and error[2].startswith("stopped, because rank 1 failed: out of mem")
+
+
+def test_the_end_of_the_first_rank_stays_good_if_another_dies(told):
+    first, *others = told["last"]
+    assert first == "written" and [other[0] for other in others] == ["Lost", "ValueError"]
+
+
+@pytest.mark.parametrize(
+    "case", ["mlp", "tinyten", "resnet20", "float64", "bfloat16", "fewer atoms than ranks", "two words"]
+)
+def test_the_search_finds_what_one_process_finds(told, case):
+    alone, together = zip(*told[f"search {case}"], strict=True)
+    for found in together:
+        assert found["perms"] == alone[0]["perms"]
+        assert found["objective"] == pytest.approx(alone[0]["objective"], rel=1e-6)
+        assert found["sweeps"] == alone[0]["sweeps"] and found["objective"] == together[0]["objective"]
+    assert alone[0]["moved"]
+
+
+def test_sigterm_ends_a_rank_that_waits_in_c(told):
+    assert told["codes"][0] == 5
+    assert told["errors"][0].endswith(
+        "rebasin: rank 0 of 3: told to stop (SIGTERM), as torchrun does to all ranks once one has ended\n"
+    )
+    assert told["codes"][1:] == [0, 0]
+    assert [error[:2] for error in told["stuck"][1:]] == [["Lost", 5]] * 2
+
+
+def test_shares_are_disjoint_complete_and_balanced():
+    sizes = [100, 1, 50, 50, 7, 3, 90, 2]
+    shares = [Ranks(k, SIZE).share(range(8), sizes) for k in range(SIZE)]
+    assert sorted(item for share in shares for item in share) == list(range(8))
+    assert max(sum(sizes[item] for item in share) for share in shares) == 102
+    assert ALONE.share(range(8), sizes) == frozenset(range(8))
+    assert Ranks(2, SIZE).share([1, 2], [1, 1]) == frozenset()
+
+
+@pytest.mark.parametrize("size", [None, "", "1"])
+def test_one_process_is_alone(monkeypatch, size):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    if size is not None:
+        monkeypatch.setenv("WORLD_SIZE", size)
+    with ranks.from_environment("cuda") as alone:
+        assert alone is ALONE
+    assert ranks.own_device("cuda") == "cuda"
+
+
+@pytest.mark.parametrize("missing", ["RANK", "MASTER_ADDR", "MASTER_PORT"])
+def test_an_incomplete_environment_is_refused(monkeypatch, missing):
+    for name, value in {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "::1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv(missing)
+    with pytest.raises(UsageError, match=rf"{missing} is not set[^$]*torchrun"):
+        with ranks.from_environment():
+            pytest.fail("went on")
