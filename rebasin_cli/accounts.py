@@ -23,7 +23,11 @@ def describe_match(alignment: Alignment | None, *, given: bool = False) -> dict[
     if alignment is None:
         return {"method": "given permutations" if given else "none"}
     result = alignment.result
-    return {
+    bounded = {}
+    if result.upper_bound is not None and result.objective_after > 0:
+        gap = max(0.0, result.upper_bound / result.objective_after - 1)
+        bounded = {"upper_bound": result.upper_bound, "gap": gap}
+    return bounded | {
         "method": alignment.method,
         "sweeps": result.sweeps,
         "solves": result.solves,

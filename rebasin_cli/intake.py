@@ -57,6 +57,9 @@ class Settings:
     seed: int = 0
     method: str = "wm"
     max_sweeps: int | None = None
+    effort: str | None = None
+    memory: int | None = None
+    bound: bool = False
     prove: bool = True
     repair: str = "auto"
     full: bool = False

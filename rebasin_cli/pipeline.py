@@ -68,12 +68,15 @@ def align(
     perm_path = permutation_path(output.path)
     ranks.first(check_outputs, output, perm_path)
     ranks.each(intake.check_method, settings)
+    ranks.each(searching.matcher_options, settings)
     device = intake.choose_device(settings.device)
     models = ranks.each(intake.read_models, [reference, model], settings, listener.say, ranks)
     fitted = ranks.each(intake.fit_spec, models, settings, listener.say)
     ranks.check_same(searching.facts(models, fitted, settings) if ranks.size > 1 else {})
     if output.dry_run:
-        return planning.plan_search(models, fitted, settings.method, proof=settings.prove)
+        return planning.plan_search(
+            models, fitted, settings.method, proof=settings.prove, memory=settings.memory
+        )
     proof = ranks.first(find_and_prove, fitted, models, settings, listener)
     with keep_search("align", models, fitted, output, settings, listener, ranks) as kept:
         place = own_device(device)
@@ -103,6 +106,7 @@ def merge(
     check_outputs(output)
     intake.check_merge(len(paths), weights, interpolation, given=perm is not None)
     intake.check_method(settings, or_none=True)
+    searching.matcher_options(settings)
     device = intake.choose_device(settings.device)
     models = intake.read_models(paths, settings, listener.say)
     fitted = intake.fit_spec(models, settings, listener.say)
@@ -111,7 +115,9 @@ def merge(
     given, of_given = intake.read_permutation(perm, fitted) if perm else (None, {})
     method = "given" if given else settings.method
     if output.dry_run:
-        return planning.plan_search(models, fitted, method, proof=settings.prove) | {"repair": repair}
+        return planning.plan_search(models, fitted, method, proof=settings.prove, memory=settings.memory) | {
+            "repair": repair
+        }
     network = None
     if repair != "none":
         network = intake.need_network(fitted, settings, listener.say)
@@ -177,6 +183,7 @@ def barrier(
     thresholds = thresholds or {}
     destinations = report_files(folder, files or {}, force=force)
     intake.check_method(settings, or_none=True)
+    searching.matcher_options(settings)
     device = intake.choose_device(settings.device)
     scores = intake.scorer(settings, device)
     models = intake.read_models([a, b], settings, listener.say)
@@ -195,7 +202,9 @@ def barrier(
     listener.say(planning.in_words(plan))
     if dry_run:
         method = "given" if given else settings.method
-        return planning.plan_search(models, fitted, method, proof=settings.prove) | plan
+        return (
+            planning.plan_search(models, fitted, method, proof=settings.prove, memory=settings.memory) | plan
+        )
     proof = searching.prove(network, fitted, models, settings, splits=splits, permuted=moved)
     done = iter(range(1, plan["points"] + 1))
     report = measuring.barrier(
@@ -214,7 +223,7 @@ def barrier(
         seed=settings.seed,
         check=intake.endpoint_check(models, splits["test"].name, splits["test"].classes, settings),
         measured=lambda: listener.step("measuring", next(done), plan["points"], ""),
-        options=searching.matcher_options(settings),
+        options=searching.bounded(searching.matcher_options(settings)),
         prove=False,
         progress=lambda state: listener.step(
             "matching", state.sweep, None, f"objective {state.objective:.6g}"
@@ -323,7 +332,13 @@ def keep_search(
 ) -> AbstractContextManager[searching.Kept]:
     """The state of this very search is kept beside the output when it is interrupted."""
     identity = ranks.first(
-        provenance.describe, command, models, fitted, method=settings.method, seed=settings.seed
+        provenance.describe,
+        command,
+        models,
+        fitted,
+        method=settings.method,
+        seed=settings.seed,
+        options={"effort": settings.effort},
     )
     return searching.keeping(
         output.path, identity, fitted.words, resume=output.resume, say=listener.say, ranks=ranks
@@ -334,7 +349,7 @@ def describe(
     command: str, models: Sequence[Checkpoint], fitted: FittedSpec, settings: Settings, **kwargs: Any
 ) -> dict[str, str]:
     """Provenance of an output."""
-    options = {"max_sweeps": settings.max_sweeps, **kwargs.pop("options", {})}
+    options = {"max_sweeps": settings.max_sweeps, "effort": settings.effort, **kwargs.pop("options", {})}
     method = kwargs.pop("method", settings.method)
     return provenance.describe(
         command, models, fitted, method=method, seed=settings.seed, options=options, **kwargs

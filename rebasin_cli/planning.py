@@ -20,13 +20,13 @@ OVERHEAD = 100 << 20  # slabs of products and torch's own scratch space, in byte
 
 
 def plan_search(
-    models: Sequence[Checkpoint], fitted: FittedSpec, method: str, *, proof: bool
+    models: Sequence[Checkpoint], fitted: FittedSpec, method: str, *, proof: bool, memory: int | None = None
 ) -> dict[str, Any]:
     """Tensors, permutations, assignment sizes and estimated peak memory in bytes, without running anything.
 
-    The search holds the models, one similarity matrix in float64, and what the method says it holds beyond
-    (`BYTES_A_PARAMETER`). The proof comes before it and holds the network in float32 and in float64, and its
-    activations, which are not counted.
+    The search holds the models, one similarity matrix in float64, what the method says it holds beyond
+    (`BYTES_A_PARAMETER`), and the matrices that it keeps, up to `memory` bytes. The proof comes before it
+    and holds the network in float32 and in float64, and its activations, which are not counted.
     """
     sizes = sorted(fitted.words.values(), reverse=True)
     stored = sum(math.prod(s) * model.dtypes[n].itemsize for model in models for n, s in model.shapes.items())
@@ -34,6 +34,9 @@ def plan_search(
     matcher = None if method in ("none", "given") else matchers.registry.get(method)
     search = stored + 8 * (sizes[0] if sizes else 0) ** 2 + OVERHEAD
     search += getattr(matcher, "BYTES_A_PARAMETER", 0) * numbers
+    if matcher is not None and hasattr(matcher.Options(), "memory"):
+        kept = matcher.Options().memory if memory is None else memory
+        search += min(kept, sum(4 * size**2 for size in sizes))
     proving = 12 * numbers if proof else 0
     return {
         "models": len(models),

@@ -25,6 +25,8 @@ from .spec.spec import FittedSpec
 from .version import version
 from .writing import write_safetensors
 
+TUNING = ("max_sweeps", "effort", "memory", "bound")  # settings that are options of methods
+
 
 def prove(
     network: nn.Module | None,
@@ -87,7 +89,7 @@ def facts(models: Sequence[Checkpoint], fitted: FittedSpec, settings: Settings) 
 
     Of every tensor a few values are looked at: enough to tell models apart, and soon read.
     """
-    search = (settings.method, settings.seed, settings.max_sweeps, settings.device, settings.prove)
+    search = [getattr(settings, name) for name in ("method", "seed", "device", "prove", *TUNING)]
     roles = ("the reference", "the other model")
     return {
         "the version of rebasin": version(),
@@ -114,12 +116,19 @@ def matcher_options(settings: Settings) -> Any:
 
     Raises UsageError for an unknown method, and for an option that it does not have.
     """
-    options = matchers.registry.get(settings.method).Options() if settings.method != "none" else None
-    if options is None or settings.max_sweeps is None:
-        return options
-    if not hasattr(options, "max_sweeps"):
-        raise UsageError(f"--max-sweeps: the method {settings.method} knows no sweeps")
-    return dataclasses.replace(options, max_sweeps=settings.max_sweeps)
+    if settings.method == "none":
+        return None
+    options = matchers.registry.get(settings.method).Options()
+    chosen = {name: value for name in TUNING if (value := getattr(settings, name)) not in (None, False)}
+    for name in chosen:
+        if not hasattr(options, name):
+            raise UsageError(f"--{name.replace('_', '-')}: the method {settings.method} has no such option")
+    return dataclasses.replace(options, **chosen)
+
+
+def bounded(options: Any) -> Any:
+    """The same options with a bound on the objective, where the method knows one: for reports."""
+    return dataclasses.replace(options, bound=True) if hasattr(options, "bound") else options
 
 
 # ----------------------------------------------------------------------------------------- interruptions

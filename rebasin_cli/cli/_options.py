@@ -142,6 +142,28 @@ Seed = Annotated[
 MaxSweeps = Annotated[
     int | None, _option("--max-sweeps", min=1, panel=SEARCH, help="Stop the search after this many sweeps.")
 ]
+Effort = Annotated[
+    str | None,
+    _option(
+        "--effort",
+        metavar="fast|normal|high",
+        panel=SEARCH,
+        help="How hard wm looks for a better match of weights (normal).",
+    ),
+]
+Memory = Annotated[
+    str | None,
+    _option(
+        "--memory",
+        metavar="SIZE",
+        panel=SEARCH,
+        help="Similarities that wm may keep between solves, such as 2GB: faster, for large models (64MB).",
+    ),
+]
+Bound = Annotated[
+    bool,
+    _option("--bound", panel=SEARCH, help="Also find what no permutation's objective exceeds, and the gap."),
+]
 NoProve = Annotated[
     bool,
     _option("--no-prove", panel=SEARCH, help="Do not test that the spec preserves the network's function."),

@@ -99,6 +99,19 @@ def screen(quiet: bool = False, verbose: bool = False) -> Iterator[Any]:
         shown.close()
 
 
+def settings_of(options: Mapping[str, Any]) -> Any:
+    """A command's options, by the names of its parameters, as an `intake.Settings`."""
+    from dataclasses import fields
+
+    from ..intake import Settings
+    from ..writing import parse_size
+
+    chosen = {field.name: options[field.name] for field in fields(Settings) if field.name in options}
+    if chosen.get("memory"):
+        chosen["memory"] = parse_size(chosen["memory"])
+    return Settings(**chosen, prove=not options.get("no_prove", False))
+
+
 def output_of(
     out: Any, force: bool, out_dtype: str | None, out_shard_size: str | None, **kwargs: bool
 ) -> Any:
@@ -176,7 +189,12 @@ def _match(match: Mapping[str, Any]) -> str:
     if "sweeps" not in match:
         return match["method"]
     end = "" if match["converged"] else ", stopped before it had converged"
-    return (
+    line = (
         f"{match['method']}, {many(match['sweeps'], 'sweep')}, objective {match['objective_before']:.6g} → "
         f"{match['objective_after']:.6g}, {match['seconds']:.1f} s{end}"
     )
+    if match.get("gap") is None:
+        return line
+    if match["gap"] < 1e-6:
+        return f"{line}; no permutation is better"
+    return f"{line}; no permutation exceeds {match['upper_bound']:.6g} ({match['gap']:.2%} more)"

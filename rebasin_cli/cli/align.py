@@ -9,7 +9,7 @@ import typer
 
 from . import _options as o
 from . import app
-from ._show import output_of, result, screen
+from ._show import output_of, result, screen, settings_of
 
 
 @app.command(rich_help_panel="Align and merge")
@@ -29,6 +29,9 @@ def align(
     device: o.Device = "auto",
     seed: o.Seed = 0,
     max_sweeps: o.MaxSweeps = None,
+    effort: o.Effort = None,
+    memory: o.Memory = None,
+    bound: o.Bound = False,
     no_prove: o.NoProve = False,
     force: o.Force = False,
     out_dtype: o.OutDtype = None,
@@ -47,25 +50,12 @@ def align(
 
     Example: rebasin align a.pt b.pt --method wm -o b_aligned.safetensors
     """
+    options = dict(locals())
     from .. import pipeline, ranks
-    from ..intake import Settings, choose_device
+    from ..intake import choose_device
     from ..outputs import default_path
 
-    settings = Settings(
-        spec=spec,
-        net=net,
-        trust_code=trust_code,
-        key=key,
-        unsafe_load=unsafe_load,
-        input=input,
-        data=data,
-        data_root=data_root,
-        device=device,
-        seed=seed,
-        method=method,
-        max_sweeps=max_sweeps,
-        prove=not no_prove,
-    )
+    settings = settings_of(options)
     out = out or default_path(model, "aligned")
     output = output_of(out, force, out_dtype, out_shard_size, resume=resume, dry_run=dry_run)
     with ranks.from_environment(choose_device(device)) as together:

@@ -10,7 +10,7 @@ import typer
 
 from . import _options as o
 from . import app
-from ._show import result, screen
+from ._show import result, screen, settings_of
 
 GATES, REPORTS = "Gates (exit code 1 where one is not met)", "Report"
 
@@ -97,6 +97,8 @@ def barrier(
     device: o.Device = "auto",
     seed: o.Seed = 0,
     max_sweeps: o.MaxSweeps = None,
+    effort: o.Effort = None,
+    memory: o.Memory = None,
     no_prove: o.NoProve = False,
     force: o.Force = False,
     dry_run: o.DryRun = False,
@@ -109,33 +111,10 @@ def barrier(
 
     Example: rebasin barrier a.pt b.pt --data cifar10 --report report/ --max-barrier 0.05
     """
+    options = dict(locals())
     from .. import gates, outputs, pipeline
-    from ..intake import Settings
 
-    settings = Settings(
-        spec=spec,
-        net=net,
-        trust_code=trust_code,
-        key=key,
-        unsafe_load=unsafe_load,
-        input=input,
-        data=data,
-        data_root=data_root,
-        normalize=normalize,
-        limit=limit,
-        batch_size=batch_size,
-        loss=loss,
-        metric=metric,
-        output=output,
-        skip_checks=skip_checks,
-        device=device,
-        seed=seed,
-        method=method,
-        max_sweeps=max_sweeps,
-        prove=not no_prove,
-        repair=repair,
-        full=full,
-    )
+    settings = settings_of(options)
     limits = {
         "max_barrier": max_barrier,
         "min_accuracy": min_accuracy,

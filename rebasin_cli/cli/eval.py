@@ -9,7 +9,7 @@ import typer
 
 from . import _options as o
 from . import app
-from ._show import result, screen
+from ._show import result, screen, settings_of
 
 
 @app.command(rich_help_panel="Measure")
@@ -39,27 +39,10 @@ def eval(
 
     Example: rebasin eval merged.safetensors --data cifar10
     """
+    options = dict(locals())
     from .. import pipeline
-    from ..intake import Settings
 
-    settings = Settings(
-        spec=spec,
-        net=net,
-        trust_code=trust_code,
-        key=key,
-        unsafe_load=unsafe_load,
-        data=data,
-        data_root=data_root,
-        normalize=normalize,
-        limit=limit,
-        batch_size=batch_size,
-        loss=loss,
-        metric=metric,
-        output=output,
-        skip_checks=skip_checks,
-        device=device,
-        seed=seed,
-    )
+    settings = settings_of(options)
     with screen(quiet) as listener:
         done = pipeline.evaluate(model, settings, listener, split=split)
     result(done, json)

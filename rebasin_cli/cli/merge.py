@@ -9,7 +9,7 @@ import typer
 
 from . import _options as o
 from . import app
-from ._show import output_of, result, screen
+from ._show import output_of, result, screen, settings_of
 
 
 @app.command(rich_help_panel="Align and merge")
@@ -41,6 +41,8 @@ def merge(
     device: o.Device = "auto",
     seed: o.Seed = 0,
     max_sweeps: o.MaxSweeps = None,
+    effort: o.Effort = None,
+    memory: o.Memory = None,
     no_prove: o.NoProve = False,
     force: o.Force = False,
     out_dtype: o.OutDtype = None,
@@ -57,28 +59,11 @@ def merge(
 
     Example: rebasin merge a.pt b.pt c.pt --method merge-many -o merged.safetensors
     """
+    options = dict(locals())
     from .. import pipeline
     from ..errors import UsageError
-    from ..intake import Settings
 
-    settings = Settings(
-        spec=spec,
-        net=net,
-        trust_code=trust_code,
-        key=key,
-        unsafe_load=unsafe_load,
-        input=input,
-        data=data,
-        data_root=data_root,
-        normalize=normalize,
-        batch_size=batch_size,
-        device=device,
-        seed=seed,
-        method=method,
-        max_sweeps=max_sweeps,
-        prove=not no_prove,
-        repair=repair,
-    )
+    settings = settings_of(options)
     try:
         numbers = [float(part) for part in weights.split(",")] if weights else None
     except ValueError:

@@ -30,18 +30,19 @@ Term = tuple[Atom, int]  # an axis of an atom, whose word the atom's inner produ
 Split = Mapping[Term, float]
 
 
-def upper_bound(pair: Pair) -> float:
+def upper_bound(pair: Pair, enough: float = -math.inf) -> float:
     """A number ≥ Σ ⟨A, πB⟩ (`pair.objective`) for all permutations π; inside `with pair.computing():`.
 
     Each tensor's inner product may be shared out among the words that permute it in any way. First all
     get equal parts; then each tensor is counted for the word to whose best assignment it is worth least.
     The smaller of both bounds is returned. Everything is in float64, and a margin covers the rounding.
-    Costs some two sweeps of weight matching and, beside the models, one (n, n) matrix and two slabs.
+    Costs some two sweeps of weight matching and, beside the models, one (n, n) matrix and two slabs; half
+    of that where the first bound is already no more than `enough`.
     """
     terms = {atom: _moving(pair, atom) for atom in pair.atoms}
     equal = {(atom, dim): 1 / len(dims) for atom, dims in terms.items() for dim in dims}
     bound, solutions = _relaxed(pair, equal)
-    if all(len(dims) == 1 for dims in terms.values()):
+    if bound <= enough or all(len(dims) == 1 for dims in terms.values()):
         return bound
     least = {}
     for atom, dims in terms.items():

@@ -40,6 +40,7 @@ ATTEMPTS = {
 ROUGH = 3e-4  # the tolerance of all attempts but the last
 LITTLE = 5e-3  # of ‖A‖·‖B‖: where later sweeps gain less, kicks lead nowhere else
 NEAR = 0.95  # of ‖A‖·‖B‖: an objective that leaves nothing to search for
+CLOSE = 1.01  # a bound this near to the objective need not be nearer
 SOFT_MEMORY = 1 << 30  # bytes that a soft start may take
 
 
@@ -89,7 +90,7 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
         search.run()
         best = search.best
         after = best.objective if search.summed else pair.objective(best.permutations[0])
-        bound = max(after, upper_bound(pair)) if options.bound else None
+        bound = max(after, upper_bound(pair, after * CLOSE)) if options.bound else None
     solves, converged = search.descent.solves, not search.stale
     return MatchResult(best.permutations, before, after, best.sweep, solves, converged, bound)
 

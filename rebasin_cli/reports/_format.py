@@ -178,6 +178,8 @@ def _match(match: Mapping[str, Any]) -> str:
     if match.get("objective_before") is not None:
         before, after = number(match["objective_before"]), number(match.get("objective_after"))
         parts.append(f"objective {before} → {after}")
+    if match.get("upper_bound") is not None:
+        parts.append(f"at most {number(match['upper_bound'])} for any permutation")
     if match.get("seconds") is not None:
         parts.append(duration(match["seconds"]))
     return ", ".join(parts)

@@ -1,0 +1,272 @@
+"""The parts of weight matching: matrices that follow the search, kicks, soft starts, what effort buys."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from test_matchers import equal, fit_recurrent, plain_objective, recurrent, setting
+
+from rebasin_cli import permutation
+from rebasin_cli.errors import UsageError
+from rebasin_cli.matchers import Problem, State, _pair, _similarity, _soft, wm
+from rebasin_cli.matchers._descent import Descent
+from rebasin_cli.matchers._pair import Pair
+from rebasin_cli.matchers._similarity import Similarities, kept_words
+from rebasin_cli.randomness import generator
+
+NETS = ["mlp", "tinyten", "googlenet"]
+
+
+def pair_of(net: str) -> Pair:
+    _, fitted, models = setting(net)
+    return Pair(*models[:2], fitted)
+
+
+def moved(permutations, words, share: float, seed: int):
+    """Some words' permutations with a share of the units in another order."""
+    rng, found = generator(seed, "test"), dict(permutations)
+    for word in words:
+        found[word] = found[word].clone()
+        some = torch.randperm(len(found[word]), generator=rng)[: max(2, int(share * len(found[word])))]
+        found[word][some] = found[word][some.roll(1)]
+    return found
+
+
+# ------------------------------------------------------------------------------------- similarities
+
+
+@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
+def test_a_matrix_that_followed_the_search_is_the_one_made_anew(net, share):
+    pair = pair_of(net)
+    following, at = Similarities(pair), permutation.identity(pair.words)
+    words = sorted(pair.words)
+    with pair.computing():
+        for word in words:
+            following.matrix(word, at)
+        for step in range(3):
+            at = moved(at, words[step::2], share, step)
+            for word in words:
+                expected = pair.matrix(word, at)
+                torch.testing.assert_close(following.matrix(word, at), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_only_what_moved_is_multiplied_again(monkeypatch):
+    pair = pair_of("mlp")
+    following, at, columns = Similarities(pair), permutation.identity(pair.words), []
+    add = Pair._add_product
+    monkeypatch.setattr(
+        Pair, "_add_product", lambda self, out, a, b: (columns.append(a.shape[1]), add(self, out, a, b))
+    )
+    with pair.computing():
+        following.matrix("h1", at)
+        assert sum(columns) == pair.columns(pair.single["h1"], "h1")
+        columns.clear()
+        following.matrix("h1", at)
+        assert not columns
+        at = {**at, "h0": at["h0"].clone()}
+        at["h0"][:2] = at["h0"][:2].flip(0)
+        following.matrix("h1", at)
+        assert sum(columns) == 2
+        columns.clear()
+        following.matrix("h1", {**at, "h0": at["h0"].flip(0), "h2": at["h2"].flip(0)})
+        assert sum(columns) <= pair.columns(pair.single["h1"], "h1")  # never more than anew
+
+
+def test_evidence_may_grow_and_is_made_anew_where_it_shrinks():
+    pair = pair_of("mlp")
+    following, at = Similarities(pair), permutation.random(pair.words, generator(0, "test"))
+    with pair.computing():
+        for chosen in (pair.resting_on("h1", {"h0"}), pair.single["h1"], pair.resting_on("h1", {"h2"})):
+            expected = pair.matrix("h1", at, chosen=chosen)
+            torch.testing.assert_close(following.matrix("h1", at, chosen=chosen), expected)
+
+
+def test_what_fits_is_kept_small_matrices_first():
+    words = {"a": 100, "b": 10, "c": 20}
+    assert kept_words(words, 4, 4 * (100 + 400)) == {"b", "c"}
+    assert kept_words(words, 4, 4 * 10_500) == {"a", "b", "c"}
+    assert kept_words(words, 8, 4 * 500) == {"b"}
+    assert kept_words(words, 4, 0) == set()
+
+
+@pytest.mark.parametrize("net", ["mlp", "tinyten"])
+def test_keeping_nothing_finds_the_same(net):
+    _, fitted, models = setting(net)
+    kept, fresh = (
+        wm.match(Problem(fitted, models[:2]), wm.Options(memory=memory)) for memory in (1 << 26, 0)
+    )
+    assert equal(kept.permutations[0], fresh.permutations[0])
+    assert kept.objective_after == fresh.objective_after
+
+
+def test_copies_with_another_axis_first_make_no_difference(monkeypatch):
+    _, fitted, models = setting("googlenet")
+    with_copies = wm.match(Problem(fitted, models[:2]))
+    monkeypatch.setattr(_pair, "TURNED", 0)
+    without = wm.match(Problem(fitted, models[:2]))
+    assert equal(with_copies.permutations[0], without.permutations[0])
+
+
+@pytest.mark.parametrize("net", [*NETS, "recurrent"])
+def test_a_gain_is_the_difference_of_objectives(net):
+    if net == "recurrent":
+        fitted, models = fit_recurrent(), (recurrent(0), recurrent(1))
+    else:
+        _, fitted, models = setting(net)
+    pair, still = Pair(*models[:2], fitted), permutation.identity(fitted.words)
+    start = permutation.random(fitted.words, generator(1, "test"))
+    with pair.computing():
+        before = plain_objective(fitted, models[:2], (still, start))
+        assert pair.objective(start) == pytest.approx(before, rel=1e-6, abs=1e-4)
+        for word in sorted(fitted.words)[:4]:
+            perm = moved(start, [word], 0.5, 2)[word]
+            after = plain_objective(fitted, models[:2], (still, {**start, word: perm}))
+            assert pair.gain(word, start, perm) == pytest.approx(after - before, rel=1e-6, abs=1e-9)
+            current = dict(start)
+            assert Descent(pair, 0).move(word, perm, current) == pytest.approx(after - before, abs=1e-3)
+            assert torch.equal(current[word], perm)
+
+
+def test_no_objective_exceeds_the_norms():
+    pair = pair_of("mlp")
+    a, b = pair.unit_norms("h1")
+    atoms = [atom for atom in pair.atoms if "h1" in atom.words]
+    squares = [
+        sum(model[x.tensor].double().square().sum().item() for x in atoms) for model in setting("mlp")[2]
+    ]
+    assert a.square().sum().item() == pytest.approx(squares[0])
+    assert b.square().sum().item() == pytest.approx(squares[1])
+    assert pair.scale("h1") == pytest.approx((squares[0] * squares[1]) ** 0.5)
+    _, fitted, models = setting("mlp")
+    same = Pair(models[0], models[0], fitted)
+    with same.computing():
+        assert same.objective(permutation.identity(fitted.words)) == pytest.approx(same.limit())
+
+
+# --------------------------------------------------------------------------------- effort and kicks
+
+
+@pytest.fixture
+def kicking(monkeypatch):
+    """Every normal search is kicked."""
+    monkeypatch.setattr(wm, "LITTLE", -1.0)
+    monkeypatch.setattr(wm, "NEAR", 10.0)
+
+
+@pytest.mark.parametrize("net", ["mlp", "tinyten"])
+def test_more_effort_never_ends_lower_from_the_same_start(net, kicking):
+    _, fitted, models = setting(net)
+    fast, normal, high = (
+        wm.match(Problem(fitted, models[:2], 1), wm.Options(effort=effort))
+        for effort in ("fast", "normal", "high")
+    )
+    assert fast.objective_after <= normal.objective_after * (1 + 1e-9)
+    assert high.objective_after > fast.objective_after
+    assert fast.solves < normal.solves < high.solves
+    assert all(result.converged for result in (fast, normal, high))
+
+
+def test_a_soft_start_gains_on_narrow_networks(monkeypatch):
+    _, fitted, models = setting("mlp")
+    normal = wm.match(Problem(fitted, models[:2]))
+    monkeypatch.setitem(wm.ATTEMPTS, "high", ("descent", "soft", "polish"))
+    assert (
+        wm.match(Problem(fitted, models[:2]), wm.Options(effort="high")).objective_after
+        > normal.objective_after
+    )
+    monkeypatch.setattr(wm, "fits", lambda words, memory: False)
+    without = wm.match(Problem(fitted, models[:2]), wm.Options(effort="high"))
+    assert without.objective_after == pytest.approx(normal.objective_after)
+
+
+def test_a_search_interrupted_in_a_kick_goes_on_to_the_same_result(kicking):
+    _, fitted, models = setting("tinyten")
+    states: list[State] = []
+    whole = wm.match(Problem(fitted, models[:2], 3, progress=states.append))
+    kicked = [state for state in states if state.notes.get("attempt") == 1]
+    assert kicked and states[-1].notes["attempt"] == len(wm.ATTEMPTS["normal"])
+    for state in states:
+        resumed = wm.match(Problem(fitted, models[:2], 3, start=state))
+        assert equal(resumed.permutations[0], whole.permutations[0])
+        assert resumed.objective_after == pytest.approx(whole.objective_after, rel=1e-9)
+
+
+def test_identical_models_are_not_kicked():
+    _, fitted, models = setting("mlp")
+    assert wm.match(Problem(fitted, (models[0], models[0]))).sweeps <= 2
+
+
+def test_a_kick_moves_its_share_and_stays_a_permutation():
+    start = permutation.random({"h": 200, "one": 1}, generator(0, "test"))
+    after = wm.kicked(start, generator(1, "test"))
+    permutation.check(after, {"h": 200, "one": 1})
+    assert (after["h"] != start["h"]).sum() == round(200 * wm.KICK)
+    assert torch.equal(after["one"], start["one"])
+
+
+def test_an_effort_that_is_unknown_is_refused():
+    with pytest.raises(UsageError, match="unknown effort 'hi'"):
+        wm.Options(effort="hi")
+
+
+@pytest.mark.parametrize("effort", sorted(wm.ATTEMPTS))
+def test_every_effort_stops_where_it_is_told(effort, kicking):
+    _, fitted, models = setting("tinyten")
+    result = wm.match(Problem(fitted, models[:2]), wm.Options(max_sweeps=1, effort=effort))
+    assert result.sweeps == 1 and not result.converged
+
+
+# ------------------------------------------------------------------------------ soft starts, bounds
+
+
+def test_balanced_weights_are_nearly_doubly_stochastic_and_follow_the_logits():
+    logits = torch.randn(50, 50, generator=generator(0, "test"))
+    weights = _soft.balanced(logits.clone(), rounds=50)
+    assert (weights.sum(0) - 1).abs().max() < 1e-5 and (weights.sum(1) - 1).abs().max() < 1e-4
+    order = torch.randperm(50, generator=generator(1, "test"))
+    sure = _soft.balanced(100 * torch.eye(50)[order])
+    assert torch.equal(sure.argmax(1), order) and sure.max(1).values.min() > 0.99
+    shifted = logits + 3 * torch.randn(50, 1, generator=generator(2, "test"))
+    torch.testing.assert_close(_soft.balanced(shifted, rounds=50), weights, rtol=1e-3, atol=1e-5)
+
+
+def test_extreme_logits_are_no_numbers_too_large():
+    weights = _soft.balanced(torch.tensor([[1e4, -1e4], [1e4, -1e4]]))
+    assert torch.isfinite(weights).all()
+
+
+def test_a_soft_matrix_of_permutations_is_the_matrix():
+    for pair in (pair_of("tinyten"), Pair(recurrent(0), recurrent(1), fit_recurrent())):
+        at = permutation.random(pair.words, generator(0, "test"))
+        soft = {word: torch.eye(len(perm))[perm] for word, perm in at.items()}
+        with pair.computing():
+            for word in pair.words:
+                expected = pair.matrix(word, at) + pair.matrix(word, at, chosen=pair.double[word])
+                torch.testing.assert_close(pair.soft_matrix(word, soft), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_bound_is_reported_where_it_is_asked_for():
+    _, fitted, models = setting("mlp")
+    assert wm.match(Problem(fitted, models[:2])).upper_bound is None
+    result = wm.match(Problem(fitted, models[:2]), wm.Options(bound=True))
+    assert result.upper_bound > result.objective_after
+    same = wm.match(Problem(fitted, (models[0], models[0])), wm.Options(bound=True))
+    assert same.upper_bound == pytest.approx(same.objective_after, rel=1e-6)
+
+
+def test_few_permutations_are_all_compared():
+    fitted, models = fit_recurrent(4), (recurrent(0, 4), recurrent(1, 4))
+    states: list[State] = []
+    result = wm.match(Problem(fitted, models, progress=states.append))
+    assert result.converged and result.upper_bound == result.objective_after
+    assert len(states) == result.sweeps == 1
+    still = permutation.identity(fitted.words)
+    found = plain_objective(fitted, models, (still, result.permutations[0]))
+    for seed in range(50):
+        other = permutation.random(fitted.words, generator(seed, "test"))
+        assert plain_objective(fitted, models, (still, other)) <= found + 1e-6
+
+
+def test_the_matrices_that_are_kept_count_in_the_default():
+    assert wm.Options().memory == _similarity.KEEP
