@@ -75,6 +75,7 @@ class Pair:
         self._offsets: dict[tuple[Atom, int], bool] = {}
         self._turns: dict[tuple[Atom, int], Slab] = {}
         self._left = TURNED
+        self._there: dict[tuple[int, str], torch.Tensor] = {}
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
@@ -291,7 +292,15 @@ class Pair:
         return self._turns[atom, along]
 
     def _views(self, atom: Atom) -> Slab:
-        return tuple(atom.view(model[atom.tensor].detach()) for model in (self.reference, self.model))
+        return tuple(atom.view(self._tensor(k, atom.tensor)) for k in (0, 1))
+
+    def _tensor(self, k: int, name: str) -> torch.Tensor:
+        """One model's tensor where it is computed with: on another device it is copied once, and stays."""
+        if self.device.type == "cpu":
+            return (self.reference, self.model)[k][name].detach().cpu()
+        if (k, name) not in self._there:
+            self._there[k, name] = (self.reference, self.model)[k][name].detach().to(self.device)
+        return self._there[k, name]
 
     def _take(self, tensor: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
         index = index.to(tensor.device)
