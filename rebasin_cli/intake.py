@@ -13,26 +13,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import datasets, matchers, nets, networks, permutation
+from . import matchers, nets, networks, permutation
 from .api import INTERPOLATIONS, resolve_spec
 from .checkpoint import Checkpoint, open_checkpoint, validate
-from .datasets import Data, open_data
-from .datasets._batches import LoaderData
-from .errors import CheckpointError, DataError, NetworkError, SpecError, UsageError, unknown
-from .evaluation import Scores, evaluate
+from .datasets import open_data
+from .errors import CheckpointError, NetworkError, SpecError, UsageError, unknown
 from .merging import average
 from .randomness import generator
 from .ranks import ALONE, Ranks
-from .registry import import_reference
 from .repair import REPAIRS
 from .spec.notation import Axis
 from .spec.spec import FittedSpec
 from .tensors import LazyTensors, digest
-
-Splits = dict[str, Data | LoaderData]
-
-TRAIN_SAMPLES, RESET_SAMPLES, RESET_BATCH = 5_000, 2_560, 256
-MARGIN = 0.05  # an endpoint this far below its recorded accuracy is fed something else
 
 
 @dataclass(frozen=True)
@@ -240,7 +232,7 @@ def origin(
     return {"network": f"{own}, assumed from the tensors' names", "assumed": True}
 
 
-def proof_inputs(network: nn.Module, settings: Settings, splits: Splits | None = None) -> Any:
+def proof_inputs(network: nn.Module, settings: Settings, splits: Mapping[str, Any] | None = None) -> Any:
     """One batch for the proof: of `--input`'s shape, of the data, or None where the network knows its own."""
     if settings.input:
         shape = parse_shape(settings.input, like=getattr(network, "example_shape", None))
@@ -275,137 +267,6 @@ def parse_shape(text: str, *, like: Sequence[int] | None = None) -> tuple[int, .
             hint=f"Write it like {wanted}, the batch first",
         )
     return shape
-
-
-def data_reference(models: Sequence[Checkpoint], settings: Settings) -> str | None:
-    """`--data`, else the data set that all models record.
-
-    On a file's word only a name is taken, never code to run or a path to open.
-    """
-    if settings.data is not None:
-        return settings.data
-    found = {model.metadata.get("rebasin.data") for model in models}
-    recorded = found.pop() if len(found) == 1 else None
-    return recorded if recorded in datasets.registry.names() else None
-
-
-def _no_data(models: Sequence[Checkpoint]) -> UsageError:
-    """Why `data_reference` found none."""
-    recorded = {str(model.path): model.metadata.get("rebasin.data") for model in models}
-    hint = "Give one with --data (mnist, cifar10, npz:FILE, imagefolder:DIR, file.py:loader)"
-    if not any(recorded.values()):
-        return UsageError("no data set is named, and the checkpoints record none", hint=hint)
-    problems = [f"{path}  records {name or 'none'}" for path, name in recorded.items()]
-    if any(name and ":" in name for name in recorded.values()):
-        hint = "A file's word is not enough to open a path or run code: if you mean it, say so with --data"
-    return UsageError(
-        "no data set is named, and none can be taken from the checkpoints", problems=problems, hint=hint
-    )
-
-
-def open_splits(
-    models: Sequence[Checkpoint], settings: Settings, say: Callable[[str], None], *, wanted: Sequence[str]
-) -> Splits:
-    """The wanted ones of "train", "test" and "reset" (training samples for running statistics).
-
-    Training samples are a seeded subset unless `full`. Raises UsageError where no data set is named or the
-    models record different normalisations, DataError where it cannot be read.
-    """
-    reference = data_reference(models, settings)
-    if reference is None:
-        raise _no_data(models)
-    normalize = settings.normalize or _recorded_normalization(models, reference)
-    splits: Splits = {}
-    if {"train", "reset"} & set(wanted):
-        train = _open(reference, "train", normalize, settings)
-        if "train" in wanted:
-            size = settings.limit or (None if settings.full else TRAIN_SAMPLES)
-            splits["train"] = train if size is None else train.subset(size, settings.seed)
-        if "reset" in wanted:
-            mend = train if settings.full else train.subset(RESET_SAMPLES, settings.seed)
-            splits["reset"] = mend.with_batch_size(RESET_BATCH)
-    if "test" in wanted:
-        test = _open(reference, "test", normalize, settings)
-        splits["test"] = test if settings.limit is None else test.subset(settings.limit, settings.seed)
-    some = next(iter(splits.values()))
-    used = "as the loader yields them" if some.normalization is None else f"normalised {some.normalization}"
-    say(f"data: {reference}, inputs {used}")
-    return splits
-
-
-def _open(reference: str, split: str, normalize: str | None, settings: Settings) -> Data | LoaderData:
-    return open_data(
-        reference, split, root=settings.data_root, batch_size=settings.batch_size, normalize=normalize
-    )
-
-
-def _recorded_normalization(models: Sequence[Checkpoint], reference: str) -> str | None:
-    """What the models were trained with, where they record this data set; None: its default."""
-    recorded = {
-        str(model.path): model.metadata["rebasin.normalization"]
-        for model in models
-        if model.metadata.get("rebasin.data") == reference and "rebasin.normalization" in model.metadata
-    }
-    values = {value for value in recorded.values() if value != "None"}
-    if len(values) > 1:
-        raise UsageError(
-            "the models were trained on differently normalised inputs",
-            problems=[f"{path}  {value}" for path, value in recorded.items()],
-            hint="They cannot be merged as they are; to measure all the same, choose with --normalize",
-        )
-    return values.pop() if values else None
-
-
-def endpoint_check(
-    models: Sequence[Checkpoint], reference: str, classes: int | None, settings: Settings
-) -> Callable[[Mapping[str, Sequence[Scores]]], None]:
-    """A look at the endpoints' test scores that stops a run fed the wrong inputs.
-
-    Raises DataError for an endpoint at chance (within three standard errors of it), or more than 5 points
-    below the accuracy that it records on this data set.
-    """
-
-    def check(scores: Mapping[str, Sequence[Scores]]) -> None:
-        if settings.skip_checks or settings.metric:
-            return
-        problems = []
-        for model, score in zip(models, scores["test"], strict=True):
-            recorded = _number(model.metadata.get("rebasin.test_accuracy"))
-            chance = 1 / classes if classes else 0.0
-            if classes and score.accuracy <= chance + 3 * math.sqrt(chance * (1 - chance) / score.samples):
-                problems.append(f"{model.path}  accuracy {score.accuracy:.4f}, chance is {chance:.4f}")
-            elif recorded is not None and model.metadata.get("rebasin.data") == reference:
-                error = 3 * math.sqrt(0.25 / score.samples)  # a small sample scatters
-                if score.accuracy < recorded - max(MARGIN, error):
-                    problems.append(f"{model.path}  accuracy {score.accuracy:.4f}, it records {recorded:.4f}")
-        if problems:
-            raise DataError(
-                "the models do not do what they were trained for: is this the right data, normalised right?",
-                problems=problems,
-                hint="Choose with --normalize unit|dataset|MEAN/STD; measure all the same with --skip-checks",
-            )
-
-    return check
-
-
-def _number(text: str | None) -> float | None:
-    """What a checkpoint records as a number, None where it is none."""
-    try:
-        value = float(text or "")
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
-
-
-def scorer(settings: Settings, device: str) -> Callable[..., Scores]:
-    """`evaluate` with the user's own loss, metric and output."""
-    loss = import_reference(settings.loss, error=UsageError) if settings.loss else None
-    metric = import_reference(settings.metric, error=UsageError) if settings.metric else None
-
-    def scores(network: nn.Module, batches: Any) -> Scores:
-        return evaluate(network, batches, loss=loss, metric=metric, output=settings.output, device=device)
-
-    return scores
 
 
 def choose_device(name: str) -> str:

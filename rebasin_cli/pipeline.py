@@ -22,6 +22,7 @@ from . import (
     permutation,
     planning,
     provenance,
+    sampling,
     searching,
     training,
     writing,
@@ -110,7 +111,7 @@ def merge(
     device = intake.choose_device(settings.device)
     models = intake.read_models(paths, settings, listener.say)
     fitted = intake.fit_spec(models, settings, listener.say)
-    has_data = intake.data_reference(models, settings) is not None
+    has_data = sampling.data_reference(models, settings) is not None
     repair = intake.choose_repair(fitted, settings, has_data=has_data)
     given, of_given = intake.read_permutation(perm, fitted) if perm else (None, {})
     method = "given" if given else settings.method
@@ -123,7 +124,9 @@ def merge(
         network = intake.need_network(fitted, settings, listener.say)
     elif settings.prove and method != "none":
         network = intake.find_network(fitted, settings, listener.say)
-    splits = intake.open_splits(models, settings, listener.say, wanted=["reset"]) if repair != "none" else {}
+    splits = (
+        sampling.open_splits(models, settings, listener.say, wanted=["reset"]) if repair != "none" else {}
+    )
     proof = searching.prove(network, fitted, models, settings, splits=splits, permuted=method != "none")
     with keep_search("merge", models, fitted, output, settings, listener) as kept:
         found = None
@@ -185,7 +188,7 @@ def barrier(
     intake.check_method(settings, or_none=True)
     searching.matcher_options(settings)
     device = intake.choose_device(settings.device)
-    scores = intake.scorer(settings, device)
+    scores = sampling.scorer(settings, device)
     models = intake.read_models([a, b], settings, listener.say)
     fitted = intake.fit_spec(models, settings, listener.say)
     repair = intake.choose_repair(fitted, settings, has_data=True)
@@ -193,7 +196,7 @@ def barrier(
     moved = given is not None or settings.method != "none"
     network = intake.need_network(fitted, settings, listener.say)
     wanted = ["train", "test", *["reset"] * bool(fitted.statistics)]
-    splits = intake.open_splits(models, settings, listener.say, wanted=wanted)
+    splits = sampling.open_splits(models, settings, listener.say, wanted=wanted)
     rows = measuring.rows_to_measure(aligned=moved, reset="reset" in splits, ship_reset=repair != "none")
     gates.check_gate_names(thresholds.get("gates", ()), rows, ("train", "test"))
     if thresholds.get("baseline"):
@@ -221,7 +224,7 @@ def barrier(
         scores=scores,
         device=device,
         seed=settings.seed,
-        check=intake.endpoint_check(models, splits["test"].name, splits["test"].classes, settings),
+        check=sampling.endpoint_check(models, splits["test"].name, splits["test"].classes, settings),
         measured=lambda: listener.step("measuring", next(done), plan["points"], ""),
         options=searching.bounded(searching.matcher_options(settings)),
         prove=False,
@@ -247,18 +250,18 @@ def evaluate(path: Path, settings: Settings, listener: Listener, *, split: str =
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)
     device = intake.choose_device(settings.device)
-    scorer = intake.scorer(settings, device)
+    scorer = sampling.scorer(settings, device)
     models = intake.read_models([path], settings, listener.say)
     fitted = intake.fit_spec(models, settings, listener.say)
     network = intake.need_network(fitted, settings, listener.say)
     full = dataclasses.replace(settings, full=True)
-    data = intake.open_splits(models, full, listener.say, wanted=[split])[split]
+    data = sampling.open_splits(models, full, listener.say, wanted=[split])[split]
     scores = scorer(networks.load(network, models[0]).to(device), data)
     merged = (
         models[0].metadata.get("rebasin.command") == "merge"
     )  # trained for nothing, may well be at chance
     if split == "test" and not merged:
-        intake.endpoint_check(models, data.name, data.classes, settings)({"test": [scores]})
+        sampling.endpoint_check(models, data.name, data.classes, settings)({"test": [scores]})
     return {"file": str(path), "data": data.name, "split": split} | dataclasses.asdict(scores)
 
 

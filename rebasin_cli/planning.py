@@ -13,7 +13,7 @@ from torch import nn
 from . import matchers, measuring
 from .checkpoint import Checkpoint
 from .evaluation import call
-from .intake import Splits
+from .sampling import Splits
 from .spec.spec import FittedSpec
 
 OVERHEAD = 100 << 20  # slabs of products and torch's own scratch space, in bytes

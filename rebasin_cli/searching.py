@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import accounts, api, intake, matchers, permutation
+from . import accounts, api, intake, matchers, permutation, sampling
 from .checkpoint import Checkpoint, open_checkpoint
 from .errors import CheckpointError, Lost, OutputExists, RebasinError, UsageError
 from .intake import Settings
@@ -34,7 +34,7 @@ def prove(
     models: Sequence[Checkpoint],
     settings: Settings,
     *,
-    splits: intake.Splits | None = None,
+    splits: sampling.Splits | None = None,
     permuted: bool = True,
 ) -> dict[str, Any]:
     """Prove that permuting by the spec preserves the network's function; the account of it, or why none.

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from rebasin_cli import intake, searching
+from rebasin_cli import intake, sampling, searching
 from rebasin_cli.checkpoint import open_checkpoint
 from rebasin_cli.errors import CheckpointError, DataError, NetworkError, SpecError, UsageError
 from rebasin_cli.evaluation import Scores
@@ -41,9 +41,9 @@ def quiet(text):
 
 def test_the_users_data_beats_what_the_models_record(record):
     models = [record(data="mnist"), record(data="mnist")]
-    assert intake.data_reference(models, Settings()) == "mnist"
-    assert intake.data_reference(models, Settings(data="cifar10")) == "cifar10"
-    assert intake.data_reference([*models, record()], Settings()) is None
+    assert sampling.data_reference(models, Settings()) == "mnist"
+    assert sampling.data_reference(models, Settings(data="cifar10")) == "cifar10"
+    assert sampling.data_reference([*models, record()], Settings()) is None
 
 
 @pytest.mark.parametrize(
@@ -52,35 +52,35 @@ def test_the_users_data_beats_what_the_models_record(record):
 )
 def test_code_and_paths_that_a_checkpoint_records_are_not_taken(record, reference):
     models = [record(data=reference)]
-    assert intake.data_reference(models, Settings()) is None
+    assert sampling.data_reference(models, Settings()) is None
     with pytest.raises(UsageError, match=f"records {reference}") as caught:
-        intake.open_splits(models, Settings(), quiet, wanted=["test"])
+        sampling.open_splits(models, Settings(), quiet, wanted=["test"])
     assert "say so with --data" in caught.value.hint
-    assert intake.data_reference(models, Settings(data=reference)) == reference
+    assert sampling.data_reference(models, Settings(data=reference)) == reference
 
 
 def test_recorded_normalisation_is_used_and_must_agree(record):
     a, b = (record(data="digits", normalization=text) for text in ("0.5/0.5", "0.0/1.0"))
     said = []
-    splits = intake.open_splits([a], Settings(), said.append, wanted=["train", "test"])
+    splits = sampling.open_splits([a], Settings(), said.append, wanted=["train", "test"])
     assert str(splits["test"].normalization) == "0.5/0.5" and said == [
         "data: digits, inputs normalised 0.5/0.5"
     ]
     with pytest.raises(UsageError, match="differently normalised"):
-        intake.open_splits([a, b], Settings(), quiet, wanted=["test"])
-    chosen = intake.open_splits([a, b], Settings(normalize="unit"), quiet, wanted=["test"])
+        sampling.open_splits([a, b], Settings(), quiet, wanted=["test"])
+    chosen = sampling.open_splits([a, b], Settings(normalize="unit"), quiet, wanted=["test"])
     assert str(chosen["test"].normalization) == "0.0/1.0"
 
 
 def test_training_samples_are_few_unless_full(record, monkeypatch):
-    monkeypatch.setattr(intake, "TRAIN_SAMPLES", 100)
-    monkeypatch.setattr(intake, "RESET_SAMPLES", 50)
+    monkeypatch.setattr(sampling, "TRAIN_SAMPLES", 100)
+    monkeypatch.setattr(sampling, "RESET_SAMPLES", 50)
     model, wanted = [record(data="digits")], ["train", "test", "reset"]
 
     def samples(**options):
         return {
             s: d.samples
-            for s, d in intake.open_splits(model, Settings(**options), quiet, wanted=wanted).items()
+            for s, d in sampling.open_splits(model, Settings(**options), quiet, wanted=wanted).items()
         }
 
     assert samples() == {"train": 100, "reset": 50, "test": 360}
@@ -89,7 +89,7 @@ def test_training_samples_are_few_unless_full(record, monkeypatch):
 
 
 def judge(model, accuracy, *, samples=10_000, classes=10, reference="digits", **options):
-    check = intake.endpoint_check([model], reference, classes, Settings(**options))
+    check = sampling.endpoint_check([model], reference, classes, Settings(**options))
     check({"test": [Scores(1.0, accuracy, samples, 0.0)]})
 
 
