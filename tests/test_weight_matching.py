@@ -270,3 +270,27 @@ def test_few_permutations_are_all_compared():
 
 def test_the_matrices_that_are_kept_count_in_the_default():
     assert wm.Options().memory == _similarity.KEEP
+
+
+def test_matrices_that_are_not_kept_are_held_a_few_at_a_time(monkeypatch):
+    pair = pair_of("googlenet")
+    monkeypatch.setattr(_similarity, "GROUP", 2 * 4 * 8**2)
+    words = sorted(pair.words)
+    groups = Similarities(pair, memory=0).together(words)
+    assert [word for group in groups for word in group] == words and len(groups) > 1
+    for group in groups:
+        assert len(group) == 1 or sum(4 * pair.words[word] ** 2 for word in group) <= 2 * 4 * 8**2
+    assert Similarities(pair).together(words) == [words]
+    assert Similarities(pair).together([]) == []
+
+
+def test_a_word_on_two_axes_is_not_left_with_a_small_gain(monkeypatch):
+    fitted = fit_recurrent()
+    models = recurrent(3), recurrent(53)
+    monkeypatch.setattr(wm, "ROUGH", 1.0)  # nothing is worth moving for, but in the end
+    result = wm.match(Problem(fitted, models))
+    assert result.converged and result.objective_after > result.objective_before
+    with (pair := Pair(*models, fitted)).computing():
+        stale = {"h"}
+        again = Descent(pair, 1e-12).sweep(["h"], dict(result.permutations[0]), stale)
+    assert again == 0 and not stale

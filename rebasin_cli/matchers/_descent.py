@@ -111,11 +111,12 @@ class Descent:
 
     def _improved(self, words: Sequence[str], current: Permutations):
         """For each word, what its best assignment gains with the others held, and the assignment."""
-        plain = [word for word in words if not self.pair.double[word]]
-        matrices = [self.similarities.matrix(word, current) for word in plain]
-        solutions = self._solved(plain, matrices)
-        for word, similarity, solution in zip(plain, matrices, solutions, strict=True):
-            yield word, *self._judged(word, similarity, solution.perm, current)
+        for group in self.similarities.together([word for word in words if not self.pair.double[word]]):
+            matrices = [self.similarities.matrix(word, current) for word in group]
+            solutions = self._solved(group, matrices)
+            for word, similarity, solution in zip(group, matrices, solutions, strict=True):
+                yield word, *self._judged(word, similarity, solution.perm, current)
+            del matrices, similarity  # before the next group's are made
         for word in words:
             if self.pair.double[word]:
                 yield word, *self._quadratic(word, current)
@@ -177,16 +178,21 @@ class Descent:
         similarity = self.similarities.matrix(word, current)
         gradient = pair.matrix(word, current, chosen=pair.double[word])
         (solution,) = self._solved([word], [similarity + gradient])
+        self.small.discard(word)
         if torch.equal(solution.perm, old):
             return 0.0, old
         if (gain := pair.gain(word, current, solution.perm)) > least:
             return gain, solution.perm
+        best = gain
         # The gradient is linear in the permutation, so a point between the two has the gradients' mean.
         far = pair.matrix(word, {**current, word: solution.perm}, chosen=pair.double[word])
         for step in DAMPING:
             (solution,) = self._solved([word], [similarity + torch.lerp(gradient, far, step)])
             if (gain := pair.gain(word, current, solution.perm)) > least:
                 return gain, solution.perm
+            best = max(best, gain)
+        if best > 0:
+            self.small.add(word)
         return 0.0, old
 
 

@@ -11,6 +11,7 @@ from ..permutation import Permutations
 from ..spec.atoms import Atom
 from ._pair import Pair
 
+GROUP = 1 << 25  # bytes of matrices that are not kept and yet held together, if more than one
 KEEP = 1 << 26  # bytes of matrices that are kept between solves, beyond the one that is worked on
 
 
@@ -33,6 +34,19 @@ class Similarities:
         self.pair = pair
         self._kept: dict[str, Kept] = {}
         self._keeps = kept_words(pair.words, pair.dtype.itemsize, memory)
+
+    def together(self, words: Sequence[str]) -> list[list[str]]:
+        """Words in groups whose matrices may be held at a time: what is not kept is soon too much."""
+        groups: list[list[str]] = []
+        left = 0
+        for word in words:
+            size = 0 if word in self._keeps else self.pair.dtype.itemsize * self.pair.words[word] ** 2
+            if not groups or size > left:
+                groups.append([])
+                left = GROUP
+            groups[-1].append(word)
+            left -= size
+        return groups
 
     def matrix(
         self, word: str, permutations: Permutations, *, chosen: Sequence[Atom] | None = None

@@ -46,7 +46,7 @@ SOFT_MEMORY = 1 << 30  # bytes that a soft start may take
 
 @dataclass(frozen=True)
 class Options:
-    """`effort`: fast leaves gains below 1e-4 of ‖A‖·‖B‖ where they are; normal kicks a search that is not
+    """`effort`: fast leaves gains below 3e-4 of ‖A‖·‖B‖ where they are; normal kicks a search that is not
     done after its first sweeps; high tries a soft start and more kicks.
 
     `tolerance`: a gain below this share of ‖A‖·‖B‖, over the tensors concerned, counts as none.
@@ -87,12 +87,11 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
             problem.report(State((found,), 1, after))
             return MatchResult((found,), before, after, 1, 0, True, after)
         search = Search(problem, pair, options, before)
-        search.run()
+        converged = search.run()
         best = search.best
         after = best.objective if search.summed else pair.objective(best.permutations[0])
         bound = max(after, upper_bound(pair, after * CLOSE)) if options.bound else None
-    solves, converged = search.descent.solves, not search.stale
-    return MatchResult(best.permutations, before, after, best.sweep, solves, converged, bound)
+    return MatchResult(best.permutations, before, after, best.sweep, search.descent.solves, converged, bound)
 
 
 class Search:
@@ -107,7 +106,6 @@ class Search:
     def __init__(self, problem: Problem, pair: Pair, options: Options, before: float):
         self.problem, self.pair, self.options = problem, pair, options
         self.descent = Descent(pair, options.tolerance, options.memory)
-        self.stale = set(self.descent.words)
         self.small: set[str] | None = None  # words that the best state leaves a small gain in, if known
         self.summed = True  # the best objective was summed over the tensors, and not from gains
         self.kinds = ATTEMPTS[options.effort]
@@ -117,7 +115,8 @@ class Search:
         else:
             self.best = replace(start, objective=pair.objective(start.permutations[0]))
 
-    def run(self) -> None:
+    def run(self) -> bool:
+        """All attempts; False where the sweeps were used up before."""
         while (attempt := self.attempt) < len(self.kinds):
             best, kind = dict(self.best.permutations[0]), self.kinds[attempt]
             if kind == "descent":
@@ -131,9 +130,10 @@ class Search:
             else:
                 done = True
             if not done:
-                return
+                return False
             if self.attempt == attempt:
                 self._note(attempt=attempt + 1)
+        return True
 
     @property
     def attempt(self) -> int:
@@ -184,7 +184,7 @@ class Search:
                 self._note(first=max(now, self.best.objective))
             if now >= self.best.objective:
                 self.best = replace(self.best, permutations=(dict(current),), objective=now)
-                self.stale, self.small, self.summed = set(stale), set(descent.small), summed
+                self.small, self.summed = set(descent.small), summed
             if not stale:
                 self._note(attempt=self._after(attempt))
             self.problem.report(self.best)
