@@ -16,6 +16,7 @@ from .evaluation import call
 from .sampling import Splits
 from .spec.spec import FittedSpec
 
+KEPT = 64 << 20  # bytes of matrices that a search keeps by default, beside one of the largest
 OVERHEAD = 100 << 20  # slabs of products and torch's own scratch space, in bytes
 
 
@@ -24,7 +25,7 @@ def plan_search(
 ) -> dict[str, Any]:
     """Tensors, permutations, assignment sizes and estimated peak memory in bytes, without running anything.
 
-    The search holds the models, one similarity matrix in float64, what the method says it holds beyond
+    The search holds the models, two similarity matrices in float32, what the method says it holds beyond
     (`BYTES_A_PARAMETER`), and the matrices that it keeps, up to `memory` bytes. The proof comes before it
     and holds the network in float32 and in float64, and its activations, which are not counted.
     """
@@ -34,9 +35,8 @@ def plan_search(
     matcher = None if method in ("none", "given") else matchers.registry.get(method)
     search = stored + 8 * (sizes[0] if sizes else 0) ** 2 + OVERHEAD
     search += getattr(matcher, "BYTES_A_PARAMETER", 0) * numbers
-    if matcher is not None and hasattr(matcher.Options(), "memory"):
-        kept = matcher.Options().memory if memory is None else memory
-        search += min(kept, sum(4 * size**2 for size in sizes))
+    if matcher is not None:
+        search += min(KEPT if memory is None else memory, sum(4 * size**2 for size in sizes))
     proving = 12 * numbers if proof else 0
     return {
         "models": len(models),

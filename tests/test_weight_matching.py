@@ -6,12 +6,12 @@ import pytest
 import torch
 from test_matchers import equal, fit_recurrent, plain_objective, recurrent, setting
 
-from rebasin_cli import permutation
+from rebasin_cli import permutation, planning
 from rebasin_cli.errors import UsageError
 from rebasin_cli.matchers import Problem, State, _pair, _similarity, _soft, wm
 from rebasin_cli.matchers._descent import Descent
 from rebasin_cli.matchers._pair import Pair
-from rebasin_cli.matchers._similarity import Similarities, kept_words
+from rebasin_cli.matchers._similarity import KEEP, Similarities, kept_words
 from rebasin_cli.randomness import generator
 
 NETS = ["mlp", "tinyten", "googlenet"]
@@ -268,8 +268,11 @@ def test_few_permutations_are_all_compared():
         assert plain_objective(fitted, models, (still, other)) <= found + 1e-6
 
 
-def test_the_matrices_that_are_kept_count_in_the_default():
-    assert wm.Options().memory == _similarity.KEEP
+def test_by_default_one_of_the_largest_matrices_is_kept_and_the_plan_counts_it(monkeypatch):
+    monkeypatch.setattr(_similarity, "KEEP", 0)
+    pair = pair_of("mlp")
+    assert len(Similarities(pair)._keeps) == 1
+    assert planning.KEPT == KEEP
 
 
 def test_matrices_that_are_not_kept_are_held_a_few_at_a_time(monkeypatch):

@@ -157,7 +157,7 @@ Memory = Annotated[
         "--memory",
         metavar="SIZE",
         panel=SEARCH,
-        help="Similarities that wm may keep between solves, such as 2GB: faster, for large models (64MB).",
+        help="Similarities that wm may keep between solves, such as 2GB: faster, for large models.",
     ),
 ]
 Bound = Annotated[

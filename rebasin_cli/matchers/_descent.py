@@ -18,7 +18,7 @@ from ..permutation import Permutations
 from ..randomness import generator
 from ..ranks import Ranks
 from ._pair import Pair
-from ._similarity import KEEP, Similarities
+from ._similarity import Similarities
 
 DAMPING = (0.5, 0.25)  # steps towards the assignment that are tried where the whole one would lose
 THREADED = 1000  # units, below which an assignment takes less than waking a thread
@@ -32,7 +32,7 @@ class Descent:
     word, counts as none.
     """
 
-    def __init__(self, pair: Pair, tolerance: float, memory: int = KEEP):
+    def __init__(self, pair: Pair, tolerance: float, memory: int | None = None):
         self.pair, self.tolerance, self.solves = pair, tolerance, 0
         self.small: set[str] = set()  # words whose last solve gained something, but too little
         self.words = sorted(word for word, size in pair.words.items() if size > 1)

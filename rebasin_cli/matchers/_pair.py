@@ -128,9 +128,16 @@ class Pair:
         return torch.zeros(self.words[word], self.words[word], dtype=self.dtype, device=self.device)
 
     def matrix(
-        self, word: str, permutations: Permutations, *, chosen: Sequence[Atom] | None = None
+        self,
+        word: str,
+        permutations: Permutations,
+        *,
+        chosen: Sequence[Atom] | None = None,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The similarity matrix (n, n) of one word, from `chosen` or from the atoms that carry it once.
+
+        It is added to `out` where that is given.
 
         What all units have in common may be taken off: that changes the matrix by a constant a row and a
         constant a column, which no assignment can tell apart, and frees it of the round-off of an offset.
@@ -145,7 +152,7 @@ class Pair:
         slabs = (
             slab for atom, dim in terms if atom in self.mine for slab in self._slabs(atom, dim, permutations)
         )
-        return self._summed(word, self.zeros(word), slabs, terms)
+        return self._summed(word, self.zeros(word) if out is None else out, slabs, terms)
 
     def change(
         self,

@@ -12,7 +12,7 @@ from ..spec.atoms import Atom
 from ._pair import Pair
 
 GROUP = 1 << 25  # bytes of matrices that are not kept and yet held together, if more than one
-KEEP = 1 << 26  # bytes of matrices that are kept between solves, beyond the one that is worked on
+KEEP = 1 << 26  # bytes of matrices that are kept between solves, beside one of the largest
 
 
 @dataclass
@@ -28,10 +28,13 @@ class Similarities:
     """The similarity matrix of any word as the permutations stand, made anew or brought up to date.
 
     What fits into `memory` bytes is kept, small matrices first: they are asked for as often as large ones.
+    By default these are 64 MB and one of the largest.
     """
 
-    def __init__(self, pair: Pair, memory: int = KEEP):
+    def __init__(self, pair: Pair, memory: int | None = None):
         self.pair = pair
+        if memory is None:
+            memory = KEEP + pair.dtype.itemsize * max(pair.words.values(), default=0) ** 2
         self._kept: dict[str, Kept] = {}
         self._keeps = kept_words(pair.words, pair.dtype.itemsize, memory)
 
@@ -63,7 +66,7 @@ class Similarities:
             self._update(kept, word, permutations)
             present = {*kept.atoms}
             if missing := [atom for atom in wanted if atom not in present]:
-                kept.matrix += pair.matrix(word, permutations, chosen=missing)
+                pair.matrix(word, permutations, chosen=missing, out=kept.matrix)
                 kept.atoms += missing
         kept.at = {other: permutations[other] for other in pair.neighbours[word]}
         if word in self._keeps:
@@ -78,7 +81,7 @@ class Similarities:
             share = (before[other] != permutations[other]).double().mean().item()
             work += share * pair.columns([atom for atom in kept.atoms if other in atom.words], word)
         if work > pair.columns(kept.atoms, word):
-            kept.matrix = pair.matrix(word, permutations, chosen=kept.atoms)
+            pair.matrix(word, permutations, chosen=kept.atoms, out=kept.matrix.zero_())
             return
         for other in moved:  # one after the other: each step is exact with the rest as it then stands
             pair.change(kept.matrix, word, kept.atoms, other, before, permutations[other])

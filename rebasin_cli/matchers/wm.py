@@ -24,7 +24,6 @@ from ._bound import upper_bound
 from ._descent import Descent
 from ._exact import enumerate_all
 from ._pair import Pair
-from ._similarity import KEEP
 from ._soft import fits, soft_start
 
 NEEDS = frozenset()
@@ -50,14 +49,15 @@ class Options:
     done after its first sweeps; high tries a soft start and more kicks.
 
     `tolerance`: a gain below this share of ‖A‖·‖B‖, over the tensors concerned, counts as none.
-    `memory`: bytes of similarity matrices that are kept between solves, beyond the one worked on.
+    `memory`: bytes of similarity matrices that are kept between solves, beyond the one worked on; 64 MB
+    and one of the largest by default.
     `bound`: also find a number that no permutation's objective exceeds, for about two sweeps' time.
     """
 
     max_sweeps: int = 100
     effort: str = "normal"
     tolerance: float = 1e-12
-    memory: int = KEEP
+    memory: int | None = None
     bound: bool = False
 
     def __post_init__(self) -> None:
@@ -125,7 +125,7 @@ class Search:
                 done = self.settle(best, 0.0, stale=self.small)
             elif kind == "kick":
                 done = self.settle(best, ROUGH, kick=True)
-            elif fits(self.pair.words, max(self.options.memory, SOFT_MEMORY)):
+            elif fits(self.pair.words, max(self.options.memory or 0, SOFT_MEMORY)):
                 done = self.settle(soft_start(self.pair, best, self.descent.words), ROUGH)
             else:
                 done = True
