@@ -32,8 +32,22 @@ lint: $(VENV)/developing
 docs: $(VENV)/developing
 	$(BIN)/python docs/generate.py
 
+# make bench                                          trains two pairs of mlps on MNIST first, once
+# make bench BENCH_PAIRS="a.safetensors:b.safetensors …"     with these pairs instead
+# make bench BENCH=--quick                              a few rows, one run
+# make bench OTHER=FOLDER/bin/python                     against the package rebasin 0.0.47, installed there
+BENCH_PAIRS ?=
+BENCH ?=
+OTHER ?=
+TRAINED = $(if $(BENCH_PAIRS),--pairs $(BENCH_PAIRS),--train runs/bench)
 bench: $(VENV)/developing
-	$(BIN)/python benchmarks/weight_matching.py
+	$(BIN)/python benchmarks/weight_matching.py $(TRAINED) $(BENCH)
+	$(BIN)/python benchmarks/limit.py $(TRAINED) $(BENCH)
+	$(BIN)/python benchmarks/exactness.py $(TRAINED) $(BENCH)
+	$(BIN)/python benchmarks/straight_through.py $(TRAINED) $(BENCH)
+	$(BIN)/python benchmarks/against_rebasin.py $(TRAINED) $(BENCH) --python "$(OTHER)"
+	$(BIN)/python benchmarks/growth.py $(filter --quick,$(BENCH))
+	$(BIN)/python benchmarks/assignment.py
 	$(BIN)/python benchmarks/memory.py
 
 # Build the wheel, install it without development packages in a fresh environment, run --help and one merge.

@@ -1,12 +1,13 @@
 """What the benchmarks share: the pairs of models that are matched, how rows are chosen, timed and printed.
 
-A row is a pair of models in memory. "independent": two random initialisations, or two files given by --pairs;
-"planted": B is A with every word permuted at random, and noise of a tenth of each tensor's standard deviation.
+A row is a pair of models in memory. "independent": two random initialisations, or the two files of --pairs;
+"planted": B is A with every word permuted at random, and noise of 0.1 standard deviations of each tensor.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import statistics
 import subprocess
@@ -57,7 +58,9 @@ tensors:
 LAYERS, WIDTH, HIDDEN, VOCABULARY = 12, 768, 3072, 4096
 KINDS = ("independent", "planted")
 NOISE = 0.1  # of each tensor's own standard deviation
-LONG = 100.0  # seconds, after which a run is not repeated
+LONG = 50.0  # seconds, after which a run is not repeated
+SHORT = 5.0  # seconds, after which a task is not tried on one thread as well
+BUSY = 0.1  # share of the machine that others may have before a row is marked
 QUICK = "mlp 3x512,resnet20 1x"
 
 Tensors = Mapping[str, torch.Tensor]
@@ -87,7 +90,9 @@ class Case:
 # ------------------------------------------------------------------------------------------------- models
 
 
-def random_net(net: str, shape: tuple[int, ...], width: float, seed: int, **kwargs) -> dict[str, torch.Tensor]:
+def random_net(
+    net: str, shape: tuple[int, ...], width: float, seed: int, **kwargs
+) -> dict[str, torch.Tensor]:
     torch.manual_seed(seed)
     state = nets.build(net, input_shape=shape, classes=10, width=width, **kwargs).state_dict()
     return {name: tensor.float() for name, tensor in state.items()}
@@ -127,8 +132,8 @@ def trained(folder: Path) -> list[str]:
     for width in (512, 1024):
         files = [folder / f"mlp{width}_s{seed}.safetensors" for seed in (0, 1)]
         for seed, file in enumerate(files):
-            command = [sys.executable, "-m", "rebasin_cli", "train", "mlp", "--data", "mnist", "-o", str(file)]
-            command += ["--width", str(width), "--epochs", "3", "--seed", str(seed)]
+            command = [sys.executable, "-m", "rebasin_cli", "train", "mlp", "--data", "mnist"]
+            command += ["--width", str(width), "--epochs", "3", "--seed", str(seed), "-o", str(file)]
             folder.mkdir(parents=True, exist_ok=True)
             if not file.exists() and subprocess.run(command).returncode:
                 print("no trained pairs: the training failed", flush=True)
@@ -141,16 +146,23 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
     """The rows that the command line asks for, each made when its turn comes."""
     makers = {name: partial(random_net, *net) for name, net in NETS.items()}
     makers[TRANSFORMER] = random_transformer
-    for pair in [*arguments.pairs, *(trained(arguments.train) if arguments.train else [])]:
+    beginnings = arguments.rows.split(",")
+    train = arguments.train and any(part.startswith("trained") or not part for part in beginnings)
+    for pair in [*arguments.pairs, *(trained(arguments.train) if train else [])]:
         files = [Path(path) for path in pair.split(":")]
         makers[f"trained {':'.join(file.stem for file in files)}"] = partial(_opened, files)
     for name, make in makers.items():
         for kind in KINDS:
             row = f"{name} {kind}"
-            if any(row.startswith(part) for part in arguments.rows.split(",")):
+            if any(row.startswith(part) for part in beginnings):
                 a = make(seed=0)
                 fitted = described(a, TRANSFORMER_SPEC if name == TRANSFORMER else None)
-                yield Case(row, fitted, a, planted(fitted, a) if kind == "planted" else make(seed=1))
+                b = planted(fitted, a) if kind == "planted" else make(seed=1)
+                before = processors()
+                yield Case(row, fitted, a, b)
+                all_busy, mine, whole = (now - then for now, then in zip(processors(), before, strict=True))
+                if whole and (others := (all_busy - mine) / whole) > BUSY:
+                    print(f"busy: others had {others:.0%} of the machine meanwhile", flush=True)
 
 
 def _opened(files: list[Path], seed: int) -> dict[str, torch.Tensor]:
@@ -160,29 +172,42 @@ def _opened(files: list[Path], seed: int) -> dict[str, torch.Tensor]:
 # ------------------------------------------------------------------------------------- command line, time
 
 
-def parser(doc: str) -> argparse.ArgumentParser:
-    """Rows, pairs, number of runs: the same options for every benchmark that has rows."""
+def parser(doc: str, *, rows: bool = True) -> argparse.ArgumentParser:
+    """Number of runs, rows and pairs: the same options for every benchmark."""
+    names = ", ".join(f"{name} {kind}" for name in [*NETS, TRANSFORMER] for kind in KINDS)
     found = argparse.ArgumentParser(
-        description=doc.partition("\n")[0],
-        epilog="Rows: " + ", ".join(f"{name} {kind}" for name in [*NETS, TRANSFORMER] for kind in KINDS),
+        description=doc.partition("\n")[0], epilog=f"Rows: {names}; trained …" if rows else None
     )
-    found.add_argument("--rows", default="", help="comma-separated beginnings of the rows' names; all if left out")
     found.add_argument("--runs", type=int, default=3)
-    found.add_argument("--pairs", nargs="*", default=[], help="trained pairs A:B to measure as well")
-    found.add_argument("--train", type=Path, metavar="FOLDER", help="train two pairs of mlps on MNIST, once")
-    found.add_argument("--quick", action="store_true", help=f"one run of few rows: {QUICK}")
+    found.add_argument("--quick", action="store_true", help="one run of a few small rows")
+    if rows:
+        found.add_argument("--rows", help="comma-separated beginnings of the rows' names")
+        found.add_argument("--pairs", nargs="*", default=[], help="trained pairs A:B to measure as well")
+        found.add_argument(
+            "--train", type=Path, metavar="FOLDER", help="train two pairs of mlps on MNIST, once"
+        )
     return found
 
 
-def begin(found: argparse.ArgumentParser) -> argparse.Namespace:
-    """The options, after printing what everything below was measured on, and warming up."""
+def begin(found: argparse.ArgumentParser, rows: str = "") -> argparse.Namespace:
+    """The options, after printing what everything below was measured on, and warming up.
+
+    `rows` are those of a benchmark that is not asked for others; all where it is empty.
+    """
     arguments = found.parse_args()
     if arguments.quick:
-        arguments.runs, arguments.rows = 1, arguments.rows or QUICK
+        arguments.runs = 1
+    if getattr(arguments, "rows", "") is None:
+        arguments.rows = QUICK if arguments.quick else rows
     print(environment(), flush=True)
-    a, b = (random_net("resnet20", (3, 32, 32), 1, seed) for seed in (0, 1))
-    wm.match(Problem(described(a), (a, b)))
+    warm_up()
     return arguments
+
+
+def warm_up() -> None:
+    """What a process does once, done."""
+    a, b = (random_net(*NETS["resnet20 1x"], seed) for seed in (0, 1))
+    wm.match(Problem(described(a), (a, b)))
 
 
 def environment() -> str:
@@ -194,10 +219,28 @@ def environment() -> str:
     cpu = f"{models[0] if models else platform.machine()} ({torch.backends.cpu.get_cpu_capability()})"
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "numpy", "scipy"))
     solver = "compiled" if assignment.compiled() else "scipy's"
+    threads = torch.get_num_threads()
     return (
-        f"{date.today()}, {cpu}, {torch.get_num_threads()} threads, Python {platform.python_version()}, "
-        f"{versions}, {solver} solver"
+        f"{date.today()}, {cpu}, {threads} threads that multiply {speedup():.1f} times as fast as one, "
+        f"Python {platform.python_version()}, {versions}, {solver} solver"
     )
+
+
+def speedup() -> float:
+    """What all threads gain on one in a product; near 1 where others use the machine: times say little."""
+    threads, matrix, taken = torch.get_num_threads(), torch.randn(1024, 1024), {}
+    for count in (1, threads):
+        torch.set_num_threads(count)
+        taken[count] = median(timed(torch.mm, matrix, matrix)[0] for _ in range(9))
+    return taken[1] / taken[threads]
+
+
+def processors() -> tuple[float, float, float]:
+    """Seconds of all processors so far: busy, busy with this process and its children, in all; Linux only."""
+    if not Path("/proc/stat").exists():
+        return 0.0, 0.0, 0.0
+    ticks = [int(field) / os.sysconf("SC_CLK_TCK") for field in Path("/proc/stat").read_text().split()[1:9]]
+    return sum(ticks) - ticks[3] - ticks[4], sum(os.times()[:4]), sum(ticks)  # idle, waiting for a disk
 
 
 def timed(task: Callable[..., Any], *args: Any) -> tuple[float, Any]:
@@ -208,13 +251,19 @@ def timed(task: Callable[..., Any], *args: Any) -> tuple[float, Any]:
 
 
 def alternated(tasks: Mapping[str, Callable[[int], Any]], runs: int) -> dict[str, list[tuple[float, Any]]]:
-    """Every task with seed 0, then with seed 1, …: seconds and results. What takes LONG is run once."""
+    """Every task with seed 0, then with seed 1, …: seconds and results. What takes LONG is not run again."""
     taken: dict[str, list[tuple[float, Any]]] = {name: [] for name in tasks}
     for seed in range(runs):
         for name, task in tasks.items():
             if not any(seconds > LONG for seconds, _ in taken[name]):
                 taken[name].append(timed(task, seed))
     return taken
+
+
+def change(value: float, base: float) -> str:
+    """By how much a value is above another, in percent."""
+    relative = value / base - 1
+    return "equal" if abs(relative) < 5e-7 else f"{relative:+.4%}"
 
 
 def median(values: Any) -> float:
