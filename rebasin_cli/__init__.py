@@ -18,6 +18,7 @@ _WHERE = {
     "align": "api",
     "barrier": "measuring",
     "fit": "spec.fitting",
+    "infer_spec": "spec.infer:infer",
     "load_spec": "spec.library:load",
     "merge": "api",
     "open_checkpoint": "checkpoint",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -23,8 +23,11 @@ from .randomness import generator
 from .ranks import ALONE, Ranks
 from .repair import REPAIRS
 from .spec.notation import Axis
-from .spec.spec import FittedSpec
+from .spec.spec import FittedSpec, Shapes
 from .tensors import LazyTensors, digest
+
+if TYPE_CHECKING:
+    from .spec.infer import Inferred
 
 
 @dataclass(frozen=True)
@@ -90,9 +93,10 @@ def _share(model: Checkpoint, ranks: Ranks) -> Mapping[str, torch.Tensor]:
 
 
 def fit_spec(models: Sequence[Checkpoint], settings: Settings, say: Callable[[str], None]) -> FittedSpec:
-    """The spec of these models, named or found; SpecError with the file names where it does not fit."""
+    """The spec of these models: named, found or inferred; SpecError with the files where it does not fit."""
     with naming([model.path for model in models]):
-        fitted = resolve_spec(settings.spec, models)
+        spec = infer_spec(models[0].shapes, settings, say).spec if settings.spec == "infer" else settings.spec
+        fitted = resolve_spec(spec, models)
         for model in models:
             check_tied(model, fitted)
     if settings.spec is None:
@@ -100,6 +104,32 @@ def fit_spec(models: Sequence[Checkpoint], settings: Settings, say: Callable[[st
         many = "1 permutation" if words == 1 else f"{words} permutations"
         say(f"spec: {fitted.spec.name}, found from the tensors ({many})")
     return fitted
+
+
+def infer_spec(shapes: Shapes | None, settings: Settings, say: Callable[[str], None]) -> Inferred:
+    """The spec read off the network of `--net`, as large as these tensors where the factory asks for shapes.
+
+    Raises UsageError where the network or its input is not named, NetworkError where it cannot be traced.
+    """
+    from .spec.infer import infer  # torch.export takes a second to import
+
+    if settings.net is None:
+        raise UsageError(
+            "a spec is inferred from the network, and none is named",
+            hint="Give yours with --net file.py:factory (a function that returns the torch.nn.Module)",
+        )
+    network = networks.from_reference(settings.net, shapes)
+    inputs = proof_inputs(network, settings)
+    if inputs is None:
+        inputs = networks.example_inputs(network, generator(settings.seed, "prove inputs"))
+    if inputs is None:
+        raise UsageError(
+            "the network does not say what it takes", hint="Give a shape with --input 1x3x224x224"
+        )
+    found = infer(network.float(), inputs.float())
+    for frozen in found.reasons:
+        say(f"stays: {', '.join(frozen.places[:3])}{' …' * (len(frozen.places) > 3)}: {frozen.why}")
+    return found
 
 
 @contextmanager

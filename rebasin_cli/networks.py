@@ -33,10 +33,17 @@ def resolve(
             f"{spec.source} names the network {spec.net}, which would import and run that code",
             hint=f"Allow it with --trust-code, or say so yourself: --net {spec.net}",
         )
-    name = reference or spec.net
+    return from_reference(reference or spec.net, shapes)
+
+
+def from_reference(name: str, shapes: Shapes | None) -> nn.Module:
+    """The network that a factory, or one of ours, builds: for these tensors, where there are some."""
+    if name in nets.variants() and shapes is None:
+        raise UsageError(f"{name} is a family of networks", hint="Give a checkpoint to say how large")
     factory = nets.variants()[name].from_shapes if name in nets.variants() else _factory(name)
-    network = _call(factory, name, shapes)
-    check(network, shapes, name)
+    network = _call(factory, name, shapes or {})
+    if shapes is not None:
+        check(network, shapes, name)
     return network
 
 

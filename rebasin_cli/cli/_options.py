@@ -26,9 +26,9 @@ Spec = Annotated[
     str | None,
     _option(
         "--spec",
-        metavar="NAME|FILE",
+        metavar="NAME|FILE|infer",
         panel=MODELS,
-        help="Built-in spec or YAML file; found from the tensors if left out.",
+        help="Built-in spec, YAML file, or infer (from --net); found from the tensors if left out.",
     ),
 ]
 Key = Annotated[

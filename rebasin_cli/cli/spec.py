@@ -12,7 +12,7 @@ from . import _options as o
 from . import app
 from ._show import result, screen
 
-spec_app = typer.Typer(no_args_is_help=True, help="Permutation specs: list, show, check, prove.")
+spec_app = typer.Typer(no_args_is_help=True, help="Permutation specs: list, show, check, prove, infer.")
 app.add_typer(spec_app, name="spec", rich_help_panel="Look")
 
 Name = Annotated[str, typer.Argument(metavar="SPEC", help="A built-in name or a YAML file.")]
@@ -106,3 +106,38 @@ def prove(
     with screen() as listener:
         done = overview.prove(fitted, settings, listener.say, checkpoint=checkpoint)
     result(done, json)
+
+
+@spec_app.command()
+def infer(
+    net: Annotated[
+        str, typer.Option(metavar="REF", help="Network: file.py:factory, package.module:factory.")
+    ],
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="What the network is to hold: its shapes are given to it."),
+    ] = None,
+    input: o.Input = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write it here; else it is printed.")
+    ] = None,
+    seed: o.Seed = 0,
+    force: o.Force = False,
+    quiet: o.Quiet = False,
+) -> None:
+    """Infer a spec from a network: follow its units through the graph, and prove what was found.
+
+    Units that stay are named with the reason. The result is an ordinary spec, to read and to edit.
+
+    Example: rebasin spec infer --net model.py:build --input 1x3x224x224 -o spec.yaml
+    """
+    from ..intake import Settings
+    from ..spec import overview
+
+    settings = Settings(net=net, input=input, seed=seed)
+    with screen(quiet) as listener:
+        done = overview.infer(settings, listener.say, checkpoint=checkpoint, out=out, force=force)
+    if out is None:
+        typer.echo(done["text"], nl=False)
+    else:
+        result({key: value for key, value in done.items() if key != "text"}, False)

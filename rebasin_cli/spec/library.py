@@ -68,7 +68,10 @@ def load(reference: str) -> Spec:
     if reference.endswith((".yaml", ".yml")) or "/" in reference:
         return read(Path(reference))
     if reference == "infer":
-        raise UsageError("--spec infer: inference from the network is not available in this version")
+        raise UsageError(
+            "this takes a spec that is written down",
+            hint="Write one with: rebasin spec infer --net REF -o FILE",
+        )
     known = names()
     if reference not in known:
         raise unknown("spec", reference, known)

@@ -11,7 +11,8 @@ import torch
 from .. import intake, nets, networks
 from ..accounts import describe_proof
 from ..checkpoint import open_checkpoint
-from ..errors import SpecError, UsageError
+from ..errors import OutputExists, SpecError, UsageError
+from ..outputs import appearing
 from ..randomness import generator
 from . import library
 from . import prove as proving
@@ -141,3 +142,27 @@ def prove(
         "words": len(found.words),
         "worst_word": worst,
     }
+
+
+def infer(
+    settings: intake.Settings,
+    say: Callable[[str], None],
+    *,
+    checkpoint: Path | None = None,
+    out: Path | None = None,
+    force: bool = False,
+) -> dict[str, Any]:
+    """The spec of `--net`, its text and what it permutes; written to `out`, where that is given.
+
+    Raises OutputExists, UsageError, NetworkError, SpecError.
+    """
+    if out is not None and out.exists() and not force:
+        raise OutputExists(f"{out} exists", hint="Choose another name, or overwrite it with --force")
+    shapes = None if checkpoint is None else open_checkpoint(checkpoint).shapes
+    found = intake.infer_spec(shapes, settings, say)
+    done = {"text": found.text, "permutations": len(found.fitted.words), "spec": headline(found.fitted)}
+    if out is not None:
+        with appearing(out) as beside:
+            beside.write_text(found.text, encoding="utf-8")
+        done = {"written": [str(out)]} | done
+    return done | {"proof": describe_proof(found.proof, "there is nothing to prove")}

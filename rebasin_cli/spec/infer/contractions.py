@@ -1,0 +1,187 @@
+"""Rules for operations that sum over units: products of matrices, convolutions, norms, attention, pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .axes import Axes, Expr, Fixed, product
+from .shaping import broadcast
+
+if TYPE_CHECKING:
+    from .following import Value, Walk
+
+RULES: dict[str, Callable[[Walk, dict[str, Any]], Any]] = {}
+STILL = ""  # positions in space stay, which needs no reason
+
+
+def rule(*names: str):
+    def register(function):
+        RULES.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+@rule("linear")
+def linear(walk: Walk, a: dict[str, Any]) -> Axes:
+    x, weight = a["input"].axes, a["weight"].axes
+    walk.unify(x[-1], weight[-1])
+    if a["bias"] is not None:
+        walk.unify(weight[0], a["bias"].axes[0])
+    return (*x[:-1], *weight[:-1])
+
+
+@rule("mm", "bmm", "matmul", "mv", "dot")
+def matmul(walk: Walk, a: dict[str, Any]) -> Axes:
+    """Both operands' contracted axes are permuted alike, and so are the axes of a batch."""
+    first, second = [value.axes for value in a.values() if hasattr(value, "axes")]
+    left = (Fixed(1), *first) if len(first) == 1 else first
+    right = (*second, Fixed(1)) if len(second) == 1 else second
+    walk.unify(left[-1], right[-2])
+    batch = broadcast(walk, [left[:-2], right[:-2]])
+    rows = left[-2:-1] if len(first) > 1 else ()
+    columns = right[-1:] if len(second) > 1 else ()
+    return (*batch, *rows, *columns)
+
+
+@rule("addmm", "baddbmm", "addbmm", "addmv")
+def addmm(walk: Walk, a: dict[str, Any]) -> Axes | None:
+    if walk.node.target._opname == "addbmm":
+        return None
+    factors = {key: value for key, value in a.items() if key != "self" and hasattr(value, "axes")}
+    return broadcast(walk, [matmul(walk, factors), a["self"].axes])
+
+
+@rule("convolution", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+def convolution(walk: Walk, a: dict[str, Any]) -> Axes:
+    """With groups, the channels of all groups are permuted alike, and the groups as blocks."""
+    x, weight = a["input"].axes, a["weight"].axes
+    transposed = a.get("transposed", "transpose" in walk.node.target._opname)
+    space = len(weight) - 2
+    batch = x[: -space - 1]
+    channels = x[-space - 1]
+    walk.freeze((*x[-space:], *weight[-space:]), STILL)
+    groups = walk.units.new(a["groups"])
+    if transposed:
+        walk.unify(channels, weight[0])
+        _block(walk, weight[0], groups)
+        outputs = product([groups, weight[1]])
+    else:
+        walk.unify(channels, product([groups, weight[1]]))
+        outputs = weight[0]
+        _block(walk, outputs, groups)
+    if a["bias"] is not None:
+        walk.unify(outputs, a["bias"].axes[0])
+    shape = walk.node.meta["val"].shape
+    return (*batch, outputs, *(Fixed(n) for n in shape[-space:]))
+
+
+def _block(walk: Walk, axis: Expr, groups: Expr) -> None:
+    """Its units are blocks of the groups."""
+    if groups.size > 1:
+        walk.unify(axis, product([groups, walk.units.new(axis.size // groups.size)]))
+
+
+@rule("batch_norm", "_native_batch_norm_legit_no_training", "cudnn_batch_norm", "native_batch_norm")
+def batch_norm(walk: Walk, a: dict[str, Any]) -> Any:
+    if a.get("training"):
+        return None
+    x = a["input"].axes
+    for name in ("weight", "bias", "running_mean", "running_var"):
+        if a[name] is not None:
+            walk.unify(x[1], a[name].axes[0])
+    if isinstance(walk.node.meta["val"], (tuple, list)):
+        return [x, (Fixed(0),), (Fixed(0),)]
+    return x
+
+
+@rule("layer_norm", "native_layer_norm", "rms_norm")
+def layer_norm(walk: Walk, a: dict[str, Any]) -> Any:
+    """Mean and variance do not see the order of what they are taken over."""
+    x, count = a["input"].axes, len(a["normalized_shape"])
+    for name in ("weight", "bias"):
+        if a.get(name) is not None:
+            for own, axis in zip(x[-count:], a[name].axes, strict=True):
+                walk.unify(own, axis)
+    if walk.node.target._opname != "native_layer_norm":
+        return x
+    kept = (*x[:-count], *(Fixed(1),) * count)
+    return [x, kept, kept]
+
+
+@rule("group_norm", "instance_norm")
+def group_norm(walk: Walk, a: dict[str, Any]) -> Any:
+    """The sets of channels that are normed together stay sets: whole groups move, or units within theirs.
+
+    All groups alike within, for the notation has no way to say "each in its own". Nor can it tell two unknown
+    sizes apart; of few large groups, the outside stays.
+    """
+    x = a["input"].axes
+    if a.get("use_input_stats") is False:
+        return batch_norm(walk, a | {"training": False})
+    for name in ("weight", "bias"):
+        if a.get(name) is not None:
+            walk.unify(x[1], a[name].axes[0])
+    count = a.get("num_groups", x[1].size)
+    size = x[1].size // count
+    if 1 < count < x[1].size:
+        few = walk.why(f"group_norm has {count} groups of {size}")
+        outside = Fixed(count, few) if count < size else walk.units.new(count)
+        walk.unify(x[1], product([outside, walk.units.new(size)]))
+    return x
+
+
+@rule("_weight_norm_interface", "_weight_norm")
+def weight_norm(walk: Walk, a: dict[str, Any]) -> Any:
+    v, g = a["v"].axes, a["g"].axes
+    dim = a["dim"] % len(v)
+    walk.unify(v[dim], g[dim] if len(g) == len(v) else g[0])
+    return [v, g] if isinstance(walk.node.meta["val"], (tuple, list)) else v
+
+
+@rule("scaled_dot_product_attention")
+def attention(walk: Walk, a: dict[str, Any]) -> Axes | None:
+    if a["dropout_p"]:  # it drops in evaluation, too
+        return None
+    query, key, value = a["query"].axes, a["key"].axes, a["value"].axes
+    walk.unify(query[-1], key[-1])
+    walk.unify(key[-2], value[-2])
+    if len(query) > 3 and a["enable_gqa"] and query[-3].size != key[-3].size:
+        walk.unify(key[-3], value[-3])
+        shared = walk.units.new(query[-3].size // key[-3].size)
+        heads = walk.unify(query[-3], product([key[-3], shared]))
+        batch = (*broadcast(walk, [query[:-3], key[:-3], value[:-3]]), heads)
+    else:
+        batch = broadcast(walk, [query[:-2], key[:-2], value[:-2]])
+    if a["is_causal"]:
+        walk.freeze((query[-2], key[-2]), "attention is causal")
+    if a["attn_mask"] is not None:
+        mask = a["attn_mask"].axes
+        broadcast(walk, [(*batch, query[-2], key[-2]), mask])
+    if len(batch) > 1:
+        walk.hint(batch[-1], "heads")
+    walk.hint(query[-1], "dim")
+    walk.hint(value[-1], "value")
+    return (*batch, query[-2], value[-1])
+
+
+def _pooling(walk: Walk, a: dict[str, Any]) -> Any:
+    """Whatever looks at neighbours in space, channel by channel."""
+    x: Value = a["self"] if "self" in a else a["input"]
+    name = walk.node.target._opname
+    space = next(int(digit) for digit in "123" if f"{digit}d" in name)
+    walk.freeze(x.axes[-space:], STILL)
+    meta = walk.node.meta["val"]
+    several = isinstance(meta, (tuple, list))
+    shape = meta[0].shape if several else meta.shape
+    found = (*x.axes[:-space], *(Fixed(n) for n in shape[-space:]))
+    return [found] * len(meta) if several else found
+
+
+for _name in ("max_pool{}d", "max_pool{}d_with_indices", "avg_pool{}d", "_adaptive_avg_pool{}d",
+              "adaptive_avg_pool{}d", "adaptive_max_pool{}d", "reflection_pad{}d", "replication_pad{}d",
+              "upsample_nearest{}d", "_upsample_nearest_exact{}d", "upsample_linear{}d",
+              "upsample_bilinear{}d", "_upsample_bilinear{}d_aa", "upsample_bicubic{}d",
+              "_upsample_bicubic{}d_aa", "upsample_trilinear{}d"):  # fmt: skip
+    RULES |= {_name.format(space): _pooling for space in (1, 2, 3)}

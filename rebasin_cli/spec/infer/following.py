@@ -1,0 +1,240 @@
+"""Walk the graph once: every value gets axes, every operation its equations.
+
+What holds all along: permute the parameters by their axes, and every value in the graph is permuted by its
+own. Each rule has to keep that for one operation. An operation without a rule freezes what it reads, so
+that nothing changes for it; where a rule fails or returns other sizes than the graph says, likewise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.export.graph_signature import InputKind
+
+from . import contractions, shaping
+from .axes import Axes, Expr, Fixed, Units
+from .tracing import line_of
+
+INPUT, OUTPUT = "it is the network's input", "it is the network's output"
+UNUSED = "evaluation does not use it"
+INTEGERS = "it holds integers, which are counted or looked up by"
+CHECKS = ("_assert_tensor_metadata", "_assert_scalar", "_assert_async")  # they change nothing
+OVERLAP = "it shares memory with a tensor of another shape"
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor of the graph. `axes` is None where its shape is not known before it runs.
+
+    All entries of a `uniform` one are equal, so whoever reads it may permute it in a way of its own.
+    """
+
+    axes: Axes | None
+    dtype: torch.dtype | None = None
+    uniform: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(axis.size for axis in self.axes)
+
+
+class Walk:
+    """The state of one walk: the equations so far, the tensors' axes, and where we are."""
+
+    def __init__(self, module: nn.Module):
+        self.units = Units()
+        self.tensors: dict[str, Axes] = {}  # every tensor of the state dict
+        self.used: list[str] = []  # in the order of their first use
+        self.hints: list[tuple[Expr, str]] = []  # what somebody might call these units
+        self.node: fx.Node | None = None
+        self._tie(module)
+
+    def _tie(self, module: nn.Module) -> None:
+        """One set of axes for every tensor, however many names it has."""
+        known: dict[Any, Axes] = {}
+        storages: dict[Any, set] = {}
+        state = module.state_dict(keep_vars=True)
+        for name, tensor in state.items():
+            key, storage = _identity(tensor)
+            if key not in known:
+                known[key] = tuple(self.units.new(size) for size in tensor.shape)
+            self.tensors[name] = known[key]
+            storages.setdefault(storage, set()).add(key)
+            if not tensor.is_floating_point():
+                self.freeze(self.tensors[name], INTEGERS)
+        for name, tensor in state.items():
+            if len(storages[_identity(tensor)[1]]) > 1:
+                self.freeze(self.tensors[name], OVERLAP)
+
+    def why(self, told: str) -> str:
+        """A reason with the operation and its line."""
+        line = line_of(self.node) if told and self.node is not None else ""
+        return f"{told} ({line})" if line else told
+
+    def unify(self, a: Expr, b: Expr) -> Expr:
+        return self.units.unify(a, b, self.why("it is joined with units that are grouped differently"))
+
+    def freeze(self, axes: Axes | Expr, told: str) -> Axes:
+        axes = axes if isinstance(axes, tuple) else (axes,)
+        told = self.why(told)
+        return tuple(self.units.freeze(axis, told) for axis in axes)
+
+    def hint(self, axis: Expr, name: str) -> None:
+        self.hints.append((axis, name))
+
+
+def _identity(tensor: torch.Tensor) -> tuple[Any, Any]:
+    """What is equal for one tensor under two names, and for two that share memory."""
+    if tensor.device.type == "meta" or not tensor.numel():
+        return id(tensor), id(tensor)
+    storage = tensor.untyped_storage().data_ptr()
+    return (storage, tensor.storage_offset(), tuple(tensor.shape), tensor.stride()), storage
+
+
+def follow(module: nn.Module, program: torch.export.ExportedProgram) -> Walk:
+    """Walk through an exported program of `module`."""
+    walk = Walk(module)
+    values: dict[fx.Node, Any] = {}
+    parameters: dict[fx.Node, str] = {}
+    sources = {
+        spec.arg.name: spec for spec in program.graph_signature.input_specs if hasattr(spec.arg, "name")
+    }
+    for node in program.graph.nodes:
+        walk.node = node
+        if node.op == "placeholder":
+            values[node] = _source(walk, node, sources.get(node.name), program, parameters)
+            continue
+        for name in (parameters[n] for n in node.all_input_nodes if n in parameters):
+            if name not in walk.used:
+                walk.used.append(name)
+        if node.op == "output":
+            walk.node = None
+            for value in _values(fx.node.map_arg(node.args, lambda n: values.get(n))):
+                _freeze(walk, value, OUTPUT)
+        elif node.op == "call_function":
+            values[node] = _call(walk, node, values)
+        else:  # get_attr: a submodule of control flow or a constant
+            found = node.meta.get("val")
+            values[node] = _still(node) if isinstance(found, torch.Tensor) else None
+    walk.node = None
+    tied = {id(walk.tensors[name]) for name in walk.used}
+    for axes in walk.tensors.values():
+        if id(axes) not in tied:
+            walk.freeze(axes, UNUSED)
+    return walk
+
+
+def _source(walk: Walk, node: fx.Node, spec: Any, program: Any, parameters: dict[fx.Node, str]) -> Any:
+    if not isinstance(node.meta.get("val"), torch.Tensor):
+        return None
+    kind, target = getattr(spec, "kind", None), getattr(spec, "target", None)
+    if kind in (InputKind.PARAMETER, InputKind.BUFFER) and target in walk.tensors:
+        parameters[node] = target
+        return Value(walk.tensors[target], node.meta["val"].dtype)
+    if kind in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+        constant = program.constants.get(target)
+        if constant is not None and constant.numel() and bool((constant == constant.reshape(-1)[0]).all()):
+            return Value(tuple(walk.units.new(n) for n in constant.shape), constant.dtype, uniform=True)
+        return _still(node)
+    return _still(node, INPUT)
+
+
+def _still(node: fx.Node, why: str = "") -> Any:
+    """The node's value, not permuted."""
+    return _like(node.meta.get("val"), why)
+
+
+def _like(value: Any, why: str) -> Any:
+    if isinstance(value, torch.Tensor):
+        known = all(type(n) is int for n in value.shape)
+        return Value(tuple(Fixed(n, why) for n in value.shape) if known else None, value.dtype)
+    if isinstance(value, (tuple, list)):
+        return [_like(item, why) for item in value]
+    return None
+
+
+def _values(found: Any) -> Iterator[Value]:
+    if isinstance(found, Value):
+        yield found
+    elif isinstance(found, (tuple, list)):
+        for item in found:
+            yield from _values(item)
+    elif isinstance(found, dict):
+        yield from _values(list(found.values()))
+
+
+def _fresh(walk: Walk, value: Any) -> Any:
+    """A uniform value for one more reader."""
+    if isinstance(value, Value) and value.uniform:
+        return Value(tuple(walk.units.new(axis.size) for axis in value.axes), value.dtype, uniform=True)
+    return value
+
+
+def _freeze(walk: Walk, value: Value, told: str) -> None:
+    if value.axes is not None:
+        walk.freeze(value.axes, told)
+
+
+def _call(walk: Walk, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+    args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: _fresh(walk, values.get(n)))
+    if getattr(node.target, "__name__", "") == "getitem":
+        return args[0][args[1]] if isinstance(args[0], (list, tuple)) else _still(node)
+    read = list(_values([args, kwargs]))
+    schema = getattr(node.target, "_schema", None)
+    name = (
+        schema.name.removeprefix("aten::") if schema else str(getattr(node.target, "__name__", node.target))
+    )
+    if name in CHECKS:
+        return None
+    told = f"{name} is not understood"
+    if schema is not None and all(value.axes is not None for value in read):
+        if (rule := _rule(node.target, name)) is not None:
+            try:
+                result = rule(walk, _named(schema, args, kwargs))
+                if result is not None and _fits(result, node.meta.get("val")):
+                    uniform = name in shaping.UNIFORM and all(value.uniform for value in read)
+                    return _wrap(result, node.meta.get("val"), uniform)
+            except Exception as cause:  # a rule that fails has understood nothing
+                told = f"{name} is not understood: {type(cause).__name__}: {cause}"
+    if any(value.axes is None for value in read):
+        told = f"{name} works on a shape that depends on values"
+    for value in read:
+        _freeze(walk, value, told)
+    return _still(node, walk.why(told))
+
+
+def _rule(target: Any, name: str) -> Callable | None:
+    if name in contractions.RULES:
+        return contractions.RULES[name]
+    if name in shaping.RULES:
+        return shaping.RULES[name]
+    tags = getattr(target, "tags", ())
+    if torch.Tag.pointwise in tags and torch.Tag.nondeterministic_seeded not in tags:
+        return shaping.pointwise
+    return None
+
+
+def _named(schema: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    """Arguments by the names and with the defaults of the operation's schema."""
+    found = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
+    found |= {a.name: value for a, value in zip(schema.arguments, args, strict=False)}
+    return found | dict(kwargs)
+
+
+def _fits(result: Any, meta: Any) -> bool:
+    """Whether a rule's axes have the sizes that the graph says."""
+    if isinstance(meta, (tuple, list)):
+        return isinstance(result, list) and len(result) == len(meta) and all(map(_fits, result, meta))
+    if not isinstance(meta, torch.Tensor):
+        return result is None
+    return isinstance(result, tuple) and [axis.size for axis in result] == list(meta.shape)
+
+
+def _wrap(result: Any, meta: Any, uniform: bool) -> Any:
+    if isinstance(meta, (tuple, list)):
+        return [_wrap(r, m, uniform) for r, m in zip(result, meta, strict=True)]
+    return Value(result, meta.dtype, uniform) if isinstance(meta, torch.Tensor) else None

@@ -1,0 +1,311 @@
+"""Rules for elementwise operations, reductions, and whatever only moves entries around.
+
+A rule gets the walk and the operation's arguments by name and returns the axes of its result (a list of
+them for several results), or None where it does not understand the case.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .axes import Axes, Expr, Fixed, product, total
+
+if TYPE_CHECKING:
+    from .following import Value, Walk
+
+RULES: dict[str, Callable[[Walk, dict[str, Any]], Any]] = {}
+
+
+def rule(*names: str):
+    """Register a rule for these aten operations."""
+
+    def register(function):
+        RULES.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+CONSTANTS = (
+    "full", "zeros", "ones", "new_zeros", "new_ones", "new_full", "scalar_tensor", "full_like", "zeros_like",
+    "ones_like",
+)  # fmt: skip
+
+# What makes uniform tensors out of uniform tensors, or of none
+UNIFORM = frozenset(CONSTANTS) | {
+    "clone", "_to_copy", "alias", "detach", "view", "reshape", "_unsafe_view", "permute", "transpose", "t",
+    "squeeze", "unsqueeze", "expand", "repeat", "split", "split_with_sizes", "slice", "select", "unbind",
+}  # fmt: skip
+
+
+def tensors(arguments: dict[str, Any]) -> list[Value]:
+    found = []
+    for value in arguments.values():
+        found += [v for v in (value if isinstance(value, (list, tuple)) else [value]) if hasattr(v, "axes")]
+    return found
+
+
+def places(dims: Any, rank: int) -> set[int]:
+    """Dimensions as a set of non-negative numbers; none given means all."""
+    if dims is None or (isinstance(dims, (list, tuple)) and not dims):
+        return set(range(rank))
+    return {d % rank for d in (dims if isinstance(dims, (list, tuple)) else [dims])} if rank else set()
+
+
+def broadcast(walk: Walk, shapes: list[Axes]) -> Axes:
+    """Axes from the right; those of one length are one, those of length 1 repeat."""
+    result: list[Expr] = []
+    for k in range(max(map(len, shapes), default=0)):
+        met = [axes[-1 - k] for axes in shapes if k < len(axes)]
+        long = [axis for axis in met if axis.size != 1] or met[:1]
+        for other in long[1:]:
+            walk.unify(long[0], other)
+        result.insert(0, long[0])
+    return tuple(result)
+
+
+# These are elementwise too, and torch does not say so of all of them.
+@rule(
+    "clone", "_to_copy", "alias", "detach", "lift_fresh_copy", "lift_fresh", "contiguous", "to",
+    "_prelu_kernel", "nan_to_num", "dropout", "view_of", "positive", "softplus", "hardswish", "hardtanh",
+    "leaky_relu", "elu", "gelu", "hardsigmoid", "mish", "silu", "celu", "log_sigmoid", "clamp",
+)  # fmt: skip
+def pointwise(walk: Walk, a: dict[str, Any]) -> Axes | None:
+    if a.get("train"):  # dropout that drops
+        return None
+    return broadcast(walk, [value.axes for value in tensors(a)])
+
+
+@rule("native_dropout")
+def native_dropout(walk: Walk, a: dict[str, Any]) -> Any:
+    return None if a["train"] else [a["input"].axes, a["input"].axes]
+
+
+@rule("_softmax", "_log_softmax", "_safe_softmax", "softmax", "log_softmax")
+def softmax(walk: Walk, a: dict[str, Any]) -> Axes:
+    """Permuted inputs give permuted outputs, along any axis."""
+    return a["self"].axes
+
+
+@rule(*CONSTANTS)
+def constant(walk: Walk, a: dict[str, Any]) -> Axes:
+    """Equal entries may be permuted at will."""
+    shape = a.get("size", a["self"].shape if "self" in a else ())
+    return tuple(walk.units.new(n) for n in shape)
+
+
+@rule("arange")
+def arange(walk: Walk, a: dict[str, Any]) -> Axes:
+    start, step = a.get("start", 0), a.get("step", 1)
+    return (Fixed(max(0, math.ceil((a["end"] - start) / step)), walk.why("arange numbers its units")),)
+
+
+@rule("sum", "mean", "amax", "amin", "var", "std", "prod", "logsumexp", "any", "all", "max", "min",
+      "linalg_vector_norm", "norm")  # fmt: skip
+def reduction(walk: Walk, a: dict[str, Any]) -> Axes | None:
+    """Over all units of an axis, in whichever order: the axis is gone."""
+    value = a["self"]
+    if "other" in a:  # the elementwise maximum of two tensors
+        return pointwise(walk, a)
+    if isinstance(a.get("dim"), int) and {"max", "min"} & {walk.node.target._opname}:
+        kept = _without(value.axes, {a["dim"] % len(value.axes)}, a["keepdim"])
+        if any(user.args[1] != 0 for user in walk.node.users):  # it also asks where
+            walk.freeze(value.axes[a["dim"]], "the position of its largest or smallest unit is read")
+        return [kept, kept]
+    return _without(value.axes, places(a.get("dim"), len(value.axes)), a.get("keepdim", False))
+
+
+@rule("var_mean", "std_mean")
+def moments(walk: Walk, a: dict[str, Any]) -> list[Axes]:
+    kept = reduction(walk, a)
+    return [kept, kept]
+
+
+def _without(axes: Axes, gone: set[int], keep: bool) -> Axes:
+    if keep:
+        return tuple(Fixed(1) if d in gone else axis for d, axis in enumerate(axes))
+    return tuple(axis for d, axis in enumerate(axes) if d not in gone)
+
+
+@rule("argmax", "argmin", "cumsum", "cumprod", "topk", "sort", "flip", "roll")
+def ordered(walk: Walk, a: dict[str, Any]) -> Any:
+    """Along these dimensions the order counts; along the others it does not."""
+    value, name = a["self"], walk.node.target._opname
+    axes = list(value.axes)
+    for d in places(a.get("dim", a.get("dims")), len(axes)):
+        (axes[d],) = walk.freeze(axes[d], f"{name} depends on its order")
+    if name in ("argmax", "argmin"):
+        return _without(tuple(axes), places(a.get("dim"), len(axes)), a["keepdim"])
+    if name == "topk":
+        axes[a["dim"] % len(axes)] = Fixed(a["k"])
+    return [tuple(axes)] * 2 if name in ("topk", "sort") else tuple(axes)
+
+
+@rule("view", "reshape", "_unsafe_view", "view_copy", "_reshape_copy", "flatten", "unflatten")
+def reshape(walk: Walk, a: dict[str, Any]) -> Axes:
+    shape = list(walk.node.meta["val"].shape)
+    told = walk.why(f"its {'×'.join(map(str, a['self'].shape))} become {'×'.join(map(str, shape))}")
+    return walk.units.regroup(a["self"].axes, shape, told)
+
+
+@rule("permute", "permute_copy")
+def permute(walk: Walk, a: dict[str, Any]) -> Axes:
+    return tuple(a["self"].axes[d] for d in a["dims"])
+
+
+@rule("transpose", "transpose_copy")
+def transpose(walk: Walk, a: dict[str, Any]) -> Axes:
+    axes = list(a["self"].axes)
+    if axes:
+        axes[a["dim0"]], axes[a["dim1"]] = axes[a["dim1"]], axes[a["dim0"]]
+    return tuple(axes)
+
+
+@rule("t")
+def t(walk: Walk, a: dict[str, Any]) -> Axes:
+    return tuple(reversed(a["self"].axes))
+
+
+@rule("squeeze", "unsqueeze", "squeeze_copy", "unsqueeze_copy")
+def squeeze(walk: Walk, a: dict[str, Any]) -> Axes:
+    value = a["self"]
+    if "unsqueeze" in walk.node.target._opname:
+        at = a["dim"] % (len(value.axes) + 1)
+        return (*value.axes[:at], Fixed(1), *value.axes[at:])
+    gone = {d for d in places(a.get("dim"), len(value.axes)) if value.shape[d] == 1}
+    return _without(value.axes, gone, False)
+
+
+@rule("expand", "expand_copy", "broadcast_to")
+def expand(walk: Walk, a: dict[str, Any]) -> Axes:
+    """A repeated entry is equal everywhere along the new axis, which is therefore free."""
+    axes, shape = a["self"].axes, walk.node.meta["val"].shape
+    axes = (Fixed(1),) * (len(shape) - len(axes)) + axes
+    return tuple(axis if axis.size == n else walk.units.new(n) for axis, n in zip(axes, shape, strict=True))
+
+
+@rule("copy")
+def copy(walk: Walk, a: dict[str, Any]) -> Axes:
+    """What was there before does not matter."""
+    return expand(walk, {"self": a["src"]})
+
+
+@rule("repeat")
+def repeat(walk: Walk, a: dict[str, Any]) -> Axes:
+    axes, times = a["self"].axes, a["repeats"]
+    axes = (Fixed(1),) * (len(times) - len(axes)) + axes
+    return tuple(product([walk.units.new(n), axis]) for n, axis in zip(times, axes, strict=True))
+
+
+@rule("cat")
+def cat(walk: Walk, a: dict[str, Any]) -> Axes:
+    shapes = [value.axes for value in a["tensors"] if value.shape != (0,)]
+    at = a["dim"] % len(shapes[0])
+    for axes in shapes[1:]:
+        for d, (left, right) in enumerate(zip(shapes[0], axes, strict=True)):
+            if d != at:
+                walk.unify(left, right)
+    joined = total([axes[at] for axes in shapes])
+    return tuple(joined if d == at else axis for d, axis in enumerate(shapes[0]))
+
+
+@rule("split", "split_with_sizes", "chunk", "split_copy", "split_with_sizes_copy")
+def split(walk: Walk, a: dict[str, Any]) -> list[Axes]:
+    axes, at = a["self"].axes, a["dim"] % len(a["self"].axes)
+    sizes = [part.shape[at] for part in walk.node.meta["val"]]
+    found = walk.units.pieces(axes[at], sizes, walk.why("it is cut into pieces"))
+    return [(*axes[:at], piece, *axes[at + 1 :]) for piece in found]
+
+
+@rule("slice", "slice_copy")
+def slice_(walk: Walk, a: dict[str, Any]) -> Axes:
+    axes, at = a["self"].axes, a["dim"] % len(a["self"].axes)
+    start, stop, step = slice(a["start"], a["end"], a["step"]).indices(axes[at].size)
+    size = walk.node.meta["val"].shape[at]
+    if step == 1:
+        told = walk.why("it is cut into pieces")
+        part = walk.units.pieces(axes[at], [start, size, axes[at].size - start - size], told)[1]
+    else:
+        (whole,) = walk.freeze(axes[at], f"one in {step} of its units is taken")
+        part = Fixed(size, whole.why)
+    return (*axes[:at], part, *axes[at + 1 :])
+
+
+@rule("slice_scatter")
+def slice_scatter(walk: Walk, a: dict[str, Any]) -> Axes | None:
+    axes, source = a["self"].axes, a["src"].axes
+    at = a["dim"] % len(axes)
+    if a["step"] != 1:
+        return None
+    start, _, _ = slice(a["start"], a["end"], 1).indices(axes[at].size)
+    size = source[at].size
+    told = walk.why("a piece of it is written")
+    part = walk.units.pieces(axes[at], [start, size, axes[at].size - start - size], told)[1]
+    for d, (own, new) in enumerate(zip(axes, source, strict=True)):
+        walk.unify(part if d == at else own, new)
+    return axes
+
+
+@rule("select", "select_copy")
+def select(walk: Walk, a: dict[str, Any]) -> Axes:
+    axes, at = a["self"].axes, a["dim"] % len(a["self"].axes)
+    walk.freeze(axes[at], "one of its units is picked by its number")
+    return (*axes[:at], *axes[at + 1 :])
+
+
+@rule("unbind", "unbind_copy")
+def unbind(walk: Walk, a: dict[str, Any]) -> list[Axes]:
+    return [select(walk, a)] * a["self"].shape[a["dim"]]
+
+
+@rule("index", "_unsafe_index", "index_select", "embedding")
+def index(walk: Walk, a: dict[str, Any]) -> Axes | None:
+    """Rows looked up by number: the axes looked up in stay, the others go through."""
+    if walk.node.target._opname == "embedding":
+        value, lookups = a["weight"], [a["indices"]]
+    elif walk.node.target._opname == "index_select":
+        value, lookups = a["self"], [None] * (a["dim"] % len(a["self"].axes)) + [a["index"]]
+    else:
+        value, lookups = a["self"], a["indices"]
+    if any(found is not None and found.dtype in (torch.bool, torch.uint8) for found in lookups):
+        return None
+    looked = [d for d, lookup in enumerate(lookups) if lookup is not None]
+    for d in looked:
+        walk.freeze(value.axes[d], "it is looked up by number")
+    found = broadcast(walk, [lookups[d].axes for d in looked])
+    rest = [axis for d, axis in enumerate(value.axes) if d not in looked]
+    at = looked[0] if looked == list(range(looked[0], looked[-1] + 1)) else 0
+    return (*rest[:at], *found, *rest[at:])
+
+
+@rule("constant_pad_nd", "pad")
+def pad(walk: Walk, a: dict[str, Any]) -> Axes | None:
+    """Added entries are equal, so free; taken ones are cut off."""
+    axes = list(a["self"].axes)
+    if a.get("mode", "constant") != "constant":
+        return None
+    told = walk.why("it is cut by a negative padding")
+    for k in range(len(a["pad"]) // 2):
+        at = len(axes) - 1 - k
+        before, after = a["pad"][2 * k], a["pad"][2 * k + 1]
+        cut = [max(0, -before), axes[at].size - max(0, -before) - max(0, -after), max(0, -after)]
+        middle = walk.units.pieces(axes[at], cut, told)[1]
+        axes[at] = total([walk.units.new(max(0, before)), middle, walk.units.new(max(0, after))])
+    return tuple(axes)
+
+
+@rule("pixel_shuffle", "pixel_unshuffle")
+def pixel_shuffle(walk: Walk, a: dict[str, Any]) -> Axes | None:
+    *outer, c, h, w = a["self"].axes
+    if "unshuffle" in walk.node.target._opname:
+        r = a["downscale_factor"]
+        h0, h1 = walk.units.split(h, (h.size // r, r), walk.why("pixels are shuffled"))
+        w0, w1 = walk.units.split(w, (w.size // r, r), walk.why("pixels are shuffled"))
+        return (*outer, product([c, h1, w1]), h0, w0)
+    r = a["upscale_factor"]
+    c0, c1, c2 = walk.units.split(c, (c.size // r**2, r, r), walk.why("pixels are shuffled"))
+    return (*outer, c0, product([h, c1]), product([w, c2]))

@@ -1,0 +1,499 @@
+"""Inference finds the symmetries of a network by itself, and never one that is not there."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import rebasin_cli
+from rebasin_cli import nets, permutation
+from rebasin_cli.errors import NetworkError
+from rebasin_cli.randomness import generator
+from rebasin_cli.spec import library
+from rebasin_cli.spec.infer import infer, shaping
+from rebasin_cli.spec.infer.axes import Fixed, Units, product, total
+
+
+class Net(nn.Module):
+    """`Net(lambda s, x: s.b(s.a(x)), a=…, b=…)`: a network in one line."""
+
+    def __init__(self, function, **modules):
+        super().__init__()
+        for name, module in modules.items():
+            setattr(self, name, module)
+        self.function = function
+
+    def forward(self, *args):
+        return self.function(self, *args)
+
+
+def rand(*shape):
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(0))
+
+
+IMAGES, ROWS, SEQUENCE = rand(2, 3, 8, 8), rand(4, 3), rand(2, 5, 3)
+
+
+def lines_of(network, *inputs):
+    """The inferred lines, after the proof held."""
+    found = infer(network, inputs)
+    assert found.proof is None or found.proof.largest_difference <= 1e-9
+    assert found.proof is not None or not found.fitted.words
+    assert not any("refused" in frozen.why for frozen in found.reasons)
+    return {name: " ".join(map(str, axes)) for name, axes in found.fitted.tensors.items()}
+
+
+def stays(text):
+    """Whether an axis text moves nothing."""
+    return not any(character.isalpha() for character in text)
+
+
+# The networks of this project -------------------------------------------------------------------------
+
+BUILT = [
+    ("mlp", (1, 4, 4), 8),
+    ("two_layer", (1, 4, 4), 8),
+    ("tinyten", (3, 32, 32), 0.1),
+    ("resnet20", (3, 32, 32), 0.25),
+    ("vgg11_bn", (3, 32, 32), 0.05),
+    ("resnet18", (3, 32, 32), 0.05),
+    ("resnet50", (3, 32, 32), 0.05),
+    ("googlenet", (3, 64, 64), 0.1),
+]
+
+
+@pytest.mark.parametrize(("name", "shape", "width"), BUILT, ids=[name for name, *_ in BUILT])
+def test_it_finds_as_many_symmetries_as_the_built_in_spec(name, shape, width):
+    network = nets.build(name, input_shape=shape, classes=5, width=width)
+    found = infer(network, rand(2, *shape), prove=name in ("mlp", "resnet20"))
+    known = library.find(found.fitted.shapes)
+    assert found.fitted.log10_symmetries() == pytest.approx(known.log10_symmetries(), abs=1e-9)
+    assert sorted(found.fitted.words.values()) == sorted(known.words.values())
+    assert found.fitted.statistics == known.statistics
+
+
+def test_stages_joined_by_zeros_have_more_freedom_than_the_built_in_spec_knows():
+    network = nets.resnet_cifar.build("resnet20", input_shape=(3, 8, 8), classes=5, width=0.5, join="pad")
+    found = infer(network, rand(2, 3, 8, 8))
+    known = library.find(found.fitted.shapes)
+    assert found.proof.largest_difference <= 1e-9
+    assert found.fitted.log10_symmetries() > known.log10_symmetries()
+
+
+# Structures -------------------------------------------------------------------------------------------
+
+
+def test_flattened_channels_own_consecutive_columns_and_channels_last_every_so_many():
+    def network(flatten):
+        return Net(flatten, c=nn.Conv2d(3, 6, 3, padding=1), b=nn.BatchNorm2d(6), h=nn.Linear(96, 4))
+
+    pooled = lines_of(network(lambda s, x: s.h(F.max_pool2d(torch.relu(s.b(s.c(x))), 2).flatten(1))), IMAGES)
+    assert pooled["h.weight"] == ". (c 16)".replace(".", "4", 1)
+    assert pooled["b.running_mean"] == "c" and pooled["b.num_batches_tracked"] == ""
+    last = lines_of(
+        network(lambda s, x: s.h(F.max_pool2d(s.b(s.c(x)), 2).permute(0, 2, 3, 1).flatten(1))), IMAGES
+    )
+    assert last["h.weight"] == "4 (16 c)"
+
+
+def test_everything_added_to_a_residual_stream_is_ordered_like_it():
+    def block(s, x):
+        x = s.stem(x)
+        x = x + s.two(torch.relu(s.one(x)))
+        return s.h((torch.relu(s.way(x)) + s.four(torch.relu(s.three(x)))).mean((2, 3)))
+
+    c = nn.Conv2d
+    lines = lines_of(
+        Net(block, stem=c(3, 4, 1), one=c(4, 5, 1), two=c(5, 4, 1), way=c(4, 6, 1), three=c(4, 7, 1),
+            four=c(7, 6, 1), h=nn.Linear(6, 3)), IMAGES)  # fmt: skip
+    assert lines["two.weight"] == "stem one 1 1" and lines["four.weight"] == "way three 1 1"
+    assert lines["h.weight"] == "3 way"
+
+
+def test_concatenations_are_sums():
+    def dense(s, x):
+        a = torch.relu(s.c1(x))
+        b = torch.relu(s.c2(a))
+        return s.h(torch.cat([a, b, s.c3(torch.cat([a, b], 1))], 1).mean((2, 3)))
+
+    modules = {"c1": nn.Conv2d(3, 6, 1), "c2": nn.Conv2d(6, 5, 1), "c3": nn.Conv2d(11, 4, 1)}
+    lines = lines_of(Net(dense, **modules, h=nn.Linear(15, 4)), IMAGES)
+    assert lines["c3.weight"] == "c3 c1 + c2 1 1" and lines["h.weight"] == "4 c1 + c2 + c3"
+
+
+def test_a_u_net_with_upsampling_transposed_convolution_and_skips():
+    def unet(s, x):
+        a = torch.relu(s.d1(x))
+        b = torch.relu(s.d2(F.max_pool2d(a, 2)))
+        up = [F.interpolate(b, scale_factor=2, mode="bilinear"), F.interpolate(b, scale_factor=2), s.up(b)]
+        return s.o(torch.cat([a, *up], 1))
+
+    lines = lines_of(
+        Net(unet, d1=nn.Conv2d(3, 6, 3, padding=1), d2=nn.Conv2d(6, 8, 3, padding=1),
+            up=nn.ConvTranspose2d(8, 5, 2, 2), o=nn.Conv2d(27, 3, 1)), IMAGES)  # fmt: skip
+    assert lines["up.weight"] == "d2 up 2 2" and lines["o.weight"] == "3 d1 + (2 d2) + up 1 1"
+
+
+def test_squeeze_and_excite_gates_are_ordered_like_what_they_gate():
+    def gate(s, x):
+        a = torch.relu(s.c(x))
+        return s.h((a * torch.sigmoid(s.e(torch.relu(s.q(a.mean((2, 3), keepdim=True)))))).mean((2, 3)))
+
+    modules = {"c": nn.Conv2d(3, 8, 3), "q": nn.Conv2d(8, 2, 1), "e": nn.Conv2d(2, 8, 1)}
+    assert lines_of(Net(gate, **modules, h=nn.Linear(8, 4)), IMAGES)["e.weight"] == "c q 1 1"
+
+
+def test_depthwise_convolutions_keep_their_units_and_grouped_ones_move_groups():
+    def chain(s, x):
+        return s.h(torch.relu(s.p(F.relu6(s.d(F.relu6(s.e(x)))))).mean((2, 3)))
+
+    def network(groups, out=12):
+        return Net(chain, e=nn.Conv2d(3, 12, 1), d=nn.Conv2d(12, out, 3, groups=groups),
+                   p=nn.Conv2d(out, 4, 1), h=nn.Linear(4, 5))  # fmt: skip
+
+    depthwise = lines_of(network(12), IMAGES)
+    assert depthwise["d.weight"] == "e 1 3 3" and depthwise["p.weight"] == "p e 1 1"
+    grouped = lines_of(network(4, 8), IMAGES)
+    assert grouped["d.weight"] == "(e.0 d) e.1 3 3" and grouped["e.weight"] == "(e.0 e.1) 3 1 1"
+    transposed = Net(chain, e=nn.Conv2d(3, 6, 3), d=nn.ConvTranspose2d(6, 8, 2, groups=2),
+                     p=nn.Conv2d(8, 4, 1), h=nn.Linear(4, 5))  # fmt: skip
+    assert lines_of(transposed, IMAGES)["d.bias"] == "(e.0 d)"
+
+
+def test_a_channel_shuffle_is_followed():
+    def shuffle(s, x):
+        a, b = s.c(x).chunk(2, 1)
+        x = torch.cat([a, torch.relu(s.b(b))], 1)
+        x = x.view(2, 2, 4, 8, 8).transpose(1, 2).reshape(2, 8, 8, 8)
+        return s.h(torch.relu(s.o(x)).mean((2, 3)))
+
+    modules = {"c": nn.Conv2d(3, 8, 1), "b": nn.Conv2d(4, 4, 1), "o": nn.Conv2d(8, 6, 1)}
+    lines = lines_of(Net(shuffle, **modules, h=nn.Linear(6, 4)), IMAGES)
+    assert lines["o.weight"] == "o (c.0 2) 1 1" and lines["c.bias"] == "c.0 + c.1"
+
+
+def test_pixel_shuffle_keeps_blocks_of_channels():
+    modules = {"c": nn.Conv2d(3, 24, 1), "p": nn.PixelShuffle(2), "o": nn.Conv2d(6, 2, 1)}
+    assert lines_of(Net(lambda s, x: s.o(s.p(s.c(x))), **modules), IMAGES)["c.bias"] == "(c 4)"
+
+
+@pytest.mark.parametrize(
+    "norm", [nn.GroupNorm(2, 12), nn.GroupNorm(6, 12), nn.InstanceNorm2d(12, affine=True)]
+)
+def test_norms_over_groups_keep_the_groups(norm):
+    network = Net(lambda s, x: s.h(torch.relu(s.g(s.c(x))).mean((2, 3))), c=nn.Conv2d(3, 12, 1), g=norm,
+                  h=nn.Linear(12, 2))  # fmt: skip
+    count = getattr(norm, "num_groups", 12)
+    assert lines_of(network, IMAGES)["g.weight"] == {2: "(2 c)", 6: "(c 2)", 12: "c"}[count]
+
+
+def test_a_mixer_keeps_tokens_and_moves_channels_and_both_hidden_layers():
+    def mixer(s, x):
+        x = s.c(x).flatten(2).transpose(1, 2)
+        x = x + s.t2(F.gelu(s.t1(s.n1(x).transpose(1, 2)))).transpose(1, 2)
+        return s.h((x + s.m2(F.gelu(s.m1(s.n2(x))))).mean(1))
+
+    lines = lines_of(
+        Net(mixer, c=nn.Conv2d(3, 6, 4, 4), n1=nn.LayerNorm(6), t1=nn.Linear(4, 7), t2=nn.Linear(7, 4),
+            n2=nn.LayerNorm(6), m1=nn.Linear(6, 9), m2=nn.Linear(9, 6), h=nn.Linear(6, 5)),
+        IMAGES)  # fmt: skip
+    assert lines["t1.weight"] == "t1 4" and lines["m2.weight"] == "c m1" and lines["n1.weight"] == "c"
+
+
+def test_gated_units_move_together_packed_or_not():
+    def swiglu(s, x):
+        return s.d(F.silu(s.g(x)) * s.u(x))
+
+    def packed(s, x):
+        gate, up = s.w(x).chunk(2, -1)
+        return s.d(F.silu(gate) * up)
+
+    lines = lines_of(Net(swiglu, g=nn.Linear(3, 8), u=nn.Linear(3, 8), d=nn.Linear(8, 4)), SEQUENCE)
+    assert lines["u.weight"] == "g 3" and lines["d.weight"] == "4 g"
+    assert lines_of(Net(packed, w=nn.Linear(3, 16), d=nn.Linear(8, 4)), SEQUENCE)["w.bias"] == "(2 w)"
+
+
+def attention(fused, causal=False):
+    def function(s, x):
+        x = s.i(x)
+        q, k, v = (t.view(2, 5, 3, 4).transpose(1, 2) for t in s.qkv(s.n(x)).chunk(3, -1))
+        if fused:
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        else:
+            y = torch.softmax(q @ k.transpose(-2, -1) / 2, -1) @ v
+        return s.h((x + s.o(y.transpose(1, 2).reshape(2, 5, 12)))[:, 0])
+
+    return Net(function, i=nn.Linear(3, 12), n=nn.LayerNorm(12), qkv=nn.Linear(12, 36),
+               o=nn.Linear(12, 12), h=nn.Linear(12, 4))  # fmt: skip
+
+
+@pytest.mark.parametrize(("fused", "causal"), [(True, False), (True, True), (False, False)])
+def test_attention_moves_whole_heads(fused, causal):
+    lines = lines_of(attention(fused, causal), SEQUENCE)
+    assert lines["qkv.weight"] == "(3 qkv 4) i" and lines["o.weight"] == "i (qkv 4)"
+
+
+def test_torchs_own_attention_and_transformer_block():
+    own = nn.TransformerEncoderLayer(12, 3, 7, batch_first=True)
+    lines = lines_of(
+        Net(lambda s, x: s.h(s.a(s.i(x))), i=nn.Linear(3, 12), a=own, h=nn.Linear(12, 2)), SEQUENCE
+    )
+    assert (
+        lines["a.self_attn.in_proj_weight"] == "(3 a.self_attn 4) i"
+        and lines["a.linear2.weight"] == "i a.linear1"
+    )
+
+
+@pytest.mark.parametrize("repeat", [False, True])
+def test_grouped_queries_move_with_their_keys(repeat):
+    def function(s, x):
+        q, k, v = (m(x).view(2, 5, -1, 3).transpose(1, 2) for m in (s.q, s.k, s.v))
+        if repeat:
+            k, v = k.repeat_interleave(2, 1), v.repeat_interleave(2, 1)
+        y = F.scaled_dot_product_attention(q, k, v, enable_gqa=not repeat)
+        return s.o(y.transpose(1, 2).reshape(2, 5, 12))
+
+    modules = {name: nn.Linear(3, n) for name, n in (("q", 12), ("k", 6), ("v", 6))}
+    lines = lines_of(Net(function, **modules, o=nn.Linear(12, 8)), SEQUENCE)
+    assert (
+        lines["q.bias"] == "(q 6)" and lines["k.bias"] == "(q 3)" and lines["o.weight"].startswith("8 (q 2 ")
+    )
+
+
+def test_a_tied_embedding_moves_once_and_its_vocabulary_stays():
+    network = Net(lambda s, x: s.h(torch.relu(s.m(s.e(x)))), e=nn.Embedding(11, 6), m=nn.Linear(6, 6),
+                  h=nn.Linear(6, 11, bias=False))  # fmt: skip
+    free = lines_of(network, torch.randint(0, 11, (2, 5)))
+    assert free["e.weight"] == "11 e" and free["m.weight"] == "m e" and free["h.weight"] == "11 m"
+    network.h.weight = network.e.weight
+    tied = lines_of(network, torch.randint(0, 11, (2, 5)))
+    assert len({tied[name] for name in ("e.weight", "h.weight")}) == 1 and tied["m.weight"] == "h h"
+
+
+def test_a_module_used_twice_reads_what_it_writes():
+    network = Net(lambda s, x: s.h(torch.relu(s.m(torch.relu(s.m(s.i(x)))))), i=nn.Linear(3, 6),
+                  m=nn.Linear(6, 6), h=nn.Linear(6, 2))  # fmt: skip
+    assert lines_of(network, ROWS)["m.weight"] == "i i"
+
+
+@pytest.mark.parametrize(("kind", "gates"), [(nn.LSTM, 4), (nn.GRU, 3), (nn.RNN, 1)])
+def test_recurrent_layers_are_unrolled_and_each_direction_has_its_own_units(kind, gates):
+    layer = kind(3, 6, batch_first=True, num_layers=2, bidirectional=True)
+    lines = lines_of(Net(lambda s, x: s.h(s.l(x)[0][:, -1]), l=layer, h=nn.Linear(12, 2)), SEQUENCE)
+    first, second = (f"({gates} l.{k})" if gates > 1 else f"l.{k}" for k in (0, 2))
+    assert lines["l.weight_hh_l0"] == f"{first} l.0" and lines["l.weight_ih_l1"] == f"{second} l.0 + l.1"
+
+
+def test_what_the_example_leaves_without_effect_is_not_moved():
+    """One step from a zero state does not show which units the recurrent matrix reads."""
+    found = infer(Net(lambda s, x: s.h(s.l(x)[0]), l=nn.LSTMCell(3, 6), h=nn.Linear(6, 2)), ROWS)
+    assert str(found.fitted.tensors["l.weight_hh"][1]) == "6"
+    assert any(
+        "no other axis" in frozen.why and frozen.places == ("l.weight_hh axis 1",) for frozen in found.reasons
+    )
+
+
+@pytest.mark.parametrize("space", [1, 2, 3])
+def test_convolutions_of_any_dimension(space):
+    kind = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[space - 1]
+    network = Net(lambda s, x: s.h(torch.relu(s.c(x)).flatten(2).mean(2)), c=kind(2, 6, 2, bias=False),
+                  h=nn.Linear(6, 2, bias=False))  # fmt: skip
+    assert lines_of(network, rand(2, 2, *[4] * space))["h.weight"] == "2 c"
+
+
+def test_single_units_have_nothing_to_permute():
+    assert stays(
+        lines_of(Net(lambda s, x: s.h(s.c(x)), c=nn.Linear(3, 1), h=nn.Linear(1, 2)), ROWS)["c.weight"]
+    )
+
+
+class RMS(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(6))
+
+    def forward(self, x):
+        return self.scale * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+
+
+@pytest.mark.parametrize("module", [RMS(), nn.RMSNorm(6), nn.PReLU(6), nn.Softmax(-1), nn.Dropout()])
+def test_what_treats_all_units_alike_keeps_them(module):
+    network = Net(lambda s, x: s.h(s.m(s.l(x))), l=nn.Linear(3, 6), m=module, h=nn.Linear(6, 2))
+    lines = lines_of(network, ROWS)
+    assert lines["h.weight"] == "2 l" and {lines.get("m.weight", "l"), lines.get("m.scale", "l")} == {"l"}
+
+
+def test_weight_norm_and_raw_parameters():
+    normed = torch.nn.utils.parametrizations.weight_norm(nn.Linear(3, 6))
+    lines = lines_of(Net(lambda s, x: s.h(s.l(x)), l=normed, h=nn.Linear(6, 2)), ROWS)
+    assert lines["l.parametrizations.weight.original0"] == "l 1" and lines["h.weight"] == "2 l"
+    raw = Net(lambda s, x: torch.einsum("bi,ij->bj", torch.relu(x @ s.one), s.two),
+              one=nn.Parameter(torch.rand(3, 6)), two=nn.Parameter(torch.rand(6, 2)))  # fmt: skip
+    assert lines_of(raw, ROWS) == {"one": "3 one", "two": "one 2"}
+
+
+def test_an_input_that_is_added_twice_lets_the_two_copies_change_places():
+    network = Net(lambda s, x: s.h(s.l(x) + x.repeat(1, 2)), l=nn.Linear(3, 6), h=nn.Linear(6, 2))
+    assert lines_of(network, ROWS)["l.weight"] == "(l 3) 3"
+
+
+# What stays, and why ------------------------------------------------------------------------------------
+
+FREEZING = {
+    "flip": lambda s, x: s.h(s.l(x).flip(1)),
+    "topk": lambda s, x: s.h(s.l(x).topk(6, dim=1)[0]),
+    "cumsum": lambda s, x: s.h(s.l(x).cumsum(1)),
+    "looked up": lambda s, x: s.h(s.l(x)[:, [5, 4, 3, 2, 1, 0]]),
+    "qr is not understood": lambda s, x: s.h(torch.linalg.qr(s.l(x).expand(4, 6).T.repeat(1, 2)[:, :6])[0]),
+    "one in 2": lambda s, x: s.h(s.l(x)[:, ::2].repeat(1, 2)),
+    "picked by its number": lambda s, x: s.h(
+        s.l(x) * s.l(x)[:, 2:3].select(1, 0)[:, None] + s.l(x).select(1, 1)[:, None]
+    ),
+    "arange": lambda s, x: s.h(s.l(x) * torch.arange(6)),
+    "rand is not understood": lambda s, x: s.h(s.l(x) + torch.rand(6)),
+    "index is not understood": lambda s, x: s.h(s.l(x)[x[:, 0] > 0.5]),
+    "input": lambda s, x: s.h(s.l(x) + torch.cat([x, 2 * x], 1)),
+    "output": lambda s, x: (s.h(s.l(x)), s.l(x)),
+}
+
+
+@pytest.mark.parametrize("why", FREEZING)
+def test_what_depends_on_the_order_of_units_stays_and_says_why(why):
+    found = infer(Net(FREEZING[why], l=nn.Linear(3, 6), h=nn.Linear(6, 2)), ROWS)
+    assert found.fitted.words == {}
+    (told,) = [f.why for f in found.reasons if "l.weight axis 0" in f.places]
+    assert why in told
+    assert why in ("input", "output") or "test_infer.py:" in told
+
+
+def test_logits_and_inputs_never_move():
+    for network, inputs in (
+        (nn.Sequential(nn.Linear(3, 4)), ROWS),
+        (attention(True), SEQUENCE),
+        (nets.build("resnet20", input_shape=(3, 8, 8), classes=4, width=0.25), IMAGES),
+    ):
+        lines = lines_of(network, inputs)
+        last, first = list(lines)[-1], next(iter(lines))
+        assert any(stays(line) for line in (lines[last], lines.get("h.bias", ""), lines.get("fc.bias", "")))
+        assert stays(lines[first].split(" ", 1)[1]) and not {"fc", "h"} & set(
+            infer(network, inputs).fitted.words
+        )
+
+
+def test_unused_tensors_stay():
+    found = infer(
+        Net(lambda s, x: s.h(s.l(x)), l=nn.Linear(3, 6), u=nn.Linear(6, 6), h=nn.Linear(6, 2)), ROWS
+    )
+    assert "u:" not in found.text and stays(str(found.fitted.tensors["u.weight"][0]))
+    assert any(f.why == "evaluation does not use it" for f in found.reasons)
+
+
+def test_a_rule_that_lies_is_caught_by_the_proof(monkeypatch):
+    """Flipping is declared harmless; then the word it breaks is taken out, and the others stay."""
+    monkeypatch.setitem(shaping.RULES, "flip", shaping.pointwise)
+    network = Net(
+        lambda s, x: s.h(s.m(s.l(x)).flip(1)), l=nn.Linear(3, 6), m=nn.Linear(6, 5), h=nn.Linear(5, 2)
+    )
+    assert set(infer(network, ROWS, prove=False).fitted.words) == {"l", "m"}
+    found = infer(network, ROWS)
+    assert set(found.fitted.words) == {"l"} and found.proof.largest_difference < 1e-9
+    assert any(
+        f.why.startswith("the proof refused it") and "m.bias axis 0" in f.places for f in found.reasons
+    )
+
+
+def test_a_rule_that_fails_freezes_what_it_read(monkeypatch):
+    monkeypatch.setitem(shaping.RULES, "permute", lambda walk, arguments: 1 / 0)
+    found = infer(Net(lambda s, x: s.h(s.l(x).permute(1, 0).T), l=nn.Linear(3, 6), h=nn.Linear(6, 2)), ROWS)
+    assert found.fitted.words == {} and any("ZeroDivisionError" in f.why for f in found.reasons)
+
+
+# Inputs and errors --------------------------------------------------------------------------------------
+
+
+class TwoInputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.h = nn.Linear(3, 5), nn.Linear(3, 5), nn.Linear(5, 2)
+
+    def forward(self, x, y=None, *, scale=1.0):
+        return {"logits": self.h(torch.relu(self.a(x) + scale * self.b(y)))}
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [((ROWS, ROWS), {}), ((ROWS,), {"y": ROWS}), ((), {"x": ROWS, "y": ROWS, "scale": 2.0})],
+)
+def test_inputs_by_position_and_by_name(args, kwargs):
+    found = infer(TwoInputs(), args, kwargs)
+    assert found.fitted.words == {"a": 5} and found.proof.largest_difference < 1e-9
+
+
+def test_control_flow_that_depends_on_values_is_refused_quietly(capfd):
+    network = Net(lambda s, x: s.l(x) if x.sum() > 0 else x, l=nn.Linear(3, 3))
+    with pytest.raises(NetworkError, match="cannot be traced") as error:
+        infer(network, ROWS)
+    assert "test_infer.py:" in str(error.value) and capfd.readouterr() == ("", "")
+
+
+def test_inputs_that_do_not_fit_are_the_networks_own_error():
+    with pytest.raises(NetworkError, match="fails on inputs"):
+        infer(nn.Linear(4, 3), ROWS)
+
+
+def test_the_network_is_left_as_it_was():
+    network = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    network[1].eval()
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    infer(network, ROWS)
+    assert network.training and not network[1].training
+    assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
+
+
+def test_numbers_as_module_names_make_words():
+    found = infer(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), ROWS)
+    assert found.fitted.words == {"h0": 4} and '"0.weight": "h0 ."' in found.text
+
+
+@pytest.mark.parametrize(
+    "network",
+    [attention(True), nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))],
+    ids=["attention", "mlp"],
+)
+def test_a_planted_permutation_is_recovered_by_an_inferred_spec(network):
+    fitted = infer(network, SEQUENCE).fitted
+    a = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    planted = permutation.random(fitted.words, generator(3, "planted"))
+    b = {name: permutation.permute(tensor, fitted.tensors[name], planted) for name, tensor in a.items()}
+    assert any(not torch.equal(a[name], b[name]) for name in a)
+    aligned = rebasin_cli.align(a, b, fitted).tensors
+    assert all(torch.equal(aligned[name], a[name]) for name in a)
+
+
+# The algebra ----------------------------------------------------------------------------------------------
+
+
+def test_equations_between_axes_refine_and_never_forget():
+    units = Units()
+    whole, a, b = units.new(12), units.new(6), units.new(6)
+    units.unify(whole, total([a, b]), "")
+    units.unify(whole, product([units.new(2), units.new(6)]), "")  # so a and b are alike, and the 2 stays
+    assert units.resolve(a) == units.resolve(b)
+    units.unify(a, product([units.new(3), units.new(2)]), "")
+    units.freeze(whole, "told")
+    assert units.resolve(b) == Fixed(6) and units.resolve(b).why == "told"
+
+
+def test_what_does_not_divide_is_frozen():
+    units = Units()
+    axis = units.new(12)
+    units.split(axis, (2, 6), "")
+    units.split(axis, (3, 4), "six does not divide by four")
+    assert units.resolve(axis) == Fixed(12) and "six" in units.resolve(axis).why
+
+
+def test_a_network_that_computes_in_float32_by_itself_is_proven_to_that_precision():
+    network = Net(lambda s, x: s.h((s.l(x).float() * 2).softmax(-1).type_as(x)), l=nn.Linear(3, 6),
+                  h=nn.Linear(6, 2))  # fmt: skip
+    found = infer(network, ROWS)
+    assert found.fitted.words == {"l": 6} and found.proof.largest_difference < 1e-6
