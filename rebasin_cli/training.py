@@ -102,6 +102,12 @@ def has_convolutions(network: nn.Module) -> bool:
     return any(isinstance(module, nn.Conv2d) for module in network.modules())
 
 
+def memory_format(device: str, precision: str) -> torch.memory_format:
+    """Channels last where it pays; not in float32 on CPUs, where torch 2.13 can crash in its backward pass."""
+    plain = torch.device(device).type == "cpu" and precision == "float32"
+    return torch.contiguous_format if plain else torch.channels_last
+
+
 def fast_precision(device: str) -> str:
     """bfloat16 where the hardware multiplies it natively (a third of the time), else float32."""
     kind = torch.device(device).type
@@ -220,7 +226,7 @@ def _run(
     data, began = data.with_batch_size(recipe.batch_size), time.monotonic()
     network.to(device)
     if has_convolutions(network):
-        network.to(memory_format=torch.channels_last)
+        network.to(memory_format=memory_format(device, recipe.precision))
     optimizer = _optimizer(network, recipe)
     history = _resume(state_path, network, optimizer, identity, device) if state_path and resume else []
 
@@ -263,7 +269,7 @@ def _epoch(
             group["lr"] = rate
         inputs, targets = inputs.to(device), targets.to(device)
         if convolutional and inputs.ndim == 4:
-            inputs = inputs.contiguous(memory_format=torch.channels_last)
+            inputs = inputs.contiguous(memory_format=memory_format(device, recipe.precision))
         optimizer.zero_grad(set_to_none=True)
         with _autocast(device, recipe.precision):
             outputs = call(network, inputs)
