@@ -103,7 +103,7 @@ def has_convolutions(network: nn.Module) -> bool:
 
 
 def memory_format(device: str, precision: str) -> torch.memory_format:
-    """Channels last where it pays; not in float32 on CPUs, where torch 2.13 can crash in its backward pass."""
+    """Channels last where it pays; not in float32 on CPUs, where torch 2.13 can crash in backward."""
     plain = torch.device(device).type == "cpu" and precision == "float32"
     return torch.contiguous_format if plain else torch.channels_last
 
