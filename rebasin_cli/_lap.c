@@ -134,26 +134,23 @@ INLINE void add_plain(const void *row, double *sum, Index n, int single)
 }
 
 /* The largest magnitude as bits: without the sign, floats order as integers, infinities and NaN on top. */
+#define MAGNITUDE(bits, most)                                            \
+    for (j = 0; j < n; j++) {                                            \
+        bits x;                                                          \
+        memcpy(&x, (const char *)row + j * (Index)sizeof x, sizeof x);   \
+        x &= (bits)-1 >> 1;                                              \
+        most = x > most ? x : most;                                      \
+    }
 INLINE uint64_t magnitude_plain(const void *row, Index n, int single)
 {
     uint32_t most32 = 0;
     uint64_t most = 0;
     Index j;
     if (single) {
-        for (j = 0; j < n; j++) {
-            uint32_t x;
-            memcpy(&x, (const char *)row + 4 * j, sizeof x);
-            x &= 0x7fffffffu;
-            most32 = x > most32 ? x : most32;
-        }
+        MAGNITUDE(uint32_t, most32)
         return most32;
     }
-    for (j = 0; j < n; j++) {
-        uint64_t x;
-        memcpy(&x, (const char *)row + 8 * j, sizeof x);
-        x &= 0x7fffffffffffffffu;
-        most = x > most ? x : most;
-    }
+    MAGNITUDE(uint64_t, most)
     return most;
 }
 
@@ -369,6 +366,7 @@ typedef struct {
     const Kernels *k;
     double scale, tolerance;
     double *v, *u;              /* prices of columns and of rows */
+    double *margins;            /* by how much rows prefer their columns to all others */
     int64_t *perm, *owner;      /* column of a row, row of a column; -1: none */
     double *w, *d, *h, *reached; /* prices with scanned columns at infinity; distances; see augment */
     int64_t *rows, *cols, *free_rows, *free_cols;
@@ -553,8 +551,8 @@ static int warm(Work *s)
     return 1;
 }
 
-/* Prices of rows; the number of rows that would rather have another column than theirs, which are freed;
- * and the tight pairs beside the assigned ones, up to 4n of them. */
+/* Prices and margins of rows; the number of rows that would rather have another column than theirs, which
+ * are freed; and the tight pairs beside the assigned ones, up to 4n of them. */
 static Index verify(Work *s, Index *n_edges)
 {
     const Matrix *a = s->a;
@@ -563,8 +561,11 @@ static Index verify(Work *s, Index *n_edges)
         const void *row = row_of(a, i);
         Index mine = (Index)s->perm[i];
         double u = at(a, i, mine) - s->v[mine], bound = edges > 4 * n ? u + s->tolerance : u - s->tolerance;
+        Best b = best(s, i);
         int bad = 0;
         s->u[i] = u;
+        s->margins[i] = u - (b.at == mine ? b.second : b.best);
+        if (s->margins[i] > s->tolerance) continue; /* no other is tight */
         for (j = s->k->next(row, s->v, bound, 0, n); j < n; j = s->k->next(row, s->v, bound, j + 1, n)) {
             double r;
             if (j == mine) continue;
@@ -634,7 +635,7 @@ static int run(Work *s, int is_warm)
     return wrong ? UNSURE : unique(s, edges) ? UNIQUE : TIES;
 }
 
-static int solve(const Matrix *a, double *v, double *u, int64_t *perm, int is_warm)
+static int solve(const Matrix *a, double *v, double *u, double *margins, int64_t *perm, int is_warm)
 {
     Work s;
     size_t n = (size_t)a->n, padded = (size_t)a->padded;
@@ -651,6 +652,7 @@ static int solve(const Matrix *a, double *v, double *u, int64_t *perm, int is_wa
         s.h = s.d + padded;
         s.reached = s.h + padded;
         s.u = u;
+        s.margins = margins;
         s.perm = perm;
         s.owner = ints;
         s.rows = s.owner + n;
@@ -681,16 +683,17 @@ static int is_format(const Py_buffer *b, char kind)
 
 static PyObject *py_solve(PyObject *self, PyObject *args)
 {
-    PyObject *objects[4], *result = NULL;
-    Py_buffer b[4];
-    static const char kinds[4] = {0, 'd', 'd', 'q'};
+    PyObject *objects[5], *result = NULL;
+    Py_buffer b[5];
+    static const char kinds[5] = {0, 'd', 'd', 'd', 'q'};
     static const char *const states[] = {"unique", "ties", "not finite", "", "unsure"};
     int is_warm, got, k, state;
     Matrix a;
     (void)self;
-    if (!PyArg_ParseTuple(args, "OOOOp", &objects[0], &objects[1], &objects[2], &objects[3], &is_warm))
+    if (!PyArg_ParseTuple(args, "OOOOOp", &objects[0], &objects[1], &objects[2], &objects[3], &objects[4],
+                          &is_warm))
         return NULL;
-    for (got = 0; got < 4; got++) {
+    for (got = 0; got < 5; got++) {
         int flags = PyBUF_FORMAT | PyBUF_STRIDES | (got ? PyBUF_WRITABLE : 0);
         if (PyObject_GetBuffer(objects[got], &b[got], flags)) goto done;
     }
@@ -702,11 +705,11 @@ static PyObject *py_solve(PyObject *self, PyObject *args)
         goto done;
     }
     a.n = b[0].shape[0];
-    for (k = 1; k < 4; k++) {
+    for (k = 1; k < 5; k++) {
         if (b[k].ndim != 1 || b[k].shape[0] != a.n || (a.n > 1 && b[k].strides[0] != b[k].itemsize) ||
             !is_format(&b[k], kinds[k])) {
             PyErr_SetString(PyExc_ValueError,
-                            "duals must be contiguous float64 and perm int64, as long as the matrix");
+                            "duals and margins must be contiguous float64 and perm int64, as long as the matrix");
             goto done;
         }
     }
@@ -719,7 +722,7 @@ static PyObject *py_solve(PyObject *self, PyObject *args)
     a.wide = 0;
 #endif
     Py_BEGIN_ALLOW_THREADS
-    state = solve(&a, b[1].buf, b[2].buf, b[3].buf, is_warm);
+    state = solve(&a, b[1].buf, b[2].buf, b[3].buf, b[4].buf, is_warm);
     Py_END_ALLOW_THREADS
     if (state == NO_MEMORY)
         PyErr_NoMemory();
@@ -731,8 +734,8 @@ done:
 }
 
 static PyMethodDef methods[] = {
-    {"solve", py_solve, METH_VARARGS, 
-     "solve(similarity, columns, rows, perm, warm) -> state: 'unique', 'ties', 'not finite' or 'unsure'"},
+    {"solve", py_solve, METH_VARARGS,
+     "solve(similarity, columns, rows, margins, perm, warm) -> state: 'unique', 'ties', 'not finite' or 'unsure'"},
     {NULL, NULL, 0, NULL},
 };
 

@@ -35,12 +35,14 @@ class Solution:
     """A best permutation with its duals: similarity[i, j] <= rows[i] + columns[j], equal where assigned.
 
     That inequality is the proof of optimality, and `columns` lets a similar matrix be solved faster.
-    It holds up to rounding.
+    It holds up to rounding. `margins` are by how much it is slack where a row is tried with any column but
+    its own, at least: infinite where there is no other, of no meaning beside a matrix that is not square.
     """
 
     perm: torch.Tensor  # (m,) int64: column of a row; -1 for rows left over where there are more than columns
     rows: torch.Tensor  # (m,) float64
     columns: torch.Tensor  # (n,) float64
+    margins: torch.Tensor  # (m,) float64
 
 
 def compiled() -> bool:
@@ -73,10 +75,11 @@ def solve(similarity: torch.Tensor, *, start: Solution | None = None) -> Solutio
     # Rows and columns of zeros stand for nobody. All of them cost the same, which is where the scale of the
     # other side's duals is set to 0: nobody pays for what is left over.
     size = max(m, n)
-    perm, rows, columns = _square(np.pad(matrix, ((0, size - m), (0, size - n))), None)
+    perm, rows, columns, margins = _square(np.pad(matrix, ((0, size - m), (0, size - n))), None)
     shift = rows[m] if m < n else -columns[n]
     perm = np.where(perm < n, perm, -1)
-    return Solution(*map(torch.from_numpy, (perm[:m], rows[:m] - shift, columns[:n] + shift)))
+    parts = perm[:m], rows[:m] - shift, columns[:n] + shift, margins[:m]
+    return Solution(*map(torch.from_numpy, parts))
 
 
 def solve_all(
@@ -134,17 +137,17 @@ def _blocks(matrix: np.ndarray):
         yield slice(top, top + step), matrix[top : top + step].astype(np.float64)
 
 
-def _square(matrix: np.ndarray, start: Solution | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Permutation and duals of rows and columns of a square matrix."""
+def _square(matrix: np.ndarray, start: Solution | None) -> tuple[np.ndarray, ...]:
+    """Permutation, duals of rows and columns, and margins of a square matrix."""
     n = len(matrix)
-    perm, rows, columns = np.full(n, -1, dtype=np.int64), np.zeros(n), np.zeros(n)
+    perm, rows, columns, margins = np.full(n, -1, dtype=np.int64), np.zeros(n), np.zeros(n), np.zeros(n)
     if not n:
-        return perm, rows, columns
+        return perm, rows, columns, margins
     state = "unsure"
     if compiled():
         if start is not None:
             perm[:], columns[:] = start.perm.numpy(), start.columns.numpy()
-        state = _lap.solve(matrix, columns, rows, perm, start is not None)
+        state = _lap.solve(matrix, columns, rows, margins, perm, start is not None)
     elif not _largest(matrix) <= LARGEST:
         state = "not finite"
     if state == "not finite":
@@ -154,9 +157,10 @@ def _square(matrix: np.ndarray, start: Solution | None) -> tuple[np.ndarray, np.
     if state == "unsure":
         perm[:] = linear_sum_assignment(matrix, maximize=True)[1]
         rows, columns = _duals(matrix, perm)
+        margins = _margins(matrix, perm, rows, columns)
     if state != "unique":
         perm = _first(matrix, perm, rows, columns)
-    return perm, rows, columns
+    return perm, rows, columns, margins
 
 
 def _largest(matrix: np.ndarray) -> float:
@@ -184,6 +188,15 @@ def _duals(matrix: np.ndarray, perm: np.ndarray) -> tuple[np.ndarray, np.ndarray
             break
         columns = raised
     return mine - columns[perm], columns
+
+
+def _margins(matrix: np.ndarray, perm: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    others = []
+    for i, block in _blocks(matrix):
+        block -= columns
+        np.put_along_axis(block, perm[i, None], -np.inf, axis=1)
+        others.append(block.max(axis=1))
+    return rows - np.concatenate(others)
 
 
 def _first(matrix: np.ndarray, perm: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:

@@ -6,13 +6,13 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import torch
 from scipy.optimize import linear_sum_assignment
 
 from rebasin_cli import assignment
-from rebasin_cli.assignment import Solution
 from rebasin_cli.errors import CheckpointError, UsageError
 
 needs_compiled = pytest.mark.skipif(assignment._lap is None, reason="built without a C compiler")
@@ -95,7 +95,7 @@ def rounding(similarity: torch.Tensor) -> float:
     return 1e-13 * max(similarity.shape) * similarity.abs().max().double().item()
 
 
-def proves_itself(similarity: torch.Tensor, found: Solution) -> None:
+def proves_itself(similarity: torch.Tensor, found: assignment.Solution) -> None:
     m, n = similarity.shape
     taken = sorted(j for j in found.perm.tolist() if j >= 0)
     assert len(set(taken)) == len(taken) == min(m, n) and max(taken) < n
@@ -153,7 +153,7 @@ def test_no_start_changes_the_answer(name, solver):
         (cold.perm, torch.full_like(columns, math.nan)),
         (-cold.perm, torch.full_like(columns, -math.inf)),
     ]:
-        found = assignment.solve(similarity, start=Solution(perm, cold.rows, prices))
+        found = assignment.solve(similarity, start=replace(cold, perm=perm, columns=prices))
         assert torch.equal(found.perm, cold.perm)
         proves_itself(similarity, found)
 
@@ -186,18 +186,23 @@ def test_a_worse_permutation_has_no_proof(solver):
     perm[[0, 1]] = perm[[1, 0]]
     loss = assignment.total(similarity, found.perm) - assignment.total(similarity, perm)
     assert loss > 0.01
-    assert assignment.certificate(similarity, Solution(perm, found.rows, found.columns)) >= loss - 1e-12
+    assert assignment.certificate(similarity, replace(found, perm=perm)) >= loss - 1e-12
     mine = similarity[torch.arange(40), perm]  # tight for the worse one, so not feasible
-    assert assignment.certificate(similarity, Solution(perm, mine, torch.zeros(40).double())) >= loss
+    assert (
+        assignment.certificate(
+            similarity, replace(found, perm=perm, rows=mine, columns=torch.zeros(40).double())
+        )
+        >= loss
+    )
 
 
 @pytest.mark.parametrize("shape", [(4, 6), (6, 4)])
 def test_the_proof_of_a_rectangle_pays_nobody_who_stays_alone(shape, solver):
     similarity = random_matrix(shape[0], 0, shape[1])
     found = assignment.solve(similarity)
-    shifted = Solution(found.perm, found.rows - 1, found.columns + 1)
+    shifted = replace(found, rows=found.rows - 1, columns=found.columns + 1)
     assert assignment.certificate(similarity, shifted) > 0.5
-    shifted = Solution(found.perm, found.rows + 1, found.columns - 1)
+    shifted = replace(found, rows=found.rows + 1, columns=found.columns - 1)
     assert assignment.certificate(similarity, shifted) > 0.5
 
 
@@ -313,15 +318,13 @@ def test_other_threads_run_while_one_is_solved():
             steps += 1
             time.sleep(0.0001)
 
-    counter = threading.Thread(target=count)
+    counter = threading.Thread(target=count, daemon=True)
     counter.start()
     begun.wait()
     matrix, n = similarity.numpy(), len(similarity)
-    columns, rows, perm = torch.zeros(n).double(), torch.zeros(n).double(), torch.zeros(n, dtype=torch.int64)
-    arguments, interval = (
-        (matrix, columns.numpy(), rows.numpy(), perm.numpy(), False),
-        sys.getswitchinterval(),
-    )
+    columns, rows, margins = torch.zeros(3, n).double().numpy()
+    arguments = matrix, columns, rows, margins, torch.zeros(n, dtype=torch.int64).numpy(), False
+    interval = sys.getswitchinterval()
     sys.setswitchinterval(60)  # nobody is made to let go: the counter runs only if the solver does
     before = steps
     assignment._lap.solve(*arguments)
@@ -336,14 +339,26 @@ def test_other_threads_run_while_one_is_solved():
 def test_the_extension_refuses_buffers_that_do_not_fit():
     matrix, d = torch.zeros(3, 3).numpy(), torch.zeros(3).double().numpy()
     perm = torch.zeros(3, dtype=torch.int64).numpy()
-    assert assignment._lap.solve(matrix, d, d.copy(), perm, False) == "ties"
+    assert assignment._lap.solve(matrix, d, d.copy(), d.copy(), perm, False) == "ties"
     frozen = d.copy()
     frozen.flags.writeable = False
     for wrong in [
-        (matrix[:2], d, d, perm), (matrix[:, ::2], d, d, perm), (matrix.astype("i4"), d, d, perm),
-        (matrix.T[:, :2], d, d, perm), (d, d, d, perm), (matrix, d[:2], d, perm), (matrix, d, d[::-1], perm),
-        (matrix, d, d.astype("f4"), perm), (matrix, d, d, d), (matrix, frozen, d, perm),
-        (matrix, None, d, perm),
+        (matrix[:2], d, d, d, perm), (matrix[:, ::2], d, d, d, perm), (matrix.astype("i4"), d, d, d, perm),
+        (matrix.T[:, :2], d, d, d, perm), (d, d, d, d, perm), (matrix, d[:2], d, d, perm),
+        (matrix, d, d[::-1], d, perm), (matrix, d, d, d[:2], perm), (matrix, d, d.astype("f4"), d, perm),
+        (matrix, d, d, d, d), (matrix, frozen, d, d, perm), (matrix, None, d, d, perm),
     ]:  # fmt: skip
         with pytest.raises((ValueError, TypeError)):
             assignment._lap.solve(*wrong, False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_margins_are_what_every_other_column_is_worse_by(dtype, solver):
+    for seed, n in enumerate([2, 17, 40]):
+        similarity = random_matrix(n, seed).to(dtype)
+        found = assignment.solve(similarity)
+        slack = found.rows[:, None] + found.columns - similarity.double()
+        slack[torch.arange(n), found.perm] = math.inf
+        torch.testing.assert_close(found.margins, slack.min(dim=1).values, rtol=0, atol=1e-12)
+    assert assignment.solve(torch.ones(1, 1)).margins.item() == math.inf
+    assert assignment.solve(torch.zeros(3, 3)).margins.abs().max() == 0  # ties
