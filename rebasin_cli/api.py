@@ -139,7 +139,7 @@ def align(
     result = _search(module, problem, options or module.Options(), start)
     seconds = time.perf_counter() - began
     for permutations in result.permutations:
-        permutation.check(permutations, fitted.words)
+        permutation.check(permutations, fitted.words, within=fitted.within)
     moved = [permuted(m, fitted, p) for m, p in zip(models[1:], result.permutations, strict=True)]
     return Alignment((models[0], *moved), result.permutations, result, fitted, proof, method, seconds)
 
@@ -234,7 +234,7 @@ def merge(
                 f"{len(permutations)} permutations for {len(models)} models; the first keeps its own"
             )
         for given in permutations:
-            permutation.check(given, fitted.words)
+            permutation.check(given, fitted.words, within=fitted.within)
         models = [models[0], *(permuted(m, fitted, p) for m, p in zip(models[1:], permutations, strict=True))]
     elif method != "none":
         alignment = align(*models, fitted, method=method, network=network, device=device, **align_options)

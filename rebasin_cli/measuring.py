@@ -78,7 +78,7 @@ def barrier(
 
     alignment = None
     if permutations is not None:
-        permutation.check(permutations, fitted.words)
+        permutation.check(permutations, fitted.words, within=fitted.within)
     elif method != "none":
         alignment = align(
             a, b, fitted, method=method, seed=seed, network=network, device=device, **align_options

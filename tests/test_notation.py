@@ -3,9 +3,20 @@
 import pytest
 
 from rebasin_cli.errors import SpecError
-from rebasin_cli.spec.notation import Fixed, Product, Rest, Sum, Word, fill, natural, parse_axes, words_of
+from rebasin_cli.spec.notation import (
+    Fixed,
+    Product,
+    Rest,
+    Sum,
+    Word,
+    fill,
+    natural,
+    parse_axes,
+    starred_of,
+    words_of,
+)
 
-A, B = Word("a"), Word("b")
+A, B, D = Word("a"), Word("b"), Word("d", each=True)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +44,11 @@ A, B = Word("a"), Word("b")
         ("h{i-1|.}", (Word("h{i-1|.}"),)),
         ("u{s}.{b-1|a + b}", (Word("u{s}.{b-1|a + b}"),)),
         ("{i}", (Word("{i}"),)),
+        ("(a d*)", (Product((A, D)),)),
+        ("(a d*) b* . .", (Product((A, D)), Word("b", each=True), Fixed(), Fixed())),
+        ("a + d*+b", (Sum((A, D, B)),)),
+        ("blocks.{i}.d*", (Word("blocks.{i}.d", each=True),)),
+        ("d{i-1|e*}*", (Word("d{i-1|e*}", each=True),)),
     ],
 )
 def test_an_expression_means_its_axes(text, axes):
@@ -40,7 +56,7 @@ def test_an_expression_means_its_axes(text, axes):
 
 
 @pytest.mark.parametrize(
-    "text", ["a b", "(c 49) .", "(c _)", "a + (b 4) + 16", "(a + b 4)", "... a", "(3 (a 2))"]
+    "text", ["a b", "(c 49) .", "(c _)", "a + (b 4) + 16", "(a + b 4)", "... a", "(3 (a 2))", "(a d*) e*"]
 )
 def test_axes_print_as_what_they_were_read_from(text):
     assert " ".join(map(str, parse_axes(text))) == text
@@ -71,13 +87,41 @@ def test_axes_print_as_what_they_were_read_from(text):
         ("h{i-1|a b}", "expected one axis, found 2"),
         ("h{i-1|...}", '"..." cannot be a fallback'),
         ("h{i-1|(a}", "never closed"),
-        ("(heads d*)", '"d*" (one permutation within each unit) is not supported yet'),
+        ("(heads *)", 'cannot read "*)"'),
+        ("d*e", 'cannot read "*e"'),
+        ("d**", 'cannot read "*"'),
+        ("h{i-1|d**}", 'cannot read "*"'),
     ],
 )
 def test_a_text_that_is_no_expression_is_refused_with_its_reason(text, complaint):
     with pytest.raises(SpecError) as caught:
         parse_axes(text)
     assert complaint in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "text, outer",
+    [
+        ("(a d*)", A),
+        ("(3 a 2 e* d*)", A),  # integers and other starred words are passed over
+        ("(a b d*)", B),  # the nearest
+        ("(d* a)", None),  # it stands before
+        ("(a (2 d*) + b)", A),
+        ("(2 (a (3 (4 d*))))", A),
+        ("((a 2) d*)", A),
+        ("(a + b d*)", None),  # of a sum it would not be known which
+        ("(12 d*)", Fixed(12)),
+        ("(12 (2 d*))", Fixed(12)),
+        ("(a + (12 d*) b)", Fixed(12)),
+        ("(12 a + (2 d*))", Fixed(12)),
+        ("(a + b 12 d*)", None),  # not the leading number
+        ("a + d*", None),
+        ("d*", None),
+    ],
+)
+def test_a_starred_word_lies_within_the_nearest_word_before_it_or_the_leading_number(text, outer):
+    (axis,) = parse_axes(text)
+    assert ("d", outer) in starred_of(axis)
 
 
 def test_words_are_listed_in_order_with_repetitions():
@@ -121,6 +165,12 @@ def test_a_fallback_stands_where_no_value_is_found(word):
     before_all = {"i": "-"} if "0" in word else {"i": "0"}
     found = FOUND if "0" not in word else {}
     assert fill(word, before_all, found) == Fixed()
+
+
+def test_a_star_stays_with_the_word_and_a_fallback_says_itself():
+    assert fill("h{i-1}", {"i": "3"}, FOUND, each=True) == Word("h0", each=True)
+    assert fill("h{i-1|e}", {"i": "0"}, FOUND, each=True) == Word("e")
+    assert fill("h{i-1|e*}", {"i": "0"}, FOUND) == Word("e", each=True)
 
 
 def test_a_fallback_stands_where_too_few_values_are_found():

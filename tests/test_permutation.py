@@ -1,13 +1,16 @@
 """The convention, and everything that follows from it."""
 
+import itertools
+
 import pytest
 import torch
 
 from rebasin_cli import permutation
 from rebasin_cli.errors import CheckpointError, OutputExists
 from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.notation import parse_axes
+from rebasin_cli.spec.notation import length_of, parse_axes
 from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.spec import Block
 from rebasin_cli.writing import write_safetensors
 
 SIZES = {"a": 4, "b": 3}
@@ -161,4 +164,142 @@ def test_checking_tells_everything_that_keeps_permutations_from_fitting():
         '"c" has (3,) torch.float32, expected (3,) int64',
         '"d" has no permutation',
         '"e" is not a word of the spec',
+    )
+
+
+# ------------------------------------------------------------------------------------------ starred words
+
+WITHIN = {"d": Block("p", 3, 2), "r": Block("p", 3, 4), "n": Block(None, 3, 2)}
+WORDS = {"p": 3, "d": 6, "r": 12, "n": 6}
+P = torch.tensor([2, 0, 1])
+D = torch.tensor([4, 5, 1, 0, 3, 2])  # unit 2 as it was, units 0 and 1 turned round
+N = torch.tensor([1, 0, 2, 3, 5, 4])
+
+
+def blocks(seed: int = 0) -> dict[str, torch.Tensor]:
+    return permutation.random(WORDS, torch.Generator().manual_seed(seed), within=WITHIN)
+
+
+@pytest.mark.parametrize(
+    "axis, index",
+    [
+        ("(p d*)", [4, 5, 1, 0, 3, 2]),
+        ("(p 2 d*)", [8, 9, 10, 11, 1, 0, 3, 2, 5, 4, 7, 6]),
+        ("(2 p d*)", [4, 5, 1, 0, 3, 2, 10, 11, 7, 6, 9, 8]),
+        ("((p 2) d*)", [8, 9, 10, 11, 1, 0, 3, 2, 5, 4, 7, 6]),
+        ("(p d* 2)", [8, 9, 10, 11, 2, 3, 0, 1, 6, 7, 4, 5]),
+        ("(p 1 + d*)", [6, 7, 8, 0, 2, 1, 3, 5, 4]),
+        ("(3 n*)", [1, 0, 2, 3, 5, 4]),
+        ("(3 (n* 2))", [2, 3, 0, 1, 4, 5, 6, 7, 10, 11, 8, 9]),
+        ("2 + (3 n*)", [0, 1, 3, 2, 4, 5, 7, 6]),
+        ("(3 1 + (2 n*))", [0, 2, 1, 4, 3, 5, 6, 7, 8, 9, 10, 12, 11, 14, 13]),
+    ],
+)
+def test_a_starred_word_has_an_order_of_its_own_in_each_unit(axis, index):
+    found = permutation.axis_index(*parse_axes(axis), {"p": P, "d": D, "n": N}, WITHIN)
+    assert found.tolist() == index
+
+
+def old(perm: torch.Tensor, block: Block, outer: int, here: int) -> int:
+    return (perm[outer * block.size + here] % block.size).item()
+
+
+ACROSS = {  # axes: lengths of the parts, and where an entry was; `d(h, i)` is the old place of i in unit h
+    "(p d*) r*": ((3, 2, 4), lambda p, d, r, h, i, j: (p[h], d(h, i), r(h, j))),
+    "r* (p d*) 2": ((4, 3, 2, 2), lambda p, d, r, j, h, i, k: (r(h, j), p[h], d(h, i), k)),
+    "d* 2 p": ((2, 2, 3), lambda p, d, r, i, k, h: (d(h, i), k, p[h])),
+    "(d* 2) (2 p 2)": ((2, 2, 2, 3, 2), lambda p, d, r, i, k, m, h, n: (d(h, i), k, m, p[h], n)),
+    "(p r* d*) 2": ((3, 4, 2, 2), lambda p, d, r, h, j, i, k: (p[h], r(h, j), d(h, i), k)),
+    "(d* r*) p": ((2, 4, 3), lambda p, d, r, i, j, h: (d(h, i), r(h, j), p[h])),
+}
+
+
+@pytest.mark.parametrize("axes", ACROSS)
+def test_a_starred_word_follows_what_it_lies_within_to_other_axes(axes):
+    sizes, where = ACROSS[axes]
+    spec = parse_axes(axes)
+    perms = blocks(3)
+    shape = [length_of(axis, {"p": 3, "d": 2, "r": 4}) for axis in spec]
+    tensor = torch.arange(torch.tensor(sizes).prod()).reshape(shape)
+    moved = permutation.permute(tensor, spec, perms, WITHIN)
+    assert moved.shape == tensor.shape and moved.dtype == tensor.dtype
+    moved = moved.reshape(sizes)
+    inner = [lambda h, i, word=word: old(perms[word], WITHIN[word], h, i) for word in ("d", "r")]
+    for entry in itertools.product(*map(range, sizes)):
+        assert moved[entry] == tensor.reshape(sizes)[where(perms["p"], *inner, *entry)]
+
+
+@pytest.mark.parametrize("axes", [*ACROSS, "(p d*) 2", "(3 n*) p"])
+def test_some_rows_of_starred_axes_are_the_rows_of_the_whole(axes):
+    shape = tuple(length_of(a, {"p": 3, "d": 2, "r": 4, "n": 2}) for a in parse_axes(axes))
+    text = f"sizes: {{p: 3, d: 2, r: 4, n: 2}}\ntensors:\n  w: '{axes}'\n  v: '(p d* r*)'\n  u: '(3 n*)'\n"
+    spec = spec_of(text, {"w": shape, "v": (24,), "u": (6,)})
+    tensors = {"w": torch.randn(shape), "v": torch.randn(24), "u": torch.randn(6)}
+    moved = permutation.permuted(tensors, spec, blocks(1))
+    assert not torch.equal(moved["w"], tensors["w"])
+    for start in range(shape[0]):
+        for stop in range(start + 1, shape[0] + 1):
+            assert torch.equal(moved.rows("w", start, stop), moved["w"][start:stop])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.bool, torch.float8_e5m2], ids=str)
+def test_starred_axes_of_every_dtype_move_bit_for_bit(dtype):
+    tensor, axes = torch.arange(24).reshape(6, 4).to(dtype), parse_axes("(p d*) r*")
+    moved = permutation.permute(tensor, axes, blocks(), WITHIN)
+    assert moved.dtype == dtype
+    assert torch.equal(moved.double(), permutation.permute(tensor.double(), axes, blocks(), WITHIN))
+    assert permutation.permute(tensor, axes, permutation.identity(WORDS), WITHIN) is tensor
+
+
+@pytest.mark.parametrize("axes", ["(p d*) r*", "(p r* d*)", "(3 n*)"])
+def test_composing_and_inverting_hold_for_starred_words(axes):
+    shape = [length_of(a, {"p": 3, "d": 2, "r": 4, "n": 2}) for a in parse_axes(axes)]
+    tensor, p, q = torch.randn(shape), blocks(1), blocks(2)
+
+    def moved(tensor, perms):
+        return permutation.permute(tensor, parse_axes(axes), perms, WITHIN)
+
+    together = permutation.compose(p, q)
+    permutation.check(together, WORDS, within=WITHIN)
+    permutation.check(permutation.invert(p), WORDS, within=WITHIN)
+    assert torch.equal(moved(moved(tensor, p), q), moved(tensor, together))
+    assert torch.equal(moved(moved(tensor, p), permutation.invert(p)), tensor)
+
+
+def test_random_blocks_lie_as_the_outer_word_says_and_are_ordered_each_by_itself():
+    drawn = blocks(1)
+    permutation.check(drawn, WORDS, within=WITHIN)
+    outer, inner = permutation.split(drawn["r"], WITHIN["r"])
+    assert torch.equal(outer, drawn["p"]) and not torch.equal(outer, torch.arange(3))
+    assert len({tuple(row) for row in inner.tolist()}) > 1
+    alone = permutation.random({"r": 12}, torch.Generator().manual_seed(1), within=WITHIN)
+    assert torch.equal(permutation.split(alone["r"], WITHIN["r"])[0], torch.arange(3))
+
+
+def test_splitting_and_joining_are_one_anothers_inverse():
+    outer, inner = permutation.split(D, WITHIN["d"])
+    assert outer.tolist() == [2, 0, 1] and inner.tolist() == [[0, 1], [1, 0], [1, 0]]
+    assert torch.equal(permutation.join(outer, inner), D)
+
+
+def test_blocks_are_carried_along_with_their_order_within():
+    before = {"p": P, "d": D}
+    assert torch.equal(permutation.carried(before, WITHIN)["d"], D)
+    after = permutation.carried(before | {"p": torch.tensor([0, 2, 1])}, WITHIN)
+    assert after["d"].tolist() == [1, 0, 4, 5, 3, 2]
+    assert before["d"] is D and torch.equal(after["p"], torch.tensor([0, 2, 1]))
+    assert torch.equal(permutation.carried({"d": D}, WITHIN)["d"], D)  # nothing says otherwise
+
+
+def test_checking_tells_blocks_that_do_not_stay_together(tmp_path):
+    good = {"p": P, "d": D, "r": permutation.carried(blocks() | {"p": P}, WITHIN)["r"], "n": N}
+    permutation.check(good, WORDS, within=WITHIN)
+    wrong = good | {"d": D.roll(1), "n": D}
+    permutation.check(wrong, WORDS)  # they are bijections
+    permutation.save(tmp_path / "b.perm.safetensors", wrong, metadata={})
+    with pytest.raises(CheckpointError) as caught:
+        permutation.check(permutation.load(tmp_path / "b.perm.safetensors")[0], WORDS, within=WITHIN)
+    assert caught.value.problems == (
+        '"d" does not keep its 3 blocks of 2 units ordered as "p"',
+        '"n" does not keep its 3 blocks of 2 units in place',
     )

@@ -1,5 +1,7 @@
 """Specs are read in two steps, and each tells every problem at once."""
 
+import math
+
 import pytest
 
 from rebasin_cli.errors import SpecError, UsageError
@@ -8,6 +10,7 @@ from rebasin_cli.spec.atoms import atoms
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.notation import Fixed, Product, Sum, Word
 from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.spec import Block
 
 
 def read(text: str, **options):
@@ -63,7 +66,7 @@ def test_parsing_tells_every_problem_at_once_with_its_line():
     )
     assert len(found) == 9 and set(found) == {
         'line 2: unknown key "tensor"; known: '
-        "description, ignore, include, names, net, schema, statistics, tensors",
+        "description, ignore, include, names, net, schema, sizes, statistics, tensors",
         "schema is 2; this version reads schema 1",
         'line 8: "c" stands here and in line 7',
         'line 4: a: "(": "(" is never closed',
@@ -123,6 +126,43 @@ def test_what_is_no_mapping_of_yaml_is_no_spec(text):
 @pytest.mark.parametrize("text", ["names: [a]\n", "tensors:\n", "tensors: [w]\n"])
 def test_a_spec_without_tensors_is_refused(text):
     assert any("tensors" in problem for problem in problems(lambda: read(text)))
+
+
+def test_sizes_are_whole_numbers_of_words():
+    assert read("sizes:\n  heads: 12\n  b.{i}.d: 64\ntensors:\n  w: 'a'\n").sizes == {
+        "heads": 12,
+        "b.{i}.d": 64,
+    }
+    found = problems(
+        lambda: read(
+            "tensors:\n  w: 'a'\nsizes:\n  a: '3'\n  b: 0\n  c: 1.5\n  d: -2\n  e: 0x10\n  f: [3]\n"
+            "  g*: 3\n  h{i-1}: 3\n  k: 4\n  k: 4\n"
+        )
+    )
+    assert found == (
+        *(
+            f'line {line}: the size of "{word}" is {what}, not a whole number above 0'
+            for line, word, what in [
+                (4, "a", "'3'"),
+                (5, "b", "'0'"),
+                (6, "c", "'1.5'"),
+                (7, "d", "'-2'"),
+                (8, "e", "'0x10'"),
+                (9, "f", "…"),
+            ]
+        ),
+        'line 10: cannot read the word "g*"',
+        'line 11: cannot read the word "h{i-1}"',
+        'line 13: "k" stands here and in line 12',
+    )
+    assert problems(lambda: read("tensors:\n  w: 'a'\nsizes: [a]\n")) == (
+        "line 3: `sizes:` is not a mapping of words to their sizes",
+    )
+
+
+def test_an_included_spec_gives_its_sizes_and_own_ones_win():
+    base = read("sizes: {a: 3, b: 4}\ntensors:\n  w: '(a b)'\n")
+    assert read("include: base\nsizes: {b: 5}\n", include={"base": base}.get).sizes == {"a": 3, "b": 5}
 
 
 def test_an_included_spec_gives_its_lines_and_own_lines_win():
@@ -261,6 +301,107 @@ def test_a_word_may_get_its_size_from_products_and_sums_alone():
     }
     (problem,) = problems(lambda: fitted("tensors:\n  x: '(a b)'\n", x=(20,)))
     assert problem == 'x  axis 0 has 20 entries, the spec says "(a b)" (a = ?, b = ?)'
+
+
+def test_sizes_tell_what_no_axis_does():
+    spec = fitted("sizes: {a: 4}\ntensors:\n  x: '(a b)'\n", x=(20,))
+    assert spec.words == {"a": 4, "b": 5}
+    with pytest.raises(SpecError) as caught:
+        fitted("tensors:\n  x: '(a b)'\n", x=(20,))
+    assert caught.value.hint == "Sizes that no axis tells stand under `sizes:`"
+
+
+def test_sizes_may_have_slots_and_an_exact_word_beats_them():
+    text = "sizes:\n  l.{i}.a: 4\n  l.2.a: 2\ntensors:\n  w.{i}: '(l.{i}.a b{i})'\n"
+    words = fitted(text, w__1=(20,), w__2=(20,)).words
+    assert words == {"l.1.a": 4, "l.2.a": 2, "b1": 5, "b2": 10}
+    (problem,) = problems(
+        lambda: fitted(
+            "sizes:\n  l.{i}.a: 4\n  l.1.{x}: 4\ntensors:\n  w.{i}: '(l.{i}.a b{i})'\n", w__1=(20,)
+        )
+    )
+    assert problem == 'sizes  "l.1.a" is claimed by "l.{i}.a" and "l.1.{x}"'
+
+
+def test_sizes_that_contradict_the_tensors_are_told_with_both_sides():
+    text = "sizes:\n  a: 3\n  b: 4\n  c: 7\n  n{i}: 2\ntensors:\n  w: 'a'\n  x: '(b 2)'\n"
+    assert problems(lambda: fitted(text, w=(5,), x=(9,))) == (
+        'sizes  "c" is no word of these tensors',
+        'sizes  "n{i}" is no word of these tensors',
+        'sizes  is "a", 3 units',
+        'w  axis 0 is "a", 5 units',
+        "  these should be equal",
+        'x  axis 0 has 9 entries, the spec says "(b 2)" (b = 4 by `sizes`)',
+    )
+
+
+def test_a_starred_word_has_as_many_units_as_all_blocks_together():
+    spec = fitted(
+        "sizes: {heads: 3, kv: 2, rep: 3}\n"
+        "tensors:\n  w: '(heads d*) .'\n  f: '(12 (2 e*))'\n  q: '(kv rep* k*)'\n",
+        w=(12, 5),
+        f=(48,),
+        q=(24,),
+    )
+    assert spec.words == {"heads": 3, "d": 12, "e": 24, "kv": 2, "rep": 6, "k": 8}
+    assert spec.within == {
+        "d": Block("heads", 3, 4),
+        "e": Block(None, 12, 2),
+        "rep": Block("kv", 2, 3),
+        "k": Block("kv", 2, 4),
+    }
+    assert spec.sizes == {"heads": 3, "d": 4, "e": 2, "kv": 2, "rep": 3, "k": 4}
+    assert fitted("sizes: {d: 4}\ntensors:\n  w: '(heads d*)'\n", w=(12,)).words == {"heads": 3, "d": 12}
+
+
+def test_a_starred_word_has_symmetries_in_each_block():
+    spec = fitted("sizes: {heads: 3}\ntensors:\n  w: '(heads d*)'\n", w=(12,))
+    assert spec.log10_symmetries() == pytest.approx(math.log10(6 * 24**3))
+
+
+GROUPED = "tensors:\n  one: '(g i*) .'\n  n: 'g'\n"
+
+
+def test_a_starred_word_may_stand_on_another_axis_than_what_it_lies_within():
+    spec = fitted(GROUPED + "  two: '(g o*) i* .'\n", one=(6, 3), n=(2,), two=(8, 3, 5))
+    assert spec.words == {"g": 2, "i": 6, "o": 8}
+    assert spec.within == {"i": Block("g", 2, 3), "o": Block("g", 2, 4)}
+    text = "sizes:\n  g{i}: 2\ntensors:\n  one.{i}: '(g{i} i{i}*)'\n  two.{i}: 'i{i}* g{i}'\n"
+    families = fitted(text, one__0=(6,), two__0=(3, 2), one__7=(8,), two__7=(4, 2))
+    assert families.within == {"i0": Block("g0", 2, 3), "i7": Block("g7", 2, 4)}
+
+
+ELSEWHERE = '"i*", which lies within "g": one other axis must have that once, and outside sums'
+STARLESS = 'x  axis 0 has "i" without a star, one axis 0 has "i*"'
+NOTHING = 'x  axis 0 has "j*", but no tensor says within what: "(heads j*)" would'
+NUMBER = 'x  axis 1 has "k*" without the 2 it lies within: "(2 k*)"'
+
+
+@pytest.mark.parametrize(
+    "line, shape, found",
+    [
+        ("i*", (3,), [f"x  axis 0 has {ELSEWHERE}"]),
+        ("(i* g)", (6,), [f"x  axis 0 has {ELSEWHERE}"]),
+        ("i* g g", (3, 2, 2), [f"x  axis 0 has {ELSEWHERE}"]),
+        ("i* g + 3", (3, 5), [f"x  axis 0 has {ELSEWHERE}"]),
+        ("i .", (3, 2), [STARLESS]),
+        ("j*", (3,), [NOTHING]),
+        ("(2 k*) k* g", (10, 5, 2), [NUMBER]),
+    ],
+)
+def test_starred_words_that_lie_within_nothing_are_told(line, shape, found):
+    text = GROUPED + f"  x: '{line}'\n"
+    assert list(problems(lambda: fitted(text, one=(6, 3), n=(2,), x=shape))) == found
+
+
+@pytest.mark.parametrize("line, shape, other", [("(2 i*)", (6,), 2), ("(h i*) h", (12, 4), "h")])
+def test_starred_words_that_lie_within_two_things_are_told(line, shape, other):
+    text = GROUPED + f"  x: '{line}'\n"
+    assert problems(lambda: fitted(text, one=(6, 3), n=(2,), x=shape)) == (
+        'one  axis 0 has "i*" within "g"',
+        f'x  axis 0 has "i*" within "{other}"',
+        "  these should be equal",
+    )
 
 
 def test_the_rest_may_be_empty_but_not_less():

@@ -1,23 +1,30 @@
 """Every tensor as blocks whose axes are each permuted by one word, or not at all.
 
-Flattened axes are unflattened and concatenations cut into segments, both as views without a copy, so
-matching needs to know about neither.
+Flattened axes are unflattened and concatenations cut into segments, so matching needs to know about
+neither. A starred word permutes one axis of all its units: what it lies within is flattened together with
+it, and where several lie within the same, the tensor is spread out over blocks with zeros between them,
+(3 2*) 4* as a tensor of (3·2) × (3·4). Views without a copy but for that, and but for what a starred word
+lies within that stands elsewhere than right before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 
-from .notation import Axis, Fixed, Product, Sum, Word
+from .notation import Axis, Fixed, Product, Sum, Word, factors_of, length_of
 from .spec import FittedSpec
 
 
 @dataclass(frozen=True)
 class Atom:
-    """A view of one tensor: `steps` make it, `words[d]` permutes its axis d (None: it stays)."""
+    """A view of one tensor: `steps` make it, `words[d]` permutes its axis d (None: it stays).
+
+    Starred words permute as flat words do; the words they lie within have no axis of their own. Shapes can
+    be had without values: from a tensor on the meta device.
+    """
 
     tensor: str
     words: tuple[str | None, ...]
@@ -33,35 +40,81 @@ def atoms(fitted: FittedSpec, *, evidence_only: bool = True) -> Iterator[Atom]:
     """The atoms of every tensor, in the order of names; `evidence_only` leaves the statistics out."""
     for name in sorted(fitted.tensors):
         if not (evidence_only and name in fitted.statistics):
-            yield from _split(name, fitted.tensors[name], (), fitted.words)
+            dims = [_Dim(axis, k) for k, axis in enumerate(fitted.tensors[name])]
+            yield from _split(name, dims, (), fitted)
 
 
-def _length(axis: Axis, words: dict[str, int]) -> int:
-    if isinstance(axis, Word):
-        return words[axis.name]
-    if isinstance(axis, Fixed):
-        return axis.size
-    if isinstance(axis, Sum):
-        return sum(_length(term, words) for term in axis.terms)
-    size = 1
-    for factor in axis.factors:
-        size *= _length(factor, words)
-    return size
+@dataclass(frozen=True, eq=False)
+class _Dim:
+    """One axis of a view: part of the tensor's axis `root`.
+
+    `before` holds the words that stand before it in its products, and under None the first number.
+    """
+
+    axis: Axis
+    root: int
+    before: Mapping[str | None, _Dim] | None = None
+
+    @property
+    def word(self) -> str | None:
+        return self.axis.name if isinstance(self.axis, Word) else None
+
+    @property
+    def starred(self) -> bool:
+        return isinstance(self.axis, Word) and self.axis.each
 
 
-def _split(name: str, axes: tuple[Axis, ...], steps: tuple, words: dict[str, int]) -> Iterator[Atom]:
-    for d, axis in enumerate(axes):
-        if isinstance(axis, Product):
-            sizes = tuple(_length(factor, words) for factor in axis.factors)
-            inner = (*axes[:d], *axis.factors, *axes[d + 1 :])
-            yield from _split(name, inner, (*steps, ("unflatten", d, sizes)), words)
+def _split(name: str, dims: list[_Dim], steps: tuple, fitted: FittedSpec) -> Iterator[Atom]:
+    for d, dim in enumerate(dims):
+        if isinstance(dim.axis, Product):
+            factors = _factors(dim)
+            sizes = tuple(length_of(factor.axis, fitted.sizes) for factor in factors)
+            inner = [*dims[:d], *factors, *dims[d + 1 :]]
+            yield from _split(name, inner, (*steps, ("unflatten", d, sizes)), fitted)
             return
-        if isinstance(axis, Sum):
+        if isinstance(dim.axis, Sum):
             start = 0
-            for term in axis.terms:
-                length = _length(term, words)
-                inner = (*axes[:d], term, *axes[d + 1 :])
-                yield from _split(name, inner, (*steps, ("narrow", d, start, length)), words)
+            for term in dim.axis.terms:
+                length = length_of(term, fitted.sizes)
+                inner = [*dims[:d], _Dim(term, dim.root, dim.before), *dims[d + 1 :]]
+                yield from _split(name, inner, (*steps, ("narrow", d, start, length)), fitted)
                 start += length
             return
-    yield Atom(name, tuple(axis.name if isinstance(axis, Word) else None for axis in axes), steps)
+    yield _gathered(name, dims, steps, fitted)
+
+
+def _factors(dim: _Dim) -> list[_Dim]:
+    parts, before = [], dict(dim.before or {})
+    for factor in factors_of(dim.axis):
+        part = _Dim(factor, dim.root, dict(before))
+        if isinstance(factor, Word) and not factor.each:
+            before[factor.name] = part
+        elif isinstance(factor, Fixed):
+            before.setdefault(None, part)
+        parts.append(part)
+    return parts
+
+
+def _gathered(name: str, dims: list[_Dim], steps: tuple, fitted: FittedSpec) -> Atom:
+    """The atom of axes that are words and numbers; starred words join what they lie within."""
+    inside: dict[_Dim, list[_Dim]] = {}
+    for dim in dims:
+        if dim.starred:
+            inside.setdefault(_outer(dim, dims, fitted), []).append(dim)
+    words = {dim: dim.word for dim in dims}
+    dims, more = list(dims), []
+    for outer, parts in inside.items():
+        more.append(("movedim", dims.index(outer), -1))
+        dims.remove(outer)
+        more += [("diag_embed",)] * (len(parts) - 1)  # the last axis becomes two, zero but where they agree
+        for part in parts:
+            at = dims.index(part)
+            more += [("movedim", -1, at), ("flatten", at, at + 1)]
+    return Atom(name, tuple(words[dim] for dim in dims), (*steps, *more))
+
+
+def _outer(dim: _Dim, dims: list[_Dim], fitted: FittedSpec) -> _Dim:
+    word = fitted.within[dim.word].word
+    if (known := (dim.before or {}).get(word)) is not None:
+        return known
+    return next(other for other in dims if other.axis == Word(word) and other.root != dim.root)

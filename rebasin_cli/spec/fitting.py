@@ -7,15 +7,31 @@ import math
 from collections.abc import Mapping
 
 from ..errors import SpecError
-from .notation import Axis, Fixed, Product, Rest, Sum, Word, fill, rewrite, slots_of, stem_of, words_of
-from .spec import Entry, FittedSpec, Shapes, Spec
+from .notation import (
+    Axis,
+    Fixed,
+    Product,
+    Rest,
+    Sum,
+    Word,
+    fill,
+    length_of,
+    parts_of,
+    rewrite,
+    slots_of,
+    stem_of,
+    words_of,
+)
+from .spec import Entry, FittedSpec, Shapes, Spec, pattern_of
+from .within import find_blocks
 
 
 def fit(spec: Spec, shapes: Shapes) -> FittedSpec:
     """Resolve a spec against tensors: which line speaks of which tensor, and one size a word.
 
     `shapes` maps tensor names to shapes. Raises SpecError that lists every unlisted or absent tensor,
-    every wrong rank, and every word with two sizes.
+    every wrong rank, every word with two sizes, and every starred word that lies within nothing or two
+    things.
     """
     problems: list[str] = []
     ignored = frozenset(n for n in shapes if any(fnmatch.fnmatchcase(n, glob) for glob in spec.ignore))
@@ -35,17 +51,24 @@ def fit(spec: Spec, shapes: Shapes) -> FittedSpec:
             )
         else:
             axes[tensor] = expanded
-    words = _word_sizes(axes, shapes, problems)
-    resolved = {t: _resolve_axes(t, a, shapes[t], words, problems) for t, a in axes.items()}
+    given = _given_sizes(
+        spec, {word for a in axes.values() for axis in a for word in words_of(axis)}, problems
+    )
+    sizes = _word_sizes(axes, shapes, given, problems)
+    resolved = {t: _resolve_axes(t, a, shapes[t], sizes, given, problems) for t, a in axes.items()}
+    within = find_blocks(resolved, sizes, problems)
     if problems:
-        raise SpecError(f"{spec.source} does not fit", problems=problems)
+        unknown = {word for a in axes.values() for axis in a for word in words_of(axis)} - sizes.keys()
+        hint = "Sizes that no axis tells stand under `sizes:`" if unknown else ""
+        raise SpecError(f"{spec.source} does not fit", problems=problems, hint=hint)
     return FittedSpec(
         spec=spec,
-        words=words,
+        words={w: size * within[w].count if w in within else size for w, size in sizes.items()},
         tensors=resolved,
         shapes={name: tuple(shape) for name, shape in shapes.items()},
         statistics=frozenset(t for t, (entry, _) in chosen.items() if entry.statistic),
         ignored=ignored,
+        within=within,
     )
 
 
@@ -89,7 +112,10 @@ def _found_values(chosen: Mapping[str, tuple[Entry, dict[str, str]]]) -> dict[st
 
 
 def _filled(axis: Axis, captured: dict[str, str], found: dict[str, set[tuple[str, ...]]]) -> Axis:
-    return rewrite(axis, lambda leaf: fill(leaf.name, captured, found) if isinstance(leaf, Word) else leaf)
+    def filled(leaf: Axis) -> Axis:
+        return fill(leaf.name, captured, found, each=leaf.each) if isinstance(leaf, Word) else leaf
+
+    return rewrite(axis, filled)
 
 
 def _expand_rest(axes: tuple[Axis, ...], rank: int) -> tuple[Axis, ...] | None:
@@ -101,13 +127,35 @@ def _expand_rest(axes: tuple[Axis, ...], rank: int) -> tuple[Axis, ...] | None:
     return axes if missing == 0 and Rest() not in axes else None
 
 
-def _word_sizes(axes: Mapping[str, tuple[Axis, ...]], shapes: Shapes, problems: list[str]) -> dict[str, int]:
-    """One size a word: plain axes say it outright, composite axes once all but one part is known."""
-    claims: dict[str, dict[int, tuple[str, int]]] = {}  # word → size → where it was first said
+def _given_sizes(spec: Spec, words: set[str], problems: list[str]) -> dict[str, int]:
+    """The sizes that the spec itself states; an exact word beats families, as in tensors' names."""
+    given: dict[str, int] = {}
+    by: dict[str, str] = {}
+    for key in sorted(spec.sizes, key=lambda key: "{" in key):
+        members = sorted(word for word in words if pattern_of(key).fullmatch(word))
+        if not members:
+            problems.append(f'sizes  "{key}" is no word of these tensors')
+        for word in members:
+            if "{" in by.get(word, ""):
+                problems.append(f'sizes  "{word}" is claimed by "{by[word]}" and "{key}"')
+            elif word not in by:
+                by[word], given[word] = key, spec.sizes[key]
+    return given
+
+
+def _word_sizes(
+    axes: Mapping[str, tuple[Axis, ...]], shapes: Shapes, given: Mapping[str, int], problems: list[str]
+) -> dict[str, int]:
+    """One size a word: plain axes say it outright, composite axes once all but one part is known.
+
+    `given` are the spec's own. Of a starred word it is the size of one block.
+    """
+    # word → size → where it was first said
+    claims: dict[str, dict[int, str]] = {word: {size: "sizes "} for word, size in given.items()}
     places = [(t, k, a, shapes[t][k]) for t, tensor_axes in axes.items() for k, a in enumerate(tensor_axes)]
     for tensor, k, axis, size in places:
         if isinstance(axis, Word):
-            claims.setdefault(axis.name, {}).setdefault(size, (tensor, k))
+            claims.setdefault(axis.name, {}).setdefault(size, f"{tensor}  axis {k}")
     words = {word: min(sizes) for word, sizes in claims.items()}
     open_places = [place for place in places if isinstance(place[2], (Product, Sum))]
     while True:
@@ -117,50 +165,39 @@ def _word_sizes(axes: Mapping[str, tuple[Axis, ...]], shapes: Shapes, problems: 
             if len(unknown) == 1 and (solved := _solve(axis, size, words)) is not None:
                 word = unknown.pop()
                 words[word] = solved
-                claims.setdefault(word, {})[solved] = (tensor, k)
+                claims.setdefault(word, {})[solved] = f"{tensor}  axis {k}"
         if len(words) == before:
             break
     for word, sizes in claims.items():
         if len(sizes) > 1:
-            for size, (tensor, k) in sizes.items():
-                problems.append(f'{tensor}  axis {k} is "{word}", {size} units')
+            problems += [f'{where} is "{word}", {size} units' for size, where in sizes.items()]
             problems.append("  these should be equal")
     return words
-
-
-def _size(axis: Axis, words: Mapping[str, int]) -> int | None:
-    """The length of an axis, None while a part is unknown."""
-    if isinstance(axis, Word):
-        return words.get(axis.name)
-    if isinstance(axis, Fixed):
-        return axis.size
-    sizes = [_size(part, words) for part in (axis.factors if isinstance(axis, Product) else axis.terms)]
-    if None in sizes:
-        return None
-    return math.prod(sizes) if isinstance(axis, Product) else sum(sizes)
 
 
 def _solve(axis: Axis, size: int, words: Mapping[str, int]) -> int | None:
     """The size of the single unknown word in `axis`, given the axis's length; None where it has none."""
     if isinstance(axis, Word):
         return size if axis.name not in words else None
-    parts = axis.factors if isinstance(axis, Product) else axis.terms if isinstance(axis, Sum) else ()
-    unknown = [part for part in parts if _size(part, words) is None]
+    parts = parts_of(axis)
+    unknown = [part for part in parts if length_of(part, words) is None]
     if len(unknown) != 1:
         return None
-    known = [_size(part, words) for part in parts if part is not unknown[0]]
+    known = [length_of(part, words) for part in parts if part is not unknown[0]]
     if isinstance(axis, Product):
         left, remainder = divmod(size, math.prod(known))
         return _solve(unknown[0], left, words) if remainder == 0 and left > 0 else None
     return _solve(unknown[0], size - sum(known), words) if size > sum(known) else None
 
 
-def _resolve_axes(tensor, axes, shape, words, problems) -> tuple[Axis, ...]:
+def _resolve_axes(tensor, axes, shape, words, given, problems) -> tuple[Axis, ...]:
     resolved = []
     for k, (axis, size) in enumerate(zip(axes, shape, strict=True)):
         exact = _resolve(axis, size, words)
         if exact is None and not isinstance(axis, Word):
-            known = ", ".join(f"{word} = {words.get(word, '?')}" for word in words_of(axis))
+            known = ", ".join(
+                f"{word} = {words.get(word, '?')}{' by `sizes`' * (word in given)}" for word in words_of(axis)
+            )
             problems.append(
                 f'{tensor}  axis {k} has {size} entries, the spec says "{axis}"'
                 + (f" ({known})" if known else "")
@@ -175,8 +212,8 @@ def _resolve(axis: Axis, size: int, words: Mapping[str, int]) -> Axis | None:
         return axis if words.get(axis.name) == size else None
     if isinstance(axis, Fixed):
         return Fixed(size) if axis.size in (None, size) else None
-    parts = axis.factors if isinstance(axis, Product) else axis.terms
-    sizes = [_size(part, words) for part in parts]
+    parts = parts_of(axis)
+    sizes = [length_of(part, words) for part in parts]
     if sizes.count(None) == 1:
         known = [s for s in sizes if s is not None]
         left = size / math.prod(known) if isinstance(axis, Product) else size - sum(known)

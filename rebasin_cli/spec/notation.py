@@ -1,6 +1,7 @@
 """One axis expression: what `"(c5 49) h{i-1|.} a + b + 16"` means.
 
     h0          Word     permuted by h0
+    d*          Word     permuted within each unit of the word it stands behind: (heads d*)
     .           Fixed    an axis that stays (an integer also states its size)
     ...         Rest     any number of axes that stay
     (c5 49)     Product  row-major factors of one flattened axis; `_` is a factor to be inferred
@@ -14,16 +15,17 @@ to know about slots.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 from ..errors import SpecError
 
 
 @dataclass(frozen=True)
 class Word:
-    """Permuted by `name`. `each` is reserved for `d*`: one permutation per unit of the outer factor."""
+    """Permuted by `name`; `each` is the star of `d*`: each unit of what it lies within has its own order."""
 
     name: str
     each: bool = False
@@ -70,7 +72,7 @@ ENDS = ("first", "last")  # slots that no tensor name binds
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<rest>\.\.\.)|(?P<punctuation>[()+])|(?P<number>\d+)(?![\w{])|(?P<fixed>[._])(?![\w.])"
-    r"|(?P<word>(?:[A-Za-z]|\{[^{}]*\})(?:[\w.-]|\{[^{}]*\})*\*?))"
+    r"|(?P<word>(?:[A-Za-z]|\{[^{}]*\})(?:[\w.-]|\{[^{}]*\})*(?:\*(?![\w{]))?))"
 )
 _SLOT = re.compile(r"\{(?P<name>[A-Za-z]\w*)(?P<offset>[+-][1-9]\d*|-0)?(?:\|(?P<fallback>[^{}]+))?\}")
 
@@ -151,29 +153,70 @@ def _leaf(kind: str, value: str, text: str) -> Axis:
         if int(value) == 0:
             raise SpecError(f'"{text}": a size of 0')
         return Fixed(int(value))
-    if value.endswith("*"):
-        raise SpecError(f'"{text}": "{value}" (one permutation within each unit) is not supported yet')
     for slot in re.findall(r"\{[^{}]*\}", value):
         found = _SLOT.fullmatch(slot)
         if found is None or (found["offset"] and found["name"] in ENDS):
             raise SpecError(f'"{text}": cannot read the slot "{slot}"')
         if found["fallback"] is not None and parse_axis(found["fallback"]) == Rest():
             raise SpecError(f'"{text}": "..." cannot be a fallback')
-    return Word(value)
+    return Word(value.removesuffix("*"), each=value.endswith("*"))
 
 
 def words_of(axis: Axis) -> Iterator[str]:
     """Every word in an axis, in order, with repetitions."""
-    if isinstance(axis, Word):
-        yield axis.name
-    for part in parts_of(axis):
-        yield from words_of(part)
+    return (leaf.name for leaf in leaves_of(axis) if isinstance(leaf, Word))
+
+
+def leaves_of(axis: Axis) -> Iterator[Axis]:
+    if not (parts := parts_of(axis)):
+        yield axis
+    for part in parts:
+        yield from leaves_of(part)
 
 
 def parts_of(axis: Axis) -> tuple[Axis, ...]:
     if isinstance(axis, Product):
         return axis.factors
     return axis.terms if isinstance(axis, Sum) else ()
+
+
+def factors_of(axis: Axis) -> tuple[Axis, ...]:
+    """What an axis is the product of, outermost first; products within the product are opened."""
+    if not isinstance(axis, Product):
+        return (axis,)
+    return tuple(inner for factor in axis.factors for inner in factors_of(factor))
+
+
+def length_of(axis: Axis, sizes: Mapping[str, int]) -> int | None:
+    """How many entries an axis has, None while a part is unknown; `sizes` counts d in each unit for `d*`."""
+    if isinstance(axis, Word):
+        return sizes.get(axis.name)
+    if isinstance(axis, Fixed):
+        return axis.size
+    parts = [length_of(part, sizes) for part in parts_of(axis)]
+    if None in parts:
+        return None
+    return math.prod(parts) if isinstance(axis, Product) else sum(parts)
+
+
+def starred_of(axis: Axis, before: tuple[Axis, ...] = ()) -> Iterator[tuple[str, Word | Fixed | None]]:
+    """Every starred word in an axis, and what the axis says that it lies within.
+
+    That is the nearest un-starred word before it in its products, else the number that the outermost of
+    them begins with; None where neither is there, so that other tensors must say. `before` holds the
+    factors that `axis` itself stands behind.
+    """
+    if isinstance(axis, Word) and axis.each:
+        words = [factor for factor in before if isinstance(factor, Word) and not factor.each]
+        numbers = [factor for factor in before[:1] if isinstance(factor, Fixed)]
+        yield axis.name, next(iter(words[::-1] + numbers), None)
+    elif isinstance(axis, Sum):
+        for term in axis.terms:
+            yield from starred_of(term, before)
+    elif isinstance(axis, Product):
+        factors = factors_of(axis)
+        for k, factor in enumerate(factors):
+            yield from starred_of(factor, before + factors[:k])
 
 
 def rewrite(axis: Axis, leaf: Callable[[Axis], Axis]) -> Axis:
@@ -210,12 +253,14 @@ def natural(value: str) -> tuple[tuple[int, int, str], ...]:
     return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts)
 
 
-def fill(word: str, captured: dict[str, str], found: dict[str, set[tuple[str, ...]]]) -> Axis:
+def fill(
+    word: str, captured: dict[str, str], found: dict[str, set[tuple[str, ...]]], *, each: bool = False
+) -> Axis:
     """The axis that a word with slots stands for, in a family member whose name bound `captured`.
 
     `found[stem]` holds the values bound by plain uses of the word (`h{i}`) in the whole spec; offsets
-    move among them with the other slots held still, ends that stand further right open. Raises SpecError
-    where nothing is found and there is no fallback.
+    move among them with the other slots held still, ends that stand further right open. `each` is the
+    word's star. Raises SpecError where nothing is found and there is no fallback.
     """
     slots = slots_of(word)
     values = [captured.get(slot.name) for slot in slots]
@@ -234,7 +279,7 @@ def fill(word: str, captured: dict[str, str], found: dict[str, set[tuple[str, ..
             return parse_axis(slot.fallback)
         values[k] = value
     filled = iter(values)
-    return replace(Word(word), name=_SLOT.sub(lambda _: next(filled), word))
+    return Word(_SLOT.sub(lambda _: next(filled), word), each)
 
 
 def _neighbour(slot: Slot, here: str | None, row: list[str]) -> str | None:

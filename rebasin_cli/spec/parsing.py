@@ -14,7 +14,8 @@ from .spec import Entry, Spec
 
 SCHEMA = 1
 
-_KEYS = {"schema", "net", "names", "description", "include", "tensors", "statistics", "ignore"}
+_KEYS = {"schema", "net", "names", "description", "include", "tensors", "statistics", "ignore", "sizes"}
+_WORD = re.compile(r"(?:[A-Za-z]|\{[A-Za-z]\w*\})(?:[\w.-]|\{[A-Za-z]\w*\})*")
 _NAME = re.compile(r"(?P<name>[^\[\]?\s]+?)(?:\[(?P<rank>\d+)\])?(?P<optional>\?)?")
 
 
@@ -72,6 +73,7 @@ def parse(text: str, *, name: str, source: str = "", include: Callable[[str], Sp
             if where in own:  # `x` and `x?`, or once more among the statistics
                 problems.append(f'line {entry.line}: "{entry.name}" stands here and in line {own[where]}')
             own[where], entries[where] = entry.line, entry
+    sizes = _sizes(top["sizes"], problems) if "sizes" in top else {}
     spec = Spec(
         name=name,
         entries=tuple(entries.values()),
@@ -81,6 +83,7 @@ def parse(text: str, *, name: str, source: str = "", include: Callable[[str], Sp
         ignore=(*base.ignore, *_texts(top.get("ignore"), "ignore", problems)),
         source=source,
         digest=hashlib.sha256((text + base.digest).encode()).hexdigest(),
+        sizes={**base.sizes, **sizes},
     )
     if problems:
         raise SpecError(
@@ -118,6 +121,23 @@ def _texts(node: yaml.Node | None, what: str, problems: list[str]) -> tuple[str,
         problems.append(f"line {node.start_mark.line + 1}: {what} is not a list")
         return ()
     return tuple(text for item in node.value if (text := _text(item, what, problems)) is not None)
+
+
+def _sizes(node: yaml.Node, problems: list[str]) -> dict[str, int]:
+    if not isinstance(node, yaml.MappingNode):
+        problems.append(f"line {node.start_mark.line + 1}: `sizes:` is not a mapping of words to their sizes")
+        return {}
+    sizes = {}
+    for key, value in _items(node, problems):
+        line = value.start_mark.line + 1
+        if not _WORD.fullmatch(key):
+            problems.append(f'line {line}: cannot read the word "{key}"')
+        elif value.tag != "tag:yaml.org,2002:int" or not re.fullmatch(r"[1-9][0-9]*", value.value):
+            what = repr(value.value) if isinstance(value, yaml.ScalarNode) else "…"
+            problems.append(f'line {line}: the size of "{key}" is {what}, not a whole number above 0')
+        else:
+            sizes[key] = int(value.value)
+    return sizes
 
 
 def _entry(key: str, node: yaml.Node, statistic: bool, problems: list[str]) -> Entry | None:

@@ -17,6 +17,18 @@ from .notation import Axis, words_of
 Shapes = Mapping[str, tuple[int, ...]]
 
 
+def pattern_of(name: str) -> re.Pattern[str]:
+    """What a name with `{i}` slots matches; a slot that stands twice takes one value."""
+    seen: set[str] = set()
+
+    def group(slot: re.Match) -> str:
+        name = slot[1]
+        again, _ = name in seen, seen.add(name)
+        return f"(?P={name})" if again else f"(?P<{name}>[A-Za-z0-9_]+)"
+
+    return re.compile(re.sub(r"\\\{(\w+)\\\}", group, re.escape(name)))
+
+
 @dataclass(frozen=True)
 class Entry:
     """One line: a tensor, or a family of tensors where the name has `{i}` slots."""
@@ -34,14 +46,7 @@ class Entry:
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        seen: set[str] = set()
-
-        def group(slot: re.Match) -> str:
-            name = slot[1]
-            again, _ = name in seen, seen.add(name)
-            return f"(?P={name})" if again else f"(?P<{name}>[A-Za-z0-9_]+)"
-
-        return re.compile(re.sub(r"\\\{(\w+)\\\}", group, re.escape(self.name)))
+        return pattern_of(self.name)
 
     def match(self, tensor: str, shape: tuple[int, ...]) -> dict[str, str] | None:
         """What the slots capture, or None where the line does not speak of this tensor."""
@@ -53,7 +58,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class Spec:
-    """A parsed spec file. `source` is where it was read, `digest` the sha256 of its text."""
+    """A parsed spec file. `source` is where it was read, `digest` the sha256 of its text.
+
+    `sizes` are those that no axis tells: words, or families of words where they have `{i}` slots.
+    """
 
     name: str
     entries: tuple[Entry, ...]
@@ -63,14 +71,28 @@ class Spec:
     ignore: tuple[str, ...] = ()
     source: str = ""
     digest: str = ""
+    sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class Block:
+    """What a starred word lies within: `count` units, each with an order of its own of `size` units.
+
+    They are the units of `word`, which permutes them too; None where a number says how many, which stay.
+    """
+
+    word: str | None
+    count: int
+    size: int
 
 
 @dataclass(frozen=True)
 class FittedSpec:
     """A spec resolved against the tensors of one architecture.
 
-    `words` maps each permutation to its number of units; `tensors` each tensor to its axes, all sizes
-    known; `ignored` tensors stay as they are.
+    `words` maps each permutation to its number of units, over all blocks for a starred one; `tensors` each
+    tensor to its axes, all sizes known; `ignored` tensors stay as they are; `within` says of each starred
+    word what it lies within.
     """
 
     spec: Spec
@@ -79,10 +101,20 @@ class FittedSpec:
     shapes: dict[str, tuple[int, ...]]
     statistics: frozenset[str] = frozenset()
     ignored: frozenset[str] = field(default=frozenset())
+    within: dict[str, Block] = field(default_factory=dict)
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """How many entries a word stands for on an axis: a starred one those of one block."""
+        return self.words | {word: block.size for word, block in self.within.items()}
 
     def log10_symmetries(self) -> float:
-        """log10 of the number of networks that compute the same function: Σ log10(n!) over words."""
-        return sum(math.lgamma(size + 1) for size in self.words.values()) / math.log(10)
+        """log10 of the number of networks that compute the same function: Σ log10(n!) over words.
+
+        A starred word has one permutation in each block.
+        """
+        counts = {word: block.count for word, block in self.within.items()}
+        return sum(counts.get(word, 1) * math.lgamma(n + 1) for word, n in self.sizes.items()) / math.log(10)
 
     def moved_share(self) -> float:
         """Share of the parameters (statistics not counted) that have at least one permuted axis."""

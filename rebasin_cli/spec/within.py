@@ -1,0 +1,75 @@
+"""What each starred word lies within: `d*` in `(heads d*)` has an order of its own in each of `heads`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .notation import Axis, Fixed, Word, factors_of, leaves_of, starred_of
+from .spec import Block
+
+Tensors = Mapping[str, tuple[Axis, ...]]
+Place = tuple[str, int, Word | Fixed | None]  # a tensor, its axis, and what the word lies within there
+
+
+def find_blocks(tensors: Tensors, sizes: Mapping[str, int], problems: list[str]) -> dict[str, Block]:
+    """The block of every starred word, once all tensors agree on it.
+
+    `sizes` has the units of every word, of a starred one in each block.
+    """
+    places: dict[str, list[Place]] = {}
+    for tensor, axes in tensors.items():
+        for k, axis in enumerate(axes):
+            for word, outer in starred_of(axis):
+                places.setdefault(word, []).append((tensor, k, outer))
+    blocks = {}
+    for word, its in places.items():
+        found = _not_starred(word, its[0], tensors) or _disagreeing(word, its)
+        outer = next((outer for *_, outer in its if outer is not None), None)
+        if outer is not None and not found:
+            found = [text for place in its if (text := _missing(word, place, outer, tensors))]
+        problems += found
+        count = sizes.get(outer.name) if isinstance(outer, Word) else outer.size if outer else None
+        if count and word in sizes:  # else a problem is told already
+            blocks[word] = Block(getattr(outer, "name", None), count, sizes[word])
+    return blocks
+
+
+def _not_starred(word: str, place: Place, tensors: Tensors) -> list[str]:
+    plain = [
+        f'{tensor}  axis {k} has "{word}" without a star, {place[0]} axis {place[1]} has "{word}*"'
+        for tensor, axes in tensors.items()
+        for k, axis in enumerate(axes)
+        if Word(word) in leaves_of(axis)
+    ]
+    return plain[:1]
+
+
+def _disagreeing(word: str, places: list[Place]) -> list[str]:
+    said = {}
+    for tensor, k, outer in places:
+        if outer is not None:
+            said.setdefault(outer, (tensor, k))
+    if not said:
+        tensor, k, _ = places[0]
+        return [f'{tensor}  axis {k} has "{word}*", but no tensor says within what: "(heads {word}*)" would']
+    if len(said) == 1:
+        return []
+    lines = [f'{tensor}  axis {k} has "{word}*" within "{outer}"' for outer, (tensor, k) in said.items()]
+    return [*lines, "  these should be equal"]
+
+
+def _missing(word: str, place: Place, outer: Word | Fixed, tensors: Tensors) -> str:
+    """Where an axis does not say itself what the word lies within, exactly one other axis must have it."""
+    tensor, k, said = place
+    if said is not None:
+        return ""
+    if isinstance(outer, Fixed):
+        return f'{tensor}  axis {k} has "{word}*" without the {outer} it lies within: "({outer} {word}*)"'
+    others = [axis for j, axis in enumerate(tensors[tensor]) if j != k]
+    count = sum(leaf == outer for axis in others for leaf in leaves_of(axis))
+    if count == 1 and any(outer in factors_of(axis) for axis in others):
+        return ""
+    return (
+        f'{tensor}  axis {k} has "{word}*", which lies within "{outer}": '
+        f"one other axis must have that once, and outside sums"
+    )
