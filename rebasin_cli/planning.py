@@ -13,10 +13,10 @@ from torch import nn
 from . import matchers, measuring
 from .checkpoint import Checkpoint
 from .evaluation import call
+from .matchers._similarity import KEEP
 from .sampling import Splits
 from .spec.spec import FittedSpec
 
-KEPT = 64 << 20  # bytes of matrices that a search keeps by default, beside one of the largest
 OVERHEAD = 100 << 20  # slabs of products and torch's own scratch space, in bytes
 
 
@@ -36,7 +36,7 @@ def plan_search(
     search = stored + 8 * (sizes[0] if sizes else 0) ** 2 + OVERHEAD
     search += getattr(matcher, "BYTES_A_PARAMETER", 0) * numbers
     if matcher is not None:
-        search += min(KEPT if memory is None else memory, sum(4 * size**2 for size in sizes))
+        search += min(KEEP if memory is None else memory, sum(4 * size**2 for size in sizes))
     proving = 12 * numbers if proof else 0
     return {
         "models": len(models),

@@ -6,13 +6,15 @@ import pytest
 import torch
 from test_matchers import equal, fit_recurrent, plain_objective, recurrent, setting
 
-from rebasin_cli import permutation, planning
+from rebasin_cli import assignment, permutation
 from rebasin_cli.errors import UsageError
-from rebasin_cli.matchers import Problem, State, _pair, _similarity, _soft, wm
+from rebasin_cli.matchers import Problem, State, _blocks, _proof, _similarity, _soft, wm
 from rebasin_cli.matchers._descent import Descent
 from rebasin_cli.matchers._pair import Pair
-from rebasin_cli.matchers._similarity import KEEP, Similarities, kept_words
+from rebasin_cli.matchers._similarity import Similarities, kept_words
 from rebasin_cli.randomness import generator
+from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.parsing import parse
 
 NETS = ["mlp", "tinyten", "googlenet"]
 
@@ -103,7 +105,7 @@ def test_keeping_nothing_finds_the_same(net):
 def test_copies_with_another_axis_first_make_no_difference(monkeypatch):
     _, fitted, models = setting("googlenet")
     with_copies = wm.match(Problem(fitted, models[:2]))
-    monkeypatch.setattr(_pair, "TURNED", 0)
+    monkeypatch.setattr(_blocks, "TURNED", 0)
     without = wm.match(Problem(fitted, models[:2]))
     assert equal(with_copies.permutations[0], without.permutations[0])
 
@@ -132,9 +134,8 @@ def test_no_objective_exceeds_the_norms():
     pair = pair_of("mlp")
     a, b = pair.unit_norms("h1")
     atoms = [atom for atom in pair.atoms if "h1" in atom.words]
-    squares = [
-        sum(model[x.tensor].double().square().sum().item() for x in atoms) for model in setting("mlp")[2]
-    ]
+    views = zip(*(pair._views(atom) for atom in atoms), strict=True)
+    squares = [sum(view.double().square().sum().item() for view in side) for side in views]
     assert a.square().sum().item() == pytest.approx(squares[0])
     assert b.square().sum().item() == pytest.approx(squares[1])
     assert pair.scale("h1") == pytest.approx((squares[0] * squares[1]) ** 0.5)
@@ -142,6 +143,85 @@ def test_no_objective_exceeds_the_norms():
     same = Pair(models[0], models[0], fitted)
     with same.computing():
         assert same.objective(permutation.identity(fitted.words)) == pytest.approx(same.limit())
+
+
+# -------------------------------------------------------------------------------------------- proofs
+
+
+def near(net: str, noise: float, seed: int = 0):
+    """A model, and a permuted noisy copy of it."""
+    _, fitted, (a, *_) = setting(net)
+    rng = generator(seed, "noise")
+    b = {name: t + noise * t.std(correction=0) * torch.randn(t.shape, generator=rng) for name, t in a.items()}
+    return fitted, a, dict(permutation.permuted(b, fitted, permutation.random(fitted.words, rng)))
+
+
+@pytest.mark.parametrize("scale", [1.0, 20.0])
+@pytest.mark.parametrize("noise", [0.1, 0.3, 1.0, 2.0])
+def test_what_is_proven_is_what_the_whole_matrix_says(noise, scale):
+    proofs = tried = 0
+    for seed in range(4):
+        fitted, a, b = near("mlp", noise, seed)
+        pair = Pair(a, {name: scale * tensor for name, tensor in b.items()}, fitted)
+        with pair.computing():
+            descent = Descent(pair, 1e-12)
+            descent.proving = True
+            found = descent.outward(descent.order(0, "test"), permutation.identity(fitted.words))
+            for word in descent.words:
+                tried += 1
+                if descent._proven(word, found):
+                    proofs += 1
+                    whole = assignment.solve(pair.matrix(word, found).double())
+                    assert torch.equal(whole.perm, found[word])
+    assert proofs == tried if noise <= 0.3 else proofs < tried
+
+
+def test_a_margin_that_new_tensors_use_up_is_no_proof():
+    """The part says "stay", the rest says "swap", by less or by more."""
+    fitted = fit(parse("tensors:\n  u: 'h .'\n  v: 'h .'\n", name="test"), {"u": (2, 2), "v": (2, 1)})
+    for strength, expected in [(0.1, True), (0.45, True), (0.55, False), (3.0, False)]:
+        a = {"u": torch.eye(2), "v": strength**0.5 * torch.tensor([[1.0], [-1.0]])}
+        b = {"u": torch.eye(2), "v": -a["v"]}
+        pair, still = Pair(a, b, fitted), permutation.identity({"h": 2})
+        part, added = ([atom for atom in pair.atoms if atom.tensor == name] for name in "uv")
+        with pair.computing():
+            solution = assignment.solve(pair.matrix("h", still, chosen=part))
+            assert _proof.still_best(pair, "h", solution, added, still) == expected
+            whole = assignment.solve(pair.matrix("h", still))
+        assert torch.equal(whole.perm, still["h"]) == expected
+
+
+def test_a_near_copy_is_matched_without_a_second_solve():
+    fitted, a, b = near("mlp", 0.1)
+    result = wm.match(Problem(fitted, (a, b)))
+    assert result.converged and result.sweeps == 2 and result.solves == len(fitted.words)
+
+
+def test_nothing_is_proven_after_a_neighbour_moved():
+    fitted, a, b = near("mlp", 0.1)
+    with (pair := Pair(a, b, fitted)).computing():
+        descent = Descent(pair, 1e-12)
+        descent.proving = True
+        found = descent.outward(["h0", "h1", "h2"], permutation.identity(fitted.words))
+        assert descent._proven("h1", found)
+        for word in ("h0", "h1"):
+            assert not descent._proven("h1", moved(found, [word], 0.5, 0))
+        descent.proving = False
+        assert not descent._proven("h1", found)
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_vectors_of_a_word_are_one_block(net):
+    pair = pair_of(net)
+    vectors = [atom for atom in pair.atoms if len(pair.shapes[atom]) == 1]
+    words = [atom.words[0] for atom in vectors]
+    assert len(words) == len({*words}) and not {*words} & {bundle.words[0] for bundle in pair._bundles}
+    for bundle, parts in pair._bundles.items():
+        a, b = pair._views(bundle)
+        assert tuple(a.shape) == pair.shapes[bundle] == (pair.words[bundle.words[0]], len(parts))
+        for k, part in enumerate(parts):
+            assert torch.equal(a[:, k], pair.reference[part.tensor])
+            assert torch.equal(b[:, k], pair.model[part.tensor])
 
 
 # --------------------------------------------------------------------------------- effort and kicks
@@ -268,11 +348,10 @@ def test_few_permutations_are_all_compared():
         assert plain_objective(fitted, models, (still, other)) <= found + 1e-6
 
 
-def test_by_default_one_of_the_largest_matrices_is_kept_and_the_plan_counts_it(monkeypatch):
+def test_by_default_one_of_the_largest_matrices_is_kept(monkeypatch):
     monkeypatch.setattr(_similarity, "KEEP", 0)
     pair = pair_of("mlp")
     assert len(Similarities(pair)._keeps) == 1
-    assert planning.KEPT == KEEP
 
 
 def test_matrices_that_are_not_kept_are_held_a_few_at_a_time(monkeypatch):

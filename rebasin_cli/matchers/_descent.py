@@ -1,14 +1,15 @@
 """Coordinate descent over the permutations of one pair, one linear assignment a step.
 
-A permutation whose neighbours did not change since its last solve is not solved again. Its similarity is
-changed only where neighbours moved, its assignment starts from the last one's duals, and words that do not
-touch are solved at the same time. A word on two axes of a tensor has a quadratic objective: its assignment
-is solved on the gradient, and taken only if the true objective rises.
+A permutation whose neighbours did not change since its last solve is not solved again, nor one that is
+proven to stay the best. Its similarity is changed only where neighbours moved, its assignment starts from the
+last one's duals, and words that do not touch are solved at the same time. A word on two axes of a tensor has
+a quadratic objective: its assignment is solved on the gradient, and taken only if the true objective rises.
+Starred words are solved together with what they lie within (`_wreath`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -17,8 +18,11 @@ from ..assignment import Solution
 from ..permutation import Permutations
 from ..randomness import generator
 from ..ranks import Ranks
+from ..spec.atoms import Atom
+from . import _wreath
 from ._pair import Pair
-from ._similarity import Similarities
+from ._proof import still_best
+from ._similarity import Basis, Similarities
 
 DAMPING = (0.5, 0.25)  # steps towards the assignment that are tried where the whole one would lose
 THREADED = 1000  # units, below which an assignment takes less than waking a thread
@@ -28,16 +32,31 @@ DOUBT = 1e-6  # a gain below this share of the norms of the units that move may 
 class Descent:
     """What is remembered from solve to solve, and the sweeps that use it.
 
-    `words` are those that can move. A gain below `tolerance` × ‖A‖·‖B‖, over the tensors that carry the
-    word, counts as none.
+    `words` are those that can move; of coupled ones (`groups`) the first. A gain below `tolerance` × ‖A‖·‖B‖,
+    over the tensors that carry the word, means and vectors left out, counts as none.
     """
 
     def __init__(self, pair: Pair, tolerance: float, memory: int | None = None):
         self.pair, self.tolerance, self.solves = pair, tolerance, 0
         self.small: set[str] = set()  # words whose last solve gained something, but too little
-        self.words = sorted(word for word, size in pair.words.items() if size > 1)
+        self.groups = _wreath.groups(pair.within)
+        members = {name: group.words for name, group in self.groups.items()}
+        coupled = {word for words in members.values() for word in words}
+        self.members = {word: (word,) for word in pair.words if word not in coupled} | members
+        self.words = sorted(
+            name for name, words in self.members.items() if any(pair.words[word] > 1 for word in words)
+        )
+        self.single = [word for word in self.words if word not in self.groups]
+        leader = {word: name for name, words in self.members.items() for word in words}
+        self.neighbours = {
+            name: {leader[other] for word in words for other in pair.neighbours[word]} - {name}
+            for name, words in self.members.items()
+        }
         self.similarities = Similarities(pair, memory)
         self.solutions: dict[str, Solution] = {}
+        self.bases: dict[str, Basis] = {}  # what they are solutions of
+        self._reaches: dict[tuple[str, ...], float] = {}
+        self.proving = False  # whether proofs are tried before solves: they succeed where models nearly match
 
     def order(self, seed: int, name: str) -> list[str]:
         """The words in a random order of their own for every seed and name."""
@@ -52,17 +71,24 @@ class Descent:
         tensors whose other words have had their turn say anything. `order` decides among equals.
         """
         pair, found = self.pair, dict(current)
-        known = {word for word in pair.words if word not in order}
-        total = {word: pair.columns(pair.single[word], word) for word in order}
+        known = {word for name in self.members.keys() - {*order} for word in self.members[name]}
+        total = {name: self._columns({w: pair.single[w] for w in self.members[name]}) for name in order}
         waiting = list(order)
         while waiting:
-            evidence = {word: pair.resting_on(word, known) for word in waiting}
-            word = max(waiting, key=lambda w: pair.columns(evidence[w], w) / max(1, total[w]))
+            resting = {n: {w: pair.resting_on(w, known) for w in self.members[n]} for n in waiting}
+            word = max(waiting, key=lambda n: self._columns(resting[n]) / max(1, total[n]))
+            evidence = resting[word]
             waiting.remove(word)
+            if (group := self.groups.get(word)) is not None:
+                known |= {*group.words}
+                changes, gained = _wreath.step(pair, self.similarities, group, found, known)
+                if gained > self._least(*group.words):
+                    found |= self._same(changes)
+                continue
             known.add(word)
             similarity = self.similarities.matrix(word, found, chosen=evidence[word])
             (solution,) = self._solved([word], [similarity])
-            if self._gain(similarity, solution.perm, found[word]) > self.tolerance * pair.scale(word):
+            if self._gain(similarity, solution.perm, found[word]) > self._least(word):
                 found[word] = solution.perm
         return found
 
@@ -75,13 +101,16 @@ class Descent:
         while waiting:
             together = self._apart(waiting)
             waiting = [word for word in waiting if word not in together]
-            for word, gain, perm in self._improved(together, current):
+            coupled = [word for word in together if word in self.groups]
+            single = [word for word in together if word not in self.groups]
+            steps = [(word, gain, {word: perm}) for word, gain, perm in self._improved(single, current)]
+            for word, gain, changes in [*steps, *self._coupled(coupled, current)]:
                 stale.discard(word)
                 if gain > 0:
                     gained += gain
-                    current[word] = perm
-                    stale |= self.pair.neighbours[word] & set(order)
-                    if self.pair.double[word]:
+                    current |= changes
+                    stale |= self.neighbours[word] & set(order)
+                    if any(self.pair.double[w] for w in changes):
                         stale.add(word)  # its own gradient has moved
         return gained
 
@@ -105,12 +134,15 @@ class Descent:
         """The first word, and those after it that touch none before them."""
         together: list[str] = []
         for word in waiting:
-            if not self.pair.neighbours[word] & {*together}:
+            if not self.neighbours[word] & {*together}:
                 together.append(word)
         return together
 
     def _improved(self, words: Sequence[str], current: Permutations):
         """For each word, what its best assignment gains with the others held, and the assignment."""
+        proven = [word for word in words if self._proven(word, current)]
+        yield from ((word, 0.0, current[word]) for word in proven)
+        words = [word for word in words if word not in proven]
         for group in self.similarities.together([word for word in words if not self.pair.double[word]]):
             matrices = [self.similarities.matrix(word, current) for word in group]
             solutions = self._solved(group, matrices)
@@ -120,6 +152,48 @@ class Descent:
         for word in words:
             if self.pair.double[word]:
                 yield word, *self._quadratic(word, current)
+
+    def _coupled(self, names: Sequence[str], current: Permutations):
+        """As `_improved`, for groups of words: first all together, then within the blocks alone."""
+        for name in names:
+            group, pair = self.groups[name], self.pair
+            self.solves += 1
+            self.small.discard(name)
+            changes, _ = _wreath.step(pair, self.similarities, group, current)
+            gain = _wreath.gain(pair, current, changes := self._same(changes))
+            if gain <= self._least(*group.words) and _wreath.quadratic(pair, group):
+                changes = self._same(_wreath.reordered(pair, group, current))
+                gain = _wreath.gain(pair, current, changes)
+            if gain > self._least(*group.words):
+                yield name, gain, changes
+            else:
+                if gain > 0:
+                    self.small.add(name)
+                yield name, 0.0, {}
+
+    def _same(self, changes: Permutations) -> dict[str, torch.Tensor]:
+        """On all ranks those of the first, whatever their processors round."""
+        ranks = self.pair.ranks
+        return {
+            word: ranks.broadcast(perm.clone(), source=0) if ranks.size > 1 else perm
+            for word, perm in changes.items()
+        }
+
+    def _columns(self, chosen: Mapping[str, Sequence[Atom]]) -> int:
+        return sum(self.pair.columns(atoms, word) for word, atoms in chosen.items())
+
+    def _proven(self, word: str, current: Permutations) -> bool:
+        """Whether the last solution is known to be still the best: its matrix would only have grown."""
+        pair, solution, basis = self.pair, self.solutions.get(word), self.bases.get(word)
+        if not self.proving or pair.double[word] or solution is None or basis is None:
+            return False
+        if not torch.equal(solution.perm, current[word]) or not basis.holds(current):
+            return False
+        present = {*basis.atoms}
+        added = [atom for atom in pair.single[word] if atom not in present]
+        if proven := still_best(pair, word, solution, added, current):
+            self.small.discard(word)
+        return proven
 
     def _solved(self, words: Sequence[str], matrices: Sequence[torch.Tensor]) -> list[Solution]:
         """Each word's assignment, from where its last one ended; with several ranks each solves its share."""
@@ -138,8 +212,16 @@ class Descent:
                 for k, solution in enumerate(solutions)
             ]
         self.solutions |= zip(words, solutions, strict=True)
+        self.bases |= {word: self.similarities.bases[word] for word in words}
         self.solves += len(words)
         return solutions
+
+    def _least(self, *words: str) -> float:
+        """What counts as a gain."""
+        pair = self.pair
+        if words not in self._reaches:
+            self._reaches[words] = pair.reach([a for w in words for a in pair.single[w] + pair.double[w]])
+        return self.tolerance * self._reaches[words]
 
     def _gain(self, similarity: torch.Tensor, perm: torch.Tensor, old: torch.Tensor) -> float:
         """The same on all ranks, whatever their processors round."""
@@ -164,7 +246,7 @@ class Descent:
             norms = (a[moved] * (b[perm[moved]] + b[old[moved]])).sum().item()
             if gain < DOUBT * pair.ranks.agree(norms):
                 gain = pair.gain(word, current, perm)
-        if gain > self.tolerance * pair.scale(word):
+        if gain > self._least(word):
             self.small.discard(word)
             return gain, perm
         if gain > 0:
@@ -174,7 +256,7 @@ class Descent:
     def _quadratic(self, word: str, current: Permutations) -> tuple[float, torch.Tensor]:
         """As `_judged`, for a word that sits on two axes of a tensor."""
         pair, old = self.pair, current[word]
-        least = self.tolerance * pair.scale(word)
+        least = self._least(word)
         similarity = self.similarities.matrix(word, current)
         gradient = pair.matrix(word, current, chosen=pair.double[word])
         (solution,) = self._solved([word], [similarity + gradient])
@@ -198,8 +280,8 @@ class Descent:
 
 def _shared(ranks: Ranks, solution: Solution | None, size: int, source: int) -> Solution:
     """The solution that the rank `source` found, on all ranks."""
-    parts = torch.zeros(3, size, dtype=torch.float64)
+    parts = torch.zeros(4, size, dtype=torch.float64)
     if solution is not None:
-        parts = torch.stack([solution.perm.double(), solution.rows, solution.columns])
-    perm, rows, columns = ranks.broadcast(parts, source=source)
-    return Solution(perm.long(), rows, columns)
+        parts = torch.stack([solution.perm.double(), solution.rows, solution.columns, solution.margins])
+    perm, *duals = ranks.broadcast(parts, source=source)
+    return Solution(perm.long(), *duals)

@@ -16,7 +16,8 @@ import torch
 
 from ..errors import CheckpointError
 from ..spec.atoms import Atom
-from ._pair import SLAB, Pair
+from ._blocks import SLAB
+from ._pair import Pair
 
 Words = tuple[str, ...]
 
@@ -26,9 +27,11 @@ def enumerate_all(pair: Pair, limit: int = 1_000_000) -> dict[str, torch.Tensor]
 
     Of equally good ones, up to the rounding of float64, the lexicographically first by the words' names: so
     the identity where nothing is better. None as well for a tensor that so many words permute that its
-    table of products is above 16 · `limit`. Use it inside `with pair.computing():`. Raises CheckpointError
-    for NaN and infinities.
+    table of products is above 16 · `limit`, and for starred words, whose orders depend on others'. Use it
+    inside `with pair.computing():`. Raises CheckpointError for NaN and infinities.
     """
+    if pair.within:
+        return None
     sizes = {word: pair.words[word] for word in sorted(pair.words) if pair.words[word] > 1}
     if not fewer(sizes.values(), limit):
         return None

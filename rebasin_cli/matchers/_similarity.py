@@ -15,13 +15,17 @@ GROUP = 1 << 25  # bytes of matrices that are not kept and yet held together, if
 KEEP = 1 << 26  # bytes of matrices that are kept between solves, beside one of the largest
 
 
-@dataclass
-class Kept:
-    """A matrix, the atoms that are in it, and the permutations of the other words it was made with."""
+@dataclass(frozen=True)
+class Basis:
+    """What a matrix was made from: the atoms that are in it, and the permutations of the other words."""
 
-    matrix: torch.Tensor
-    atoms: list[Atom]
+    atoms: tuple[Atom, ...]
     at: dict[str, torch.Tensor]
+
+    def holds(self, permutations: Permutations) -> bool:
+        """Whether the words in it stand as they stood."""
+        others = {word for atom in self.atoms for word in atom.words} & self.at.keys()
+        return all(torch.equal(self.at[word], permutations[word]) for word in others)
 
 
 class Similarities:
@@ -35,7 +39,8 @@ class Similarities:
         self.pair = pair
         if memory is None:
             memory = KEEP + pair.dtype.itemsize * max(pair.words.values(), default=0) ** 2
-        self._kept: dict[str, Kept] = {}
+        self.bases: dict[str, Basis] = {}  # of every word's last matrix, kept or not
+        self._kept: dict[str, torch.Tensor] = {}
         self._keeps = kept_words(pair.words, pair.dtype.itemsize, memory)
 
     def together(self, words: Sequence[str]) -> list[list[str]]:
@@ -57,34 +62,35 @@ class Similarities:
         """From `chosen`, or from all atoms that carry the word once; not to be written to."""
         pair = self.pair
         wanted = pair.single[word] if chosen is None else list(chosen)
-        kept = self._kept.get(word)
-        if kept is not None and not {*kept.atoms} <= {*wanted}:
-            kept = None  # what is in it cannot be taken out
-        if kept is None:
-            kept = Kept(pair.matrix(word, permutations, chosen=wanted), list(wanted), {})
+        matrix, basis = self._kept.get(word), self.bases.get(word)
+        if matrix is not None and not {*basis.atoms} <= {*wanted}:
+            matrix = None  # what is in it cannot be taken out
+        if matrix is None:
+            matrix = pair.matrix(word, permutations, chosen=wanted)
         else:
-            self._update(kept, word, permutations)
-            present = {*kept.atoms}
+            self._update(matrix, basis, word, permutations)
+            present = {*basis.atoms}
             if missing := [atom for atom in wanted if atom not in present]:
-                pair.matrix(word, permutations, chosen=missing, out=kept.matrix)
-                kept.atoms += missing
-        kept.at = {other: permutations[other] for other in pair.neighbours[word]}
+                pair.matrix(word, permutations, chosen=missing, out=matrix)
+        self.bases[word] = Basis(
+            tuple(wanted), {other: permutations[other] for other in sorted(pair.neighbours[word])}
+        )
         if word in self._keeps:
-            self._kept[word] = kept
-        return kept.matrix
+            self._kept[word] = matrix
+        return matrix
 
-    def _update(self, kept: Kept, word: str, permutations: Permutations) -> None:
-        pair, before = self.pair, {**permutations, **kept.at}
-        moved = [w for w in sorted(kept.at) if not torch.equal(before[w], permutations[w])]
+    def _update(self, matrix: torch.Tensor, basis: Basis, word: str, permutations: Permutations) -> None:
+        pair, before = self.pair, {**permutations, **basis.at}
+        moved = [w for w in basis.at if not torch.equal(before[w], permutations[w])]
         work = 0.0  # numbers to multiply, a column of the matrix
         for other in moved:
             share = (before[other] != permutations[other]).double().mean().item()
-            work += share * pair.columns([atom for atom in kept.atoms if other in atom.words], word)
-        if work > pair.columns(kept.atoms, word):
-            pair.matrix(word, permutations, chosen=kept.atoms, out=kept.matrix.zero_())
+            work += share * pair.columns([atom for atom in basis.atoms if other in atom.words], word)
+        if work > pair.columns(basis.atoms, word):
+            pair.matrix(word, permutations, chosen=basis.atoms, out=matrix.zero_())
             return
         for other in moved:  # one after the other: each step is exact with the rest as it then stands
-            pair.change(kept.matrix, word, kept.atoms, other, before, permutations[other])
+            pair.change(matrix, word, basis.atoms, other, before, permutations[other])
             before[other] = permutations[other]
 
 

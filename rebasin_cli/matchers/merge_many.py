@@ -20,8 +20,9 @@ from ..permutation import Permutations, permuted
 from ..randomness import derive, generator
 from ..spec.atoms import atoms
 from . import MatchResult, Problem, State
+from ._blocks import wide
 from ._descent import Descent
-from ._pair import Pair, wide
+from ._pair import Pair
 
 NEEDS = frozenset()
 MANY = True

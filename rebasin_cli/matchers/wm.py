@@ -12,6 +12,7 @@ Ainsworth et al. 2022, section 3.2 and Algorithm 1, arXiv:2209.04836.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -33,11 +34,11 @@ DECLARES = frozenset({"identity", "planted", "monotone"})
 KICK = 0.1  # the share of every word's units that a kick moves
 ATTEMPTS = {
     "fast": ("descent",),
-    "normal": ("descent", "kick", "polish"),
+    "normal": ("descent", "kick", "kick", "polish"),
     "high": ("descent", "soft", *("kick",) * 16, "polish"),
 }
 ROUGH = 3e-4  # the tolerance of all attempts but the last
-LITTLE = 5e-3  # of ‖A‖·‖B‖: where later sweeps gain less, kicks lead nowhere else
+LITTLE = 4e-3  # of what permutations can reach: where later sweeps gain less, kicks lead nowhere else
 NEAR = 0.95  # of ‖A‖·‖B‖: an objective that leaves nothing to search for
 CLOSE = 1.01  # a bound this near to the objective need not be nearer
 SOFT_MEMORY = 1 << 30  # bytes that a soft start may take
@@ -46,7 +47,7 @@ SOFT_MEMORY = 1 << 30  # bytes that a soft start may take
 @dataclass(frozen=True)
 class Options:
     """`effort`: fast leaves gains below 3e-4 of ‖A‖·‖B‖ where they are; normal kicks a search that is not
-    done after its first sweeps; high tries a soft start and more kicks.
+    done after its first sweeps, again if that gains nothing; high tries a soft start and more kicks.
 
     `tolerance`: a gain below this share of ‖A‖·‖B‖, over the tensors concerned, counts as none.
     `memory`: bytes of similarity matrices that are kept between solves, beyond the one worked on; 64 MB
@@ -126,7 +127,7 @@ class Search:
             elif kind == "kick":
                 done = self.settle(best, ROUGH, kick=True)
             elif fits(self.pair.words, max(self.options.memory or 0, SOFT_MEMORY)):
-                done = self.settle(soft_start(self.pair, best, self.descent.words), ROUGH)
+                done = self.settle(soft_start(self.pair, best, self.descent.single), ROUGH)
             else:
                 done = True
             if not done:
@@ -163,7 +164,8 @@ class Search:
         if not all(torch.equal(current[w], self.best.permutations[0][w]) for w in current):
             now, summed = self.pair.objective(current), True
         if kick:
-            for word, perm in kicked(current, generator(self.problem.seed, f"wm kick {attempt}")).items():
+            rng = generator(self.problem.seed, f"wm kick {attempt}")
+            for word, perm in kicked(current, rng, self.pair.within).items():
                 now += descent.move(word, perm, current)
             summed = False
         stale = set(descent.words) if stale is None else set(stale)
@@ -176,6 +178,7 @@ class Search:
                 first = descent.outward(order, current)
                 if (reached := self.pair.objective(first)) >= now:
                     current, now, summed = first, reached, True
+                descent.proving = now > NEAR * self.pair.limit()
             elif gained := descent.sweep(order, current, stale):
                 now, summed = now + gained, False
             sweep += 1
@@ -191,21 +194,30 @@ class Search:
         return True
 
     def _after(self, attempt: int) -> int:
-        """The next attempt: the last one where the first sweep left next to nothing to find."""
+        """The next attempt: the last one where the first sweep left next to nothing, or a kick gained."""
         limit = self.pair.limit()
         found = self.best.objective - self.best.notes.get("first", -limit)
+        if attempt == 0:
+            self._note(descent=self.best.objective)
         if attempt == 0 and self.options.effort == "normal":
-            if found < LITTLE * limit or self.best.objective > NEAR * limit:
+            if found < LITTLE * self.pair.reach(self.pair.atoms) or self.best.objective > NEAR * limit:
+                return len(self.kinds) - 1
+        if attempt == 1 and self.options.effort == "normal":
+            if self.best.objective > self.best.notes.get("descent", math.inf):
                 return len(self.kinds) - 1
         return attempt + 1
 
 
-def kicked(permutations: permutation.Permutations, rng: torch.Generator) -> dict[str, torch.Tensor]:
-    """A share of every word's units, drawn at random, in another order."""
-    moved = {}
-    for word in sorted(permutations):
+def kicked(
+    permutations: permutation.Permutations,
+    rng: torch.Generator,
+    within: permutation.Within = permutation.PLAIN,
+) -> dict[str, torch.Tensor]:
+    """A share of every word's units, drawn at random, in another order; blocks take their units along."""
+    moved = dict(permutations)
+    for word in sorted(permutations.keys() - within.keys()):
         perm = permutations[word].clone()
         some = torch.randperm(len(perm), generator=rng)[: round(KICK * len(perm))]
         perm[some] = perm[some.roll(1)]
         moved[word] = perm
-    return moved
+    return permutation.carried(moved, within)
