@@ -73,7 +73,9 @@ class SpecError(RebasinError):
 
 
 class NotProven(SpecError):
-    pass
+    """`words` are those that change the function when they alone are permuted, where that was tried."""
+
+    words: tuple[str, ...] = ()
 
 
 class ResourceError(RebasinError):

@@ -184,7 +184,7 @@ def read_permutation(path: Path, fitted: FittedSpec) -> tuple[dict[str, Any], di
             hint="Name the same one with --spec",
         )
     with naming([path]):
-        permutation.check(found, fitted.words)
+        permutation.check(found, fitted.words, within=fitted.within)
     return found, {"permutation": digest(found)}
 
 

@@ -1,11 +1,15 @@
 """A proof believes specs that keep the function, and no others."""
 
+import math
+import re
+
 import pytest
 import torch
 from torch import nn
 
 from rebasin_cli import permutation
 from rebasin_cli.errors import NetworkError, NotProven
+from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
 from rebasin_cli.spec.prove import prove
@@ -42,10 +46,12 @@ GOOD = {
 INPUTS = torch.rand(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
 
 
-def spec_for(network: nn.Module, axes: dict[str, str]):
+def spec_for(network: nn.Module, axes: dict[str, str], sizes: dict[str, int] | None = None):
     lines = "".join(f"  {name}: '{text}'\n" for name, text in axes.items())
+    said = "".join(f"  {word}: {size}\n" for word, size in (sizes or {}).items())
+    text = (f"sizes:\n{said}" if said else "") + f"tensors:\n{lines}"
     shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
-    return fit(parse("tensors:\n" + lines, name="test", source="test.yaml"), shapes)
+    return fit(parse(text, name="test", source="test.yaml"), shapes)
 
 
 def try_to_prove(axes: dict[str, str], network: nn.Module | None = None, **options):
@@ -232,3 +238,297 @@ def test_the_permutation_that_is_proven_is_the_one_that_is_applied():
     moved = Net().double().eval()
     moved.load_state_dict(dict(permutation.permuted(network.double().state_dict(), spec, perms)))
     torch.testing.assert_close(moved(INPUTS.double()), network.eval()(INPUTS.double()))
+
+
+# ----------------------------------------------------------------------------------- several sets of inputs
+
+
+class Sided(Net):
+    """A mistake that counts only where an input is negative, as none of those given is."""
+
+    def forward(self, x):
+        return super().forward(x) + self.one.bias @ torch.arange(4.0).to(x) * torch.relu(-x.min())
+
+
+def test_a_mistake_that_the_given_inputs_hide_is_found_with_others():
+    try_to_prove(GOOD, Sided(), trials=1)
+    with pytest.raises(NotProven) as caught:
+        try_to_prove(GOOD, Sided(), trials=2)
+    assert [problem.split('"')[1] for problem in caught.value.problems] == ["a"]
+
+
+def test_each_word_has_its_largest_difference_of_all_trials():
+    words = try_to_prove(GOOD, Sided(), each_word=True, tolerance=math.inf).words
+    assert words["a"] > 1e-3 and words["b"] < 1e-12
+
+
+class Watched(nn.Module):
+    """Keeps what it is given."""
+
+    def __init__(self, largest: float = math.inf):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 3), nn.Linear(3, 2)
+        self.largest, self.seen = largest, []
+
+    def forward(self, x, ids, mask):
+        if x.max() > self.largest:
+            raise ValueError("too large")
+        self.seen.append((x, ids, mask))
+        return self.second(torch.relu(self.first(x))) + ids[:, :2] * mask[:, :2].double().clamp(-1, 1)
+
+    def __deepcopy__(self, memo):  # the proof runs a copy, and these tests look into it
+        self.double()
+        return self
+
+
+WATCHED = {"first.weight": "h .", "first.bias": "h", "second.weight": ". h", "second.bias": "."}
+BATCH = {
+    "x": 5 + 3 * torch.randn(64, 4, generator=torch.Generator().manual_seed(0)),
+    "ids": torch.arange(256).view(64, 4),
+    "mask": torch.arange(256).view(64, 4) % 3 == 0,
+}
+
+
+def test_after_the_first_trial_other_inputs_of_the_same_kind_are_drawn():
+    network = Watched()
+    prove(network, spec_for(network, WATCHED), BATCH)
+    x, ids, mask = network.seen[0]
+    assert torch.equal(x, BATCH["x"].double()) and torch.equal(ids, BATCH["ids"])
+    other, others, same = network.seen[-1]
+    assert other.dtype == torch.float64 and other.shape == x.shape and not torch.equal(other, x)
+    assert other.mean() == pytest.approx(5, abs=0.6) and other.std() == pytest.approx(3, abs=0.6)
+    assert not torch.equal(others, ids) and torch.equal(others.flatten().sort().values, ids.flatten())
+    assert torch.equal(same, mask)
+
+
+@pytest.mark.parametrize("mask", [torch.ones(4, 4), torch.zeros(4, 4), torch.full((4, 4), -math.inf).triu()])
+def test_masks_of_floating_point_stay_as_they_are(mask):
+    network = Watched()
+    prove(network, spec_for(network, WATCHED), BATCH | {"mask": mask.repeat(16, 1)})
+    assert torch.equal(network.seen[-1][2], mask.double().repeat(16, 1))
+    assert not torch.equal(network.seen[-1][0], network.seen[0][0])
+
+
+def test_inputs_that_the_network_refuses_are_not_forced_on_it():
+    network, x = Watched(largest=1), torch.rand(64, 4)
+    assert prove(network, spec_for(network, WATCHED), BATCH | {"x": x}).trials == 2
+    assert torch.equal(network.seen[-1][0], x.double())
+
+
+# ---------------------------------------------------------------------------------- mutations of good specs
+
+
+class Residual(nn.Module):
+    """A stem and a residual block of convolutions and norms; everything has four channels."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
+        self.one, self.norm1 = nn.Conv2d(4, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
+        self.two, self.norm2 = nn.Conv2d(4, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
+        self.head = nn.Linear(4, 4)
+
+    def forward(self, x):
+        x = torch.relu(self.norm(self.stem(x)))
+        x = torch.relu(x + self.norm2(self.two(torch.relu(self.norm1(self.one(x))))))
+        return self.head(x.mean((2, 3)))
+
+
+RESIDUAL = {
+    "stem.weight": "c . . .",
+    "one.weight": "inner c . .",
+    "two.weight": "c inner . .",
+    "head.weight": ". c",
+    "head.bias": ".",
+} | {
+    f"{norm}.{name}": word if name != "num_batches_tracked" else ""
+    for norm, word in {"norm": "c", "norm1": "inner", "norm2": "c"}.items()
+    for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"one.weight": "c inner . ."},  # axes swapped
+        {"two.weight": "inner c . ."},
+        {"head.weight": "c ."},
+        {"norm.running_var": "."},  # forgotten
+        {"norm2.running_mean": "."},
+        {"norm1.weight": "."},
+        {"stem.weight": ". . . ."},
+        {"two.weight": "c . . ."},
+        {"one.weight": "c c . ."},  # joined
+        {"norm1.running_mean": "c"},
+        {"two.weight": "inner inner . ."},
+        {"head.weight": "logits c", "head.bias": "logits"},
+    ],
+    ids=str,
+)
+def test_a_mutated_spec_of_a_residual_network_is_not_proven(wrong):
+    network = Residual()
+    prove(network, spec_for(network, RESIDUAL), INPUTS)
+    with pytest.raises(NotProven):
+        prove(network, spec_for(network, RESIDUAL | wrong), INPUTS)
+
+
+class Attention(nn.Module):
+    """One block of attention in a residual stream; key and value heads serve `rep` query heads each."""
+
+    def __init__(self, kv: int, dim: int, value: int, rep: int = 1, norm: bool = False, width: int = 7):
+        super().__init__()
+        self.kv, self.rep = kv, rep
+        self.embed, self.head = nn.Embedding(9, width), nn.Linear(width, 6)
+        self.q, self.k = nn.Linear(width, kv * rep * dim), nn.Linear(width, kv * dim)
+        self.v, self.out = nn.Linear(width, kv * value), nn.Linear(kv * rep * value, width)
+        self.norm = nn.RMSNorm(dim) if norm else nn.Identity()  # one weight for all heads
+
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        q = self.norm(self.q(x).unflatten(-1, (self.kv, self.rep, -1)))
+        k, v = (part(x).unflatten(-1, (self.kv, 1, -1)) for part in (self.k, self.v))
+        scores = torch.einsum("btgrd,bsgrd->bgrts", q, self.norm(k).expand_as(q))
+        mixed = torch.einsum("bgrts,bsgrd->btgrd", scores.softmax(-1), v.expand(*q.shape[:4], -1))
+        return self.head(x + self.out(mixed.flatten(2)))
+
+
+OUTSIDE = {"embed.weight": ". x", "head.weight": ". x", "head.bias": "."}
+
+
+def attention_spec(q: str, k: str, v: str, out: str) -> dict[str, str]:
+    axes = OUTSIDE | {"out.weight": f"x {out}", "out.bias": "x"}
+    for name, word in {"q": q, "k": k, "v": v}.items():
+        axes |= {f"{name}.weight": f"{word} x", f"{name}.bias": word}
+    return axes
+
+
+def prove_attention(network: nn.Module, axes: dict[str, str], sizes: dict[str, int], **options):
+    return prove(network, spec_for(network, axes, sizes=sizes), SENTENCES, **options)
+
+
+SENTENCES = torch.tensor([[1, 2, 5, 8], [5, 6, 0, 3]])
+HEADS = attention_spec("(heads dim*)", "(heads dim*)", "(heads value*)", "(heads value*)")
+
+
+def test_attention_with_an_order_in_each_head_is_proven():
+    proof = prove_attention(Attention(3, 4, 4), HEADS, {"heads": 3}, each_word=True)
+    assert proof.words.keys() == {"heads", "dim", "value", "x"} and max(proof.words.values()) < 1e-12
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"q.weight": "x (heads dim*)", "k.weight": "x (heads dim*)"},  # axes swapped
+        {"out.weight": "(heads value*) x"},
+        {"out.weight": "x (4 heads)"},
+        {"q.bias": "."},  # forgotten
+        {"k.weight": ". x"},
+        {"v.bias": "."},
+        {"out.weight": "x ."},
+        {"out.weight": "x (heads dim*)"},  # joined
+        {"v.bias": "(heads dim*)"},
+        {"q.weight": "(heads other*) x", "q.bias": "(heads other*)"},  # q and k ordered differently
+        {"q.weight": "(3 other*) x", "q.bias": "(3 other*)"},
+        {"k.weight": "(more 4) x", "k.bias": "(more 4)"},
+        {"head.weight": "logits x", "head.bias": "logits"},
+    ],
+    ids=str,
+)
+def test_a_mutated_spec_of_attention_is_not_proven(wrong):
+    network = Attention(3, 4, 4, width=12)
+    prove_attention(network, HEADS, {"heads": 3})
+    with pytest.raises(NotProven):
+        prove_attention(network, HEADS | wrong, {"heads": 3})
+
+
+def test_what_all_heads_share_has_one_order():
+    """A norm's weight of one head's size: the order within is the same for every head."""
+    network = Attention(2, 2, 5, norm=True)
+    value = "(heads value*)"
+    shared = attention_spec("(heads dim)", "(heads dim)", value, value) | {"norm.weight": "dim"}
+    prove_attention(network, shared, {"heads": 2})
+    for seed in range(20):  # two orders of two units would be alike every other time
+        with pytest.raises(NotProven) as caught:
+            prove_attention(network, HEADS | {"norm.weight": "."}, {"heads": 2}, seed=seed, trials=1)
+        assert [problem.split('"')[1] for problem in caught.value.problems] == ["dim"]
+
+
+GROUPS = attention_spec("(kv rep* dim*)", "(kv dim*)", "(kv value*)", "(kv rep* value*)")
+
+
+def test_key_and_value_groups_move_with_their_query_heads():
+    network = Attention(2, 4, 5, rep=3)
+    proof = prove_attention(network, GROUPS, {"kv": 2, "rep": 3}, each_word=True)
+    assert proof.words.keys() == {"kv", "rep", "dim", "value", "x"} and proof.largest_difference < 1e-12
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"q.weight": "(kv rep* other*) x", "q.bias": "(kv rep* other*)"},
+        {"out.weight": "x (kv rep* other*)"},
+        {"out.weight": "x (more kv value*)"},
+        {"q.weight": "(kv 3 dim*) x"},
+        {"q.bias": "(kv rep* 4)"},
+    ],
+    ids=str,
+)
+def test_a_mutated_spec_of_grouped_queries_is_not_proven(wrong):
+    with pytest.raises(NotProven):
+        prove_attention(Attention(2, 4, 5, rep=3), GROUPS | wrong, {"kv": 2, "rep": 3})
+
+
+class Grouped(nn.Module):
+    """A convolution of two groups between two others."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Conv2d(3, 6, 1), nn.Conv2d(6, 8, 3, groups=2)
+        self.head = nn.Conv2d(8, 5, 2)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.two(torch.relu(self.one(x))))).flatten(1)
+
+
+GROUPED = {
+    "one.weight": "(g i*) . . .",
+    "one.bias": "(g i*)",
+    "two.weight": "(g o*) i* . .",
+    "two.bias": "(g o*)",
+    "head.weight": ". (g o*) . .",
+    "head.bias": ".",
+}
+
+
+def test_channels_of_a_grouped_convolution_are_ordered_in_each_group():
+    network = Grouped()
+    proof = prove(network, spec_for(network, GROUPED, sizes={"g": 2}), INPUTS, each_word=True)
+    assert proof.words.keys() == {"g", "i", "o"} and proof.largest_difference < 1e-12
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"two.weight": "(g o*) 3 . ."},
+        {"two.weight": "(g other*) i* . ."},
+        {"two.bias": "(g 4)"},
+        {"one.bias": "(g other*)"},
+        {"head.weight": ". (g other*) . ."},
+    ],
+    ids=str,
+)
+def test_a_mutated_spec_of_a_grouped_convolution_is_not_proven(wrong):
+    network = Grouped()
+    with pytest.raises(NotProven):
+        prove(network, spec_for(network, GROUPED | wrong, sizes={"g": 2}), INPUTS)
+
+
+def test_the_manuals_example_of_attention_is_proven():
+    text = (library.folder() / "README.md").read_text(encoding="utf-8")
+    example = next(block for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "heads" in block)
+    network = Attention(12, 2, 3)
+    outside = "".join(f"  {name}: '{axes.replace('x', '.')}'\n" for name, axes in OUTSIDE.items())
+    shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    fitted = fit(parse(example + outside, name="example"), shapes)
+    assert fitted.words == {"heads": 12, "dim": 24, "value": 36}
+    assert prove(network, fitted, SENTENCES, each_word=True).largest_difference < 1e-12

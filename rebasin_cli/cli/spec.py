@@ -1,4 +1,4 @@
-"""`rebasin spec`: list, show, check and prove permutation specs."""
+"""`rebasin spec`: list, show, check, prove, infer, explain and import permutation specs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from . import _options as o
 from . import app
 from ._show import result, screen
 
-spec_app = typer.Typer(no_args_is_help=True, help="Permutation specs: list, show, check, prove, infer.")
+spec_app = typer.Typer(
+    no_args_is_help=True, help="Permutation specs: list, show, check, prove, infer, explain, import."
+)
 app.add_typer(spec_app, name="spec", rich_help_panel="Look")
 
 Name = Annotated[str, typer.Argument(metavar="SPEC", help="A built-in name or a YAML file.")]
@@ -23,6 +25,16 @@ Shape = Annotated[
     typer.Option("--input", metavar="SHAPE", help="Without a checkpoint: input, batch first: 1x3x224x224."),
 ]
 Classes = Annotated[int | None, typer.Option(help="Without a checkpoint: number of classes.")]
+OwnNet = Annotated[
+    str, typer.Option("--net", metavar="REF", help="Network: file.py:factory, package.module:factory.")
+]
+Held = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="What the network is to hold: its shapes are given to it."),
+]
+Out = Annotated[
+    Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write it here; else it is printed.")
+]
 
 
 @spec_app.command("list")
@@ -110,17 +122,10 @@ def prove(
 
 @spec_app.command()
 def infer(
-    net: Annotated[
-        str, typer.Option(metavar="REF", help="Network: file.py:factory, package.module:factory.")
-    ],
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="What the network is to hold: its shapes are given to it."),
-    ] = None,
+    net: OwnNet,
+    checkpoint: Held = None,
     input: o.Input = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write it here; else it is printed.")
-    ] = None,
+    out: Out = None,
     seed: o.Seed = 0,
     force: o.Force = False,
     quiet: o.Quiet = False,
@@ -137,6 +142,71 @@ def infer(
     settings = Settings(net=net, input=input, seed=seed)
     with screen(quiet) as listener:
         done = overview.infer(settings, listener.say, checkpoint=checkpoint, out=out, force=force)
+    if out is None:
+        typer.echo(done["text"], nl=False)
+    else:
+        result({key: value for key, value in done.items() if key != "text"}, False)
+
+
+@spec_app.command()
+def explain(
+    net: OwnNet,
+    checkpoint: Held = None,
+    input: o.Input = None,
+    spec: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|FILE", help="Compare this spec with what the network allows."),
+    ] = None,
+    tensors: Annotated[bool, typer.Option("--tensors", help="Every tensor too, axis by axis.")] = False,
+    key: o.Key = None,
+    unsafe_load: o.UnsafeLoad = False,
+    seed: o.Seed = 0,
+    json: o.Json = False,
+) -> None:
+    """Explain what inference finds: each word with its axes, and for each axis that stays why it does.
+
+    With --spec: where that spec has the same freedom, where less, and where it moves what inference keeps.
+
+    Example: rebasin spec explain --net model.py:build --input 1x3x224x224
+    """
+    from ..intake import Settings
+    from ..spec import explaining, overview
+
+    settings = Settings(spec=spec, net=net, input=input, key=key, unsafe_load=unsafe_load, seed=seed)
+    with screen() as listener:
+        told = overview.explain(settings, listener.say, checkpoint=checkpoint)
+    if json:
+        result(told, True)
+        return
+    result({name: told[name] for name in ("spec", "inferred") if name in told}, False)
+    typer.echo()
+    shown = explaining.lines(told, tensors=tensors) if spec is None else explaining.comparison(told)
+    for line in shown:
+        typer.echo(line)
+
+
+@spec_app.command("import")
+def import_(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A dictionary of axes, JSON or YAML.")],
+    checkpoint: Annotated[
+        Path | None, typer.Option(metavar="CKPT", help="Check it against these tensors, and write families.")
+    ] = None,
+    out: Out = None,
+    key: o.Key = None,
+    unsafe_load: o.UnsafeLoad = False,
+    force: o.Force = False,
+) -> None:
+    """Import a git-re-basin style dictionary: tensor → a word or null for each axis, or word → places.
+
+    Names of tensors and the order of their axes are kept as they are.
+
+    Example: rebasin spec import axes.json --checkpoint a.safetensors -o own.yaml
+    """
+    from ..intake import Settings
+    from ..spec import overview
+
+    settings = Settings(key=key, unsafe_load=unsafe_load)
+    done = overview.import_axes(file, settings, checkpoint=checkpoint, out=out, force=force)
     if out is None:
         typer.echo(done["text"], nl=False)
     else:

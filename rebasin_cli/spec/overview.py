@@ -8,15 +8,15 @@ from typing import Any
 
 import torch
 
-from .. import intake, nets, networks
+from .. import intake, nets, networks, writing
 from ..accounts import describe_proof
 from ..checkpoint import open_checkpoint
-from ..errors import OutputExists, SpecError, UsageError
-from ..outputs import appearing
+from ..errors import SpecError, UsageError
 from ..randomness import generator
-from . import library
+from . import explaining, library
 from . import prove as proving
 from .fitting import fit
+from .parsing import parse
 from .spec import FittedSpec, Shapes
 
 LARGE, SMALL, DIGIT = (3, 224, 224), (3, 32, 32), (1, 28, 28)
@@ -154,15 +154,68 @@ def infer(
 ) -> dict[str, Any]:
     """The spec of `--net`, its text and what it permutes; written to `out`, where that is given.
 
-    Raises OutputExists, UsageError, NetworkError, SpecError.
+    Raises OutputExists, UsageError, NetworkError, SpecError, ResourceError.
     """
-    if out is not None and out.exists() and not force:
-        raise OutputExists(f"{out} exists", hint="Choose another name, or overwrite it with --force")
+    if out is not None:
+        writing.check_output(out, force=force, text=True)
     shapes = None if checkpoint is None else open_checkpoint(checkpoint).shapes
     found = intake.infer_spec(shapes, settings, say)
     done = {"text": found.text, "permutations": len(found.fitted.words), "spec": headline(found.fitted)}
     if out is not None:
-        with appearing(out) as beside:
-            beside.write_text(found.text, encoding="utf-8")
-        done = {"written": [str(out)]} | done
+        done = {"written": [str(writing.write_text_atomic(out, found.text, force=force))]} | done
     return done | {"proof": describe_proof(found.proof, "there is nothing to prove")}
+
+
+def explain(
+    settings: intake.Settings, say: Callable[[str], None], *, checkpoint: Path | None = None
+) -> dict[str, Any]:
+    """Why every axis of `--net` may move or stays; with `settings.spec`, where that spec differs.
+
+    Raises UsageError, NetworkError, SpecError, CheckpointError.
+    """
+    given = None if settings.spec is None else library.load(settings.spec)
+    shapes = None
+    if checkpoint is not None:
+        shapes = open_checkpoint(checkpoint, key=settings.key, unsafe_load=settings.unsafe_load).shapes
+    found = intake.infer_spec(shapes, settings, lambda _: None)
+    inferred = {"inferred": headline(found.fitted)}
+    if given is None:
+        return inferred | explaining.explain(found)
+    with intake.naming([checkpoint or Path(settings.net)]):
+        fitted = fit(given, found.fitted.shapes)
+    return {"spec": f"{given.source}: {headline(fitted)}"} | inferred | explaining.compare(fitted, found)
+
+
+def import_axes(
+    file: Path,
+    settings: intake.Settings,
+    *,
+    checkpoint: Path | None = None,
+    out: Path | None = None,
+    force: bool = False,
+) -> dict[str, Any]:
+    """The text of our spec for a dictionary of axes in a file; written to `out`, where that is given.
+
+    Raises UsageError, SpecError, CheckpointError, OutputExists, ResourceError.
+    """
+    from . import importing  # with all of inference, which takes a second
+
+    if out is not None:
+        writing.check_output(out, force=force, text=True)
+    mapping = importing.read(file)
+    shapes = None
+    if checkpoint is not None:
+        shapes = open_checkpoint(checkpoint, key=settings.key, unsafe_load=settings.unsafe_load).shapes
+    try:
+        text = importing.from_axes(mapping, shapes, description=f"imported from {file.name}")
+    except (SpecError, UsageError) as error:
+        message = f"{file}: {error.message}"
+        if error.message.endswith("does not fit"):
+            message = f"{file} does not fit {checkpoint}"
+        raise type(error)(message, problems=error.problems, hint=error.hint) from None
+    done: dict[str, Any] = {"text": text}
+    if shapes is not None:
+        done |= {"spec": headline(fit(parse(text, name=file.stem), shapes))}
+    if out is not None:
+        done = {"written": [str(writing.write_text_atomic(out, text, force=force))]} | done
+    return done

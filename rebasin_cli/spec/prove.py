@@ -1,13 +1,16 @@
 """A spec is believed only after it is proven: permute at random, and compare what the network computes.
 
 Weights, norm statistics and affine parameters are drawn at random, so that neither zeros (a
-zero-initialised head) nor ones (a fresh norm) hide a mistake. Everything runs in float64.
+zero-initialised head) nor ones (a fresh norm) hide a mistake. The first trial takes the inputs that are
+given, the others draw theirs anew. Everything runs in float64, also
+what a network itself would compute in less.
 """
 
 from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +22,7 @@ from ..datasets._batches import map_tensors, tensors_in
 from ..errors import NetworkError, NotProven
 from ..evaluation import evaluating, forward
 from ..randomness import generator
+from ._float64 import in_float64
 from .spec import FittedSpec
 
 TOLERANCE = 1e-8
@@ -28,7 +32,8 @@ TOLERANCE = 1e-8
 class Proof:
     """`largest_difference`: of any output, relative to the largest output, over `trials` draws.
 
-    `words` says how large it was when that word alone was permuted.
+    `words` says how large it was when that word alone was permuted (with the blocks of starred words that
+    lie within it; of a starred word within its blocks alone).
     """
 
     largest_difference: float
@@ -49,9 +54,10 @@ def prove(
 ) -> Proof:
     """Show that permuting by the spec leaves the network's outputs as they are.
 
-    `inputs` is one batch, as the network takes it (tensor, tuple or dict). All words are permuted
-    together in each trial; `each_word` also permutes one word at a time, to name the culprit. Works on a
-    float64 copy of the network: memory is that copy, its activations and the largest tensor.
+    `inputs` is one batch, as the network takes it (tensor, tuple or dict); after the first trial another of
+    its kind is drawn. All words are permuted together in each trial; `each_word` also permutes one word at
+    a time, to name the culprit. Works on a float64 copy of the network: memory is that copy, its
+    activations and the largest tensor.
 
     Raises NotProven, and NetworkError where the network has other tensors than the spec was fitted to,
     fails, or its outputs say nothing.
@@ -63,20 +69,23 @@ def prove(
     with evaluating(network), torch.no_grad():
         for trial in range(trials):
             _randomise(network, generator(seed, f"prove weights {trial}"))
-            before = _run(network, inputs)
-            _check_outputs(before)
+            batch, before = _answers(network, inputs, seed, trial)
 
-            def changed(permutations: permutation.Permutations, before: list[torch.Tensor] = before) -> float:
+            def changed(
+                permutations: permutation.Permutations,
+                batch: Any = batch,
+                before: list[torch.Tensor] = before,
+            ) -> float:
                 _permute(network, fitted, permutations)
-                difference = _difference(before, _run(network, inputs))
+                difference = _difference(before, _run(network, batch))
                 _permute(network, fitted, permutation.invert(permutations))
                 return difference
 
-            largest = max(largest, changed(_draw(fitted.words, generator(seed, f"prove {trial}"))))
-            if (each_word and trial == 0) or not largest <= tolerance:  # which words are wrong?
-                for word, size in sorted(fitted.words.items()):
-                    one = _draw({word: size}, generator(seed, f"prove {word}"))
-                    words[word] = changed(permutation.identity(fitted.words) | one)
+            largest = max(largest, changed(_draw(fitted, fitted.words, generator(seed, f"prove {trial}"))))
+            if each_word or not largest <= tolerance:  # which words are wrong?
+                for word in sorted(fitted.words):
+                    one = changed(_draw(fitted, [word], generator(seed, f"prove {word} {trial}")))
+                    words[word] = max(one, words.get(word, 0.0))
                 largest = max(largest, *words.values(), 0.0)
             if not largest <= tolerance:
                 break
@@ -84,21 +93,66 @@ def prove(
         wrong = sorted(
             (word for word, size in words.items() if not size <= tolerance), key=words.get, reverse=True
         )
-        raise NotProven(
+        refused = NotProven(
             f"{fitted.spec.source} does not preserve the network's function: "
             f"outputs differ by {largest:.2g} relative, allowed is {tolerance:.0e}",
             problems=[f'permuting "{word}" alone changes them by {words[word]:.2g}' for word in wrong],
             hint="Nothing was written. See the axes with: rebasin spec show",
         )
+        refused.words = tuple(wrong)
+        raise refused
     return Proof(largest, words, trials, tolerance)
 
 
-def _draw(words: dict[str, int], rng: torch.Generator) -> permutation.Permutations:
-    """Random permutations, none of them the identity: of two units it would be drawn every other time."""
-    drawn = permutation.random(words, rng)
-    return {
-        word: perm.roll(1) if permutation.is_identity({word: perm}) else perm for word, perm in drawn.items()
-    }
+def _answers(network: nn.Module, inputs: Any, seed: int, trial: int) -> tuple[Any, list[torch.Tensor]]:
+    """The batch of a trial, and the network's outputs."""
+    if trial > 0:
+        try:
+            drawn = _redrawn(inputs, generator(seed, f"prove inputs {trial}"))
+            outputs = _run(network, drawn)
+            _check_outputs(outputs)
+            return drawn, outputs
+        except NetworkError:
+            pass  # it takes less than all numbers: what is given must do
+    outputs = _run(network, inputs)
+    _check_outputs(outputs)
+    return inputs, outputs
+
+
+def _redrawn(inputs: Any, rng: torch.Generator) -> Any:
+    """Another batch of the same kind: noise as large as the input, integers in another order."""
+
+    def redraw(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.is_floating_point() and tensor.numel():
+            spread = tensor.std(correction=0)
+            if not torch.isfinite(spread):
+                return tensor  # a mask of infinities
+            return tensor.mean() + spread * torch.randn(tensor.shape, generator=rng, dtype=tensor.dtype)
+        if tensor.dtype == torch.bool:
+            return tensor
+        return tensor.flatten()[torch.randperm(tensor.numel(), generator=rng)].view(tensor.shape)
+
+    return map_tensors(redraw, inputs)
+
+
+def _draw(fitted: FittedSpec, words: Collection[str], rng: torch.Generator) -> permutation.Permutations:
+    """Random permutations of these words, the others stay as far as they can.
+
+    None is the identity: of two units it would be drawn every other time. For the same reason no starred
+    word has one order in all its blocks.
+    """
+    within = fitted.within
+    drawn = permutation.random({word: fitted.words[word] for word in words}, rng, within=within)
+    for word, perm in drawn.items():
+        if word not in within:
+            drawn[word] = perm.roll(1) if permutation.is_identity({word: perm}) else perm
+            continue
+        blocks, inner = permutation.split(perm, within[word])
+        alike = torch.equal(inner, inner[:1].expand_as(inner))
+        if alike and (len(inner) > 1 or permutation.is_identity({word: perm})):
+            inner[0] = inner[0].roll(1)
+            drawn[word] = permutation.join(blocks, inner)
+    return permutation.carried(permutation.identity(fitted.words) | drawn, within)
 
 
 def _randomise(network: nn.Module, rng: torch.Generator) -> None:
@@ -119,7 +173,7 @@ def _permute(network: nn.Module, fitted: FittedSpec, permutations: permutation.P
         tied = len(names) > 1
         axes = {name: fitted.tensors.get(name, ()) for name, _ in names}
         moved = [
-            permutation.permute(tensor.clone() if tied else tensor, axes[name], permutations)
+            permutation.permute(tensor.clone() if tied else tensor, axes[name], permutations, fitted.within)
             for name, tensor in names
         ]
         for (_, tensor), value in zip(names, moved, strict=True):
@@ -142,7 +196,8 @@ def _shared(network: nn.Module) -> list[list[tuple[str, torch.Tensor]]]:
 
 
 def _run(network: nn.Module, inputs: Any) -> list[torch.Tensor]:
-    return [tensor.double().clone() for tensor in tensors_in(forward(network, inputs))]
+    with in_float64():
+        return [tensor.double().clone() for tensor in tensors_in(forward(network, inputs))]
 
 
 def _check_outputs(outputs: list[torch.Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""rebasin spec infer, and --spec infer where a spec is wanted."""
+"""rebasin spec infer and explain, and --spec infer where a spec is wanted."""
 
 import pytest
 import torch
@@ -6,6 +6,8 @@ import torch
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
 from rebasin_cli.writing import write_safetensors
+
+from .test_main import golden
 
 MODEL = """
 import torch
@@ -98,3 +100,87 @@ def test_a_network_that_cannot_be_traced_is_an_error_of_its_code(files, run):
     outcome = run("spec", "infer", "--net", "model.py:Broken", "--input", "2x4", "-o", "own.yaml")
     assert outcome.code == 6 and "Traceback" not in outcome.err
     assert not (files / "own.yaml").exists()
+
+
+# explain ---------------------------------------------------------------------------------------------------
+
+OWN = """
+tensors:
+  stem.weight: "stream ."
+  stem.bias: "stream"
+  norm.weight: "stream"
+  norm.bias: "stream"
+  up.weight: "hidden stream"
+  up.bias: "hidden"
+  gate.weight: "gates stream"
+  gate.bias: "gates"
+  down.weight: "stream . "
+  down.bias: "stream"
+  head.weight: ". stream"
+  head.bias: "classes"
+"""
+
+
+def test_explain_tells_what_moves_and_why_the_rest_stays(files, done):
+    golden(
+        "explain.txt", done("spec", "explain", "--net", "model.py:build", "--input", "2x4", "--tensors").out
+    )
+
+
+def test_explain_names_the_operation_and_the_line(files, done):
+    (files / "flipped.py").write_text(MODEL.replace("h = self.norm(x)", "h = self.norm(x).flip(1)"))
+    out = done("spec", "explain", "--net", "flipped.py:build", "--input", "2x4").out
+    assert "flipped.py:15: h = self.norm(x).flip(1)" in out and "stem.weight axis 0" in out
+
+
+def test_explain_compares_a_spec_with_what_the_network_allows(files, done):
+    (files / "own.yaml").write_text(OWN)
+    options = ["--net", "model.py:build", "--input", "2x4", "--spec", "own.yaml"]
+    golden("explain_spec.txt", done("spec", "explain", *options).out)
+    told = done("spec", "explain", *options, "--json").json()
+    assert told["same"] == 11 and told["split"] == {"gate": ["gates", "hidden"]} and told["tied"] == {}
+    assert [at["axis"] for at in told["keeps"]] == ["down.weight axis 1"]
+    assert [at["axis"] for at in told["moves"]] == ["head.bias axis 0"]
+    assert told["moves"][0]["why"] == ["it is the network's output"]
+    done("spec", "infer", "--net", "model.py:build", "--input", "2x4", "-o", "same.yaml")
+    told = done("spec", "explain", *options[:-1], "same.yaml", "--json").json()
+    assert told["same"] == 17 and not any(told[key] for key in ("keeps", "moves", "unlike", "tied", "split"))
+
+
+def test_explain_knows_one_word_that_could_be_two(files, done):
+    (files / "two.py").write_text(
+        "from torch import nn\n"
+        "def build():\n"
+        "    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))\n"
+    )
+    (files / "tied.yaml").write_text(
+        'tensors:\n  "0.weight": "u ."\n  "0.bias": "u"\n  "2.weight": "u u"\n  "2.bias": "u"\n'
+        '  "4.weight": ". u"\n  "4.bias": "."\n'
+    )
+    options = ["--net", "two.py:build", "--input", "2x3", "--spec", "tied.yaml"]
+    assert '"u" could be 2 words: h0, h2' in done("spec", "explain", *options).out
+
+
+@pytest.mark.parametrize(
+    ("code", "arguments", "says"),
+    [
+        (2, ["--spec", "nowhere.yaml"], "nowhere.yaml: no such file"),
+        (2, ["--spec", "resnet21"], "Did you mean resnet"),
+        (4, ["--spec", "mlp"], ("mlp.yaml does not fit model.py:build", "stem.weight  ")),
+        (3, ["--checkpoint", "nowhere.safetensors"], "nowhere.safetensors: no such file"),
+    ],
+)
+def test_what_cannot_be_explained(files, refused, code, arguments, says):
+    refused(code, "spec", "explain", "--net", "model.py:build", "--input", "2x4", *arguments, says=says)
+
+
+def test_layers_that_repeat_are_families(tmp_path, done):
+    (tmp_path / "deep.py").write_text(
+        "from torch import nn\n"
+        "def build():\n"
+        "    layers = [m for k in range(4) for m in (nn.Linear(5, 5), nn.ReLU())]\n"
+        "    return nn.Sequential(nn.Linear(3, 5), nn.ReLU(), *layers, nn.Linear(5, 2))\n"
+    )
+    out = done("spec", "infer", "--net", "deep.py:build", "--input", "2x3").out
+    assert '"{i}.weight": "h{i} h{i-1|.}"' in out and '"10.weight": ". h8"' in out
+    assert len(out.splitlines()) == 7

@@ -1,4 +1,6 @@
-"""rebasin spec list, show, check, prove."""
+"""rebasin spec list, show, check, prove, import."""
+
+import json
 
 import pytest
 
@@ -106,3 +108,65 @@ def test_names_and_options(done, refused, arguments, says):
         done("spec", *arguments)
     else:
         refused(2, "spec", *arguments, says=says)
+
+
+# import ----------------------------------------------------------------------------------------------------
+
+AXES = {
+    "layers.0.weight": ["P_0", None],
+    "layers.0.bias": ["P_0"],
+    "layers.1.weight": ["P_1", "P_0"],
+    "layers.1.bias": ["P_1"],
+    "head.weight": [None, "P_1"],
+    "head.bias": [None],
+}
+
+
+@pytest.fixture
+def axes(tmp_path):
+    """Somebody's dictionary of axes, and a model that it is for."""
+    (tmp_path / "axes.json").write_text(json.dumps(AXES))
+    fresh(tmp_path / "a.safetensors", width=12, depth=2)
+    return tmp_path
+
+
+def test_import_prints_a_spec_or_writes_it(axes, done, run):
+    assert 'layers.1.weight: "P_1 P_0"' in done("spec", "import", "axes.json").out
+    options = ["axes.json", "--checkpoint", "a.safetensors", "-o", "own.yaml"]
+    out = done("spec", "import", *options).out
+    assert "written              own.yaml" in out and "2 permutations" in out
+    assert 'layers.{i}.bias: "P_{i}"' in (axes / "own.yaml").read_text()
+    proven = done("spec", "prove", "own.yaml", "a.safetensors", "--net", "mlp", "--json").json()
+    assert proven["proof"]["status"] == "proven"
+    again = run("spec", "import", *options)
+    assert again.code == 2 and "own.yaml exists" in again.err
+    assert done("spec", "import", *options, "--force").out
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "arguments", "says"),
+    [
+        (2, None, ["nowhere.json"], "nowhere.json: no such file"),
+        (4, "{", ["axes.json"], "axes.json is not JSON"),
+        (4, "[1]", ["axes.json"], ("axes.json: not a dictionary of axes", "Expected {")),
+        (2, '{"P": [["head.bias", 0]]}', ["axes.json"], ("axes.json: a dictionary", "--checkpoint FILE")),
+        (3, None, ["axes.json", "--checkpoint", "b.pt"], "b.pt: no such file"),
+        (
+            4,
+            json.dumps(AXES | {"head.bias": ["P_1"]}),
+            ["axes.json", "--checkpoint", "a.safetensors", "-o", "own.yaml"],
+            ("axes.json does not fit a.safetensors", 'head.bias  axis 0 is "P_1", 10 units'),
+        ),
+        (
+            4,
+            '{"layers.0.bias": [null]}',
+            ["axes.json", "--checkpoint", "a.safetensors"],
+            ("head.bias  10 is in the checkpoint", "Add them to the dictionary"),
+        ),
+        (5, None, ["axes.json", "-o", "no/own.yaml"], "no: no such folder"),
+    ],
+)
+def test_what_cannot_be_imported(axes, refused, code, text, arguments, says):
+    if text is not None:
+        (axes / "axes.json").write_text(text)
+    refused(code, "spec", "import", *arguments, says=says)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .axes import Axes, Expr, Fixed, product
+from .axes import Axes, Fixed, product
 from .shaping import broadcast
+from .units import Parents
 
 if TYPE_CHECKING:
     from .following import Value, Walk
@@ -38,11 +39,18 @@ def matmul(walk: Walk, a: dict[str, Any]) -> Axes:
     first, second = [value.axes for value in a.values() if hasattr(value, "axes")]
     left = (Fixed(1), *first) if len(first) == 1 else first
     right = (*second, Fixed(1)) if len(second) == 1 else second
-    walk.unify(left[-1], right[-2])
     batch = broadcast(walk, [left[:-2], right[:-2]])
+    walk.unify(left[-1], right[-2], _along(walk, left[:-2], right[:-2]))
+    walk.call(batch[-1:], left[-1], right[-1])
     rows = left[-2:-1] if len(first) > 1 else ()
     columns = right[-1:] if len(second) > 1 else ()
     return (*batch, *rows, *columns)
+
+
+def _along(walk: Walk, *batches: Axes) -> Parents:
+    """What orders may depend on where these axes are one batch."""
+    rank = max(map(len, batches))
+    return walk.units.aligned([(Fixed(1),) * (rank - len(axes)) + axes for axes in batches])
 
 
 @rule("addmm", "baddbmm", "addbmm", "addmv")
@@ -55,7 +63,7 @@ def addmm(walk: Walk, a: dict[str, Any]) -> Axes | None:
 
 @rule("convolution", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 def convolution(walk: Walk, a: dict[str, Any]) -> Axes:
-    """With groups, the channels of all groups are permuted alike, and the groups as blocks."""
+    """With groups, these move as blocks, and within each group channels have an order of their own."""
     x, weight = a["input"].axes, a["weight"].axes
     transposed = a.get("transposed", "transpose" in walk.node.target._opname)
     space = len(weight) - 2
@@ -63,24 +71,20 @@ def convolution(walk: Walk, a: dict[str, Any]) -> Axes:
     channels = x[-space - 1]
     walk.freeze((*x[-space:], *weight[-space:]), STILL)
     groups = walk.units.new(a["groups"])
+    if groups.size > 1:
+        walk.unify(weight[0], walk.groups(groups, weight[0].size // groups.size))
+        walk.vary(weight[1], (groups,))
+        walk.hint(weight[1], "channels")
     if transposed:
         walk.unify(channels, weight[0])
-        _block(walk, weight[0], groups)
         outputs = product([groups, weight[1]])
     else:
         walk.unify(channels, product([groups, weight[1]]))
         outputs = weight[0]
-        _block(walk, outputs, groups)
     if a["bias"] is not None:
         walk.unify(outputs, a["bias"].axes[0])
     shape = walk.node.meta["val"].shape
     return (*batch, outputs, *(Fixed(n) for n in shape[-space:]))
-
-
-def _block(walk: Walk, axis: Expr, groups: Expr) -> None:
-    """Its units are blocks of the groups."""
-    if groups.size > 1:
-        walk.unify(axis, product([groups, walk.units.new(axis.size // groups.size)]))
 
 
 @rule("batch_norm", "_native_batch_norm_legit_no_training", "cudnn_batch_norm", "native_batch_norm")
@@ -102,8 +106,7 @@ def layer_norm(walk: Walk, a: dict[str, Any]) -> Any:
     x, count = a["input"].axes, len(a["normalized_shape"])
     for name in ("weight", "bias"):
         if a.get(name) is not None:
-            for own, axis in zip(x[-count:], a[name].axes, strict=True):
-                walk.unify(own, axis)
+            broadcast(walk, [x, a[name].axes])
     if walk.node.target._opname != "native_layer_norm":
         return x
     kept = (*x[:-count], *(Fixed(1),) * count)
@@ -112,11 +115,7 @@ def layer_norm(walk: Walk, a: dict[str, Any]) -> Any:
 
 @rule("group_norm", "instance_norm")
 def group_norm(walk: Walk, a: dict[str, Any]) -> Any:
-    """The sets of channels that are normed together stay sets: whole groups move, or units within theirs.
-
-    All groups alike within, for the notation has no way to say "each in its own". Nor can it tell two unknown
-    sizes apart; of few large groups, the outside stays.
-    """
+    """The sets of channels that are normed together stay sets: whole groups move, and units within theirs."""
     x = a["input"].axes
     if a.get("use_input_stats") is False:
         return batch_norm(walk, a | {"training": False})
@@ -126,9 +125,7 @@ def group_norm(walk: Walk, a: dict[str, Any]) -> Any:
     count = a.get("num_groups", x[1].size)
     size = x[1].size // count
     if 1 < count < x[1].size:
-        few = walk.why(f"group_norm has {count} groups of {size}")
-        outside = Fixed(count, few) if count < size else walk.units.new(count)
-        walk.unify(x[1], product([outside, walk.units.new(size)]))
+        walk.unify(x[1], walk.groups(walk.units.new(count), size))
     return x
 
 
@@ -145,24 +142,21 @@ def attention(walk: Walk, a: dict[str, Any]) -> Axes | None:
     if a["dropout_p"]:  # it drops in evaluation, too
         return None
     query, key, value = a["query"].axes, a["key"].axes, a["value"].axes
-    walk.unify(query[-1], key[-1])
-    walk.unify(key[-2], value[-2])
     if len(query) > 3 and a["enable_gqa"] and query[-3].size != key[-3].size:
         walk.unify(key[-3], value[-3])
-        shared = walk.units.new(query[-3].size // key[-3].size)
+        shared = walk.units.free(query[-3].size // key[-3].size)
         heads = walk.unify(query[-3], product([key[-3], shared]))
         batch = (*broadcast(walk, [query[:-3], key[:-3], value[:-3]]), heads)
     else:
         batch = broadcast(walk, [query[:-2], key[:-2], value[:-2]])
+    walk.unify(query[-1], key[-1], _along(walk, query[:-2], key[:-2]))
+    walk.unify(key[-2], value[-2], _along(walk, key[:-2], value[:-2]))
     if a["is_causal"]:
         walk.freeze((query[-2], key[-2]), "attention is causal")
     if a["attn_mask"] is not None:
         mask = a["attn_mask"].axes
         broadcast(walk, [(*batch, query[-2], key[-2]), mask])
-    if len(batch) > 1:
-        walk.hint(batch[-1], "heads")
-    walk.hint(query[-1], "dim")
-    walk.hint(value[-1], "value")
+    walk.call(batch[-1:], query[-1], value[-1])
     return (*batch, query[-2], value[-1])
 
 

@@ -15,11 +15,13 @@ import torch
 from torch import fx, nn
 from torch.export.graph_signature import InputKind
 
-from . import contractions, shaping
-from .axes import Axes, Expr, Fixed, Units
+from . import contractions, shaping, stacking
+from .axes import Axes, Expr, Fixed, factors, product
 from .tracing import line_of
+from .units import NONE, Parents, Units
 
 INPUT, OUTPUT = "it is the network's input", "it is the network's output"
+TABLE = "it meets a table of constants"
 UNUSED = "evaluation does not use it"
 INTEGERS = "it holds integers, which are counted or looked up by"
 CHECKS = ("_assert_tensor_metadata", "_assert_scalar", "_assert_async")  # they change nothing
@@ -31,11 +33,15 @@ class Value:
     """A tensor of the graph. `axes` is None where its shape is not known before it runs.
 
     All entries of a `uniform` one are equal, so whoever reads it may permute it in a way of its own.
+    `pieces` are the axes of parts that lie side by side along dimension `at` (see `stacking`); of such a
+    tensor, `axes` tell no more than the shape.
     """
 
     axes: Axes | None
     dtype: torch.dtype | None = None
     uniform: bool = False
+    at: int = 0
+    pieces: tuple[Axes, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -50,6 +56,8 @@ class Walk:
         self.tensors: dict[str, Axes] = {}  # every tensor of the state dict
         self.used: list[str] = []  # in the order of their first use
         self.hints: list[tuple[Expr, str]] = []  # what somebody might call these units
+        self.constants: dict[fx.Node, torch.Tensor | None] = {}  # tables and numbers that no state dict has
+        self.kernels: set[Expr] = set()  # axes that nobody but a convolution will look at
         self.node: fx.Node | None = None
         self._tie(module)
 
@@ -75,8 +83,22 @@ class Walk:
         line = line_of(self.node) if told and self.node is not None else ""
         return f"{told} ({line})" if line else told
 
-    def unify(self, a: Expr, b: Expr) -> Expr:
-        return self.units.unify(a, b, self.why("it is joined with units that are grouped differently"))
+    def unify(self, a: Expr, b: Expr, along: Parents = NONE) -> Expr:
+        told = self.why("it is joined with units that are grouped differently")
+        return self.units.unify(a, b, told, along)
+
+    def groups(self, groups: Expr, size: int) -> Expr:
+        """An axis of groups, each of so many units in an order of their own."""
+        channels = self.units.new(size, [groups])
+        self.hint(groups, "groups")
+        self.hint(channels, "channels")
+        return product([groups, channels])
+
+    def vary(self, axis: Expr, within: Axes) -> None:
+        """Let the order along a kernel's axis depend on others, before anybody has looked at it."""
+        if axis in self.kernels:
+            self.kernels.remove(axis)
+            self.units.vary(axis, within)
 
     def freeze(self, axes: Axes | Expr, told: str) -> Axes:
         axes = axes if isinstance(axes, tuple) else (axes,)
@@ -85,6 +107,13 @@ class Walk:
 
     def hint(self, axis: Expr, name: str) -> None:
         self.hints.append((axis, name))
+
+    def call(self, heads: Axes, summed: Expr, columns: Expr) -> None:
+        """What people call these where each of several heads has its own product of matrices."""
+        groups = [factors(self.units.resolve(axis)) for axis in heads]
+        named = [pair for found in groups for pair in zip(found, ("heads", "queries"), strict=False)]
+        for axis, name in [*named, (summed, "dim"), (columns, "value")]:
+            self.hint(axis, name)
 
 
 def _identity(tensor: torch.Tensor) -> tuple[Any, Any]:
@@ -134,12 +163,15 @@ def _source(walk: Walk, node: fx.Node, spec: Any, program: Any, parameters: dict
     kind, target = getattr(spec, "kind", None), getattr(spec, "target", None)
     if kind in (InputKind.PARAMETER, InputKind.BUFFER) and target in walk.tensors:
         parameters[node] = target
+        if all("conv" in str(user.target) and user.args[1] is node for user in node.users):
+            others = [axes for name, axes in walk.tensors.items() if name != target]
+            walk.kernels |= {*walk.tensors[target]} - {axis for axes in others for axis in axes}
         return Value(walk.tensors[target], node.meta["val"].dtype)
     if kind in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
-        constant = program.constants.get(target)
+        constant = walk.constants[node] = program.constants.get(target)
         if constant is not None and constant.numel() and bool((constant == constant.reshape(-1)[0]).all()):
-            return Value(tuple(walk.units.new(n) for n in constant.shape), constant.dtype, uniform=True)
-        return _still(node)
+            return Value(tuple(walk.units.free(n) for n in constant.shape), constant.dtype, uniform=True)
+        return _still(node, TABLE)
     return _still(node, INPUT)
 
 
@@ -170,13 +202,14 @@ def _values(found: Any) -> Iterator[Value]:
 def _fresh(walk: Walk, value: Any) -> Any:
     """A uniform value for one more reader."""
     if isinstance(value, Value) and value.uniform:
-        return Value(tuple(walk.units.new(axis.size) for axis in value.axes), value.dtype, uniform=True)
+        return Value(tuple(walk.units.free(axis.size) for axis in value.axes), value.dtype, uniform=True)
     return value
 
 
 def _freeze(walk: Walk, value: Value, told: str) -> None:
-    if value.axes is not None:
-        walk.freeze(value.axes, told)
+    for axes in value.pieces or (value.axes,):
+        if axes is not None:
+            walk.freeze(axes, told)
 
 
 def _call(walk: Walk, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
@@ -192,19 +225,46 @@ def _call(walk: Walk, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
         return None
     told = f"{name} is not understood"
     if schema is not None and all(value.axes is not None for value in read):
-        if (rule := _rule(node.target, name)) is not None:
-            try:
-                result = rule(walk, _named(schema, args, kwargs))
-                if result is not None and _fits(result, node.meta.get("val")):
-                    uniform = name in shaping.UNIFORM and all(value.uniform for value in read)
-                    return _wrap(result, node.meta.get("val"), uniform)
-            except Exception as cause:  # a rule that fails has understood nothing
-                told = f"{name} is not understood: {type(cause).__name__}: {cause}"
+        try:
+            if (found := _applied(walk, node, name, args, kwargs, read)) is not None:
+                return found
+        except Exception as cause:  # a rule that fails has understood nothing
+            told = f"{name} is not understood: {type(cause).__name__}: {cause}"
     if any(value.axes is None for value in read):
         told = f"{name} works on a shape that depends on values"
     for value in read:
         _freeze(walk, value, told)
     return _still(node, walk.why(told))
+
+
+def _applied(walk: Walk, node: fx.Node, name: str, args: Any, kwargs: Any, read: list[Value]) -> Any:
+    """What the operation's rule says; None where it has none, or the rule does not understand the case."""
+    if (rule := _rule(node.target, name)) is None:
+        return None
+    meta, arguments = node.meta.get("val"), _named(node.target._schema, args, kwargs)
+    stacked = stacking.apply(walk, name, arguments, node)
+    if stacked is None:
+        arguments = fx.node.map_aggregate(arguments, lambda value: _joined(walk, value))
+        if name in stacking.RESHAPES and not read[0].uniform:
+            stacked = stacking.reshaped(walk, arguments["self"], meta.shape)
+    if isinstance(stacked, stacking.Stack):
+        for axes in stacked.pieces:
+            walk.units.ground(axes)
+        return Value(tuple(Fixed(n) for n in meta.shape), meta.dtype, at=stacked.at, pieces=stacked.pieces)
+    result = rule(walk, arguments) if stacked is None else stacked
+    if result is None or not _fits(result, meta):
+        return None
+    for axes in result if isinstance(result, list) else [result]:
+        walk.units.ground(axes)
+    uniform = name in shaping.UNIFORM and all(value.uniform for value in read)
+    return _wrap(result, meta, uniform)
+
+
+def _joined(walk: Walk, value: Any) -> Any:
+    """A stack of pieces as one tensor."""
+    if isinstance(value, Value) and value.pieces:
+        return Value(stacking.joined(walk, value.at, value.pieces), value.dtype)
+    return value
 
 
 def _rule(target: Any, name: str) -> Callable | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections import Counter
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,20 +15,16 @@ from ...errors import NetworkError, NotProven, SpecError, UsageError
 from ...evaluation import evaluating, forward
 from .. import prove as proving
 from ..fitting import fit
-from ..notation import Fixed, Word, rewrite
 from ..parsing import parse
 from ..prove import Proof
 from ..spec import FittedSpec, Spec
-from .axes import Var, constants, variables
+from .axes import constants, variables
 from .following import Walk, follow
-from .rendering import names, text_of, unsized
-from .tracing import casts, export
+from .rendering import names, text_of
+from .tracing import export
+from .writable import drop_unwritable, sizes
 
-NO_SIZE = "no axis tells its size apart from that of its neighbour, so the notation cannot say it"
-NO_EVIDENCE = "only running statistics have these units, which are no evidence"
-ALONE = "no other axis has these units, perhaps because the example inputs leave them without effect"
 REFUSED = "the proof refused it"
-LOOSE = 1e-5  # the tolerance where the network itself computes in float32
 
 
 @dataclass(frozen=True)
@@ -80,43 +76,25 @@ def infer(
             forward(lambda: module(*args, **kwargs), ())
         raise
     walk = follow(module, program)
-    _drop_unwritable(walk)
+    drop_unwritable(walk)
     inferred = _write(module, walk, name)
     if not prove or not inferred.fitted.words:
         return inferred
-    tolerance = LOOSE if casts(program) else proving.TOLERANCE
-    return _proven(module, walk, inferred, _inputs(module, args, kwargs), name, tolerance)
-
-
-def _drop_unwritable(walk: Walk) -> None:
-    """Freeze what a spec cannot express, or nothing could be matched by."""
-    resolve = walk.units.resolve
-    evidence = {
-        var
-        for name, axes in walk.tensors.items()
-        if not name.endswith(("running_mean", "running_var"))
-        for axis in axes
-        for var in variables(resolve(axis))
-    }
-    for axes in walk.tensors.values():
-        for var in {var for axis in axes for var in variables(resolve(axis))} - evidence:
-            walk.freeze(var, NO_EVIDENCE)
-    once = {id(axes): axes for axes in walk.tensors.values()}  # tied tensors count as one
-    seen = Counter(var for axes in once.values() for axis in axes for var in set(variables(resolve(axis))))
-    for var, count in seen.items():
-        if count == 1:
-            walk.freeze(var, ALONE)
-    while open_ := unsized(walk.units, walk.tensors):
-        walk.freeze(open_[-1] if len(open_) == 1 else open_[1], NO_SIZE)
+    return _proven(module, walk, inferred, _inputs(module, args, kwargs), name)
 
 
 def _write(module: nn.Module, walk: Walk, name: str) -> Inferred:
     words = names(walk.units, walk.tensors, walk.used, walk.hints)
+    parents = {var: walk.units.parents(var) for var in words}
+    written = {var: f"{word}*" if parents[var] else word for var, word in words.items()}
     title = f"inferred from {type(module).__name__}"
-    text = text_of(walk.units, walk.tensors, words, description=title)
+    told = {words[var]: size for var, size in sizes(walk.units, walk.tensors).items()}
     shapes = {key: tuple(tensor.shape) for key, tensor in module.state_dict().items()}
+    text = text_of(walk.units, walk.tensors, written, description=title, sizes=told, shapes=shapes)
     fitted = fit(parse(text, name=name, source="the inferred spec"), shapes)
-    expected = {word: var.size for var, word in words.items()}
+    expected = {
+        word: var.size * math.prod(parent.size for parent in parents[var]) for var, word in words.items()
+    }
     if fitted.words != expected:  # never seen; sizes that differ would be another spec
         raise SpecError(
             "the inferred spec reads back with other sizes", problems=[f"{fitted.words} {expected}"]
@@ -155,20 +133,17 @@ def _inputs(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any])
     return named
 
 
-def _proven(
-    module: nn.Module, walk: Walk, inferred: Inferred, inputs: Any, name: str, tolerance: float
-) -> Inferred:
+def _proven(module: nn.Module, walk: Walk, inferred: Inferred, inputs: Any, name: str) -> Inferred:
     """The spec after the proof; words that break the function alone, or else all, are frozen."""
     for _ in range(3):
         try:
-            proof = proving.prove(module, inferred.fitted, inputs, tolerance=tolerance)
+            proof = proving.prove(module, inferred.fitted, inputs)
         except NotProven as error:
             why = f"{REFUSED}: {error.message.partition(': ')[2]}"
-            words = names(walk.units, walk.tensors, walk.used, walk.hints)
-            wrong = _wrong(module, inferred, inputs, words, tolerance)
-            for var in wrong:
-                walk.freeze(var, why)
-            _drop_unwritable(walk)
+            for var, word in names(walk.units, walk.tensors, walk.used, walk.hints).items():
+                if word in error.words or not error.words:
+                    walk.freeze(var, why)
+            drop_unwritable(walk)
             inferred = _write(module, walk, name)
             if not inferred.fitted.words:
                 return inferred
@@ -177,30 +152,3 @@ def _proven(
     for axes in walk.tensors.values():
         walk.freeze(axes, REFUSED)
     return _write(module, walk, name)
-
-
-def _wrong(
-    module: nn.Module, inferred: Inferred, inputs: Any, words: dict[Var, str], tolerance: float
-) -> list[Var]:
-    """The words that fail when permuted alone; all of them if none does."""
-    found = []
-    for var, word in words.items():
-        try:
-            proving.prove(module, _only(inferred.fitted, word), inputs, trials=1, tolerance=tolerance)
-        except NotProven:
-            found.append(var)
-    return found or list(words)
-
-
-def _only(fitted: FittedSpec, word: str) -> FittedSpec:
-    """The spec with all other words left where they are."""
-
-    def leaf(axis):
-        if isinstance(axis, Word) and axis.name != word:
-            return Fixed(fitted.words[axis.name])
-        return axis
-
-    tensors = {t: tuple(rewrite(axis, leaf) for axis in axes) for t, axes in fitted.tensors.items()}
-    return FittedSpec(
-        fitted.spec, {word: fitted.words[word]}, tensors, fitted.shapes, fitted.statistics, fitted.ignored
-    )

@@ -6,10 +6,16 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 from ...errors import SpecError
-from .axes import Axes, Expr, Fixed, Product, Sum, Units, Var, variables
+from ..fitting import fit
+from ..parsing import parse
+from ..spec import Shapes
+from .axes import Axes, Expr, Fixed, Product, Var, variables
+from .families import compact, compact_sizes
+from .units import Units
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
@@ -89,51 +95,65 @@ def text_of(
     words: Mapping[Var, str],
     *,
     description: str,
+    sizes: Mapping[str, int] | None = None,
+    shapes: Shapes | None = None,
 ) -> str:
-    """The whole spec as YAML. Raises SpecError for a tensor whose name cannot be written."""
-    lines: dict[str, list[str]] = {"tensors": [], "statistics": []}
+    """The whole spec as YAML; with the tensors' `shapes`, families where layers repeat.
+
+    Raises SpecError for a tensor whose name cannot be written.
+    """
+    lines: dict[str, dict[str, str]] = {"tensors": {}, "statistics": {}}
     for name, axes in tensors.items():
+        section = "statistics" if name.rpartition(".")[2] in STATISTICS else "tensors"
+        lines[section][name] = " ".join(axis_text(units.resolve(axis), words) for axis in axes)
+    return spec_text(**lines, sizes=sizes or {}, description=description, shapes=shapes)
+
+
+def spec_text(
+    tensors: Mapping[str, str],
+    statistics: Mapping[str, str],
+    *,
+    description: str,
+    sizes: Mapping[str, int] | None = None,
+    shapes: Shapes | None = None,
+) -> str:
+    """A spec as YAML from one line a tensor; with `shapes`, families where layers repeat.
+
+    The families are believed only where they fit these tensors with the very same axes and words. Raises
+    SpecError for a tensor whose name cannot be written, and with `shapes` where the lines do not fit.
+    """
+    for name in (*tensors, *statistics):
         if re.search(r"[\s\[\]{}?]", name) or not name:
             raise SpecError(f'a spec cannot speak of a tensor called "{name}"')
-        section = "statistics" if name.rpartition(".")[2] in STATISTICS else "tensors"
-        text = " ".join(axis_text(units.resolve(axis), words) for axis in axes)
-        lines[section].append(f'  {_key(name)}: "{text}"')
+    plain = _layout(description, tensors, statistics, sizes or {})
+    if shapes is None:
+        return plain
+    wanted = fit(parse(plain, name="the spec"), shapes)
+    families = compact(tensors, statistics)
+    for told in (compact_sizes(sizes or {}, wanted.words), sizes or {}):
+        text = _layout(description, *families, told)
+        try:
+            found = fit(parse(text, name="the spec"), shapes)
+        except SpecError:  # never seen; then the plain lines it is
+            continue
+        if replace(found, spec=wanted.spec) == wanted:
+            return text
+    return plain
+
+
+def _layout(
+    description: str, tensors: Mapping[str, str], statistics: Mapping[str, str], sizes: Mapping[str, int]
+) -> str:
     parts = ["schema: 1", f"description: {json.dumps(description, ensure_ascii=False)}"]
-    for section, found in lines.items():
-        if found or section == "tensors":
-            parts += [f"{section}:", *found] if found else [f"{section}: {{}}"]
+    parts += ["tensors:" if tensors else "tensors: {}"]
+    parts += [f'  {_key(name)}: "{text}"' for name, text in tensors.items()]
+    if statistics:
+        parts += ["statistics:", *(f'  {_key(name)}: "{text}"' for name, text in statistics.items())]
+    if sizes:
+        parts += ["sizes:", *(f"  {_key(word)}: {size}" for word, size in sizes.items())]
     return "\n".join(parts) + "\n"
 
 
 def _key(name: str) -> str:
-    plain = re.fullmatch(r"[A-Za-z][\w-]*(\.[\w-]+)+", name, re.ASCII)
+    plain = re.fullmatch(r"[A-Za-z][\w{}-]*(\.[\w{}-]+)+(\[\d+\])?", name, re.ASCII)
     return name if plain else json.dumps(name, ensure_ascii=False)
-
-
-def unsized(units: Units, tensors: Mapping[str, Axes]) -> list[Var]:
-    """Variables whose sizes the text would not tell: an axis of two unknown words has many solutions."""
-    axes = [units.resolve(axis) for found in tensors.values() for axis in found]
-    known = {axis for axis in axes if isinstance(axis, Var)}
-    left = [axis for axis in axes if isinstance(axis, (Product, Sum))]
-    while True:
-        before = len(known)
-        for axis in left:
-            unknown = [var for var in variables(axis) if var not in known]
-            if len(unknown) == 1:
-                known.add(unknown[0])
-            elif len(set(unknown)) == 1 and isinstance(axis, Sum) and _one_run(axis, unknown[0]):
-                known.add(unknown[0])
-        if len(known) == before:
-            break
-    return list(dict.fromkeys(var for axis in left for var in variables(axis) if var not in known))
-
-
-def _one_run(axis: Sum, var: Var) -> bool:
-    """`u + u + 8` is written `(2 u) + 8`, and that tells the size of u."""
-    terms = [k for k, term in enumerate(axis.terms) if var in variables(term)]
-    same = len({axis.terms[k] for k in terms}) == 1
-    return (
-        same
-        and terms == list(range(terms[0], terms[-1] + 1))
-        and list(variables(axis.terms[terms[0]])).count(var) == 1
-    )

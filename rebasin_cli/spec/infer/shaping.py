@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .axes import Axes, Expr, Fixed, product, total
+from .units import NONE
 
 if TYPE_CHECKING:
     from .following import Value, Walk
@@ -57,14 +58,20 @@ def places(dims: Any, rank: int) -> set[int]:
 
 
 def broadcast(walk: Walk, shapes: list[Axes]) -> Axes:
-    """Axes from the right; those of one length are one, those of length 1 repeat."""
-    result: list[Expr] = []
-    for k in range(max(map(len, shapes), default=0)):
-        met = [axes[-1 - k] for axes in shapes if k < len(axes)]
-        long = [axis for axis in met if axis.size != 1] or met[:1]
-        for other in long[1:]:
-            walk.unify(long[0], other)
-        result.insert(0, long[0])
+    """Axes from the right; those of one length are one, those of length 1 repeat.
+
+    Where an order depends on another axis, all must have that axis at the same place.
+    """
+    units, rank = walk.units, max(map(len, shapes), default=0)
+    rows = [(Fixed(1),) * (rank - len(axes)) + axes for axes in shapes]
+    result: list[Expr] = [Fixed(1)] * rank
+    depends = {k: max(len(units.external(axes[k])) for axes in rows) for k in range(rank)}
+    for k in sorted(depends, key=depends.get):
+        wide = [axes for axes in rows if axes[k].size != 1] or rows[:1]
+        told = [axes for axes in wide if not units.is_free(axes[k])] or wide[:1]
+        for axes in told[1:]:
+            walk.unify(told[0][k], axes[k], units.aligned(told, k) if depends[k] else NONE)
+        result[k] = told[0][k]
     return tuple(result)
 
 
@@ -95,7 +102,7 @@ def softmax(walk: Walk, a: dict[str, Any]) -> Axes:
 def constant(walk: Walk, a: dict[str, Any]) -> Axes:
     """Equal entries may be permuted at will."""
     shape = a.get("size", a["self"].shape if "self" in a else ())
-    return tuple(walk.units.new(n) for n in shape)
+    return tuple(walk.units.free(n) for n in shape)
 
 
 @rule("arange")
@@ -185,7 +192,7 @@ def expand(walk: Walk, a: dict[str, Any]) -> Axes:
     """A repeated entry is equal everywhere along the new axis, which is therefore free."""
     axes, shape = a["self"].axes, walk.node.meta["val"].shape
     axes = (Fixed(1),) * (len(shape) - len(axes)) + axes
-    return tuple(axis if axis.size == n else walk.units.new(n) for axis, n in zip(axes, shape, strict=True))
+    return tuple(axis if axis.size == n else walk.units.free(n) for axis, n in zip(axes, shape, strict=True))
 
 
 @rule("copy")
@@ -198,7 +205,7 @@ def copy(walk: Walk, a: dict[str, Any]) -> Axes:
 def repeat(walk: Walk, a: dict[str, Any]) -> Axes:
     axes, times = a["self"].axes, a["repeats"]
     axes = (Fixed(1),) * (len(times) - len(axes)) + axes
-    return tuple(product([walk.units.new(n), axis]) for n, axis in zip(times, axes, strict=True))
+    return tuple(product([walk.units.free(n), axis]) for n, axis in zip(times, axes, strict=True))
 
 
 @rule("cat")
@@ -274,12 +281,70 @@ def index(walk: Walk, a: dict[str, Any]) -> Axes | None:
     if any(found is not None and found.dtype in (torch.bool, torch.uint8) for found in lookups):
         return None
     looked = [d for d, lookup in enumerate(lookups) if lookup is not None]
+    if len(looked) == 1 and (run := _run_of_numbers(walk, value.shape[looked[0]])) is not None:
+        at = looked[0]
+        cut = [run.start, len(run), value.shape[at] - run.stop]
+        part = walk.units.pieces(value.axes[at], cut, walk.why("it is cut into pieces"))[1]
+        return (*value.axes[:at], part, *value.axes[at + 1 :])
     for d in looked:
         walk.freeze(value.axes[d], "it is looked up by number")
     found = broadcast(walk, [lookups[d].axes for d in looked])
     rest = [axis for d, axis in enumerate(value.axes) if d not in looked]
     at = looked[0] if looked == list(range(looked[0], looked[-1] + 1)) else 0
     return (*rest[:at], *found, *rest[at:])
+
+
+def _run_of_numbers(walk: Walk, size: int) -> range | None:
+    """The numbers looked up, where the code lists those of a piece: `x[:, [4, 5]]`."""
+    found = [node for node in walk.node.all_input_nodes if not node.meta["val"].is_floating_point()]
+    source = found[0] if len(found) == 1 else None
+    while source is not None and source.op == "call_function":
+        name = source.target._schema.name
+        source = source.args[0] if name in ("aten::clone", "aten::lift_fresh_copy", "aten::alias") else None
+    numbers = walk.constants.get(source)
+    if numbers is None or numbers.ndim != 1 or not len(numbers):
+        return None
+    first = int(numbers[0]) % size
+    run = range(first, first + len(numbers))
+    return run if [int(n) % size for n in numbers] == list(run) else None
+
+
+@rule("gather")
+def gather(walk: Walk, a: dict[str, Any]) -> Axes | None:
+    """Along one dimension entries are looked up by number; along the others, each by its own number."""
+    value, index = a["self"].axes, a["index"].axes
+    if len(value) != len(index):
+        return None
+    for d, (own, number) in enumerate(zip(value, index, strict=True)):
+        if d == a["dim"] % len(value):
+            walk.freeze(own, "it is looked up by number")
+        elif own.size == number.size:
+            walk.unify(own, number)
+        else:  # only the first few are read
+            walk.freeze((own, number), "gather reads a part of it")
+    return index
+
+
+@rule("_fft_r2c", "_fft_c2r", "_fft_c2c")
+def fft(walk: Walk, a: dict[str, Any]) -> Axes:
+    """Along these dimensions the order counts; along the others it does not."""
+    axes, shape = list(a["self"].axes), walk.node.meta["val"].shape
+    for d in places(a["dim"], len(axes)):
+        (still,) = walk.freeze(axes[d], "a Fourier transform depends on its order")
+        axes[d] = Fixed(shape[d], still.why)
+    return tuple(axes)
+
+
+@rule("view_as_real", "view_as_real_copy")
+def view_as_real(walk: Walk, a: dict[str, Any]) -> Axes:
+    return (*a["self"].axes, Fixed(2))
+
+
+@rule("view_as_complex", "view_as_complex_copy")
+def view_as_complex(walk: Walk, a: dict[str, Any]) -> Axes:
+    *axes, pair = a["self"].axes
+    walk.freeze(pair, "they are real and imaginary parts")
+    return tuple(axes)
 
 
 @rule("constant_pad_nd", "pad")
@@ -294,7 +359,7 @@ def pad(walk: Walk, a: dict[str, Any]) -> Axes | None:
         before, after = a["pad"][2 * k], a["pad"][2 * k + 1]
         cut = [max(0, -before), axes[at].size - max(0, -before) - max(0, -after), max(0, -after)]
         middle = walk.units.pieces(axes[at], cut, told)[1]
-        axes[at] = total([walk.units.new(max(0, before)), middle, walk.units.new(max(0, after))])
+        axes[at] = total([walk.units.free(max(0, before)), middle, walk.units.free(max(0, after))])
     return tuple(axes)
 
 

@@ -87,17 +87,6 @@ def _frames(cause: BaseException) -> list[str]:
     return found
 
 
-def casts(program: torch.export.ExportedProgram) -> bool:
-    """Whether the network itself asks for a precision below float64, as in `x.float()`."""
-    low = (torch.float32, torch.float16, torch.bfloat16)
-    return any(
-        node.kwargs.get("dtype") in low
-        and "_to_copy" in str(node.target)
-        or "_assert_tensor_metadata" in str(node.target)
-        for node in program.graph.nodes
-    )
-
-
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\s*\n\s*(.*)')
 
 

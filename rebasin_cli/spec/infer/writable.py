@@ -1,0 +1,108 @@
+"""What a spec can say of what was found; the rest is given up, with a reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from .axes import Axes, Expr, Fixed, Product, Sum, Var, factors, parts, variables
+from .following import Walk
+from .units import NONE, Units
+
+NO_EVIDENCE = "only running statistics have these units, which are no evidence"
+ALONE = "no other axis has these units, perhaps because the example inputs leave them without effect"
+
+
+def drop_unwritable(walk: Walk) -> None:
+    """Freeze what nothing could be matched by, and order blocks alike that the notation cannot tell apart."""
+    resolve = walk.units.resolve
+    evidence = {
+        var
+        for name, axes in walk.tensors.items()
+        if not name.endswith(("running_mean", "running_var"))
+        for axis in axes
+        for var in variables(resolve(axis))
+    }
+    for axes in walk.tensors.values():
+        for var in {var for axis in axes for var in variables(resolve(axis))} - evidence:
+            walk.freeze(var, NO_EVIDENCE)
+    once = {id(axes): axes for axes in walk.tensors.values()}  # tied tensors count as one
+    seen = Counter(var for axes in once.values() for axis in axes for var in set(variables(resolve(axis))))
+    for var, count in seen.items():
+        if count == 1:
+            walk.freeze(var, ALONE)
+    while wrong := _misplaced(walk.units, walk.tensors):
+        for var, parent in wrong.items():
+            walk.units.limit(var, frozenset({parent}) if parent else NONE)
+
+
+def _misplaced(units: Units, tensors: Mapping[str, Axes]) -> dict[Var, Var | None]:
+    """Variables whose parents cannot be written, each with one that might be.
+
+    A starred word's parent is the word without a star before it on its axis, or else one that stands on
+    another axis of the same tensor (`specs/README.md`).
+    """
+    wrong: dict[Var, Var | None] = {}
+    for found in tensors.values():
+        axes = [units.resolve(axis) for axis in found]
+        every = Counter(var for axis in axes for var in variables(axis))
+        for axis in axes:
+            for var, before in _before(units, axis):
+                parents = units.parents(var)
+                if len(parents) > 1:
+                    simple = [p for p in parents if not units.parents(p)]
+                    wrong.setdefault(var, before if before in simple else min(simple, key=lambda p: p.id))
+                elif parents and before is None:
+                    (parent,) = parents
+                    others = [other for other in axes if other is not axis]
+                    if every[parent] != 1 or not any(parent in factors(other) for other in others):
+                        wrong[var] = None
+                elif parents and before not in parents:
+                    wrong[var] = None
+    return wrong
+
+
+def _before(units: Units, axis: Expr, before: Expr | None = None) -> Iterator[tuple[Var, Expr | None]]:
+    """Every variable, with the one that its star would refer to, or the constant that leads its product."""
+    if isinstance(axis, Var):
+        yield axis, before
+    if isinstance(axis, Product):
+        for k, factor in enumerate(axis.factors):
+            yield from _before(units, factor, before)
+            if isinstance(factor, Var) and not units.parents(factor):
+                before = factor
+            elif isinstance(factor, Fixed) and k == 0 and before is None:
+                before = factor
+    elif isinstance(axis, Sum):
+        for term in axis.terms:
+            yield from _before(units, term, before)
+
+
+def sizes(units: Units, tensors: Mapping[str, Axes]) -> dict[Var, int]:
+    """Variables whose sizes no axis tells: one of two unknown words, for instance, has many solutions."""
+    axes = [units.resolve(axis) for found in tensors.values() for axis in found]
+    known = {axis for axis in axes if isinstance(axis, Var)}
+    left = [axis for axis in axes if parts(axis)]
+    told: dict[Var, int] = {}
+    while True:
+        before = len(known)
+        for axis in left:
+            unknown = {var for var in variables(axis) if var not in known}
+            if len(unknown) == 1 and _solvable(axis, *unknown):
+                known |= unknown
+        if len(known) == before:
+            open_ = [var for axis in left for var in variables(axis) if var not in known]
+            if not open_:
+                return told
+            told[open_[0]] = open_[0].size
+            known.add(open_[0])
+
+
+def _solvable(axis: Expr, var: Var) -> bool:
+    """Whether the axis's length tells this size: written once, or as one run (`u + u + 8` is `(2 u) + 8`)."""
+    if isinstance(axis, Sum):
+        terms = [k for k, term in enumerate(axis.terms) if var in variables(term)]
+        one_run = terms == list(range(terms[0], terms[-1] + 1)) and len({axis.terms[k] for k in terms}) == 1
+        return one_run and _solvable(axis.terms[terms[0]], var)
+    inside = [part for part in parts(axis) if var in variables(part)]
+    return not parts(axis) or (len(inside) == 1 and _solvable(inside[0], var))
