@@ -58,18 +58,9 @@ outputs and in space.
 """
 
 
-class Only(nn.Module):
-    """One output of a network: the states that it returns besides would keep their units in place."""
-
-    def __init__(self, network: nn.Module, output: str):
-        super().__init__()
-        self.network, self.output = network, output
-
-    def forward(self, **inputs: Any) -> torch.Tensor:
-        return self.network(**inputs)[self.output]
-
-
-Case = tuple[nn.Module, tuple, Mapping[str, Any]]
+Case = tuple[
+    nn.Module, tuple, Mapping[str, Any], str | None
+]  # what it is called with, and which output counts
 
 
 def torchvision() -> ModuleType:
@@ -88,7 +79,7 @@ def vision(name: str) -> Case:
     options = {"aux_logits": False, "init_weights": False} if name in ("googlenet", "inception_v3") else {}
     network = torchvision().models.get_model(name, weights=None, **options)
     side = next((pixels for start, pixels in SIDES.items() if name.startswith(start)), 64)
-    return network, (torch.randn(2, 3, side, side),), {}
+    return network, (torch.randn(2, 3, side, side),), {}, None
 
 
 SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
@@ -152,7 +143,7 @@ def text(name: str) -> Case:
     }.get(name, {"input_ids": ids})  # fmt: skip
     if getattr(network.config, "use_cache", False):
         inputs["use_cache"] = False
-    return Only(network, "logits_per_image" if name == "CLIP" else "logits"), (), inputs
+    return network, (), inputs, "logits_per_image" if name == "CLIP" else "logits"
 
 
 def classifiers() -> list[str]:
@@ -163,17 +154,17 @@ def classifiers() -> list[str]:
 
 def measured(case: Case, reasons: bool = False) -> tuple[list[str], bool]:
     """A row but for its name, and whether the network was proven."""
-    network, args, kwargs = case
+    network, args, kwargs, output = case
     network.eval()
     start = time.process_time()
-    found = infer(network, args, kwargs, prove=False)
+    found = infer(network, args, kwargs, output=output, prove=False)
     seconds = time.process_time() - start
     if reasons:
         for frozen in found.reasons:
             print(frozen.why, "::", len(frozen.places), *frozen.places[:6])
         print(found.text)
     try:
-        proof = proving.prove(network, found.fitted, kwargs or args, tolerance=LIMIT)
+        proof = proving.prove(network, found.fitted, kwargs or args, output=output, tolerance=LIMIT)
         error, proven = f"{proof.largest_difference:.0e}", True
     except RebasinError as cause:
         error, proven = f"not proven: {cause.message}", False

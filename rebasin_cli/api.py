@@ -100,6 +100,7 @@ def align(
     options: Any = None,
     network: nn.Module | None = None,
     inputs: Any = None,
+    output: str | int | None = None,
     prove: bool = True,
     start: State | None = None,
     progress: Callable[[State], None] | None = None,
@@ -109,8 +110,9 @@ def align(
     """Permute models into the first one's basin: `align(reference, model, …, spec)`; a spec may be None.
 
     With `network` (and `prove`), the spec is proven on `inputs` (one batch; by default random ones of the
-    network's `example_shape`). `options` is the method's own Options, `device` where it computes. `ranks` are
-    processes that search together, each of which calls this alike. Inputs are untouched.
+    network's `example_shape`); `output` picks one of several outputs by key or index. `options` is the
+    method's own Options, `device` where it computes. `ranks` are processes that search together, each of
+    which calls this alike. Inputs are untouched.
 
     Raises SpecError (also NotProven), UsageError, CheckpointError for weights that are not finite.
 
@@ -131,7 +133,9 @@ def align(
     module = matchers.registry.get(method)
     if torch.device(device).type == "mps":
         device = "cpu"  # mps has no float64, in which gains are measured
-    proof = prove_spec(network, fitted, inputs=inputs, seed=seed) if network is not None and prove else None
+    proof = None
+    if network is not None and prove:
+        proof = prove_spec(network, fitted, inputs=inputs, output=output, seed=seed)
     problem = Problem(
         fitted, tuple(models), seed, progress=progress, network=network, device=device, ranks=ranks
     )
@@ -182,10 +186,17 @@ def _search(module: Any, problem: Problem, options: Any, start: State | None) ->
     )
 
 
-def prove_spec(network: nn.Module, fitted: FittedSpec, *, inputs: Any = None, seed: int = 0) -> Proof | None:
+def prove_spec(
+    network: nn.Module,
+    fitted: FittedSpec,
+    *,
+    inputs: Any = None,
+    output: str | int | None = None,
+    seed: int = 0,
+) -> Proof | None:
     """Prove a spec on a network; None where there are neither inputs nor an `example_shape`."""
     inputs = networks.example_inputs(network, generator(seed, "prove inputs")) if inputs is None else inputs
-    return None if inputs is None else proving.prove(network, fitted, inputs, seed=seed)
+    return None if inputs is None else proving.prove(network, fitted, inputs, output=output, seed=seed)
 
 
 def merge(

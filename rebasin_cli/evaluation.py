@@ -110,16 +110,24 @@ def forward(network: Callable[..., Any], inputs: Any) -> Any:
         ) from cause
 
 
+def pick(outputs: Any, output: str | int | None) -> Any:
+    """Part of what a network returned, as it is: KEY of a mapping or attribute, INDEX of a tuple; None: all.
+
+    Raises NetworkError where there is no such part.
+    """
+    if output is None:
+        return outputs
+    key = int(output) if isinstance(output, str) and output.removeprefix("-").isdecimal() else output
+    try:
+        attribute = isinstance(key, str) and not isinstance(outputs, Mapping)
+        return getattr(outputs, key) if attribute else outputs[key]
+    except (KeyError, IndexError, TypeError, AttributeError) as cause:
+        raise NetworkError(f"the network returns {describe(outputs)}, which has no {output!r}") from cause
+
+
 def select(outputs: Any, output: str | int | None) -> Tensor:
-    """One tensor of what a network returned: KEY of a mapping or attribute, INDEX of a tuple."""
-    chosen = outputs
-    if output is not None:
-        key = int(output) if isinstance(output, str) and output.removeprefix("-").isdigit() else output
-        try:
-            attribute = isinstance(key, str) and not isinstance(outputs, Mapping)
-            chosen = getattr(outputs, key) if attribute else outputs[key]
-        except (KeyError, IndexError, TypeError, AttributeError) as cause:
-            raise NetworkError(f"the network returns {describe(outputs)}, which has no {output!r}") from cause
+    """What `pick` picks, which has to be one tensor. Raises NetworkError."""
+    chosen = pick(outputs, output)
     if not isinstance(chosen, Tensor):
         raise NetworkError(
             f"the network returns {describe(chosen)}; expected one tensor of logits",

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from . import matchers, nets, networks, permutation
+from . import inputs, matchers, nets, networks, permutation
 from .api import INTERPOLATIONS, resolve_spec
 from .checkpoint import Checkpoint, open_checkpoint, validate
 from .datasets import open_data
+from .datasets._batches import map_tensors
 from .errors import CheckpointError, NetworkError, SpecError, UsageError, unknown
 from .merging import average
 from .randomness import generator
@@ -119,14 +120,9 @@ def infer_spec(shapes: Shapes | None, settings: Settings, say: Callable[[str], N
             hint="Give yours with --net file.py:factory (a function that returns the torch.nn.Module)",
         )
     network = networks.from_reference(settings.net, shapes)
-    inputs = proof_inputs(network, settings)
-    if inputs is None:
-        inputs = networks.example_inputs(network, generator(settings.seed, "prove inputs"))
-    if inputs is None:
-        raise UsageError(
-            "the network does not say what it takes", hint="Give a shape with --input 1x3x224x224"
-        )
-    found = infer(network.float(), inputs.float())
+    batch = map_tensors(lambda t: t.float() if t.is_floating_point() else t, need_inputs(network, settings))
+    args, kwargs = ((), batch) if isinstance(batch, Mapping) else (batch, {})
+    found = infer(network.float(), args, kwargs, output=settings.output)
     for frozen in found.reasons:
         say(f"stays: {', '.join(frozen.places[:3])}{' …' * (len(frozen.places) > 3)}: {frozen.why}")
     return found
@@ -263,10 +259,17 @@ def origin(
 
 
 def proof_inputs(network: nn.Module, settings: Settings, splits: Mapping[str, Any] | None = None) -> Any:
-    """One batch for the proof: of `--input`'s shape, of the data, or None where the network knows its own."""
-    if settings.input:
-        shape = parse_shape(settings.input, like=getattr(network, "example_shape", None))
-        return torch.rand(shape, generator=generator(settings.seed, "proof inputs"))
+    """One batch for the proof: of `--input`, of the data, or None where the network knows its own.
+
+    A tensor, a tuple, or a dict of keywords. Raises UsageError for an `--input` that cannot be read, and for
+    a single shape of another rank than the network's `example_shape`.
+    """
+    if settings.input is not None:
+        wanted = inputs.parse(settings.input)
+        if len(wanted) == 1 and wanted[0].plain:
+            parse_shape(settings.input, like=getattr(network, "example_shape", None))
+        args, kwargs = inputs.draw(wanted, generator(settings.seed, "proof inputs"))
+        return args[0] if len(args) == 1 and not kwargs else networks.batch_of(network, args, kwargs)
     if hasattr(network, "example_shape"):
         return None
     if splits:
@@ -278,18 +281,30 @@ def proof_inputs(network: nn.Module, settings: Settings, splits: Mapping[str, An
     return None
 
 
+def need_inputs(network: nn.Module, settings: Settings) -> Any:
+    """As `proof_inputs`, or drawn where the network knows its own. Raises UsageError without either."""
+    batch = proof_inputs(network, settings)
+    if batch is None:
+        batch = networks.example_inputs(network, generator(settings.seed, "prove inputs"))
+    if batch is None:
+        raise UsageError(
+            "the network does not say what it takes",
+            hint="Give a shape with --input 1x3x224x224, token ids with --input 2x16:int30522, "
+            "several with commas between",
+        )
+    return batch
+
+
 def parse_shape(text: str, *, like: Sequence[int] | None = None) -> tuple[int, ...]:
-    """`1x3x224x224` to (1, 3, 224, 224), the batch first.
+    """`1x3x224x224` to (1, 3, 224, 224), the batch first: one tensor of floats and nothing else.
 
     `like` is one input without the batch; a vector stands for anything that can be flattened. Raises
     UsageError, also for a shape of another rank.
     """
-    parts = text.lower().replace("×", "x").split("x")
-    if not all(part.isdigit() and int(part) for part in parts):
+    if (shape := inputs.shape_of(text)) is None:
         raise UsageError(
             f"--input {text!r} is not a shape", hint="Write it like 1x3x224x224, the batch first"
         )
-    shape = tuple(int(part) for part in parts)
     if len(shape) < 2 or (like is not None and len(like) > 1 and len(shape) != len(like) + 1):
         wanted = "x".join(map(str, (1, *(like or (784,)))))
         raise UsageError(

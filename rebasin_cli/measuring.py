@@ -40,6 +40,7 @@ def barrier(
     points: int = POINTS,
     repaired_points: int = REPAIRED_POINTS,
     repair_with: str = "reset",
+    output: str | int | None = None,
     scores: Measure | None = None,
     device: str = "cpu",
     seed: int = 0,
@@ -51,8 +52,9 @@ def barrier(
 
     `train` and `test` are the splits to measure on; `reset_batches` (default: `train`) feed the BatchNorm
     reset, whose rows appear where the network has running statistics; `repair_with="none"` only says that
-    the row without is the one to ship. `check` sees the endpoints' scores
-    before anything else is measured and may raise. `network` is overwritten. `seconds` are wall time.
+    the row without is the one to ship; `output` picks one of several outputs by key or index. `check` sees
+    the endpoints' scores before anything else is measured and may raise. `network` is overwritten. `seconds`
+    are wall time.
 
     Raises SpecError, UsageError, CheckpointError, DataError, NetworkError.
     """
@@ -69,7 +71,7 @@ def barrier(
                 "the network has running statistics: give training batches to re-estimate them on"
             )
         mend = functools.partial(repair.reset, batches=batches, device=device)
-    scores = scores or functools.partial(evaluate, device=device)
+    scores = scores or functools.partial(evaluate, output=output, device=device)
     splits = {"train": train, "test": test} if train is not None else {"test": test}
     network = network.to(device)
     ends = [_scores(network, tensors, splits, scores) for tensors in (a, b)]
@@ -81,7 +83,15 @@ def barrier(
         permutation.check(permutations, fitted.words, within=fitted.within)
     elif method != "none":
         alignment = align(
-            a, b, fitted, method=method, seed=seed, network=network, device=device, **align_options
+            a,
+            b,
+            fitted,
+            method=method,
+            seed=seed,
+            network=network,
+            output=output,
+            device=device,
+            **align_options,
         )
         permutations = alignment.permutations[0]
     aligned = b if permutations is None else permuted(b, fitted, permutations)

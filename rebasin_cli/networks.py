@@ -110,3 +110,28 @@ def example_inputs(network: nn.Module, generator: torch.Generator, *, batch: int
     """Random inputs of the shape that the network says it takes; None where it says none."""
     shape = getattr(network, "example_shape", None)
     return None if shape is None else torch.rand(batch, *shape, generator=generator, dtype=torch.float64)
+
+
+def batch_of(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """One batch of these arguments: a tuple of them, or everything by keyword.
+
+    Raises NetworkError where `forward` does not take them, UsageError where neither form can hold them.
+    """
+    if not kwargs:
+        return args
+    if not args:
+        return dict(kwargs)
+    try:
+        bound = inspect.signature(module.forward).bind(*args, **kwargs)
+    except (TypeError, ValueError) as cause:
+        raise NetworkError(f"the inputs do not fit the network's forward: {cause}") from None
+    if not bound.kwargs:  # all can be given by position
+        return bound.args
+    parameters = inspect.signature(module.forward).parameters.values()
+    if any(p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL) and p.name in bound.arguments for p in parameters):
+        raise UsageError("some inputs go by position only and others by name, which cannot be proven")
+    named = {p.name: bound.arguments[p.name] for p in parameters if p.name in bound.arguments}
+    for p in parameters:
+        if p.kind is p.VAR_KEYWORD:
+            named |= named.pop(p.name, {})
+    return named

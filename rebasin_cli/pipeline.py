@@ -344,7 +344,13 @@ def keep_search(
         options={"effort": settings.effort},
     )
     return searching.keeping(
-        output.path, identity, fitted.words, resume=output.resume, say=listener.say, ranks=ranks
+        output.path,
+        identity,
+        fitted.words,
+        within=fitted.within,
+        resume=output.resume,
+        say=listener.say,
+        ranks=ranks,
     )
 
 

@@ -20,6 +20,7 @@ from .checkpoint import Checkpoint, open_checkpoint
 from .errors import CheckpointError, Lost, OutputExists, RebasinError, UsageError
 from .intake import Settings
 from .matchers import State
+from .permutation import PLAIN, Within
 from .ranks import ALONE, Ranks
 from .spec.spec import FittedSpec
 from .version import version
@@ -48,7 +49,7 @@ def prove(
     if network is None:
         return accounts.describe_proof(None)
     inputs = intake.proof_inputs(network, settings, splits)
-    proof = api.prove_spec(network, fitted, inputs=inputs, seed=settings.seed)
+    proof = api.prove_spec(network, fitted, inputs=inputs, output=settings.output, seed=settings.seed)
     account = accounts.describe_proof(
         proof, "the network does not say its input: give --input SHAPE or --data"
     )
@@ -166,6 +167,7 @@ def keeping(
     identity: Mapping[str, str],
     words: Mapping[str, int],
     *,
+    within: Within = PLAIN,
     resume: bool,
     say: Callable[[str], None],
     ranks: Ranks = ALONE,
@@ -173,12 +175,13 @@ def keeping(
     """While searching and writing the result: on Ctrl-C the last state is written beside `output`.
 
     It is removed once the block has finished. `identity` says what search it is: a kept state of another
-    one is refused with UsageError. `words` are the spec's, with their sizes. Of several `ranks` the first
-    one keeps the state, also when another is lost, and all start from it. Raises OutputExists where
-    something else has the state's name.
+    one is refused with UsageError. `words` are the spec's, with their sizes, and `within` says of the starred
+    ones what they lie within: permutations that do not fit are refused with CheckpointError. Of several
+    `ranks` the first one keeps the state, also when another is lost, and all start from it. Raises
+    OutputExists where something else has the state's name.
     """
     path = state_path(output)
-    kept = Kept(ranks.first(_begin, path, identity, words, resume=resume))
+    kept = Kept(ranks.first(_begin, path, identity, words, within, resume=resume))
     if kept.start is not None:
         say(f"going on after sweep {kept.start.sweep}")
     if ranks.rank > 0:
@@ -198,11 +201,11 @@ def keeping(
 
 
 def _begin(
-    path: Path, identity: Mapping[str, str], words: Mapping[str, int], *, resume: bool
+    path: Path, identity: Mapping[str, str], words: Mapping[str, int], within: Within, *, resume: bool
 ) -> State | None:
     """Where to start; None is the beginning. Nothing but a kept search may lie where one would be kept."""
     if resume:
-        return _read(path, identity, words)
+        return _read(path, identity, words, within)
     if path.exists() and not _is_search(path):
         raise OutputExists(
             f"{path} exists, and an interrupted search would be kept there",
@@ -237,7 +240,7 @@ def _is_search(path: Path) -> bool:
         return False
 
 
-def _read(path: Path, identity: Mapping[str, str], words: Mapping[str, int]) -> State:
+def _read(path: Path, identity: Mapping[str, str], words: Mapping[str, int], within: Within) -> State:
     if not path.is_file():
         raise UsageError(
             f"--resume: there is no {path}", hint="Only an interrupted search leaves one; start anew"
@@ -261,7 +264,7 @@ def _read(path: Path, identity: Mapping[str, str], words: Mapping[str, int]) -> 
         notes = json.loads(kept.metadata["rebasin.notes"])
         state = State(tuple(sets[k] for k in range(len(sets))), sweep, objective, notes)
         for permutations in state.permutations:
-            permutation.check(permutations, words)
+            permutation.check(permutations, words, within=within)
     except (KeyError, ValueError, CheckpointError) as cause:
         raise CheckpointError(f"{path} is damaged", hint="Start anew without --resume") from cause
     return state

@@ -169,6 +169,29 @@ def test_outputs_and_inputs_may_be_structures(wrap):
     )
 
 
+@pytest.mark.parametrize(
+    ("wrap", "output"),
+    [
+        (lambda logits, hidden: {"logits": logits, "hidden": hidden}, "logits"),
+        (lambda logits, hidden: (hidden, [logits]), "1"),
+        (lambda logits, hidden: (logits, hidden), -2),
+    ],
+)
+def test_only_the_chosen_output_is_compared(wrap, output):
+    class Telling(Net):
+        def forward(self, x):
+            return wrap(super().forward(x), self.one(x))
+
+    network = Telling()
+    assert 0 < try_to_prove(GOOD, network, output=output).largest_difference < 1e-12
+    with pytest.raises(NotProven):
+        try_to_prove(GOOD, network)
+    with pytest.raises(NotProven):
+        try_to_prove(GOOD | {"one.bias": "."}, network, output=output)
+    with pytest.raises(NetworkError, match="the network returns .*, which has no 'absent'"):
+        try_to_prove(GOOD, network, output="absent")
+
+
 def test_a_network_of_other_tensors_proves_nothing():
     network = Net()
     spec = spec_for(network, GOOD | {"one.bias": "."})

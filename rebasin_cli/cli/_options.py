@@ -56,7 +56,12 @@ TrustCode = Annotated[
 ]
 Input = Annotated[
     str | None,
-    _option("--input", metavar="SHAPE", panel=DATA, help="Input for the proof, batch first: 1x3x224x224."),
+    _option(
+        "--input",
+        metavar="[NAME=]SHAPE[:KIND],…",
+        panel=DATA,
+        help="Inputs for the proof, batch first: 1x3x224x224, or ids=2x16:int99,mask=2x16:bool.",
+    ),
 ]
 Data = Annotated[
     str | None,
@@ -108,7 +113,7 @@ Metric = Annotated[
 ]
 OutputKey = Annotated[
     str | None,
-    _option("--output", metavar="KEY|INDEX", panel=DATA, help="Which of several outputs holds the logits."),
+    _option("--output", metavar="KEY|INDEX", panel=DATA, help="Which of several outputs counts: the logits."),
 ]
 SkipChecks = Annotated[
     bool,

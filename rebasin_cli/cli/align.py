@@ -24,6 +24,7 @@ def align(
     net: o.Net = None,
     trust_code: o.TrustCode = False,
     input: o.Input = None,
+    output: o.OutputKey = None,
     data: o.Data = None,
     data_root: o.DataRoot = None,
     device: o.Device = "auto",
@@ -57,10 +58,10 @@ def align(
 
     settings = settings_of(options)
     out = out or default_path(model, "aligned")
-    output = output_of(out, force, out_dtype, out_shard_size, resume=resume, dry_run=dry_run)
+    written = output_of(out, force, out_dtype, out_shard_size, resume=resume, dry_run=dry_run)
     with ranks.from_environment(choose_device(device)) as together:
         first = together.rank == 0
         with screen(quiet or not first, verbose) as listener:
-            done = pipeline.align(reference, model, output, settings, listener, ranks=together)
+            done = pipeline.align(reference, model, written, settings, listener, ranks=together)
     if first:
         result(done, json)

@@ -34,6 +34,7 @@ def merge(
     net: o.Net = None,
     trust_code: o.TrustCode = False,
     input: o.Input = None,
+    output: o.OutputKey = None,
     data: o.Data = None,
     data_root: o.DataRoot = None,
     normalize: o.Normalize = None,
@@ -70,9 +71,9 @@ def merge(
         raise UsageError(
             f"--weights {weights!r} are not numbers", hint="Write them like 0.5,0.3,0.2"
         ) from None
-    output = output_of(out, force, out_dtype, out_shard_size, resume=resume, dry_run=dry_run)
+    written = output_of(out, force, out_dtype, out_shard_size, resume=resume, dry_run=dry_run)
     with screen(quiet, verbose) as listener:
         done = pipeline.merge(
-            models, output, settings, listener, weights=numbers, interpolation=interpolation, perm=perm
+            models, written, settings, listener, weights=numbers, interpolation=interpolation, perm=perm
         )
     result(done, json)

@@ -97,6 +97,7 @@ def prove(
     net: o.Net = None,
     trust_code: o.TrustCode = False,
     input: o.Input = None,
+    output: o.OutputKey = None,
     width: Width = None,
     depth: Depth = None,
     key: o.Key = None,
@@ -113,7 +114,13 @@ def prove(
 
     fitted = overview.fit_named(spec, checkpoint, width=width, depth=depth, key=key, unsafe_load=unsafe_load)
     settings = Settings(
-        net=net, trust_code=trust_code, key=key, unsafe_load=unsafe_load, input=input, seed=seed
+        net=net,
+        trust_code=trust_code,
+        key=key,
+        unsafe_load=unsafe_load,
+        input=input,
+        output=output,
+        seed=seed,
     )
     with screen() as listener:
         done = overview.prove(fitted, settings, listener.say, checkpoint=checkpoint)
@@ -125,6 +132,7 @@ def infer(
     net: OwnNet,
     checkpoint: Held = None,
     input: o.Input = None,
+    output: o.OutputKey = None,
     out: Out = None,
     seed: o.Seed = 0,
     force: o.Force = False,
@@ -139,7 +147,7 @@ def infer(
     from ..intake import Settings
     from ..spec import overview
 
-    settings = Settings(net=net, input=input, seed=seed)
+    settings = Settings(net=net, input=input, output=output, seed=seed)
     with screen(quiet) as listener:
         done = overview.infer(settings, listener.say, checkpoint=checkpoint, out=out, force=force)
     if out is None:
@@ -153,6 +161,7 @@ def explain(
     net: OwnNet,
     checkpoint: Held = None,
     input: o.Input = None,
+    output: o.OutputKey = None,
     spec: Annotated[
         str | None,
         typer.Option(metavar="NAME|FILE", help="Compare this spec with what the network allows."),
@@ -172,7 +181,9 @@ def explain(
     from ..intake import Settings
     from ..spec import explaining, overview
 
-    settings = Settings(spec=spec, net=net, input=input, key=key, unsafe_load=unsafe_load, seed=seed)
+    settings = Settings(
+        spec=spec, net=net, input=input, output=output, key=key, unsafe_load=unsafe_load, seed=seed
+    )
     with screen() as listener:
         told = overview.explain(settings, listener.say, checkpoint=checkpoint)
     if json:

@@ -19,10 +19,11 @@ from ..ranks import ALONE, Ranks
 from ..spec.atoms import Atom, atoms
 from ..spec.spec import FittedSpec
 from ..tensors import plan_of
+from ._pace import Pace
 
 SLAB = 1 << 20  # numbers in one operand of a product: 4 MB in float32
-TURNED = 1 << 25  # bytes of copies with another axis first
-COPIED = 1 << 16  # numbers to gather that are not worth a second thread
+TURNED = 1 << 25  # bytes of copies with another axis first, or as permutations put them
+COPIED = 1 << 20  # numbers to gather that are not worth a second thread
 
 Tensors = Mapping[str, torch.Tensor]
 Slab = tuple[torch.Tensor, torch.Tensor]
@@ -66,8 +67,10 @@ class Blocks:
         self.mine = ranks.share(self.atoms, [math.prod(self.shapes[atom]) for atom in self.atoms])
         self._pool: ThreadPoolExecutor | None = None
         self._threads = 1
+        self._pace = Pace(1)
         self._seen: dict[Atom, Slab] = {}
         self._turns: dict[tuple[Atom, int], Slab] = {}
+        self._places: dict[Atom, tuple[list[torch.Tensor | None], torch.Tensor]] = {}
         self._left = TURNED
         self._there: dict[tuple[int, str], torch.Tensor] = {}
         self._resident = type(reference) is type(model) is dict
@@ -84,10 +87,10 @@ class Blocks:
                 with ThreadPoolExecutor(
                     threads - 1, initializer=torch.set_num_threads, initargs=(1,)
                 ) as pool:
-                    self._pool, self._threads = pool, threads
+                    self._pool, self._threads, self._pace = pool, threads, Pace(threads)
                     yield
         finally:
-            self._pool, self._threads = None, 1
+            self._pool, self._threads, self._pace = None, 1, Pace(1)
             torch.set_num_threads(threads)
 
     def run(self, task: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
@@ -117,15 +120,6 @@ class Blocks:
         """How many numbers a unit of the word has in these atoms."""
         return sum(math.prod(self.shapes[atom]) for atom in chosen) // self.words[word]
 
-    @contextlib.contextmanager
-    def _threaded(self) -> Iterator[None]:
-        """All threads, for one operation that is worth them and whose bits do not depend on their number."""
-        torch.set_num_threads(self._threads)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(1)
-
     def _steps(self, tensor: torch.Tensor, along: int) -> Iterator[tuple[int, int]]:
         """Start and length of the slabs that an axis is cut into."""
         size = tensor.shape[along]
@@ -140,6 +134,28 @@ class Blocks:
         if word not in permutations:
             return b.narrow(along, start, length)
         return self._take(b, along, permutations[word][start : start + length])
+
+    def _placed(self, atom: Atom, permutations: Permutations, start: int, length: int) -> torch.Tensor:
+        """One slab of B as the permutations put it; a small atom's last one is kept for who asks next."""
+        b = self._views(atom)[1]
+        perms = [permutations.get(word) for word in atom.words]
+        if atom in self._places:
+            kept, placed = self._places[atom]
+            if all(one is other for one, other in zip(kept, perms, strict=True)):
+                return placed
+        part = self._others(self._chosen(b, atom, 0, permutations, start, length), atom, (0,), permutations)
+        size = part.numel() * part.element_size()
+        if length == len(b) and any(perm is not None for perm in perms) and self._keeps(atom, size):
+            self._places[atom] = perms, part
+        return part
+
+    def _keeps(self, atom: Atom, size: int) -> bool:
+        """Whether there is room for one more copy of an atom's."""
+        if atom in self._places:  # its last copy's
+            return True
+        fits = size <= self._left and self.device.type == "cpu"
+        self._left -= size * fits
+        return fits
 
     def _turned(self, atom: Atom, along: int) -> Slab:
         """Both views with an axis first; copied once where they are small, so that rows lie together."""
@@ -179,7 +195,7 @@ class Blocks:
         index = index.to(tensor.device)
         if len(index) * tensor.numel() <= COPIED * tensor.shape[dim]:
             return index_select(tensor, dim, index)
-        with self._threaded():  # nothing is added here
+        with self._pace.threaded():  # nothing is added here
             return index_select(tensor, dim, index)
 
     def _others(

@@ -130,10 +130,11 @@ class Pair(Values):
         return out
 
     def _add_product(self, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
-        if min(len(a), len(b)) < ROWS or len(a) * a.shape[1] * len(b) <= SMALL:
+        work = len(a) * a.shape[1] * len(b)
+        if min(len(a), len(b)) < ROWS or work <= SMALL:
             out.addmm_(a, b.T)
             return
-        with self._threaded():
+        with self._pace.product(work):
             out.addmm_(a, b.T)
 
     def _slabs(self, atom: Atom, dim: int, permutations: Permutations) -> Iterator[Slab]:

@@ -49,12 +49,11 @@ def _distances(pair: Pair, atom: Atom, dim: int, permutations: Permutations, rat
 
     Any ratio keeps the product; B's norm over A's makes the distances of models of different scales small.
     """
-    a, b = pair._views(atom)
+    a, _ = pair._views(atom)
     squares = torch.zeros(a.shape[dim], dtype=torch.float64)
     for start, length in pair._steps(a, 0):
-        part = pair._chosen(b, atom, 0, permutations, start, length)
-        part = pair._wide(pair._others(part, atom, (0,), permutations))
-        apart = part.mul_(ratio**-0.5).sub_(pair._wide(a.narrow(0, start, length)), alpha=ratio**0.5)
+        part = pair._wide(pair._placed(atom, permutations, start, length))
+        apart = (part * ratio**-0.5).sub_(pair._wide(a.narrow(0, start, length)), alpha=ratio**0.5)
         units = slice(start, start + length) if dim == 0 else slice(None)
         squares[units] += summed_squares(apart, dim)
     return squares

@@ -10,7 +10,9 @@ import torch
 
 from ..permutation import Permutations
 from ..spec.atoms import Atom
-from ._blocks import COPIED, SLAB, Blocks, Slab
+from ._blocks import SLAB, Blocks, Slab
+
+FEW = 1 << 16  # numbers whose products are summed as they are
 
 
 class Values(Blocks):
@@ -83,7 +85,7 @@ class Values(Blocks):
     def _norms(self, atom: Atom) -> tuple[float, float]:
         if atom not in self._atom_norms:
             views = (self._wide(view) for view in self._views(atom))
-            self._atom_norms[atom] = tuple(torch.linalg.vector_norm(view).item() for view in views)
+            self._atom_norms[atom] = tuple(math.sqrt(self._dot(view, view)) for view in views)
         return self._atom_norms[atom]
 
     def objective(self, permutations: Permutations) -> float:
@@ -95,20 +97,17 @@ class Values(Blocks):
         return self.ranks.sum_float(math.fsum(parts))
 
     def _inner_atom(self, atom: Atom, permutations: Permutations) -> float:
-        a, b = self._views(atom)
+        a, _ = self._views(atom)
         result = 0.0
         for start, length in self._steps(a, 0):
-            part = self._others(
-                self._chosen(b, atom, 0, permutations, start, length), atom, (0,), permutations
-            )
-            here, part = self._wide(a.narrow(0, start, length)), self._wide(part)
-            if here.numel() > COPIED:  # a sum a row first: twice as fast
-                result += (
-                    torch.linalg.vecdot(here.flatten(1), part.flatten(1)).sum(dtype=torch.float64).item()
-                )
-            else:
-                result += (here * part).sum(dtype=torch.float64).item()
+            part = self._placed(atom, permutations, start, length)
+            result += self._dot(self._wide(a.narrow(0, start, length)), self._wide(part))
         return result
+
+    def _dot(self, a: torch.Tensor, b: torch.Tensor) -> float:
+        if a.numel() > FEW:  # a sum a row first: twice as fast
+            return torch.linalg.vecdot(a.flatten(1), b.flatten(1)).sum(dtype=torch.float64).item()
+        return (a * b).sum(dtype=torch.float64).item()
 
 
 def summed_squares(tensor: torch.Tensor, dim: int) -> torch.Tensor:

@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 
-from .. import intake, nets, networks, writing
+from .. import intake, nets, writing
 from ..accounts import describe_proof
 from ..checkpoint import open_checkpoint
 from ..errors import SpecError, UsageError
-from ..randomness import generator
 from . import explaining, library
 from . import prove as proving
 from .fitting import fit
@@ -124,14 +123,8 @@ def prove(
     Raises NotProven, NetworkError, UsageError without inputs.
     """
     network = intake.need_network(fitted, settings, say)
-    inputs = intake.proof_inputs(network, settings)
-    if inputs is None:
-        inputs = networks.example_inputs(network, generator(settings.seed, "prove inputs"))
-    if inputs is None:
-        raise UsageError(
-            "the network does not say what it takes", hint="Give a shape with --input 1x3x224x224"
-        )
-    found = proving.prove(network, fitted, inputs, seed=settings.seed, each_word=True)
+    batch = intake.need_inputs(network, settings)
+    found = proving.prove(network, fitted, batch, output=settings.output, seed=settings.seed, each_word=True)
     models = []
     if checkpoint is not None:
         models = [open_checkpoint(checkpoint, key=settings.key, unsafe_load=settings.unsafe_load)]

@@ -20,7 +20,7 @@ from torch import nn
 from .. import networks, permutation
 from ..datasets._batches import map_tensors, tensors_in
 from ..errors import NetworkError, NotProven
-from ..evaluation import evaluating, forward
+from ..evaluation import evaluating, forward, pick
 from ..randomness import generator
 from ._float64 import in_float64
 from .spec import FittedSpec
@@ -47,6 +47,7 @@ def prove(
     fitted: FittedSpec,
     inputs: Any,
     *,
+    output: str | int | None = None,
     seed: int = 0,
     trials: int = 2,
     each_word: bool = False,
@@ -56,7 +57,8 @@ def prove(
 
     `inputs` is one batch, as the network takes it (tensor, tuple or dict); after the first trial another of
     its kind is drawn. All words are permuted together in each trial; `each_word` also permutes one word at
-    a time, to name the culprit. Works on a float64 copy of the network: memory is that copy, its
+    a time, to name the culprit. `output` picks one of several outputs by key or index: the others may change.
+    Works on a float64 copy of the network: memory is that copy, its
     activations and the largest tensor.
 
     Raises NotProven, and NetworkError where the network has other tensors than the spec was fitted to,
@@ -69,7 +71,7 @@ def prove(
     with evaluating(network), torch.no_grad():
         for trial in range(trials):
             _randomise(network, generator(seed, f"prove weights {trial}"))
-            batch, before = _answers(network, inputs, seed, trial)
+            batch, before = _answers(network, inputs, output, seed, trial)
 
             def changed(
                 permutations: permutation.Permutations,
@@ -77,7 +79,7 @@ def prove(
                 before: list[torch.Tensor] = before,
             ) -> float:
                 _permute(network, fitted, permutations)
-                difference = _difference(before, _run(network, batch))
+                difference = _difference(before, _run(network, batch, output))
                 _permute(network, fitted, permutation.invert(permutations))
                 return difference
 
@@ -104,17 +106,19 @@ def prove(
     return Proof(largest, words, trials, tolerance)
 
 
-def _answers(network: nn.Module, inputs: Any, seed: int, trial: int) -> tuple[Any, list[torch.Tensor]]:
+def _answers(
+    network: nn.Module, inputs: Any, output: str | int | None, seed: int, trial: int
+) -> tuple[Any, list[torch.Tensor]]:
     """The batch of a trial, and the network's outputs."""
     if trial > 0:
         try:
             drawn = _redrawn(inputs, generator(seed, f"prove inputs {trial}"))
-            outputs = _run(network, drawn)
+            outputs = _run(network, drawn, output)
             _check_outputs(outputs)
             return drawn, outputs
         except NetworkError:
             pass  # it takes less than all numbers: what is given must do
-    outputs = _run(network, inputs)
+    outputs = _run(network, inputs, output)
     _check_outputs(outputs)
     return inputs, outputs
 
@@ -195,9 +199,9 @@ def _shared(network: nn.Module) -> list[list[tuple[str, torch.Tensor]]]:
     return list(groups.values())
 
 
-def _run(network: nn.Module, inputs: Any) -> list[torch.Tensor]:
+def _run(network: nn.Module, inputs: Any, output: str | int | None) -> list[torch.Tensor]:
     with in_float64():
-        return [tensor.double().clone() for tensor in tensors_in(forward(network, inputs))]
+        return [tensor.double().clone() for tensor in tensors_in(pick(forward(network, inputs), output))]
 
 
 def _check_outputs(outputs: list[torch.Tensor]) -> None:

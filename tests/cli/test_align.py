@@ -333,7 +333,7 @@ def test_a_word_with_two_sizes(pair, refused, tmp_path):
         (["--spec", "no/such.yaml"], "no/such.yaml: no such file"),
         (["--net", "mpl"], "Did you mean mlp?"),
         (["--net", "nofile.py:net"], "nofile.py: no such file"),
-        (["--input", "1x-3"], "is not a shape"),
+        (["--input", "1x-3"], "cannot be read"),
         (["--out-dtype", "int8"], "unknown dtype 'int8'"),
         (["--out-shard-size", "big"], "is not a size"),
         (["-o", "out.pt"], "Use out.safetensors"),

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from rebasin_cli.checkpoint import open_checkpoint
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
 from rebasin_cli.writing import write_safetensors
@@ -184,3 +185,118 @@ def test_layers_that_repeat_are_families(tmp_path, done):
     out = done("spec", "infer", "--net", "deep.py:build", "--input", "2x3").out
     assert '"{i}.weight": "h{i} h{i-1|.}"' in out and '"10.weight": ". h8"' in out
     assert len(out.splitlines()) == 7
+
+
+# several inputs and outputs --------------------------------------------------------------------------------
+
+TEXT = """
+import torch
+from torch import nn
+
+class Text(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.hidden, self.head = nn.Embedding(9, 6), nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, ids, mask):
+        states = self.embed(ids)
+        hidden = torch.relu(self.hidden(states)) * mask[..., None]
+        return {"logits": self.head(hidden.sum(1)), "states": states}
+
+def build():
+    return Text()
+"""
+WANTED = ["--net", "text.py:build", "--input", "ids=2x5:int9,mask=2x5:bool"]
+
+
+@pytest.fixture
+def texts(tmp_path):
+    """A network of words that returns its embeddings, too, and two models of it."""
+    (tmp_path / "text.py").write_text(TEXT)
+    namespace: dict = {"__name__": "text"}
+    exec(compile(TEXT, "text.py", "exec"), namespace)
+    for seed, name in enumerate("ab"):
+        torch.manual_seed(seed)
+        write_safetensors(tmp_path / f"{name}.safetensors", namespace["build"]().state_dict())
+    return tmp_path
+
+
+def test_one_of_several_outputs_is_chosen_everywhere(texts, done, refused):
+    assert 'embed.weight: ". ."' in done("spec", "infer", *WANTED).out
+    done("spec", "infer", *WANTED, "--output", "logits", "-o", "own.yaml")
+    told = done("spec", "explain", *WANTED, "--output", "logits", "--spec", "own.yaml", "--json").json()
+    assert told["same"] == 8 and not told["keeps"] and not told["moves"]
+    why = done("spec", "explain", *WANTED, "--json").json()["tensors"]["embed.weight"][1]["stays"]
+    assert why == ["it is the network's output"]
+    prove = ["spec", "prove", "own.yaml", "a.safetensors", *WANTED]
+    assert done(*prove, "--output", "logits", "--json").json()["proof"]["status"] == "proven"
+    refused(4, *prove, says="does not preserve")
+    refused(6, *prove, "--output", "0", says="which has no '0'")
+    refused(6, "spec", "infer", *WANTED, "--output", "absent", says="which has no 'absent'")
+
+
+def test_a_barrier_proves_the_output_that_it_measures(texts, done):
+    (texts / "data.py").write_text(
+        "import torch\n"
+        "def loader(split):\n"
+        "    ids = torch.arange(40).view(8, 5) % 9\n"
+        "    return [({'ids': ids, 'mask': ids > 0}, torch.arange(8) % 3)]\n"
+    )
+    done("spec", "infer", *WANTED, "--output", "logits", "-o", "own.yaml")
+    options = ["--net", "text.py:build", "--data", "data.py:loader", "--skip-checks", "--output", "logits"]
+    for spec in ("own.yaml", "infer"):
+        done("barrier", "a.safetensors", "b.safetensors", *options, "--spec", spec)
+
+
+def test_inputs_of_all_kinds_serve_to_align_and_merge(texts, done):
+    models = ["a.safetensors", "b.safetensors", "--spec", "infer"]
+    out = done("align", *models, *WANTED).out
+    assert "inferred, 1 permutation" in out and "proven" in out
+    out = done("merge", *models, *WANTED[:3], "2x5:int9,2x5:int", "-o", "merged.safetensors").out
+    assert "proven" in out
+
+
+@pytest.mark.parametrize(
+    ("code", "given", "says"),
+    [
+        (2, "2x5:int9,mask", ("cannot be read", "'mask'  is no tensor", "input_ids=2x16:int30522")),
+        (2, "mask=2x5:bool,2x5:int9", "comes after one that has"),
+        (6, "ids=2x5:int9,masks=2x5:bool", "masks"),
+        (6, "2x5:int9,masks=2x5:bool", "do not fit the network's forward"),
+    ],
+)
+def test_inputs_that_are_none(texts, refused, code, given, says):
+    refused(code, "spec", "infer", "--net", "text.py:build", "--input", given, says=says)
+
+
+def test_spec_show_takes_one_plain_shape(refused):
+    refused(2, "spec", "show", "vgg16", "--input", "ids=2x5:int9", says=("is not a shape", "1x3x224x224"))
+
+
+GROUPED = """
+from torch import nn
+
+def build():
+    two = nn.Conv2d(6, 8, 3, groups=2)
+    return nn.Sequential(nn.Conv2d(3, 6, 1), nn.ReLU(), two, nn.ReLU(), nn.Conv2d(8, 5, 2), nn.Flatten())
+"""
+
+
+def test_a_kept_search_whose_groups_are_torn_is_refused(tmp_path, done, refused, interrupted):
+    (tmp_path / "grouped.py").write_text(GROUPED)
+    namespace: dict = {}
+    exec(GROUPED, namespace)
+    for seed, name in enumerate("ab"):
+        torch.manual_seed(seed)
+        write_safetensors(tmp_path / f"{name}.safetensors", namespace["build"]().state_dict())
+    done("spec", "infer", "--net", "grouped.py:build", "--input", "2x3x4x4", "-o", "own.yaml")
+    command = ["align", "a.safetensors", "b.safetensors", "--spec", "own.yaml", "-o", "out.safetensors"]
+    interrupted(*command)
+    path = tmp_path / "out.search.safetensors"
+    kept = open_checkpoint(path)
+    metadata, state = dict(kept.metadata), {name: kept[name].clone() for name in kept}
+    done(*command, "--resume")
+    starred = next(name for name, perm in state.items() if len(perm) == 8)
+    torn = state | {starred: state[starred].roll(1)}
+    write_safetensors(path, torn, metadata=metadata)
+    refused(3, *command, "--resume", "--force", says="out.search.safetensors is damaged")

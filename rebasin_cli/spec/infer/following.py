@@ -13,14 +13,15 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import InputKind, OutputKind
 
 from . import contractions, shaping, stacking
 from .axes import Axes, Expr, Fixed, factors, product
-from .tracing import line_of
+from .tracing import line_of, needed_for, outputs_of
 from .units import NONE, Parents, Units
 
 INPUT, OUTPUT = "it is the network's input", "it is the network's output"
+WRITTEN = "the network writes into it"
 TABLE = "it meets a table of constants"
 UNUSED = "evaluation does not use it"
 INTEGERS = "it holds integers, which are counted or looked up by"
@@ -124,15 +125,22 @@ def _identity(tensor: torch.Tensor) -> tuple[Any, Any]:
     return (storage, tensor.storage_offset(), tuple(tensor.shape), tensor.stride()), storage
 
 
-def follow(module: nn.Module, program: torch.export.ExportedProgram) -> Walk:
-    """Walk through an exported program of `module`."""
+def follow(module: nn.Module, program: torch.export.ExportedProgram, output: str | int | None = None) -> Walk:
+    """Walk through an exported program of `module`; with `output`, only through what this one needs.
+
+    Raises NetworkError where there is no such output.
+    """
     walk = Walk(module)
+    outputs = outputs_of(program, output)
+    needed = needed_for(outputs)
     values: dict[fx.Node, Any] = {}
     parameters: dict[fx.Node, str] = {}
     sources = {
         spec.arg.name: spec for spec in program.graph_signature.input_specs if hasattr(spec.arg, "name")
     }
     for node in program.graph.nodes:
+        if node not in needed:
+            continue
         walk.node = node
         if node.op == "placeholder":
             values[node] = _source(walk, node, sources.get(node.name), program, parameters)
@@ -140,16 +148,17 @@ def follow(module: nn.Module, program: torch.export.ExportedProgram) -> Walk:
         for name in (parameters[n] for n in node.all_input_nodes if n in parameters):
             if name not in walk.used:
                 walk.used.append(name)
-        if node.op == "output":
-            walk.node = None
-            for value in _values(fx.node.map_arg(node.args, lambda n: values.get(n))):
-                _freeze(walk, value, OUTPUT)
-        elif node.op == "call_function":
+        if node.op == "call_function":
             values[node] = _call(walk, node, values)
         else:  # get_attr: a submodule of control flow or a constant
             found = node.meta.get("val")
             values[node] = _still(node) if isinstance(found, torch.Tensor) else None
     walk.node = None
+    for value in _values([values.get(node) for node in outputs]):
+        _freeze(walk, value, OUTPUT)
+    for spec in program.graph_signature.output_specs:
+        if spec.kind == OutputKind.BUFFER_MUTATION:
+            walk.freeze(walk.tensors.get(spec.target, ()), WRITTEN)
     tied = {id(walk.tensors[name]) for name in walk.used}
     for axes in walk.tensors.values():
         if id(axes) not in tied:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...errors import NetworkError, NotProven, SpecError, UsageError
+from ... import networks
+from ...errors import NetworkError, NotProven, SpecError
 from ...evaluation import evaluating, forward
 from .. import prove as proving
 from ..fitting import fit
@@ -54,6 +54,7 @@ def infer(
     args: tuple[Any, ...] | torch.Tensor = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
+    output: str | int | None = None,
     prove: bool = True,
     name: str = "inferred",
 ) -> Inferred:
@@ -65,8 +66,8 @@ def infer(
     fail (a mistake of this program) are taken out. Values are not looked at: symmetries that hold for
     some weights only are not found, nor those that the notation cannot write.
 
-    Raises NetworkError where the network cannot be run or traced, SpecError where a tensor's name cannot
-    be written in a spec.
+    Raises NetworkError where the network cannot be run or traced or has no such output, SpecError where a
+    tensor's name cannot be written in a spec.
     """
     args, kwargs = (args,) if isinstance(args, torch.Tensor) else tuple(args), dict(kwargs or {})
     try:
@@ -75,12 +76,12 @@ def infer(
         with evaluating(module), torch.no_grad():  # does it run at all? that error is the plainer one
             forward(lambda: module(*args, **kwargs), ())
         raise
-    walk = follow(module, program)
+    walk = follow(module, program, output)
     drop_unwritable(walk)
     inferred = _write(module, walk, name)
     if not prove or not inferred.fitted.words:
         return inferred
-    return _proven(module, walk, inferred, _inputs(module, args, kwargs), name)
+    return _proven(module, walk, inferred, networks.batch_of(module, args, kwargs), output, name)
 
 
 def _write(module: nn.Module, walk: Walk, name: str) -> Inferred:
@@ -113,31 +114,13 @@ def _reasons(walk: Walk) -> tuple[Frozen, ...]:
     return tuple(Frozen(why, tuple(places)) for why, places in found.items())
 
 
-def _inputs(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """One batch as `prove` takes it: a tuple of arguments, or everything by keyword."""
-    if not kwargs:
-        return args
-    try:
-        bound = inspect.signature(module.forward).bind(*args, **kwargs)
-    except (TypeError, ValueError) as cause:
-        raise NetworkError(f"the inputs do not fit the network's forward: {cause}") from None
-    if not bound.kwargs:  # all can be given by position
-        return bound.args
-    parameters = inspect.signature(module.forward).parameters.values()
-    if any(p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL) and p.name in bound.arguments for p in parameters):
-        raise UsageError("some inputs go by position only and others by name, which cannot be proven")
-    named = {p.name: bound.arguments[p.name] for p in parameters if p.name in bound.arguments}
-    for p in parameters:
-        if p.kind is p.VAR_KEYWORD:
-            named |= named.pop(p.name, {})
-    return named
-
-
-def _proven(module: nn.Module, walk: Walk, inferred: Inferred, inputs: Any, name: str) -> Inferred:
+def _proven(
+    module: nn.Module, walk: Walk, inferred: Inferred, inputs: Any, output: str | int | None, name: str
+) -> Inferred:
     """The spec after the proof; words that break the function alone, or else all, are frozen."""
     for _ in range(3):
         try:
-            proof = proving.prove(module, inferred.fitted, inputs)
+            proof = proving.prove(module, inferred.fitted, inputs, output=output)
         except NotProven as error:
             why = f"{REFUSED}: {error.message.partition(': ')[2]}"
             for var, word in names(walk.units, walk.tensors, walk.used, walk.hints).items():

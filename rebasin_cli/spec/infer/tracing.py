@@ -12,9 +12,12 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.export.graph_signature import OutputKind
+from torch.utils import _pytree as pytree
 
+from ...datasets._batches import describe
 from ...errors import NetworkError
-from ...evaluation import evaluating
+from ...evaluation import evaluating, pick
 
 # Composite operations with a rule of their own; all others are taken apart by PyTorch.
 KEPT = (
@@ -46,6 +49,43 @@ def export(
                 problems=_reasons(cause),
                 hint="Control flow that depends on values cannot be followed; write a spec (docs/specs.md)",
             ) from cause
+
+
+def outputs_of(program: torch.export.ExportedProgram, output: str | int | None) -> list[fx.Node]:
+    """The values that must stay: all that the network returns, or what `pick` picks of it.
+
+    Buffers and inputs that it writes into are always among them: the next call may read them. Raises
+    NetworkError where there is no such output, or no tensor in it.
+    """
+    results, chosen = program.graph.output_node().args[0], None
+    kinds = [spec.kind for spec in program.graph_signature.output_specs]
+    if output is not None:
+        values = [node.meta.get("val") if isinstance(node, fx.Node) else node for node in results]
+        own = [value for value, kind in zip(values, kinds, strict=True) if kind == OutputKind.USER_OUTPUT]
+        returned = pytree.tree_unflatten(own, program.call_spec.out_spec)
+        leaves = pytree.tree_leaves(pick(returned, output))
+        chosen = {id(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)}
+        if not chosen:
+            raise NetworkError(f"the network returns {describe(returned)}, where {output!r} holds no tensor")
+        if not chosen <= {id(value) for value in own}:  # rows of a tensor: all of it stays
+            chosen = None
+    return [
+        node
+        for node, kind in zip(results, kinds, strict=True)
+        if isinstance(node, fx.Node)
+        and (chosen is None or kind != OutputKind.USER_OUTPUT or id(node.meta.get("val")) in chosen)
+    ]
+
+
+def needed_for(nodes: list[fx.Node]) -> set[fx.Node]:
+    """These nodes and all that they are computed from."""
+    found, left = set(), list(nodes)
+    while left:
+        node = left.pop()
+        if node not in found:
+            found.add(node)
+            left += node.all_input_nodes
+    return found
 
 
 def _decompositions() -> dict:
