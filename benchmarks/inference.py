@@ -1,6 +1,6 @@
 """Infer and prove the specs of well-known networks: a Markdown table, one row a network.
 
-    python benchmarks/inference.py [--rows NAME,…] [--all] [--write docs/specs-table.md]
+    python benchmarks/inference.py [--rows NAME,…] [--all] [--write docs/specs.md]
 
 Networks have random weights; they come from torchvision (one or more of every family of classifiers, all of
 them with --all) and transformers (small ones of full structure), which only this script needs. "symmetries"
@@ -46,21 +46,16 @@ VISION = (
 )  # fmt: skip
 SIDES = {"inception_v3": 139, "alexnet": 128, "vit": 224, "maxvit": 224}  # pixels; others 64
 LIMIT = 1e-9
-PAGE = """# Networks whose specs are inferred and proven
+BEGIN, END = "<!-- inferred specs -->", "<!-- end of inferred specs -->"  # where a page has the table
+SECTION = """Written by `python benchmarks/inference.py --write docs/specs.md` on {date}, with
+{versions}, on one thread, with random weights; the networks of
+transformers are small ones of two layers.
 
-Written by `python benchmarks/inference.py --write docs/specs-table.md` on {date}, with {versions}, one thread
-and random weights; the networks of transformers are small ones of two layers. "symmetries" is the decimal
-logarithm of their number, "error" the largest relative difference of any output in float64 after random
-permutations; seconds are those of one processor. "what stays" counts axes, other than those of inputs, of
-outputs and in space.
-
-{table}
-"""
+{table}"""
 
 
-Case = tuple[
-    nn.Module, tuple, Mapping[str, Any], str | None
-]  # what it is called with, and which output counts
+# a network, what it is called with by position and by name, and which of its outputs counts
+Case = tuple[nn.Module, tuple, Mapping[str, Any], str | None]
 
 
 def torchvision() -> ModuleType:
@@ -197,7 +192,7 @@ def options() -> argparse.Namespace:
     )
     parser.add_argument("--rows", metavar="NAME,…", help="only these networks")
     parser.add_argument("--all", action="store_true", help="every classifier of torchvision")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="the table as a page of Markdown")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="a page that has the last table")
     parser.add_argument("--reasons", action="store_true", help="print every spec and every reason, too")
     return parser.parse_args()
 
@@ -206,10 +201,19 @@ def line(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def page(rows: Sequence[Sequence[str]]) -> str:
+def section(rows: Sequence[Sequence[str]]) -> str:
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "torchvision", "transformers"))
     table = "\n".join(map(line, [HEADING, ["---"] * len(HEADING), *rows]))
-    return PAGE.format(date=date.today(), versions=versions, table=table)
+    return SECTION.format(date=date.today(), versions=versions, table=table)
+
+
+def write(path: Path, text: str) -> None:
+    """Put the text where the page has the last one."""
+    before, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        sys.exit(f"{path} has no lines {BEGIN} and {END}")
+    path.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
 
 
 def main() -> None:
@@ -233,7 +237,7 @@ def main() -> None:
         print(line(rows[-1]), flush=True)
         gc.collect()  # a network refers to itself, and the next one wants its memory
     if arguments.write:
-        arguments.write.write_text(page(rows), encoding="utf-8")
+        write(arguments.write, section(rows))
     sys.exit(f"not proven: {', '.join(wrong)}" if wrong else 0)
 
 
