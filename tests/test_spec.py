@@ -30,6 +30,13 @@ def problems(run) -> tuple[str, ...]:
 # ------------------------------------------------------------------------------------------------ parse
 
 
+def test_units_are_told_with_what_they_lie_within():
+    text = 'tensors:\n  w: "(h d*) ."\n  v: "h"\n  u: "(2 e*)"\n  t: "one"\n'
+    fitted = fit(parse(text, name="x"), {"w": (12, 5), "v": (3,), "u": (8,), "t": (1,)})
+    told = {word: fitted.units(word) for word in fitted.words}
+    assert told == {"h": "3 units", "d": "3 × 4 units within h", "e": "2 × 4 units", "one": "1 unit"}
+
+
 def test_a_spec_says_net_names_description_and_lines():
     spec = read(
         "schema: 1\nnet: package.module:Net\nnames: [one, two]\ndescription: a test\nignore: ['pos.*']\n"

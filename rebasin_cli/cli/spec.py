@@ -107,6 +107,8 @@ def prove(
 ) -> None:
     """Prove that a spec preserves the network's function: permute at random, compare outputs in float64.
 
+    All words together, and each by itself.
+
     Example: rebasin spec prove resnet20 a.safetensors
     """
     from ..intake import Settings
@@ -124,7 +126,11 @@ def prove(
     )
     with screen() as listener:
         done = overview.prove(fitted, settings, listener.say, checkpoint=checkpoint)
-    result(done, json)
+    result(done if json else {k: v for k, v in done.items() if k != "differences"}, json)
+    if not json:
+        typer.echo("largest difference when one word alone is permuted, relative to the largest output:")
+        for word, difference in done["differences"].items():
+            typer.echo(f"  {word:<32} {difference:.1e}")
 
 
 @spec_app.command()

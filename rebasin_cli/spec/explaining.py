@@ -29,7 +29,10 @@ def explain(found: Inferred) -> dict[str, Any]:
             size = fitted.shapes[name][k]
             tensors[name].append({"axis": str(axis), "size": size, "stays": why.get((name, k), [])})
     return {
-        "words": {word: {"units": fitted.words[word], "axes": where} for word, where in places.items()},
+        "words": {
+            word: {"units": fitted.words[word], "told": fitted.units(word), "axes": where}
+            for word, where in places.items()
+        },
         "stays": [{"why": frozen.why, "axes": list(frozen.places)} for frozen in found.reasons],
         "tensors": tensors,
     }
@@ -131,7 +134,7 @@ def lines(told: Mapping[str, Any], *, tensors: bool = False) -> Iterator[str]:
     """What `explain` found, for a person; with `tensors`, each of them too."""
     yield "moves:"
     for word, found in told["words"].items():
-        yield f"  {word}  {_many(found['units'], 'unit')}"
+        yield f"  {word}  {found['told']}"
         yield f"    {_some(found['axes'])}"
     if not told["words"]:
         yield "  nothing"

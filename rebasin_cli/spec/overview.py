@@ -100,8 +100,8 @@ def lines(fitted: FittedSpec) -> Iterator[str]:
     yield f"network: {fitted.spec.net or 'none named'}"
     yield ""
     yield "permutations:"
-    for word, size in fitted.words.items():
-        yield f"  {word:<32} {size} units"
+    for word in fitted.words:
+        yield f"  {word:<32} {fitted.units(word)}"
     yield ""
     yield "tensors (. stays, a number states the size of what stays):"
     for name, axes in fitted.tensors.items():
@@ -128,12 +128,11 @@ def prove(
     models = []
     if checkpoint is not None:
         models = [open_checkpoint(checkpoint, key=settings.key, unsafe_load=settings.unsafe_load)]
-    worst = max(found.words, key=found.words.get, default=None)
     return {
         "spec": fitted.spec.name,
         "proof": describe_proof(found) | intake.origin(network, fitted, models, settings),
         "words": len(found.words),
-        "worst_word": worst,
+        "differences": dict(sorted(found.words.items(), key=lambda item: -item[1])),
     }
 
 

@@ -108,6 +108,12 @@ class FittedSpec:
         """How many entries a word stands for on an axis: a starred one those of one block."""
         return self.words | {word: block.size for word, block in self.within.items()}
 
+    def units(self, word: str) -> str:
+        """How many units a word permutes: "512 units", "12 × 64 units within heads"."""
+        if (block := self.within.get(word)) is None:
+            return f"{self.words[word]} unit{'s' * (self.words[word] != 1)}"
+        return f"{block.count} × {block.size} units" + (f" within {block.word}" if block.word else "")
+
     def log10_symmetries(self) -> float:
         """log10 of the number of networks that compute the same function: Σ log10(n!) over words.
 

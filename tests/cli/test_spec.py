@@ -60,6 +60,8 @@ def test_prove(tmp_path, done, refused):
     fresh(tmp_path / "a.safetensors", width=12, depth=1)
     told = done("spec", "prove", "mlp", "a.safetensors", "--json").json()
     assert told["proof"]["status"] == "proven" and told["proof"]["assumed"]
+    assert told["differences"].keys() == {"h0"} and 0 <= told["differences"]["h0"] < 1e-8
+    assert "\n  h0   " in done("spec", "prove", "mlp", "a.safetensors").out
     own = done("spec", "prove", "mlp", "--json").json()["proof"]
     assert own["network"] == "rebasin's own MLP" and not own["assumed"]
     fresh(tmp_path / "v.safetensors", "vgg11", shape=(3, 32, 32), width=0.1)
