@@ -19,6 +19,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from ..errors import SpecError
 
@@ -247,6 +248,7 @@ def stem_of(word: str) -> str:
     return _SLOT.sub("{}", word)
 
 
+@cache
 def natural(value: str) -> tuple[tuple[int, int, str], ...]:
     """Sort key that puts 2 before 10 and 3a before 3b."""
     parts = re.findall(r"\d+|\D+", value)

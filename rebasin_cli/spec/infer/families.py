@@ -24,6 +24,7 @@ from ..spec import Entry, pattern_of
 
 ROUNDS = 6  # a family can make another one possible: it finds the values that the other's `{i-1}` looks among
 SLOT, EXCEPTION = 0.01, 0.05  # what they cost beside their line, in lines: of texts as long, the plainer one
+MANY = 16  # words on one axis, above which a tensor is not looked at: growing concatenations make no family
 NAMES = "ijklmnopq"
 
 _RUN = re.compile(r"(?<!\d)\d+[a-z]?(?=[._/-]|$)")
@@ -64,6 +65,8 @@ def compact(
     members = [*_members(tensors, False), *_members(statistics, True)]
     groups: dict[tuple, list[Member]] = {}
     for member in members:
+        if any(len(_WORD.findall(axis)) > MANY for axis in member.axes):
+            continue
         key = _RUN.sub("{}", member.name), len(member.axes), member.statistic
         groups.setdefault(key, []).append(member)
     every = {word for member in members for axis in member.axes for word in _WORD.findall(axis)}
@@ -196,6 +199,7 @@ class _Group:
 
     def __init__(self, reading: Reading, kept_apart: Iterable[str] = ()):
         self.word, self.kept_apart = reading.word, tuple(kept_apart)
+        self._templates = cache(lambda word, values: tuple(self._ways(word, values)))
 
     def best(self, members: Sequence[Member]) -> tuple[float, list[Family]]:
         """The cost in lines, and the families among them."""
@@ -255,7 +259,7 @@ class _Group:
             axes.append(_WORD.sub(lambda _, rest=rest: next(rest), axis))
         return tuple(axes), covered
 
-    def _templates(self, word: str, values: tuple[str, ...]) -> Iterator[str]:
+    def _ways(self, word: str, values: tuple[str, ...]) -> Iterator[str]:
         """The ways to write the word, each slot once and in the order of the name: the plainest first."""
         plain: list[dict[int, str]] = [{}]
         looking: list[dict[int, str]] = []
