@@ -122,6 +122,15 @@ def test_heads_that_are_cut_apart_share_the_orders_within_no_longer():
     assert "*" not in lines["l.bias"] and not stays(lines["l.bias"])
 
 
+def test_a_sum_over_heads_has_one_order_within_whatever_reads_it():
+    network = Net(
+        lambda s, x: s.h(torch.relu(s.l(x)).view(4, 3, 4).sum(1).amax(1, keepdim=True)),
+        l=nn.Linear(3, 12), h=nn.Linear(1, 2),
+    )  # fmt: skip
+    lines = lines_of(network, ROWS)
+    assert "*" not in lines["l.bias"] and not stays(lines["l.bias"])
+
+
 # The algebra of orders that depend on places --------------------------------------------------------------
 
 
@@ -155,6 +164,16 @@ def test_orders_stay_apart_where_blocks_are_the_same_and_not_where_they_are_othe
     one, two = blocks(units, 3, 4), blocks(units, 3, 4)
     units.unify(one[1], two[1], "")
     assert not units.parents(units.resolve(one[1]))
+
+
+def test_what_one_order_is_made_of_depends_on_no_more_than_it_did():
+    units = Units()
+    other = units.new(3)
+    outer = units.new(2, [other])
+    inner = units.new(2, [other, outer])
+    assert len(units.parents(inner)) == 2
+    units.unify(units.new(4), product([outer, inner]), "", along=frozenset({other}))
+    assert not units.parents(outer) and units.parents(inner) == {outer}
 
 
 def test_a_frozen_or_divided_parent_tells_nothing_apart():
