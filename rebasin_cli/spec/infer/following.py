@@ -16,7 +16,7 @@ from torch import fx, nn
 from torch.export.graph_signature import InputKind, OutputKind
 
 from . import contractions, shaping, stacking
-from .axes import Axes, Expr, Fixed, factors, product
+from .axes import Axes, Expr, Fixed, Var, factors, product
 from .tracing import line_of, needed_for, outputs_of
 from .units import NONE, Parents, Units
 
@@ -60,6 +60,7 @@ class Walk:
         self.constants: dict[fx.Node, torch.Tensor | None] = {}  # tables and numbers that no state dict has
         self.kernels: set[Expr] = set()  # axes that nobody but a convolution will look at
         self.node: fx.Node | None = None
+        self.values: dict[fx.Node, Any] = {}  # what every operation returns: a Value, a list of them, or None
         self._tie(module)
 
     def _tie(self, module: nn.Module) -> None:
@@ -97,7 +98,7 @@ class Walk:
 
     def vary(self, axis: Expr, within: Axes) -> None:
         """Let the order along a kernel's axis depend on others, before anybody has looked at it."""
-        if axis in self.kernels:
+        if axis in self.kernels and isinstance(axis, Var):
             self.kernels.remove(axis)
             self.units.vary(axis, within)
 
@@ -133,7 +134,7 @@ def follow(module: nn.Module, program: torch.export.ExportedProgram, output: str
     walk = Walk(module)
     outputs = outputs_of(program, output)
     needed = needed_for(outputs)
-    values: dict[fx.Node, Any] = {}
+    values = walk.values
     parameters: dict[fx.Node, str] = {}
     sources = {
         spec.arg.name: spec for spec in program.graph_signature.input_specs if hasattr(spec.arg, "name")
