@@ -23,7 +23,9 @@ _WHERE = {
     "merge": "api",
     "open_checkpoint": "checkpoint",
     "prove": "spec.prove",
+    "renormalize": "repair",
     "reset": "repair",
+    "temperature": "repair",
     "write_safetensors": "writing",
 }
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .api import Alignment
+from .repair import Repaired
 from .spec.prove import Proof
 from .spec.spec import FittedSpec
 
@@ -47,3 +49,52 @@ def describe_proof(proof: Proof | None, reason: str = "") -> dict[str, Any]:
         "tolerance": proof.tolerance,
         "trials": proof.trials,
     }
+
+
+def describe_repair(done: Repaired | None) -> dict[str, Any]:
+    """For the result of a command. `left` maps layers to why they were not, or only in part, corrected."""
+    if done is None:
+        return {"repair": "none", "repaired_norms": 0}
+    if done.method == "reset":
+        return {"repair": "reset", "repaired_norms": len(done.corrected)}
+    if done.method == "bias":
+        return {"repair": "bias", "repaired_layers": len(done.corrected)}
+    added = {"added": list(done.added)} if done.added else {}
+    return {
+        "repair": done.method,
+        "repaired_layers": len(done.corrected),
+        "dead_channels": done.dead,
+        "passes": done.passes,
+        "left": dict(done.left),
+    } | added
+
+
+def tell_repair(say: Callable[[str], None], done: Repaired, splits: Mapping[str, Any], *, asked: str) -> None:
+    """What was repaired, and what was not and why, in sentences."""
+    count = len(done.corrected)
+    layers = "1 layer" if count == 1 else f"{count} layers"
+    if done.method == "bias":
+        say(f"repair: biases of {layers} calibrated, without data")
+        return
+    samples = splits["reset"].samples
+    if done.method == "reset":
+        instead = (
+            " (this network has BatchNorm: reset takes the place of repair)" if asked == "repair" else ""
+        )
+        say(f"repair: statistics of {count} norms re-estimated on {samples} samples{instead}")
+        return
+    matched = {
+        "repair": "mean and standard deviation",
+        "rescale": "standard deviation",
+        "reshift": "mean",
+    }[done.method]
+    say(
+        f"repair: {matched} of the channels of {layers} matched to the endpoints' "
+        f"on {samples} samples, {done.passes} passes"
+    )
+    if done.dead:
+        say(f"repair: {done.dead} dead channels left alone")
+    for name, why in done.left:
+        say(f"repair: {name}: {why}")
+    if done.added:
+        say(f"repair: new tensors, which the network did not have: {', '.join(done.added)}")

@@ -22,6 +22,7 @@ import torch
 from torch import nn
 
 from . import matchers, networks, permutation, repair
+from .datasets._batches import map_tensors
 from .errors import SpecError, UsageError, unknown
 from .matchers import MatchResult, Problem, State
 from .merging import average, slerp
@@ -63,11 +64,16 @@ class Alignment:
 
 @dataclass(frozen=True)
 class Merged:
-    """`tensors` of the merged model, with the first model's names and dtypes; `repaired` norms."""
+    """`tensors` of the merged model, with the first model's names and dtypes.
+
+    `repaired` counts the norms that were reset, or the layers whose channels or biases were corrected;
+    `repair` is the account of it. `tensors` has names of its own only for `repair.added`.
+    """
 
     tensors: Tensors
     alignment: Alignment | None
     repaired: int = 0
+    repair: repair.Repaired | None = None
 
 
 def resolve_spec(spec: str | Path | Spec | FittedSpec | None, models: Sequence[Tensors]) -> FittedSpec:
@@ -99,6 +105,7 @@ def align(
     seed: int = 0,
     options: Any = None,
     network: nn.Module | None = None,
+    data: Iterable[Any] | None = None,
     inputs: Any = None,
     output: str | int | None = None,
     prove: bool = True,
@@ -110,9 +117,10 @@ def align(
     """Permute models into the first one's basin: `align(reference, model, …, spec)`; a spec may be None.
 
     With `network` (and `prove`), the spec is proven on `inputs` (one batch; by default random ones of the
-    network's `example_shape`); `output` picks one of several outputs by key or index. `options` is the
-    method's own Options, `device` where it computes. `ranks` are processes that search together, each of
-    which calls this alike. Inputs are untouched.
+    network's `example_shape`); `output` picks one of several outputs by key or index. Methods that run the
+    network need it and `data`, re-iterable batches of training samples. `options` is the method's own
+    Options, `device` where it computes. `ranks` are processes that search together, each of which calls this
+    alike. Inputs are untouched.
 
     Raises SpecError (also NotProven), UsageError, CheckpointError for weights that are not finite.
 
@@ -131,13 +139,22 @@ def align(
         raise UsageError("aligning takes at least two models")
     fitted = resolve_spec(spec, models)
     module = matchers.registry.get(method)
+    check_needs(method, network=network is not None, data=data is not None)
     if torch.device(device).type == "mps":
         device = "cpu"  # mps has no float64, in which gains are measured
     proof = None
     if network is not None and prove:
         proof = prove_spec(network, fitted, inputs=inputs, output=output, seed=seed)
     problem = Problem(
-        fitted, tuple(models), seed, progress=progress, network=network, device=device, ranks=ranks
+        fitted,
+        tuple(models),
+        seed,
+        progress=progress,
+        network=network,
+        data=data,
+        output=output,
+        device=device,
+        ranks=ranks,
     )
     began = time.perf_counter()
     result = _search(module, problem, options or module.Options(), start)
@@ -146,6 +163,23 @@ def align(
         permutation.check(permutations, fitted.words, within=fitted.within)
     moved = [permuted(m, fitted, p) for m, p in zip(models[1:], result.permutations, strict=True)]
     return Alignment((models[0], *moved), result.permutations, result, fitted, proof, method, seconds)
+
+
+def check_needs(method: str, *, network: bool, data: bool) -> None:
+    """Raise UsageError that names all that a method needs and is not there, and how to give it."""
+    needs = matchers.registry.get(method).NEEDS
+    ways = {
+        "network": ("the network", "--net file.py:factory (network=… in Python)"),
+        "data": ("training samples", "--data NAME (data=… in Python)"),
+    }
+    lacking = [
+        ways[need] for need, there in (("network", network), ("data", data)) if need in needs and not there
+    ]
+    if lacking:
+        raise UsageError(
+            f"the method {method} runs the network on data: it lacks {' and '.join(w for w, _ in lacking)}",
+            hint=f"Give {' and '.join(how for _, how in lacking)}; or match by weights alone: --method wm",
+        )
 
 
 def _search(module: Any, problem: Problem, options: Any, start: State | None) -> MatchResult:
@@ -208,6 +242,7 @@ def merge(
     interpolation: str = "linear",
     permutations: Sequence[permutation.Permutations] | None = None,
     repair_with: str = "auto",
+    new_bias: bool = False,
     network: nn.Module | None = None,
     train: Iterable[Any] | None = None,
     device: str = "cpu",
@@ -218,6 +253,9 @@ def merge(
     `weights` add up to 1 (default: equal). "slerp" takes two models. `permutations` takes the place of a
     search. `repair_with="reset"` re-estimates BatchNorm statistics on the batches of `train` and needs
     `network`; "auto" does so where the spec has statistics, "none" never: their average describes no model.
+    "repair", "rescale" and "reshift" need the same and correct channels (see `repair.renormalize`; `new_bias`
+    lets layers without a bias get one); "bias" needs `network` and one batch of `inputs`, or its
+    `example_shape` (see `repair.calibrated_biases`).
     Raises UsageError, SpecError, CheckpointError, DataError, NetworkError.
     """
     if interpolation not in INTERPOLATIONS:
@@ -231,9 +269,9 @@ def merge(
     fitted = resolve_spec(spec, models)
     if repair_with == "auto":
         repair_with = "reset" if fitted.statistics else "none"
-    if repair_with != "none" and (network is None or train is None):
+    if repair_with != "none" and (network is None or (train is None and repair_with != "bias")):
         raise UsageError(
-            "repair needs the network and training data: running statistics are measured anew",
+            "repair needs the network and training data: statistics are measured anew",
             hint='Give `network` and `train`, or average them all the same with repair_with="none"',
         )
     if network is not None:
@@ -248,33 +286,79 @@ def merge(
             permutation.check(given, fitted.words, within=fitted.within)
         models = [models[0], *(permuted(m, fitted, p) for m, p in zip(models[1:], permutations, strict=True))]
     elif method != "none":
+        align_options = {"data": train} | align_options
         alignment = align(*models, fitted, method=method, network=network, device=device, **align_options)
         models = alignment.models
+    weights = [1 / len(models)] * len(models) if weights is None else weights
     if interpolation == "slerp":
-        weights = [0.5, 0.5] if weights is None else weights
         average(models, weights)  # the same checks
         tensors = slerp(*models, weights[1], keep=fitted.ignored)
     else:
         tensors = average(models, weights, keep=fitted.ignored)
     if repair_with == "none":
         return Merged(tensors, alignment)
-    networks.load(network.to(device), tensors)
-    count = repair.reset(network, train, device=device)
-    measured = {
-        f"{norm}.{name}".lstrip("."): tensor.to("cpu", copy=True)
-        for norm, module in networks.running_norms(network).items()
-        for name, tensor in module.named_buffers()
-    }
-    return Merged(_replaced(tensors, measured), alignment, count)
+    done, changed = mend(
+        network.to(device),
+        tensors,
+        models,
+        repair_with,
+        weights=weights,
+        new_bias=new_bias,
+        batches=train,
+        inputs=align_options.get("inputs"),
+        device=device,
+    )
+    return Merged(_replaced(tensors, changed), alignment, len(done.corrected), done)
+
+
+def mend(
+    network: nn.Module,
+    tensors: Tensors,
+    endpoints: Sequence[Tensors],
+    how: str,
+    *,
+    weights: Sequence[float],
+    new_bias: bool = False,
+    batches: Iterable[Any] | None = None,
+    inputs: Any = None,
+    device: str = "cpu",
+) -> tuple[repair.Repaired, dict[str, torch.Tensor]]:
+    """Repair a merged model: what was done, and the tensors that are others now, on the CPU.
+
+    `network`, on `device`, is overwritten with the merged `tensors`; `endpoints` are what was merged, in one
+    basin, with `weights`. `how` is any of `repair.REPAIRS` but "none". Raises as `merge` does.
+    """
+    networks.load(network, tensors)
+    if how == "bias":
+        if inputs is None:
+            inputs = networks.example_inputs(network, torch.Generator())
+        if inputs is None:
+            raise UsageError("the network does not say what it takes", hint="Give one batch of `inputs`")
+        like = next((p.dtype for p in network.parameters() if p.is_floating_point()), torch.float32)
+        shown = map_tensors(lambda t: t.to(device, like if t.is_floating_point() else None), inputs)
+        biases = repair.calibrated_biases(network, endpoints, shown, weights=weights)
+        return repair.Repaired("bias", tuple(biases), passes=0, tensors=tuple(biases)), biases
+    if how == "reset":
+        done = repair.reset_norms(network, batches, device=device)
+    else:
+        done = repair.renormalize(
+            network, endpoints, batches, match=how, weights=weights, new_bias=new_bias, device=device
+        )
+    state = network.state_dict()
+    return done, {name: state[name].to("cpu", copy=True) for name in done.tensors if name in state}
 
 
 def _replaced(tensors: LazyTensors, by: Tensors) -> LazyTensors:
-    """`tensors` with some replaced; names, order and dtypes stay."""
+    """`tensors` with some replaced, and what is new at the end; names, order and dtypes stay."""
+    new = {name: tensor for name, tensor in by.items() if name not in tensors.shapes}
 
     def get(name: str) -> torch.Tensor:
-        return by[name].to(tensors.dtypes[name]) if name in by else tensors[name]
+        return by[name].to(dtypes[name]) if name in by else tensors[name]
 
     def part(name: str, start: int, stop: int) -> torch.Tensor:
         return get(name)[start:stop] if name in by else tensors.rows(name, start, stop)
 
-    return LazyTensors(tensors.shapes, tensors.dtypes, get, part)
+    shapes = {**tensors.shapes} | {name: tuple(tensor.shape) for name, tensor in new.items()}
+    wide = next((dtype for dtype in tensors.dtypes.values() if dtype.is_floating_point), torch.float32)
+    dtypes = {**tensors.dtypes} | {name: wide for name in new}
+    return LazyTensors(shapes, dtypes, get, part)

@@ -23,18 +23,19 @@ Measure = Callable[[nn.Module, Iterable[Any]], Scores]
 class Path:
     """One row to measure: a straight line from `a` to `b` in `points` equal steps, both ends included.
 
-    `repair` is run on the network at every inner point before measuring; the ends are the models as
-    given. `keep` names tensors that are `a`'s up to λ = 1, where everything is `b`'s.
+    `repair` is run on the network, and λ if it `takes_place`, at every inner point before measuring; the
+    ends are the models as given. `keep` names tensors that are `a`'s up to λ = 1, where everything is `b`'s.
     """
 
     name: str
     a: Tensors
     b: Tensors
     points: int
-    repair: Callable[[nn.Module], Any] | None = None
+    repair: Callable[..., Any] | None = None
     keep: Collection[str] = ()
     shipped: bool = False
     control: bool = False
+    takes_place: bool = False
 
     def __post_init__(self):
         if self.points < 2:
@@ -82,5 +83,5 @@ def _at(
 ) -> dict[str, Scores]:
     networks.load(network, interpolate(path.a, path.b, t, keep=path.keep))
     if path.repair is not None and 0 < t < 1:
-        path.repair(network)
+        path.repair(network, *[t] * path.takes_place)
     return {split: scores(network, batches) for split, batches in splits.items()}

@@ -22,7 +22,7 @@ from .errors import CheckpointError, NetworkError, SpecError, UsageError, unknow
 from .merging import average
 from .randomness import generator
 from .ranks import ALONE, Ranks
-from .repair import REPAIRS
+from .repair import MATCHES, REPAIRS
 from .spec.notation import Axis
 from .spec.spec import FittedSpec, Shapes
 from .tensors import LazyTensors, digest
@@ -56,8 +56,12 @@ class Settings:
     effort: str | None = None
     memory: int | None = None
     bound: bool = False
+    cost: str | None = None
+    at: str | None = None
+    sites: str | None = None
     prove: bool = True
     repair: str = "auto"
+    new_bias: bool = False
     full: bool = False
     skip_checks: bool = False
 
@@ -327,16 +331,31 @@ def choose_device(name: str) -> str:
 
 
 def choose_repair(fitted: FittedSpec, settings: Settings, *, has_data: bool) -> str:
-    """ "reset" where there are running statistics and data, unless told otherwise.
+    """ "reset" where there are running statistics and data, unless told otherwise; never "auto".
 
-    Raises UsageError for running statistics without data: their average describes neither model.
+    There "repair" is "reset" too. Raises UsageError for running statistics without data, whose average
+    describes neither model, and for a repair that this network or a lack of data rules out.
     """
     if settings.repair not in ("auto", *REPAIRS):
         raise unknown("repair", settings.repair, ["auto", *REPAIRS])
+    if settings.new_bias and settings.repair not in ("repair", "reshift"):
+        raise UsageError("--allow-new-bias is for --repair repair or reshift")
+    if not fitted.statistics and settings.repair in (*MATCHES, "bias"):
+        if settings.repair != "bias" and not has_data:
+            raise UsageError(
+                f"--repair {settings.repair} measures channels on training samples, and no data set is known",
+                hint="Name one with --data, or choose --repair bias, which needs none",
+            )
+        return settings.repair
     if settings.repair == "none" or not fitted.statistics:
         if settings.repair == "reset":
             raise UsageError("--repair reset: this network has no running statistics to reset")
         return "none"
+    if fitted.statistics and settings.repair not in ("auto", "reset", "repair"):
+        raise UsageError(
+            f"--repair {settings.repair} is for networks without BatchNorm, and this one has its statistics",
+            hint="Re-estimate them with --repair reset",
+        )
     if not has_data:
         raise UsageError(
             "this network has BatchNorm statistics, and averaging them makes a broken model",

@@ -52,9 +52,9 @@ def barrier(
 
     `train` and `test` are the splits to measure on; `reset_batches` (default: `train`) feed the BatchNorm
     reset, whose rows appear where the network has running statistics; `repair_with="none"` only says that
-    the row without is the one to ship; `output` picks one of several outputs by key or index. `check` sees
-    the endpoints' scores before anything else is measured and may raise. `network` is overwritten. `seconds`
-    are wall time.
+    the row without is the one to ship, "repair", "rescale" or "reshift" gives other networks such rows;
+    `output` picks one of several outputs by key or index. `check` sees the endpoints' scores before anything
+    else is measured and may raise. `network` is overwritten. `seconds` are wall time.
 
     Raises SpecError, UsageError, CheckpointError, DataError, NetworkError.
     """
@@ -63,14 +63,14 @@ def barrier(
         raise unknown("repair", repair_with, repair.REPAIRS)
     fitted = resolve_spec(spec, [a, b])
     networks.check(network, fitted.shapes)
-    repairs, mend = networks.has_running_statistics(network), None
-    if repairs:
-        batches = reset_batches if reset_batches is not None else train
-        if batches is None:
-            raise UsageError(
-                "the network has running statistics: give training batches to re-estimate them on"
-            )
-        mend = functools.partial(repair.reset, batches=batches, device=device)
+    batches = reset_batches if reset_batches is not None else train
+    word = word_of_repair(repair_with, statistics=networks.has_running_statistics(network))
+    if word and batches is None:
+        raise UsageError(
+            "the network has running statistics: give training batches to re-estimate them on"
+            if word == "reset"
+            else f"{word} measures channels: give training batches"
+        )
     scores = scores or functools.partial(evaluate, output=output, device=device)
     splits = {"train": train, "test": test} if train is not None else {"test": test}
     network = network.to(device)
@@ -82,6 +82,7 @@ def barrier(
     if permutations is not None:
         permutation.check(permutations, fitted.words, within=fitted.within)
     elif method != "none":
+        align_options = {"data": train} | align_options
         alignment = align(
             a,
             b,
@@ -96,19 +97,26 @@ def barrier(
         permutations = alignment.permutations[0]
     aligned = b if permutations is None else permuted(b, fitted, permutations)
 
-    plan = rows_to_measure(aligned=permutations is not None, reset=repairs, ship_reset=repair_with == "reset")
+    plan = rows_to_measure(
+        aligned=permutations is not None,
+        reset=bool(word),
+        ship_reset=repair_with != "none",
+        word=word or "reset",
+    )
     rows: list[Row] = []
     for name, shipped in plan.items():
-        moved, repaired = name.startswith("aligned"), name.endswith("reset")
+        moved, repaired = name.startswith("aligned"), " + " in name
+        other = aligned if moved else b
         path = barriers.Path(
             name,
             a,
-            aligned if moved else b,
+            other,
             repaired_points if repaired else points,
-            mend if repaired else None,
+            _mending(word, [a, other], batches, device) if repaired else None,
             fitted.ignored,
             shipped=shipped,
-            control=name == "naive + reset",
+            control=repaired and not moved,
+            takes_place=repaired and word != "reset",
         )
         known = {0.0: ends[0]} if moved and not repaired else {0.0: ends[0], 1.0: ends[1]}
         rows.append(barriers.measure(path, network, splits, known=known, scores=scores, progress=measured))
@@ -135,18 +143,45 @@ def barrier(
     )
 
 
-def rows_to_measure(*, aligned: bool, reset: bool, ship_reset: bool = True) -> dict[str, bool]:
+def word_of_repair(repair_with: str, *, statistics: bool) -> str:
+    """What repaired rows are called, "" where there are none. Raises UsageError for what is not measured."""
+    if repair_with == "bias":
+        raise UsageError(
+            "calibrated biases are not measured along a path",
+            hint="Merge with --repair bias, and measure the result with rebasin eval",
+        )
+    if statistics:
+        return "reset"
+    return repair_with if repair_with in repair.MATCHES else ""
+
+
+def _mending(word: str, ends: Sequence[Tensors], batches: Any, device: str) -> Callable[..., Any]:
+    """The repair of one row: of a network, or of a network and λ."""
+    if word == "reset":
+        return functools.partial(repair.reset, batches=batches, device=device)
+    known: dict[Any, Any] = {}
+
+    def match(network: nn.Module, t: float) -> None:
+        weights = [1 - t, t]
+        repair.renormalize(network, ends, batches, match=word, weights=weights, known=known, device=device)
+
+    return match
+
+
+def rows_to_measure(
+    *, aligned: bool, reset: bool, ship_reset: bool = True, word: str = "reset"
+) -> dict[str, bool]:
     """Names of the rows of a report, and which one is what `merge` would ship.
 
-    `aligned`: there are permutations; `reset`: the network has running statistics to re-estimate.
+    `aligned`: there are permutations; `reset`: there are repaired rows, by the name of `word`.
     """
     names = [
         "naive",
         *["aligned"] * aligned,
-        *["aligned + reset"] * (aligned and reset),
-        *["naive + reset"] * reset,
+        *[f"aligned + {word}"] * (aligned and reset),
+        *[f"naive + {word}"] * reset,
     ]
-    shipped = ("aligned" if aligned else "naive") + (" + reset" if reset and ship_reset else "")
+    shipped = ("aligned" if aligned else "naive") + (f" + {word}" if reset and ship_reset else "")
     return {name: name == shipped for name in names}
 
 

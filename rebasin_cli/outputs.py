@@ -54,12 +54,17 @@ def check_outputs(output: Output, *beside: Path) -> None:
 
 
 def write(
-    output: Output, tensors: Mapping[str, Any], like: Checkpoint, metadata: dict[str, str]
+    output: Output,
+    tensors: Mapping[str, Any],
+    like: Checkpoint,
+    metadata: dict[str, str],
+    *,
+    added: Sequence[str] = (),
 ) -> list[str]:
-    """Write with the names, order and dtypes of the reference; the files that were written."""
-    named = LazyTensors(
-        like.shapes, like.dtypes, lambda name: tensors[name], lambda *part: rows(tensors, *part)
-    )
+    """Write with the names, order and dtypes of the reference, `added` names last; the files written."""
+    shapes = {**like.shapes} | {name: tuple(tensors[name].shape) for name in added}
+    dtypes = {**like.dtypes} | {name: tensors[name].dtype for name in added}
+    named = LazyTensors(shapes, dtypes, lambda name: tensors[name], lambda *part: rows(tensors, *part))
     files = writing.write_safetensors(
         output.path,
         named,

@@ -78,10 +78,13 @@ def align(
         return planning.plan_search(
             models, fitted, settings.method, proof=settings.prove, memory=settings.memory
         )
+    evidence = ranks.each(searching.find_evidence, models, fitted, settings, listener.say)
     proof = ranks.first(find_and_prove, fitted, models, settings, listener)
     with keep_search("align", models, fitted, output, settings, listener, ranks) as kept:
         place = own_device(device)
-        found = searching.search(models, fitted, settings, kept, listener.step, device=place, ranks=ranks)
+        found = searching.search(
+            models, fitted, settings, kept, listener.step, evidence=evidence, device=place, ranks=ranks
+        )
 
         def finish() -> list[str]:
             meta = describe("align", models, fitted, settings, proof=proof, like=models[1:], results=True)
@@ -124,14 +127,17 @@ def merge(
         network = intake.need_network(fitted, settings, listener.say)
     elif settings.prove and method != "none":
         network = intake.find_network(fitted, settings, listener.say)
-    splits = (
-        sampling.open_splits(models, settings, listener.say, wanted=["reset"]) if repair != "none" else {}
-    )
+    measured = repair not in ("none", "bias")  # on training samples
+    splits = sampling.open_splits(models, settings, listener.say, wanted=["reset"]) if measured else {}
+    say = (lambda text: None) if splits else listener.say  # told already
+    evidence = {} if given else searching.find_evidence(models, fitted, settings, say, network)
     proof = searching.prove(network, fitted, models, settings, splits=splits, permuted=method != "none")
     with keep_search("merge", models, fitted, output, settings, listener) as kept:
         found = None
         if method not in ("none", "given"):
-            found = searching.search(models, fitted, settings, kept, listener.step, device=device)
+            found = searching.search(
+                models, fitted, settings, kept, listener.step, evidence=evidence, device=device
+            )
         merged = api.merge(
             found.models if found else models,
             fitted,
@@ -140,27 +146,30 @@ def merge(
             interpolation=interpolation,
             permutations=[given] if given else None,
             repair_with=repair,
+            new_bias=settings.new_bias,
             network=network,
             train=splits.get("reset"),
+            inputs=intake.need_inputs(network, settings) if repair == "bias" else None,
             device=device,
         )
-        if merged.repaired:
-            samples = splits["reset"].samples
-            listener.say(f"repair: statistics of {merged.repaired} norms re-estimated on {samples} samples")
+        if merged.repair:
+            accounts.tell_repair(listener.say, merged.repair, splits, asked=settings.repair)
         options = {"weights": list(weights or []), "interpolation": interpolation, "repair": repair}
-        if repair != "none":
+        if merged.repair and merged.repair.added:
+            options["added"] = list(merged.repair.added)
+        if measured:
             options["repair_data"] = provenance.describe_data(splits["reset"], full=settings.full)
             options["repair_data"] |= {"samples": splits["reset"].samples, "device": device}
         options |= of_given
         meta = describe(
             "merge", models, fitted, settings, method=method, options=options, proof=proof, like=models
         )
-        written = write(output, merged.tensors, models[0], meta)
+        added = merged.repair.added if merged.repair else ()
+        written = write(output, merged.tensors, models[0], meta, added=added)
     match = accounts.describe_match(found, given=given is not None)
     return summary(fitted, match, proof, written=written) | {
         "models": len(models),
-        "repair": repair,
-        "repaired_norms": merged.repaired,
+        **accounts.describe_repair(merged.repair),
     }
 
 
@@ -186,18 +195,21 @@ def barrier(
     thresholds = thresholds or {}
     destinations = report_files(folder, files or {}, force=force)
     intake.check_method(settings, or_none=True)
-    searching.matcher_options(settings)
+    searching.matcher_options(settings, measuring=True)
     device = intake.choose_device(settings.device)
     scores = sampling.scorer(settings, device)
     models = intake.read_models([a, b], settings, listener.say)
     fitted = intake.fit_spec(models, settings, listener.say)
     repair = intake.choose_repair(fitted, settings, has_data=True)
+    word = measuring.word_of_repair(repair, statistics=bool(fitted.statistics))
     given = intake.read_permutation(perm, fitted)[0] if perm else None
     moved = given is not None or settings.method != "none"
     network = intake.need_network(fitted, settings, listener.say)
-    wanted = ["train", "test", *["reset"] * bool(fitted.statistics)]
+    wanted = ["train", "test", *["reset"] * bool(word)]
     splits = sampling.open_splits(models, settings, listener.say, wanted=wanted)
-    rows = measuring.rows_to_measure(aligned=moved, reset="reset" in splits, ship_reset=repair != "none")
+    rows = measuring.rows_to_measure(
+        aligned=moved, reset=bool(word), ship_reset=repair != "none", word=word or "reset"
+    )
     gates.check_gate_names(thresholds.get("gates", ()), rows, ("train", "test"))
     if thresholds.get("baseline"):
         gates.check_baseline(thresholds["baseline"], data=splits["test"].name)
@@ -208,6 +220,7 @@ def barrier(
         return (
             planning.plan_search(models, fitted, method, proof=settings.prove, memory=settings.memory) | plan
         )
+    evidence = {} if given else searching.find_evidence(models, fitted, settings, lambda text: None, network)
     proof = searching.prove(network, fitted, models, settings, splits=splits, permuted=moved)
     done = iter(range(1, plan["points"] + 1))
     report = measuring.barrier(
@@ -226,7 +239,8 @@ def barrier(
         seed=settings.seed,
         check=sampling.endpoint_check(models, splits["test"].name, splits["test"].classes, settings),
         measured=lambda: listener.step("measuring", next(done), plan["points"], ""),
-        options=searching.bounded(searching.matcher_options(settings)),
+        options=searching.bounded(searching.matcher_options(settings, measuring=True)),
+        data=evidence.get("data"),
         prove=False,
         progress=lambda state: listener.step(
             "matching", state.sweep, None, f"objective {state.objective:.6g}"
@@ -238,7 +252,7 @@ def barrier(
         command=command,
         inputs=tuple(provenance.describe_input(model) for model in models),
         data=report.data | provenance.describe_data(splits["test"], full=settings.full),
-        notes=(*report.notes, *provenance.notes(splits, proof)),
+        notes=(*report.notes, *provenance.notes(splits, proof, repair=word)),
     )
     report = dataclasses.replace(report, gates=gates.evaluate_gates(report, **thresholds))
     write_reports(report, destinations, force=force)
@@ -257,8 +271,9 @@ def evaluate(path: Path, settings: Settings, listener: Listener, *, split: str =
     full = dataclasses.replace(settings, full=True)
     data = sampling.open_splits(models, full, listener.say, wanted=[split])[split]
     scores = scorer(networks.load(network, models[0]).to(device), data)
-    merged = (
-        models[0].metadata.get("rebasin.command") == "merge"
+    merged = models[0].metadata.get("rebasin.command") in (
+        "merge",
+        "repair",
     )  # trained for nothing, may well be at chance
     if split == "test" and not merged:
         sampling.endpoint_check(models, data.name, data.classes, settings)({"test": [scores]})
@@ -341,7 +356,7 @@ def keep_search(
         fitted,
         method=settings.method,
         seed=settings.seed,
-        options={"effort": settings.effort},
+        options={"effort": settings.effort, **searching.told(settings)},
     )
     return searching.keeping(
         output.path,
@@ -358,7 +373,8 @@ def describe(
     command: str, models: Sequence[Checkpoint], fitted: FittedSpec, settings: Settings, **kwargs: Any
 ) -> dict[str, str]:
     """Provenance of an output."""
-    options = {"max_sweeps": settings.max_sweeps, "effort": settings.effort, **kwargs.pop("options", {})}
+    options = {"max_sweeps": settings.max_sweeps, "effort": settings.effort, **searching.told(settings)}
+    options |= kwargs.pop("options", {})
     method = kwargs.pop("method", settings.method)
     return provenance.describe(
         command, models, fitted, method=method, seed=settings.seed, options=options, **kwargs

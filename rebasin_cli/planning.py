@@ -57,7 +57,7 @@ def plan_report(
     network: nn.Module, splits: Splits, rows: Iterable[str], *, output: str | None, device: str
 ) -> dict[str, Any]:
     """Rows, points and estimated seconds of a barrier report; None where inputs are no plain tensors."""
-    points = {row: measuring.REPAIRED_POINTS if row.endswith("reset") else measuring.POINTS for row in rows}
+    points = {row: measuring.REPAIRED_POINTS if " + " in row else measuring.POINTS for row in rows}
     seconds = estimate_seconds(network, splits, points, output=output, device=device)
     return {
         "rows": points,
@@ -89,5 +89,5 @@ def estimate_seconds(
         a_sample = (time.perf_counter() - began) / len(inputs)
     measured = sum(data.samples for split, data in splits.items() if split != "reset")
     reset = splits["reset"].samples if "reset" in splits else 0
-    repaired = sum(count for row, count in points.items() if row.endswith("reset"))
+    repaired = sum(count for row, count in points.items() if " + " in row)
     return a_sample * (measured * (2 + sum(points.values())) + reset * repaired)

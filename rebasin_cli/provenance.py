@@ -69,7 +69,7 @@ def describe_data(data: Any, *, full: bool) -> dict[str, Any]:
     return {"name": data.name, "normalization": shown, "full": full}
 
 
-def notes(splits: Mapping[str, Any], proof: Mapping[str, Any]) -> list[str]:
+def notes(splits: Mapping[str, Any], proof: Mapping[str, Any], *, repair: str = "reset") -> list[str]:
     """What a reader of a report should know before believing it."""
     found = []
     first = [
@@ -81,7 +81,12 @@ def notes(splits: Mapping[str, Any], proof: Mapping[str, Any]) -> list[str]:
         found.append(
             f"of the loader's data the first samples were taken, in its own order: {', '.join(first)}"
         )
-    if "reset" in splits:
+    if "reset" in splits and repair != "reset":
+        found.append(
+            f"{repair}: channels matched to the endpoints' on {splits['reset'].samples} training samples at "
+            "every inner point; the ends are the models as given"
+        )
+    elif "reset" in splits:
         found.append(
             f"reset: BatchNorm statistics re-estimated on {splits['reset'].samples} training samples at "
             "every inner point; the ends are the models as given"

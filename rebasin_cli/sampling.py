@@ -20,6 +20,7 @@ from .registry import import_reference
 Splits = dict[str, Data | LoaderData]
 
 TRAIN_SAMPLES, RESET_SAMPLES, RESET_BATCH = 5_000, 2_560, 256
+MATCH_SAMPLES = 10_000  # to look at activations on
 MARGIN = 0.05  # an endpoint this far below its recorded accuracy is fed something else
 
 
@@ -52,7 +53,7 @@ def _no_data(models: Sequence[Checkpoint]) -> UsageError:
 def open_splits(
     models: Sequence[Checkpoint], settings: Settings, say: Callable[[str], None], *, wanted: Sequence[str]
 ) -> Splits:
-    """The wanted ones of "train", "test" and "reset" (training samples for running statistics).
+    """The wanted ones of "train", "test", "reset" (training samples for running statistics) and "match".
 
     Training samples are a seeded subset unless `full`. Raises UsageError where no data set is named or the
     models record different normalisations, DataError where it cannot be read.
@@ -62,7 +63,7 @@ def open_splits(
         raise _no_data(models)
     normalize = settings.normalize or _recorded_normalization(models, reference)
     splits: Splits = {}
-    if {"train", "reset"} & set(wanted):
+    if {"train", "reset", "match"} & set(wanted):
         train = _open(reference, "train", normalize, settings)
         if "train" in wanted:
             size = settings.limit or (None if settings.full else TRAIN_SAMPLES)
@@ -70,6 +71,8 @@ def open_splits(
         if "reset" in wanted:
             mend = train if settings.full else train.subset(RESET_SAMPLES, settings.seed)
             splits["reset"] = mend.with_batch_size(RESET_BATCH)
+        if "match" in wanted:
+            splits["match"] = train.subset(settings.limit or MATCH_SAMPLES, settings.seed)
     if "test" in wanted:
         test = _open(reference, "test", normalize, settings)
         splits["test"] = test if settings.limit is None else test.subset(settings.limit, settings.seed)

@@ -26,7 +26,8 @@ from .spec.spec import FittedSpec
 from .version import version
 from .writing import write_safetensors
 
-TUNING = ("max_sweeps", "effort", "memory", "bound")  # settings that are options of methods
+LOOKING = ("cost", "at", "sites")  # settings that are options of methods which look at activations
+TUNING = ("max_sweeps", "effort", "memory", "bound", *LOOKING)  # … of any method
 
 
 def prove(
@@ -63,10 +64,14 @@ def search(
     kept: Kept,
     step: Callable[[str, int, int | None, str], None],
     *,
+    evidence: Mapping[str, Any] | None = None,
     device: str = "cpu",
     ranks: Ranks = ALONE,
 ) -> api.Alignment:
-    """Find the permutations with the method that was asked for, from where `kept` says."""
+    """Find the permutations with the method that was asked for, from where `kept` says.
+
+    `evidence` is what `find_evidence` found.
+    """
 
     def progress(state: State) -> None:
         kept.reached(state)
@@ -80,9 +85,36 @@ def search(
         options=matcher_options(settings),
         start=kept.start,
         progress=progress,
+        **(evidence or {}),
         device=device,
         ranks=ranks,
     )
+
+
+def find_evidence(
+    models: Sequence[Checkpoint],
+    fitted: FittedSpec,
+    settings: Settings,
+    say: Callable[[str], None],
+    network: nn.Module | None = None,
+) -> dict[str, Any]:
+    """The network (or the given one) and the training samples that a method looks at.
+
+    Empty where weights are enough. Raises UsageError that says what is missing.
+    """
+    if settings.method == "none" or not matchers.registry.get(settings.method).NEEDS:
+        return {}
+    network = intake.find_network(fitted, settings, say) if network is None else network
+    known = sampling.data_reference(models, settings) is not None
+    api.check_needs(settings.method, network=network is not None, data=known)
+    data = sampling.open_splits(models, settings, say, wanted=["match"])["match"]
+    return {"network": network, "data": data, "output": settings.output, "prove": False}
+
+
+def told(settings: Settings) -> dict[str, Any]:
+    """The options that change what a method finds, as far as the user set them: for provenance."""
+    chosen = {name: getattr(settings, name) for name in LOOKING}
+    return {name: value for name, value in chosen.items() if value is not None}
 
 
 def facts(models: Sequence[Checkpoint], fitted: FittedSpec, settings: Settings) -> dict[str, Any]:
@@ -112,8 +144,8 @@ def _sampled(model: Checkpoint) -> str:
     return total.hexdigest()
 
 
-def matcher_options(settings: Settings) -> Any:
-    """The method's own Options, with what the user set.
+def matcher_options(settings: Settings, *, measuring: bool = False) -> Any:
+    """The method's own Options, with what the user set. A limit of samples may also be for `measuring`.
 
     Raises UsageError for an unknown method, and for an option that it does not have.
     """
@@ -121,6 +153,8 @@ def matcher_options(settings: Settings) -> Any:
         return None
     options = matchers.registry.get(settings.method).Options()
     chosen = {name: value for name in TUNING if (value := getattr(settings, name)) not in (None, False)}
+    if settings.limit is not None and (hasattr(options, "limit") or not measuring):
+        chosen["limit"] = settings.limit
     for name in chosen:
         if not hasattr(options, name):
             raise UsageError(f"--{name.replace('_', '-')}: the method {settings.method} has no such option")

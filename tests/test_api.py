@@ -41,6 +41,11 @@ TRAIN, TEST = batches(seed=1), batches(seed=2)
 SPEC = library.find({name: tuple(tensor.shape) for name, tensor in A.items()})
 
 
+def needed(method: str) -> dict:
+    """The network and data, for methods that run it on them."""
+    return {"network": network(), "data": batches(seed=3)} if registry.get(method).NEEDS else {}
+
+
 def relabelled(tensors: dict, seed: int = 0, fitted=SPEC) -> dict[str, torch.Tensor]:
     perms = permutation.random(fitted.words, torch.Generator().manual_seed(seed))
     return dict(permutation.permuted(tensors, fitted, perms))
@@ -81,7 +86,7 @@ def test_a_spec_may_be_left_out_or_be_a_file(tmp_path):
 @pytest.mark.parametrize("method", registry.names())
 def test_many_models_are_aligned_to_the_first(method):
     others = [relabelled(A, seed) for seed in (1, 2)]
-    aligned = rebasin_cli.align(A, *others, None, method=method)
+    aligned = rebasin_cli.align(A, *others, None, method=method, **needed(method))
     assert len(aligned.models) == 3 and len(aligned.permutations) == 2
     assert all(same(dict(moved), A) for moved in aligned.models[1:])
 
@@ -90,7 +95,8 @@ def test_many_models_are_aligned_to_the_first(method):
 @pytest.mark.parametrize("stop", [1, 2, 3, 5])
 def test_an_alignment_of_many_that_was_interrupted_goes_on(method, stop):
     sweeps: list[State] = []
-    whole = rebasin_cli.align(A, B, C, SPEC, method=method, seed=5, progress=sweeps.append)
+    options = {"method": method, "seed": 5, **needed(method)}
+    whole = rebasin_cli.align(A, B, C, SPEC, **options, progress=sweeps.append)
     kept: list[State] = []
     after: list[State] = []
 
@@ -100,10 +106,10 @@ def test_an_alignment_of_many_that_was_interrupted_goes_on(method, stop):
             raise KeyboardInterrupt
 
     try:
-        rebasin_cli.align(A, B, C, SPEC, method=method, seed=5, progress=progress)
+        rebasin_cli.align(A, B, C, SPEC, **options, progress=progress)
     except KeyboardInterrupt:
         assert len(kept) == stop
-    resumed = rebasin_cli.align(A, B, C, SPEC, method=method, seed=5, start=kept[-1], progress=after.append)
+    resumed = rebasin_cli.align(A, B, C, SPEC, **options, start=kept[-1], progress=after.append)
     # what was finished is looked at once more, not searched again
     assert len(after) <= len(sweeps) - len(kept) + 2
     for p, q in zip(resumed.permutations, whole.permutations, strict=True):

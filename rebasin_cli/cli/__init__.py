@@ -61,8 +61,21 @@ def _main(
         raise refusal if os.environ.get("RANK", "0") == "0" else Elsewhere(str(refusal), refusal.exit_code)
 
 
-ALONE = ("apply", "merge", "barrier", "verify", "eval", "train", "demo")
-ORDER = ("align", "apply", "merge", "barrier", "verify", "eval", "train", "inspect", "spec", "demo", "list")
+ALONE = ("apply", "merge", "repair", "barrier", "verify", "eval", "train", "demo")
+ORDER = (
+    "align",
+    "apply",
+    "merge",
+    "repair",
+    "barrier",
+    "verify",
+    "eval",
+    "train",
+    "inspect",
+    "spec",
+    "demo",
+    "list",
+)
 
 for _name in (*ORDER, *sorted({path.stem for path in Path(__file__).parent.glob("[!_]*.py")} - set(ORDER))):
     importlib.import_module(f"{__name__}.{_name}")

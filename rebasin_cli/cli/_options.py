@@ -92,7 +92,8 @@ Limit = Annotated[
         "--limit",
         min=1,
         panel=DATA,
-        help="Measure on this many samples a split, drawn by the seed (of a loader: its first).",
+        help="Measure (am: look at units) on this many samples a split, drawn by the seed "
+        "(of a loader: its first).",
     ),
 ]
 BatchSize = Annotated[
@@ -173,13 +174,49 @@ NoProve = Annotated[
     bool,
     _option("--no-prove", panel=SEARCH, help="Do not test that the spec preserves the network's function."),
 ]
+Cost = Annotated[
+    str | None,
+    _option(
+        "--cost",
+        metavar="correlation|inner|l2",
+        panel=SEARCH,
+        help="How am compares the activations of two units (correlation).",
+    ),
+]
+At = Annotated[
+    str | None,
+    _option(
+        "--at",
+        metavar="post|pre|both",
+        panel=SEARCH,
+        help="Where am looks: after the activation, before it, or both (post).",
+    ),
+]
+Sites = Annotated[
+    str | None,
+    _option(
+        "--sites",
+        metavar="all|first|last",
+        panel=SEARCH,
+        help="Which sums of a residual stream am looks at (all).",
+    ),
+]
 Repair = Annotated[
     str,
     _option(
         "--repair",
         panel=SEARCH,
-        help="auto, none or reset (re-estimate BatchNorm statistics).",
+        help="auto, none, reset (re-estimate BatchNorm statistics), repair, rescale or reshift "
+        "(match channels to the endpoints'), or bias (needs no data).",
         show_default=True,
+    ),
+]
+NewBias = Annotated[
+    bool,
+    _option(
+        "--allow-new-bias",
+        panel=SEARCH,
+        help="Let --repair give layers a bias that have none; the output then has more tensors.",
     ),
 ]
 Out = Annotated[

@@ -28,6 +28,7 @@ def merge(
         Path | None, typer.Option(metavar="FILE", help="Use this permutation for the second of two models.")
     ] = None,
     repair: o.Repair = "auto",
+    new_bias: o.NewBias = False,
     spec: o.Spec = None,
     key: o.Key = None,
     unsafe_load: o.UnsafeLoad = False,
@@ -38,12 +39,16 @@ def merge(
     data: o.Data = None,
     data_root: o.DataRoot = None,
     normalize: o.Normalize = None,
+    limit: o.Limit = None,
     batch_size: o.BatchSize = 500,
     device: o.Device = "auto",
     seed: o.Seed = 0,
     max_sweeps: o.MaxSweeps = None,
     effort: o.Effort = None,
     memory: o.Memory = None,
+    cost: o.Cost = None,
+    at: o.At = None,
+    sites: o.Sites = None,
     no_prove: o.NoProve = False,
     force: o.Force = False,
     out_dtype: o.OutDtype = None,
@@ -57,6 +62,7 @@ def merge(
     """Align models to the first (or to one another with --method merge-many) and average them.
 
     Networks with BatchNorm need data: their running statistics are re-estimated on training samples.
+    Others may gain from --repair repair, which gives every channel the mean and spread of the endpoints'.
 
     Example: rebasin merge a.pt b.pt c.pt --method merge-many -o merged.safetensors
     """

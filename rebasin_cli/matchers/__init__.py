@@ -16,7 +16,7 @@ untouched, the same seed gives the same answer in a new process, progress is rep
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,8 +58,9 @@ class Problem:
     """What every matcher is given.
 
     `models[0]` is the reference and keeps the identity; tensors may be lazy mappings. `network` and
-    `data` (batches of inputs and targets) are there for matchers that need them. `device` is where they
-    compute, `ranks` the processes that search together.
+    `data` (a re-iterable of batches of inputs and targets) are there for matchers that say so in `NEEDS`;
+    `output` says which of several outputs of the network counts. `device` is where they compute, `ranks` the
+    processes that search together.
     """
 
     fitted: FittedSpec
@@ -68,7 +69,8 @@ class Problem:
     start: State | None = None
     progress: Callable[[State], None] | None = None
     network: torch.nn.Module | None = None
-    data: Any = None
+    data: Iterable[Any] | None = None
+    output: str | int | None = None
     device: str = "cpu"
     ranks: Ranks = ALONE
 

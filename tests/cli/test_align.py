@@ -426,3 +426,26 @@ def test_what_is_no_kept_search_is_neither_replaced_nor_removed(pair, refused, d
     interrupted("align", *pair, "-o", "out.safetensors")
     done("align", *pair, "-o", "out.safetensors")
     assert not (tmp_path / "out.search.safetensors").exists()
+
+
+def test_activation_matching_brings_a_relabelled_model_back(trained, done, refused, tmp_path):
+    from rebasin_cli import permutation
+    from rebasin_cli.spec import library
+    from rebasin_cli.spec.fitting import fit
+
+    model = tensors(trained[0])
+    fitted = fit(library.load("mlp"), {name: tuple(tensor.shape) for name, tensor in model.items()})
+    perms = permutation.random(fitted.words, torch.Generator().manual_seed(5))
+    write_safetensors(tmp_path / "c.safetensors", permutation.permuted(model, fitted, perms))
+    pair = (trained[0], "c.safetensors")
+    outcome = done(
+        "align", *pair, "--method", "am", "--at", "both", "--data", "digits", "-o", "back.safetensors"
+    )
+    assert same("back.safetensors", trained[0]) and "match                am, 1 sweep" in outcome.out
+    refused(
+        2, "align", *pair, "--method", "am", "-o", "no.safetensors", says=("lacks training samples", "--data")
+    )
+    refused(
+        2, "align", *pair, "--cost", "l2", "-o", "no.safetensors", says="--cost: the method wm has no such"
+    )
+    refused(2, "align", *pair, "--method", "am", "--at", "x", "-o", "no.safetensors", says="both, post, pre")

@@ -210,3 +210,16 @@ def test_a_loader_of_ones_own(trained, done, tmp_path):
     assert not any("first samples" in note for note in report["notes"])
     cut = done("barrier", *trained, "--data", "mine.py:loader", "--limit", 45, "--json", "-q").json()
     assert cut["notes"][0].endswith("the first samples were taken, in its own order: train 45, test 45")
+
+
+def test_rows_of_channels_matched_to_the_endpoints(trained, done, refused):
+    report = done("barrier", *trained, "--repair", "rescale", "--limit", "100", "--json").json()
+    names = ["naive", "aligned", "aligned + rescale", "naive + rescale"]
+    assert [row["name"] for row in report["rows"]] == names
+    assert [row["shipped"] for row in report["rows"]] == [False, False, True, False]
+    assert any("rescale: channels matched" in note for note in report["notes"])
+    row = report["rows"][2]["curves"]["test"]
+    done("merge", *trained, "--repair", "rescale", "-o", "m.safetensors")
+    measured = done("eval", "m.safetensors", "--json").json()
+    assert len(row["loss"]) == 11 and measured["accuracy"] == pytest.approx(row["accuracy"][5], abs=0.1)
+    refused(2, "barrier", *trained, "--repair", "bias", says="not measured along a path")

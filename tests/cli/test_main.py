@@ -18,6 +18,7 @@ COMMANDS = (
     "align",
     "apply",
     "merge",
+    "repair",
     "barrier",
     "verify",
     "eval",

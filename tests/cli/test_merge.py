@@ -139,8 +139,10 @@ def test_code_is_never_run_on_a_files_own_word(resnets, refused, tmp_path):
         (["--weights", "nan,1"], "weights"),
         (["--interpolation", "slrp"], "Did you mean slerp?"),
         (["--method", "merge_many"], "Did you mean merge-many?"),
-        (["--repair", "rest"], "Did you mean reset?"),
+        (["--repair", "rest"], "Did you mean reset"),
         (["--repair", "reset"], "no running statistics to reset"),
+        (["--repair", "repair"], "no data set is known"),
+        (["--repair", "rescale", "--allow-new-bias", "--data", "digits"], "--allow-new-bias is for"),
         (["--device", "cudo"], "Did you mean cuda"),
         (["--data", "digitz", "--spec", "mlp", "--repair", "reset"], "no running statistics"),
     ],
@@ -239,3 +241,64 @@ def test_a_network_of_ones_own_is_proven_on_its_data(resnets, done, tmp_path):
     assert "proven" in done(*own, "--repair", "none", "--input", "2x3x8x8", "-o", "b.safetensors").out
     unproven = done(*own, "--repair", "none", "-o", "c.safetensors").out
     assert "unavailable: the network does not say its input: give --input SHAPE or --data" in unproven
+
+
+@pytest.mark.parametrize("repair", ["repair", "rescale", "reshift"])
+def test_channels_are_matched_on_request_and_what_is_left_is_told(trained, done, repair):
+    outcome = done("merge", *trained, "--repair", repair)
+    assert "of the channels of 1 layer matched" in outcome.err and "samples, 3 passes" in outcome.err
+    assert "repair: head: it is the network's output" in outcome.err
+    assert f"repair               {repair}" in outcome.out and "repaired layers      1" in outcome.out
+    done("merge", *trained, "-o", "plain.safetensors")
+    merged, plain = tensors("merged.safetensors"), tensors("plain.safetensors")
+    assert list(merged) == list(plain) and {t.dtype for t in merged.values()} == {torch.float32}
+    changed = {name for name in plain if not torch.equal(merged[name], plain[name])}
+    weight = set() if repair == "reshift" else {"layers.0.weight"}
+    assert changed == {"layers.0.bias"} | weight
+    assert (
+        f'"repair": "{repair}", "repair_data"'
+        in open_checkpoint("merged.safetensors").metadata["rebasin.options"]
+    )
+
+
+def test_biases_are_calibrated_without_data(pair, done):
+    outcome = done("merge", *pair, "--repair", "bias", "--method", "none")
+    assert "repair: biases of 4 layers calibrated, without data" in outcome.err
+    merged, (a, b) = tensors("merged.safetensors"), [tensors(path) for path in pair]
+    assert torch.allclose(merged["head.bias"], (a["head.bias"] + b["head.bias"]) / 2**4, atol=1e-6)
+    assert torch.allclose(merged["head.weight"], (a["head.weight"] + b["head.weight"]) / 2, atol=1e-6)
+
+
+def test_repair_of_batchnorm_is_a_reset_and_says_so(resnets, done, refused):
+    data = ["--data", "npz:pictures.npz"]
+    outcome = done("merge", *resnets, *data, "--repair", "repair", "-o", "repair.safetensors")
+    assert "this network has BatchNorm: reset takes the place of repair" in outcome.err
+    done("merge", *resnets, *data, "-o", "reset.safetensors")
+    assert same("repair.safetensors", "reset.safetensors")
+    for repair in ("rescale", "bias"):
+        refused(
+            2, "merge", *resnets, *data, "--repair", repair, says=f"--repair {repair} is for networks without"
+        )
+
+
+def test_new_biases_only_when_allowed(tmp_path, done):
+    """Digits, a network without biases of its own."""
+    (tmp_path / "mine.py").write_text(
+        "from rebasin_cli.nets.mlp import MLP\ndef net(): return MLP([64, 6, 10], bias=False)\n"
+    )
+    import runpy
+
+    from rebasin_cli.writing import write_safetensors
+
+    for k in range(2):
+        torch.manual_seed(k)
+        write_safetensors(tmp_path / f"{k}.safetensors", runpy.run_path("mine.py")["net"]().state_dict())
+    merge = ["merge", "0.safetensors", "1.safetensors", "--net", "mine.py:net", "--spec", "infer"]
+    merge += ["--data", "digits", "--repair", "repair"]
+    outcome = done(*merge, "-o", "kept.safetensors")
+    assert "repair: layers.0: it has no bias of its own: only scaled" in outcome.err
+    assert list(tensors("kept.safetensors")) == list(tensors("0.safetensors"))
+    outcome = done(*merge, "--allow-new-bias", "-o", "more.safetensors")
+    assert "new tensors, which the network did not have: layers.0.bias" in outcome.err
+    assert "added                layers.0.bias" in outcome.out
+    assert set(tensors("more.safetensors")) - set(tensors("0.safetensors")) == {"layers.0.bias"}

@@ -1,4 +1,4 @@
-"""Mend what merging breaks. So far: BatchNorm's running statistics.
+"""BatchNorm's running statistics, measured again.
 
 The average of two models has other activations than either, so the averages of their running means and
 variances describe neither; they are measured again on training data.
@@ -13,12 +13,10 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from . import networks
-from .datasets._batches import checked, tensors_in, to_device
-from .errors import DataError
-from .evaluation import evaluating, forward
-
-REPAIRS = ("none", "reset")
+from .. import networks
+from ..datasets._batches import checked, tensors_in, to_device
+from ..errors import DataError
+from ..evaluation import evaluating, forward
 
 
 def reset(network: nn.Module, batches: Iterable[Any], *, device: str | torch.device = "cpu") -> int:

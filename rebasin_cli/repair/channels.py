@@ -1,0 +1,344 @@
+"""REPAIR: give every channel of a merged network the mean and spread that its endpoints have.
+
+Where the channels of two networks are not perfectly correlated, their mean varies less than either: layer by
+layer, activations collapse. So channel by channel the target is the weighted mean of the endpoints' means and
+of their standard deviations, and what moves the merged channel there is folded into the weight and bias that
+make it (or into a norm's that directly follows). Layers are measured in order, earlier corrections in force.
+
+Jordan et al. 2023, section 4, arXiv:2211.08403; sequential as in Qu and Horváth 2025, arXiv:2402.05966.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn.modules.conv import _ConvNd
+from torch.utils import _pytree as pytree
+
+from .. import networks
+from ..datasets._batches import checked, map_tensors, to_device
+from ..errors import DataError, NetworkError, UsageError, unknown
+from ..evaluation import evaluating, forward
+from ..merging import average
+from .batchnorm import reset
+from .producers import Producers, Site, find
+
+MATCHES = ("repair", "rescale", "reshift")
+DEAD = 1e-6  # of the layer's median: a channel that varies less is left alone
+
+
+@dataclass(frozen=True)
+class Repaired:
+    """What was done: `corrected` layers; `left`, those that were not or only in part, as (name, why).
+
+    `method` is "reset" where a network with running statistics had those measured instead. `dead` counts
+    channels left alone, `passes` readings of the data, endpoints included. `tensors` names those that
+    changed, `added` those among them that the network did not have before.
+    """
+
+    method: str
+    corrected: tuple[str, ...]
+    left: tuple[tuple[str, str], ...] = ()
+    dead: int = 0
+    passes: int = 1
+    tensors: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
+
+
+def renormalize(
+    network: nn.Module,
+    endpoints: Sequence[Mapping[str, Tensor]],
+    batches: Iterable[Any],
+    *,
+    match: str = "repair",
+    weights: Sequence[float] | None = None,
+    new_bias: bool = False,
+    known: dict[Any, Any] | None = None,
+    device: str | torch.device = "cpu",
+) -> Repaired:
+    """Match the channels of `network`, which holds the merged weights, to those of its endpoints, in place.
+
+    `endpoints` are the models that were merged, in one basin, `weights` those of the merge (default: equal).
+    `match`: "repair" is both moments, "rescale" multiplies until the standard deviations agree, "reshift"
+    adds until the means do. A layer without a bias is only scaled, unless `new_bias` may give it one; the
+    network's output is left as it is, and so is what no weight of its own makes. Sums of branches are not
+    corrected, each branch is. Networks with running statistics get a `reset` instead of "repair". `known` is
+    empty at first and keeps what the endpoints say, for other `weights` with the same endpoints and data.
+
+    The data are read once an endpoint and once a level (layers in a row), each time up to there: about
+    L/2 + n full passes for L levels and n endpoints. Raises UsageError, DataError, NetworkError for what
+    cannot be traced.
+    """
+    if match not in MATCHES:
+        raise unknown("match", match, MATCHES)
+    if networks.has_running_statistics(network):
+        if match != "repair":
+            raise UsageError(
+                f"{match} is for networks without BatchNorm, and this one has its statistics",
+                hint='Re-estimate its statistics: "reset"',
+            )
+        return reset_norms(network, batches, device=device)
+    shares = [1 / len(endpoints)] * len(endpoints) if weights is None else list(weights)
+    average([{}] * len(endpoints), shares)  # its checks
+    with evaluating(network), torch.no_grad():
+        measured = _Measured(network, batches, device, {} if known is None else known)
+        return _renormalize(measured, endpoints, match, shares, new_bias)
+
+
+def reset_norms(network: nn.Module, batches: Iterable[Any], *, device: str | torch.device) -> Repaired:
+    """`reset`, and its account."""
+    reset(network, batches, device=device)
+    norms = networks.running_norms(network)
+    buffers = (f"{norm}.{name}" for norm, module in norms.items() for name, _ in module.named_buffers())
+    return Repaired("reset", tuple(norms), tensors=tuple(name.lstrip(".") for name in buffers))
+
+
+def repair(*args: Any, **kwargs: Any) -> Repaired:
+    """Both means and standard deviations; see `renormalize`. REPAIR, Jordan et al. 2023."""
+    return renormalize(*args, match="repair", **kwargs)
+
+
+def rescale(*args: Any, **kwargs: Any) -> Repaired:
+    """Standard deviations only: channels are multiplied, their means too; see `renormalize`."""
+    return renormalize(*args, match="rescale", **kwargs)
+
+
+def reshift(*args: Any, **kwargs: Any) -> Repaired:
+    """Means only: something is added to channels; see `renormalize`."""
+    return renormalize(*args, match="reshift", **kwargs)
+
+
+class Moments:
+    """Mean and standard deviation of every channel, over samples and places, batch after batch in float64."""
+
+    def __init__(self) -> None:
+        self.count, self.mean, self.squares = 0, torch.zeros(()), torch.zeros(())
+
+    def add(self, value: Tensor, channel: int) -> None:
+        rows = value.movedim(channel, -1).reshape(-1, value.shape[channel])
+        rows = rows if rows.dtype == torch.float64 else rows.float()
+        variance, mean = (x.cpu().double() for x in torch.var_mean(rows, 0, correction=0))
+        count = self.count + len(rows)
+        apart = mean - self.mean
+        self.squares = self.squares + len(rows) * variance + apart**2 * self.count * len(rows) / count
+        self.mean = self.mean + apart * len(rows) / count
+        self.count = count
+
+    @property
+    def std(self) -> Tensor:
+        return (self.squares / self.count).sqrt()
+
+
+class _Enough(Exception):
+    """All that was asked for has been seen."""
+
+
+class _Run(fx.Interpreter):
+    """One forward pass that shows the values of some sites, then stops. `added`: new biases, by node."""
+
+    def __init__(
+        self, graph: fx.GraphModule, sites: Mapping[str, Site], added: Mapping[str, Tensor], see: Callable
+    ):
+        super().__init__(graph)
+        self.sites, self.added, self.see, self.left = sites, added, see, len(sites)
+
+    def run_node(self, n: fx.Node) -> Any:
+        value = super().run_node(n)
+        if n.name in self.added:
+            value = value + self.added[n.name]
+        if n.name in self.sites:
+            self.see(self.sites[n.name], value)
+            self.left -= 1
+            if not self.left:
+                raise _Enough
+        return value
+
+
+class _Measured:
+    """Runs networks of one kind on the data; a graph for every shape of inputs, since graphs fix it."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        batches: Iterable[Any],
+        device: str | torch.device,
+        known: dict[Any, Any],
+    ):
+        self.network, self.batches, self.device, self.known = network, batches, device, known
+        self.graphs: dict[Any, Producers] = known.setdefault("graphs", {})
+        self.passes = 0
+
+    def graph(self, inputs: Any) -> Producers:
+        key = repr(map_tensors(_Shape, inputs))
+        if key not in self.graphs:
+            self.graphs[key] = find(self.network, inputs)
+        return self.graphs[key]
+
+    def first(self) -> Producers:
+        for inputs, _ in checked(self.batches):
+            return self.graph(to_device(inputs, self.device))
+        raise DataError("the data holds no batches to measure channels on")
+
+    def moments(
+        self, state: Mapping[str, Tensor], wanted: Iterable[str], added: Mapping[str, Tensor]
+    ) -> dict[str, Moments]:
+        """Of the sites of these weights, for a network of these tensors; `added`: new biases, by weight."""
+        found = {weight: Moments() for weight in wanted}
+        for inputs, _ in checked(self.batches):
+            inputs = to_device(inputs, self.device)
+            graph = self.graph(inputs)
+            if not set(found) <= set(graph.sites):
+                raise NetworkError("the network has other layers for inputs of another shape")
+            shown = {graph.sites[weight].node: graph.sites[weight] for weight in found}
+            extra = {graph.sites[weight].node: _along(graph.sites[weight], b) for weight, b in added.items()}
+            run = _Run(
+                graph.program.graph_module,
+                shown,
+                extra,
+                lambda site, value: found[site.weight].add(value, site.channel),
+            )
+            try:
+                run.run(*graph.arguments(state, inputs))
+            except _Enough:
+                pass
+        self.passes += 1
+        return found
+
+
+class _Shape:
+    """What a graph fixes of a tensor."""
+
+    def __init__(self, tensor: Tensor):
+        self.text = f"{tensor.dtype} {tuple(tensor.shape)}"
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def _along(site: Site, values: Tensor) -> Tensor:
+    """One value a channel, to be added to what the site gives."""
+    return values.reshape(-1, *[1] * (-site.channel - 1))
+
+
+def _renormalize(
+    measured: _Measured,
+    endpoints: Sequence[Mapping[str, Tensor]],
+    match: str,
+    shares: Sequence[float],
+    new_bias: bool,
+) -> Repaired:
+    network, first = measured.network, measured.first()
+    merged = dict(network.state_dict())
+    left = [*first.left, *((site.name, OUTPUT) for site in first.sites.values() if site.output)]
+    sites = [site for site in first.sites.values() if not site.output]
+    added: dict[str, Tensor] = {}
+    for site in sites:
+        if site.bias is None and not site.normed and match != "rescale":
+            if new_bias and _biasless(network, site) is not None:
+                added[site.weight] = torch.zeros(_channels(merged, site)).to(merged[site.weight])
+            else:
+                left.append((site.name, "it has no bias of its own: " + _WITHOUT_BIAS[match]))
+    if match == "reshift":
+        sites = [site for site in sites if site.bias or site.weight in added]
+    if not sites:
+        return Repaired(match, (), tuple(left), passes=0)
+    target = _targets(measured, endpoints, shares, [site.weight for site in sites], merged)
+    dead = 0
+    for level in sorted({site.level for site in sites}):
+        here = [site for site in sites if site.level == level]
+        found = measured.moments(merged, [site.weight for site in here], added)
+        for site in here:
+            dead += _correct(site, match, found[site.weight], target[site.weight], merged, added)
+    _install(measured, added, first)
+    names = tuple(site.name for site in sites)
+    biases = tuple(f"{weight.removesuffix('weight')}bias" for weight in added)
+    touched = [(None if match == "reshift" else site.weight, site.bias) for site in sites]
+    changed = (*(name for pair in touched for name in pair if name), *biases)
+    return Repaired(match, names, tuple(left), dead, measured.passes, changed, biases)
+
+
+OUTPUT = "it is the network's output"
+_WITHOUT_BIAS = {"repair": "only scaled", "reshift": "not shifted"}
+
+
+def _channels(state: Mapping[str, Tensor], site: Site) -> int:
+    shape = state[site.weight].shape
+    return shape[1] * site.groups if site.groups else shape[0]
+
+
+def _targets(
+    measured: _Measured,
+    endpoints: Sequence[Mapping[str, Tensor]],
+    shares: Sequence[float],
+    wanted: Sequence[str],
+    like: Mapping[str, Tensor],
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """The endpoints' means and standard deviations, mixed; one endpoint at a time is held."""
+    mixed: dict[str, list[Tensor]] = {}
+    for k, (endpoint, share) in enumerate(zip(endpoints, shares, strict=True)):
+        if (k, *wanted) not in measured.known:
+            state = {name: endpoint[name].to(own) for name, own in like.items()}
+            measured.known[(k, *wanted)] = measured.moments(state, wanted, {})
+        for weight, moments in measured.known[(k, *wanted)].items():
+            parts = mixed.setdefault(weight, [torch.zeros(()), torch.zeros(())])
+            parts[0] = parts[0] + share * moments.mean
+            parts[1] = parts[1] + share * moments.std
+    return {weight: (mean, std) for weight, (mean, std) in mixed.items()}
+
+
+def _correct(
+    site: Site,
+    match: str,
+    found: Moments,
+    target: tuple[Tensor, Tensor],
+    state: Mapping[str, Tensor],
+    added: dict[str, Tensor],
+) -> int:
+    """Fold scale and shift of one layer into its tensors, in place; how many channels were left alone."""
+    mean, std = target
+    alive = found.std > DEAD * found.std.median()
+    scale = torch.ones_like(std) if match == "reshift" else torch.where(alive, std / found.std, 1.0)
+    site.scale(weight := state[site.weight], scale.to(weight))
+    bias = state[site.bias] if site.bias else added.get(site.weight)
+    if bias is not None:
+        old = bias.cpu().double()
+        new = scale * old  # y' = s·(y − b) + b'
+        if match != "rescale":
+            new = torch.where(alive, mean - scale * (found.mean - old), old)
+        bias.copy_(new)
+    return int((~alive).sum())
+
+
+def _biasless(network: nn.Module, site: Site) -> nn.Module | None:
+    """The module that would add a bias if it had one; None where nobody knows that it would."""
+    try:
+        module = network.get_submodule(site.name)
+    except AttributeError:
+        return None
+    known = isinstance(module, (nn.Linear, _ConvNd)) and module.bias is None
+    return module if known and module.weight.shape[0] else None
+
+
+def _install(
+    measured: _Measured,
+    added: Mapping[str, Tensor],
+    graph: Producers,
+) -> None:
+    """Give modules their new biases, and see that the network now computes what was measured."""
+    if not added:
+        return
+    network = measured.network
+    for weight, bias in added.items():
+        _biasless(network, graph.sites[weight]).bias = nn.Parameter(bias, requires_grad=False)
+    inputs = next(to_device(inputs, measured.device) for inputs, _ in checked(measured.batches))
+    extra = {graph.sites[w].node: _along(graph.sites[w], b) for w, b in added.items()}
+    run = _Run(graph.program.graph_module, {}, extra, lambda *_: None)
+    wanted = run.run(*graph.arguments(network.state_dict(), inputs))
+    ours = [x for x in pytree.tree_leaves(forward(network, inputs)) if isinstance(x, Tensor)]
+    theirs = [x for x in wanted if isinstance(x, Tensor)][-len(ours) :]
+    if not all(torch.allclose(a, b, rtol=1e-3, atol=1e-4) for a, b in zip(ours, theirs, strict=True)):
+        raise NetworkError("the network does not use the biases that it was given")

@@ -1,0 +1,243 @@
+"""Which operations of a network produce channels that its weights can rescale and shift.
+
+Read off the exported graph, never off modules: a hook on `MultiheadAttention.out_proj` does not fire, and a
+module may run twice. Here a parameter is an input of the graph, and what it does is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.export.graph_signature import InputKind
+from torch.utils import _pytree as pytree
+
+from ..errors import NetworkError
+from ..spec.infer.tracing import export, line_of
+
+NORMS = ("layer_norm", "group_norm", "instance_norm", "batch_norm")
+PRODUCTS = ("matmul", "mm", "bmm", "addmm", "baddbmm", "mv", "dot", "scaled_dot_product_attention")
+
+
+@dataclass(frozen=True)
+class Site:
+    """An operation whose channels, along axis `channel` of its value, its own `weight` and `bias` can move.
+
+    `bias` is None where there is none, or it is not the site's alone. `level` counts the sites on the longest
+    way here: sites of one level do not feed each other. `depth` counts the weights on any way here, this one
+    too; None where the ways differ.
+    """
+
+    weight: str
+    bias: str | None
+    node: str
+    channel: int
+    groups: int = 0  # of a transposed convolution, whose output channels lie along axis 1; else 0
+    norm: bool = False
+    output: bool = False  # no product reads it: the network's output
+    normed: bool = False  # a norm that can shift follows at once
+    level: int = 0
+    depth: int | None = None
+
+    @property
+    def name(self) -> str:
+        return self.weight.removesuffix(".weight")
+
+    def scale(self, weight: torch.Tensor, by: torch.Tensor) -> None:
+        """Multiply the weights of each channel, in place."""
+        if not self.groups:
+            weight.mul_(by.reshape(-1, *[1] * (weight.ndim - 1)))
+            return
+        parts = weight.view(self.groups, -1, *weight.shape[1:])  # (groups, inputs, outputs, *kernel)
+        parts.mul_(by.reshape(self.groups, 1, -1, *[1] * (weight.ndim - 2)))
+
+
+@dataclass(frozen=True)
+class Producers:
+    """A network for inputs of one shape, as a graph: its `sites` by weight; `left`: (name, why) of the rest.
+
+    `others` are parameters that belong to no linear layer or convolution; `uneven` is the first operation
+    that joins values of different depth, "" where there is none.
+    """
+
+    program: torch.export.ExportedProgram
+    sites: Mapping[str, Site]
+    left: tuple[tuple[str, str], ...]
+    others: tuple[str, ...]
+    uneven: str
+
+    def arguments(self, state: Mapping[str, torch.Tensor], inputs: Any) -> list[Any]:
+        """What the graph's placeholders take, for these parameters and inputs."""
+        leaves = iter(pytree.tree_leaves(arguments_of(inputs)))
+        own = dict(self.program.named_buffers()) | dict(self.program.constants)
+        return [
+            next(leaves)
+            if spec.kind == InputKind.USER_INPUT
+            else state[spec.target]
+            if spec.target in state
+            else own.get(spec.target)
+            for spec in self.program.graph_signature.input_specs
+        ]
+
+
+def arguments_of(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and keyword arguments of a batch."""
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)), {}
+
+
+def find(network: nn.Module, inputs: Any) -> Producers:
+    """Trace the network, as it stands on its device, for inputs of this shape. Raises NetworkError."""
+    try:
+        program = export(network, *arguments_of(inputs))
+    except NetworkError as error:
+        raise NetworkError(
+            "the network cannot be traced, so its channels are not known",
+            problems=error.problems,
+            hint="Merge it all the same with --repair none, or a BatchNorm network with --repair reset",
+        ) from error.__cause__
+    return _read(program, _shared(network))
+
+
+def _shared(network: nn.Module) -> set[str]:
+    """Tensors that are not alone in their memory."""
+    by: dict[Any, list[str]] = {}
+    for name, tensor in network.state_dict(keep_vars=True).items():
+        by.setdefault(tensor.untyped_storage().data_ptr() if tensor.numel() else name, []).append(name)
+    return {name for names in by.values() if len(names) > 1 for name in names}
+
+
+def _read(program: torch.export.ExportedProgram, shared: set[str]) -> Producers:
+    nodes = [node for node in program.graph.nodes if node.op in ("placeholder", "call_function")]
+    placeholders = [node for node in nodes if node.op == "placeholder"]
+    kinds = dict(zip(placeholders, program.graph_signature.input_specs, strict=True))
+    parameters = {n: spec.target for n, spec in kinds.items() if spec.kind == InputKind.PARAMETER}
+    inputs = {n for n, spec in kinds.items() if spec.kind == InputKind.USER_INPUT}
+    found: dict[fx.Node, Site] = {}
+    left: dict[str, str] = {}
+    read: set[str] = set()
+    feeding = _feeding(nodes)
+    for node in nodes:
+        name = operation(node)
+        if not (_produces(name) or name in NORMS):
+            continue
+        given = named(node)
+        weight, bias = given.get("weight"), given.get("bias")
+        owned = {parameters[value] for value in (weight, bias) if value in parameters}
+        if name in NORMS:
+            directly = given["input"] in found or _produces(operation(given["input"]))
+            if weight not in parameters or not directly:
+                continue
+        read |= owned if _produces(name) else set()
+        label = parameters.get(weight, "")
+        if weight not in parameters:
+            for told in _sources(weight, parameters):
+                left[told] = "its weight is computed from other parameters"
+        elif len(weight.users) > 1 or list(node.all_input_nodes).count(weight) > 1:
+            left[label] = "its weight is used more than once"
+        elif label in shared:
+            left[label] = "its weight shares memory with another tensor"
+        elif name == "layer_norm" and len(given["normalized_shape"]) > 1:
+            left[label] = "the norm has no parameter a channel"
+        else:
+            alone = bias in parameters and len(bias.users) == 1 and parameters[bias] not in shared
+            found[node] = Site(
+                label,
+                parameters[bias] if alone else None,
+                node.name,
+                _channel(name, node),
+                given.get("groups", 1) if "transpose" in name else 0,
+                norm=name in NORMS,
+                output=node not in feeding,
+            )
+    for node, target in parameters.items():
+        value = node.meta["val"]
+        idle = not node.users and target in shared  # another name of what is told of already
+        if value.ndim > 1 and value.is_floating_point() and target not in left and not idle:
+            if target not in {site.weight for site in found.values()}:
+                users = sorted({operation(user) for user in node.users})
+                left[target] = f"{', '.join(users) or 'nothing'} reads it, no linear layer or convolution"
+    others = tuple(target for node, target in parameters.items() if target not in read)
+    found, uneven = _placed(nodes, found, inputs)
+    places = tuple((name.removesuffix(".weight"), why) for name, why in left.items())
+    return Producers(program, {site.weight: site for site in found.values()}, places, others, uneven)
+
+
+def operation(node: Any) -> str:
+    """`conv2d` for aten.conv2d.default; "" for anything that is no call."""
+    if not isinstance(node, fx.Node) or node.op != "call_function":
+        return ""
+    schema = getattr(node.target, "_schema", None)
+    return schema.name.removeprefix("aten::") if schema else getattr(node.target, "__name__", "")
+
+
+def named(node: fx.Node) -> dict[str, Any]:
+    """A call's arguments by name, defaults included."""
+    schema = node.target._schema
+    found = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
+    return found | {a.name: v for a, v in zip(schema.arguments, node.args, strict=False)} | dict(node.kwargs)
+
+
+def _produces(name: str) -> bool:
+    return name == "linear" or name.startswith(("conv1d", "conv2d", "conv3d", "conv_transpose"))
+
+
+def _channel(name: str, node: fx.Node) -> int:
+    """The channels' axis of the node's value, from the end."""
+    if name in ("linear", "layer_norm"):
+        return -1
+    if name in NORMS:
+        return 1 - node.meta["val"].ndim
+    return -int(name.removesuffix("d")[-1]) - 1
+
+
+def _feeding(nodes: list[fx.Node]) -> set[fx.Node]:
+    """What some product of matrices or convolution is computed from; the rest is the output."""
+    found: set[fx.Node] = set()
+    for node in reversed(nodes):
+        if any(u in found or _produces(operation(u)) or operation(u) in PRODUCTS for u in node.users):
+            found.add(node)
+    return found
+
+
+def _sources(node: Any, parameters: Mapping[fx.Node, str]) -> Iterator[str]:
+    """The parameters that a value is computed from."""
+    left, seen = [node], set()
+    while left:
+        at = left.pop()
+        if isinstance(at, fx.Node) and at not in seen:
+            seen.add(at)
+            if at in parameters:
+                yield parameters[at]
+            left += at.all_input_nodes
+
+
+def _placed(
+    nodes: list[fx.Node], found: Mapping[fx.Node, Site], given: set[fx.Node]
+) -> tuple[dict[fx.Node, Site], str]:
+    """The sites with their level and depth, and the first operation that joins different depths."""
+    level: dict[fx.Node, int] = {}
+    depths: dict[fx.Node, set[int]] = {}
+    placed, uneven = {}, ""
+    for node in nodes:
+        level[node] = max((level[n] for n in node.all_input_nodes), default=0) + (node in found)
+        depths[node] = {depth for n in node.all_input_nodes for depth in depths[n]}
+        if node.op == "placeholder":
+            depths[node] = {0} if node in given else set()
+        if len(depths[node]) > 1 and not uneven:
+            uneven = line_of(node) or operation(node)
+        if _produces(operation(node)):
+            depths[node] = {depth + 1 for depth in depths[node]}
+        if node in found:
+            follows = (found[user] for user in node.users if user in found)
+            placed[node] = replace(
+                found[node],
+                level=level[node],
+                depth=max(depths[node]) if len(depths[node]) == 1 else None,
+                normed=any(site.norm and site.bias for site in follows),
+            )
+    return placed, uneven

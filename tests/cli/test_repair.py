@@ -1,0 +1,72 @@
+"""rebasin repair."""
+
+import pytest
+import torch
+
+from rebasin_cli.checkpoint import open_checkpoint
+
+from .conftest import same, tensors
+
+
+@pytest.fixture
+def merged(trained, done):
+    """A merged by a permutation with B, and what it was made of."""
+    done("align", *trained, "-o", "b.safetensors")
+    done("merge", trained[0], "b.safetensors", "--method", "none", "-o", "m.safetensors")
+    return "m.safetensors", trained[0], "b.safetensors"
+
+
+@pytest.mark.parametrize("repair", ["repair", "rescale", "reshift"])
+def test_the_same_as_repairing_while_merging(merged, trained, done, repair):
+    model, a, b = merged
+    outcome = done("repair", model, "--endpoints", a, b, "--repair", repair)
+    assert "written              m_repaired.safetensors" in outcome.out
+    assert (
+        f"repair               {repair}" in outcome.out and "head: it is the network's output" in outcome.out
+    )
+    done("merge", *trained, "--repair", repair, "-o", "whole.safetensors")
+    assert same("m_repaired.safetensors", "whole.safetensors")
+    told = open_checkpoint("m_repaired.safetensors").metadata
+    assert told["rebasin.command"] == "repair" and told["rebasin.data"] == "digits"
+    assert '"lambda": 0.5' in told["rebasin.options"]
+
+
+def test_with_the_permutation_that_was_used(merged, trained, done):
+    model, a, b = merged
+    done("repair", model, "--endpoints", a, b, "-o", "one.safetensors")
+    done("repair", model, "--endpoints", *trained, "--perm", "b.perm.safetensors", "-o", "two.safetensors")
+    assert same("one.safetensors", "two.safetensors")
+
+
+def test_endpoints_and_the_merged_model_stay_as_they_are(merged, done):
+    before = [tensors(path) for path in merged]
+    done("repair", merged[0], "--endpoints", *merged[1:], "--json")
+    assert all(
+        torch.equal(t, tensors(p)[n]) for p, b in zip(merged, before, strict=True) for n, t in b.items()
+    )
+
+
+def test_biases_of_a_merged_model(merged, done):
+    model, a, b = merged
+    outcome = done("repair", model, "--endpoints", a, b, "--repair", "bias", "--json").json()
+    assert outcome["repair"] == "bias" and outcome["repaired_layers"] == 2
+
+
+def test_batchnorm_is_reset(resnets, done):
+    done("merge", *resnets, "--repair", "none", "--method", "none", "-o", "m.safetensors")
+    data = ["--data", "npz:pictures.npz"]
+    outcome = done("repair", "m.safetensors", "--endpoints", *resnets, *data)
+    assert "reset takes the place of repair" in outcome.err and "repair               reset" in outcome.out
+
+
+def test_what_is_refused(merged, trained, refused):
+    model, a, b = merged
+    repair = ("repair", model, "--endpoints")
+    refused(4, *repair, *trained, says=("does not lie between the endpoints at λ = 0.5", "--perm FILE"))
+    refused(2, *repair, a, b, "--lambda", "1", says="--lambda 1 is not between")
+    refused(2, *repair, a, b, "--repair", "repare", says="Did you mean repair")
+    refused(2, *repair, a, b, "--repair", "none", says="unknown repair")
+    refused(2, *repair, a, b, "-o", model, says="exists")
+    refused(2, *repair, a, b, "--repair", "reset", says="no running statistics to reset")
+    refused(2, *repair, a, b, "--data", "digitz", says="Did you mean digits?")
+    refused(3, *repair, a, "nowhere.safetensors", says="nowhere.safetensors")
