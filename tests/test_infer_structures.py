@@ -1,14 +1,19 @@
 """Inference on what larger networks are made of: each structure keeps all the freedom that it has."""
 
+import re
+
 import pytest
 import torch
-from test_infer import IMAGES, ROWS, SEQUENCE, Net, lines_of, rand, stays
+from test_infer import IMAGES, ROWS, SEQUENCE, Net, attention, lines_of, rand, stays
 from torch import nn
 from torch.nn import functional as F
 
+from rebasin_cli.spec import explaining
+from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.infer import infer
 from rebasin_cli.spec.infer.axes import product, total
 from rebasin_cli.spec.infer.units import Units
+from rebasin_cli.spec.parsing import parse
 
 
 def heads(x, count):
@@ -212,3 +217,16 @@ def test_free_units_take_whatever_order_is_asked_of_them():
     outer, inner = blocks(units, 3, 4)
     units.unify(inner, units.free(4), "", along=frozenset({outer}))
     assert units.parents(units.resolve(inner)) == {outer}
+
+
+# Compared with a spec that somebody wrote -----------------------------------------------------------------
+
+
+def test_a_spec_that_keeps_the_orders_within_heads_is_told_apart_from_one_that_moves_them():
+    network = attention(True)
+    found = infer(network, (SEQUENCE,))
+    shapes = found.fitted.shapes
+    assert explaining.compare(fit(parse(found.text, name="own"), shapes), found)["unlike"] == []
+    timid = re.sub(r" qkv\.(dim|value)\*", " 4", found.text)
+    told = explaining.compare(fit(parse(timid, name="timid"), shapes), found)["unlike"]
+    assert {place["axis"] for place in told} == {"qkv.weight axis 0", "qkv.bias axis 0", "o.weight axis 1"}
