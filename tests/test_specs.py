@@ -17,6 +17,7 @@ from rebasin_cli.errors import SpecError
 from rebasin_cli.nets import googlenet, resnet_cifar, vgg
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.infer import infer
 from rebasin_cli.spec.notation import Axis, Fixed, Product, Sum, Word, rewrite, words_of
 from rebasin_cli.spec.parsing import parse
 from rebasin_cli.spec.prove import TOLERANCE, prove
@@ -168,6 +169,19 @@ def test_every_permutation_of_the_spec_preserves_the_function(key):
     network, fitted = case(key)
     proof = prove(network, fitted, inputs_of(network), trials=1)
     assert proof.largest_difference <= proof.tolerance == TOLERANCE
+
+
+@each_case
+def test_inference_finds_the_freedom_that_the_spec_says(key):
+    """Words of one unit left out. Where zeros join stages, the spec keeps the streams."""
+    network, fitted = case(key)
+    found = infer(network.float(), (inputs_of(network).float(),), prove=False).fitted
+    if key[0] == "resnet_cifar_pad":
+        assert found.log10_symmetries() > fitted.log10_symmetries()
+        return
+    assert found.log10_symmetries() == pytest.approx(fitted.log10_symmetries(), abs=1e-9)
+    sizes = [sorted(size for size in spec.words.values() if size > 1) for spec in (found, fitted)]
+    assert sizes[0] == sizes[1] and found.statistics == fitted.statistics
 
 
 def test_every_name_of_a_network_is_a_name_of_its_spec():

@@ -327,7 +327,7 @@ def test_a_word_with_two_sizes(pair, refused, tmp_path):
 @pytest.mark.parametrize(
     ("option", "says"),
     [
-        (["--method", "vm"], "Did you mean wm?"),
+        (["--method", "vm"], "Did you mean wm"),
         (["--method", "none"], "leaves nothing to do"),
         (["--spec", "mpl"], "Did you mean mlp?"),
         (["--spec", "no/such.yaml"], "no/such.yaml: no such file"),
