@@ -127,6 +127,17 @@ def test_heads_that_are_cut_apart_share_the_orders_within_no_longer():
     assert "*" not in lines["l.bias"] and not stays(lines["l.bias"])
 
 
+def test_orders_that_depend_on_two_words_are_common_to_the_inner_one():
+    network = Net(
+        lambda s, x: s.h(torch.relu(s.l(x)).view(4, 2, 3, 4).flatten(1)),
+        l=nn.Linear(3, 24),
+        h=nn.Linear(24, 2),
+    )
+    assert lines_of(network, ROWS)["h.weight"] == "2 (l.0 l.1* l.2*)"
+    found = infer(network, (ROWS,)).fitted.within
+    assert {(block.word, block.count) for block in found.values()} == {("l.0", 2)}
+
+
 def test_a_sum_over_heads_has_one_order_within_whatever_reads_it():
     network = Net(
         lambda s, x: s.h(torch.relu(s.l(x)).view(4, 3, 4).sum(1).amax(1, keepdim=True)),

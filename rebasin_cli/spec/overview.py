@@ -152,9 +152,8 @@ def infer(
         writing.check_output(out, force=force, text=True)
     shapes = None if checkpoint is None else open_checkpoint(checkpoint).shapes
     found = intake.infer_spec(shapes, settings, say)
-    done = {"text": found.text, "permutations": len(found.fitted.words), "spec": headline(found.fitted)}
-    if out is not None:
-        done = {"written": [str(writing.write_text_atomic(out, found.text, force=force))]} | done
+    done = _delivered(found.text, out, force)
+    done |= {"permutations": len(found.fitted.words), "spec": headline(found.fitted)}
     return done | {"proof": describe_proof(found.proof, "there is nothing to prove")}
 
 
@@ -205,9 +204,11 @@ def import_axes(
         if error.message.endswith("does not fit"):
             message = f"{file} does not fit {checkpoint}"
         raise type(error)(message, problems=error.problems, hint=error.hint) from None
-    done: dict[str, Any] = {"text": text}
-    if shapes is not None:
-        done |= {"spec": headline(fit(parse(text, name=file.stem), shapes))}
-    if out is not None:
-        done = {"written": [str(writing.write_text_atomic(out, text, force=force))]} | done
-    return done
+    told = {} if shapes is None else {"spec": headline(fit(parse(text, name=file.stem), shapes))}
+    return _delivered(text, out, force) | told
+
+
+def _delivered(text: str, out: Path | None, force: bool) -> dict[str, Any]:
+    """A spec's text, written to a file where one is named."""
+    written = {} if out is None else {"written": [str(writing.write_text_atomic(out, text, force=force))]}
+    return written | {"text": text}

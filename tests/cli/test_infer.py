@@ -41,16 +41,21 @@ class Broken(nn.Module):
 WORDS = {6, 8}  # the residual stream, and the units between gate and down
 
 
+def written(folder, module, code):
+    """The folder, with a network's code and two models of it."""
+    (folder / f"{module}.py").write_text(code)
+    namespace: dict = {"__name__": module}
+    exec(compile(code, f"{module}.py", "exec"), namespace)
+    for seed, name in enumerate("ab"):
+        torch.manual_seed(seed)
+        write_safetensors(folder / f"{name}.safetensors", namespace["build"]().state_dict())
+    return folder
+
+
 @pytest.fixture
 def files(tmp_path):
     """Two models of a network that has no built-in spec."""
-    (tmp_path / "model.py").write_text(MODEL)
-    namespace: dict = {"__name__": "model"}
-    exec(compile(MODEL, "model.py", "exec"), namespace)
-    for seed, name in enumerate("ab"):
-        torch.manual_seed(seed)
-        write_safetensors(tmp_path / f"{name}.safetensors", namespace["build"]().state_dict())
-    return tmp_path
+    return written(tmp_path, "model", MODEL)
 
 
 def test_a_spec_is_printed_that_reads_back(files, done):
@@ -212,13 +217,7 @@ WANTED = ["--net", "text.py:build", "--input", "ids=2x5:int9,mask=2x5:bool"]
 @pytest.fixture
 def texts(tmp_path):
     """A network of words that returns its embeddings, too, and two models of it."""
-    (tmp_path / "text.py").write_text(TEXT)
-    namespace: dict = {"__name__": "text"}
-    exec(compile(TEXT, "text.py", "exec"), namespace)
-    for seed, name in enumerate("ab"):
-        torch.manual_seed(seed)
-        write_safetensors(tmp_path / f"{name}.safetensors", namespace["build"]().state_dict())
-    return tmp_path
+    return written(tmp_path, "text", TEXT)
 
 
 def test_one_of_several_outputs_is_chosen_everywhere(texts, done, refused):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rebasin_cli.cli import ORDER
 from rebasin_cli.errors import CheckpointError
 from rebasin_cli.registry import Registry
 from rebasin_cli.version import version
@@ -14,20 +15,6 @@ from rebasin_cli.version import version
 from .conftest import rebasin
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-COMMANDS = (
-    "align",
-    "apply",
-    "merge",
-    "repair",
-    "barrier",
-    "verify",
-    "eval",
-    "train",
-    "inspect",
-    "spec",
-    "demo",
-    "list",
-)
 
 
 def golden(name, text):
@@ -68,7 +55,7 @@ def test_the_error_for_a_spec_that_does_not_fit(refused, tmp_path):
     golden("error_spec.txt", refused(4, "spec", "check", "two.yaml", "a.safetensors").err)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", ORDER)
 def test_every_command_explains_itself(done, command):
     out = done(command, "-h").out
     assert "Usage: rebasin " + command in out

@@ -9,7 +9,8 @@ Sum      segments one after another
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 
@@ -49,32 +50,26 @@ Axes = tuple[Expr, ...]
 
 def product(factors: Sequence[Expr]) -> Expr:
     """Flat, without factors of 1, constants that touch joined."""
-    flat: list[Expr] = []
-    for factor in (f for part in factors for f in (part.factors if isinstance(part, Product) else (part,))):
-        if factor.size == 1:
-            continue
-        if flat and isinstance(flat[-1], Fixed) and isinstance(factor, Fixed):
-            flat[-1] = Fixed(flat[-1].size * factor.size, flat[-1].why or factor.why)
-        else:
-            flat.append(factor)
-    if len(flat) > 1:
-        return Product(tuple(flat))
-    return flat[0] if flat else Fixed(1)
+    return _joined(Product, factors, 1, operator.mul)
 
 
 def total(terms: Sequence[Expr]) -> Expr:
     """Flat, without empty terms, constants that touch joined."""
+    return _joined(Sum, terms, 0, operator.add)
+
+
+def _joined(kind: type, given: Sequence[Expr], neutral: int, together: Callable[[int, int], int]) -> Expr:
     flat: list[Expr] = []
-    for term in (t for part in terms for t in (part.terms if isinstance(part, Sum) else (part,))):
-        if term.size == 0:
+    for part in (p for one in given for p in (parts(one) if isinstance(one, kind) else (one,))):
+        if part.size == neutral:
             continue
-        if flat and isinstance(flat[-1], Fixed) and isinstance(term, Fixed):
-            flat[-1] = Fixed(flat[-1].size + term.size, flat[-1].why or term.why)
+        if flat and isinstance(flat[-1], Fixed) and isinstance(part, Fixed):
+            flat[-1] = Fixed(together(flat[-1].size, part.size), flat[-1].why or part.why)
         else:
-            flat.append(term)
+            flat.append(part)
     if len(flat) > 1:
-        return Sum(tuple(flat))
-    return flat[0] if flat else Fixed(0)
+        return kind(tuple(flat))
+    return flat[0] if flat else Fixed(neutral)
 
 
 def variables(axis: Expr) -> Iterator[Var]:
