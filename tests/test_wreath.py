@@ -8,6 +8,12 @@ import torch
 
 from rebasin_cli import permutation
 from rebasin_cli.matchers import _wreath
+from rebasin_cli.matchers._exact import enumerate_all
+from rebasin_cli.matchers._pair import Pair
+from rebasin_cli.matchers._similarity import Similarities
+from rebasin_cli.matchers.wm import kicked
+from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.parsing import parse
 from rebasin_cli.spec.spec import Block
 
 
@@ -71,3 +77,55 @@ def test_large_and_small_blocks_find_a_planted_order(size):
     unsorted = permutation.join(order, torch.arange(size).expand(3, size))
     assert torch.equal(found["x"], planted) and torch.equal(found["h"], order)
     assert torch.equal(_wreath.inside(similarity, unsorted, Block("h", 3, size)), planted)
+
+
+# Tensors that carry two words of a group -------------------------------------------------------------------
+
+GROUPED = """
+tensors:
+  q: "(kv rep* d*) ."
+  k: "(kv d*) ."
+  v: "(kv e*) ."
+  o: ". (kv rep* e*)"
+"""
+
+
+@pytest.fixture
+def grouped():
+    """Query heads that share keys, B a permuted A: its spec, its pair, and what brings B back."""
+    shapes = {"q": (24, 9), "k": (12, 9), "v": (12, 9), "o": (9, 24)}
+    text = GROUPED + "sizes:\n  kv: 3\n  rep: 2\n"
+    fitted = fit(parse(text, name="grouped"), shapes)
+    a = {name: rand(*shape, seed=k) for k, (name, shape) in enumerate(shapes.items())}
+    planted = permutation.random(fitted.words, torch.Generator().manual_seed(5), within=fitted.within)
+    b = dict(permutation.permuted(a, fitted, planted))
+    pair = Pair(a, b, fitted)
+    with pair.computing():
+        yield fitted, pair, permutation.invert(planted)
+
+
+def test_a_step_finds_heads_first_and_then_hears_what_ties_their_words(grouped):
+    fitted, pair, back = grouped
+    (group,) = _wreath.groups(fitted.within).values()
+    found, _ = _wreath.step(pair, Similarities(pair), group, permutation.identity(fitted.words))
+    assert found.keys() == back.keys() and all(torch.equal(found[word], back[word]) for word in back)
+
+
+def test_orders_within_are_mended_where_heads_lie_right(grouped):
+    fitted, pair, back = grouped
+    (group,) = _wreath.groups(fitted.within).values()
+    heads = permutation.carried(permutation.identity(fitted.words) | {"kv": back["kv"]}, fitted.within)
+    found = heads
+    for _ in range(3):
+        found = _wreath.reordered(pair, group, found)
+    assert _wreath.gain(pair, heads, found) > 0 and torch.equal(found["kv"], back["kv"])
+    assert pair.objective(found) == pytest.approx(pair.objective(back))
+
+
+def test_starred_words_are_not_enumerated_and_kicks_keep_their_blocks(grouped):
+    fitted, pair, _ = grouped
+    assert enumerate_all(pair, 10**30) is None
+    moved = kicked({"kv": torch.arange(40), "d": torch.arange(80)}, torch.Generator().manual_seed(0),
+                   {"d": Block("kv", 40, 2)})  # fmt: skip
+    permutation.check(moved, {"kv": 40, "d": 80}, within={"d": Block("kv", 40, 2)})
+    assert not permutation.is_identity(moved)

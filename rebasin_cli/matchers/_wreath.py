@@ -71,8 +71,8 @@ def step(
         if pair.double[word] and known is None:
             matrices[word] = matrices.get(word, 0) + pair.matrix(word, current, chosen=pair.double[word])
     trial = dict(current) | together(group.outer, matrices, pair.within)
-    for word in group.starred:
-        if inner[word]:
+    for word in sorted(group.starred, key=lambda word: len(spoken[word]) > len(inner[word])):
+        if inner[word]:  # words that nothing else speaks of come first: the others' orders are known so far
             matrices[word] = matrices[word] + pair.matrix(word, trial, chosen=inner[word])
             trial[word] = inside(matrices[word], trial[word], pair.within[word])
     gained = sum(
