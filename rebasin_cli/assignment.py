@@ -63,7 +63,7 @@ def solve(similarity: torch.Tensor, *, start: Solution | None = None) -> Solutio
     another size.
 
     Jonker & Volgenant 1987, "A shortest augmenting path algorithm for dense and sparse linear assignment
-    problems"; the start is Algorithm 3 (STE-MM) of Ainsworth et al. 2022, arXiv:2209.04836.
+    problems"; the start is Algorithm 3 of Ito, Yamada and Kumagai 2025 (ICML, PMLR 267).
     """
     m, n = similarity.shape
     if start is not None and (len(start.perm), len(start.columns)) != (m, n):

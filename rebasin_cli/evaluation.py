@@ -61,7 +61,7 @@ def evaluate(
             targets = to_device(targets, device)
             outputs = call(network, to_device(inputs, device), output=output)
             if loss is None or metric is None:
-                _check_logits(outputs, targets, number)
+                check_logits(outputs, targets, number)
             value = cross_entropy(outputs, targets) if loss is None else _apply(loss, outputs, targets)
             total += size * (math.inf if math.isnan(value) else value)
             right += size * (accuracy if metric is None else _metric(metric))(outputs, targets)
@@ -161,7 +161,7 @@ def _apply(function: Callable[[Tensor, Any], Any], outputs: Tensor, targets: Any
         raise NetworkError(f"{name} fails: {type(cause).__name__}: {cause}") from cause
 
 
-def _check_logits(outputs: Tensor, targets: Any, number: int) -> None:
+def check_logits(outputs: Tensor, targets: Any, number: int) -> None:
     """Whether cross-entropy and accuracy mean anything here. Raises DataError or NetworkError."""
     if not isinstance(targets, Tensor) or targets.dtype != torch.int64:
         raise DataError(

@@ -4,6 +4,7 @@ A matcher is a module with
 
     NEEDS: frozenset[str]       # of {"network", "data"}; weights alone is the empty set
     MANY: bool                  # takes any number of models at once; otherwise two
+    SAMPLES: int | None         # optional: training samples that it looks at by default; None: all
     BYTES_A_PARAMETER: int      # optional: memory beyond the models and one similarity, for the plan
     DECLARES: frozenset[str]    # promises beyond the common ones: see `PROMISES`
     Options                     # a frozen dataclass of its own options, all with defaults
@@ -43,14 +44,16 @@ class State:
     """Where a search stands between two sweeps: enough to go on from.
 
     `permutations` holds one set per model that the method moves (merge-many moves the reference too),
-    `sweep` the number of finished sweeps, `objective` the method's own, larger is better. `notes` are
-    numbers that the method itself needs to go on.
+    `sweep` the number of finished sweeps, `objective` the method's own, larger is better. `notes` and
+    `tensors` are what the method itself needs to go on; the tensors may still be written to by the search,
+    so who keeps a state past the call that reports it copies them.
     """
 
     permutations: tuple[Permutations, ...]
     sweep: int = 0
     objective: float = 0.0
     notes: Mapping[str, float] = field(default_factory=dict)
+    tensors: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,8 @@ class Problem:
 
     `models[0]` is the reference and keeps the identity; tensors may be lazy mappings. `network` and
     `data` (a re-iterable of batches of inputs and targets) are there for matchers that say so in `NEEDS`;
-    `output` says which of several outputs of the network counts. `device` is where they compute, `ranks` the
+    `output` says which of several outputs of the network counts, `loss(outputs, targets)` is a batch's mean
+    loss with a gradient (None: cross-entropy). `device` is where they compute, `ranks` the
     processes that search together.
     """
 
@@ -71,6 +75,7 @@ class Problem:
     network: torch.nn.Module | None = None
     data: Iterable[Any] | None = None
     output: str | int | None = None
+    loss: Callable[[torch.Tensor, Any], torch.Tensor] | None = None
     device: str = "cpu"
     ranks: Ranks = ALONE
 
@@ -85,7 +90,8 @@ class MatchResult:
 
     The objective is the method's own, larger is better; for weight matching the inner product
     Σ ⟨A, πB⟩ over all tensors that are evidence. `upper_bound` is what no permutation exceeds, where it was
-    asked for; equal to `objective_after`, up to rounding, the result is the best there is.
+    asked for; equal to `objective_after`, up to rounding, the result is the best there is. `history` has one
+    row of figures for every time that a search which learns looked at held-out samples.
     """
 
     permutations: tuple[dict[str, torch.Tensor], ...]
@@ -95,3 +101,4 @@ class MatchResult:
     solves: int
     converged: bool
     upper_bound: float | None = None
+    history: tuple[Mapping[str, float], ...] = ()

@@ -75,6 +75,10 @@ class Blocks:
         self._there: dict[tuple[int, str], torch.Tensor] = {}
         self._resident = type(reference) is type(model) is dict
 
+    def refresh(self) -> None:
+        """Forget all copies: the models' values are others now."""
+        self._seen, self._turns, self._places, self._left = {}, {}, {}, TURNED
+
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
         """Threads for the products and the assignments, torch's own held to one meanwhile."""

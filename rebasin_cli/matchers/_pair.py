@@ -35,6 +35,10 @@ class Pair(Values):
         super().__init__(*args, **kwargs)
         self._offsets: dict[tuple[Atom, int], bool] = {}
 
+    def refresh(self) -> None:
+        self._offsets = {}
+        super().refresh()
+
     def zeros(self, word: str) -> torch.Tensor:
         return torch.zeros(self.words[word], self.words[word], dtype=self.dtype, device=self.device)
 

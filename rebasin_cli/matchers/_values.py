@@ -25,6 +25,11 @@ class Values(Blocks):
         self._atom_norms: dict[Atom, tuple[float, float]] = {}
         self._atom_spreads: dict[Atom, tuple[float, float]] = {}
 
+    def refresh(self) -> None:
+        """Forget what was measured or copied: the models' values are others now."""
+        self._unit_norms, self._scales, self._atom_norms, self._atom_spreads = {}, {}, {}, {}
+        super().refresh()
+
     def gain(self, word: str, permutations: Permutations, perm: torch.Tensor) -> float:
         """What the objective gains where `word` gets `perm` and the others stay: summed in float64."""
         old = permutations[word]

@@ -1,0 +1,49 @@
+"""Training samples that are kept apart, to choose by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from . import Data, Samples
+from ._batches import checked
+
+SHARE = 10  # one sample, or one batch, of so many
+MOST = 5_000
+
+
+def held_out(data: Iterable[Any], seed: int) -> tuple[Iterable[Any], Iterable[Any]]:
+    """The data without some samples, and these: a tenth, at most 5,000.
+
+    Of a data set they are drawn by the seed; of batches that somebody else makes the first of every ten are
+    taken. What is too little to be parted is used for both.
+    """
+    if isinstance(data, Data):
+        size = min(MOST, data.samples // SHARE)
+        if not size:
+            return data, data
+        order = torch.randperm(data.samples, generator=torch.Generator().manual_seed(seed))
+        parts = order[size:].sort().values, order[:size].sort().values
+        source = data.source
+        return tuple(replace(data, source=Samples(source.inputs[p], source.targets[p])) for p in parts)
+    return Some(data, held=False), Some(data, held=True)
+
+
+@dataclass(frozen=True)
+class Some:
+    """Some of the batches: the first of every ten, or all others; of a single batch, that one."""
+
+    batches: Iterable[Any]
+    held: bool
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        only = None
+        for number, batch in enumerate(checked(self.batches)):
+            if (number % SHARE == 0) == self.held:
+                yield batch
+            only = batch if number == 0 else None
+        if only is not None and not self.held:
+            yield only

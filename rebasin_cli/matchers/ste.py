@@ -1,0 +1,65 @@
+"""Straight-through estimator: learn the permutation of the second model that makes the midpoint's loss small.
+
+The loss at ½A + ½πB has no gradient with respect to a permutation. So a copy B̃ of A is trained: forward, its
+place is taken by the permutation of B nearest to it; backward, the gradient goes to B̃ as if it were there
+itself. What counts in the end is the loss on training samples that were held out.
+
+Ainsworth et al. 2022, section 3.3 and Algorithm 2, arXiv:2209.04836.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ..errors import UsageError, unknown
+from . import MatchResult, Problem
+from ._straight import Training, search
+
+NEEDS = frozenset({"network", "data"})
+MANY = False
+SAMPLES = None
+DECLARES = frozenset()
+
+MIXTURES = ("half", "uniform")
+PARAMETERS = ("model", "midpoint")
+# M̃ is ½(A + B̃), so a step of M̃ is two of B̃, and M̃'s gradient is twice B̃'s, which only SGD minds
+SCALES = {"model": {"adam": 1.0, "sgd": 1.0}, "midpoint": {"adam": 2.0, "sgd": 4.0}}
+
+
+@dataclass(frozen=True)
+class Options(Training):
+    """Those of the training, and: `mixture`, half takes the loss at λ = ½, uniform at a random λ each step.
+
+    `parameter`: what the optimizer moves, B̃ itself (model) or the midpoint M̃ = ½(A + B̃), of which B is
+    then matched to 2M̃ − A. The two differ by the length of their steps and in nothing else.
+    """
+
+    mixture: str = "half"
+    parameter: str = "model"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, known in (("mixture", MIXTURES), ("parameter", PARAMETERS)):
+            if getattr(self, name) not in known:
+                raise unknown(name, getattr(self, name), known)
+
+
+def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noqa: B008 (frozen)
+    """Permutations for the one model beside the reference, learnt on `problem.data` with `problem.network`.
+
+    The objective is the loss at the midpoint on held-out training samples, in nats and negative. A sweep is
+    one step. Raises UsageError for more than two models, and as `_straight.search` does.
+    """
+    if len(problem.models) != 2:
+        raise UsageError(
+            f"ste matches two models, not {len(problem.models)}",
+            hint="For many models: rebasin merge --method ste-mm, which learns all at once",
+        )
+
+    def weights(rng: torch.Generator, count: int) -> torch.Tensor:
+        share = 0.5 if options.mixture == "half" else torch.rand((), generator=rng).item()
+        return torch.tensor([1 - share, share])
+
+    return search(problem, options, weights, scale=SCALES[options.parameter][options.optimizer])
