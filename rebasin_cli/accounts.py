@@ -29,15 +29,19 @@ def describe_match(alignment: Alignment | None, *, given: bool = False) -> dict[
     if result.upper_bound is not None and result.objective_after > 0:
         gap = max(0.0, result.upper_bound / result.objective_after - 1)
         bounded = {"upper_bound": result.upper_bound, "gap": gap}
-    return bounded | {
-        "method": alignment.method,
-        "sweeps": result.sweeps,
-        "solves": result.solves,
-        "converged": result.converged,
-        "objective_before": result.objective_before,
-        "objective_after": result.objective_after,
-        "seconds": alignment.seconds,
-    }
+    return (
+        bounded
+        | {
+            "method": alignment.method,
+            "sweeps": result.sweeps,
+            "solves": result.solves,
+            "converged": result.converged,
+            "objective_before": result.objective_before,
+            "objective_after": result.objective_after,
+            "seconds": alignment.seconds,
+        }
+        | ({"history": [dict(row) for row in result.history]} if result.history else {})
+    )
 
 
 def describe_proof(proof: Proof | None, reason: str = "") -> dict[str, Any]:

@@ -108,6 +108,7 @@ def align(
     data: Iterable[Any] | None = None,
     inputs: Any = None,
     output: str | int | None = None,
+    loss: Callable[[torch.Tensor, Any], torch.Tensor] | None = None,
     prove: bool = True,
     start: State | None = None,
     progress: Callable[[State], None] | None = None,
@@ -118,7 +119,8 @@ def align(
 
     With `network` (and `prove`), the spec is proven on `inputs` (one batch; by default random ones of the
     network's `example_shape`); `output` picks one of several outputs by key or index. Methods that run the
-    network need it and `data`, re-iterable batches of training samples. `options` is the method's own
+    network need it and `data`, re-iterable batches of training samples; those that train take the gradient of
+    `loss(outputs, targets)`, by default cross-entropy. `options` is the method's own
     Options, `device` where it computes. `ranks` are processes that search together, each of which calls this
     alike. Inputs are untouched.
 
@@ -153,6 +155,7 @@ def align(
         network=network,
         data=data,
         output=output,
+        loss=loss,
         device=device,
         ranks=ranks,
     )
@@ -185,31 +188,33 @@ def check_needs(method: str, *, network: bool, data: bool) -> None:
 def _search(module: Any, problem: Problem, options: Any, start: State | None) -> MatchResult:
     """One search over all models, or one per model for methods that take two.
 
-    The state of the latter holds the finished models' permutations and, last, those of the current one.
+    The state of the latter holds the finished models' permutations and, last, those of the current one; its
+    notes hold the finished ones' figures.
     """
     if module.MANY or len(problem.models) == 2:
         return module.match(replace(problem, start=start), options)
     parts: list[MatchResult] = []
     begun = start.permutations if start else ()
+    notes = {} if start is None else {k: v for k, v in start.notes.items() if k.startswith("model ")}
     for k, model in enumerate(problem.models[1:]):
-        last = k == len(begun) - 1
+        if k < len(begun) - 1:  # finished before the interruption
+            figures = (notes[f"model {k} {name}"] for name in FIGURES)
+            parts.append(MatchResult((begun[k],), *(cast(v) for cast, v in zip(CASTS, figures, strict=True))))
+            continue
         finished = tuple(part.permutations[0] for part in parts)
 
-        def report(state: State, finished: tuple = finished) -> None:
-            problem.report(replace(state, permutations=(*finished, *state.permutations)))
+        def report(state: State, finished: tuple = finished, notes: Mapping = dict(notes)) -> None:
+            sets = (*finished, *state.permutations)
+            problem.report(replace(state, permutations=sets, notes={**state.notes, **notes}))
 
         pair = replace(
             problem,
             models=(problem.models[0], model),
-            start=State((begun[k],), start.sweep if last else 0, notes=start.notes if last else {})
-            if k < len(begun)
-            else None,
+            start=replace(start, permutations=(begun[k],)) if k < len(begun) else None,
             progress=report,
         )
-        part = module.match(pair, options)
-        if k < len(begun) - 1:  # finished before the interruption: a search that max_sweeps ended would go on
-            part = replace(part, permutations=(begun[k],))
-        parts.append(part)
+        parts.append(module.match(pair, options))
+        notes |= {f"model {k} {name}": float(getattr(parts[-1], name)) for name in FIGURES}
     return MatchResult(
         tuple(part.permutations[0] for part in parts),
         sum(part.objective_before for part in parts),
@@ -218,6 +223,10 @@ def _search(module: Any, problem: Problem, options: Any, start: State | None) ->
         sum(part.solves for part in parts),
         all(part.converged for part in parts),
     )
+
+
+FIGURES = ("objective_before", "objective_after", "sweeps", "solves", "converged")
+CASTS = (float, float, int, int, bool)
 
 
 def prove_spec(

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from . import pipeline, searching, training, writing
+from . import keeping, pipeline, training, writing
 from .intake import Settings
 from .outputs import Output, permutation_path, removed_on_failure, report_files
 from .pipeline import Listener
@@ -32,7 +32,7 @@ def demo(folder: Path, listener: Listener, *, force: bool = False) -> tuple[Any,
     for path in weights if folder.exists() else ():
         writing.check_output(path, force=force)
     report_files(report, {}, force=force)
-    with removed_on_failure(*weights, *map(searching.state_path, weights)):
+    with removed_on_failure(*weights, *map(keeping.state_path, weights)):
         return _tell(folder, models, aligned, merged, report, listener, force=force)
 
 

@@ -59,6 +59,17 @@ class Settings:
     cost: str | None = None
     at: str | None = None
     sites: str | None = None
+    epochs: int | None = None
+    optimizer: str | None = None
+    learning_rate: float | None = None
+    share: float | None = None
+    init: str | None = None
+    precision: str | None = None
+    mixture: str | None = None
+    parameter: str | None = None
+    weights_prior: str | None = None
+    checkpoint_every: int | None = None
+    log: Path | None = None
     prove: bool = True
     repair: str = "auto"
     new_bias: bool = False
@@ -214,6 +225,25 @@ def check_merge(models: int, weights: Sequence[float] | None, interpolation: str
         )
     if weights is not None:
         average([{}] * models, weights)  # only its checks
+
+
+def reference_first(
+    paths: Sequence[Path], reference: Path | None, weights: Sequence[float] | None
+) -> tuple[Sequence[Path], Sequence[float] | None]:
+    """The models, and their weights, in an order that begins with the reference. Raises UsageError."""
+    if reference is None or not paths or paths[0] == reference:
+        return paths, weights
+    if reference not in paths:
+        raise UsageError(
+            f"--reference {reference} is none of the models",
+            problems=[str(path) for path in paths],
+            hint="Name one of those that are merged, written alike",
+        )
+    if weights is not None and len(weights) != len(paths):
+        average([{}] * len(paths), weights)  # its error
+    first = list(paths).index(reference)
+    order = [first, *(k for k in range(len(paths)) if k != first)]
+    return [paths[k] for k in order], weights and [weights[k] for k in order]
 
 
 def find_network(fitted: FittedSpec, settings: Settings, say: Callable[[str], None]) -> nn.Module | None:

@@ -17,6 +17,7 @@ from . import (
     api,
     gates,
     intake,
+    keeping,
     measuring,
     networks,
     permutation,
@@ -75,9 +76,7 @@ def align(
     fitted = ranks.each(intake.fit_spec, models, settings, listener.say)
     ranks.check_same(searching.facts(models, fitted, settings) if ranks.size > 1 else {})
     if output.dry_run:
-        return planning.plan_search(
-            models, fitted, settings.method, proof=settings.prove, memory=settings.memory
-        )
+        return planning.plan_search(models, fitted, settings.method, **searching.planned(settings))
     evidence = ranks.each(searching.find_evidence, models, fitted, settings, listener.say)
     proof = ranks.first(find_and_prove, fitted, models, settings, listener)
     with keep_search("align", models, fitted, output, settings, listener, ranks) as kept:
@@ -102,12 +101,14 @@ def merge(
     settings: Settings,
     listener: Listener,
     *,
+    reference: Path | None = None,
     weights: Sequence[float] | None = None,
     interpolation: str = "linear",
     perm: Path | None = None,
 ) -> dict[str, Any]:
-    """Align all models, average them, re-estimate running statistics; write one model."""
+    """Align all models to the reference (the first), average them, mend statistics; write one model."""
     check_outputs(output)
+    paths, weights = intake.reference_first(paths, reference, weights)
     intake.check_merge(len(paths), weights, interpolation, given=perm is not None)
     intake.check_method(settings, or_none=True)
     searching.matcher_options(settings)
@@ -119,7 +120,7 @@ def merge(
     given, of_given = intake.read_permutation(perm, fitted) if perm else (None, {})
     method = "given" if given else settings.method
     if output.dry_run:
-        return planning.plan_search(models, fitted, method, proof=settings.prove, memory=settings.memory) | {
+        return planning.plan_search(models, fitted, method, **searching.planned(settings)) | {
             "repair": repair
         }
     network = None
@@ -217,9 +218,7 @@ def barrier(
     listener.say(planning.in_words(plan))
     if dry_run:
         method = "given" if given else settings.method
-        return (
-            planning.plan_search(models, fitted, method, proof=settings.prove, memory=settings.memory) | plan
-        )
+        return planning.plan_search(models, fitted, method, **searching.planned(settings)) | plan
     evidence = {} if given else searching.find_evidence(models, fitted, settings, lambda text: None, network)
     proof = searching.prove(network, fitted, models, settings, splits=splits, permuted=moved)
     done = iter(range(1, plan["points"] + 1))
@@ -241,10 +240,10 @@ def barrier(
         measured=lambda: listener.step("measuring", next(done), plan["points"], ""),
         options=searching.bounded(searching.matcher_options(settings, measuring=True)),
         data=evidence.get("data"),
+        loss=evidence.get("loss"),
+        start=searching.first_state(settings, 2, fitted),
         prove=False,
-        progress=lambda state: listener.step(
-            "matching", state.sweep, None, f"objective {state.objective:.6g}"
-        ),
+        progress=searching.shown(listener.step),
     )
     report = dataclasses.replace(
         report,
@@ -347,7 +346,7 @@ def keep_search(
     settings: Settings,
     listener: Listener,
     ranks: Ranks = ALONE,
-) -> AbstractContextManager[searching.Kept]:
+) -> AbstractContextManager[keeping.Kept]:
     """The state of this very search is kept beside the output when it is interrupted."""
     identity = ranks.first(
         provenance.describe,
@@ -358,7 +357,7 @@ def keep_search(
         seed=settings.seed,
         options={"effort": settings.effort, **searching.told(settings)},
     )
-    return searching.keeping(
+    return keeping.keeping(
         output.path,
         identity,
         fitted.words,
@@ -366,6 +365,8 @@ def keep_search(
         resume=output.resume,
         say=listener.say,
         ranks=ranks,
+        every=settings.checkpoint_every,
+        log=settings.log,
     )
 
 

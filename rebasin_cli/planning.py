@@ -21,13 +21,20 @@ OVERHEAD = 100 << 20  # slabs of products and torch's own scratch space, in byte
 
 
 def plan_search(
-    models: Sequence[Checkpoint], fitted: FittedSpec, method: str, *, proof: bool, memory: int | None = None
+    models: Sequence[Checkpoint],
+    fitted: FittedSpec,
+    method: str,
+    *,
+    proof: bool,
+    memory: int | None = None,
+    options: Any = None,
 ) -> dict[str, Any]:
     """Tensors, permutations, assignment sizes and estimated peak memory in bytes, without running anything.
 
     The search holds the models, two similarity matrices in float32, what the method says it holds beyond
-    (`BYTES_A_PARAMETER`), and the matrices that it keeps, up to `memory` bytes. The proof comes before it
-    and holds the network in float32 and in float64, and its activations, which are not counted.
+    (`BYTES_A_PARAMETER`, or its `memory`, which the plan then takes apart), and the matrices that it keeps,
+    up to `memory` bytes. The proof comes before it and holds the network in float32 and in float64, and its
+    activations, which are not counted.
     """
     sizes = sorted(fitted.words.values(), reverse=True)
     stored = sum(math.prod(s) * model.dtypes[n].itemsize for model in models for n, s in model.shapes.items())
@@ -35,6 +42,8 @@ def plan_search(
     matcher = None if method in ("none", "given") else matchers.registry.get(method)
     search = stored + 8 * (sizes[0] if sizes else 0) ** 2 + OVERHEAD
     search += getattr(matcher, "BYTES_A_PARAMETER", 0) * numbers
+    parts = matcher.memory(len(models), numbers, options) if hasattr(matcher, "memory") else {}
+    search += sum(parts.values())
     if matcher is not None:
         search += min(KEEP if memory is None else memory, sum(4 * size**2 for size in sizes))
     proving = 12 * numbers if proof else 0
@@ -48,6 +57,7 @@ def plan_search(
         "log10_symmetries": round(fitted.log10_symmetries(), 1),
         "assignment_sizes": {str(size): sizes.count(size) for size in dict.fromkeys(sizes)},
         "search_bytes": search,
+        **({"search_parts": parts} if parts else {}),
         "proof_bytes": proving,
         "peak_bytes": max(search, stored + proving),
     }

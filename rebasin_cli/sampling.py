@@ -20,7 +20,7 @@ from .registry import import_reference
 Splits = dict[str, Data | LoaderData]
 
 TRAIN_SAMPLES, RESET_SAMPLES, RESET_BATCH = 5_000, 2_560, 256
-MATCH_SAMPLES = 10_000  # to look at activations on
+MATCH_SAMPLES = 10_000  # for methods that do not say how many they look at
 MARGIN = 0.05  # an endpoint this far below its recorded accuracy is fed something else
 
 
@@ -51,11 +51,17 @@ def _no_data(models: Sequence[Checkpoint]) -> UsageError:
 
 
 def open_splits(
-    models: Sequence[Checkpoint], settings: Settings, say: Callable[[str], None], *, wanted: Sequence[str]
+    models: Sequence[Checkpoint],
+    settings: Settings,
+    say: Callable[[str], None],
+    *,
+    wanted: Sequence[str],
+    match: int | None = MATCH_SAMPLES,
 ) -> Splits:
     """The wanted ones of "train", "test", "reset" (training samples for running statistics) and "match".
 
-    Training samples are a seeded subset unless `full`. Raises UsageError where no data set is named or the
+    Training samples are a seeded subset unless `full`; `match` is how many of them a method looks at, None
+    for all. Raises UsageError where no data set is named or the
     models record different normalisations, DataError where it cannot be read.
     """
     reference = data_reference(models, settings)
@@ -72,7 +78,8 @@ def open_splits(
             mend = train if settings.full else train.subset(RESET_SAMPLES, settings.seed)
             splits["reset"] = mend.with_batch_size(RESET_BATCH)
         if "match" in wanted:
-            splits["match"] = train.subset(settings.limit or MATCH_SAMPLES, settings.seed)
+            size = settings.limit or match
+            splits["match"] = train if size is None else train.subset(size, settings.seed)
     if "test" in wanted:
         test = _open(reference, "test", normalize, settings)
         splits["test"] = test if settings.limit is None else test.subset(settings.limit, settings.seed)
@@ -146,9 +153,14 @@ def _number(text: str | None) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def loss_of(settings: Settings) -> Callable[..., Any] | None:
+    """The user's own loss; None for cross-entropy. Raises UsageError."""
+    return import_reference(settings.loss, error=UsageError) if settings.loss else None
+
+
 def scorer(settings: Settings, device: str) -> Callable[..., Scores]:
     """`evaluate` with the user's own loss, metric and output."""
-    loss = import_reference(settings.loss, error=UsageError) if settings.loss else None
+    loss = loss_of(settings)
     metric = import_reference(settings.metric, error=UsageError) if settings.metric else None
 
     def scores(network: nn.Module, batches: Any) -> Scores:

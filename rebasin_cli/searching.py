@@ -1,14 +1,11 @@
-"""A search on files: proven first, interrupted at will, taken up again with --resume."""
+"""A search on files: what it looks at, which options it gets, how it goes."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +13,30 @@ import torch
 from torch import nn
 
 from . import accounts, api, intake, matchers, permutation, sampling
-from .checkpoint import Checkpoint, open_checkpoint
-from .errors import CheckpointError, Lost, OutputExists, RebasinError, UsageError
+from .checkpoint import Checkpoint
+from .errors import UsageError
 from .intake import Settings
-from .matchers import State
-from .permutation import PLAIN, Within
+from .keeping import Kept
+from .matchers import INITS, State
 from .ranks import ALONE, Ranks
 from .spec.spec import FittedSpec
+from .tensors import digest
 from .version import version
-from .writing import write_safetensors
 
 LOOKING = ("cost", "at", "sites")  # settings that are options of methods which look at activations
-TUNING = ("max_sweeps", "effort", "memory", "bound", *LOOKING)  # … of any method
+LEARNING = (  # … of methods that train
+    "epochs",
+    "optimizer",
+    "learning_rate",
+    "share",
+    "init",
+    "precision",
+    "mixture",
+    "parameter",
+    "weights_prior",
+)
+FEEDING = ("data", "normalize", "limit", "batch_size", "loss")  # what decides on their data
+TUNING = ("max_sweeps", "effort", "memory", "bound", *LOOKING, *LEARNING)  # … of any method
 
 
 def prove(
@@ -73,9 +82,12 @@ def search(
     `evidence` is what `find_evidence` found.
     """
 
+    start = kept.start or first_state(settings, len(models), fitted)
+    show = shown(step, kept.start.sweep if kept.start else 0)
+
     def progress(state: State) -> None:
         kept.reached(state)
-        step("matching", state.sweep, None, f"objective {state.objective:.6g}")
+        show(state)
 
     return api.align(
         *models,
@@ -83,12 +95,37 @@ def search(
         method=settings.method,
         seed=settings.seed,
         options=matcher_options(settings),
-        start=kept.start,
+        start=start,
         progress=progress,
         **(evidence or {}),
         device=device,
         ranks=ranks,
     )
+
+
+def shown(step: Callable[[str, int, int | None, str], None], first: int = 0) -> Callable[[State], None]:
+    """What tells a person how a search goes that began after sweep `first`."""
+    began = time.monotonic()
+
+    def show(state: State) -> None:
+        total = int(state.notes.get("steps", 0)) or None
+        seconds = (time.monotonic() - began) / max(1, state.sweep - first)
+        step("matching", state.sweep, total, in_words(state, seconds * ((total or 0) - state.sweep)))
+
+    return show
+
+
+def in_words(state: State, left: float = 0.0) -> str:
+    """How a search goes; `left` is in seconds."""
+    notes = state.notes
+    if "loss" not in notes:
+        return f"objective {state.objective:.6g}"
+    words = [
+        f"loss {notes['loss']:.4f}",
+        f"held-out loss {notes['held_out_loss']:.4f}, accuracy {notes['held_out_accuracy']:.4f}",
+        f"{100 * notes['changed']:.1f}% of units moved",
+    ]
+    return "  ".join([*words, *[f"{left:.0f} s left"] * (left > 0)])
 
 
 def find_evidence(
@@ -107,14 +144,48 @@ def find_evidence(
     network = intake.find_network(fitted, settings, say) if network is None else network
     known = sampling.data_reference(models, settings) is not None
     api.check_needs(settings.method, network=network is not None, data=known)
-    data = sampling.open_splits(models, settings, say, wanted=["match"])["match"]
-    return {"network": network, "data": data, "output": settings.output, "prove": False}
+    samples = getattr(matchers.registry.get(settings.method), "SAMPLES", sampling.MATCH_SAMPLES)
+    data = sampling.open_splits(models, settings, say, wanted=["match"], match=samples)["match"]
+    found = {"network": network, "data": data, "output": settings.output, "prove": False}
+    return found | ({"loss": sampling.loss_of(settings)} if settings.loss else {})
 
 
 def told(settings: Settings) -> dict[str, Any]:
-    """The options that change what a method finds, as far as the user set them: for provenance."""
-    chosen = {name: getattr(settings, name) for name in LOOKING}
+    """The options that change what a method finds, as far as the user set them: for provenance.
+
+    Of methods that train also how their data come, which decides every step.
+    """
+    chosen = {name: getattr(settings, name) for name in (*LOOKING, *LEARNING)}
+    if _init_file(settings):
+        chosen["init"] = digest(permutation.load(Path(settings.init))[0])
+    if settings.method != "none" and trains(settings.method):
+        chosen |= {name: getattr(settings, name) for name in FEEDING}
     return {name: value for name, value in chosen.items() if value is not None}
+
+
+def _init_file(settings: Settings) -> bool:
+    """Whether --init names a file, and not a method."""
+    return settings.init is not None and settings.init not in INITS
+
+
+def first_state(settings: Settings, models: int, fitted: FittedSpec) -> State | None:
+    """Where `--init FILE` lets a search start; None where it names no file.
+
+    Raises UsageError for more than two models, and what `intake.read_permutation` does.
+    """
+    if not _init_file(settings):
+        return None
+    if models != 2:
+        raise UsageError(
+            f"--init {settings.init} is for the second of two models, not of {models}",
+            hint=f"Choose one of {', '.join(INITS)}",
+        )
+    return State((intake.read_permutation(Path(settings.init), fitted)[0],))
+
+
+def trains(method: str) -> bool:
+    """Whether a method learns by the gradient of a loss."""
+    return hasattr(matchers.registry.get(method).Options, "learning_rate")
 
 
 def facts(models: Sequence[Checkpoint], fitted: FittedSpec, settings: Settings) -> dict[str, Any]:
@@ -155,150 +226,26 @@ def matcher_options(settings: Settings, *, measuring: bool = False) -> Any:
     chosen = {name: value for name in TUNING if (value := getattr(settings, name)) not in (None, False)}
     if settings.limit is not None and (hasattr(options, "limit") or not measuring):
         chosen["limit"] = settings.limit
+    if _init_file(settings) and hasattr(options, "init"):
+        if not Path(settings.init).is_file():
+            raise UsageError(
+                f"--init {settings.init}: neither a way to start nor a file",
+                hint=f"Choose one of {', '.join(INITS)}, or a *.perm.safetensors",
+            )
+        chosen["init"] = "identity"
     for name in chosen:
         if not hasattr(options, name):
-            raise UsageError(f"--{name.replace('_', '-')}: the method {settings.method} has no such option")
+            option = "--lr" if name == "learning_rate" else f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option}: the method {settings.method} has no such option")
     return dataclasses.replace(options, **chosen)
+
+
+def planned(settings: Settings) -> dict[str, Any]:
+    """What a plan must know beside the models."""
+    options = None if settings.method == "none" else matcher_options(settings, measuring=True)
+    return {"proof": settings.prove, "memory": settings.memory, "options": options}
 
 
 def bounded(options: Any) -> Any:
     """The same options with a bound on the objective, where the method knows one: for reports."""
     return dataclasses.replace(options, bound=True) if hasattr(options, "bound") else options
-
-
-# ----------------------------------------------------------------------------------------- interruptions
-
-
-SAVE_EVERY = 60.0  # seconds; one of many processes may be killed at any time
-
-
-@dataclass
-class Kept:
-    """Where a search starts, and the last state that it reported.
-
-    `save`, where there is one, is called now and then with the state, and not only when all ends.
-    """
-
-    start: State | None = None
-    last: State | None = field(default=None)
-    save: Callable[[State], object] | None = None
-    saved: float = field(default_factory=time.monotonic)
-
-    def reached(self, state: State) -> None:
-        self.last = state
-        if self.save is not None and time.monotonic() - self.saved > SAVE_EVERY:
-            self.save(state)
-            self.saved = time.monotonic()
-
-
-def state_path(output: Path) -> Path:
-    return output.with_name(f"{output.stem}.search.safetensors")
-
-
-@contextmanager
-def keeping(
-    output: Path,
-    identity: Mapping[str, str],
-    words: Mapping[str, int],
-    *,
-    within: Within = PLAIN,
-    resume: bool,
-    say: Callable[[str], None],
-    ranks: Ranks = ALONE,
-) -> Iterator[Kept]:
-    """While searching and writing the result: on Ctrl-C the last state is written beside `output`.
-
-    It is removed once the block has finished. `identity` says what search it is: a kept state of another
-    one is refused with UsageError. `words` are the spec's, with their sizes, and `within` says of the starred
-    ones what they lie within: permutations that do not fit are refused with CheckpointError. Of several
-    `ranks` the first one keeps the state, also when another is lost, and all start from it. Raises
-    OutputExists where something else has the state's name.
-    """
-    path = state_path(output)
-    kept = Kept(ranks.first(_begin, path, identity, words, within, resume=resume))
-    if kept.start is not None:
-        say(f"going on after sweep {kept.start.sweep}")
-    if ranks.rank > 0:
-        yield kept
-        return
-    if ranks.size > 1:
-        kept.save = lambda state: _keep(path, state, identity)
-    try:
-        yield kept
-    except (KeyboardInterrupt, Lost):
-        if kept.last is not None:
-            say(_keep(path, kept.last, identity))
-        elif kept.start is not None:
-            say(f"interrupted; the search is still kept in {path}: go on with --resume")
-        raise
-    path.unlink(missing_ok=True)
-
-
-def _begin(
-    path: Path, identity: Mapping[str, str], words: Mapping[str, int], within: Within, *, resume: bool
-) -> State | None:
-    """Where to start; None is the beginning. Nothing but a kept search may lie where one would be kept."""
-    if resume:
-        return _read(path, identity, words, within)
-    if path.exists() and not _is_search(path):
-        raise OutputExists(
-            f"{path} exists, and an interrupted search would be kept there",
-            hint="Rename it, or choose another output",
-        )
-    return None
-
-
-def _keep(path: Path, state: State, identity: Mapping[str, str]) -> str:
-    """Write the state; a sentence on how that went, since the user is leaving either way."""
-    tensors = {
-        f"{k}/{word}": perm for k, perms in enumerate(state.permutations) for word, perm in perms.items()
-    }
-    metadata = {
-        **identity,
-        "rebasin.kind": "search",
-        "rebasin.sweep": str(state.sweep),
-        "rebasin.objective": repr(state.objective),
-        "rebasin.notes": json.dumps(dict(state.notes), sort_keys=True),
-    }
-    try:
-        write_safetensors(path, tensors, metadata=metadata, force=True)
-    except RebasinError as error:
-        return f"interrupted after sweep {state.sweep}; the search could not be kept: {error.message}"
-    return f"interrupted after sweep {state.sweep}; the search is kept in {path}: go on with --resume"
-
-
-def _is_search(path: Path) -> bool:
-    try:
-        return open_checkpoint(path).metadata.get("rebasin.kind") == "search"
-    except CheckpointError:
-        return False
-
-
-def _read(path: Path, identity: Mapping[str, str], words: Mapping[str, int], within: Within) -> State:
-    if not path.is_file():
-        raise UsageError(
-            f"--resume: there is no {path}", hint="Only an interrupted search leaves one; start anew"
-        )
-    kept = open_checkpoint(path)
-    if kept.metadata.get("rebasin.kind") != "search":
-        raise CheckpointError(f"{path} is not a kept search", hint="Start anew without --resume")
-    other = [key for key, value in identity.items() if kept.metadata.get(key) != value]
-    if other:
-        raise UsageError(
-            f"{path} is from another search",
-            problems=[f"{key}  was {kept.metadata.get(key)}, now {identity[key]}" for key in other],
-            hint="Start anew without --resume",
-        )
-    sets: dict[int, dict] = {}
-    try:
-        for name in kept:
-            k, _, word = name.partition("/")
-            sets.setdefault(int(k), {})[word] = kept[name]
-        sweep, objective = int(kept.metadata["rebasin.sweep"]), float(kept.metadata["rebasin.objective"])
-        notes = json.loads(kept.metadata["rebasin.notes"])
-        state = State(tuple(sets[k] for k in range(len(sets))), sweep, objective, notes)
-        for permutations in state.permutations:
-            permutation.check(permutations, words, within=within)
-    except (KeyError, ValueError, CheckpointError) as cause:
-        raise CheckpointError(f"{path} is damaged", hint="Start anew without --resume") from cause
-    return state

@@ -201,6 +201,75 @@ Sites = Annotated[
         help="Which sums of a residual stream am looks at (all).",
     ),
 ]
+TRAIN = "Straight-through estimation (ste, ste-mm)"
+Epochs = Annotated[
+    int | None, _option("--epochs", min=1, panel=TRAIN, help="Passes over the training samples (8).")
+]
+Optimizer = Annotated[
+    str | None,
+    _option("--optimizer", metavar="adam|sgd", panel=TRAIN, help="What moves the dummies (adam)."),
+]
+LearningRate = Annotated[
+    float | None,
+    _option("--lr", metavar="RATE", panel=TRAIN, help="Its learning rate (adam 1e-3, sgd 1e-2)."),
+]
+Share = Annotated[
+    float | None,
+    _option(
+        "--share",
+        metavar="0–1",
+        panel=TRAIN,
+        help="Permutations that are solved anew in each step; else as many as take less than half of it.",
+    ),
+]
+Init = Annotated[
+    str | None,
+    _option(
+        "--init",
+        metavar="wm|am|identity|FILE",
+        panel=TRAIN,
+        help="Where permutations start (wm); FILE as `rebasin align` wrote it.",
+    ),
+]
+Precision = Annotated[
+    str | None,
+    _option("--precision", metavar="fp32|bf16", panel=TRAIN, help="Of forward and backward passes (fp32)."),
+]
+Mixture = Annotated[
+    str | None,
+    _option(
+        "--mixture", metavar="half|uniform", panel=TRAIN, help="ste: the λ of each step, ½ or random (half)."
+    ),
+]
+Parameter = Annotated[
+    str | None,
+    _option(
+        "--parameter", metavar="model|midpoint", panel=TRAIN, help="ste: what the optimizer moves (model)."
+    ),
+]
+WeightsPrior = Annotated[
+    str | None,
+    _option(
+        "--weights-prior",
+        metavar="uniforms|dirichlet",
+        panel=TRAIN,
+        help="ste-mm: how each step's mixture is drawn (uniforms, normalised).",
+    ),
+]
+CheckpointEvery = Annotated[
+    int | None,
+    _option(
+        "--checkpoint-every",
+        metavar="STEPS",
+        min=1,
+        panel=TRAIN,
+        help="Keep the search's state for --resume after so many steps; else every minute.",
+    ),
+]
+Log = Annotated[
+    Path | None,
+    _option("--log", metavar="FILE", panel=TRAIN, help="Append every step's figures, a line of JSON each."),
+]
 Repair = Annotated[
     str,
     _option(

@@ -151,7 +151,9 @@ def _line(name: str, value: Any) -> str | None:
     if value is None or value == {}:
         return None
     if name.endswith("_bytes"):
-        return f"{value / 1e6:,.0f} MB" if value >= 10e6 else f"{value / 1e3:,.0f} kB"
+        return _size(value)
+    if name == "search_parts":
+        return ", ".join(f"{part} {_size(value[part])}" for part in value)
     if name == "estimated_seconds":
         return f"{value:,.0f} ({max(value, 6) / 60:.1f} minutes)"
     if name == "proof":
@@ -172,6 +174,10 @@ def _line(name: str, value: Any) -> str | None:
     if isinstance(value, float):
         return f"{value:.6g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def _size(number: float) -> str:
+    return f"{number / 1e6:,.0f} MB" if number >= 10e6 else f"{number / 1e3:,.0f} kB"
 
 
 def many(count: int, what: str) -> str:

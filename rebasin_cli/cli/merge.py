@@ -19,6 +19,10 @@ def merge(
     ],
     out: o.Out = Path("merged.safetensors"),
     method: o.Method = "wm",
+    reference: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Which of the models the others are aligned to; else the first."),
+    ] = None,
     weights: Annotated[
         str | None,
         typer.Option(metavar="W,W,…", help="One weight a model, adding up to 1; equal if left out."),
@@ -49,6 +53,18 @@ def merge(
     cost: o.Cost = None,
     at: o.At = None,
     sites: o.Sites = None,
+    loss: o.Loss = None,
+    epochs: o.Epochs = None,
+    optimizer: o.Optimizer = None,
+    learning_rate: o.LearningRate = None,
+    share: o.Share = None,
+    init: o.Init = None,
+    precision: o.Precision = None,
+    mixture: o.Mixture = None,
+    parameter: o.Parameter = None,
+    weights_prior: o.WeightsPrior = None,
+    checkpoint_every: o.CheckpointEvery = None,
+    log: o.Log = None,
     no_prove: o.NoProve = False,
     force: o.Force = False,
     out_dtype: o.OutDtype = None,
@@ -80,6 +96,13 @@ def merge(
     written = output_of(out, force, out_dtype, out_shard_size, resume=resume, dry_run=dry_run)
     with screen(quiet, verbose) as listener:
         done = pipeline.merge(
-            models, written, settings, listener, weights=numbers, interpolation=interpolation, perm=perm
+            models,
+            written,
+            settings,
+            listener,
+            reference=reference,
+            weights=numbers,
+            interpolation=interpolation,
+            perm=perm,
         )
     result(done, json)

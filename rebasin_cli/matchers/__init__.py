@@ -5,14 +5,17 @@ A matcher is a module with
     NEEDS: frozenset[str]       # of {"network", "data"}; weights alone is the empty set
     MANY: bool                  # takes any number of models at once; otherwise two
     SAMPLES: int | None         # optional: training samples that it looks at by default; None: all
-    BYTES_A_PARAMETER: int      # optional: memory beyond the models and one similarity, for the plan
+    BYTES_A_PARAMETER: int      # optional: memory beyond the models and one similarity, for the plan …
+    memory(models, parameters, options) -> dict[str, int]  # … or its parts, by name
     DECLARES: frozenset[str]    # promises beyond the common ones: see `PROMISES`
     Options                     # a frozen dataclass of its own options, all with defaults
     def match(problem: Problem, options: Options) -> MatchResult
 
 Promised by all: results are bijections, the permuted network computes the same outputs, inputs are
-untouched, the same seed gives the same answer in a new process, progress is reported through
-`problem.progress`, and a search that was interrupted goes on from `problem.start` to the same result.
+untouched, the same seed gives the same answer in a new process (whatever the number of threads, but for
+methods that train, whose history is not empty), progress is reported through `problem.progress` after every
+sweep, and once more where more is known of it later, and a search that was interrupted goes on from
+`problem.start` to the same result.
 """
 
 from __future__ import annotations
@@ -35,6 +38,8 @@ PROMISES = {
     "planted": "a planted permutation is recovered, up to units whose weights are equal",
     "monotone": "the objective never falls",
 }
+
+INITS = ("wm", "am", "identity")  # where permutations that are learnt may start
 
 Tensors = Mapping[str, torch.Tensor]
 

@@ -5,21 +5,20 @@ model stands permuted as near to its dummy as it can; the loss is taken at a mix
 models as they stand, and its gradient with respect to each of them, λ_k ∂L/∂m, moves the dummy as if there
 were no projection in between. One forward and one backward pass a step serve all models.
 
-Ainsworth et al. 2022, section 3.3 and Algorithm 2, arXiv:2209.04836; Ito, Yamada and Kumagai 2025, section 4.1, Algorithm 1 (ICML, PMLR 267).
+Ainsworth et al. 2022, section 3.3 and Algorithm 2, arXiv:2209.04836; Ito, Yamada and Kumagai 2025, section
+4.1, Algorithm 1 (ICML, PMLR 267).
 """
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -32,14 +31,16 @@ from ..evaluation import accuracy, call, check_logits
 from ..interrupts import held_back
 from ..permutation import Permutations
 from ..randomness import derive, generator
-from . import MatchResult, Problem, State, am, wm
-from ._projection import Projection
+from . import INITS, MatchResult, Problem, State, am, wm
+from ._flat import Flat, prepared
+from ._projection import Projection, Queue
 
 OPTIMIZERS = ("adam", "sgd")
 PRECISIONS = ("fp32", "bf16")
-INITS = ("wm", "am", "identity")
 RATES = {"adam": 1e-3, "sgd": 1e-2}
-MATCHING = 0.4  # multiplications of matching for one of a forward and backward pass, where nothing else is said
+MATCHING = (
+    0.4  # multiplications of matching for one of a forward and backward pass, where nothing else is said
+)
 LOOKS = 2  # an epoch, at the held-out samples
 
 Weights = Callable[[torch.Generator, int], torch.Tensor]  # of the models (n,), which add up to 1
@@ -77,6 +78,18 @@ class Training:
             raise UsageError(f"{self.share:g} is no share of the permutations", hint="Give one in 0–1.")
 
 
+def memory(models: int, parameters: int, options: Training) -> dict[str, int]:
+    """Bytes that a search holds beside the files: every model, the dummies, their optimizers, one network."""
+    row, moments = 4 * parameters, 2 if options.optimizer == "adam" else 1
+    return {
+        "models": models * row,
+        "dummies": (models - 1) * row,
+        "optimizers": (models - 1) * moments * row,
+        "network": 4
+        * row,  # as it was given, the copy that is trained, its gradient, and a dummy's share of it
+    }
+
+
 def search(problem: Problem, options: Training, weights: Weights, *, scale: float = 1.0) -> MatchResult:
     """The best permutations by the held-out loss at the models' mean, looked at twice an epoch.
 
@@ -109,7 +122,7 @@ class Run:
     def __init__(self, problem: Problem, options: Training, weights: Weights, scale: float):
         self.problem, self.options, self.weights, self.seed = problem, options, weights, problem.seed
         self.device = torch.device(problem.device)
-        self.network = _prepared(problem.network, self.device)
+        self.network = prepared(problem.network, self.device)
         self.flat = Flat(self.network)
         self.reference = self.flat.row(problem.models[0])
         self.models = [self.flat.row(model) for model in problem.models[1:]]
@@ -256,7 +269,7 @@ class Run:
         return F.cross_entropy(outputs.float(), targets)
 
     def _project(self) -> tuple[int, int]:
-        """Solve the permutations whose turn it is, models side by side; how many units moved, and of how many."""
+        """Solve the permutations whose turn it is, models side by side; units that moved, of how many."""
         turns: dict[int, list[str]] = {}
         for k, name in self.queue.take(self.quota):
             turns.setdefault(k, []).append(name)
@@ -355,86 +368,6 @@ class Run:
 
 
 HISTORY = ("step", "loss", "held_out_loss", "held_out_accuracy")
-
-
-class Queue:
-    """Whose turn it is: every permutation of every model once a round, in an order of the round's own."""
-
-    def __init__(self, projections: list[Projection], seed: int):
-        self.turns = [(k, name) for k, p in enumerate(projections) for name in p.names]
-        self.costs = {(k, name): max(1, p.work(name)) for k, p in enumerate(projections) for name in p.names}
-        self.work = sum(self.costs.values())  # multiplications of a round
-        self.seed, self.position, self.credit = seed, 0, 0.0
-
-    def take(self, quota: float) -> list[tuple[int, str]]:
-        """The next turns, for so many multiplications on average, but none twice."""
-        self.credit = min(self.credit + quota, float(self.work))
-        taken: list[tuple[int, str]] = []
-        while self.turns and len(taken) < len(self.turns):
-            number, place = divmod(self.position, len(self.turns))
-            turn = self.turns[self._order(number)[place]]
-            if self.costs[turn] > self.credit or turn in taken:
-                break
-            self.credit -= self.costs[turn]
-            self.position += 1
-            taken.append(turn)
-        return taken
-
-    def _order(self, number: int) -> list[int]:
-        if getattr(self, "_round", None) != number:
-            rng = generator(self.seed, f"matching round {number}")
-            self._round, self._kept = number, torch.randperm(len(self.turns), generator=rng).tolist()
-        return self._kept
-
-
-class Flat:
-    """Where each parameter of a network lies in one row of float32 numbers."""
-
-    def __init__(self, network: nn.Module):
-        self.shapes = {name: tuple(p.shape) for name, p in network.named_parameters()}
-        own = {p: name for name, p in network.named_parameters()}
-        shared = network.named_parameters(remove_duplicate=False)
-        self.names = {name: own[p] for name, p in shared}  # tied ones: by the first name
-        starts, end = {}, 0
-        for name, shape in self.shapes.items():
-            starts[name] = end
-            end += math.prod(shape)
-        self.starts, self.size = starts, end
-        self.like = next(network.parameters())
-
-    def row(self, model: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        row = torch.empty(self.size, dtype=torch.float32, device=self.like.device)
-        for name in self.shapes:
-            self._view(row, name).copy_(model[name])
-        return row
-
-    def views(
-        self, row: torch.Tensor, rest: Mapping[str, torch.Tensor] | None = None
-    ) -> dict[str, torch.Tensor]:
-        """The row as named tensors; with copies of what is no parameter from `rest`."""
-        views = {name: self._view(row, own) for name, own in self.names.items()}
-        others = {n: rest[n].to(row.device, copy=True) for n in rest if n not in views} if rest else {}
-        return views | others
-
-    def install(self, network: nn.Module, point: torch.Tensor, gradient: torch.Tensor) -> None:
-        """Let the network's parameters and their gradients lie in these rows."""
-        for name, parameter in network.named_parameters():
-            parameter.data = self._view(point, name)
-            parameter.requires_grad_().grad = self._view(gradient, name)
-
-    def _view(self, row: torch.Tensor, name: str) -> torch.Tensor:
-        start, shape = self.starts[name], self.shapes[name]
-        return row[start : start + math.prod(shape)].view(shape)
-
-
-def _prepared(network: nn.Module, device: torch.device) -> nn.Module:
-    """A copy whose norms use the statistics of the batch: running ones belong to no mixture."""
-    network = copy.deepcopy(network).float().to(device).eval()
-    if not any(True for _ in network.parameters()):
-        raise NetworkError("the network has no parameters")
-    for norm in networks.running_norms(network).values():
-        norm.train()
-    return network
 
 
 def _optimizer(kind: str, dummy: torch.Tensor, rate: float) -> torch.optim.Optimizer:

@@ -15,7 +15,9 @@ import torch
 
 from ..errors import UsageError, unknown
 from . import MatchResult, Problem
-from ._straight import Training, search
+from ._straight import Training, memory, search
+
+__all__ = ["Options", "match", "memory"]
 
 NEEDS = frozenset({"network", "data"})
 MANY = False

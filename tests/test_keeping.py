@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from rebasin_cli import searching
 from rebasin_cli.matchers import State
 
 
@@ -12,7 +11,7 @@ def test_a_kept_search_comes_back_as_it_was(tmp_path):
     state = State(({"h": torch.tensor([2, 0, 1])},), 4, 0.1 + 0.2, {"attempt": 2, "first": 1 / 3})
 
     def keeping(resume):
-        return searching.keeping(output, {"rebasin.seed": "1"}, words, resume=resume, say=said.append)
+        return keeping.keeping(output, {"rebasin.seed": "1"}, words, resume=resume, say=said.append)
 
     with pytest.raises(KeyboardInterrupt), keeping(False) as kept:
         kept.reached(state)
@@ -20,4 +19,4 @@ def test_a_kept_search_comes_back_as_it_was(tmp_path):
     with keeping(True) as kept:
         assert torch.equal(kept.start.permutations[0]["h"], state.permutations[0]["h"])
         assert (kept.start.sweep, kept.start.objective, kept.start.notes) == (4, 0.1 + 0.2, state.notes)
-    assert "going on after sweep 4" in said and not searching.state_path(output).exists()
+    assert "going on after sweep 4" in said and not keeping.state_path(output).exists()

@@ -1,0 +1,63 @@
+"""All parameters of a network as one row of numbers, so that models are mixed and moved in one go."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from .. import networks
+from ..errors import NetworkError
+
+
+class Flat:
+    """Where each parameter of a network lies in one row of float32 numbers."""
+
+    def __init__(self, network: nn.Module):
+        self.shapes = {name: tuple(p.shape) for name, p in network.named_parameters()}
+        own = {p: name for name, p in network.named_parameters()}
+        shared = network.named_parameters(remove_duplicate=False)
+        self.names = {name: own[p] for name, p in shared}  # tied ones: by the first name
+        starts, end = {}, 0
+        for name, shape in self.shapes.items():
+            starts[name] = end
+            end += math.prod(shape)
+        self.starts, self.size = starts, end
+        self.like = next(network.parameters())
+
+    def row(self, model: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        row = torch.empty(self.size, dtype=torch.float32, device=self.like.device)
+        for name in self.shapes:
+            self._view(row, name).copy_(model[name])
+        return row
+
+    def views(
+        self, row: torch.Tensor, rest: Mapping[str, torch.Tensor] | None = None
+    ) -> dict[str, torch.Tensor]:
+        """The row as named tensors; with copies of what is no parameter from `rest`."""
+        views = {name: self._view(row, own) for name, own in self.names.items()}
+        others = {n: rest[n].to(row.device, copy=True) for n in rest if n not in views} if rest else {}
+        return views | others
+
+    def install(self, network: nn.Module, point: torch.Tensor, gradient: torch.Tensor) -> None:
+        """Let the network's parameters and their gradients lie in these rows."""
+        for name, parameter in network.named_parameters():
+            parameter.data = self._view(point, name)
+            parameter.requires_grad_().grad = self._view(gradient, name)
+
+    def _view(self, row: torch.Tensor, name: str) -> torch.Tensor:
+        start, shape = self.starts[name], self.shapes[name]
+        return row[start : start + math.prod(shape)].view(shape)
+
+
+def prepared(network: nn.Module, device: torch.device) -> nn.Module:
+    """A copy whose norms use the statistics of the batch: running ones belong to no mixture."""
+    network = copy.deepcopy(network).float().to(device).eval()
+    if not any(True for _ in network.parameters()):
+        raise NetworkError("the network has no parameters")
+    for norm in networks.running_norms(network).values():
+        norm.train()
+    return network
