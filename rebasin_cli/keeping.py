@@ -40,10 +40,9 @@ class Kept:
     saved: float = field(default_factory=time.monotonic)
 
     def reached(self, state: State) -> None:
-        again = self.last is not None and self.last.sweep == state.sweep
         self.last = state
         if self.log is not None and "loss" in state.notes:
-            self._write(state, again=again)
+            self._write(state)
         if self.save is None:
             return
         if self.every is not None:
@@ -59,23 +58,29 @@ class Kept:
         """Lines of steps that a resumed search takes again are removed; a new search begins an empty file."""
         if self.log is None:
             return
-        first = self.start.sweep if self.start else 0
+        first = (self.start.sweep, _looked(self.start)) if self.start else (0, False)
         try:
             lines = self.log.read_text().splitlines() if self.start and self.log.exists() else []
-            kept = [line for line in lines if json.loads(line)["step"] <= first]
+            rows = [(line, json.loads(line)) for line in lines]
+            kept = [line for line, row in rows if (row["step"], "loss" not in row) <= first]
             self.log.write_text("".join(f"{line}\n" for line in kept))
         except (OSError, ValueError, KeyError, TypeError) as cause:
             raise ResourceError(f"{self.log} cannot be written: {cause}") from cause
 
-    def _write(self, state: State, *, again: bool) -> None:
+    def _write(self, state: State) -> None:
         """A line a step; a second one where the held-out samples were looked at after it."""
-        names = ("held_out_loss", "held_out_accuracy") if again else ("loss", "changed")
+        names = ("held_out_loss", "held_out_accuracy") if _looked(state) else ("loss", "changed")
         row = {"step": state.sweep} | {name: state.notes[name] for name in names}
         try:
             with open(self.log, "a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
         except OSError as cause:
             raise ResourceError(f"{self.log} cannot be written: {cause}") from cause
+
+
+def _looked(state: State) -> bool:
+    """Whether it was reported once more, with what the held-out samples said after its last step."""
+    return state.notes.get("looked") == state.sweep
 
 
 OWN = "own"  # what a method itself needs to go on, among a kept state's tensors

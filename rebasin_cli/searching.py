@@ -223,7 +223,8 @@ def matcher_options(settings: Settings, *, measuring: bool = False) -> Any:
     if settings.method == "none":
         return None
     options = matchers.registry.get(settings.method).Options()
-    chosen = {name: value for name in TUNING if (value := getattr(settings, name)) not in (None, False)}
+    given = ((name, getattr(settings, name)) for name in TUNING)
+    chosen = {name: value for name, value in given if value is not None and value is not False}
     if settings.limit is not None and (hasattr(options, "limit") or not measuring):
         chosen["limit"] = settings.limit
     if _init_file(settings) and hasattr(options, "init"):

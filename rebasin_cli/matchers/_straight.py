@@ -191,7 +191,8 @@ class Run:
             optimizer.load_state_dict({**optimizer.state_dict(), "state": {0: saved} if saved else {}})
         self.history = [tuple(row) for row in kept["history"].tolist()]
         self.queue.position, self.queue.credit = int(start.notes["position"]), start.notes["credit"]
-        self.looked, self.notes = int(start.notes["looked"]), {"loss": start.notes["loss"]}
+        self.looked = int(start.notes["looked"])
+        self.notes = {name: start.notes[name] for name in ("loss", "changed")}
 
     # --------------------------------------------------------------------------------------------- steps
 
@@ -304,7 +305,7 @@ class Run:
         """The held-out loss at the mean; the permutations are kept where none were better."""
         loss, right = self._held_out()
         self.looked = self.done
-        self.history.append((self.done, self.notes.get("loss", math.nan), loss, right))
+        self.history.append((float(self.done), self.notes.get("loss", math.nan), loss, right))
         if not -loss <= self.objective:
             self.objective, self.best = -loss, self._here()
         if self.done:
@@ -342,7 +343,11 @@ class Run:
             return
         found = {"held_out_loss": self.history[-1][2], "held_out_accuracy": self.history[-1][3]}
         total = {"steps": float(self.length * self.options.epochs)} if self.length else {}
-        place = {"position": float(self.queue.position), "credit": self.queue.credit, "looked": self.looked}
+        place = {
+            "position": float(self.queue.position),
+            "credit": self.queue.credit,
+            "looked": float(self.looked),
+        }
         tensors = {
             f"at.{k}.{word}": perm
             for k, projection in enumerate(self.projections)
@@ -359,7 +364,8 @@ class Run:
 
     def result(self) -> MatchResult:
         solves = sum(projection.solves for projection in self.projections)
-        rows = tuple(dict(zip(HISTORY, row, strict=True)) for row in self.history)
+        rows = (zip(HISTORY, row, strict=True) for row in self.history)
+        rows = tuple({name: value for name, value in row if not math.isnan(value)} for row in rows)
         return MatchResult(self.best, self.before, self.objective, self.done, solves, True, history=rows)
 
     def close(self) -> None:

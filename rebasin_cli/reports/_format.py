@@ -174,7 +174,8 @@ def facts(report: Report) -> list[tuple[str, str]]:
 def _match(match: Mapping[str, Any]) -> str:
     parts = [clean(match.get("method", "none"))]
     if match.get("sweeps") is not None:
-        parts.append(f"{number(match['sweeps'])} sweep{'' if match['sweeps'] == 1 else 's'}")
+        word = "step" if match.get("history") else "sweep"
+        parts.append(f"{number(match['sweeps'])} {word}{'' if match['sweeps'] == 1 else 's'}")
     if match.get("objective_before") is not None:
         before, after = number(match["objective_before"]), number(match.get("objective_after"))
         parts.append(f"objective {before} → {after}")

@@ -1,0 +1,171 @@
+"""ste and ste-mm as a user runs them: long, interrupted, killed, taken up again."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from rebasin_cli.checkpoint import open_checkpoint
+
+from .conftest import fresh, same
+
+SHORT = ["--epochs", "2", "--batch-size", "100", "--limit", "600", "--data", "digits"]
+
+
+@pytest.fixture
+def models(tmp_path):
+    return [fresh(tmp_path / f"{n}.safetensors", seed=k, width=12, depth=2) for k, n in enumerate("abc")]
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_ste_aligns_two_models(models, done):
+    outcome = done("align", *models[:2], "--method", "ste", *SHORT, "--lr", "0.01", "-o", "out.safetensors")
+    assert "ste, 12 steps" in outcome.out and "proven" in outcome.out
+    told = open_checkpoint("out.safetensors").metadata
+    options = json.loads(told["rebasin.options"])
+    assert options["epochs"] == 2 and options["learning_rate"] == 0.01 and options["batch_size"] == 100
+
+
+def test_ste_mm_merges_many_and_says_every_step(models, done, tmp_path):
+    outcome = done("merge", *models, "--method", "ste-mm", *SHORT, "--log", "log.jsonl", "--json").json()
+    assert outcome["models"] == 3 and outcome["match"]["sweeps"] == 12
+    history = outcome["match"]["history"]
+    assert outcome["match"]["objective_after"] == -min(row["held_out_loss"] for row in history)
+    rows = lines(tmp_path / "log.jsonl")
+    steps = [row for row in rows if "loss" in row]
+    assert [row["step"] for row in steps] == list(range(1, 13))
+    assert all(row.keys() == {"step", "loss", "changed"} and 0 <= row["changed"] <= 1 for row in steps)
+    looks = {row["step"]: row["held_out_loss"] for row in rows if "held_out_loss" in row}
+    assert looks == {int(row["step"]): row["held_out_loss"] for row in history[1:]}
+
+
+def test_progress_says_loss_and_what_is_left(models, done):
+    told = done("merge", *models, "--method", "ste-mm", *SHORT, "--verbose").err
+    assert "matching 1/12  loss " in told and "held-out loss" in told and "accuracy" in told
+    assert "% of units moved" in told and " s left" in told
+
+
+def test_the_reference_may_be_any_of_the_models(models, done, refused):
+    a, b, c = models
+    done("merge", a, b, c, "--reference", b, "--weights", "0.2,0.5,0.3", "-o", "named.safetensors")
+    done("merge", b, a, c, "--weights", "0.5,0.2,0.3", "-o", "first.safetensors")
+    assert same("named.safetensors", "first.safetensors")
+    done("merge", a, b, c, "--weights", "0.2,0.5,0.3", "-o", "other.safetensors")
+    assert not same("named.safetensors", "other.safetensors")
+    refused(2, "merge", a, b, "--reference", c, "-o", "x.safetensors", says="is none of the models")
+    refused(2, "merge", a, b, "--reference", b, "--weights", "1", says="1 weights for 2 models")
+
+
+def test_a_plan_names_what_is_held(models, done):
+    plan = done("merge", *models, "--method", "ste-mm", "--data", "digits", "--dry-run", "--json").json()
+    row = 4 * plan["parameters"]
+    assert plan["search_parts"] == {
+        "models": 3 * row,
+        "dummies": 2 * row,
+        "optimizers": 4 * row,
+        "network": 4 * row,
+    }
+    sgd = done(
+        "merge", *models, "-m", "ste-mm", "--optimizer", "sgd", "--data", "digits", "--dry-run", "--json"
+    )
+    assert sgd.json()["search_parts"]["optimizers"] == 2 * row
+    assert sgd.json()["search_bytes"] < plan["search_bytes"]
+
+
+@pytest.mark.parametrize("step", [1, 6, 11])
+def test_ctrl_c_keeps_the_search(models, done, interrupted, tmp_path, step):
+    search = ["merge", *models, "--method", "ste-mm", *SHORT, "--log", "log.jsonl"]
+    done(*search, "-o", "whole.safetensors")
+    whole = (tmp_path / "log.jsonl").read_bytes()
+    left = interrupted(*search, "-o", "out.safetensors", after=step, task="matching")
+    assert left == {"out.search.safetensors"}
+    outcome = done(*search, "-o", "out.safetensors", "--resume")
+    assert "going on after sweep" in outcome.err
+    assert (tmp_path / "out.safetensors").read_bytes() == (tmp_path / "whole.safetensors").read_bytes()
+    assert (tmp_path / "log.jsonl").read_bytes() == whole
+    assert not (tmp_path / "out.search.safetensors").exists()
+
+
+def test_a_killed_search_goes_on_to_the_same_bytes(models, done, tmp_path):
+    """kill -9 in the middle: nothing can be caught, all that is left is what was written before."""
+    search = ["merge", *map(str, models), "--method", "ste-mm", "--epochs", "40", *SHORT[2:]]
+    search += ["--log", "log.jsonl", "--checkpoint-every", "1"]
+    done(*search, "-o", "whole.safetensors")
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "rebasin_cli", *search, "-o", "out.safetensors", "-q"]
+    (tmp_path / "log.jsonl").unlink()
+    with subprocess.Popen(command, env=environment) as running:
+        until = time.monotonic() + 120
+        while time.monotonic() < until and running.poll() is None:
+            log = tmp_path / "log.jsonl"
+            if log.exists() and len(log.read_bytes().splitlines()) > 20:
+                break
+            time.sleep(0.01)
+        assert running.poll() is None, "it ended before it could be killed"
+        running.send_signal(signal.SIGKILL)
+    assert (tmp_path / "out.search.safetensors").exists() and not (tmp_path / "out.safetensors").exists()
+    outcome = done(*search, "-o", "out.safetensors", "--resume")
+    assert "going on after sweep" in outcome.err
+    assert (tmp_path / "out.safetensors").read_bytes() == (tmp_path / "whole.safetensors").read_bytes()
+    assert [r["step"] for r in lines(tmp_path / "log.jsonl") if "loss" in r] == list(range(1, 241))
+
+
+def test_what_changes_a_search_cannot_go_on_with_it(models, interrupted, refused):
+    search = ["merge", *models, "--method", "ste-mm", *SHORT, "-o", "out.safetensors"]
+    interrupted(*search, after=3, task="matching")
+    for other in (["--lr", "0.5"], ["--batch-size", "50"], ["--seed", "9"], ["--share", "1"]):
+        refused(2, *search, *other, "--resume", says="is from another search")
+
+
+def test_permutations_of_ones_own_to_begin_with(models, done, refused):
+    a, b, c = models
+    done("align", a, b, "-o", "found.safetensors")
+    short = [*SHORT, "--lr", "1e-9", "--json"]
+    given = done(
+        "align", a, b, "-m", "ste", "--init", "found.perm.safetensors", *short, "-o", "x.safetensors"
+    )
+    found = done("align", a, b, "-m", "ste", "--init", "wm", *short, "-o", "y.safetensors")
+    assert given.json()["match"]["history"] == found.json()["match"]["history"]
+    still = done("align", a, b, "-m", "ste", "--init", "identity", *short, "-o", "z.safetensors").json()
+    assert still["match"]["history"][0] != found.json()["match"]["history"][0]
+    assert "identity" in open_checkpoint("z.safetensors").metadata["rebasin.options"]
+    told = json.loads(open_checkpoint("x.safetensors").metadata["rebasin.options"])
+    assert len(told["init"]) == 64  # its digest, not its name
+    many = ["merge", a, b, c, "-m", "ste-mm", *SHORT, "--init", "found.perm.safetensors"]
+    refused(2, *many, says="is for the second of two models, not of 3")
+    refused(
+        2, "align", a, b, "-m", "ste", *SHORT, "--init", "nowhere", says="neither a way to start nor a file"
+    )
+
+
+def test_a_barrier_over_what_was_learnt(models, done, tmp_path):
+    data = ["--data", "digits", "--limit", "200", "--skip-checks", "--epochs", "1"]
+    outcome = done("barrier", *models[:2], "--method", "ste", *data, "--json").json()
+    assert outcome["match"]["method"] == "ste" and len(outcome["match"]["history"]) > 1
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        (["--method", "wm", "--epochs", "3"], "--epochs: the method wm has no such option"),
+        (["--method", "wm", "--lr", "0.1"], "--lr: the method wm has no such option"),
+        (["--method", "ste-mm", "--mixture", "half"], "--mixture: the method ste-mm has no such option"),
+        (["--method", "ste", "--precision", "fp8"], "fp8"),
+        (["--method", "ste", "--share", "0"], "0 is no share"),
+    ],
+)
+def test_options_that_do_not_belong_are_refused(models, refused, extra, words):
+    refused(2, "merge", *models, "--data", "digits", *extra, says=words)
+
+
+def test_a_log_that_cannot_be_written_is_said_before_the_search(models, refused):
+    refused(
+        5, "merge", *models, "-m", "ste-mm", *SHORT, "--log", "no/such/log.jsonl", says="cannot be written"
+    )

@@ -1,0 +1,401 @@
+"""Straight-through estimation against a plain account of it, and what is kept of a search."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch.nn import functional as F
+
+from rebasin_cli import nets, permutation
+from rebasin_cli.datasets import open_data
+from rebasin_cli.datasets._held import held_out
+from rebasin_cli.errors import DataError, NetworkError, UsageError
+from rebasin_cli.interrupts import held_back
+from rebasin_cli.matchers import Problem, State, ste, ste_mm
+from rebasin_cli.matchers._projection import Projection
+from rebasin_cli.networks import load
+from rebasin_cli.permutation import permuted
+from rebasin_cli.randomness import generator
+from rebasin_cli.spec import library
+from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.parsing import parse
+
+SIZE, HIDDEN, CLASSES = 7, 6, 3
+
+
+def network(**options):
+    return nets.build("mlp", input_shape=(SIZE,), classes=CLASSES, **{"width": HIDDEN, "depth": 1, **options})
+
+
+def model(seed):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return {name: tensor.clone() for name, tensor in network().state_dict().items()}
+
+
+def batches(count=4, size=16, seed=0):
+    rng = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(count * size, SIZE, generator=rng)
+    targets = torch.randint(CLASSES, (count * size,), generator=rng)
+    return list(zip(inputs.split(size), targets.split(size), strict=True))
+
+
+def spec_of(tensors):
+    return library.find({name: tuple(tensor.shape) for name, tensor in tensors.items()})
+
+
+def problem(count=2, **options):
+    models = tuple(model(seed) for seed in range(count))
+    given = {"network": network(), "data": batches(), "seed": 3} | options
+    return Problem(spec_of(models[0]), models, **given)
+
+
+def states_of(module, task, options):
+    """Every state, its tensors copied, and the result."""
+    kept = []
+
+    def keep(state):
+        kept.append(State(**{**vars(state), "tensors": {n: t.clone() for n, t in state.tensors.items()}}))
+
+    found = module.match(Problem(**{**vars(task), "progress": keep}), options)
+    return kept, found
+
+
+def plain(task, mixtures, step, epochs):
+    """The dummies after every step, by the straight-through trick itself and scipy's cold assignments."""
+    reference, *others = task.models
+    names = [name for name in reference]
+    dummies = [{name: reference[name].clone().requires_grad_() for name in names} for _ in others]
+    rest, _ = held_out(task.data, 0)
+    net, done, account = task.network, 0, []
+    for _ in range(epochs):
+        for inputs, targets in rest:
+            share = mixtures(done)
+            standing = []
+            for dummy, other in zip(dummies, others, strict=True):
+                similar = sum(
+                    dummy[n].detach().reshape(HIDDEN, -1) @ other[n].reshape(HIDDEN, -1).T
+                    for n in ("layers.0.weight", "layers.0.bias")
+                )
+                similar = similar + dummy["head.weight"].detach().T @ other["head.weight"]
+                best = torch.from_numpy(linear_sum_assignment(similar.numpy(), maximize=True)[1])
+                standing.append(permuted(other, task.fitted, {"h0": best}))
+            point = {n: share[0] * reference[n] for n in names}
+            for weight, dummy, other in zip(share[1:], dummies, standing, strict=True):
+                point = {n: point[n] + weight * (dummy[n] + (other[n] - dummy[n]).detach()) for n in names}
+            loss = F.cross_entropy(torch.func.functional_call(net, point, (inputs,)), targets)
+            values = [dummy[n] for dummy in dummies for n in names]
+            gradients = torch.autograd.grad(loss, values)
+            with torch.no_grad():
+                step(values, gradients)
+            done += 1
+            account.append((loss.item(), [torch.cat([d[n].flatten() for n in names]) for d in dummies]))
+    return account
+
+
+def descend(rate):
+    """SGD with momentum 0.9, written out."""
+    moving = {}
+
+    def step(values, gradients):
+        for k, (value, gradient) in enumerate(zip(values, gradients, strict=True)):
+            moving[k] = gradient + 0.9 * moving[k] if k in moving else gradient.clone()
+            value -= rate * moving[k]
+
+    return step
+
+
+def check(kept, account):
+    """The search's dummies after every step are those of the plain account."""
+    steps = {state.sweep: state for state in kept}
+    assert list(steps) == list(range(1, len(account) + 1))
+    for state, (loss, dummies) in zip(steps.values(), account, strict=True):
+        assert state.notes["loss"] == pytest.approx(loss, rel=1e-5)
+        for k, dummy in enumerate(dummies):
+            assert torch.allclose(state.tensors[f"dummy.{k}"], dummy, atol=1e-5)
+
+
+def test_the_estimator_for_two_models_is_that_of_the_paper():
+    """Every step against autograd with (π(B) − B̃) detached, all permutations solved cold."""
+    task = problem()
+    options = ste.Options(epochs=3, optimizer="sgd", learning_rate=0.3, share=1.0, init="wm")
+    kept, _ = states_of(ste, task, options)
+    account = plain(task, lambda _: (0.5, 0.5), descend(0.3), 3)
+    assert len({tuple(state.tensors["at.0.h0"].tolist()) for state in kept}) > 1  # units did move
+    check(kept, account)
+
+
+def test_the_estimator_for_many_models_is_that_of_the_paper():
+    task = problem(4)
+    options = ste_mm.Options(epochs=3, optimizer="sgd", learning_rate=0.5, share=1.0, init="wm")
+    kept, _ = states_of(ste_mm, task, options)
+
+    def mixtures(done):
+        return ste_mm.uniforms(generator(3, f"mixture {done}"), 4).tolist()
+
+    check(kept, plain(task, mixtures, descend(0.5), 3))
+
+
+def test_moving_the_midpoint_is_moving_the_model_by_longer_steps():
+    """With M̃ = ½(A + B̃) the gradient of the midpoint is not halved, and B̃ = 2M̃ − A moves twice as far."""
+    task = problem()
+    kept, _ = states_of(
+        ste, task, ste.Options(epochs=2, optimizer="sgd", learning_rate=0.1, share=1.0, parameter="midpoint")
+    )
+
+    def twice(values, gradients, own=descend(0.1)):  # noqa: B008
+        halves = [value / 2 for value in values]
+        own(halves, [2 * gradient for gradient in gradients])
+        for value, half in zip(values, halves, strict=True):
+            value.copy_(2 * half)
+
+    check(kept, plain(task, lambda _: (0.5, 0.5), twice, 2))
+
+
+def test_a_random_mixture_is_another_one_in_each_step():
+    task = problem()
+    options = ste.Options(epochs=2, optimizer="sgd", learning_rate=0.3, share=1.0, mixture="uniform")
+    kept, _ = states_of(ste, task, options)
+
+    def mixtures(done):
+        share = torch.rand((), generator=generator(3, f"mixture {done}")).item()
+        return 1 - share, share
+
+    assert len({mixtures(k) for k in range(4)}) == 4
+    check(kept, plain(task, mixtures, descend(0.3), 2))
+
+
+@pytest.mark.parametrize(("prior", "spread"), [("uniforms", 0.058), ("dirichlet", 0.090)])
+def test_mixtures_spread_as_the_paper_and_its_program_draw_them(prior, spread):
+    rng = torch.Generator().manual_seed(0)
+    drawn = torch.stack([ste_mm.PRIORS[prior](rng, 10) for _ in range(4000)])
+    assert torch.allclose(drawn.sum(1), torch.ones(4000, dtype=torch.float64))
+    assert drawn.mean(0).sub(0.1).abs().max() < 0.005 and (drawn > 0).all()
+    assert drawn.std().item() == pytest.approx(spread, abs=0.001)
+
+
+def test_what_is_kept_is_the_best_by_held_out_loss():
+    task = problem(3)
+    _, found = states_of(ste_mm, task, ste_mm.Options(epochs=6, learning_rate=0.1))
+    losses = [row["held_out_loss"] for row in found.history]
+    assert len(set(losses)) > 3 and losses.index(min(losses)) < len(losses) - 1  # not the last one
+    assert found.objective_after == -min(losses)
+    moved = [permuted(m, task.fitted, p) for m, p in zip(task.models[1:], found.permutations, strict=True)]
+    mean = {n: sum(m[n] for m in (task.models[0], *moved)) / 3 for n in task.models[0]}
+    inputs, targets = next(iter(held_out(task.data, 0)[1]))
+    loss = F.cross_entropy(load(task.network, mean)(inputs), targets).item()
+    assert loss == pytest.approx(min(losses), rel=1e-5)
+
+
+def test_fewer_permutations_a_step_are_all_solved_in_turn():
+    deep = nets.build("mlp", input_shape=(SIZE,), classes=CLASSES, width=HIDDEN, depth=4)
+    models = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        models.append({name: torch.randn_like(tensor) for name, tensor in deep.state_dict().items()})
+    task = Problem(spec_of(models[0]), tuple(models), 0, network=deep, data=batches(9))
+    every = ste_mm.match(task, ste_mm.Options(epochs=2, share=1.0, init="identity"))
+    assert every.solves == every.sweeps * 2 * 4
+    some = ste_mm.match(task, ste_mm.Options(epochs=2, share=0.25, init="identity"))
+    assert 0.2 * every.solves <= some.solves <= 0.3 * every.solves
+    assert all(not permutation.is_identity(perms) for perms in some.permutations)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("share", [1.0, 0.3])
+def test_a_search_goes_on_from_any_step_to_the_same_bits(optimizer, share):
+    options = ste_mm.Options(epochs=3, optimizer=optimizer, share=share, learning_rate=0.1)
+    kept, whole = states_of(ste_mm, problem(3), options)
+    for state in kept:
+        after, again = states_of(ste_mm, problem(3, start=state), options)
+        assert again.history == whole.history
+        assert again.objective_after == whole.objective_after
+        for p, q in zip(again.permutations, whole.permutations, strict=True):
+            assert torch.equal(p["h0"], q["h0"])
+        if after:
+            last, expected = after[-1].tensors, kept[-1].tensors
+            assert last.keys() == expected.keys()
+            assert all(torch.equal(last[n], expected[n]) for n in last if n != "history")
+
+
+def test_where_permutations_start():
+    still = ste.match(problem(), ste.Options(epochs=1, init="identity", learning_rate=1e-9))
+    matched = ste.match(problem(), ste.Options(epochs=1, init="wm", learning_rate=1e-9))
+    looked = ste.match(problem(), ste.Options(epochs=1, init="am", learning_rate=1e-9))
+    assert still.objective_before == matched.objective_before == looked.objective_before
+    assert still.history[0]["held_out_loss"] == -still.objective_before
+    firsts = {result.history[0]["held_out_loss"] for result in (still, matched, looked)}
+    assert len(firsts) == 3
+    order = permutation.identity({"h0": HIDDEN})["h0"].flip(0)
+    given = ste.match(problem(start=State(({"h0": order},))), ste.Options(epochs=1, init="am"))
+    assert given.history[0]["held_out_loss"] not in firsts
+
+
+def test_samples_to_choose_by_are_not_trained_on():
+    data = open_data("digits", "train")
+    rest, held = held_out(data, seed=5)
+    assert len(held.source) == len(data.source) // 10
+    rows = [{tuple(row.flatten().tolist()) for row in part.source.inputs} for part in (rest, held)]
+    twins = len(data.source) - len({tuple(row.flatten().tolist()) for row in data.source.inputs})
+    assert len(rows[0] & rows[1]) <= twins
+    assert len(rest.source) + len(held.source) == len(data.source)
+    assert not torch.equal(held_out(data, seed=6)[1].source.inputs, held.source.inputs)
+    own = [(torch.tensor([k]), torch.tensor([k])) for k in range(25)]
+    parts = [[int(inputs) for inputs, _ in part] for part in held_out(own, 0)]
+    assert parts[1] == [0, 10, 20] and sorted(parts[0] + parts[1]) == list(range(25))
+    alone = [list(part) for part in held_out(own[:1], 0)]
+    assert alone[0] == alone[1] == own[:1]
+
+
+def test_a_loader_that_never_ends_is_read_as_far_as_the_limit():
+    def forever():
+        while True:
+            yield from batches()
+
+    class Endless:
+        def __iter__(self):
+            return forever()
+
+    sizes = []
+
+    def counted(outputs, targets):
+        sizes.append(len(targets))
+        return F.cross_entropy(outputs, targets)
+
+    found = ste.match(problem(data=Endless(), loss=counted), ste.Options(epochs=2, limit=40))
+    assert found.sweeps == 2 * 3 and sizes.count(8) == 2  # 16 + 16 + 8 an epoch
+
+
+def test_another_loss():
+    def squared(outputs, targets):
+        return F.mse_loss(outputs, F.one_hot(targets, CLASSES).float())
+
+    found = ste.match(problem(loss=squared), ste.Options(epochs=1))
+    assert (
+        0
+        < found.history[0]["held_out_loss"]
+        != pytest.approx(ste.match(problem(), ste.Options(epochs=1)).history[0]["held_out_loss"])
+    )
+    with pytest.raises(NetworkError, match="expected a tensor with one number"):
+        ste.match(problem(loss=lambda outputs, targets: 1.0), ste.Options(epochs=1))
+
+
+def test_a_projection_follows_weights_that_are_changed_in_place():
+    """Vectors of one word lie in a copy together, which must not grow old."""
+    rng = torch.Generator().manual_seed(0)
+    fitted = fit(
+        parse("tensors:\n  w: 'h .'\n  bias: 'h'\n  scale: 'h'\n", name="norm"),
+        {"w": (HIDDEN, 2), "bias": (HIDDEN,), "scale": (HIDDEN,)},
+    )
+
+    def drawn():
+        return {name: torch.randn(shape, generator=rng) for name, shape in fitted.shapes.items()}
+
+    moving, given = drawn(), drawn()
+    projection = Projection(moving, {name: tensor.clone() for name, tensor in given.items()}, fitted)
+    seen = set()
+    for _ in range(6):
+        projection.solve("h")
+        similar = sum(moving[n].reshape(HIDDEN, -1) @ given[n].reshape(HIDDEN, -1).T for n in moving)
+        best = torch.from_numpy(linear_sum_assignment(similar.numpy(), maximize=True)[1])
+        assert torch.equal(projection.permutations["h"], best)
+        assert all(torch.equal(projection.standing[n], given[n][best]) for n in given)
+        seen.add(tuple(best.tolist()))
+        for tensor in moving.values():
+            tensor += torch.randn(tensor.shape, generator=rng)
+    assert len(seen) > 3
+
+
+def test_tied_weights_are_moved_once():
+    class Tied(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = torch.nn.Linear(SIZE, HIDDEN, bias=False)
+            self.second = torch.nn.Linear(SIZE, HIDDEN, bias=False)
+            self.second.weight = self.first.weight
+
+        def forward(self, inputs):
+            return (self.first(inputs).relu() @ self.second.weight)[:, :CLASSES]
+
+    spec = parse("tensors:\n  first.weight: 'h .'\n  second.weight: 'h .'\n", name="tied")
+    models = []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        weight = torch.randn(HIDDEN, SIZE)
+        models.append({"first.weight": weight, "second.weight": weight.clone()})
+    fitted = fit(spec, {name: (HIDDEN, SIZE) for name in models[0]})
+    task = Problem(fitted, tuple(models), 1, network=Tied(), data=batches())
+    found = ste.match(task, ste.Options(epochs=2, init="identity", optimizer="sgd", share=1.0))
+    similar = models[0]["first.weight"] @ models[1]["first.weight"].T
+    best = linear_sum_assignment(similar.numpy(), maximize=True)[1]
+    kept, _ = states_of(
+        ste, task, ste.Options(epochs=1, init="identity", optimizer="sgd", learning_rate=1e-9, share=1.0)
+    )
+    assert np.array_equal(kept[0].tensors["at.0.h"].numpy(), best)
+    assert len(found.history) > 1
+    standing = models[1]["first.weight"].clone()
+    projection = Projection(models[0], {"first.weight": standing, "second.weight": standing}, fitted)
+    assert projection.solve("h") > 0
+    assert torch.equal(standing, models[1]["first.weight"][torch.from_numpy(best)])
+
+
+def test_the_given_network_and_models_are_left_alone():
+    task = problem(3)
+    before = {name: tensor.clone() for name, tensor in task.network.state_dict().items()}
+    copies = [{name: tensor.clone() for name, tensor in m.items()} for m in task.models]
+    ste_mm.match(task, ste_mm.Options(epochs=2, learning_rate=0.1))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in task.network.state_dict().items())
+    assert all(p.grad is None for p in task.network.parameters())
+    assert all(torch.equal(m[n], copy[n]) for m, copy in zip(task.models, copies, strict=True) for n in m)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"optimizer": "lion"}, "lion"),
+        ({"epochs": 0}, "0 epochs"),
+        ({"learning_rate": -1.0}, "learning rate of -1"),
+        ({"share": 1.5}, "1.5 is no share"),
+        ({"init": "random"}, "random"),
+        ({"precision": "fp8"}, "fp8"),
+        ({"limit": 0}, "limit of 0"),
+        ({"mixture": "third"}, "third"),
+        ({"parameter": "c"}, "parameter"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options, words):
+    with pytest.raises(UsageError, match=words):
+        ste.Options(**options)
+
+
+def test_what_is_missing_is_said():
+    with pytest.raises(UsageError, match="needs the network and data"):
+        ste.match(problem(network=None))
+    with pytest.raises(UsageError, match="ste matches two models, not 3"):
+        ste.match(problem(3))
+    with pytest.raises(UsageError, match="at least two models"):
+        ste_mm.match(problem(1))
+    with pytest.raises(DataError, match="no samples"):
+        ste.match(problem(data=[]))
+    with pytest.raises(DataError, match="targets lie in"):
+        ste.match(problem(data=[(torch.randn(8, SIZE), torch.full((8,), CLASSES))] * 3))
+
+
+def test_ctrl_c_waits_for_the_end_of_what_must_not_be_left_half_done():
+    done = []
+    with pytest.raises(KeyboardInterrupt), held_back():
+        os.kill(os.getpid(), signal.SIGINT)
+        done.append("after the signal")
+    assert done and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with held_back():
+        pass
+    other = threading.Thread(target=lambda: held_back().__enter__() or done.append("in a thread"))
+    other.start()
+    other.join()
+    assert done[-1] == "in a thread"
