@@ -50,9 +50,10 @@ class State:
 
     `permutations` holds one set per model that the method moves (merge-many moves the reference too),
     `sweep` the number of finished sweeps, `objective` the method's own, larger is better. `notes` and
-    `tensors` are what the method itself needs to go on (of one that trains `notes` has "loss", "changed",
-    "held_out_loss", "held_out_accuracy", "looked", the step after which those were measured, and "steps"); the tensors may still be written to by the search,
-    so who keeps a state past the call that reports it copies them.
+    `tensors` are what the method itself needs to go on; the tensors may still be written to by the search, so
+    who keeps a state past the call that reports it copies them. Notes of a method that trains: "loss",
+    "changed", "held_out_loss", "held_out_accuracy", "looked" (the step after which those two were measured),
+    "steps" (in all, where that is known).
     """
 
     permutations: tuple[Permutations, ...]

@@ -35,10 +35,6 @@ class Pair(Values):
         super().__init__(*args, **kwargs)
         self._offsets: dict[tuple[Atom, int], bool] = {}
 
-    def refresh(self) -> None:
-        self._offsets = {}
-        super().refresh()
-
     def zeros(self, word: str) -> torch.Tensor:
         return torch.zeros(self.words[word], self.words[word], dtype=self.dtype, device=self.device)
 
@@ -181,8 +177,18 @@ class Pair(Values):
 
     def _centred(self, atom: Atom, dim: int, a: torch.Tensor, b: torch.Tensor) -> Slab:
         """Both without what their units have in common, where that is much."""
+        return (a - a.mean(dim=0), b - b.mean(dim=0)) if self._has_offset(atom, dim) else (a, b)
+
+    def _has_offset(self, atom: Atom, dim: int) -> bool:
         if (atom, dim) not in self._offsets:
             tensor = self._wide(self._views(atom)[0])
             common = torch.linalg.vector_norm(tensor.mean(dim=dim)).item() ** 2 * tensor.shape[dim]
             self._offsets[atom, dim] = common > OFFSET * self._norms(atom)[0] ** 2
-        return (a - a.mean(dim=0), b - b.mean(dim=0)) if self._offsets[atom, dim] else (a, b)
+        return self._offsets[atom, dim]
+
+    def settle_offsets(self) -> None:
+        """Decide by the values as they are which atoms have an offset: `refresh` leaves that as it is."""
+        for atom in self.atoms:
+            for dim, word in enumerate(atom.words):
+                if word is not None:
+                    self._has_offset(atom, dim)

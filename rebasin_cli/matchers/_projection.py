@@ -34,6 +34,7 @@ class Projection:
     def __init__(self, moving: Tensors, standing: Tensors, fitted: FittedSpec, *, device: str = "cpu"):
         self.fitted, self.standing = fitted, standing
         self.pair = Pair(moving, standing, fitted, device=device)
+        self.pair.settle_offsets()  # the same ones for a search that was interrupted
         self.permutations = permutation.identity(fitted.words)
         self.solves = 0
         self._still = permutation.identity(fitted.words)
