@@ -1,4 +1,4 @@
-"""How alike the units are that a permutation matches, layer by layer, and whether more data would match others.
+"""How alike the units are that a permutation matches, layer by layer, and whether more data matches others.
 
 The signature of a pair of models is, for every word, the mean and standard deviation over units of the
 correlation of unit i of A and unit perm[i] of B, before and after alignment: an alignment that found
@@ -28,9 +28,10 @@ SIDE = "post"
 class Stability:
     """The share, 0–1, of units that activation matching matches as it does on the most samples.
 
-    `samples` are the counts, ascending; `words` maps each word to one share a count, the last one 1;
-    `overall` is over the units of all words. `permutations` are those found on the most samples, `table` is
-    the signature of them, on the same.
+    `samples` are the counts, ascending; `words` maps each word to one share a count, the last one 1 (NaN
+    where no unit lives); `overall` is over the units of all words. Units that are dead, or matched to a dead
+    one, on the most samples are left out: their matches mean nothing. `permutations` are those found on the
+    most samples, `table` is the signature of them, on the same.
     """
 
     samples: tuple[int, ...]
@@ -52,14 +53,14 @@ def signature(
     output: str | int | None = None,
     device: str = "cpu",
 ) -> tuple[dict[str, Any], ...]:
-    """One row a word, in the order of the network: "units", "dead", and the correlation of matched units "before" and "after".
+    """One row a "word", in the order of the network: its "units", the "dead", and how the matched correlate.
 
-    `permutations` are B's. Correlations are of activations, after the activation function, over `limit`
-    samples of `data` (and all positions), -1 … 1; "mean" and "std" (of the population) are over the pairs of
-    units of which neither is dead, NaN where there is none. "dead" counts the units of A and of B that are
-    constant on the data. Where a word is seen at several places, such as the sums of a residual stream, a
-    pair's correlation is the mean over those where both live. Words whose units are seen as those of words
-    within them (heads) have no row.
+    `permutations` are B's; "before" is without them, "after" with. Correlations are of activations, after
+    the activation function, over `limit` samples of `data` (and all positions), −1 … 1; "mean" and "std" are
+    over the pairs of units of which neither is dead, NaN where there is none. "dead" counts the units of A
+    and of B that are constant on the data. Where a word is seen at several places, such as the sums of a
+    residual stream, a pair's correlation is the mean over those where both live. Words whose units are seen
+    as those of words within them (heads) have no row.
 
     One pass over the data. Raises SpecError for words that the network does not show, CheckpointError for
     permutations that do not fit and activations that are not finite, DataError, NetworkError.
@@ -72,10 +73,6 @@ def signature(
 
 def table(sums: am.Sums, fitted: FittedSpec, permutations: Permutations) -> tuple[dict[str, Any], ...]:
     """The rows of `signature`, from what `am.observed` added up."""
-    places: dict[str, list[Moments]] = {}
-    for (side, word, *_), moments in sums.items():
-        if side == SIDE:
-            places.setdefault(word, []).append(moments)
     still = identity(fitted.words)
     return tuple(
         {"word": word, "units": fitted.words[word], "dead": sum(dead(its))}
@@ -83,8 +80,17 @@ def table(sums: am.Sums, fitted: FittedSpec, permutations: Permutations) -> tupl
             name: _mean_and_std(its, perms[word])
             for name, perms in (("before", still), ("after", permutations))
         }
-        for word, its in places.items()
+        for word, its in _places(sums).items()
     )
+
+
+def _places(sums: am.Sums) -> dict[str, list[Moments]]:
+    """What was added up after activations, by word."""
+    places: dict[str, list[Moments]] = {}
+    for (side, word, *_), moments in sums.items():
+        if side == SIDE:
+            places.setdefault(word, []).append(moments)
+    return places
 
 
 def dead(places: Sequence[Moments]) -> tuple[int, int]:
@@ -131,29 +137,34 @@ def stability(
     samples = tuple(sorted(set(counts)))
     if len(samples) < 2 or samples[0] < 1:
         raise UsageError(
-            f"stability compares two counts of samples or more, found {', '.join(map(str, counts)) or 'none'}",
+            "stability compares matches on two counts of samples or more, and "
+            f"{', '.join(map(str, counts)) or 'none'} is given",
             hint="Give them like 2500,5000,10000",
         )
     problem = Problem(fitted, (a, b), network=network, data=data, output=output, device=device)
     options = am.Options(options.cost, options.at, options.sites, limit=samples[-1])
     sides = tuple(dict.fromkeys([SIDE, *am.sides_of(options)]))
-    found, rows, seen = [], (), 0
+    found, rows, alive, seen = [], (), {}, 0
     for seen, sums in am.observed(problem, options, sides=sides, counts=samples):
         found.append(am.assigned(fitted, am.compared(sums, options), options))
         if seen == samples[-1]:
             rows = table(sums, fitted, found[-1])
+            alive = {word: _alive(its, found[-1][word]) for word, its in _places(sums).items()}
     if seen < samples[-1]:
         raise DataError(
             f"the data has {seen} samples, and matches on {samples[-1]} should be compared",
             hint=f"Ask for counts up to {seen}",
         )
-    shown = {row["word"]: fitted.words[row["word"]] for row in rows}
-    agree = {
-        word: tuple((perms[word] == found[-1][word]).double().mean().item() for perms in found)
-        for word in shown
+    same = {
+        word: [(perms[word] == found[-1][word])[mask].double() for perms in found]
+        for word, mask in alive.items()
     }
-    overall = tuple(
-        sum(agree[word][k] * size for word, size in shown.items()) / sum(shown.values())
-        for k in range(len(samples))
-    )
-    return Stability(samples, agree, overall, found[-1], rows)
+    shares = {word: tuple(its.mean().item() for its in counted) for word, counted in same.items()}
+    overall = tuple(torch.cat(its).mean().item() for its in zip(*same.values(), strict=True))
+    return Stability(samples, shares, overall, found[-1], rows)
+
+
+def _alive(places: Sequence[Moments], perm: torch.Tensor) -> torch.Tensor:
+    """Which units of A (n,) live, and are matched to one that does, at one place at least."""
+    pairs = ([std.cpu() for std in moments.spread()] for moments in places)
+    return torch.stack([(first > 0) & (second[perm] > 0) for first, second in pairs]).any(0)

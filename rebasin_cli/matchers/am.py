@@ -154,8 +154,8 @@ def observed(
     """One pass of all models over the data: the number of samples so far and what was added up.
 
     It comes at each of the `counts` of samples and at the end; what was given is added to afterwards.
-    Places are in the order of the graph. `none(units, device)` makes what is added to at one: its `add` takes the units × samples of every
-    model. Raises as `match`.
+    Places are in the order of the graph. `none(units, device)` makes what is added to at one: its `add`
+    takes the units × samples of every model. Raises as `match`.
     """
     network, device, output = problem.network.to(problem.device), problem.device, problem.output
     known: dict[Any, Sites] = {}
