@@ -35,7 +35,7 @@ VERDICTS = {
     "average": "Do not re-basin: they already share a basin. Average them directly.",
     "related": "They share an ancestor and have drifted apart: measure them as they are and aligned.",
     "relabelled": "B is A, or nearly, with its units in another order: align them.",
-    "align": "Align them: the merge should lose little or nothing.",
+    "align": "Align them.",
     "align-and-repair": "Align them, and repair the merge.",
     "doubtful": "Aligning helps, but expect a merge that is clearly worse than either: measure first.",
     "nothing-in-common": "A matching finds no more than it finds by chance: train them (longer) first.",
@@ -171,14 +171,15 @@ def judge(weights: Weights, rows: Sequence[Mapping[str, Any]], fitted: FittedSpe
     if reasons:
         return "doubtful", f"Because {' and '.join(reasons)}."
     if reset:
-        return "align-and-repair", "Its running statistics have to be measured anew on data (reset)."
+        return "align-and-repair", "Their running statistics have to be measured anew on data (reset)."
     if alike < ALIKE or kept < FADED:
         return "align-and-repair", (
             f"Matched units correlate by {alike:.2f}, and the aligned midpoint keeps {kept:.0%} of the "
             "activations' spread: repair gives it back."
         )
-    known = f"Matched units correlate by {alike:.2f}." if rows else "So far as weights alone can tell."
-    return "align", known
+    if not rows:
+        return "align", "How much a merge would lose, weights alone do not tell."
+    return "align", f"Matched units correlate by {alike:.2f}: a merge should lose little or nothing."
 
 
 def _mean(rows: Sequence[Mapping[str, Any]]) -> float:

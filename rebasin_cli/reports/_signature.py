@@ -21,23 +21,21 @@ def render(rows: Sequence[Mapping[str, Any]], of: str) -> bytes:
     # Neither pyplot nor savefig: both obey settings of the user that would change the picture.
     figure = Figure(figsize=(8, 4.4), dpi=DPI, facecolor="white", layout="none")
     canvas = FigureCanvasAgg(figure)
-    figure.subplots_adjust(left=0.09, right=0.98, top=0.82, bottom=0.24)
     panel = figure.subplots()
     panel.axhline(0, color=GRID, linewidth=1.2, zorder=1)
     for name, color, marker, shift in SERIES:
-        points = [(k + shift, row[name]["mean"], row[name]["std"]) for k, row in enumerate(rows)]
-        points = [point for point in points if not math.isnan(point[1])]
-        if points:
-            x, mean, std = zip(*points, strict=True)
-            panel.errorbar(
-                x, mean, std, color=color, marker=marker, markersize=5, linewidth=1.2, elinewidth=1.5,
-                capsize=3, label=f"{name} alignment", zorder=2,
-            )  # fmt: skip
+        x = [k + shift for k in range(len(rows))]
+        mean, std = ([row[name][what] for row in rows] for what in ("mean", "std"))  # NaN is not drawn
+        panel.errorbar(
+            x, mean, std, color=color, marker=marker, markersize=5, linewidth=1.2, elinewidth=1.5, capsize=3,
+            label=f"{name} alignment", zorder=2,
+        )  # fmt: skip
     step = max(1, math.ceil(len(rows) / SHOWN))
     ticks = range(0, len(rows), step)
     labels = [_drawable(rows[k]["word"], 18) for k in ticks]
-    turn = {"rotation": 40, "ha": "right"} if max(map(len, labels), default=0) * len(labels) > 70 else {}
-    panel.set_xticks(list(ticks), labels, **turn)
+    crowded = max(map(len, labels), default=0) * len(labels) > 70
+    panel.set_xticks(list(ticks), labels, **({"rotation": 40, "ha": "right"} if crowded else {}))
+    figure.subplots_adjust(left=0.09, right=0.98, top=0.82, bottom=0.24 if crowded else 0.1)
     panel.set_xlim(-0.5, max(len(rows), 1) - 0.5)
     panel.set_title("correlation of matched units, mean ± std", loc="left", fontsize=10, color=INK, pad=7)
     panel.title.set_fontfamily(FONT)
