@@ -33,7 +33,7 @@ Tensors = Mapping[str, torch.Tensor]
 VERDICTS = {
     "identical": "There is nothing to merge.",
     "average": "Do not re-basin: they already share a basin. Average them directly.",
-    "related": "They share an ancestor and have drifted apart: measure them as they are and aligned.",
+    "related": "They are kin that drifted apart, or were aligned before: measure them both ways.",
     "relabelled": "B is A, or nearly, with its units in another order: align them.",
     "align": "Align them.",
     "align-and-repair": "Align them, and repair the merge.",
@@ -204,7 +204,11 @@ def _narrowest(fitted: FittedSpec) -> str | None:
 
 def _of_weights(weights: Weights, fitted: FittedSpec) -> Iterator[Fact]:
     cosine, related = weights.cosine, weights.cosine >= RELATED
-    kind = "they share an ancestor" if related else "as of independent seeds, or of units in another order"
+    kind = (
+        "they share an ancestor, or were aligned"
+        if related
+        else "as of independent seeds, or of units in another order"
+    )
     yield Fact("cosine", cosine, f"As they are, their weights have cosine {cosine:.3f}: {kind}.")
     yield Fact("distance", weights.distance, f"They are {weights.distance:.2f} ‖A‖ apart.")
     yield Fact(

@@ -94,6 +94,13 @@ def test_a_model_that_left_its_ancestor_far_behind_is_to_be_measured(digits):
     assert found.verdict == "related" and "an ancestor" in facts["cosine"].says
 
 
+def test_models_that_were_aligned_before_are_to_be_measured(a, digits):
+    aligned = dict(rebasin_cli.align(a, trained(2)).tensors)
+    found, facts = look(a, aligned, digits)
+    assert found.verdict == "related" and facts["in_place"].value > 0.9
+    assert "or were aligned" in facts["cosine"].says
+
+
 def test_a_shuffled_copy_is_recognised_noisy_or_not(a, digits):
     found, facts = look(a, noisy(relabelled(a), 0.1), digits)
     assert found.verdict == "relabelled" and not found.exact
