@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from rebasin_cli import permutation, signatures
 from rebasin_cli.errors import CheckpointError, DataError, UsageError
 from rebasin_cli.matchers import Problem, am
+from rebasin_cli.observing import Moments
 from rebasin_cli.reports import _signature
 
 
@@ -144,3 +145,14 @@ def test_what_is_refused(pair):
     a["layers.0.bias"][0] = math.nan
     with pytest.raises(CheckpointError, match="NaN"):
         signatures.signature(a, b, fitted, permutation.identity(fitted.words), **given)
+
+
+def test_a_unit_is_dead_only_where_it_is_constant_at_every_place():
+    rng = torch.Generator().manual_seed(0)
+    places = []
+    for still in (0, 1):
+        units = torch.randn(3, 50, generator=rng)
+        units[still], units[2] = 1.5, 0.0  # another one at each place, and the last at both
+        places.append(Moments.none(3, torch.device("cpu")))
+        places[-1].add(units, torch.randn(3, 50, generator=rng))
+    assert signatures.dead(places) == (1, 0)
