@@ -17,6 +17,7 @@ _WHERE = {
     "RebasinError": "errors",
     "align": "api",
     "barrier": "measuring",
+    "doctor": "diagnosis",
     "fit": "spec.fitting",
     "infer_spec": "spec.infer:infer",
     "load_spec": "spec.library:load",
@@ -25,6 +26,8 @@ _WHERE = {
     "prove": "spec.prove",
     "renormalize": "repair",
     "reset": "repair",
+    "signature": "signatures",
+    "stability": "signatures",
     "temperature": "repair",
     "write_safetensors": "writing",
 }

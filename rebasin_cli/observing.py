@@ -66,30 +66,39 @@ class Moments:
         a, b = (square / self.samples for square in self.squares)
         return 2 * self.inner() - a[:, None] - b
 
+    def spread(self) -> list[torch.Tensor]:
+        """The standard deviations (n,) of both models' units; 0 for what is constant."""
+        return [
+            deviation(s, squares, self.samples) for s, squares in zip(self.sums, self.squares, strict=True)
+        ]
+
     def correlation(self) -> torch.Tensor:
         """In −1 … 1; 0 where a unit of either is constant."""
         means = [part / self.samples for part in self.sums]
-        inverse = []
-        for mean, square in zip(means, self.squares, strict=True):
-            square = square / self.samples
-            variance = square - mean.square()
-            alive = variance > FLAT * square
-            inverse.append(
-                torch.where(alive, variance.clamp(min=torch.finfo(torch.float64).tiny).rsqrt(), 0.0)
-            )
+        inverse = [torch.where(std > 0, 1 / std, 0.0) for std in self.spread()]
         centred = self.inner() - torch.outer(*means)
         return centred * inverse[0][:, None] * inverse[1]
 
 
+def deviation(sums: torch.Tensor, squares: torch.Tensor, samples: int) -> torch.Tensor:
+    """Standard deviations from sums over samples; 0 where a unit is constant but for rounding."""
+    square = squares / samples
+    variance = square - (sums / samples).square()
+    return torch.where(variance > FLAT * square, variance, 0.0).sqrt()
+
+
 def watch(
     sites: Sites,
-    models: tuple[Tensors, Tensors],
+    models: tuple[Tensors, ...],
     inputs: tuple[tuple[Any, ...], Mapping[str, Any]],
-    places: Iterable[tuple[Place, Moments]],
+    places: Iterable[tuple[Place, Any]],
     device: str | torch.device,
 ) -> None:
-    """Run both models on one batch of the shape that `sites` are for; add what the places show."""
-    wanted: dict[fx.Node, list[tuple[Place, Moments]]] = {}
+    """Run all models on one batch of the shape that `sites` are for; add what the places show.
+
+    A place comes with `Moments` of two models, or anything whose `add` takes the units of as many.
+    """
+    wanted: dict[fx.Node, list[tuple[Place, Any]]] = {}
     for place, moments in places:
         wanted.setdefault(place.node, []).append((place, moments))
     graph, needed = sites.program.graph, needed_for(list(wanted))

@@ -61,13 +61,15 @@ def _main(
         raise refusal if os.environ.get("RANK", "0") == "0" else Elsewhere(str(refusal), refusal.exit_code)
 
 
-ALONE = ("apply", "merge", "repair", "barrier", "verify", "eval", "train", "demo")
+ALONE = ("apply", "merge", "repair", "barrier", "signature", "verify", "eval", "train", "demo")
 ORDER = (
     "align",
     "apply",
     "merge",
     "repair",
     "barrier",
+    "signature",
+    "doctor",
     "verify",
     "eval",
     "train",

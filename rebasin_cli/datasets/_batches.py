@@ -133,7 +133,12 @@ def map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
 
 def head(value: Any, size: int) -> Any:
     """The first samples of everything in a batch."""
-    return map_tensors(lambda tensor: tensor[:size] if tensor.ndim else tensor, value)
+    return part_of(value, 0, size)
+
+
+def part_of(value: Any, start: int, stop: int) -> Any:
+    """Some samples, in a row, of everything in a batch."""
+    return map_tensors(lambda tensor: tensor[start:stop] if tensor.ndim else tensor, value)
 
 
 def to_device(value: Any, device: str | torch.device) -> Any:

@@ -11,17 +11,18 @@ appendix D, arXiv:2009.02439.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from .. import assignment, permutation
-from ..datasets._batches import checked, head, size_of, to_device
+from ..datasets._batches import checked, part_of, size_of, to_device
 from ..errors import CheckpointError, DataError, UsageError, unknown
 from ..observing import Moments, on_one_thread, watch
 from ..sites import Place, Site, Sites, find
+from ..spec.spec import FittedSpec
 from . import MatchResult, Problem, State
 from ._wreath import groups, together
 
@@ -35,6 +36,9 @@ AT = ("post", "pre", "both")
 SITES = ("all", "first", "last")
 GRID = 24  # bits of a similarity that count; activations have no more in float32
 TIGHT = 1e-9  # of the largest similarity: a pair that costs an optimal assignment less costs it nothing
+
+Key = tuple[str, str, int, int]  # "post" or "pre", word, number of the site, number of the place there
+Sums = Mapping[Key, Any]
 
 
 @dataclass(frozen=True)
@@ -72,8 +76,23 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
         raise UsageError("am needs the network and data", hint="Give both: network=…, data=…")
     if len(problem.models) != 2:
         raise UsageError(f"am matches two models, not {len(problem.models)}")
-    words, within = problem.fitted.words, problem.fitted.within
+    words = problem.fitted.words
     similar = similarities(problem, options)
+    found = assigned(problem.fitted, similar, options)
+    first, still = similar["pre" if options.at == "pre" else "post"], permutation.identity(words)
+    before, after = (
+        sum(assignment.total(matrix, perms[word]) for word, matrix in first.items())
+        for perms in (still, found)
+    )
+    problem.report(State((found,), 1, after))
+    return MatchResult((found,), before, after, 1, len(words), True)
+
+
+def assigned(
+    fitted: FittedSpec, similar: Mapping[str, Mapping[str, torch.Tensor]], options: Options
+) -> dict[str, torch.Tensor]:
+    """The best permutations for these similarities, as `similarities` gives them."""
+    words, within = fitted.words, fitted.within
     first = similar["pre" if options.at == "pre" else "post"]
     second = similar["pre"] if options.at == "both" else {}
     found = permutation.identity(words)
@@ -83,14 +102,7 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
         if chosen:
             found |= together(group.outer, chosen, within)
     alone = [word for word in first if not any(word in group.words for group in coupled.values())]
-    found |= {word: _solved(first[word], second.get(word)) for word in alone}
-    still = permutation.identity(words)
-    before, after = (
-        sum(assignment.total(matrix, perms[word]) for word, matrix in first.items())
-        for perms in (still, found)
-    )
-    problem.report(State((found,), 1, after))
-    return MatchResult((found,), before, after, 1, len(words), True)
+    return found | {word: _solved(first[word], second.get(word)) for word in alone}
 
 
 def _solved(similarity: torch.Tensor, second: torch.Tensor | None) -> torch.Tensor:
@@ -122,29 +134,64 @@ def _leaning(similarity: torch.Tensor, second: torch.Tensor | None) -> torch.Ten
 
 def similarities(problem: Problem, options: Options) -> dict[str, dict[str, torch.Tensor]]:
     """The similarity (n, n), float64, of every word, "post" and "pre" as far as they are asked for."""
-    wanted = ("post", "pre") if options.at == "both" else (options.at,)
+    sides = sides_of(options)
+    *_, (_, sums) = observed(problem, options, sides=sides)
+    return compared(sums, options)
+
+
+def sides_of(options: Options) -> tuple[str, ...]:
+    return ("post", "pre") if options.at == "both" else (options.at,)
+
+
+def observed(
+    problem: Problem,
+    options: Options,
+    *,
+    sides: Sequence[str],
+    counts: Collection[int] = (),
+    none: Callable[[int, torch.device], Any] = Moments.none,
+) -> Iterator[tuple[int, Sums]]:
+    """One pass of all models over the data: the number of samples so far and what was added up.
+
+    It comes at each of the `counts` of samples and at the end; what was given is added to afterwards.
+    Places are in the order of the graph. `none(units, device)` makes what is added to at one: its `add`
+    takes the units × samples of every model. Raises as `match`.
+    """
     network, device, output = problem.network.to(problem.device), problem.device, problem.output
     known: dict[Any, Sites] = {}
-    sums: dict[tuple[str, str, int, int], Moments] = {}
-    models = tuple(problem.models)
-    with on_one_thread():
-        for args, kwargs in _batches(problem, options.limit):
+    sums: dict[Key, Any] = {}
+    models, seen = tuple(problem.models), 0
+    for size, (args, kwargs) in _batches(problem, options.limit, counts):
+        with on_one_thread():
             shape = _shapes((args, kwargs))
             if shape not in known:
                 known[shape] = find(network, problem.fitted, args, kwargs, output=output)
-            sites = known[shape]
-            chosen = dict(_chosen(sites, wanted, options.sites))
-            for key in chosen.keys() - sums.keys():
-                sums[key] = Moments.none(problem.fitted.words[key[1]], torch.device(device))
-            watch(sites, models, (args, kwargs), [(p, sums[key]) for key, p in chosen.items()], device)
+            chosen = dict(_chosen(known[shape], sides, options.sites))
+            order = {node: k for k, node in enumerate(known[shape].program.graph.nodes)}
+            for key in sorted(chosen.keys() - sums.keys(), key=lambda key: (order[chosen[key].node], key)):
+                sums[key] = none(problem.fitted.words[key[1]], torch.device(device))
+            watch(known[shape], models, (args, kwargs), [(p, sums[key]) for key, p in chosen.items()], device)
+        seen += size
+        if seen in counts:
+            yield seen, _finite(sums)
     if not known:
         raise DataError("the data holds no samples", hint="Is the loader a generator that was read before?")
+    if seen not in counts:
+        yield seen, _finite(sums)
+
+
+def _finite(sums: Sums) -> Sums:
     if broken := sorted({word for (_, word, *_), moments in sums.items() if not moments.finite()}):
         raise CheckpointError(
             f'the activations of "{broken[0]}" hold NaN or infinite values', hint="Check both models' weights"
         )
-    found: dict[str, dict[str, torch.Tensor]] = {side: {} for side in wanted}
-    for side, word in dict.fromkeys(key[:2] for key in sums):
+    return sums
+
+
+def compared(sums: Sums, options: Options) -> dict[str, dict[str, torch.Tensor]]:
+    """The similarities that sums over samples give, the mean over a word's sites."""
+    found: dict[str, dict[str, torch.Tensor]] = {side: {} for side in sides_of(options)}
+    for side, word in dict.fromkeys(key[:2] for key in sums if key[0] in found):
         its = [getattr(moments, options.cost)() for key, moments in sums.items() if key[:2] == (side, word)]
         found[side][word] = _rounded(sum(its) / len(its)).cpu()
     return found
@@ -157,9 +204,7 @@ def _rounded(matrix: torch.Tensor) -> torch.Tensor:
     return (matrix / step).round() * step
 
 
-def _chosen(
-    sites: Sites, wanted: tuple[str, ...], which: str
-) -> Iterator[tuple[tuple[str, str, int, int], Place]]:
+def _chosen(sites: Sites, wanted: tuple[str, ...], which: str) -> Iterator[tuple[Key, Place]]:
     """The places to look at, by side, word, and their numbers."""
     for word, its in sites.of.items():
         some: tuple[Site, ...] = {"all": its, "first": its[:1], "last": its[-1:]}[which]
@@ -169,19 +214,23 @@ def _chosen(
                     yield (side, word, k, j), place
 
 
-def _batches(problem: Problem, limit: int) -> Iterator[tuple[tuple[Any, ...], Mapping[str, Any]]]:
-    """Arguments of the network's forward, until there were so many samples."""
+def _batches(
+    problem: Problem, limit: int, counts: Collection[int]
+) -> Iterator[tuple[int, tuple[tuple[Any, ...], Mapping[str, Any]]]]:
+    """Samples a batch and arguments of the network's forward, until there were `limit`; cut at `counts`."""
+    seen = 0
     for inputs, targets in checked(problem.data):
-        size = min(size_of(targets), limit)
-        if size:
-            inputs = head(inputs, size) if size < size_of(targets) else inputs
-            inputs = to_device(inputs, problem.device)
-            if isinstance(inputs, Mapping):
-                yield (), inputs
+        begun, end = 0, min(size_of(targets), limit - seen)
+        while begun < end:
+            stop = min([end, *(count - seen + begun for count in counts if count > seen)])
+            part = inputs if stop - begun == size_of(targets) else part_of(inputs, begun, stop)
+            part = to_device(part, problem.device)
+            seen, size, begun = seen + stop - begun, stop - begun, stop
+            if isinstance(part, Mapping):
+                yield size, ((), part)
             else:
-                yield tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,), {}
-        limit -= size
-        if limit <= 0:
+                yield size, (tuple(part) if isinstance(part, (tuple, list)) else (part,), {})
+        if seen >= limit:
             return
 
 

@@ -1,0 +1,90 @@
+"""`rebasin doctor`: what to expect of merging two models, before hours are spent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from . import _options as o
+from . import app
+from ._show import result, screen, settings_of
+
+
+@app.command(rich_help_panel="Measure")
+def doctor(
+    a: Annotated[Path, typer.Argument(metavar="A")],
+    b: Annotated[Path, typer.Argument(metavar="B")],
+    spec: o.Spec = None,
+    key: o.Key = None,
+    unsafe_load: o.UnsafeLoad = False,
+    net: o.Net = None,
+    trust_code: o.TrustCode = False,
+    input: o.Input = None,
+    data: o.Data = None,
+    data_root: o.DataRoot = None,
+    normalize: o.Normalize = None,
+    limit: o.Limit = None,
+    batch_size: o.BatchSize = 500,
+    output: o.OutputKey = None,
+    device: o.Device = "auto",
+    seed: o.Seed = 0,
+    json: o.Json = False,
+    quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
+) -> None:
+    """Look at two models before hours are spent: kin or strangers, and what a merge will need.
+
+    Ends with a verdict and the command to run next. It is advice: the exit code is 0 whatever it says.
+    Without data, or a network to run, it says what it could not look at.
+
+    Example: rebasin doctor a.pt b.pt --data cifar10
+    """
+    options = dict(locals())
+    from .. import examining
+
+    settings = settings_of(options)
+    with screen(quiet, verbose) as listener:
+        done = examining.doctor(a, b, settings, listener)
+    if json:
+        result(done, True)
+        return
+    _show(done)
+
+
+def _show(done: Mapping[str, Any]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, markup=False)
+    console.print(f"{done['files'][0]} and {done['files'][1]}", style="bold")
+    for fact in done["facts"].values():
+        console.print(f" {'!' if fact['warns'] else '·'} {fact['says']}", soft_wrap=True)
+    if any("midpoint" in row for row in done["words"]):
+        table = Table(box=box.SIMPLE)
+        table.add_column("word", overflow="fold")
+        for name in ("units", "dead A", "dead B", "corr.", "matched", "½ naive", "½ aligned"):
+            table.add_column(name, justify="right")
+        for row in done["words"]:
+            alike, middle = (row["before"]["mean"], row["after"]["mean"]), row["midpoint"]
+            figures = (*alike, middle["naive"], middle["aligned"])
+            counts = (row["units"], row["dead_a"], row["dead_b"])
+            table.add_row(row["word"], *(f"{count:,}" for count in counts), *map(_figure, figures))
+        console.print(table)
+        console.print(
+            " corr., matched: correlation of units, as they are and matched. ½: standard deviation of the "
+            "midpoint's activations over the endpoints'.\n",
+        )
+    for text in done["unseen"]:
+        console.print(f" not looked at: {text}" if ": " in text else f" {text}", soft_wrap=True)
+    console.print(f"verdict  {done['verdict']}", style="bold")
+    console.print(f"         {done['advice']}", soft_wrap=True)
+    console.print(f"next     {done['next']}", soft_wrap=True)
+
+
+def _figure(value: float) -> str:
+    return f"{value:.3f}" if math.isfinite(value) else "–"

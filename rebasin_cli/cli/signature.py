@@ -1,0 +1,132 @@
+"""`rebasin signature`: how alike are the units that a permutation matches?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from . import _options as o
+from . import app
+from ._show import result, screen, settings_of
+
+
+@app.command(rich_help_panel="Measure")
+def signature(
+    a: Annotated[Path, typer.Argument(metavar="A", help="The reference.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="The model that is aligned to it.")],
+    method: Annotated[
+        str, typer.Option("--method", "-m", help=f"How to align: {o.METHODS}, or none.")
+    ] = "wm",
+    perm: Annotated[Path | None, typer.Option(metavar="FILE", help="Use this permutation of B.")] = None,
+    stability: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N,…",
+            help="With am: the share of units that fewer samples match as the most do, such as "
+            "2500,5000,10000.",
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="Draw mean ± std a layer, as PNG.")
+    ] = None,
+    json: o.Json = False,
+    spec: o.Spec = None,
+    key: o.Key = None,
+    unsafe_load: o.UnsafeLoad = False,
+    net: o.Net = None,
+    trust_code: o.TrustCode = False,
+    input: o.Input = None,
+    data: o.Data = None,
+    data_root: o.DataRoot = None,
+    normalize: o.Normalize = None,
+    limit: o.Limit = None,
+    batch_size: o.BatchSize = 500,
+    output: o.OutputKey = None,
+    device: o.Device = "auto",
+    seed: o.Seed = 0,
+    max_sweeps: o.MaxSweeps = None,
+    effort: o.Effort = None,
+    memory: o.Memory = None,
+    cost: o.Cost = None,
+    at: o.At = None,
+    sites: o.Sites = None,
+    force: o.Force = False,
+    quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
+) -> None:
+    """Show how A's units correlate with those of B that they are matched to, before and after alignment.
+
+    Mean and standard deviation over units, a line a permutation; units that are constant on the data are
+    counted, and left out.
+
+    Example: rebasin signature a.pt b.pt --data cifar10 --method am --plot signature.png
+    """
+    options = dict(locals())
+    from .. import examining
+
+    settings = settings_of(options)
+    counts = _counts(stability)
+    with screen(quiet, verbose) as listener:
+        done = examining.signature(a, b, settings, listener, perm=perm, counts=counts, plot=plot, force=force)
+    if json:
+        result(done, True)
+        return
+    _show(done)
+
+
+def _counts(text: str | None) -> list[int]:
+    from ..errors import UsageError
+
+    if text is None:
+        return []
+    parts = [part.strip() for part in text.split(",")]
+    if len(set(parts)) < 2 or not all(part.isdecimal() and int(part) for part in parts):
+        raise UsageError(
+            f"--stability {text!r} is not two counts of samples or more", hint="Write 2500,5000,10000"
+        )
+    return [int(part) for part in parts]
+
+
+def _show(done: Mapping[str, Any]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    stable = done["stability"]
+    table = Table(
+        title=f"Correlation of matched units: {done['match']['method']}, {done['samples']:,} samples",
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE,
+    )
+    table.add_column("word", overflow="fold")
+    for name in ("units", "dead", "before", "± std", "after", "± std"):
+        table.add_column(name, justify="right")
+    for count in stable["samples"][:-1] if stable else ():
+        table.add_column(f"as on {count:,}", justify="right")
+    for row in done["signature"]:
+        shares = stable["words"][row["word"]][:-1] if stable else ()
+        figures = [row[when][what] for when in ("before", "after") for what in ("mean", "std")]
+        table.add_row(
+            row["word"], f"{row['units']:,}", f"{row['dead']:,}", *map(_figure, figures),
+            *(_share(share) for share in shares),
+        )  # fmt: skip
+    if stable:
+        table.add_section()
+        table.add_row("all", *[""] * 6, *map(_share, stable["overall"][:-1]))
+    console = Console()
+    console.print(table, highlight=False, markup=False)
+    for path in done["written"] or ():
+        console.print(f"written              {path}", highlight=False, markup=False)
+
+
+def _figure(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.3f}"
+
+
+def _share(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.1%}"

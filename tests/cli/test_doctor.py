@@ -1,0 +1,143 @@
+"""rebasin doctor."""
+
+import shlex
+
+import pytest
+import torch
+
+from rebasin_cli import permutation
+from rebasin_cli.diagnosis import VERDICTS
+from rebasin_cli.spec import library
+from rebasin_cli.spec.fitting import fit
+from rebasin_cli.writing import write_safetensors
+
+from .conftest import fresh, tensors
+
+
+@pytest.fixture
+def models(trained):
+    return [str(path) for path in trained]
+
+
+def written(path, values):
+    write_safetensors(path, values)
+    return path
+
+
+def noise(values, share=0.01):
+    rng = torch.Generator().manual_seed(0)
+    return {n: t + share * t.std() * torch.randn(t.shape, generator=rng) for n, t in values.items()}
+
+
+def shuffled(values):
+    fitted = fit(library.load("mlp"), {name: tuple(tensor.shape) for name, tensor in values.items()})
+    perms = permutation.random(fitted.words, torch.Generator().manual_seed(5))
+    return dict(permutation.permuted(values, fitted, perms))
+
+
+def test_two_small_seeds(models, done):
+    outcome = done("doctor", *models)
+    assert "\nverdict  doubtful" in outcome.out and "layers of 16 units are narrow" in outcome.out
+    assert " ! The narrowest layer" in outcome.out and "h0" in outcome.out and "½ aligned" in outcome.out
+    (line,) = (line for line in outcome.out.splitlines() if line.startswith("next "))
+    assert line.split(maxsplit=1)[1] == shlex.join(
+        ["rebasin", "barrier", *models, "--report", "report", "--repair", "repair", "--limit", "1000"]
+    )
+
+
+def test_json(models, done):
+    found = done("doctor", *models, "--json").json()
+    assert found["verdict"] in VERDICTS and found["unseen"] == [] and found["files"] == models
+    assert {"cosine", "in_place", "over_chance", "norm_ratio", "midpoint_aligned", "dead"} <= set(
+        found["facts"]
+    )
+    assert all(set(fact) == {"value", "says", "warns"} for fact in found["facts"].values())
+    assert [row["word"] for row in found["words"]] == ["h0"]
+    assert {row["tensor"] for row in found["tensors"]} == {"layers.0.weight", "head.weight"}
+
+
+def test_every_next_command_runs(trained, done, run, tmp_path):
+    """In a folder and with names that a shell would take apart."""
+    a = written("my a.safetensors", tensors(trained[0]))
+    pairs = {
+        "identical": a,
+        "average": written("fine tune.safetensors", noise(tensors(a))),
+        "relabelled": written("it's b.safetensors", noise(shuffled(tensors(a)))),
+        "doubtful": written("seed 2.safetensors", tensors(trained[1])),
+        "nothing-in-common": fresh(tmp_path / "new.safetensors", width=16, depth=1),
+    }
+    for verdict, b in pairs.items():
+        options = ["--data", "digits"] if verdict != "relabelled" else []
+        found = done("doctor", a, b, *options, "--json").json()
+        assert found["verdict"] == verdict
+        words = shlex.split(found["next"])
+        assert words[0] == "rebasin" and str(a) in words
+        outcome = run(*words[1:], "--skip-checks") if words[1] == "barrier" else run(*words[1:])
+        assert outcome.code == 0, (words, outcome.err)
+        if "-o" in words:
+            (tmp_path / "merged.safetensors").unlink()
+
+
+def test_an_exact_relabelling_is_to_be_verified(pair, relabelled, done, run):
+    found = done("doctor", pair[1], relabelled, "--json").json()
+    assert found["verdict"] == "relabelled" and found["next"].startswith("rebasin verify ")
+    assert "answer               yes" in run(*shlex.split(found["next"])[1:]).out
+
+
+def test_what_lacks_data_or_a_network_is_named(pair, done, tmp_path):
+    found = done("doctor", *pair)
+    assert "not looked at: activations: data is missing" in found.out and "--data NAME" in found.out
+    assert "½" not in found.out
+    (tmp_path / "own.yaml").write_text('tensors:\n  in.weight: "h ."\n  out.weight: ". h"\n')
+    for seed, name in enumerate("xy"):
+        torch.manual_seed(seed)
+        written(f"{name}.safetensors", {"in.weight": torch.randn(8, 64), "out.weight": torch.randn(3, 8)})
+    own = ["doctor", "x.safetensors", "y.safetensors", "--spec", "own.yaml"]
+    found = done(*own, "--data", "digits", "--json").json()
+    assert found["unseen"] == [
+        "activations: the network is missing",
+        "Give the network with --net file.py:factory",
+    ]
+    assert found["next"] == "rebasin inspect x.safetensors"
+
+
+def test_the_users_own_options_come_along(trained, done):
+    b = written("b c.safetensors", noise(tensors(trained[0])))
+    found = done(
+        "doctor", trained[0], b, "--spec", "mlp", "--data", "digits", "--normalize", "unit", "--json"
+    )
+    words = shlex.split(found.json()["next"])
+    assert words[:2] == ["rebasin", "merge"] and words[words.index("--method") + 1] == "none"
+    for option, value in (("--spec", "mlp"), ("--data", "digits"), ("--normalize", "unit")):
+        assert words[words.index(option) + 1] == value
+
+
+def test_recorded_data_that_are_gone_are_no_error(trained, done, monkeypatch):
+    from rebasin_cli.errors import DataError
+
+    def gone(*args, **kwargs):
+        raise DataError("digits is not here")
+
+    monkeypatch.setattr("rebasin_cli.sampling.open_data", gone)
+    found = done("doctor", *trained, "--json").json()
+    assert "digits is not here" in found["unseen"] and found["next"].startswith("rebasin align ")
+
+
+def test_batchnorm(resnets, done):
+    found = done("doctor", *resnets, "--data", "npz:pictures.npz", "--json").json()
+    assert found["verdict"] == "nothing-in-common" and found["facts"]["running_statistics"]["warns"]
+    near = written(
+        "near.safetensors",
+        {n: t * 1.01 if t.is_floating_point() else t for n, t in tensors(resnets[0]).items()},
+    )
+    found = done("doctor", resnets[0], near, "--json").json()
+    assert found["verdict"] == "average" and found["next"].endswith("--method none --repair none")
+    done(*shlex.split(found["next"])[1:])
+
+
+def test_what_is_refused(models, pair, refused):
+    refused(3, "doctor", models[0], "nowhere.safetensors", says="nowhere.safetensors")
+    refused(4, "doctor", models[0], pair[0], says="do not have the same architecture")
+    refused(2, "doctor", *models, "--data", "digitz", says="Did you mean digits?")
+    refused(2, "doctor", *models, "--net", "nowhere.py:net", says="nowhere.py")
+    refused(2, "doctor", *models, "--device", "gpu", says="unknown device")

@@ -1,0 +1,85 @@
+"""rebasin signature."""
+
+import pytest
+
+
+@pytest.fixture
+def models(trained):
+    return [str(path) for path in trained]
+
+
+def test_a_line_a_word(models, done):
+    out = done("signature", *models).out
+    assert "Correlation of matched units: wm, 1,437 samples" in out
+    (line,) = (line.split() for line in out.splitlines() if line.split()[:1] == ["h0"])
+    assert line[1] == "16" and float(line[5]) > float(line[3]) + 0.2
+
+
+def test_json_and_the_ways_to_align(models, done):
+    def after(*options):
+        outcome = done("signature", *models, "--json", *options).json()
+        assert outcome["written"] is outcome["stability"] is None
+        return outcome["match"]["method"], outcome["signature"][0]["after"]["mean"], outcome
+
+    method, by_weights, outcome = after()
+    (row,) = outcome["signature"]
+    assert method == "wm" and row["word"] == "h0" and row["units"] == 16
+    assert row["before"]["mean"] < by_weights and outcome["samples"] == 1437
+    method, by_activations, _ = after("--method", "am")
+    assert method == "am" and by_activations >= by_weights
+    assert after("--method", "none")[:2] == ("none", pytest.approx(row["before"]["mean"]))
+    done("align", *models, "-o", "b.safetensors")
+    assert after("--perm", "b.perm.safetensors")[:2] == ("given permutations", pytest.approx(by_weights))
+    few = after("--limit", "100")
+    assert few[2]["samples"] == 100 and few[1] != by_weights
+
+
+def test_a_picture(models, done, tmp_path, refused):
+    outcome = done("signature", *models, "--plot", "s.png")
+    assert "written              s.png" in outcome.out
+    assert (tmp_path / "s.png").read_bytes().startswith(b"\x89PNG")
+    refused(2, "signature", *models, "--plot", "s.png", says="s.png exists")
+    done("signature", *models, "--plot", "s.png", "--force")
+
+
+def test_stability(models, done):
+    options = ("--method", "am", "--stability", "60,240,1400")
+    outcome = done("signature", *models, *options, "--json").json()
+    stable = outcome["stability"]
+    assert stable["samples"] == [60, 240, 1400] and outcome["samples"] == 1400
+    assert len(stable["words"]["h0"]) == 3 and stable["words"]["h0"][2] == stable["overall"][2] == 1
+    assert 0.2 < stable["overall"][0] <= 1
+    out = done("signature", *models, *options).out
+    assert "as on" in out and "all" in out and f"{stable['overall'][0]:.1%}" in out
+
+
+def test_what_is_refused(models, refused):
+    signature = ("signature", *models)
+    refused(2, *signature, "--stability", "10,20", says="--method am, without --perm")
+    am = (*signature, "--method", "am")
+    refused(2, *am, "--stability", "10,20", "--limit", "5", says="both say how many samples")
+    refused(2, *am, "--stability", "10", says="--stability '10' is not two counts")
+    refused(2, *am, "--stability", "0,10", says="is not two counts")
+    refused(
+        6, *am, "--stability", "100,9999", says=("the data has 1437 samples", "Ask for counts up to 1437")
+    )
+    refused(2, *signature, "--method", "wn", says="Did you mean wm")
+    refused(2, *signature, "--data", "digitz", says="Did you mean digits?")
+    refused(2, *signature, "--cost", "inner", says="the method wm has no such option")
+    refused(3, "signature", models[0], "nowhere.safetensors", says="nowhere.safetensors")
+
+
+def test_a_network_is_needed(done, refused, tmp_path):
+    import torch
+
+    from rebasin_cli.writing import write_safetensors
+
+    for name in "ab":
+        write_safetensors(
+            f"{name}.safetensors", {"in.weight": torch.randn(8, 64), "out.weight": torch.randn(3, 8)}
+        )
+    (tmp_path / "own.yaml").write_text('tensors:\n  in.weight: "h ."\n  out.weight: ". h"\n')
+    refused(
+        2, "signature", "a.safetensors", "b.safetensors", "--spec", "own.yaml", "--data", "digits",
+        says=("names no network", "--net"),
+    )  # fmt: skip
