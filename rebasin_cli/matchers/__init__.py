@@ -44,13 +44,14 @@ class State:
 
     `permutations` holds one set per model that the method moves (merge-many moves the reference too),
     `sweep` the number of finished sweeps, `objective` the method's own, larger is better. `notes` are
-    numbers that the method itself needs to go on.
+    numbers that the method itself needs to go on, `tensors` named arrays.
     """
 
     permutations: tuple[Permutations, ...]
     sweep: int = 0
     objective: float = 0.0
     notes: Mapping[str, float] = field(default_factory=dict)
+    tensors: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,6 @@ from ._blocks import SLAB, Slab
 from ._values import Values
 
 SLIVER = 64  # a slab with fewer columns waits for others
-SMALL = 1 << 22  # multiplications that are not worth a second thread
-ROWS = 256  # of either side, below which products are summed differently by many threads
 OFFSET = 0.1  # share of a tensor's squared norm that its mean unit may have
 
 
@@ -110,7 +108,7 @@ class Pair(Values):
             if word is not None and d != dim:
                 whole = self._matrix(b, d)
                 mixed = torch.zeros_like(whole)
-                self._add_product(mixed, soft[word], whole.T)
+                self._pace.add_product(mixed, soft[word], whole.T)
                 b = mixed.view(len(mixed), *(s for k, s in enumerate(b.shape) if k != d)).movedim(0, d)
         yield self._centred(atom, dim, self._matrix(a, dim), self._matrix(b, dim))
 
@@ -120,22 +118,14 @@ class Pair(Values):
         waiting: list[Slab] = []  # slivers, for one product together
         for slab in slabs:
             if slab[0].shape[1] >= SLIVER:
-                self._add_product(mine, *slab)
+                self._pace.add_product(mine, *slab)
             else:
                 waiting.append(slab)
         if waiting:
-            self._add_product(mine, *(torch.cat(side, dim=1) for side in zip(*waiting, strict=True)))
+            self._pace.add_product(mine, *(torch.cat(side, dim=1) for side in zip(*waiting, strict=True)))
         if self.ranks.size > 1 and terms:
             out += self.ranks.sum(mine)
         return out
-
-    def _add_product(self, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
-        work = len(a) * a.shape[1] * len(b)
-        if min(len(a), len(b)) < ROWS or work <= SMALL:
-            out.addmm_(a, b.T)
-            return
-        with self._pace.product(work):
-            out.addmm_(a, b.T)
 
     def _slabs(self, atom: Atom, dim: int, permutations: Permutations) -> Iterator[Slab]:
         """The atom of both models as (n, k) matrices, axis `dim` first, cut so that memory stays bounded.
