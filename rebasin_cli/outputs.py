@@ -107,7 +107,13 @@ def report_files(folder: Path | None, files: Mapping[str, Path], *, force: bool)
 
 def write_reports(report: Report, destinations: Destinations, *, force: bool) -> None:
     """Write every file, or none of those that are new."""
-    rendered = [(path, reports.registry.get(name).render(report)) for name, path in destinations]
+    write_files(
+        [(path, reports.registry.get(name).render(report)) for name, path in destinations], force=force
+    )
+
+
+def write_files(rendered: Sequence[tuple[Path, str | bytes]], *, force: bool) -> None:
+    """Every file with its content, or none of those that are new; folders are made."""
     with removed_on_failure(*(path for path, _ in rendered)):
         for path, content in rendered:
             writing.make_folder(path.parent)

@@ -53,7 +53,7 @@ class Options:
     """
 
     max_sweeps: int = 100
-    gain: float = 3e-4
+    gain: float = 1e-3
     ascent: bool = True
     tolerance: float = 1e-12
 
@@ -107,7 +107,7 @@ class History:
     steps: tuple[float, ...] = ()
 
     def settled(self, options: Options) -> bool:
-        """Whether two steps have gained too little, or one nothing: a whole step is often followed by half."""
+        """Whether two steps gained too little, or one nothing: after a whole step often comes a short one."""
         if not self.steps:
             return False
         gained = self.objectives[-1] - self.objectives[max(0, len(self.steps) - 2)]
