@@ -17,6 +17,7 @@ _WHERE = {
     "RebasinError": "errors",
     "align": "api",
     "barrier": "measuring",
+    "compare": "analysis.comparison",
     "fit": "spec.fitting",
     "infer_spec": "spec.infer:infer",
     "load_spec": "spec.library:load",

@@ -92,9 +92,15 @@ def report_files(folder: Path | None, files: Mapping[str, Path], *, force: bool)
     """(format, file) for every file asked for; refuses what exists before any work begins."""
     destinations = list(files.items())
     if folder is not None:
-        writing.check_report_folder(folder)
         named = {name: reports.registry.get(name).FILENAME for name in reports.registry.names()}
         destinations += [(name, folder / file) for name, file in named.items() if file]
+    return check_files(destinations, folder=folder, force=force)
+
+
+def check_files(destinations: Destinations, *, folder: Path | None = None, force: bool) -> Destinations:
+    """The same, each file once; refuses what exists or cannot be written before any work begins."""
+    if folder is not None:
+        writing.check_report_folder(folder)
     formats: dict[Path, str] = {}
     for name, path in destinations:
         if formats.setdefault(path.resolve(), name) != name:

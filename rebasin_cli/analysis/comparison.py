@@ -89,6 +89,11 @@ class Comparison:
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
 
+    @property
+    def match(self) -> dict[str, Any]:
+        """What a barrier's report says of its one search, of all methods."""
+        return {"method": ", ".join(method.name for method in self.methods)}
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, the schema first."""
         return {"schema": SCHEMA, **dataclasses.asdict(self)}
@@ -108,6 +113,7 @@ def compare(
     once: bool = False,
     cycles: bool = True,
     curved: Mapping[str, Iterable[Any]] | None = None,
+    probes: int = 10,
     seed: int = 0,
     scores: Callable[[nn.Module, Any], Scores] | None = None,
     loss: Callable[..., Any] | None = None,
@@ -125,7 +131,7 @@ def compare(
     merging n models would; with `once`, all are matched once. Networks with running statistics get them
     measured anew at every point on `reset_batches` (default: `train`), unless `repair_with` is "none".
     `cycles` also matches every pair of models by itself. `curved` are batches by split to measure sharpness
-    on, of the models and of every merge (see `sharpness`, which takes `loss`).
+    on, of the models and of every merge (see `sharpness`, which takes `probes` and `loss`).
 
     `align_options` maps methods to what `rebasin_cli.align` gets for them beside the network, such as
     {"am": {"data": train}}. `check` sees the models' own scores first and may raise, `measured` is called
@@ -148,7 +154,7 @@ def compare(
         fitted.ignored,
         measured,
         dict(curved or {}),
-        functools.partial(sharpness, seed=seed, loss=loss, output=output, device=device),
+        functools.partial(sharpness, probes=probes, seed=seed, loss=loss, output=output, device=device),
     )
     ends = [bench.scores_of(model) for model in models]
     if check is not None:

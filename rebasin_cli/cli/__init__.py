@@ -61,13 +61,14 @@ def _main(
         raise refusal if os.environ.get("RANK", "0") == "0" else Elsewhere(str(refusal), refusal.exit_code)
 
 
-ALONE = ("apply", "merge", "repair", "barrier", "verify", "eval", "train", "demo")
+ALONE = ("apply", "merge", "repair", "barrier", "compare", "verify", "eval", "train", "demo")
 ORDER = (
     "align",
     "apply",
     "merge",
     "repair",
     "barrier",
+    "compare",
     "verify",
     "eval",
     "train",
