@@ -14,7 +14,7 @@ from .simplex import Points, spread
 
 REGULAR = (
     "angles: their standard deviation around 60°, and their range. All 60° is a regular simplex, which "
-    "independent points of so many dimensions form as well: that models do says nothing about them. What says "
+    "independent points of so many dimensions form as well: that models do says nothing. What says "
     "something is where they differ from the rows of null: nearer to each other, or less regular"
 )
 CYCLE = (
