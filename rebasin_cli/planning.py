@@ -26,7 +26,7 @@ def plan_search(
     """Tensors, permutations, assignment sizes and estimated peak memory in bytes, without running anything.
 
     The search holds the models, two similarity matrices in float32, what the method says it holds beyond
-    (`BYTES_A_PARAMETER`), and the matrices that it keeps, up to `memory` bytes. The proof comes before it
+    (`BYTES_A_PARAMETER`, and `…_AND_MODEL`), and the matrices that it keeps, up to `memory` bytes. The proof comes before it
     and holds the network in float32 and in float64, and its activations, which are not counted.
     """
     sizes = sorted(fitted.words.values(), reverse=True)
@@ -35,6 +35,7 @@ def plan_search(
     matcher = None if method in ("none", "given") else matchers.registry.get(method)
     search = stored + 8 * (sizes[0] if sizes else 0) ** 2 + OVERHEAD
     search += getattr(matcher, "BYTES_A_PARAMETER", 0) * numbers
+    search += getattr(matcher, "BYTES_A_PARAMETER_AND_MODEL", 0) * numbers * len(models)
     if matcher is not None:
         search += min(KEEP if memory is None else memory, sum(4 * size**2 for size in sizes))
     proving = 12 * numbers if proof else 0

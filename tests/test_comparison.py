@@ -149,7 +149,12 @@ def test_statistics_are_measured_anew_at_every_mixture():
     assert compared.repair == "reset"
     for method in compared.methods:
         merged = rebasin_cli.merge(
-            models, fitted, method=method.name, network=network, train=batches((3, 10, 10), 1)
+            models,
+            fitted,
+            method=method.name,
+            network=network,
+            train=batches((3, 10, 10), 1),
+            prove=False,
         )
         network.load_state_dict(dict(merged.tensors))
         at = method.merged[0].mean["test"]

@@ -5,6 +5,7 @@ A matcher is a module with
     NEEDS: frozenset[str]       # of {"network", "data"}; weights alone is the empty set
     MANY: bool                  # takes any number of models at once; otherwise two
     BYTES_A_PARAMETER: int      # optional: memory beyond the models and one similarity, for the plan
+    BYTES_A_PARAMETER_AND_MODEL: int  # optional: the same, as often as there are models
     DECLARES: frozenset[str]    # promises beyond the common ones: see `PROMISES`
     Options                     # a frozen dataclass of its own options, all with defaults
     def match(problem: Problem, options: Options) -> MatchResult

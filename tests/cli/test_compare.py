@@ -28,7 +28,7 @@ def test_methods_side_by_side(three, done):
     )  # 2 splits × 2 and 3 models
     for words in ("Distances and angles", "null: independent points", "Cycle inconsistency", "wm, merged"):
         assert words in outcome.out
-    assert "proof  proven" in outcome.out and "plan: 19 points in 2 rows" in outcome.err
+    assert "proof  proven" in outcome.out and "plan: 17 points in 2 rows" in outcome.err
 
 
 def test_files_and_json(three, done):
