@@ -26,8 +26,9 @@ def plan_search(
     """Tensors, permutations, assignment sizes and estimated peak memory in bytes, without running anything.
 
     The search holds the models, two similarity matrices in float32, what the method says it holds beyond
-    (`BYTES_A_PARAMETER`, and `…_AND_MODEL`), and the matrices that it keeps, up to `memory` bytes. The proof comes before it
-    and holds the network in float32 and in float64, and its activations, which are not counted.
+    (`BYTES_A_PARAMETER`, `BYTES_A_PARAMETER_AND_MODEL`), and the matrices that it keeps, up to `memory`
+    bytes. The proof comes before it and holds the network in float32 and in float64, and its activations,
+    which are not counted.
     """
     sizes = sorted(fitted.words.values(), reverse=True)
     stored = sum(math.prod(s) * model.dtypes[n].itemsize for model in models for n, s in model.shapes.items())

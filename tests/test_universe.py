@@ -206,10 +206,10 @@ def test_rounding_takes_the_permutations_nearest_to_the_mixtures():
 
 
 def test_an_interrupted_mixture_goes_on_from_what_a_state_holds():
-    problem = Problem(fitted(), models(SHAPES), seed=1)
-    whole, states = states_of(problem, universe.Options(gain=0))
+    problem, options = Problem(fitted(), models(SHAPES), seed=1), universe.Options(gain=0.01)
+    whole, states = states_of(problem, options)
     mixing = [state for state in states if "steps" in state.tensors]
-    assert len(mixing) >= 2
+    assert 2 <= len(mixing) < len(states) < 30
     for state in states[:-1]:
         kept = State(
             state.permutations,
@@ -219,7 +219,7 @@ def test_an_interrupted_mixture_goes_on_from_what_a_state_holds():
             {name: tensor.clone() for name, tensor in state.tensors.items()},
         )
         seen = []
-        again = universe.match(replace(problem, start=kept, progress=seen.append), universe.Options(gain=0))
+        again = universe.match(replace(problem, start=kept, progress=seen.append), options)
         assert [s.sweep for s in seen] == [s.sweep for s in states[state.sweep :]]
         assert [s.objective for s in seen] == [s.objective for s in states[state.sweep :]]
         assert again.objective_after == whole.objective_after and again.sweeps == whole.sweeps

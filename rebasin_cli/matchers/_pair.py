@@ -108,7 +108,7 @@ class Pair(Values):
             if word is not None and d != dim:
                 whole = self._matrix(b, d)
                 mixed = torch.zeros_like(whole)
-                self._pace.add_product(mixed, soft[word], whole.T)
+                self._add_product(mixed, soft[word], whole.T)
                 b = mixed.view(len(mixed), *(s for k, s in enumerate(b.shape) if k != d)).movedim(0, d)
         yield self._centred(atom, dim, self._matrix(a, dim), self._matrix(b, dim))
 
@@ -118,14 +118,17 @@ class Pair(Values):
         waiting: list[Slab] = []  # slivers, for one product together
         for slab in slabs:
             if slab[0].shape[1] >= SLIVER:
-                self._pace.add_product(mine, *slab)
+                self._add_product(mine, *slab)
             else:
                 waiting.append(slab)
         if waiting:
-            self._pace.add_product(mine, *(torch.cat(side, dim=1) for side in zip(*waiting, strict=True)))
+            self._add_product(mine, *(torch.cat(side, dim=1) for side in zip(*waiting, strict=True)))
         if self.ranks.size > 1 and terms:
             out += self.ranks.sum(mine)
         return out
+
+    def _add_product(self, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+        self._pace.add_product(out, a, b)
 
     def _slabs(self, atom: Atom, dim: int, permutations: Permutations) -> Iterator[Slab]:
         """The atom of both models as (n, k) matrices, axis `dim` first, cut so that memory stays bounded.
