@@ -14,8 +14,8 @@ from .simplex import Points, spread
 
 REGULAR = (
     "angles: their standard deviation around 60°, and their range. All 60° is a regular simplex, which "
-    "independent points of so many dimensions form as well: that models do says nothing. What says "
-    "something is where they differ from the rows of null: nearer to each other, or less regular"
+    "independent points of so many dimensions form as well: that models form one, too, says nothing about "
+    "them. What does is where they differ from the rows of null: nearer to each other, or less regular"
 )
 CYCLE = (
     "weight matching of each pair by itself: the share of units that do not come back on the way through "
