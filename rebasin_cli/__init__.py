@@ -18,6 +18,7 @@ _WHERE = {
     "align": "api",
     "barrier": "measuring",
     "doctor": "diagnosis",
+    "compare": "analysis.comparison",
     "fit": "spec.fitting",
     "infer_spec": "spec.infer:infer",
     "load_spec": "spec.library:load",

@@ -92,9 +92,15 @@ def report_files(folder: Path | None, files: Mapping[str, Path], *, force: bool)
     """(format, file) for every file asked for; refuses what exists before any work begins."""
     destinations = list(files.items())
     if folder is not None:
-        writing.check_report_folder(folder)
         named = {name: reports.registry.get(name).FILENAME for name in reports.registry.names()}
         destinations += [(name, folder / file) for name, file in named.items() if file]
+    return check_files(destinations, folder=folder, force=force)
+
+
+def check_files(destinations: Destinations, *, folder: Path | None = None, force: bool) -> Destinations:
+    """The same, each file once; refuses what exists or cannot be written before any work begins."""
+    if folder is not None:
+        writing.check_report_folder(folder)
     formats: dict[Path, str] = {}
     for name, path in destinations:
         if formats.setdefault(path.resolve(), name) != name:
@@ -107,7 +113,13 @@ def report_files(folder: Path | None, files: Mapping[str, Path], *, force: bool)
 
 def write_reports(report: Report, destinations: Destinations, *, force: bool) -> None:
     """Write every file, or none of those that are new."""
-    rendered = [(path, reports.registry.get(name).render(report)) for name, path in destinations]
+    write_files(
+        [(path, reports.registry.get(name).render(report)) for name, path in destinations], force=force
+    )
+
+
+def write_files(rendered: Sequence[tuple[Path, str | bytes]], *, force: bool) -> None:
+    """Every file with its content, or none of those that are new; folders are made."""
     with removed_on_failure(*(path for path, _ in rendered)):
         for path, content in rendered:
             writing.make_folder(path.parent)

@@ -61,7 +61,7 @@ def _main(
         raise refusal if os.environ.get("RANK", "0") == "0" else Elsewhere(str(refusal), refusal.exit_code)
 
 
-ALONE = ("apply", "merge", "repair", "barrier", "signature", "verify", "eval", "train", "demo")
+ALONE = ("apply", "merge", "repair", "barrier", "compare", "signature", "verify", "eval", "train", "demo")
 ORDER = (
     "align",
     "apply",
@@ -70,6 +70,7 @@ ORDER = (
     "barrier",
     "signature",
     "doctor",
+    "compare",
     "verify",
     "eval",
     "train",

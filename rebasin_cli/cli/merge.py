@@ -75,7 +75,7 @@ def merge(
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
 ) -> None:
-    """Align models to the first (or to one another with --method merge-many) and average them.
+    """Align models to the first (or to one another: --method merge-many, universe) and average them.
 
     Networks with BatchNorm need data: their running statistics are re-estimated on training samples.
     Others may gain from --repair repair, which gives every channel the mean and spread of the endpoints'.

@@ -15,6 +15,8 @@ import torch
 
 LARGE = 1 << 30  # multiplications that outlast any waiting
 AGAIN = 16  # products after which the slower way is tried once more
+SMALL = 1 << 22  # multiplications that are not worth a second thread
+ROWS = 256  # of either side, below which products are summed differently by many threads
 
 
 class Pace:
@@ -28,6 +30,15 @@ class Pace:
     @property
     def best(self) -> int:
         return max(self._speeds, key=self._speeds.get, default=1)
+
+    def add_product(self, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+        """a·bᵀ, added to `out`: the same bits whatever the threads."""
+        work = len(a) * a.shape[1] * len(b)
+        if min(len(a), len(b)) < ROWS or work <= SMALL:
+            out.addmm_(a, b.T)
+            return
+        with self.product(work):
+            out.addmm_(a, b.T)
 
     @contextlib.contextmanager
     def product(self, work: int) -> Iterator[None]:

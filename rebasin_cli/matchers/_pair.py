@@ -19,8 +19,6 @@ from ._blocks import SLAB, Slab
 from ._values import Values
 
 SLIVER = 64  # a slab with fewer columns waits for others
-SMALL = 1 << 22  # multiplications that are not worth a second thread
-ROWS = 256  # of either side, below which products are summed differently by many threads
 OFFSET = 0.1  # share of a tensor's squared norm that its mean unit may have
 
 
@@ -130,12 +128,7 @@ class Pair(Values):
         return out
 
     def _add_product(self, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
-        work = len(a) * a.shape[1] * len(b)
-        if min(len(a), len(b)) < ROWS or work <= SMALL:
-            out.addmm_(a, b.T)
-            return
-        with self._pace.product(work):
-            out.addmm_(a, b.T)
+        self._pace.add_product(out, a, b)
 
     def _slabs(self, atom: Atom, dim: int, permutations: Permutations) -> Iterator[Slab]:
         """The atom of both models as (n, k) matrices, axis `dim` first, cut so that memory stays bounded.

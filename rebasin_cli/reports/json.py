@@ -28,8 +28,12 @@ def render(report: Report) -> str:
     NaN and infinities are the strings "nan", "inf" and "-inf". `load` gives the report back.
     """
     fields = report.to_dict()
-    ordered = {"schema": fields.pop("schema"), **fields}
-    text = json.dumps(_plain(ordered), indent=2, ensure_ascii=False, allow_nan=False)
+    return dump({"schema": fields.pop("schema"), **fields})
+
+
+def dump(values: Mapping[str, Any]) -> str:
+    """Any values as text of this kind, for a person to read too: a list of numbers takes one line."""
+    text = json.dumps(_plain(values), indent=2, ensure_ascii=False, allow_nan=False)
     text = _NUMBERS.sub(lambda found: "[" + re.sub(r"\s*\n\s*", " ", found[1]) + "]", text)
     # Half surrogates (file names that are not UTF-8) cannot be encoded; JSON can escape them.
     return re.sub("[\ud800-\udfff]", lambda char: f"\\u{ord(char[0]):04x}", text) + "\n"

@@ -1,0 +1,302 @@
+"""How good is the merge of many models? Several methods on the same models and data, side by side."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from .. import accounts, matchers, networks, permutation
+from ..api import align, resolve_spec
+from ..errors import UsageError
+from ..evaluation import Scores, evaluate
+from ..merging import average
+from ..permutation import Permutations, permuted
+from ..randomness import generator
+from ..repair import reset
+from ..spec.spec import FittedSpec, Spec
+from ..version import version
+from . import simplex
+from .cycles import Cycles, inconsistency
+from .geometry import Geometry, geometry, independent
+from .sharpness import Sharpness, sharpness
+from .simplex import Points
+
+SCHEMA = "rebasin.compare/1"
+POINTS = 10  # of the simplex
+REPAIRS = ("auto", "none", "reset")
+PAIRWISE = "wm"  # the method whose permutations of single pairs are looked at for cycles
+
+Tensors = Mapping[str, torch.Tensor]
+Curvature = dict[str, Sharpness]  # by split
+
+
+@dataclass(frozen=True)
+class Merged:
+    """The mean of the first `models` models, and the account of the search that matched them."""
+
+    models: int
+    mean: Points
+    match: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Method:
+    """What one method makes of the models: `merged` of the first 2, 3 … of them, the rest with all.
+
+    `midpoints` are those of all pairs, `points` drawn from the simplex.
+    """
+
+    name: str
+    merged: tuple[Merged, ...]
+    midpoints: tuple[Points, ...]
+    points: tuple[Points, ...]
+    geometry: Geometry
+    sharpness: Curvature = dataclasses.field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything that `rebasin compare` found. `null` is the geometry of points that nothing joins.
+
+    `shuffled` is that of the models with their units in random orders. `cycles` are of weight matching pair
+    by pair, None for two models. Losses in nats, accuracies 0–1, `seconds` wall time.
+    """
+
+    rebasin: str
+    command: str
+    seed: int
+    inputs: tuple[dict[str, Any], ...]
+    spec: dict[str, Any]
+    data: dict[str, Any]
+    proof: dict[str, Any]
+    repair: str
+    endpoints: tuple[dict[str, Scores], ...]
+    methods: tuple[Method, ...]
+    given: Geometry
+    null: Geometry
+    shuffled: Geometry
+    cycles: Cycles | None
+    endpoint_sharpness: tuple[Curvature, ...] = ()
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def match(self) -> dict[str, Any]:
+        """What a barrier's report says of its one search, of all methods."""
+        return {"method": ", ".join(method.name for method in self.methods)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, the schema first."""
+        return {"schema": SCHEMA, **dataclasses.asdict(self)}
+
+
+def compare(
+    models: Sequence[Tensors],
+    spec: str | Path | Spec | FittedSpec | None = None,
+    *,
+    network: nn.Module,
+    test: Iterable[Any],
+    train: Iterable[Any] | None = None,
+    reset_batches: Iterable[Any] | None = None,
+    methods: Sequence[str] = (PAIRWISE,),
+    repair_with: str = "auto",
+    points: int = POINTS,
+    once: bool = False,
+    cycles: bool = True,
+    curved: Mapping[str, Iterable[Any]] | None = None,
+    probes: int = 10,
+    seed: int = 0,
+    scores: Callable[[nn.Module, Any], Scores] | None = None,
+    loss: Callable[..., Any] | None = None,
+    output: str | int | None = None,
+    device: str = "cpu",
+    check: Callable[[Mapping[str, Sequence[Scores]]], Any] | None = None,
+    measured: Callable[[], None] = lambda: None,
+    align_options: Mapping[str, Mapping[str, Any]] | None = None,
+    progress: Callable[[str, matchers.State], None] = lambda method, state: None,
+) -> Comparison:
+    """Match `models` to the first with every method ("none" leaves them), and measure what mixing them gives.
+
+    The mean of the first 2, 3 … models, the middles of all pairs, `points` at random in the simplex, on the
+    splits `test` and, where given, `train`. Methods for many models match the first n anew for every n, as
+    merging n models would; with `once`, all are matched once. Networks with running statistics get them
+    measured anew at every point on `reset_batches` (default: `train`), unless `repair_with` is "none".
+    `cycles` also matches every pair of models by itself. `curved` are batches by split to measure sharpness
+    on, of the models and of every merge (see `sharpness`, which takes `probes` and `loss`).
+
+    `align_options` maps methods to what `rebasin_cli.align` gets for them beside the network, such as
+    {"am": {"data": train}}. `check` sees the models' own scores first and may raise, `measured` is called
+    after every point, `progress` by every search. `network` is overwritten.
+
+    Raises SpecError, UsageError, CheckpointError, DataError, NetworkError.
+    """
+    began = time.perf_counter()
+    if len(models) < 2:
+        raise UsageError("comparing merges takes at least two models")
+    fitted = resolve_spec(spec, models)
+    networks.check(network, fitted.shapes)
+    network = network.to(device)
+    batches = reset_batches if reset_batches is not None else train
+    bench = Bench(
+        network,
+        {"train": train, "test": test} if train is not None else {"test": test},
+        scores or functools.partial(evaluate, output=output, device=device),
+        _reset(network, repair_with, batches, device),
+        fitted.ignored,
+        measured,
+        dict(curved or {}),
+        functools.partial(sharpness, probes=probes, seed=seed, loss=loss, output=output, device=device),
+    )
+    ends = [bench.scores_of(model) for model in models]
+    if check is not None:
+        check({split: [end[split] for end in ends] for split in bench.splits})
+    names = [
+        name
+        for name, tensor in models[0].items()
+        if tensor.is_floating_point() and name not in fitted.statistics and name not in fitted.ignored
+    ]
+    found = []
+    for method in methods:
+        options = {"network": network, "output": output, "prove": False, "seed": seed, "device": device}
+        options["progress"] = functools.partial(progress, method)
+        options |= (align_options or {}).get(method, {})
+        merged = []
+        for permutations, match in _matched(method, models, fitted, options, once=once):
+            moved = _moved(models, permutations, fitted)
+            merged.append(Merged(len(moved), simplex.mean(bench.measure, moved, ends), match))
+        found.append(
+            Method(
+                method,
+                tuple(merged),
+                tuple(simplex.midpoints(bench.measure, moved, ends)),
+                tuple(simplex.anywhere(bench.measure, moved, ends, points, seed=seed)),
+                geometry(moved, names),
+                bench.curvature(average(moved, keep=fitted.ignored), mended=True),
+            )
+        )
+    rng = generator(seed, "random orders")
+    shuffled = [permutation.random(fitted.words, rng, within=fitted.within) for _ in models[1:]]
+    return Comparison(
+        rebasin=version(),
+        command="compare",
+        seed=seed,
+        inputs=tuple({"file": f"model {k}"} for k in range(1, len(models) + 1)),
+        spec=accounts.describe_spec(fitted),
+        data={"samples": {split: ends[0][split].samples for split in bench.splits}},
+        proof=accounts.describe_proof(None, "no proof was asked for"),
+        repair="none" if bench.mend is None else "reset",
+        endpoints=tuple(ends),
+        methods=tuple(found),
+        given=geometry(models, names),
+        null=geometry(independent(models, names, seed=seed), names),
+        shuffled=geometry(_moved(models, shuffled, fitted), names),
+        cycles=_cycles(models, fitted, seed, progress) if cycles and len(models) > 2 else None,
+        endpoint_sharpness=tuple(bench.curvature(model) for model in models) if curved else (),
+        seconds=time.perf_counter() - began,
+    )
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A network to put weights into, and all that is measured on it.
+
+    `mend`, where there is one, mends the network at every mixture; `ignored` tensors are the first model's.
+    """
+
+    network: nn.Module
+    splits: Mapping[str, Iterable[Any]]
+    scores: Callable[[nn.Module, Any], Scores]
+    mend: Callable[[], Any] | None
+    ignored: Collection[str]
+    measured: Callable[[], None]
+    curved: Mapping[str, Iterable[Any]]
+    sharpness: Callable[..., Sharpness]
+
+    def _load(self, tensors: Tensors, *, mended: bool) -> None:
+        networks.load(self.network, tensors)
+        if mended and self.mend is not None:
+            self.mend()
+
+    def scores_of(self, tensors: Tensors, *, mended: bool = False) -> dict[str, Scores]:
+        self._load(tensors, mended=mended)
+        found = {split: self.scores(self.network, batches) for split, batches in self.splits.items()}
+        self.measured()
+        return found
+
+    def measure(self, models: Sequence[Tensors], weights: Sequence[float]) -> dict[str, Scores]:
+        """For `simplex`: the scores of a mixture; a single model is not mended."""
+        return self.scores_of(average(models, weights, keep=self.ignored), mended=len(models) > 1)
+
+    def curvature(self, tensors: Tensors, *, mended: bool = False) -> Curvature:
+        """Sharpness by split; empty where none was asked for."""
+        if not self.curved:
+            return {}
+        self._load(tensors, mended=mended)
+        return {split: self.sharpness(self.network, batches) for split, batches in self.curved.items()}
+
+
+def points_to_measure(models: int, methods: int, points: int) -> tuple[int, int]:
+    """How many points `compare` scores: the models as they are, and mixtures of them."""
+    return models, methods * (models - 1 + models * (models - 1) // 2 + points)
+
+
+def _reset(network: nn.Module, repair_with: str, batches: Any, device: str) -> Callable[[], Any] | None:
+    """What is done to the network at every mixture before it is measured; None for nothing."""
+    if repair_with not in REPAIRS:
+        raise UsageError(
+            f"merges of many models are compared with reset or without, not with {repair_with}",
+            hint=f"Choose --repair {', '.join(REPAIRS[:-1])} or {REPAIRS[-1]}",
+        )
+    if repair_with == "none" or not networks.has_running_statistics(network):
+        return None
+    if batches is None:
+        raise UsageError("the network has running statistics: give training batches to re-estimate them on")
+    return functools.partial(reset, network, batches, device=device)
+
+
+def _matched(
+    method: str, models: Sequence[Tensors], fitted: FittedSpec, options: Mapping[str, Any], *, once: bool
+) -> Iterator[tuple[Sequence[Permutations], dict[str, Any]]]:
+    """For 2, 3 … models the permutations of all but the first, and the account of their search."""
+    counts = range(2, len(models) + 1)
+    if method == "none":
+        still = permutation.identity(fitted.words)
+        yield from (([still] * (count - 1), {"method": "none"}) for count in counts)
+        return
+    if matchers.registry.get(method).MANY and not once:
+        for count in counts:
+            found = align(*models[:count], fitted, method=method, **options)
+            yield found.permutations, accounts.describe_match(found)
+        return
+    found = align(*models, fitted, method=method, **options)
+    account = accounts.describe_match(found)
+    yield from ((found.permutations[: count - 1], account) for count in counts)
+
+
+def _moved(models: Sequence[Tensors], sets: Sequence[Permutations], fitted: FittedSpec) -> list[Tensors]:
+    """The first model and those after it with their units permuted, in memory: they are read many times."""
+    others = models[1 : len(sets) + 1]
+    return [models[0], *(dict(permuted(m, fitted, p)) for m, p in zip(others, sets, strict=True))]
+
+
+def _cycles(
+    models: Sequence[Tensors],
+    fitted: FittedSpec,
+    seed: int,
+    progress: Callable[[str, matchers.State], None],
+) -> Cycles | None:
+    told = functools.partial(progress, "pairs")
+    pairs = {}
+    for i, j in combinations(range(len(models)), 2):
+        pair = align(models[i], models[j], fitted, method=PAIRWISE, seed=seed, progress=told)
+        pairs[i, j] = pair.permutations[0]
+    return inconsistency(pairs)

@@ -1,0 +1,103 @@
+"""Loss and accuracy where several models are mixed: at their mean, between pairs, anywhere in the simplex.
+
+What is measured at a point is the caller's: `measure(models, weights)` gives the scores on every split at
+Σ w_i θ_i of these models.
+
+Ito, Yamada, Kumagai 2025 (STE-MM), sections 4 and 5.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import torch
+
+from ..evaluation import Scores
+from ..randomness import generator
+
+Scored = Mapping[str, Scores]  # by split
+Measure = Callable[[Sequence[Any], Sequence[float]], Scored]
+
+
+@dataclass(frozen=True)
+class Point:
+    """Loss in nats and accuracy 0–1 at one place, on one split; how far that is from the models mixed.
+
+    `ends_loss` and `ends_accuracy` are the means of the models with the weights of the point, and `gap` is
+    `loss` − `ends_loss`: the loss above the chord, 0 or less where mixing costs nothing.
+    """
+
+    weights: tuple[float, ...]
+    loss: float
+    accuracy: float
+    ends_loss: float
+    ends_accuracy: float
+    gap: float
+
+
+Points = dict[str, Point]  # by split
+
+
+def at(measure: Measure, models: Sequence[Any], ends: Sequence[Scored], weights: Sequence[float]) -> Points:
+    """One point of the simplex; `ends` are the models' own scores. Models of no weight are not mixed in."""
+    some = [k for k, weight in enumerate(weights) if weight]
+    found, points = measure([models[k] for k in some], [weights[k] for k in some]), {}
+    for split, scores in found.items():
+        loss = sum(weights[k] * ends[k][split].loss for k in some)
+        accuracy = sum(weights[k] * ends[k][split].accuracy for k in some)
+        points[split] = Point(
+            tuple(weights), scores.loss, scores.accuracy, loss, accuracy, scores.loss - loss
+        )
+    return points
+
+
+def mean(measure: Measure, models: Sequence[Any], ends: Sequence[Scored]) -> Points:
+    """Their mean: the model that a merge would write."""
+    return at(measure, models, ends, [1 / len(models)] * len(models))
+
+
+def midpoints(measure: Measure, models: Sequence[Any], ends: Sequence[Scored]) -> list[Points]:
+    """The middle between every two models."""
+    count = len(models)
+    return [
+        at(measure, models, ends, [0.5 * (k in pair) for k in range(count)])
+        for pair in combinations(range(count), 2)
+    ]
+
+
+def anywhere(
+    measure: Measure, models: Sequence[Any], ends: Sequence[Scored], count: int, *, seed: int = 0
+) -> list[Points]:
+    """`count` points drawn uniformly from the simplex: weights of Dirichlet(1, …, 1)."""
+    drawn = uniform_weights(len(models), count, seed=seed)
+    return [at(measure, models, ends, weights) for weights in drawn]
+
+
+def uniform_weights(models: int, count: int, *, seed: int = 0) -> list[list[float]]:
+    """Exponential variables over their sum are uniform on the simplex; `count` × `models`."""
+    rng = generator(seed, "points of the simplex")
+    drawn = -torch.log1p(-torch.rand(count, models, generator=rng, dtype=torch.float64))
+    return (drawn / drawn.sum(dim=1, keepdim=True)).tolist()
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Of several figures: their mean, standard deviation (0 for one), least and largest."""
+
+    mean: float
+    deviation: float
+    least: float
+    largest: float
+    count: int
+
+
+def spread(values: Sequence[float]) -> Spread | None:
+    """None where there are none."""
+    if not values:
+        return None
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    return Spread(statistics.fmean(values), deviation, min(values), max(values), len(values))

@@ -1,0 +1,178 @@
+"""A comparison in words and tables of text, which every format shows."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..reports._format import MISSING, clean, fixed, number, tail
+from .comparison import Comparison, Curvature
+from .geometry import Geometry
+from .simplex import Points, spread
+
+REGULAR = (
+    "angles: their standard deviation around 60°, and their range. All 60° is a regular simplex, which "
+    "independent points of so many dimensions form as well: that models form one, too, says nothing about "
+    "them. What does is where they differ from the rows of null: nearer to each other, or less regular"
+)
+CYCLE = (
+    "weight matching of each pair by itself: the share of units that do not come back on the way through "
+    "three models. It is 0 by construction for every method above, which gives each model one order"
+)
+CURVED = "tr(H ⊙ θθᵀ) ± the standard error over the probes; larger is sharper (STE-MM, equation 6)"
+GAP = "gap: loss − the models' mean loss, in nats; accuracy 0–1"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells of plain text, the first names the row; `faint` are the rows that others are held against."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+    faint: frozenset[int] = frozenset()
+
+
+def title(found: Comparison) -> str:
+    return f"Merging {len(found.inputs)} models"
+
+
+def headline(found: Comparison) -> str:
+    """The method whose merge of all models has the least test loss, in a sentence."""
+    best = min(found.methods, key=lambda method: method.merged[-1].mean["test"].loss)
+    at = best.merged[-1].mean["test"]
+    against = f"{change(at.loss, at.ends_loss)} against the models' mean"
+    return (
+        f"{clean(best.name)}: test loss {fixed(at.loss)} ({against}), "
+        f"accuracy {fixed(at.accuracy)} ({fixed(at.ends_accuracy)})"
+    )
+
+
+def tables(found: Comparison) -> list[Table]:
+    splits = sorted(found.endpoints[0], key=lambda split: split != "test")
+    made = [_models(found, splits), *(_means(found, split) for split in splits), _simplex(found, splits)]
+    made.append(_geometry(found))
+    if found.cycles is not None:
+        shares = [*found.cycles.by_word.items(), ("all units", found.cycles.overall)]
+        made.append(
+            Table(
+                "Cycle inconsistency of pairs",
+                ("word", "share of units"),
+                tuple((clean(word), fixed(share)) for word, share in shares),
+                CYCLE,
+            )
+        )
+    if found.endpoint_sharpness:
+        made.append(_sharpness(found))
+    return made
+
+
+def change(value: float, base: float) -> str:
+    """In percent, with its sign."""
+    if not (math.isfinite(value) and math.isfinite(base) and base):
+        return MISSING
+    return f"{100 * (value / base - 1):+.1f} %"
+
+
+def _models(found: Comparison, splits: Sequence[str]) -> Table:
+    columns = ("model", *(f"{split} {what}" for split in splits for what in ("loss", "accuracy")))
+    rows = [
+        (
+            f"{k}  {tail(clean(model['file']), 24)}",
+            *(fixed(x) for split in splits for x in (ends[split].loss, ends[split].accuracy)),
+        )
+        for k, (model, ends) in enumerate(zip(found.inputs, found.endpoints, strict=True), start=1)
+    ]
+    return Table("The models", columns, tuple(rows))
+
+
+def _means(found: Comparison, split: str) -> Table:
+    rows: list[tuple[str, ...]] = []
+    faint = set()
+    for place, merged in enumerate(found.methods[0].merged):
+        ends = merged.mean[split]
+        faint.add(len(rows))
+        rows.append((f"{merged.models} models", fixed(ends.ends_loss), fixed(ends.ends_accuracy), "", ""))
+        for method in found.methods:
+            at = method.merged[place].mean[split]
+            rows.append(
+                (
+                    f"  {clean(method.name)}",
+                    fixed(at.loss),
+                    fixed(at.accuracy),
+                    fixed(at.gap),
+                    change(at.loss, at.ends_loss),
+                )
+            )
+    samples = number(found.endpoints[0][split].samples)
+    columns = ("their mean", "loss", "accuracy", "gap", "of the loss")
+    reset = "; BatchNorm statistics measured anew at every mixture" if found.repair == "reset" else ""
+    note = f"rows of models: the mean of their own figures. {GAP}{reset}"
+    return Table(f"Merged, {split}, {samples} samples", columns, tuple(rows), note, frozenset(faint))
+
+
+def _simplex(found: Comparison, splits: Sequence[str]) -> Table:
+    rows = []
+    for method in found.methods:
+        for split in splits:
+            rows.append(
+                (
+                    f"{clean(method.name)}, {split}",
+                    *_gaps(method.midpoints, split),
+                    *_gaps(method.points, split),
+                )
+            )
+    count = len(found.methods[0].points)
+    columns = ("gap", "pairs, mean", "largest", "points, mean", "largest")
+    note = (
+        f"pairs: the middles of all {len(found.methods[0].midpoints)}; points: {count} drawn uniformly from "
+        f"the simplex of all {len(found.inputs)} models, with seed {found.seed}"
+    )
+    return Table("Between pairs, and anywhere in the simplex", columns, tuple(rows), note)
+
+
+def _gaps(points: Sequence[Points], split: str) -> tuple[str, str]:
+    found = spread([point[split].gap for point in points])
+    return (MISSING, MISSING) if found is None else (fixed(found.mean), fixed(found.largest))
+
+
+def _geometry(found: Comparison) -> Table:
+    shown: list[tuple[str, Geometry]] = [("as given", found.given)]
+    shown += [(method.name, method.geometry) for method in found.methods if method.name != "none"]
+    null = [("null: units in random orders", found.shuffled), ("null: independent points", found.null)]
+    rows = [(clean(name), *_distances(of), *_angles(of)) for name, of in (*shown, *null)]
+    columns = ("geometry", "distance", "least–largest", "angles", "least–largest")
+    faint = frozenset(range(len(shown), len(rows)))
+    return Table("Distances and angles", columns, tuple(rows), REGULAR if found.given.angles else "", faint)
+
+
+def _distances(of: Geometry) -> tuple[str, str]:
+    values = of.distances
+    return f"{statistics.fmean(values):.2f}", f"{min(values):.1f}–{max(values):.1f}"
+
+
+def _angles(of: Geometry) -> tuple[str, str]:
+    """How far they lie from 60°, which the three of a triangle are on average whatever its shape."""
+    values = of.angles
+    if not values or any(map(math.isnan, values)):
+        return MISSING, MISSING
+    return f"± {statistics.pstdev(values, 60):.1f}°", f"{min(values):.1f}–{max(values):.1f}°"
+
+
+def _sharpness(found: Comparison) -> Table:
+    splits = list(found.endpoint_sharpness[0])
+    named: list[tuple[str, Curvature]] = [
+        (f"model {k}", bent) for k, bent in enumerate(found.endpoint_sharpness, start=1)
+    ]
+    named += [(f"{method.name}, merged", method.sharpness) for method in found.methods]
+    rows = [
+        (clean(name), *(f"{number(bent[s].value)} ± {number(bent[s].error)}" for s in splits))
+        for name, bent in named
+    ]
+    some = found.endpoint_sharpness[0][splits[0]]
+    note = f"{CURVED}; {some.probes} probes on {number(some.samples)} samples"
+    faint = frozenset(range(len(found.endpoint_sharpness)))
+    return Table("Sharpness", ("sharpness", *splits), tuple(rows), note, faint)

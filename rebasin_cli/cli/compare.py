@@ -1,0 +1,152 @@
+"""`rebasin compare`: how good is the merge of many models?"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from . import _options as o
+from . import app
+from ._show import result, screen, settings_of
+
+REPORTS = "Report"
+
+
+def _report(*names: str, **kwargs: Any) -> Any:
+    return typer.Option(*names, rich_help_panel=REPORTS, show_default=False, **kwargs)
+
+
+@app.command(rich_help_panel="Measure")
+def compare(
+    context: typer.Context,
+    models: Annotated[
+        list[Path], typer.Argument(metavar="A B C …", help="Two models or more; the first is the reference.")
+    ],
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--method", "-m", help=f"How to match: {o.METHODS}, or none; repeatable (wm).", show_default=False
+        ),
+    ] = None,
+    points: Annotated[
+        int, typer.Option("--points", min=0, help="Random points of the simplex to measure at.")
+    ] = 10,
+    once: Annotated[
+        bool,
+        typer.Option("--once", help="Match all models once, not the first 2, 3 … anew (methods for many)."),
+    ] = False,
+    sharpness: Annotated[
+        bool, typer.Option("--sharpness", help="Also estimate tr(H ⊙ θθᵀ) of the models and the merges.")
+    ] = False,
+    probes: Annotated[int, typer.Option("--probes", min=2, help="Random signs for --sharpness.")] = 10,
+    repair: Annotated[
+        str, typer.Option("--repair", help="auto, none or reset (re-estimate BatchNorm statistics).")
+    ] = "auto",
+    full: Annotated[bool, typer.Option("--full", help="All training samples, also for the reset.")] = False,
+    report: Annotated[
+        Path | None,
+        _report("--report", metavar="DIR", help="Write Markdown, JSON and a PNG into this folder."),
+    ] = None,
+    json: Annotated[bool, _report("--json", help="Print the comparison as JSON.")] = False,
+    json_file: Annotated[
+        Path | None, _report("--json-file", metavar="FILE", help="Write the comparison as JSON.")
+    ] = None,
+    markdown: Annotated[
+        Path | None, _report("--markdown", metavar="FILE", help="Write the comparison as Markdown.")
+    ] = None,
+    spec: o.Spec = None,
+    key: o.Key = None,
+    unsafe_load: o.UnsafeLoad = False,
+    net: o.Net = None,
+    trust_code: o.TrustCode = False,
+    input: o.Input = None,
+    data: o.Data = None,
+    data_root: o.DataRoot = None,
+    normalize: o.Normalize = None,
+    limit: o.Limit = None,
+    batch_size: o.BatchSize = 500,
+    loss: o.Loss = None,
+    metric: o.Metric = None,
+    output: o.OutputKey = None,
+    skip_checks: o.SkipChecks = False,
+    device: o.Device = "auto",
+    seed: o.Seed = 0,
+    no_prove: o.NoProve = False,
+    force: o.Force = False,
+    dry_run: o.DryRun = False,
+    quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
+) -> None:
+    """Measure merges of the first 2, 3 … models, between pairs and anywhere in their simplex.
+
+    With distances and angles beside those of unrelated points, and whether permutations of single pairs fit
+    together.
+
+    Example: rebasin compare a.pt b.pt c.pt --method wm --method merge-many --data mnist --report many/
+    """
+    options = {name: value for name, value in locals().items() if name != "method"}
+    from .. import comparing
+
+    files = {"json": json_file, "markdown": markdown}
+    with screen(quiet, verbose) as listener:
+        found = comparing.compare(
+            models,
+            method or ["wm"],
+            settings_of(options),
+            listener,
+            points=points,
+            once=once,
+            sharpness=sharpness,
+            probes=probes,
+            folder=report,
+            files={name: path for name, path in files.items() if path},
+            force=force,
+            command=shlex.join(["rebasin", *context.find_root().obj]),
+            dry_run=dry_run,
+        )
+    if dry_run:
+        result(found, json)
+    elif json:
+        from ..analysis import formats
+
+        typer.echo(formats.json(found), nl=False)
+    else:
+        _show(found)
+
+
+def _show(found: Any) -> None:
+    """The tables on stdout, as wide as they need to be."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from ..analysis import tables
+    from ..reports._format import facts
+
+    console = Console()
+    width = min(console.width, 100)
+
+    def put(text: str, style: str = "") -> None:
+        console.print(Text(text, style=style), width=width, highlight=False)
+
+    put(tables.title(found), "bold")
+    put(tables.headline(found))
+    for table in tables.tables(found):
+        console.print()
+        put(table.title, "bold")
+        grid = Table(box=box.SIMPLE_HEAD, width=width, pad_edge=False, padding=(0, 1), show_edge=False)
+        grid.add_column(Text(table.columns[0]), no_wrap=True, overflow="ellipsis", ratio=1)
+        for column in table.columns[1:]:
+            grid.add_column(Text(column), justify="right")
+        for k, row in enumerate(table.rows):
+            grid.add_row(*map(Text, row), style="dim italic" if k in table.faint else None)
+        console.print(grid, width=width)
+        if table.note:
+            put(table.note, "dim")
+    console.print()
+    for word, text in [*facts(found), *(("note", note) for note in found.notes)]:
+        put(f"{word}  {text}")

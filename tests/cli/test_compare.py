@@ -1,0 +1,77 @@
+"""rebasin compare."""
+
+import json
+
+import pytest
+
+from rebasin_cli.training import train
+from rebasin_cli.writing import write_safetensors
+
+
+@pytest.fixture(scope="session")
+def three(trained, tmp_path_factory):
+    made = train("mlp", "digits", seed=3, width=16, depth=1, epochs=8, learning_rate=0.01)
+    path = tmp_path_factory.mktemp("third") / "c.safetensors"
+    write_safetensors(path, made.tensors, metadata=made.metadata)
+    return [*trained, path]
+
+
+def test_methods_side_by_side(three, done):
+    outcome = done(
+        "compare", *three, "-m", "wm", "-m", "universe", "--points", "2", "--sharpness", "--probes", "2"
+    )
+    lines = [line.split() for line in outcome.out.splitlines()]
+    for words in (["2", "models"], ["3", "models"]):
+        assert any(line[:2] == words for line in lines)
+    assert (
+        sum(line[:1] == ["universe"] and line[-1] == "%" for line in lines) == 4
+    )  # 2 splits × 2 and 3 models
+    for words in ("Distances and angles", "null: independent points", "Cycle inconsistency", "wm, merged"):
+        assert words in outcome.out
+    assert "proof  proven" in outcome.out and "plan: 17 points in 2 rows" in outcome.err
+
+
+def test_files_and_json(three, done):
+    options = ("--points", "1", "-m", "merge-many", "--report", "many", "--markdown", "summary.md")
+    printed = done("compare", *three, *options, "--json").json()
+    assert printed["schema"] == "rebasin.compare/1" and printed["data"]["name"] == "digits"
+    assert printed["command"].startswith("rebasin compare") and printed["seed"] == 0
+    with open("many/compare.json") as file:
+        assert json.load(file) == printed
+    with open("many/compare.md") as one, open("summary.md") as two:
+        assert one.read() == two.read()
+    with open("many/compare.png", "rb") as file:
+        assert file.read(4) == b"\x89PNG"
+    again = done("compare", *three, *options, "--json", "--force").json()
+    for run in (printed, again):
+        run.pop("seconds")
+        for method in run["methods"]:
+            for merged in method["merged"]:
+                merged["match"].pop("seconds")
+        run.pop("command")
+    assert again == printed
+
+
+def test_batchnorm_is_reset_unless_told_otherwise(resnets, done):
+    options = ("--data", "npz:pictures.npz", "--skip-checks", "--points", "0", "-m", "none", "--json")
+    assert done("compare", *resnets, *options).json()["repair"] == "reset"
+    assert done("compare", *resnets, *options, "--repair", "none").json()["repair"] == "none"
+
+
+def test_a_dry_run_measures_nothing(three, done, tmp_path):
+    outcome = done(
+        "compare", *three, "-m", "wm", "-m", "universe", "--report", "many", "--dry-run", "--json"
+    ).json()
+    assert outcome["method"] == "wm, universe" and outcome["points"] == 3 + 2 * (2 + 3 + 10)
+    assert not (tmp_path / "many").exists()
+
+
+def test_what_is_refused(three, refused, tmp_path):
+    refused(2, "compare", three[0], says="at least two models")
+    refused(2, "compare", *three, "-m", "wm", "-m", "wm", says="--method wm is given twice")
+    refused(2, "compare", *three, "-m", "universal", says="unknown method 'universal'")
+    refused(2, "compare", *three, "--repair", "rescale", says="compared with reset, or with none")
+    (tmp_path / "taken.md").write_text("mine")
+    refused(2, "compare", *three, "--markdown", "taken.md", says="taken.md exists")
+    refused(3, "compare", *three, "nowhere.safetensors", says="nowhere.safetensors")
+    refused(6, "compare", *three, "--normalize", "-9/0.001", says="right data, normalised right")
