@@ -331,9 +331,10 @@ def choose_device(name: str) -> str:
 
 
 def choose_repair(fitted: FittedSpec, settings: Settings, *, has_data: bool) -> str:
-    """ "reset" where there are running statistics and data, unless told otherwise; never "auto".
+    """ "reset" where there are running statistics and data, unless told otherwise.
 
-    There "repair" is "reset" too. Raises UsageError for running statistics without data, whose average
+    There "repair" is "reset" too. "auto" stays where it is to be chosen by held-out loss: with data, and
+    without running statistics. Raises UsageError for running statistics without data, whose average
     describes neither model, and for a repair that this network or a lack of data rules out.
     """
     if settings.repair not in ("auto", *REPAIRS):
@@ -347,6 +348,8 @@ def choose_repair(fitted: FittedSpec, settings: Settings, *, has_data: bool) -> 
                 hint="Name one with --data, or choose --repair bias, which needs none",
             )
         return settings.repair
+    if settings.repair == "auto" and not fitted.statistics and has_data:
+        return "auto"
     if settings.repair == "none" or not fitted.statistics:
         if settings.repair == "reset":
             raise UsageError("--repair reset: this network has no running statistics to reset")
