@@ -262,7 +262,11 @@ def _endpoint(score: Scores, intervals: Mapping[str, tuple[float, ...]], split: 
     if score.bins:
         names = ("samples", "confidence", "accuracy")
         found |= {"ece": score.ece, "reliability": dict(zip(names, map(list, score.bins), strict=True))}
-    return found | ({"intervals": dict(intervals)} if split == "test" and intervals else {})
+    return found | (
+        {"intervals": {name: list(both) for name, both in intervals.items()}}
+        if split == "test" and intervals
+        else {}
+    )
 
 
 def _notes(choice: Choice | None, plan: Sequence[Planned], controls: bool, sure: bool) -> list[str]:

@@ -34,9 +34,10 @@ class _Step:
         return 0 if abs(self.gain) < SMALL else 1 if self.gain > 0 else -1
 
     def sure(self) -> str:
-        return f" (95 % interval {_number(self.interval[0])} to {_number(self.interval[1])})" * bool(
-            self.interval
-        )
+        if not self.interval:
+            return ""
+        low, high = map(_number, self.interval)
+        return f" (95 % interval {low} to {high})"
 
 
 def conclude(report: Report) -> str:

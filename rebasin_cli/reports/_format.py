@@ -30,8 +30,8 @@ DEFINITIONS = (
     ("+ reset", "norm statistics of each point on the path measured anew on training data"),
     (
         "+ repair",
-        "every channel given the mean and standard deviation between its endpoints', measured on training data "
-        "and folded into the weights (REPAIR); + rescale: standard deviations only, + reshift: means only",
+        "every channel given the mean and standard deviation between its endpoints', measured on training "
+        "data and folded into the weights (REPAIR); + rescale: standard deviations only, + reshift: means",
     ),
     (
         "+ temperature",
@@ -153,7 +153,9 @@ def tags(row: Row) -> list[str]:
 
 def within(interval: Sequence[float] | None) -> str:
     """A 95 % interval as text."""
-    return f"{fixed(interval[0])} to {fixed(interval[1])}" if interval else MISSING
+    if not interval:
+        return MISSING
+    return f"{fixed(interval[0])}{'–' if interval[0] >= 0 else ' to '}{fixed(interval[1])}"
 
 
 def certain(report: Report, split: str) -> list[tuple[str, Row | None, tuple[str, ...]]]:

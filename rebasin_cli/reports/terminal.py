@@ -102,7 +102,7 @@ def _table(report: Report, split: str, width: int) -> Table:
         table.add_row(f"   {letter}  {tail(file, room - 6)}", *map(_figure, endpoint_figures(ends, split)))
     table.add_section()
     for row in report.rows:
-        label = Text(f" {'▸' if row.shipped else ' '} {clean(row.name)}")
+        label = Text(f" {'▸' if row.shipped else ' '} {_fitting(clean(row.name), room - 3)}")
         if row.control and label.cell_len + len("  control") <= room:
             label.append("  control", style="dim")
         cells = map(_figure, figures(row, split)[: len(COLUMNS)])
@@ -118,6 +118,11 @@ def _small(heading: str, columns: Sequence[str], width: int) -> Table:
     return table
 
 
+def _fitting(name: str, room: int) -> str:
+    """A row's name, its longest word short where it would be cut."""
+    return name if len(name) <= room else name.replace(" + temperature", " + temp.")
+
+
 def _certain(report: Report, width: int) -> Table | None:
     """Intervals on the first split; the barrier's is in the other formats, which have the room."""
     split = next(iter(splits(report)), "")
@@ -125,7 +130,7 @@ def _certain(report: Report, width: int) -> Table | None:
         return None
     table = _small(f"{clean(split)}, 95 % at λ=½", [CERTAIN[0], CERTAIN[1], CERTAIN[3]], width)
     for name, row, cells in found:
-        label = Text(f" {'▸' if row and row.shipped else ' '} {clean(name)}")
+        label = Text(f" {'▸' if row and row.shipped else ' '} {_fitting(clean(name), width - 62)}")
         if row and remark(row):
             label.append(f"  {remark(row)}", style="dim")
         chosen = (cells[0], cells[1], cells[3])

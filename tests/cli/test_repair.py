@@ -12,7 +12,7 @@ from .conftest import same, tensors
 def merged(trained, done):
     """A merged by a permutation with B, and what it was made of."""
     done("align", *trained, "-o", "b.safetensors")
-    done("merge", trained[0], "b.safetensors", "--method", "none", "-o", "m.safetensors")
+    done("merge", trained[0], "b.safetensors", "--method", "none", "--repair", "none", "-o", "m.safetensors")
     return "m.safetensors", trained[0], "b.safetensors"
 
 
