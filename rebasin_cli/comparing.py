@@ -80,23 +80,48 @@ def _differences(rows: Sequence[Row], draws: Mapping[str, torch.Tensor]) -> tupl
     return tuple(found)
 
 
+def with_pairs(first: Report, others: Sequence[Report]) -> Report:
+    """The first report, with the figures of all of them and the means over pairs."""
+    every = [first, *others]
+    accounts = tuple(
+        {
+            "inputs": [{key: model.get(key) for key in ("file", "sha256")} for model in report.inputs],
+            "shipped": report.shipped.name,
+            "rows": {
+                row.name: {
+                    split: figures for split in row.curves if (figures := _figures(report, row.name, split))
+                }
+                for row in report.rows
+            },
+        }
+        for report in every
+    )
+    seconds = math.fsum(report.seconds for report in every)
+    return dataclasses.replace(first, pairs=accounts, over_pairs=over_pairs(every), seconds=seconds)
+
+
 def over_pairs(reports: Sequence[Report]) -> tuple[OverPairs, ...]:
     """Every row that all reports have at λ = ½ with its mean over them, and Student's 95 % interval.
 
+    Last comes "shipped", what `merge` would write of each pair, where that is not the same row of all.
     The reports are of several pairs of models, measured alike; "chord" is the barrier along the path. With
     fewer than two reports there are no intervals. The pairs should share no model: those that do are not
     independent, and the interval is too narrow.
     """
+    names = {row.name: [row.name] * len(reports) for row in (reports[0].rows if reports else ())}
+    shipped = [report.shipped.name for report in reports]
+    if len(set(shipped)) > 1:
+        names["shipped"] = shipped
     found = []
-    for first in reports[0].rows if reports else ():
-        for split in first.curves:
-            figures = [_figures(report, first.name, split) for report in reports]
+    for name, rows in names.items():
+        for split in reports[0].rows[0].curves:
+            figures = [_figures(report, row, split) for report, row in zip(reports, rows, strict=True)]
             if not all(figures):
                 continue
-            columns = {name: [figure[name] for figure in figures] for name in FIGURES}
-            mean = {name: math.fsum(values) / len(values) for name, values in columns.items()}
-            sure = {name: both for name, values in columns.items() if (both := t_interval(values))}
-            found.append(OverPairs(first.name, split, len(reports), mean, sure))
+            columns = {key: [figure[key] for figure in figures] for key in FIGURES}
+            mean = {key: math.fsum(values) / len(values) for key, values in columns.items()}
+            sure = {key: both for key, values in columns.items() if (both := t_interval(values))}
+            found.append(OverPairs(name, split, len(reports), mean, sure))
     return tuple(found)
 
 

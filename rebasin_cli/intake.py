@@ -216,6 +216,25 @@ def check_merge(models: int, weights: Sequence[float] | None, interpolation: str
         average([{}] * models, weights)  # only its checks
 
 
+def check_pairs(
+    pairs: Sequence[tuple[Path, Path]], fitted: FittedSpec, settings: Settings, *, given: bool
+) -> None:
+    """Raise for further pairs that cannot be measured as the first one is, before an hour of measuring."""
+    if pairs and given:
+        raise UsageError(
+            "--perm is for one pair of models, and --pair names more",
+            hint="Align each first (rebasin align), then measure with --method none",
+        )
+    for pair in pairs:
+        models = read_models(pair, settings, lambda text: None)
+        other = fit_spec(models, settings, lambda text: None)
+        if other.spec.digest != fitted.spec.digest or other.shapes != fitted.shapes:
+            raise UsageError(
+                f"--pair {pair[0]},{pair[1]}: these have another architecture than the first pair",
+                hint="A mean over pairs is one over models that differ in nothing but their training",
+            )
+
+
 def find_network(fitted: FittedSpec, settings: Settings, say: Callable[[str], None]) -> nn.Module | None:
     """The network on the CPU, in float32; None where nobody names one."""
     try:

@@ -17,6 +17,7 @@ from . import (
     accounts,
     api,
     choosing,
+    comparing,
     gates,
     intake,
     measuring,
@@ -199,9 +200,11 @@ def barrier(
     command: str = "rebasin barrier",
     dry_run: bool = False,
     thresholds: dict[str, Any] | None = None,
+    pairs: Sequence[tuple[Path, Path]] = (),
 ) -> Report | dict[str, Any]:
     """Measure the path between two models, and write the report in every format asked for.
 
+    Further `pairs` of the same architecture are measured alike, for means over pairs; all else is of A and B.
     `folder` gets every format that has a file name, `files` maps formats to single files. Gates are judged
     in the report and never raised here: everything is written first. A dry run gives the plan instead.
     """
@@ -213,6 +216,7 @@ def barrier(
     scores = sampling.scorer(settings, device)
     models = intake.read_models([a, b], settings, listener.say)
     fitted = intake.fit_spec(models, settings, listener.say)
+    intake.check_pairs(pairs, fitted, settings, given=perm is not None)
     repair = intake.choose_repair(fitted, settings, has_data=True)
     word = measuring.word_of_repair(repair, statistics=bool(fitted.statistics))
     given = intake.read_permutation(perm, fitted)[0] if perm else None
@@ -228,7 +232,9 @@ def barrier(
     gates.check_gate_names(asked, [row.name for row in rows], ("train", "test"))
     if thresholds.get("baseline"):
         gates.check_baseline(thresholds["baseline"], data=splits["test"].name)
-    plan = planning.plan_report(network, splits, rows, output=settings.output, device=device)
+    plan = planning.plan_report(
+        network, splits, rows, output=settings.output, device=device, pairs=1 + len(pairs)
+    )
     listener.say(planning.in_words(plan))
     if dry_run:
         method = "given" if given else settings.method
@@ -237,7 +243,7 @@ def barrier(
         )
     evidence = {} if given else searching.find_evidence(models, fitted, settings, lambda text: None, network)
     proof = searching.prove(network, fitted, models, settings, splits=splits, permuted=moved)
-    done, total = itertools.count(1), plan["points"]
+    done, total = itertools.count(1), sum(row.points for row in rows)
     report = measuring.barrier(
         models[0],
         models[1],
@@ -272,6 +278,11 @@ def barrier(
         data=report.data | provenance.describe_data(splits["test"], full=settings.full),
         notes=(*report.notes, *provenance.notes(splits, proof, repair=word)),
     )
+    others = []
+    for number, (c, d) in enumerate(pairs, start=2):
+        listener.say(f"pair {number} of {1 + len(pairs)}: {c} and {d}")
+        others.append(barrier(c, d, settings, dataclasses.replace(listener, say=lambda text: None)))
+    report = comparing.with_pairs(report, others) if others else report
     report = dataclasses.replace(report, gates=gates.evaluate_gates(report, **thresholds))
     write_reports(report, destinations, force=force)
     return report

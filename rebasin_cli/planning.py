@@ -87,22 +87,33 @@ def plan_repair(
 
 
 def plan_report(
-    network: nn.Module, splits: Splits, rows: Iterable[Planned], *, output: str | None, device: str
+    network: nn.Module,
+    splits: Splits,
+    rows: Iterable[Planned],
+    *,
+    output: str | None,
+    device: str,
+    pairs: int = 1,
 ) -> dict[str, Any]:
-    """Rows, points and estimated seconds of a barrier report; None where inputs are no plain tensors."""
+    """Rows, points and estimated seconds of a barrier report; None where inputs are no plain tensors.
+
+    `rows` holds the points of each; points and seconds are those of all `pairs` together.
+    """
     rows = list(rows)
+    seconds = estimate_seconds(network, splits, rows, output=output, device=device)
     return {
         "rows": {row.name: row.points for row in rows},
-        "points": sum(row.points for row in rows),
+        "points": pairs * sum(row.points for row in rows),
         "samples": {split: data.samples for split, data in splits.items()},
-        "estimated_seconds": estimate_seconds(network, splits, rows, output=output, device=device),
-    }
+        "estimated_seconds": None if seconds is None else pairs * seconds,
+    } | ({"pairs": pairs} if pairs > 1 else {})
 
 
 def in_words(plan: Mapping[str, Any]) -> str:
     seconds = plan["estimated_seconds"]
     minutes = "" if seconds is None else f", about {max(seconds, 6) / 60:.1f} minutes of measuring"
-    return f"plan: {plan['points']} points in {len(plan['rows'])} rows{minutes}"
+    pairs = f" of {plan['pairs']} pairs" if "pairs" in plan else ""
+    return f"plan: {plan['points']} points in {len(plan['rows'])} rows{pairs}{minutes}"
 
 
 def estimate_seconds(
