@@ -360,7 +360,9 @@ def mend_if_better(
 
     networks.load(network, tensors)
     scores = partial(evaluate, output=output, device=device)
-    choice = choosing.choose(network, repaired, held, scores=scores, apart=apart)
+    choice = choosing.choose(
+        network, repaired, held, scores=scores, output=output, device=device, apart=apart
+    )
     return choice, *(done[0] if choice.chosen != "none" else (None, {}))
 
 

@@ -1,20 +1,25 @@
 """`--repair auto` of a network without running statistics: repaired or not, whichever loses less.
 
 A repair mends what averaging broke, and where nothing broke it does harm: so both are measured, on training
-samples that the repair itself was not measured on.
+samples that the repair itself was not measured on. The endpoints were trained on these, though, and may know
+them by heart: then whatever makes logits larger loses less, here and nowhere else. So a repair must also win
+when each model has its best temperature, by more than chance.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from torch import nn
 
+from .controls import Scaled
 from .errors import DataError, NetworkError, UsageError
 from .evaluation import Scores
 
+SURE = 2.0  # standard errors by which a repair must win
 EVERY = 3  # of a caller's batches the third, sixth, … are held out
 
 
@@ -22,11 +27,17 @@ EVERY = 3  # of a caller's batches the third, sixth, … are held out
 class Choice:
     """`chosen` is "none" or the repair; `losses` the held-out losses of both, in nats, as far as measured.
 
-    `samples` were held out, `apart` from those that the repair was measured on; `why` there was no choice.
+    `matched`: the same at the best temperature of each, {} where outputs are no logits (N, classes); `gain`:
+    how much less the repaired model loses (at these temperatures, where there are some), `error` its standard
+    error, NaN where single samples are not known. `samples` were held out, `apart` from those that the repair
+    was measured on; `why` there was no choice.
     """
 
     chosen: str
     losses: dict[str, float]
+    matched: dict[str, float] = field(default_factory=dict)
+    gain: float = 0.0
+    error: float = math.nan
     samples: int = 0
     apart: bool = True
     why: str = ""
@@ -41,25 +52,59 @@ def choose(
     held: Iterable[Any],
     *,
     scores: Callable[..., Scores],
+    output: str | int | None = None,
+    device: str = "cpu",
     repair: str = "repair",
     apart: bool = True,
 ) -> Choice:
     """Measure `network`, which holds the merged weights, then `mend` it and measure again; the better wins.
 
-    On a tie nothing is changed. The network is left as `mend` leaves it. What cannot be measured or mended
+    In doubt nothing is changed. The network is left as `mend` leaves it. What cannot be measured or mended
     is not repaired, and `why` says so: nobody asked for that very repair.
     """
     losses: dict[str, float] = {}
-    samples = 0
     try:
-        before = scores(network, held)
-        losses["none"], samples = before.loss, before.samples
+        before = _measure(network, held, scores, output, device)
+        losses["none"] = before[0].loss
         mend(network)
-        losses[repair] = scores(network, held).loss
+        after = _measure(network, held, scores, output, device)
     except (DataError, NetworkError, UsageError) as error:
-        return Choice("none", losses, samples, apart, why=error.message)
-    chosen = repair if losses[repair] < losses["none"] else "none"
-    return Choice(chosen, losses, samples, apart)
+        return Choice("none", losses, apart=apart, why=error.message)
+    losses[repair] = after[0].loss
+    gain, error = _gain(before[-1], after[-1])
+    better = losses[repair] < losses["none"] and gain > SURE * (0.0 if math.isnan(error) else error)
+    return Choice(
+        repair if better else "none",
+        losses,
+        {"none": before[1].loss, repair: after[1].loss} if len(before) == len(after) == 2 else {},
+        gain,
+        error,
+        before[0].samples,
+        apart,
+    )
+
+
+def _measure(
+    network: nn.Module,
+    held: Iterable[Any],
+    scores: Callable[..., Scores],
+    output: str | int | None,
+    device: str,
+) -> list[Scores]:
+    """As it is and, where outputs are finite logits, at its best temperature."""
+    plain = scores(network, held, each=True)
+    if math.isnan(plain.ece) or not math.isfinite(plain.loss):
+        return [plain]
+    return [plain, scores(Scaled(network, held, output, device), held, output=None, each=True)]
+
+
+def _gain(before: Scores, after: Scores) -> tuple[float, float]:
+    """How much less is lost, and the standard error of that over the samples, which are the same."""
+    gain = before.loss - after.loss
+    if before.each is None or after.each is None or len(before.each) < 2 or not math.isfinite(gain):
+        return (math.inf if math.isnan(gain) else gain), math.nan
+    apart = before.each[:, 0].double() - after.each[:, 0].double()
+    return gain, (apart.std() / math.sqrt(len(apart))).item()
 
 
 def in_words(choice: Choice) -> str:
@@ -67,14 +112,15 @@ def in_words(choice: Choice) -> str:
     if choice.why:
         return f"--repair auto chose none, since nothing else could be measured: {choice.why}"
     (_, without), (name, repaired) = choice.losses.items()
-    on = (
-        "that the repair was not measured on"
-        if choice.apart
-        else "(the same that the repair was measured on)"
-    )
+    on = "that the repair was not measured on" if choice.apart else "that the repair was measured on, too"
+    matched = ""
+    if choice.matched:
+        one, other = choice.matched.values()
+        sure = "" if math.isnan(choice.error) else f" (standard error of the difference {choice.error:.4f})"
+        matched = f"; at the best temperature of each {one:.4f} and {other:.4f}{sure}"
     return (
         f"--repair auto chose {choice.chosen}: held-out loss at λ=½ is {without:.4f} nats without, "
-        f"{repaired:.4f} with {name}, on {choice.samples} training samples {on}"
+        f"{repaired:.4f} with {name}, on {choice.samples} training samples {on}{matched}"
     )
 
 

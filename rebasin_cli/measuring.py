@@ -128,7 +128,16 @@ def barrier(
     choice = None
     if auto:
         best = "naive" if permutations is None else "aligned"
-        choice = _choose(network, a, others[best], fitted, mending[best], held, scores, apart)
+        networks.load(network, interpolate(a, others[best], 0.5, keep=fitted.ignored))
+        choice = choosing.choose(
+            network,
+            functools.partial(mending[best], t=0.5),
+            held,
+            scores=scores,
+            output=output,
+            device=device,
+            apart=apart,
+        )
         repair_with = choice.chosen
         word = "" if choice.why else word
     plan = plan_rows(
@@ -228,21 +237,6 @@ def _mending(
         repair.renormalize(network, ends, batches, match=word, weights=weights, known=known, device=device)
 
     return match
-
-
-def _choose(
-    network: nn.Module,
-    a: Tensors,
-    other: Tensors,
-    fitted: FittedSpec,
-    mend: Callable[..., Any],
-    held: Iterable[Any],
-    scores: Measure,
-    apart: bool,
-) -> Choice:
-    """Whether `merge` would ship the repaired model at λ = ½."""
-    networks.load(network, interpolate(a, other, 0.5, keep=fitted.ignored))
-    return choosing.choose(network, lambda net: mend(net, 0.5), held, scores=scores, apart=apart)
 
 
 def _wrapping(

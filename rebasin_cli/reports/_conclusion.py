@@ -14,7 +14,7 @@ from ._format import clean
 
 SPLIT, MIDPOINT = "test", 0.5
 SMALL = 0.005  # nats
-LITTLE = 0.05  # of all that is gained: a control this near is nearly as good, however sure the difference
+LITTLE = 0.02  # of its own loss: a control this near is nearly as good, however sure the difference
 ENSEMBLE = "logit ensemble"
 
 
@@ -68,11 +68,12 @@ def conclude(report: Report) -> str:
     control, repaired = f"naive + {word}", f"aligned + {word}"
     if word and control in rows:
         alone = _step(report, shipped, control)
-        if alone.sign <= 0 or alone.gain < LITTLE * total.gain:
+        lost = report.row(control).curves[SPLIT].at(MIDPOINT)[0]
+        if alone.sign <= 0 or alone.gain < LITTLE * lost:
             than = {-1: "better", 0: "as good", 1: "nearly as good"}[alone.sign]
             text = (
                 f"Alignment is not what helps: {clean(word)} alone ({clean(control)}) is {than}, "
-                f"{_signed(alone.gain)} nats{_back(alone)}; {_number(total.gain)} nats are gained over naive"
+                f"{_signed(alone.gain)} nats{alone.sure()}; {_number(total.gain)} nats are gained over naive"
             )
             return _and_ensemble(report, rows, shipped, text)
     alignment = _step(report, "aligned", "naive") if "aligned" in rows else total
@@ -90,6 +91,8 @@ def conclude(report: Report) -> str:
         )
     if word and repaired in rows and "aligned" in rows:
         text += f"; {_of_repair(report, word, repaired)}"
+    if word and control in rows:
+        text += f"; without alignment, {clean(word)} gains {_number(_step(report, control, 'naive').gain)}"
     return _and_ensemble(report, rows, shipped, text)
 
 
@@ -100,15 +103,8 @@ def _is_candidate(name: str) -> bool:
 
 def _of_repair(report: Report, word: str, repaired: str) -> str:
     step = _step(report, repaired, "aligned")
-    control = f"naive + {word}"
     if step.sign > 0:
-        alone = ""
-        if any(
-            row.name == control and SPLIT in row.curves and row.curves[SPLIT].at(MIDPOINT)
-            for row in report.rows
-        ):
-            alone = f"; alone it would gain {_number(_step(report, control, 'naive').gain)}"
-        return f"{clean(word)} explains {_number(step.gain)} on top of it{step.sure()}{alone}"
+        return f"{clean(word)} explains {_number(step.gain)} on top of it{step.sure()}"
     return f"{clean(word)} adds nothing: {_signed(-step.gain)} nats{_back(step)}"
 
 
