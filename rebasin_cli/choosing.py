@@ -18,6 +18,7 @@ from torch import nn
 from .controls import Scaled
 from .errors import DataError, NetworkError, UsageError
 from .evaluation import Scores
+from .repair.calibration import COLDEST
 
 SURE = 2.0  # standard errors by which a repair must win
 EVERY = 3  # of a caller's batches the third, sixth, … are held out
@@ -64,15 +65,18 @@ def choose(
     """
     losses: dict[str, float] = {}
     try:
-        before = _measure(network, held, scores, output, device)
+        before, cold = _measure(network, held, scores, output, device)
         losses["none"] = before[0].loss
         mend(network)
-        after = _measure(network, held, scores, output, device)
+        after, cold_after = _measure(network, held, scores, output, device)
     except (DataError, NetworkError, UsageError) as error:
         return Choice("none", losses, apart=apart, why=error.message)
     losses[repair] = after[0].loss
     gain, error = _gain(before[-1], after[-1])
-    better = losses[repair] < losses["none"] and gain > SURE * (0.0 if math.isnan(error) else error)
+    told_apart = not (cold and cold_after)  # both right on everything: their losses say nothing
+    better = (
+        told_apart and losses[repair] < losses["none"] and gain > SURE * (0.0 if math.isnan(error) else error)
+    )
     return Choice(
         repair if better else "none",
         losses,
@@ -90,12 +94,13 @@ def _measure(
     scores: Callable[..., Scores],
     output: str | int | None,
     device: str,
-) -> list[Scores]:
-    """As it is and, where outputs are finite logits, at its best temperature."""
+) -> tuple[list[Scores], bool]:
+    """As it is and, where outputs are finite logits, at its best temperature; whether that has no bottom."""
     plain = scores(network, held, each=True)
     if math.isnan(plain.ece) or not math.isfinite(plain.loss):
-        return [plain]
-    return [plain, scores(Scaled(network, held, output, device), held, output=None, each=True)]
+        return [plain], False
+    scaled = Scaled(network, held, output, device)
+    return [plain, scores(scaled, held, output=None, each=True)], scaled.temperature < 1.01 * COLDEST
 
 
 def _gain(before: Scores, after: Scores) -> tuple[float, float]:
