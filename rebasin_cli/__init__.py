@@ -21,6 +21,7 @@ _WHERE = {
     "infer_spec": "spec.infer:infer",
     "load_spec": "spec.library:load",
     "merge": "api",
+    "over_pairs": "comparing",
     "open_checkpoint": "checkpoint",
     "prove": "spec.prove",
     "renormalize": "repair",
