@@ -86,7 +86,9 @@ def _reliability(panel: Axes, diagrams: Sequence[Diagram], split: str) -> None:
     panel.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "¼", "½", "¾", "1"])
     panel.set_xlabel("confidence", fontsize=9, fontfamily=FONT, color=FAINT, labelpad=2)
     name = f"accuracy over confidence, {BINS} bins, {_drawable(split, 12)}"
-    panel.legend(loc="upper left", frameon=False, prop={"family": FONT, "size": 8}, labelcolor=INK)
+    panel.legend(
+        loc="upper left", framealpha=0.8, edgecolor="none", prop={"family": FONT, "size": 8}, labelcolor=INK
+    )
     _clean(panel, name)
 
 
