@@ -83,7 +83,7 @@ def watched(plain: bool) -> Iterator[Counter]:
 
 
 def product_seconds(shapes: Counter) -> float:
-    """What torch.mm alone takes for all of these products: the median of three each, just as busy a machine."""
+    """What torch.mm alone takes for all of these products: medians of three, as busy a machine."""
     total = 0.0
     for (units, columns), count in shapes.items():
         a, b = torch.randn(units, columns), torch.randn(columns, units)

@@ -23,6 +23,7 @@ _WHERE = {
     "infer_spec": "spec.infer:infer",
     "load_spec": "spec.library:load",
     "merge": "api",
+    "over_pairs": "certainty",
     "open_checkpoint": "checkpoint",
     "prove": "spec.prove",
     "renormalize": "repair",

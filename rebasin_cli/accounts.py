@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .api import Alignment
+from .choosing import Choice
 from .repair import Repaired
 from .spec.prove import Proof
 from .spec.spec import FittedSpec
@@ -55,8 +56,11 @@ def describe_proof(proof: Proof | None, reason: str = "") -> dict[str, Any]:
     }
 
 
-def describe_repair(done: Repaired | None) -> dict[str, Any]:
+def describe_repair(done: Repaired | None, choice: Choice | None = None) -> dict[str, Any]:
     """For the result of a command. `left` maps layers to why they were not, or only in part, corrected."""
+    if choice is not None:
+        losses = {name: round(loss, 6) for name, loss in choice.losses.items()}
+        return describe_repair(done) | {"held_out_loss": losses}
     if done is None:
         return {"repair": "none", "repaired_norms": 0}
     if done.method == "reset":

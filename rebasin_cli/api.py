@@ -15,15 +15,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from . import matchers, networks, permutation, repair
+from . import choosing, matchers, networks, permutation, repair
 from .datasets._batches import map_tensors
 from .errors import SpecError, UsageError, unknown
+from .evaluation import evaluate
 from .matchers import MatchResult, Problem, State
 from .merging import average, slerp
 from .permutation import permuted
@@ -67,13 +69,15 @@ class Merged:
     """`tensors` of the merged model, with the first model's names and dtypes.
 
     `repaired` counts the norms that were reset, or the layers whose channels or biases were corrected;
-    `repair` is the account of it. `tensors` has names of its own only for `repair.added`.
+    `repair` is the account of it, `choice` that of "auto" where there was something to choose. `tensors` has
+    names of its own only for `repair.added`.
     """
 
     tensors: Tensors
     alignment: Alignment | None
     repaired: int = 0
     repair: repair.Repaired | None = None
+    choice: choosing.Choice | None = None
 
 
 def resolve_spec(spec: str | Path | Spec | FittedSpec | None, models: Sequence[Tensors]) -> FittedSpec:
@@ -254,6 +258,7 @@ def merge(
     new_bias: bool = False,
     network: nn.Module | None = None,
     train: Iterable[Any] | None = None,
+    held: Iterable[Any] | None = None,
     device: str = "cpu",
     **align_options: Any,
 ) -> Merged:
@@ -262,6 +267,8 @@ def merge(
     `weights` add up to 1 (default: equal). "slerp" takes two models. `permutations` takes the place of a
     search. `repair_with="reset"` re-estimates BatchNorm statistics on the batches of `train` and needs
     `network`; "auto" does so where the spec has statistics, "none" never: their average describes no model.
+    Elsewhere "auto", given `network` and `train`, chooses between "repair" and "none": by the loss on `held`,
+    other training samples (default: every third batch of `train`, kept from the repair).
     "repair", "rescale" and "reshift" need the same and correct channels (see `repair.renormalize`; `new_bias`
     lets layers without a bias get one); "bias" needs `network` and one batch of `inputs`, or its
     `example_shape` (see `repair.calibrated_biases`).
@@ -276,9 +283,11 @@ def merge(
     if not models:
         raise UsageError("there are no models to merge")
     fitted = resolve_spec(spec, models)
-    if repair_with == "auto":
-        repair_with = "reset" if fitted.statistics else "none"
-    if repair_with != "none" and (network is None or (train is None and repair_with != "bias")):
+    if repair_with == "auto" and fitted.statistics:
+        repair_with = "reset"
+    if repair_with == "auto" and (network is None or train is None):
+        repair_with = "none"
+    if repair_with not in ("none", "auto") and (network is None or (train is None and repair_with != "bias")):
         raise UsageError(
             "repair needs the network and training data: statistics are measured anew",
             hint='Give `network` and `train`, or average them all the same with repair_with="none"',
@@ -306,18 +315,64 @@ def merge(
         tensors = average(models, weights, keep=fitted.ignored)
     if repair_with == "none":
         return Merged(tensors, alignment)
-    done, changed = mend(
-        network.to(device),
-        tensors,
-        models,
-        repair_with,
-        weights=weights,
-        new_bias=new_bias,
-        batches=train,
-        inputs=align_options.get("inputs"),
-        device=device,
+    choice = None
+    if repair_with == "auto":
+        choice, done, changed = mend_if_better(
+            network.to(device),
+            tensors,
+            models,
+            weights=weights,
+            batches=train,
+            held=held,
+            output=align_options.get("output"),
+            device=device,
+        )
+        if done is None:
+            return Merged(tensors, alignment, choice=choice)
+    else:
+        done, changed = mend(
+            network.to(device),
+            tensors,
+            models,
+            repair_with,
+            weights=weights,
+            new_bias=new_bias,
+            batches=train,
+            inputs=align_options.get("inputs"),
+            device=device,
+        )
+    return Merged(_replaced(tensors, changed), alignment, len(done.corrected), done, choice)
+
+
+def mend_if_better(
+    network: nn.Module,
+    tensors: Tensors,
+    endpoints: Sequence[Tensors],
+    *,
+    weights: Sequence[float],
+    batches: Iterable[Any],
+    held: Iterable[Any] | None = None,
+    output: str | int | None = None,
+    device: str = "cpu",
+) -> tuple[choosing.Choice, repair.Repaired | None, dict[str, torch.Tensor]]:
+    """`mend` with "repair" where the loss on `held` falls by it; None and no tensors where it does not."""
+    apart = held is not None and held is not batches
+    if held is None:
+        mended, held = choosing.parted(batches)
+        batches, apart = mended, mended is not batches
+    done: list[tuple[repair.Repaired, dict[str, torch.Tensor]]] = []
+
+    def repaired(network: nn.Module) -> None:
+        done.append(
+            mend(network, tensors, endpoints, "repair", weights=weights, batches=batches, device=device)
+        )
+
+    networks.load(network, tensors)
+    scores = partial(evaluate, output=output, device=device)
+    choice = choosing.choose(
+        network, repaired, held, scores=scores, output=output, device=device, apart=apart
     )
-    return Merged(_replaced(tensors, changed), alignment, len(done.corrected), done)
+    return choice, *(done[0] if choice.chosen != "none" else (None, {}))
 
 
 def mend(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +14,10 @@ from . import networks
 from .errors import UsageError
 from .evaluation import Scores, evaluate
 from .merging import interpolate
-from .reports import Barrier, Curve, Row, barrier_of
+from .reports import Barrier, Curve, Middle, Reliability, Row, barrier_of
 
 Tensors = Mapping[str, torch.Tensor]
-Measure = Callable[[nn.Module, Iterable[Any]], Scores]
+Measure = Callable[..., Scores]  # of a network and batches; `output` and `each` as `evaluate` takes them
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,9 @@ class Path:
     """One row to measure: a straight line from `a` to `b` in `points` equal steps, both ends included.
 
     `repair` is run on the network, and λ if it `takes_place`, at every inner point before measuring; the
-    ends are the models as given. `keep` names tensors that are `a`'s up to λ = 1, where everything is `b`'s.
+    ends are the models as given. `wrap` makes of the network, repaired, what is measured at inner points; it
+    returns logits, and its `details` are the row's. `keep` names tensors that are `a`'s up to λ = 1, where
+    everything is `b`'s.
     """
 
     name: str
@@ -36,6 +39,7 @@ class Path:
     shipped: bool = False
     control: bool = False
     takes_place: bool = False
+    wrap: Callable[[nn.Module], nn.Module] | None = None
 
     def __post_init__(self):
         if self.points < 2:
@@ -54,16 +58,23 @@ def measure(
     known: Mapping[float, Mapping[str, Scores]] | None = None,
     scores: Measure = evaluate,
     progress: Callable[[], None] = lambda: None,
+    at_middle: Callable[[Mapping[str, Scores]], None] = lambda found: None,
 ) -> Row:
     """Curves and barriers of one path on every split; the network's tensors are overwritten.
 
-    `known` holds scores at λ = 0 or 1 that need no second measurement. Raises what `scores` raises.
+    `known` holds scores at λ = 0 or 1 that need no second measurement. `at_middle` gets the scores at λ = ½,
+    each sample's too. Raises what `scores` raises.
     """
     found: dict[str, list[Scores]] = {split: [] for split in splits}
+    middle: dict[str, Middle] = {}
+    details: dict[str, Any] = {}
     for t in path.lambdas:
-        here = (known or {}).get(t) or _at(path, t, network, splits, scores)
+        here = (known or {}).get(t) or _at(path, t, network, splits, scores, details)
         for split in splits:
-            found[split].append(here[split])
+            found[split].append(dataclasses.replace(here[split], each=None))
+        if t == 0.5:
+            middle = {split: Middle(score.ece, Reliability(*score.bins)) for split, score in here.items()}
+            at_middle(here)
         progress()
     curves = {
         split: Curve(
@@ -75,13 +86,23 @@ def measure(
         for split, points in found.items()
     }
     barriers: dict[str, Barrier] = {split: barrier_of(curve) for split, curve in curves.items()}
-    return Row(path.name, curves, barriers, path.shipped, path.control)
+    return Row(path.name, curves, barriers, path.shipped, path.control, middle, details)
 
 
 def _at(
-    path: Path, t: float, network: nn.Module, splits: Mapping[str, Iterable[Any]], scores: Measure
+    path: Path,
+    t: float,
+    network: nn.Module,
+    splits: Mapping[str, Iterable[Any]],
+    scores: Measure,
+    details: dict[str, Any],
 ) -> dict[str, Scores]:
     networks.load(network, interpolate(path.a, path.b, t, keep=path.keep))
+    more: dict[str, Any] = {"each": True} if t == 0.5 else {}
     if path.repair is not None and 0 < t < 1:
         path.repair(network, *[t] * path.takes_place)
-    return {split: scores(network, batches) for split, batches in splits.items()}
+    if path.wrap is not None and 0 < t < 1:
+        network = path.wrap(network)
+        details |= network.details
+        more["output"] = None
+    return {split: scores(network, batches, **more) for split, batches in splits.items()}

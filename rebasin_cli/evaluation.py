@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -27,13 +27,17 @@ class Scores:
     """`loss` in nats a sample (inf where the network's outputs are no numbers), `accuracy` 0–1.
 
     `ece` is the expected calibration error over 15 bins of equal width, 0–1 (Guo et al. 2017, eq. 3,
-    arXiv:1706.04599); NaN where the outputs are not logits (N, classes).
+    arXiv:1706.04599); NaN where the outputs are not logits (N, classes). `bins` are those bins: how many
+    samples, their mean confidence, their accuracy, each (15,), NaN in empty bins; () where there is no `ece`.
+    `each` holds every sample's loss and accuracy, float32 (samples, 2) in the data's order, where asked for.
     """
 
     loss: float
     accuracy: float
     samples: int
     ece: float
+    bins: tuple[tuple[float, ...], ...] = field(default=(), repr=False, compare=False)
+    each: Tensor | None = field(default=None, repr=False, compare=False)
 
 
 def evaluate(
@@ -44,16 +48,19 @@ def evaluate(
     metric: Callable[[Tensor, Any], Any] | None = None,
     output: str | int | None = None,
     device: str | torch.device = "cpu",
+    each: bool = False,
 ) -> Scores:
     """Measure `network`, already on `device`, on `(inputs, targets)` batches.
 
     `loss(outputs, targets)` is a batch's mean (default: cross-entropy); so is `metric(outputs, targets)`,
-    larger is better (default: accuracy). `output` picks one of several outputs by key or index.
+    larger is better (default: accuracy). `output` picks one of several outputs by key or index. `each` keeps
+    the figures of every sample, where loss and metric are the defaults: a batch's mean says nothing of those.
     Raises DataError for what is wrong with the batches, NetworkError for what is wrong with the network.
     """
     total = right = 0.0
     samples, calibrated = 0, True
-    bins = torch.zeros(2, BINS, dtype=torch.float64)  # sums of confidence and of right answers
+    bins = torch.zeros(3, BINS, dtype=torch.float64)  # samples, sums of confidence and of right answers
+    kept: list[Tensor] | None = [] if each and loss is None and metric is None else None
     with evaluating(network), torch.inference_mode():
         for number, (inputs, targets) in enumerate(checked(batches)):
             if not (size := size_of(targets)):
@@ -69,10 +76,20 @@ def evaluate(
             calibrated &= loss is None and outputs.ndim == 2
             if calibrated:
                 _fill(bins, outputs, targets)
+            if kept is not None:
+                kept.append(_each(outputs, targets))
     if not samples:
         raise DataError("the data holds no samples", hint="Is the loader a generator that was read before?")
-    ece = (bins[0] - bins[1]).abs().sum().item() / samples if calibrated else math.nan
-    return Scores(total / samples, right / samples, samples, ece)
+    ece = (bins[1] - bins[2]).abs().sum().item() / samples if calibrated else math.nan
+    found = (bins[0], bins[1] / bins[0], bins[2] / bins[0])
+    return Scores(
+        total / samples,
+        right / samples,
+        samples,
+        ece,
+        tuple(tuple(row.tolist()) for row in found) if calibrated else (),
+        torch.cat(kept) if kept is not None else None,
+    )
 
 
 @contextmanager
@@ -143,8 +160,12 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> float:
 
 def accuracy(outputs: Tensor, targets: Tensor) -> float:
     """How often the largest logit is the label's, 0–1; outputs with NaN are wrong."""
-    right = (outputs.argmax(dim=1) == targets) & ~outputs.isnan().any(dim=1)
+    right = _right(outputs, targets)
     return right.sum().item() / right.numel()
+
+
+def _right(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs.argmax(dim=1) == targets) & ~outputs.isnan().any(dim=1)
 
 
 def _metric(function: Callable[[Tensor, Any], Any]) -> Callable[[Tensor, Any], float]:
@@ -184,8 +205,16 @@ def check_logits(outputs: Tensor, targets: Any, number: int) -> None:
 def _fill(bins: Tensor, outputs: Tensor, targets: Tensor) -> None:
     confidence, chosen = _wide(outputs).softmax(dim=1).nan_to_num(0.0).cpu().double().max(dim=1)
     index = (confidence * BINS).ceil().long().sub(1).clamp(0, BINS - 1)  # (0, 1/15], (1/15, 2/15], …
-    bins[0].index_add_(0, index, confidence)
-    bins[1].index_add_(0, index, (chosen == targets.cpu()).double())
+    bins[0].index_add_(0, index, torch.ones_like(confidence))
+    bins[1].index_add_(0, index, confidence)
+    bins[2].index_add_(0, index, (chosen == targets.cpu()).double())
+
+
+def _each(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Loss and accuracy of every sample, (N, 2); of a sample with many targets, their mean."""
+    losses = F.cross_entropy(_wide(outputs), targets, reduction="none").nan_to_num(math.inf, posinf=math.inf)
+    both = torch.stack([losses, _right(outputs, targets).to(losses)], dim=1)
+    return both.flatten(2).mean(2).float().cpu() if both.ndim > 2 else both.float().cpu()
 
 
 def _wide(outputs: Tensor) -> Tensor:

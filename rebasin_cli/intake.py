@@ -246,6 +246,25 @@ def reference_first(
     return [paths[k] for k in order], weights and [weights[k] for k in order]
 
 
+def check_pairs(
+    pairs: Sequence[tuple[Path, Path]], fitted: FittedSpec, settings: Settings, *, given: bool
+) -> None:
+    """Raise for further pairs that cannot be measured as the first one is, before an hour of measuring."""
+    if pairs and given:
+        raise UsageError(
+            "--perm is for one pair of models, and --pair names more",
+            hint="Align each first (rebasin align), then measure with --method none",
+        )
+    for pair in pairs:
+        models = read_models(pair, settings, lambda text: None)
+        other = fit_spec(models, settings, lambda text: None)
+        if other.spec.digest != fitted.spec.digest or other.shapes != fitted.shapes:
+            raise UsageError(
+                f"--pair {pair[0]},{pair[1]}: these have another architecture than the first pair",
+                hint="A mean over pairs is one over models that differ in nothing but their training",
+            )
+
+
 def find_network(fitted: FittedSpec, settings: Settings, say: Callable[[str], None]) -> nn.Module | None:
     """The network on the CPU, in float32; None where nobody names one."""
     try:
@@ -361,9 +380,10 @@ def choose_device(name: str) -> str:
 
 
 def choose_repair(fitted: FittedSpec, settings: Settings, *, has_data: bool) -> str:
-    """ "reset" where there are running statistics and data, unless told otherwise; never "auto".
+    """ "reset" where there are running statistics and data, unless told otherwise.
 
-    There "repair" is "reset" too. Raises UsageError for running statistics without data, whose average
+    There "repair" is "reset" too. "auto" stays where it is to be chosen by held-out loss: with data, and
+    without running statistics. Raises UsageError for running statistics without data, whose average
     describes neither model, and for a repair that this network or a lack of data rules out.
     """
     if settings.repair not in ("auto", *REPAIRS):
@@ -377,6 +397,8 @@ def choose_repair(fitted: FittedSpec, settings: Settings, *, has_data: bool) -> 
                 hint="Name one with --data, or choose --repair bias, which needs none",
             )
         return settings.repair
+    if settings.repair == "auto" and not fitted.statistics and has_data:
+        return "auto"
     if settings.repair == "none" or not fitted.statistics:
         if settings.repair == "reset":
             raise UsageError("--repair reset: this network has no running statistics to reset")

@@ -6,6 +6,7 @@ Start here. Each function is one command; `intake` reads, `api` and `measuring` 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from typing import Any
 from . import (
     accounts,
     api,
+    certainty,
+    choosing,
     gates,
     intake,
     keeping,
@@ -43,6 +46,7 @@ from .outputs import (
 )
 from .ranks import ALONE, Ranks, own_device
 from .reports import Report
+from .rows import plan_rows
 from .spec.spec import FittedSpec
 
 
@@ -120,16 +124,19 @@ def merge(
     given, of_given = intake.read_permutation(perm, fitted) if perm else (None, {})
     method = "given" if given else settings.method
     if output.dry_run:
-        return planning.plan_search(models, fitted, method, **searching.planned(settings)) | {
-            "repair": repair
-        }
-    network = None
-    if repair != "none":
+        plan = planning.plan_search(models, fitted, method, **searching.planned(settings))
+        return plan | planning.plan_repair(models, fitted, repair, settings)
+    network, splits = None, {}
+    if repair == "auto":
+        network, splits = sampling.find_choice(models, fitted, settings, listener.say)
+        repair = "none" if network is None else repair
+    elif repair != "none":
         network = intake.need_network(fitted, settings, listener.say)
-    elif settings.prove and method != "none":
+    if network is None and settings.prove and method != "none":
         network = intake.find_network(fitted, settings, listener.say)
     measured = repair not in ("none", "bias")  # on training samples
-    splits = sampling.open_splits(models, settings, listener.say, wanted=["reset"]) if measured else {}
+    if measured and not splits:
+        splits = sampling.open_splits(models, settings, listener.say, wanted=["reset"])
     say = (lambda text: None) if splits else listener.say  # told already
     evidence = {} if given else searching.find_evidence(models, fitted, settings, say, network)
     proof = searching.prove(network, fitted, models, settings, splits=splits, permuted=method != "none")
@@ -150,14 +157,21 @@ def merge(
             new_bias=settings.new_bias,
             network=network,
             train=splits.get("reset"),
+            held=splits.get("held"),
             inputs=intake.need_inputs(network, settings) if repair == "bias" else None,
+            output=settings.output,
             device=device,
         )
+        if merged.choice:
+            listener.say(f"repair: {choosing.in_words(merged.choice)}")
+            repair = merged.choice.chosen
         if merged.repair:
             accounts.tell_repair(listener.say, merged.repair, splits, asked=settings.repair)
         options = {"weights": list(weights or []), "interpolation": interpolation, "repair": repair}
         if merged.repair and merged.repair.added:
             options["added"] = list(merged.repair.added)
+        if merged.choice:
+            options["repair_choice"] = merged.choice.account()
         if measured:
             options["repair_data"] = provenance.describe_data(splits["reset"], full=settings.full)
             options["repair_data"] |= {"samples": splits["reset"].samples, "device": device}
@@ -170,7 +184,7 @@ def merge(
     match = accounts.describe_match(found, given=given is not None)
     return summary(fitted, match, proof, written=written) | {
         "models": len(models),
-        **accounts.describe_repair(merged.repair),
+        **accounts.describe_repair(merged.repair, merged.choice),
     }
 
 
@@ -187,9 +201,11 @@ def barrier(
     command: str = "rebasin barrier",
     dry_run: bool = False,
     thresholds: dict[str, Any] | None = None,
+    pairs: Sequence[tuple[Path, Path]] = (),
 ) -> Report | dict[str, Any]:
     """Measure the path between two models, and write the report in every format asked for.
 
+    Further `pairs` of the same architecture are measured alike, for means over pairs; all else is of A and B.
     `folder` gets every format that has a file name, `files` maps formats to single files. Gates are judged
     in the report and never raised here: everything is written first. A dry run gives the plan instead.
     """
@@ -201,27 +217,32 @@ def barrier(
     scores = sampling.scorer(settings, device)
     models = intake.read_models([a, b], settings, listener.say)
     fitted = intake.fit_spec(models, settings, listener.say)
+    intake.check_pairs(pairs, fitted, settings, given=perm is not None)
     repair = intake.choose_repair(fitted, settings, has_data=True)
     word = measuring.word_of_repair(repair, statistics=bool(fitted.statistics))
     given = intake.read_permutation(perm, fitted)[0] if perm else None
     moved = given is not None or settings.method != "none"
     network = intake.need_network(fitted, settings, listener.say)
-    wanted = ["train", "test", *["reset"] * bool(word)]
-    splits = sampling.open_splits(models, settings, listener.say, wanted=wanted)
-    rows = measuring.rows_to_measure(
-        aligned=moved, reset=bool(word), ship_reset=repair != "none", word=word or "reset"
+    wanted = ["train", "test", "held", *["reset"] * bool(word)]
+    auto = repair == "auto"
+    splits = sampling.open_splits(models, settings, listener.say, wanted=wanted, choosing=auto)
+    rows = plan_rows(
+        aligned=moved, word=word, ship=None if auto else repair, auto=auto, logits=settings.loss is None
     )
-    gates.check_gate_names(thresholds.get("gates", ()), rows, ("train", "test"))
+    asked = thresholds.get("gates", ())
+    gates.check_gate_names(asked, [row.name for row in rows], ("train", "test"))
     if thresholds.get("baseline"):
         gates.check_baseline(thresholds["baseline"], data=splits["test"].name)
-    plan = planning.plan_report(network, splits, rows, output=settings.output, device=device)
+    plan = planning.plan_report(
+        network, splits, rows, output=settings.output, device=device, pairs=1 + len(pairs)
+    )
     listener.say(planning.in_words(plan))
     if dry_run:
         method = "given" if given else settings.method
         return planning.plan_search(models, fitted, method, **searching.planned(settings)) | plan
     evidence = {} if given else searching.find_evidence(models, fitted, settings, lambda text: None, network)
     proof = searching.prove(network, fitted, models, settings, splits=splits, permuted=moved)
-    done = iter(range(1, plan["points"] + 1))
+    done, total = itertools.count(1), sum(row.points for row in rows)
     report = measuring.barrier(
         models[0],
         models[1],
@@ -230,14 +251,17 @@ def barrier(
         train=splits["train"],
         test=splits["test"],
         reset_batches=splits.get("reset"),
+        held=splits["held"],
         method=settings.method,
         permutations=given,
         repair_with=repair,
+        output=settings.output,
         scores=scores,
         device=device,
         seed=settings.seed,
         check=sampling.endpoint_check(models, splits["test"].name, splits["test"].classes, settings),
-        measured=lambda: listener.step("measuring", next(done), plan["points"], ""),
+        planned=lambda found: gates.check_gate_names(asked, [row.name for row in found], ("train", "test")),
+        measured=lambda: listener.step("measuring", next(done), total, ""),
         options=searching.bounded(searching.matcher_options(settings, measuring=True)),
         data=evidence.get("data"),
         loss=evidence.get("loss"),
@@ -253,6 +277,11 @@ def barrier(
         data=report.data | provenance.describe_data(splits["test"], full=settings.full),
         notes=(*report.notes, *provenance.notes(splits, proof, repair=word)),
     )
+    others = []
+    for number, (c, d) in enumerate(pairs, start=2):
+        listener.say(f"pair {number} of {1 + len(pairs)}: {c} and {d}")
+        others.append(barrier(c, d, settings, dataclasses.replace(listener, say=lambda text: None)))
+    report = certainty.with_pairs(report, others) if others else report
     report = dataclasses.replace(report, gates=gates.evaluate_gates(report, **thresholds))
     write_reports(report, destinations, force=force)
     return report
@@ -276,7 +305,8 @@ def evaluate(path: Path, settings: Settings, listener: Listener, *, split: str =
     )  # trained for nothing, may well be at chance
     if split == "test" and not merged:
         sampling.endpoint_check(models, data.name, data.classes, settings)({"test": [scores]})
-    return {"file": str(path), "data": data.name, "split": split} | dataclasses.asdict(scores)
+    figures = {name: getattr(scores, name) for name in ("loss", "accuracy", "samples", "ece")}
+    return {"file": str(path), "data": data.name, "split": split} | figures
 
 
 def train(

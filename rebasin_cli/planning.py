@@ -10,13 +10,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import matchers, measuring
+from . import intake, matchers, networks, repair
 from .checkpoint import Checkpoint
+from .datasets._batches import map_tensors
+from .errors import NetworkError, UsageError
 from .evaluation import call
+from .intake import Settings
 from .matchers._similarity import KEEP
+from .rows import ENSEMBLE, Planned
 from .sampling import Splits
 from .spec.spec import FittedSpec
 
+TRACING = 1.0  # seconds to trace a network whose channels are matched
 OVERHEAD = 100 << 20  # slabs of products and torch's own scratch space, in bytes
 
 
@@ -63,30 +68,72 @@ def plan_search(
     }
 
 
-def plan_report(
-    network: nn.Module, splits: Splits, rows: Iterable[str], *, output: str | None, device: str
+def plan_repair(
+    models: Sequence[Checkpoint], fitted: FittedSpec, how: str, settings: Settings
 ) -> dict[str, Any]:
-    """Rows, points and estimated seconds of a barrier report; None where inputs are no plain tensors."""
-    points = {row: measuring.REPAIRED_POINTS if " + " in row else measuring.POINTS for row in rows}
-    seconds = estimate_seconds(network, splits, points, output=output, device=device)
+    """The repair and, where a network is at hand, the layers that it would touch and those that it leaves.
+
+    `how` may be "auto": then these are what "repair" would touch.
+    """
+    plan: dict[str, Any] = {"repair": how}
+    if how == "none":
+        return plan
+    network = intake.find_network(fitted, settings, lambda text: None)
+    if network is None:
+        return plan
+    if how == "reset":
+        return plan | {"repair_layers": list(networks.running_norms(network))}
+    try:
+        inputs = intake.need_inputs(network, settings)
+    except UsageError:  # it does not say what it takes
+        return plan
+    inputs = map_tensors(lambda t: t.float() if t.is_floating_point() else t, inputs)
+    try:
+        match = "repair" if how == "auto" else how
+        touched, left = repair.layers_touched(network, inputs, match=match, new_bias=settings.new_bias)
+    except NetworkError as error:
+        return plan | {"repair_left": {"the network": error.message}}
+    return plan | {"repair_layers": list(touched), "repair_left": dict(left)}
+
+
+def plan_report(
+    network: nn.Module,
+    splits: Splits,
+    rows: Iterable[Planned],
+    *,
+    output: str | None,
+    device: str,
+    pairs: int = 1,
+) -> dict[str, Any]:
+    """Rows, points and estimated seconds of a barrier report; None where inputs are no plain tensors.
+
+    `rows` holds the points of each; points and seconds are those of all `pairs` together.
+    """
+    rows = list(rows)
+    seconds = estimate_seconds(network, splits, rows, output=output, device=device)
     return {
-        "rows": points,
-        "points": sum(points.values()),
+        "rows": {row.name: row.points for row in rows},
+        "points": pairs * sum(row.points for row in rows),
         "samples": {split: data.samples for split, data in splits.items()},
-        "estimated_seconds": seconds,
-    }
+        "estimated_seconds": None if seconds is None else pairs * seconds,
+    } | ({"pairs": pairs} if pairs > 1 else {})
 
 
 def in_words(plan: Mapping[str, Any]) -> str:
     seconds = plan["estimated_seconds"]
     minutes = "" if seconds is None else f", about {max(seconds, 6) / 60:.1f} minutes of measuring"
-    return f"plan: {plan['points']} points in {len(plan['rows'])} rows{minutes}"
+    pairs = f" of {plan['pairs']} pairs" if "pairs" in plan else ""
+    return f"plan: {plan['points']} points in {len(plan['rows'])} rows{pairs}{minutes}"
 
 
 def estimate_seconds(
-    network: nn.Module, splits: Splits, points: Mapping[str, int], *, output: str | None, device: str
+    network: nn.Module, splits: Splits, rows: Sequence[Planned], *, output: str | None, device: str
 ) -> float | None:
-    """Seconds that a report will take: one timed batch, times the batches of every point of every row."""
+    """Seconds that a report will take: one timed batch, times the samples that all rows read.
+
+    A point at an end of the path is known. A reset reads its samples once a point; matching channels reads
+    them about L/2 times a point and twice a row, for L layers in a row, and first traces the network.
+    """
     some = next(iter(splits.values()))
     inputs = some.example(min(some.samples, some.batch_size or 100))
     if not isinstance(inputs, torch.Tensor):
@@ -97,7 +144,16 @@ def estimate_seconds(
         began = time.perf_counter()
         call(network, inputs.to(device), output=output)
         a_sample = (time.perf_counter() - began) / len(inputs)
-    measured = sum(data.samples for split, data in splits.items() if split != "reset")
-    reset = splits["reset"].samples if "reset" in splits else 0
-    repaired = sum(count for row, count in points.items() if " + " in row)
-    return a_sample * (measured * (2 + sum(points.values())) + reset * repaired)
+    sizes = {split: data.samples for split, data in splits.items()}
+    measured = sum(sizes.get(split, 0) for split in ("train", "test"))
+    resets = networks.has_running_statistics(network)
+    layers = sum(getattr(m, "weight", None) is not None and m.weight.ndim > 1 for m in network.modules())
+    samples = 2 * measured
+    for row in rows:
+        networks_run = 2 if row.base == ENSEMBLE else 1
+        samples += row.inner * measured * networks_run + row.temperature * sizes.get("held", 0)
+        if row.repaired:
+            passes = row.inner if resets else row.inner * max(layers, 1) / 2 + 2
+            samples += passes * sizes.get("reset", 0)
+    traced = {row.base for row in rows if row.repaired} if not resets else ()
+    return a_sample * samples + TRACING * len(traced)

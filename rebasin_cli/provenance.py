@@ -72,10 +72,12 @@ def describe_data(data: Any, *, full: bool) -> dict[str, Any]:
 def notes(splits: Mapping[str, Any], proof: Mapping[str, Any], *, repair: str = "reset") -> list[str]:
     """What a reader of a report should know before believing it."""
     found = []
+    held = splits.get("held")
+    rest = isinstance(held, LoaderData) and held.skip and held.samples < held.limit  # all that is left
     first = [
         f"{split} {data.limit}"
         for split, data in splits.items()
-        if isinstance(data, LoaderData) and data.limit == data.samples
+        if not (rest and split == "reset") and isinstance(data, LoaderData) and data.limit == data.samples
     ]
     if first:
         found.append(

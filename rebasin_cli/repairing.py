@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from . import accounts, api, intake, provenance, sampling
+from . import accounts, api, choosing, intake, provenance, sampling
 from .checkpoint import Checkpoint
 from .errors import SpecError, UsageError, unknown
 from .intake import Settings
@@ -16,7 +16,7 @@ from .merging import interpolate
 from .outputs import Output, check_outputs, write
 from .permutation import permuted
 from .pipeline import Listener
-from .repair import REPAIRS
+from .repair import REPAIRS, Repaired
 from .spec.spec import FittedSpec
 
 FAR = 1 / 3  # of the distance between the endpoints: units in another order are farther, repaired ones nearer
@@ -35,11 +35,12 @@ def repair(
     """Repair the merged model in `path`, which lies at λ = `share` between `endpoints`, and write it.
 
     `perm` brings the second endpoint into the first one's basin, where it is not there yet. Raises SpecError
-    where the merged model is not between the endpoints, and as `pipeline.merge` does.
+    where the merged model is not between the endpoints, and as `pipeline.merge` does. "auto" leaves the model
+    as it is where its held-out loss is not less when repaired.
     """
     check_outputs(output)
-    if settings.repair not in REPAIRS[1:]:
-        raise unknown("repair", settings.repair, REPAIRS[1:])
+    if settings.repair not in ("auto", *REPAIRS[1:]):
+        raise unknown("repair", settings.repair, ["auto", *REPAIRS[1:]])
     if not 0 < share < 1:
         raise UsageError(f"--lambda {share:g} is not between the endpoints", hint="Choose one in 0–1: 0.5")
     device = intake.choose_device(settings.device)
@@ -52,21 +53,42 @@ def repair(
     aligned = permuted(second, fitted, given) if given else second
     check_between(merged, first, aligned, share, fitted)
     network = intake.need_network(fitted, settings, listener.say)
-    measured = how != "bias"
-    splits = sampling.open_splits(models, settings, listener.say, wanted=["reset"]) if measured else {}
-    done, changed = api.mend(
-        network.to(device),
-        merged,
-        [first, aligned],
-        how,
-        weights=[1 - share, share],
-        new_bias=settings.new_bias,
-        batches=splits.get("reset"),
-        inputs=None if measured else intake.need_inputs(network, settings),
-        device=device,
+    measured, auto = how != "bias", how == "auto"
+    wanted = ["reset", *["held"] * auto]
+    splits = (
+        sampling.open_splits(models, settings, listener.say, wanted=wanted, choosing=auto) if measured else {}
     )
-    accounts.tell_repair(listener.say, done, splits, asked=settings.repair)
+    choice = None
+    if auto:
+        choice, done, changed = api.mend_if_better(
+            network.to(device),
+            merged,
+            [first, aligned],
+            weights=[1 - share, share],
+            batches=splits["reset"],
+            held=splits["held"],
+            output=settings.output,
+            device=device,
+        )
+        listener.say(f"repair: {choosing.in_words(choice)}")
+        done = done or Repaired("none", ())
+    else:
+        done, changed = api.mend(
+            network.to(device),
+            merged,
+            [first, aligned],
+            how,
+            weights=[1 - share, share],
+            new_bias=settings.new_bias,
+            batches=splits.get("reset"),
+            inputs=None if measured else intake.need_inputs(network, settings),
+            device=device,
+        )
+    if done.method != "none":
+        accounts.tell_repair(listener.say, done, splits, asked=settings.repair)
     options = {"lambda": share, "repair": done.method, "added": list(done.added)} | of_given
+    if choice is not None:
+        options["repair_choice"] = choice.account()
     if measured:
         options["repair_data"] = provenance.describe_data(splits["reset"], full=settings.full)
         options["repair_data"] |= {"samples": splits["reset"].samples, "device": device}
@@ -75,7 +97,8 @@ def repair(
     )
     tensors = {name: changed.get(name) for name in (*merged.shapes, *done.added)}
     written = write(output, _Either(tensors, merged), merged, meta, added=done.added)
-    return {"written": written, "spec": accounts.describe_spec(fitted), **accounts.describe_repair(done)}
+    account = accounts.describe_repair(done if done.method != "none" else None, choice)
+    return {"written": written, "spec": accounts.describe_spec(fitted), **account}
 
 
 class _Either(dict):

@@ -8,18 +8,20 @@ from typing import Any
 
 from torch import nn
 
-from . import datasets
+from . import datasets, intake
 from .checkpoint import Checkpoint
 from .datasets import Data, open_data
 from .datasets._batches import LoaderData
-from .errors import DataError, UsageError
+from .errors import DataError, NetworkError, UsageError
 from .evaluation import Scores, evaluate
 from .intake import Settings
 from .registry import import_reference
+from .spec.spec import FittedSpec
 
 Splits = dict[str, Data | LoaderData]
 
 TRAIN_SAMPLES, RESET_SAMPLES, RESET_BATCH = 5_000, 2_560, 256
+HELD_SAMPLES = 2_560  # to choose a repair and to fit a temperature on
 MATCH_SAMPLES = 10_000  # for methods that do not say how many they look at
 MARGIN = 0.05  # an endpoint this far below its recorded accuracy is fed something else
 
@@ -57,26 +59,31 @@ def open_splits(
     *,
     wanted: Sequence[str],
     match: int | None = MATCH_SAMPLES,
+    choosing: bool = False,
 ) -> Splits:
-    """The wanted ones of "train", "test", "reset" (training samples for running statistics) and "match".
+    """The wanted ones of "train", "test", "match", "reset" (what repairs measure) and "held".
 
-    Training samples are a seeded subset unless `full`; `match` is how many of them a method looks at, None
-    for all. Raises UsageError where no data set is named or the
-    models record different normalisations, DataError where it cannot be read.
+    All but "test" are training samples, a seeded subset unless `full`. Those "held" are others than those of
+    "reset" where there are enough; for `choosing` a repair some are kept from it if need be. `match` is how
+    many a method looks at, None for all. Raises UsageError where no data set is named or the models record
+    different normalisations, DataError where it cannot be read.
     """
     reference = data_reference(models, settings)
     if reference is None:
         raise _no_data(models)
     normalize = settings.normalize or _recorded_normalization(models, reference)
     splits: Splits = {}
-    if {"train", "reset", "match"} & set(wanted):
+    if {"train", "reset", "held", "match"} & set(wanted):
         train = _open(reference, "train", normalize, settings)
         if "train" in wanted:
             size = settings.limit or (None if settings.full else TRAIN_SAMPLES)
             splits["train"] = train if size is None else train.subset(size, settings.seed)
-        if "reset" in wanted:
-            mend = train if settings.full else train.subset(RESET_SAMPLES, settings.seed)
-            splits["reset"] = mend.with_batch_size(RESET_BATCH)
+        if {"reset", "held"} & set(wanted):
+            mend, held = _apart(train, settings, choosing)
+            splits |= {"reset": mend.with_batch_size(RESET_BATCH)} if "reset" in wanted else {}
+            splits |= (
+                {"held": splits.get("reset", held) if held is mend else held} if "held" in wanted else {}
+            )
         if "match" in wanted:
             size = settings.limit or match
             splits["match"] = train if size is None else train.subset(size, settings.seed)
@@ -87,6 +94,53 @@ def open_splits(
     used = "as the loader yields them" if some.normalization is None else f"normalised {some.normalization}"
     say(f"data: {reference}, inputs {used}")
     return splits
+
+
+def find_choice(
+    models: Sequence[Checkpoint], fitted: FittedSpec, settings: Settings, say: Callable[[str], None]
+) -> tuple[nn.Module | None, Splits]:
+    """The network and the samples to choose a repair by, as `--repair auto` does; says why where it cannot.
+
+    Whose network it is must be known: tensors' names alone do not tell what is computed with them. What the
+    user named must be there, what the checkpoints record may be missing.
+    """
+    why = "no network is known"
+    try:
+        network = intake.find_network(fitted, settings, say)
+        if network is not None and intake.origin(network, fitted, models, settings)["assumed"]:
+            network, why = None, "only the tensors' names tell the network (give yours with --net)"
+    except NetworkError as error:
+        if settings.net is not None:
+            raise
+        network, why = None, error.message
+    if network is None:
+        say(f"repair: --repair auto is none: {why}")
+        return None, {}
+    try:
+        return network, open_splits(models, settings, say, wanted=["reset", "held"], choosing=True)
+    except DataError as error:
+        if settings.data is not None:
+            raise
+        say(f"repair: --repair auto is none: {error.message}")
+        return None, {}
+
+
+def _apart(train: Any, settings: Settings, choosing: bool) -> tuple[Any, Any]:
+    """Training samples to measure a repair on, and others to choose it and fit a temperature on.
+
+    Of a loader's data no more are counted than are needed. Where nothing is left, both are the same.
+    """
+    loader = isinstance(train, LoaderData)
+    if loader and settings.full:
+        return train, train
+    there = train.subset(RESET_SAMPLES + HELD_SAMPLES).samples if loader else train.samples
+    measured = there if settings.full else min(RESET_SAMPLES, there)
+    if choosing:
+        measured = max(1, min(measured, max(there - HELD_SAMPLES, there * 2 // 3)))
+    mend = train if measured == there and settings.full else train.subset(max(1, measured), settings.seed)
+    if measured >= there:
+        return mend, mend
+    return mend, train.subset(HELD_SAMPLES, settings.seed, skip=measured)
 
 
 def _open(reference: str, split: str, normalize: str | None, settings: Settings) -> Data | LoaderData:
@@ -163,7 +217,8 @@ def scorer(settings: Settings, device: str) -> Callable[..., Scores]:
     loss = loss_of(settings)
     metric = import_reference(settings.metric, error=UsageError) if settings.metric else None
 
-    def scores(network: nn.Module, batches: Any) -> Scores:
-        return evaluate(network, batches, loss=loss, metric=metric, output=settings.output, device=device)
+    def scores(network: nn.Module, batches: Any, **more: Any) -> Scores:
+        options = {"loss": loss, "metric": metric, "output": settings.output, "device": device} | more
+        return evaluate(network, batches, **options)
 
     return scores

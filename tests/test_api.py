@@ -9,12 +9,13 @@ import torch
 from torch import nn
 
 import rebasin_cli
-from rebasin_cli import api, barriers, measuring, nets, permutation
+from rebasin_cli import api, barriers, nets, permutation
 from rebasin_cli.errors import CheckpointError, DataError, NetworkError, NotProven, SpecError, UsageError
 from rebasin_cli.evaluation import evaluate
 from rebasin_cli.matchers import State, registry
 from rebasin_cli.networks import load
 from rebasin_cli.repair import reset
+from rebasin_cli.rows import plan_rows
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
@@ -271,7 +272,8 @@ def test_ignored_tensors_are_the_first_models():
 
 
 def test_a_barrier_report_holds_every_row_and_the_known_floors():
-    report = rebasin_cli.barrier(A, B, network=network(), train=TRAIN, test=TEST, points=5)
+    options = {"repair_with": "none", "controls": False}
+    report = rebasin_cli.barrier(A, B, network=network(), train=TRAIN, test=TEST, points=5, **options)
     assert [row.name for row in report.rows] == ["naive", "aligned"]
     assert [row.shipped for row in report.rows] == [False, True]
     scores = {
@@ -309,7 +311,7 @@ def test_norms_add_the_repaired_rows_and_the_control_measured_against_the_ends_a
     for tensors, mean in ((a, 0.3), (b, -0.2)):
         tensors["norms.0.running_mean"] += mean
     report = rebasin_cli.barrier(
-        a, b, network=network("batch"), train=TRAIN, test=TEST, points=3, repaired_points=5
+        a, b, network=network("batch"), train=TRAIN, test=TEST, points=3, repaired_points=5, controls=False
     )
     assert [(row.name, row.shipped, row.control) for row in report.rows] == [
         ("naive", False, False),
@@ -351,8 +353,13 @@ def test_norms_without_training_data_are_refused_before_anything_is_measured():
 
 
 def test_the_row_that_is_shipped_follows_the_method_and_the_repair():
-    assert measuring.rows_to_measure(aligned=True, reset=True, ship_reset=False)["aligned"]
-    assert measuring.rows_to_measure(aligned=False, reset=True) == {"naive": False, "naive + reset": True}
+    def shipped(**options):
+        return [row.name for row in plan_rows(**options) if row.shipped]
+
+    assert shipped(aligned=True, word="reset", ship="none") == ["aligned"]
+    assert shipped(aligned=False, word="reset", ship="reset") == ["naive + reset"]
+    assert shipped(aligned=True, word="repair", ship=None, auto=True) == ["aligned + repair"]
+    assert shipped(aligned=True, word="repair", ship="none", auto=True) == ["aligned"]
     report = rebasin_cli.barrier(A, B, network=network(), test=TEST, points=2, method="none")
     assert report.shipped.name == "naive" and report.match == {"method": "none"}
     assert report.proof["status"] == "unavailable"

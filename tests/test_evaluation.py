@@ -185,3 +185,30 @@ def test_a_loader_that_fails_is_a_data_error_with_the_batch():
         evaluate(Fixed(), Loader())
     with pytest.raises(DataError, match="batch 0: TypeError"):
         evaluate(Fixed(), 3)
+
+
+def test_each_samples_figures_are_kept_and_their_means_are_the_scores():
+    rows = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
+    targets = torch.randint(4, (30,), generator=torch.Generator().manual_seed(1))
+    scores = evaluate(Fixed(), [(rows[:20], targets[:20]), (rows[20:], targets[20:])], each=True)
+    assert scores.each.shape == (30, 2) and scores.each.dtype == torch.float32
+    assert scores.each[:, 0].mean().item() == pytest.approx(scores.loss, rel=1e-5)
+    assert scores.each[:, 1].mean().item() == pytest.approx(scores.accuracy)
+    assert evaluate(Fixed(), [(rows, targets)]).each is None
+    own = evaluate(Fixed(), [(rows, targets)], each=True, loss=lambda outputs, targets: 1.0)
+    assert own.each is None  # a batch's mean says nothing of single samples
+
+
+def test_each_of_samples_with_many_targets_is_their_mean():
+    outputs = torch.tensor([[[4.0, 4.0], [0.0, 0.0]]] * 3)  # (N, classes, T)
+    targets = torch.tensor([[0, 1]] * 3)
+    scores = evaluate(Fixed(), [(outputs, targets)], each=True)
+    assert scores.each.shape == (3, 2) and scores.each[0].tolist() == pytest.approx([scores.loss, 0.5])
+
+
+def test_the_bins_of_a_reliability_diagram():
+    rows = logits_of((0.59, 0.41), (0.59, 0.41), (0.9, 0.1), (0.9, 0.1))
+    samples, confidence, accuracy = evaluate(Fixed(), [(rows, torch.tensor([0, 1, 0, 0]))]).bins
+    assert [k for k, count in enumerate(samples) if count] == [8, 13] and samples[8] == 2
+    assert (confidence[8], confidence[13]) == (pytest.approx(0.59), pytest.approx(0.9))
+    assert (accuracy[8], accuracy[13]) == (0.5, 1.0) and math.isnan(accuracy[0])

@@ -24,7 +24,11 @@ from rebasin_cli.errors import UsageError
 from rebasin_cli.reports import (
     Barrier,
     Curve,
+    Difference,
     Gate,
+    Middle,
+    OverPairs,
+    Reliability,
     Report,
     Row,
     barrier_of,
@@ -47,13 +51,54 @@ def _curve(loss, accuracy, samples, lambdas=LAMBDAS):
     return Curve(lambdas, loss, accuracy, samples)
 
 
-def _scores(loss, accuracy):
-    return {"loss": loss, "accuracy": accuracy}
+def _scores(loss, accuracy, **more):
+    return {"loss": loss, "accuracy": accuracy} | more
+
+
+def _sure(loss, accuracy):
+    """An endpoint's calibration and intervals."""
+    bins = {"samples": [10.0, 90.0], "confidence": [0.4, 0.97], "accuracy": [0.5, accuracy]}
+    intervals = {"loss": [loss - 0.01, loss + 0.01], "accuracy": [accuracy - 0.005, accuracy + 0.005]}
+    return {"ece": 0.0312, "reliability": bins, "intervals": intervals}
 
 
 def _row(name, test, train, **flags):
     curves = {"train": train, "test": test}
     return Row(name, curves, {split: barrier_of(curve) for split, curve in curves.items()}, **flags)
+
+
+def _certain(row, ece):
+    """The row with calibration and intervals on test."""
+    loss, accuracy = row.curves["test"].at(0.5)
+    chord = loss - 0.3065
+    intervals = {
+        name: (value - 0.02, value + 0.02)
+        for name, value in (("loss", loss), ("accuracy", accuracy), ("chord", chord))
+    }
+    bins = Reliability((4.0, 96.0, 9900.0), (0.2, 0.5, 0.96), (0.25, 0.5, accuracy))
+    return dataclasses.replace(row, middle={"test": Middle(ece, bins, intervals)})
+
+
+def _middle(name, test, train, **flags):
+    """A row that was measured at λ = ½ alone."""
+    at = [
+        _curve((ends[0][0], loss, ends[1][0]), (ends[0][1], accuracy, ends[1][1]), samples, (0.0, 0.5, 1.0))
+        for (loss, accuracy), ends, samples in ((test, ENDS["test"], 10000), (train, ENDS["train"], 5000))
+    ]
+    return _row(name, *at, **flags)
+
+
+ENDS = {
+    "test": ((0.301, 0.9312), (0.312, 0.9288)),
+    "train": ((0.012, 0.9984), (0.015, 0.9979)),
+}
+
+
+def _difference(one, other, by):
+    """Of two rows, with an interval of `by` to either side."""
+    (loss, accuracy), (loss_, accuracy_) = (row.curves["test"].at(0.5) for row in (one, other))
+    apart = loss - loss_, accuracy - accuracy_
+    return Difference(one.name, other.name, "test", *apart, *((a - by, a + by) for a in apart))
 
 
 def example() -> Report:
@@ -81,7 +126,17 @@ def example() -> Report:
             _curve((0.012, 1.3436, 0.015), (0.9984, 0.5841, 0.9979), 5000, (0.0, 0.5, 1.0)),
             control=True,
         ),
+        _middle(
+            "aligned + reset + temperature",
+            (0.3401, 0.9171),
+            (0.0644, 0.9864),
+            details={"temperature": 1.2345},
+        ),
+        _middle("random permutation + reset", (1.7212, 0.4698), (1.3502, 0.5811), control=True),
+        _middle("logit ensemble", (0.2711, 0.9391), (0.0121, 0.9986), control=True, details={"cost": 2}),
     )
+    rows = tuple(_certain(row, 0.01 * place) for place, row in enumerate(rows, start=1))
+    naive, aligned, shipped, control, ensemble = (rows[place] for place in (0, 1, 2, 3, 6))
     return Report(
         rebasin="0.1.0",
         command="rebasin barrier runs/a.safetensors runs/b.safetensors --data cifar10 --report report/",
@@ -121,9 +176,13 @@ def example() -> Report:
             "network": "recorded in the checkpoints",
             "assumed": False,
         },
-        endpoints=(
-            {"name": "A", "train": _scores(0.012, 0.9984), "test": _scores(0.301, 0.9312)},
-            {"name": "B", "train": _scores(0.015, 0.9979), "test": _scores(0.312, 0.9288)},
+        endpoints=tuple(
+            {
+                "name": letter,
+                "train": _scores(*ENDS["train"][place]),
+                "test": _scores(*ENDS["test"][place], **_sure(*ENDS["test"][place])),
+            }
+            for place, letter in enumerate("AB")
         ),
         rows=rows,
         gates=(
@@ -132,6 +191,46 @@ def example() -> Report:
         ),
         notes=("The control `naive + reset` shows how little the reset does by itself.",),
         seconds=212.3,
+        differences=(
+            _difference(aligned, naive, 0.02),
+            _difference(shipped, naive, 0.02),
+            _difference(control, naive, 0.02),
+            _difference(aligned, shipped, 0.01),
+            _difference(control, shipped, 0.02),
+            _difference(ensemble, shipped, 0.01),
+        ),
+        pairs=tuple(
+            {
+                "inputs": [{"file": f"runs/{one}.safetensors"}, {"file": f"runs/{other}.safetensors"}],
+                "rows": {},
+            }
+            for one, other in ("ab", "cd", "ef")
+        ),
+        over_pairs=(
+            OverPairs(
+                "aligned + reset",
+                "test",
+                3,
+                {"loss": 0.3621, "accuracy": 0.9166, "chord": 0.0533},
+                {"loss": (0.3521, 0.3721), "accuracy": (0.9116, 0.9216), "chord": (0.0433, 0.0633)},
+            ),
+        ),
+        signature=(
+            {
+                "word": "h0",
+                "units": 64,
+                "dead": 3,
+                "before": {"mean": 0.0123, "std": 0.21},
+                "after": {"mean": 0.8123, "std": 0.11},
+            },
+            {
+                "word": "h1",
+                "units": 32,
+                "dead": 0,
+                "before": {"mean": -0.0523, "std": 0.18},
+                "after": {"mean": 0.5567, "std": 0.31},
+            },
+        ),
     )
 
 
@@ -149,7 +248,10 @@ def nasty() -> Report:
         data={"name": NASTY, "normalization": NASTY, "samples": {NASTY: 3}},
         match={"method": NASTY, "sweeps": NASTY},
         proof={"status": NASTY, "reason": NASTY},
-        rows=(*report.rows, dataclasses.replace(report.rows[0], name=NASTY)),
+        rows=(*report.rows, dataclasses.replace(report.rows[0], name=NASTY, details={"cost": NASTY})),
+        pairs=({"inputs": [{"file": NASTY}], "rows": {}},),
+        over_pairs=(dataclasses.replace(report.over_pairs[0], row=NASTY),),
+        signature=(*report.signature, {"word": NASTY}),
         gates=(Gate(NASTY, math.nan, 0.1, False, NASTY),),
         notes=(NASTY,),
     )
@@ -276,7 +378,7 @@ def test_terminal_does_not_ask_the_environment(monkeypatch):
 
 def test_terminal_marks_the_shipped_row_and_every_gate_without_colour():
     lines = terminal.render(example()).splitlines()
-    assert [line.split("  ")[0] for line in lines if line.startswith(" ▸")] == [" ▸ aligned + reset"] * 2
+    assert [line.split("  ")[0] for line in lines if line.startswith(" ▸")] == [" ▸ aligned + reset"] * 3
     assert any(line.startswith(" ✓ met") and "--max-barrier" in line for line in lines)
     assert any(line.startswith(" ✗ NOT MET") and "aligned:test" in line for line in lines)
 
@@ -403,9 +505,17 @@ def test_junit_is_valid_xml_whatever_the_file_is_called():
 
 def test_markdown_tables_keep_their_shape_whatever_the_file_is_called():
     lines = [line for line in markdown.render(nasty()).splitlines() if line.startswith("|")]
-    assert len(lines) == 2 * (2 + 2 + 5) + (2 + 1)
+    sizes = [
+        2 + 2 + 8,
+        2 + 2 + 8,
+        2 + 2 + 8,
+        2 + 1,
+        2 + 3,
+        2 + 1,
+    ]  # splits, intervals, pairs, signature, gates
+    assert len(lines) == sum(sizes)
     bars = [len(re.findall(r"(?<!\\)\|", line)) for line in lines]
-    assert bars == [6] * 18 + [4] * 3  # five columns of figures, three of gates
+    assert bars == [n for n, size in zip((6, 6, 6, 5, 6, 4), sizes, strict=True) for _ in range(size)]
 
 
 def test_markdown_from_outside_is_text_and_code_stays_in_its_fence():
@@ -472,8 +582,13 @@ def test_html_is_readable_by_those_who_cannot_see_it(pages):
     assert fixed(example().shipped.barriers["test"].chord) in alt
     labels = [dict_["aria-label"] for tag, dict_ in attributes if dict_.get("role") == "img"]
     names = ("Loss, nats per sample", "Accuracy, 0–1")
-    assert labels == [f"{name} along the path from A to πB" for name in names]
-    assert pages["example"].tags.count("caption") == pages["example"].tags.count("table") == 2 + 1 + 4
+    assert labels[:2] == [f"{name} along the path from A to πB" for name in names]
+    assert [label.partition(":")[0] for label in labels[2:6]] == [
+        f"Reliability of {name}" for name in ("A", "B", "aligned + reset", "logit ensemble")
+    ]
+    assert labels[6:] == ["Matched correlation per word, before and after alignment"]
+    tables = 2 + 1 + 2 + 1 + 1 + 7  # splits, gates, intervals and differences, pairs, signature, every row
+    assert pages["example"].tags.count("caption") == pages["example"].tags.count("table") == tables
 
 
 def test_html_shows_everything_that_the_report_holds(pages):
@@ -542,7 +657,7 @@ def test_png_draws_every_row_and_the_shipped_one_heavier():
     other = [dataclasses.replace(row, shipped=row.name == "aligned") for row in report.rows]
     content, swapped = rendered("png", example), png.render(dataclasses.replace(report, rows=tuple(other)))
     colors = {name: style.color[0] for name, style in styles(report).items()}
-    assert all(_pixels(content, color) > 50 for color in colors.values())
+    assert all(_pixels(content, color) > 25 for color in colors.values())
     assert _pixels(content, colors["aligned + reset"]) > 2 * _pixels(swapped, colors["aligned + reset"])
     assert _pixels(swapped, colors["aligned"]) > 2 * _pixels(content, colors["aligned"])
 
@@ -610,7 +725,7 @@ def test_the_documented_example_is_a_report_in_its_canonical_form():
 
 def test_every_field_of_the_schema_is_documented():
     text = DOCS.read_text(encoding="utf-8")
-    for kind in (Report, Row, Curve, Barrier, Gate):
+    for kind in (Report, Row, Curve, Barrier, Gate, Middle, Reliability, Difference, OverPairs):
         for field in dataclasses.fields(kind):
             assert f"`{field.name}`" in text, f"{kind.__name__}.{field.name}"
 

@@ -275,8 +275,9 @@ Repair = Annotated[
     _option(
         "--repair",
         panel=SEARCH,
-        help="auto, none, reset (re-estimate BatchNorm statistics), repair, rescale or reshift "
-        "(match channels to the endpoints'), or bias (needs no data).",
+        help="auto (reset; without BatchNorm repair, where held-out loss falls by it), none, reset "
+        "(re-estimate BatchNorm statistics), repair, rescale or reshift (match channels to the endpoints'), "
+        "or bias (needs no data).",
         show_default=True,
     ),
 ]

@@ -32,6 +32,15 @@ def barrier(
         str, typer.Option("--method", "-m", help=f"How to align: {o.METHODS}, or none.")
     ] = "wm",
     perm: Annotated[Path | None, typer.Option(metavar="FILE", help="Use this permutation of B.")] = None,
+    pair: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--pair",
+            metavar="C,D",
+            help="Measure these two as well, for means over pairs of seeds; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
     repair: o.Repair = "auto",
     full: Annotated[bool, typer.Option("--full", help="All training samples, also for the reset.")] = False,
     report: Annotated[
@@ -118,7 +127,8 @@ def barrier(
 ) -> None:
     """Measure loss and accuracy along the straight path from A to B, naive and aligned.
 
-    Both barrier definitions, train and test, with and without re-estimated BatchNorm statistics.
+    Both barrier definitions, train and test, with and without repair, beside controls: a random permutation,
+    an ensemble, temperatures. Intervals are over test samples, and over pairs with --pair.
 
     Example: rebasin barrier a.pt b.pt --data cifar10 --report report/ --max-barrier 0.05
     """
@@ -151,12 +161,23 @@ def barrier(
             command=shlex.join(["rebasin", *context.find_root().obj]),
             dry_run=dry_run,
             thresholds=thresholds,
+            pairs=[_two(text) for text in pair or ()],
         )
     if dry_run:
         result(made, json)
         return
     show_report(made, as_json=json)
     gates.raise_unmet(made.gates)
+
+
+def _two(text: str) -> tuple[Path, Path]:
+    """`C,D` as two paths: an option that may be repeated takes one value."""
+    from ..errors import UsageError
+
+    first, comma, second = text.partition(",")
+    if not (first and second) or "," in second:
+        raise UsageError(f"--pair {text!r} is not two files", hint="Write them like --pair c.pt,d.pt")
+    return Path(first), Path(second)
 
 
 def show_report(report, *, as_json: bool = False) -> None:

@@ -78,7 +78,8 @@ def merge(
     """Align models to the first (or to one another: --method merge-many, universe) and average them.
 
     Networks with BatchNorm need data: their running statistics are re-estimated on training samples.
-    Others may gain from --repair repair, which gives every channel the mean and spread of the endpoints'.
+    Others may gain from repair, which gives every channel the mean and spread of the endpoints': with data
+    and a known network, --repair auto measures both on held-out training samples and takes the better.
 
     Example: rebasin merge a.pt b.pt c.pt --method merge-many -o merged.safetensors
     """

@@ -48,7 +48,8 @@ def repair(
 ) -> None:
     """Repair a checkpoint that was merged already: match its channels to those of its endpoints.
 
-    Networks with BatchNorm get their running statistics re-estimated instead (reset).
+    Networks with BatchNorm get their running statistics re-estimated instead (reset). With --repair auto a
+    model that no repair makes better, on held-out training samples, is written as it is.
 
     Example: rebasin repair merged.safetensors --endpoints a.pt b_aligned.safetensors --data cifar10
     """

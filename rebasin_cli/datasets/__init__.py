@@ -129,14 +129,17 @@ class Data:
         ):
             yield self.normalization.apply(inputs), targets
 
-    def subset(self, limit: int, seed: int = 0) -> Data:
-        """`limit` samples drawn without replacement, in their original order; all if there are fewer."""
+    def subset(self, limit: int, seed: int = 0, *, skip: int = 0) -> Data:
+        """`limit` samples drawn without replacement, in their original order; all if there are fewer.
+
+        The first `skip` that are drawn are passed over: they are another subset's, of the same seed.
+        """
         if limit < 1:
             raise UsageError(f"a limit of {limit} samples leaves nothing", hint="Give 1 or more.")
-        if limit >= self.samples:
+        if limit >= self.samples and not skip:
             return self
         order = torch.randperm(self.samples, generator=torch.Generator().manual_seed(seed))
-        chosen = order[:limit].sort().values
+        chosen = order[skip : skip + limit].sort().values
         return replace(self, source=Samples(self.source.inputs[chosen], self.source.targets[chosen]))
 
     def with_batch_size(self, batch_size: int) -> Data:

@@ -16,7 +16,8 @@ from ..errors import DataError, RebasinError, UsageError
 class LoaderData:
     """One split of a user's own loader; its batches are used as they are, in their own order.
 
-    Has the methods of `Data`. `subset` takes the first samples, since drawing would read everything.
+    Has the methods of `Data`. `subset` takes the first samples, since drawing would read everything,
+    after `skip` others.
     """
 
     name: str
@@ -26,12 +27,18 @@ class LoaderData:
     normalization: None = None
     classes: int | None = None
     batch_size: int | None = None
+    skip: int = 0
     _count: list[int] = field(default_factory=list, repr=False, compare=False)
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        left = self.limit
+        left, passed = self.limit, self.skip
         for inputs, targets in checked(self.batches):
             size = size_of(targets)
+            if passed:
+                over, passed = min(passed, size), max(passed - size, 0)
+                if not (size := size - over):
+                    continue
+                inputs, targets = tail(inputs, over), tail(targets, over)
             if left is not None and size >= left:
                 yield head(inputs, left), head(targets, left)
                 return
@@ -45,10 +52,11 @@ class LoaderData:
             self._count.append(sum(size_of(targets) for _, targets in self))
         return self._count[0]
 
-    def subset(self, limit: int, seed: int = 0) -> LoaderData:
+    def subset(self, limit: int, seed: int = 0, *, skip: int = 0) -> LoaderData:
         if limit < 1:
             raise UsageError(f"a limit of {limit} samples leaves nothing", hint="Give 1 or more.")
-        return replace(self, limit=limit if self.limit is None else min(limit, self.limit), _count=[])
+        there = limit if self.limit is None else min(limit, max(self.limit - skip, 0))
+        return replace(self, limit=there, skip=self.skip + skip, _count=[])
 
     def with_batch_size(self, batch_size: int) -> LoaderData:
         return self
@@ -139,6 +147,11 @@ def head(value: Any, size: int) -> Any:
 def part_of(value: Any, start: int, stop: int) -> Any:
     """Some samples, in a row, of everything in a batch."""
     return map_tensors(lambda tensor: tensor[start:stop] if tensor.ndim else tensor, value)
+
+
+def tail(value: Any, start: int) -> Any:
+    """The samples from number `start` on of everything in a batch."""
+    return map_tensors(lambda tensor: tensor[start:] if tensor.ndim else tensor, value)
 
 
 def to_device(value: Any, device: str | torch.device) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from .batchnorm import reset
 from .biases import calibrated_biases
 from .calibration import temperature
-from .channels import MATCHES, Repaired, renormalize, repair, rescale, reset_norms, reshift
+from .channels import MATCHES, Repaired, layers_touched, renormalize, repair, rescale, reset_norms, reshift
 
 # What --repair takes. Those of MATCHES change weights and need samples, "bias" changes biases and needs none.
 REPAIRS = ("none", "reset", *MATCHES, "bias")
@@ -20,6 +20,7 @@ __all__ = [
     "REPAIRS",
     "Repaired",
     "calibrated_biases",
+    "layers_touched",
     "renormalize",
     "repair",
     "rescale",

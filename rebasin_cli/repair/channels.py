@@ -233,17 +233,8 @@ def _renormalize(
 ) -> Repaired:
     network, first = measured.network, measured.first()
     merged = dict(network.state_dict())
-    left = [*first.left, *((site.name, OUTPUT) for site in first.sites.values() if site.output)]
-    sites = [site for site in first.sites.values() if not site.output]
-    added: dict[str, Tensor] = {}
-    for site in sites:
-        if site.bias is None and not site.normed and match != "rescale":
-            if new_bias and _biasless(network, site) is not None:
-                added[site.weight] = torch.zeros(_channels(merged, site)).to(merged[site.weight])
-            else:
-                left.append((site.name, "it has no bias of its own: " + _WITHOUT_BIAS[match]))
-    if match == "reshift":
-        sites = [site for site in sites if site.bias or site.weight in added]
+    sites, left, lacking = _touched(network, first, match, new_bias)
+    added = {w: torch.zeros(_channels(merged, first.sites[w])).to(merged[w]) for w in lacking}
     if not sites:
         return Repaired(match, (), tuple(left), passes=0)
     target = _targets(measured, endpoints, shares, [site.weight for site in sites], merged)
@@ -259,6 +250,38 @@ def _renormalize(
     touched = [(None if match == "reshift" else site.weight, site.bias) for site in sites]
     changed = (*(name for pair in touched for name in pair if name), *biases)
     return Repaired(match, names, tuple(left), dead, measured.passes, changed, biases)
+
+
+def layers_touched(
+    network: nn.Module, inputs: Any, *, match: str = "repair", new_bias: bool = False
+) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+    """The layers that a repair would correct; (name, why) of those that it would leave, wholly or in part.
+
+    `inputs` is one batch, of which only the shape counts. `match` may be "bias". Raises NetworkError.
+    """
+    graph = find(network, inputs)
+    if match == "bias":
+        return tuple(site.bias for site in graph.sites.values() if site.bias and site.depth), graph.left
+    sites, left, _ = _touched(network, graph, match, new_bias)
+    return tuple(site.name for site in sites), tuple(left)
+
+
+def _touched(
+    network: nn.Module, graph: Producers, match: str, new_bias: bool
+) -> tuple[list[Site], list[tuple[str, str]], list[str]]:
+    """The sites to correct, what is left, wholly or in part, and the weights whose layers get a bias."""
+    left = [*graph.left, *((site.name, OUTPUT) for site in graph.sites.values() if site.output)]
+    sites = [site for site in graph.sites.values() if not site.output]
+    added = []
+    for site in sites:
+        if site.bias is None and not site.normed and match != "rescale":
+            if new_bias and _biasless(network, site) is not None:
+                added.append(site.weight)
+            else:
+                left.append((site.name, "it has no bias of its own: " + _WITHOUT_BIAS[match]))
+    if match == "reshift":
+        sites = [site for site in sites if site.bias or site.weight in added]
+    return sites, left, added
 
 
 OUTPUT = "it is the network's output"

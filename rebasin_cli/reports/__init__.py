@@ -55,14 +55,68 @@ class Barrier:
 
 
 @dataclass(frozen=True)
+class Reliability:
+    """How right a model is where it is so sure: bins of equal width over confidence, NaN in empty ones.
+
+    The reliability diagram of Guo et al. 2017, section 2, arXiv:1706.04599.
+    """
+
+    samples: tuple[float, ...] = ()
+    confidence: tuple[float, ...] = ()  # mean in the bin, 0–1
+    accuracy: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Middle:
+    """The model at λ = ½ on one split: how far its figures can be trusted, and its confidence.
+
+    `intervals` are (low, high), 95 % over samples drawn anew (bootstrap), of "loss", "accuracy" and "chord",
+    the height of the loss above the chord at λ = ½; none where there is nothing to draw from.
+    """
+
+    ece: float  # expected calibration error, 0–1; NaN where outputs are no logits
+    reliability: Reliability = field(default_factory=Reliability)
+    intervals: dict[str, tuple[float, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """`row` minus `other` on one split at λ = ½, with the 95 % interval over the same samples drawn anew."""
+
+    row: str
+    other: str
+    split: str
+    loss: float
+    accuracy: float
+    loss_interval: tuple[float, ...] = ()
+    accuracy_interval: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class OverPairs:
+    """A row over several pairs of models: mean and Student's 95 % interval at λ = ½, on one split."""
+
+    row: str
+    split: str
+    pairs: int
+    mean: dict[str, float]  # "loss", "accuracy", "chord" (the barrier)
+    intervals: dict[str, tuple[float, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Row:
-    """One way of joining the two models: "naive", "aligned", "aligned + reset", "naive + reset"."""
+    """One way of joining the two models: "naive", "aligned", "aligned + reset", "naive + reset", …
+
+    A row that is measured at λ = ½ alone has a curve of three points: there, and at both ends as given.
+    """
 
     name: str
     curves: dict[str, Curve]  # by split: "train", "test"
     barriers: dict[str, Barrier]  # by split
     shipped: bool = False  # the row that `merge` with the same options would write
     control: bool = False
+    middle: dict[str, Middle] = field(default_factory=dict)  # by split
+    details: dict[str, Any] = field(default_factory=dict)  # {"temperature"}, {"cost": networks run a sample}
 
 
 @dataclass(frozen=True)
@@ -88,15 +142,29 @@ class Report:
     data: dict[str, Any]  # {"name", "normalization", "samples": {"train", "test"}, "full": bool}
     match: dict[str, Any]  # {"method", "sweeps", "objective_before", "objective_after", "seconds", …}
     proof: dict[str, Any]  # {"status": "proven"|"skipped"|"unavailable", "largest_difference", "reason"}
-    endpoints: tuple[dict[str, Any], ...]  # {"name", "train": {"loss", "accuracy"}, "test": {…}} per model
+    # {"name", "train": {"loss", "accuracy", "ece", "reliability", "intervals"}, "test": {…}} per model
+    endpoints: tuple[dict[str, Any], ...]
     rows: tuple[Row, ...]
     gates: tuple[Gate, ...] = ()
     notes: tuple[str, ...] = ()  # plain sentences, most important first
     seconds: float = 0.0
+    differences: tuple[Difference, ...] = ()  # of rows that are worth comparing
+    choice: dict[str, Any] = field(default_factory=dict)  # of --repair auto: {"chosen", "losses", …}
+    pairs: tuple[dict[str, Any], ...] = ()  # {"inputs", "rows": {name: {split: {"loss", …}}}}, of --pair
+    over_pairs: tuple[OverPairs, ...] = ()
+    # {"word", "units", "dead", "before": {"mean", "std"}, "after": {…}}: matched correlation
+    signature: tuple[dict[str, Any], ...] = ()
     schema: str = field(default=SCHEMA)
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
+
+    def difference(self, row: str, other: str, split: str = "test") -> Difference | None:
+        """`row` minus `other`, whichever way round it is held; None where they were not compared."""
+        for found in self.differences:
+            if found.split == split and {found.row, found.other} == {row, other}:
+                return found if found.row == row else _turned(found)
+        return None
 
     def row(self, name: str) -> Row:
         return next(row for row in self.rows if row.name == name)
@@ -104,6 +172,14 @@ class Report:
     @property
     def shipped(self) -> Row:
         return next(row for row in self.rows if row.shipped)
+
+
+def _turned(one: Difference) -> Difference:
+    def back(interval: tuple[float, ...]) -> tuple[float, ...]:
+        return tuple(-value for value in reversed(interval))
+
+    intervals = (back(one.loss_interval), back(one.accuracy_interval))
+    return Difference(one.other, one.row, one.split, -one.loss, -one.accuracy, *intervals)
 
 
 def barrier_of(curve: Curve) -> Barrier:

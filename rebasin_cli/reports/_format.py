@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
 from . import Barrier, Report, Row
@@ -27,9 +27,36 @@ DEFINITIONS = (
     ("accuracy barriers", "the same two, for how far accuracy falls below the mean or the chord"),
     ("naive", "(1−λ)·A + λ·B, the models as they were given"),
     ("aligned", "(1−λ)·A + λ·πB, the second model's hidden units put into the order of the first"),
-    ("+ reset, + repair, …", "the norm statistics of each point on the path measured anew on training data"),
-    ("control", "the same repair without the alignment: what the repair does by itself"),
+    ("+ reset", "norm statistics of each point on the path measured anew on training data"),
+    (
+        "+ repair",
+        "every channel given the mean and standard deviation between its endpoints', measured on training "
+        "data and folded into the weights (REPAIR); + rescale: standard deviations only, + reshift: means",
+    ),
+    (
+        "+ temperature",
+        "the same logits divided by one number T, fitted on training samples; no file is written with it",
+    ),
+    ("random permutation", "B's units in an order drawn at random: what any order would do"),
+    (
+        "logit ensemble",
+        "the mean of both models' logits: an upper reference at twice the cost, not one network's",
+    ),
+    ("control", "to be compared with, never shipped: naive + reset is what the reset does by itself"),
+    (
+        "95 %",
+        "of 1,000 draws of test samples with replacement, the same for all rows (bootstrap); it says nothing "
+        "of other seeds: for those measure several pairs (`--pair`)",
+    ),
+    (
+        "ECE",
+        "expected calibration error, 0–1: how far confidence and accuracy lie apart, over 15 bins "
+        "(Guo et al. 2017)",
+    ),
 )
+CERTAIN = ("loss", "accuracy", "chord barrier at λ=½", "ECE")
+OVER_PAIRS = ("loss at λ=½", "accuracy at λ=½", "barrier chord")
+SIGNATURE = ("units", "dead", "before", "after")
 
 
 def clean(value: Any) -> str:
@@ -106,6 +133,85 @@ def figures(row: Row, split: str) -> tuple[str, ...]:
     if barrier is None:
         return (*middle(row, split), *[MISSING] * 4)
     return (*middle(row, split), *map(fixed, _values(barrier)))
+
+
+def remark(row: Row) -> str:
+    """What one has to know of a row's figures, in a few words; "" for most rows."""
+    found = [f"T = {number(row.details['temperature'])}"] if "temperature" in row.details else []
+    if row.details.get("cost", 1) != 1:
+        found.append(
+            {2: "twice the cost"}.get(row.details["cost"], f"{clean(row.details['cost'])}× the cost")
+        )
+    return ", ".join(found)
+
+
+def tags(row: Row) -> list[str]:
+    """The words beside a row's name."""
+    found = [word for word, said in (("shipped", row.shipped), ("control", row.control)) if said]
+    return [*found, *filter(None, [remark(row)])]
+
+
+def within(interval: Sequence[float] | None) -> str:
+    """A 95 % interval as text."""
+    if not interval:
+        return MISSING
+    return f"{fixed(interval[0])}{'–' if interval[0] >= 0 else ' to '}{fixed(interval[1])}"
+
+
+def certain(report: Report, split: str) -> list[tuple[str, Row | None, tuple[str, ...]]]:
+    """(name, its row, None for endpoints, the texts under `CERTAIN`), where there is anything to tell."""
+    found: list[tuple[str, Row | None, tuple[str, ...]]] = []
+    for letter, _, ends in endpoints(report):
+        scores = ends.get(split) or {}
+        intervals = scores.get("intervals") or {}
+        found.append((letter, None, _certain(intervals, scores.get("ece"))))
+    for row in report.rows:
+        if (middle := row.middle.get(split)) is not None:
+            found.append((row.name, row, _certain(middle.intervals, middle.ece)))
+    some = any(cell != MISSING for _, _, cells in found for cell in cells)
+    return found if some and any(row for _, row, _ in found) else []
+
+
+def _certain(intervals: Mapping[str, Sequence[float]], ece: float | None) -> tuple[str, ...]:
+    ece = None if ece is None or ece != ece else ece  # NaN: outputs are no logits
+    return (*(within(intervals.get(name)) for name in ("loss", "accuracy", "chord")), fixed(ece))
+
+
+def over_pairs(report: Report, split: str) -> list[tuple[str, tuple[str, ...]]]:
+    """(row, texts under `OVER_PAIRS`): the mean over pairs of models, and half its 95 % interval."""
+    return [
+        (over.row, tuple(_mean(over.mean[name], over.intervals.get(name)) for name in over.mean))
+        for over in report.over_pairs
+        if over.split == split
+    ]
+
+
+def pairs_heading(report: Report) -> str:
+    return f"over {len(report.pairs)} pairs: mean ± 95 % (Student's t)"
+
+
+def _mean(mean: float, interval: Sequence[float] | None) -> str:
+    return f"{fixed(mean)} ± {fixed((interval[1] - interval[0]) / 2)}" if interval else fixed(mean)
+
+
+def signature(report: Report) -> list[tuple[str, tuple[str, ...]]]:
+    """(word, the texts under `SIGNATURE`): matched correlation of its units, mean ± std over them."""
+    return [
+        (
+            clean(found.get("word", "")),
+            (
+                number(found.get("units")),
+                number(found.get("dead")),
+                *(f"{_short(found, when, 'mean')} ± {_short(found, when, 'std')}" for when in SIGNATURE[2:]),
+            ),
+        )
+        for found in report.signature
+    ]
+
+
+def _short(found: Mapping[str, Any], when: str, what: str) -> str:
+    value = (found.get(when) or {}).get(what)
+    return f"{value:z.3f}" if _is_number(value) else _not_a_number(value)
 
 
 def _values(barrier: Barrier) -> tuple[float, ...]:

@@ -62,6 +62,15 @@ svg.key { width: 36px; height: 18px; flex: none; }
 .thin .line { stroke-width: 1; stroke-dasharray: 5 3; }
 .thin.shipped .line { stroke-width: 1.6; }
 .mark { fill: var(--row); }
+.small { grid-template-columns: repeat(auto-fit, minmax(min(11rem, 100%), 1fr)); }
+.bar { fill: var(--row); }
+.bar.rare { opacity: .35; }
+.before { --row: #D55E00; }
+.after { --row: #0072B2; }
+@media (prefers-color-scheme: dark) {
+  .before { --row: #F28A3C; }
+  .after { --row: #56B4E9; }
+}
 .thin .mark { fill: var(--panel); stroke: var(--row); }
 dl { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: .45rem 1.2rem; margin: 0; }
 dt { color: var(--faint); }

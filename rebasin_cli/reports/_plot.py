@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from . import Curve, Report, Row
-from ._format import clean, fixed, splits
+from ._format import clean, fixed, splits, tags
 
 # Okabe & Ito's palette, told apart with every common kind of colour blindness; light page, dark page.
 PALETTE = {
@@ -20,9 +20,12 @@ PALETTE = {
     "aligned": ("#0072B2", "#56B4E9"),
     "aligned +": ("#009E73", "#2FD0A2"),
     "naive +": ("#CC79A7", "#E29CC3"),
+    "random permutation": ("#6E7781", "#9AA4AF"),
+    "logit ensemble": ("#1F2328", "#E6EDF3"),
     "other": ("#8A7000", "#F0E442"),
 }
-MARKERS = ("o", "s", "^", "D", "v")
+MARKERS = ("o", "s", "^", "D", "v", "+", "v")
+TEMPERATURE = " + temperature"  # in the colour of the row that it is about
 FEW = 4  # points; with fewer than this no line is drawn
 LOG_FROM = 20.0  # nats: above, a linear axis would press every other row onto the floor
 
@@ -41,9 +44,13 @@ def styles(report: Report) -> dict[str, Style]:
     kinds = list(PALETTE)
     found = {}
     for row in report.rows:
-        kind = row.name if row.name in PALETTE else row.name.partition("+")[0] + "+"
-        kind = kind if kind in PALETTE else "other"
-        found[row.name] = Style(PALETTE[kind], MARKERS[kinds.index(kind)], row.shipped)
+        base, scaled, _ = row.name.partition(TEMPERATURE)
+        kind = next(
+            (k for k in (base, base.partition(" +")[0] + " +", base.partition(" +")[0]) if k in PALETTE), ""
+        )
+        kind = kind or "other"
+        marker = "x" if scaled else MARKERS[min(kinds.index(kind), len(MARKERS) - 1)]
+        found[row.name] = Style(PALETTE[kind], marker, row.shipped)
     return found
 
 
@@ -159,8 +166,15 @@ def _path(placed: Sequence[tuple[float, float]]) -> str:
     return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in placed)
 
 
+_THIN, _LONG = 0.4, 1.3
+_ARM = ((-_THIN, -_LONG), (_THIN, -_LONG), (_THIN, -_THIN))
+CROSS = tuple(
+    turned for k in range(4) for x, y in _ARM for turned in [((x, y), (-y, x), (-x, -y), (y, -x))[k]]
+)
+
+
 def marker(kind: str, x: float, y: float, size: float) -> str:
-    """A marker of about `size` pixels in radius: circle, square, triangle up, diamond, triangle down."""
+    """A marker of about `size` pixels in radius: circle, square, triangles, diamond, cross, lying cross."""
     if kind == "o":
         return f'<circle class="mark" cx="{x:.1f}" cy="{y:.1f}" r="{size}"/>'
     corners = {
@@ -168,6 +182,8 @@ def marker(kind: str, x: float, y: float, size: float) -> str:
         "^": ((0, -1.2), (1.1, 0.9), (-1.1, 0.9)),
         "D": ((0, -1.2), (1.2, 0), (0, 1.2), (-1.2, 0)),
         "v": ((0, 1.2), (1.1, -0.9), (-1.1, -0.9)),
+        "+": CROSS,
+        "x": tuple(((x - y) * 0.7, (x + y) * 0.7) for x, y in CROSS),
     }[kind]
     return f'<path class="mark" d="{_path([(x + size * dx, y + size * dy) for dx, dy in corners])}Z"/>'
 
@@ -184,8 +200,7 @@ def legend(report: Report) -> list[tuple[str, str, str]]:
             f'<svg class="key" viewBox="0 0 36 18" aria-hidden="true"><g class="row{number}{shipped}">{line}'
             f"{marker(style.marker, 18, 9, 4)}</g></svg>"
         )
-        words = [word for word, said in (("shipped", row.shipped), ("control", row.control)) if said]
-        entries.append((clean(row.name), ", ".join(words), key))
+        entries.append((clean(row.name), ", ".join(tags(row)), key))
     return entries
 
 

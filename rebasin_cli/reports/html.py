@@ -9,13 +9,19 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from . import Report, Row, png
+from ._conclusion import conclude
+from ._diagrams import colors, reliability, reliability_svg, signature_svg
 from ._format import (
     ACCURACY_COLUMNS,
+    CERTAIN,
     COLUMNS,
     DEFINITIONS,
     LEGEND,
     MISSING,
+    OVER_PAIRS,
     SHIPPED,
+    SIGNATURE,
+    certain,
     clean,
     code_pieces,
     duration,
@@ -26,10 +32,15 @@ from ._format import (
     fixed,
     headline,
     number,
+    over_pairs,
+    pairs_heading,
     samples,
+    signature,
     splits,
+    tags,
     title,
     verdict,
+    within,
 )
 from ._page import STYLE
 from ._plot import describe, legend, logarithmic, styles, svg
@@ -44,6 +55,7 @@ def render(report: Report) -> str:
         _section("Along the path", _picture(report)),
         *(_section(_heading(report, split), _rows(report, split)) for split in splits(report)),
         f'<p class="legend">{_text(LEGEND)} <b aria-hidden="true">▸</b> {_sentence(SHIPPED)}.</p>',
+        *_more(report),
         _section("Gates", _gates(report)) if report.gates else "",
         _section("Notes", _list(_sentence(note) for note in report.notes)) if report.notes else "",
         _section("How it was measured", _facts(report)),
@@ -52,7 +64,7 @@ def render(report: Report) -> str:
         _details("What the words mean", _pairs((word, _text(text)) for word, text in DEFINITIONS)),
         *(_details(f"Every point: {_text(row.name)}", _points(row)) for row in report.rows),
     ]
-    style = STYLE.strip() + "\n" + _colors(report)
+    style = "\n".join([STYLE.strip(), _colors(report), colors(reliability(report))])
     return _PAGE.format(title=_text(title(report)), style=style, body="\n".join(filter(None, body)))
 
 
@@ -108,7 +120,9 @@ def _header(report: Report) -> str:
     if report.gates:
         css, mark = ("met", "✓") if all(gate.met for gate in report.gates) else ("missed", "✗")
         badge = f'<p class="badge {css}">{mark} {_text(verdict(report))}</p>'
-    return f"<header>\n<h1>{_text(title(report))}</h1>\n<p>{_text(headline(report))}</p>\n{badge}\n</header>"
+    said = [_text(headline(report)), f"<b>{_text(conclude(report))}</b>" if conclude(report) else ""]
+    lines = "\n".join(f"<p>{line}</p>" for line in said if line)
+    return f"<header>\n<h1>{_text(title(report))}</h1>\n{lines}\n{badge}\n</header>"
 
 
 def _heading(report: Report, split: str) -> str:
@@ -123,7 +137,9 @@ def _picture(report: Report) -> str:
         f"<figure>\n<figcaption>{label}</figcaption>\n{svg(report, quantity, label)}\n</figure>"
         for quantity, label in labels.items()
     )
-    keys = [f"<li>{key} {_text(name)} <small>{words}</small></li>" for name, words, key in legend(report)]
+    keys = [
+        f"<li>{key} {_text(name)} <small>{_text(words)}</small></li>" for name, words, key in legend(report)
+    ]
     lines = zip(splits(report)[:2], ("solid", "dashed"), strict=False)
     keys += [f"<li><small>{_text(split)}: {line}</small></li>" for split, line in lines]
     keys.append("<li><small>chord: dotted</small></li>")
@@ -156,11 +172,81 @@ def _rows(report: Report, split: str) -> str:
         cells = [*map(_text, endpoint_figures(ends, split)), "", "", "", ""]
         rows.append(_tr(f"{letter} <small>{_text(file)}</small>", cells))
     for row in report.rows:
-        words = [word for word, said in (("shipped", row.shipped), ("control", row.control)) if said]
-        name = f"{'▸ ' if row.shipped else ''}{_text(row.name)} <small>{', '.join(words)}</small>"
+        name = f"{'▸ ' if row.shipped else ''}{_text(row.name)} <small>{_text(', '.join(tags(row)))}</small>"
         rows.append(_tr(name, map(_text, figures(row, split)), "shipped" if row.shipped else "row"))
     caption = f"Figures on {_text(split)}: loss and barriers in nats per sample, accuracy 0–1"
     return _table(caption, [("", ""), *((column, "n") for column in (*COLUMNS, *ACCURACY_COLUMNS))], rows)
+
+
+def _more(report: Report) -> list[str]:
+    """Means over pairs, intervals and calibration, the signature: sections, as far as there is anything."""
+    split, found = next(iter(splits(report)), ""), []
+    if over := over_pairs(report, split):
+        rows = [_tr(_text(name), map(_text, cells)) for name, cells in over]
+        caption = f"Figures on {_text(split)} {_text(pairs_heading(report))}"
+        table = _table(caption, [("", ""), *((column, "n") for column in OVER_PAIRS)], rows)
+        files = _list(
+            " and ".join(_text(model.get("file", "?")) for model in p["inputs"]) for p in report.pairs
+        )
+        small = f'<p class="legend">{_text(pairs_heading(report))}</p>'
+        found.append(_section(f"Over pairs, on {_text(split)} data", f"{table}\n{small}\n{files}"))
+    sure = [
+        _table(
+            f"95 % intervals at λ=½ on {_text(each)}, and calibration",
+            [("", ""), *((column, "n") for column in CERTAIN)],
+            [
+                _tr(_text(name), map(_text, cells), "shipped" if row and row.shipped else "row")
+                for name, row, cells in rows
+            ],
+        )
+        for each in splits(report)[:1]
+        if (rows := certain(report, each))
+    ]
+    if sure:
+        found.append(
+            _section(f"How sure: 95 % at λ=½, on {_text(split)} data", "\n".join(sure + _compared(report)))
+        )
+    if diagrams := reliability(report):
+        figures_ = "\n".join(
+            f"<figure>\n<figcaption>{_text(diagram.name)} "
+            f"<small>ECE {fixed(diagram.ece)}</small></figcaption>\n"
+            f"{reliability_svg(diagram, place)}\n</figure>"
+            for place, diagram in enumerate(diagrams)
+        )
+        legend_ = "Accuracy over confidence; dotted: as sure as right; pale: fewer than 0.5 % of the samples."
+        small = f'<p class="legend">{_text(legend_)}</p>'
+        heading = f"How sure of itself, on {_text(split)} data"
+        found.append(_section(heading, f'<div class="panels small">\n{figures_}\n</div>\n{small}'))
+    if words := signature(report):
+        rows = [_tr(_text(word), map(_text, cells)) for word, cells in words]
+        caption = "Matched correlation of units, mean ± standard deviation"
+        table = _table(caption, [("", ""), *((column, "n") for column in SIGNATURE)], rows)
+        drawing = f'<div class="panels"><figure>\n{signature_svg(report)}\n</figure></div>'
+        found.append(_section("Matched correlation, before and after alignment", f"{drawing}\n{table}"))
+    return found
+
+
+def _compared(report: Report) -> list[str]:
+    """The differences between rows, folded away."""
+    if not report.differences:
+        return []
+    rows = [
+        _tr(
+            f"{_text(one.row)} − {_text(one.other)}",
+            map(
+                _text,
+                (
+                    fixed(one.loss),
+                    within(one.loss_interval),
+                    fixed(one.accuracy),
+                    within(one.accuracy_interval),
+                ),
+            ),
+        )
+        for one in report.differences
+    ]
+    head = [("", ""), ("loss", "n"), ("95 %", "n"), ("accuracy", "n"), ("95 %", "n")]
+    return [_details("Differences on the same samples", _table("Differences at λ=½", head, rows))]
 
 
 def _gates(report: Report) -> str:

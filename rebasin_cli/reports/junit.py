@@ -5,6 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 
 from . import Report
+from ._conclusion import conclude
 from ._format import clean, figures, headline, splits, title
 
 FILENAME = "junit.xml"
@@ -38,7 +39,7 @@ def render(report: Report) -> str:
             failure.text = "\n".join([clean(gate.detail), *map(clean, report.notes), clean(report.command)])
     if not report.gates:
         case = ET.SubElement(suite, "testcase", classname=CLASSNAME, name="measured", time=counts["time"])
-        ET.SubElement(case, "system-out").text = headline(report)
+        ET.SubElement(case, "system-out").text = "\n".join(filter(None, (headline(report), conclude(report))))
     ET.indent(root)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(root, encoding="unicode")}\n'
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from . import Report
+from . import Report, Row
+from ._conclusion import conclude
 from ._format import (
+    CERTAIN,
     COLUMNS,
     LEGEND,
+    OVER_PAIRS,
     SHIPPED,
+    SIGNATURE,
+    certain,
     clean,
     code_pieces,
     endpoint_figures,
@@ -18,7 +23,11 @@ from ._format import (
     facts,
     figures,
     headline,
+    over_pairs,
+    pairs_heading,
+    remark,
     samples,
+    signature,
     splits,
     title,
     verdict,
@@ -32,7 +41,9 @@ def render(report: Report) -> str:
     blocks = [
         f"## {escape(title(report))}",
         f"**{escape(headline(report))}**",
+        escape(conclude(report)),
         *(_table(report, split) for split in splits(report)),
+        *_more(report),
         *_gates(report),
         *(["### Notes", "\n".join(f"- {_sentence(note)}" for note in report.notes)] if report.notes else []),
         "### How it was measured",
@@ -58,6 +69,31 @@ def _table(report: Report, split: str) -> str:
             cells = [f"▸ **{cells[0]}**", *(f"**{cell}**" for cell in cells[1:])]
         lines.append(_line(cells))
     return "\n".join(lines)
+
+
+def _more(report: Report) -> list[str]:
+    """Intervals on the first split, means over pairs, and the signature, as far as there are any."""
+    split, blocks = next(iter(splits(report)), ""), []
+    if found := certain(report, split):
+        rows = [(_named(name, row), cells) for name, row, cells in found]
+        blocks.append(_columns(f"**{escape(split)}**, 95 % at λ=½", CERTAIN, rows))
+    if over := over_pairs(report, split):
+        rows = [(escape(name), cells) for name, cells in over]
+        blocks.append(_columns(f"**{escape(split)}**, {pairs_heading(report)}", OVER_PAIRS, rows))
+    if words := signature(report):
+        rows = [(escape(word), cells) for word, cells in words]
+        blocks.append(_columns("matched correlation, mean ± std over units", SIGNATURE, rows))
+    return blocks
+
+
+def _named(name: str, row: Row | None) -> str:
+    told = f" ({escape(remark(row))})" if row and remark(row) else ""
+    return f"▸ **{escape(name)}**{told}" if row and row.shipped else f"{escape(name)}{told}"
+
+
+def _columns(heading: str, columns: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> str:
+    lines = [_line([heading, *columns]), _line(["---", *["---:"] * len(columns)])]
+    return "\n".join([*lines, *(_line([name, *map(escape, cells)]) for name, cells in rows)])
 
 
 def _input(model: Mapping[str, Any]) -> str:

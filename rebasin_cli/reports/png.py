@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import io
+import textwrap
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import Report
-from ._format import clean, headline, splits, title
+from ._conclusion import conclude
+from ._diagrams import BINS, reliability
+from ._format import clean, fixed, headline, splits, tags, title
 from ._plot import chord, drawing_order, is_few, logarithmic, points, second, styles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from ._diagrams import Diagram
 
 FILENAME = "report.png"
 
@@ -18,6 +24,7 @@ FONT = "DejaVu Sans"  # comes with matplotlib, so that every machine draws the s
 INK, FAINT, GRID, CHORD = "#1f2328", "#656d76", "#e4e7eb", "#9aa1a9"
 DASHED, DOTTED = (0, (4, 2.5)), (0, (1, 2))
 DPI = 160
+FILLED = {"+": "P", "x": "X"}  # matplotlib's crosses of thin lines have no fill
 
 
 def render(report: Report) -> bytes:
@@ -26,21 +33,63 @@ def render(report: Report) -> bytes:
     from matplotlib.figure import Figure
 
     # Neither pyplot nor savefig: both obey settings of the user that would change the picture.
-    figure = Figure(figsize=(10, 4.9), dpi=DPI, facecolor="white", layout="none")
+    diagrams = reliability(report)
+    figure = Figure(figsize=(14.2 if diagrams else 10, 5.4), dpi=DPI, facecolor="white", layout="none")
     canvas = FigureCanvasAgg(figure)
-    figure.subplots_adjust(left=0.07, right=0.985, top=0.775, bottom=0.2, wspace=0.17)
-    panels = figure.subplots(1, 2)
+    left = 0.05 if diagrams else 0.07
+    figure.subplots_adjust(left=left, right=0.985, top=0.73, bottom=0.23, wspace=0.17)
+    panels = figure.subplots(1, 3 if diagrams else 2, width_ratios=[1, 1, *[0.72] * bool(diagrams)])
     log = logarithmic(report)
     _panel(panels[0], report, "loss", "loss, nats per sample" + (" (logarithmic)" if log else ""), log)
     _panel(panels[1], report, "accuracy", "accuracy, 0–1", False)
-    words: dict[str, Any] = {"fontfamily": FONT, "parse_math": False, "x": 0.07}
+    if diagrams:
+        _reliability(panels[2], diagrams, splits(report)[0])
+    words: dict[str, Any] = {"fontfamily": FONT, "parse_math": False, "x": left}
     heading = _drawable(title(report, 30), 78)
-    figure.text(y=0.93, s=heading, fontsize=13, fontweight="bold", color=INK, **words)
-    figure.text(y=0.867, s=_drawable(headline(report), 110), fontsize=10, color=FAINT, **words)
+    figure.text(y=0.94, s=heading, fontsize=13, fontweight="bold", color=INK, **words)
+    figure.text(y=0.885, s=_drawable(headline(report), 110), fontsize=10, color=FAINT, **words)
+    said = textwrap.wrap(_drawable(conclude(report), 400), 175 if diagrams else 122)[:2]
+    figure.text(y=0.862, s="\n".join(said), fontsize=9.5, color=INK, va="top", linespacing=1.35, **words)
     _legend(figure, report)
     file = io.BytesIO()
     canvas.print_png(file, metadata={"Software": None})
     return file.getvalue()
+
+
+def _reliability(panel: Axes, diagrams: Sequence[Diagram], split: str) -> None:
+    """Accuracy over confidence; rare bins are hollow."""
+    panel.plot([0, 1], [0, 1], color=CHORD, linewidth=1, linestyle=DOTTED, zorder=1)
+    for place, diagram in enumerate(diagrams):
+        bars = diagram.bars()
+        color, marker = diagram.color[0], "osD^v"[place % 5]
+        xy = [(sure, right) for _, sure, right, _ in bars]
+        label = f"{_drawable(diagram.name, 30)}  ECE {fixed(diagram.ece)}"
+        panel.plot(*zip(*xy, strict=True), color=color, linewidth=1, zorder=2 + place, alpha=0.6)
+        for rare in (False, True):
+            some = [(sure, right) for _, sure, right, few in bars if few == rare]
+            x, y = zip(*some, strict=True) if some else ((), ())
+            panel.plot(
+                x,
+                y,
+                color=color,
+                linestyle="none",
+                marker=marker,
+                markersize=4,
+                markerfacecolor="white" if rare else color,
+                markeredgewidth=0.8,
+                label=None if rare else label,
+                zorder=3 + place,
+                clip_on=False,
+            )
+    panel.set_xlim(0, 1)
+    panel.set_ylim(0, 1.02)
+    panel.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "¼", "½", "¾", "1"])
+    panel.set_xlabel("confidence", fontsize=9, fontfamily=FONT, color=FAINT, labelpad=2)
+    name = f"accuracy over confidence, {BINS} bins, {_drawable(split, 12)}"
+    panel.legend(
+        loc="upper left", framealpha=0.8, edgecolor="none", prop={"family": FONT, "size": 8}, labelcolor=INK
+    )
+    _clean(panel, name)
 
 
 def _panel(panel: Axes, report: Report, quantity: str, label: str, log: bool) -> None:
@@ -63,7 +112,7 @@ def _panel(panel: Axes, report: Report, quantity: str, label: str, log: bool) ->
                 color=style.color[0],
                 linestyle="none" if few else "-" if first else DASHED,
                 linewidth=(3.0 if style.shipped else 1.5) if first else (1.5 if style.shipped else 0.9),
-                marker=style.marker if first or few else None,
+                marker=FILLED.get(style.marker, style.marker) if first or few else None,
                 markevery=1 if len(xy) < 14 else 2,
                 markersize=(6.5 if style.shipped else 4.5) if first else 3.5,
                 markerfacecolor="white" if few and not first else style.color[0],
@@ -75,6 +124,10 @@ def _panel(panel: Axes, report: Report, quantity: str, label: str, log: bool) ->
     panel.set_xlim(-0.02, 1.02)
     panel.margins(y=0.05)
     panel.set_xticks([0, 0.25, 0.5, 0.75, 1], ["A\nλ = 0", "¼", "½", "¾", f"{second(report)}\nλ = 1"])
+    _clean(panel, label)
+
+
+def _clean(panel: Axes, label: str) -> None:
     panel.set_title(label, loc="left", fontsize=10, fontfamily=FONT, color=INK, pad=7, y=1.0)
     panel.grid(False, which="both", axis="x")
     panel.grid(True, axis="y", color=GRID, linewidth=0.8, linestyle="-", which="major")
@@ -93,7 +146,7 @@ def _legend(figure: Any, report: Report) -> None:
     for row in report.rows:
         style = found[row.name]
         few = bool(row.curves) and all(is_few(row, split) for split in row.curves)
-        notes = [word for word, said in (("shipped", row.shipped), ("control", row.control)) if said]
+        notes = tags(row)
         handles.append(
             Line2D(
                 [],
@@ -101,7 +154,7 @@ def _legend(figure: Any, report: Report) -> None:
                 color=style.color[0],
                 linestyle="none" if few else "-",
                 linewidth=3.0 if style.shipped else 1.5,
-                marker=style.marker,
+                marker=FILLED.get(style.marker, style.marker),
                 markersize=6.5 if style.shipped else 5,
                 markeredgecolor="white",
                 markeredgewidth=0.7,
@@ -115,7 +168,7 @@ def _legend(figure: Any, report: Report) -> None:
         handles=handles,
         loc="lower center",
         bbox_to_anchor=(0.5, 0.01),
-        ncols=min(len(handles), 7) if len(handles) <= 7 else -(-len(handles) // 2),
+        ncols=_columns(len(handles), figure.get_figwidth()),
         frameon=False,
         prop={"family": FONT, "size": 9},
         handlelength=2.4,
@@ -125,6 +178,12 @@ def _legend(figure: Any, report: Report) -> None:
     for text, row in zip(legend.get_texts(), report.rows, strict=False):
         text.set_parse_math(False)
         text.set_fontweight("bold" if row.shipped else "normal")
+
+
+def _columns(entries: int, width: float) -> int:
+    """Of the legend: as few rows as the width allows."""
+    most = 7 if width <= 10 else 5
+    return entries if entries <= most else -(-entries // -(-entries // most))
 
 
 def _drawable(text: str, longest: int) -> str:

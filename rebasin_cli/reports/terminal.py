@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console
@@ -11,17 +12,26 @@ from rich.table import Table
 from rich.text import Text
 
 from . import Report
+from ._conclusion import conclude
 from ._format import (
+    CERTAIN,
     COLUMNS,
     LEGEND,
+    OVER_PAIRS,
     SHIPPED,
+    SIGNATURE,
+    certain,
     clean,
     endpoint_figures,
     endpoints,
     facts,
     figures,
     headline,
+    over_pairs,
+    pairs_heading,
+    remark,
     samples,
+    signature,
     splits,
     tail,
     title,
@@ -61,9 +71,15 @@ def show(report: Report, console: Console) -> None:
 
     put(Text(title(report), style="bold"))
     put(Text(headline(report)))
+    if conclusion := conclude(report):
+        put(Text(conclusion, style="bold"))
     for split in splits(report):
         console.print()
         put(_table(report, split, width - 1), left=0)
+    for table in (_certain(report, width - 1), _over_pairs(report, width - 1), _signature(report, width - 1)):
+        if table is not None:
+            console.print()
+            put(table, left=0)
     console.print()
     if report.gates:
         put(_gates(report))
@@ -86,11 +102,59 @@ def _table(report: Report, split: str, width: int) -> Table:
         table.add_row(f"   {letter}  {tail(file, room - 6)}", *map(_figure, endpoint_figures(ends, split)))
     table.add_section()
     for row in report.rows:
-        label = Text(f" {'▸' if row.shipped else ' '} {clean(row.name)}")
-        if row.control:
+        label = Text(f" {'▸' if row.shipped else ' '} {_fitting(clean(row.name), room - 3)}")
+        if row.control and label.cell_len + len("  control") <= room:
             label.append("  control", style="dim")
         cells = map(_figure, figures(row, split)[: len(COLUMNS)])
         table.add_row(label, *cells, style="bold" if row.shipped else None)
+    return table
+
+
+def _small(heading: str, columns: Sequence[str], width: int) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, width=width, pad_edge=False, padding=(0, 1), show_edge=False)
+    table.add_column(Text(f"   {heading}"), no_wrap=True, overflow="ellipsis", ratio=1)
+    for column in columns:
+        table.add_column(Text(column), justify="right", no_wrap=True)
+    return table
+
+
+def _fitting(name: str, room: int) -> str:
+    """A row's name, its longest word short where it would be cut."""
+    return name if len(name) <= room else name.replace(" + temperature", " + temp.")
+
+
+def _certain(report: Report, width: int) -> Table | None:
+    """Intervals on the first split; the barrier's is in the other formats, which have the room."""
+    split = next(iter(splits(report)), "")
+    if not (found := certain(report, split)):
+        return None
+    table = _small(f"{clean(split)}, 95 % at λ=½", [CERTAIN[0], CERTAIN[1], CERTAIN[3]], width)
+    for name, row, cells in found:
+        label = Text(f" {'▸' if row and row.shipped else ' '} {_fitting(clean(name), width - 62)}")
+        if row and remark(row):
+            label.append(f"  {remark(row)}", style="dim")
+        chosen = (cells[0], cells[1], cells[3])
+        table.add_row(label, *chosen, style="bold" if row and row.shipped else None)
+    return table
+
+
+def _over_pairs(report: Report, width: int) -> Table | None:
+    split = next(iter(splits(report)), "")
+    if not (found := over_pairs(report, split)):
+        return None
+    table = _small(f"{clean(split)}, {len(report.pairs)} pairs", OVER_PAIRS, width)
+    for name, cells in found:
+        table.add_row(Text(f"   {clean(name)}"), *cells)
+    table.caption = Text(pairs_heading(report), style="dim")
+    return table
+
+
+def _signature(report: Report, width: int) -> Table | None:
+    if not (found := signature(report)):
+        return None
+    table = _small("matched correlation", SIGNATURE, width)
+    for word, cells in found:
+        table.add_row(Text(f"   {word}"), *cells)
     return table
 
 

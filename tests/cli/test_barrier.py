@@ -18,8 +18,11 @@ def barrier(*arguments):
 def test_rows_with_both_definitions_on_both_splits(trained, done):
     report = done(*barrier(*trained, "--json")).json()
     rows = {row["name"]: row for row in report["rows"]}
-    assert set(rows) == {"naive", "aligned"} and rows["aligned"]["shipped"]
-    for row in rows.values():
+    shipped = [name for name, row in rows.items() if row["shipped"]]
+    assert shipped == [f"aligned{' + repair' * (report['choice']['chosen'] == 'repair')}"]
+    assert {"naive + repair", "random permutation", "logit ensemble"} <= set(rows)
+    assert "--repair auto chose " in report["notes"][0]
+    for row in (rows["naive"], rows["aligned"]):
         assert set(row["barriers"]) == {"train", "test"}
         assert {"midpoint", "chord", "accuracy_midpoint", "accuracy_chord"} == set(row["barriers"]["test"])
         assert len(row["curves"]["test"]["lambdas"]) == 25 and row["curves"]["test"]["samples"] == 100
@@ -32,7 +35,8 @@ def test_rows_with_both_definitions_on_both_splits(trained, done):
 def test_a_table_for_people_and_the_plan_on_stderr(trained, done):
     outcome = done("barrier", *trained, "--limit", 50)
     assert "naive" in outcome.out and "aligned" in outcome.out and "nats" in outcome.out
-    assert "plan: 50 points in 2 rows, about 0.1 minutes of measuring" in outcome.err
+    assert "plan: 79 points in 9 rows, about 0.1 minutes of measuring" in outcome.err
+    assert "gained over naive" in outcome.out or "Nothing is gained" in outcome.out
     assert "data: digits, inputs normalised 0.0/1.0" in outcome.err
     assert "\x1b" not in outcome.out
 
@@ -40,8 +44,9 @@ def test_a_table_for_people_and_the_plan_on_stderr(trained, done):
 def test_batchnorm_rows_with_and_without_reset(resnets, done):
     report = done(*barrier(*resnets, "--data", "npz:pictures.npz", "--skip-checks", "--json")).json()
     names = ["naive", "aligned", "aligned + reset", "naive + reset"]
-    assert [row["name"] for row in report["rows"]] == names
-    assert [row["shipped"] for row in report["rows"]] == [False, False, True, False]
+    names += ["aligned + reset + temperature", "naive + reset + temperature"]
+    assert [row["name"] for row in report["rows"]] == [*names, "random permutation + reset", "logit ensemble"]
+    assert [row["name"] for row in report["rows"] if row["shipped"]] == ["aligned + reset"]
     assert "a permutation-only figure of a BatchNorm network means nothing by itself" in report["notes"]
 
 
@@ -93,15 +98,20 @@ def test_a_permutation_of_ones_own_and_none(trained, done):
     assert given["match"]["method"] == "given permutations" and given["proof"]["status"] == "proven"
     assert given["rows"][1]["barriers"] == searched["rows"][1]["barriers"]
     none = done(*barrier(*trained, "--method", "none", "--json")).json()
-    assert [row["name"] for row in none["rows"]] == ["naive"] and none["rows"][0]["shipped"]
+    names = ["naive", "naive + repair", "naive + temperature", "naive + repair + temperature"]
+    assert [row["name"] for row in none["rows"]] == [*names, "logit ensemble"]
+    assert not any(row["control"] for row in none["rows"][:4])
     assert none["proof"] == {"status": "skipped", "reason": "nothing was permuted"}
 
 
 def test_dry_run_prints_the_plan_and_measures_nothing(trained, done, tmp_path):
     outcome = done(*barrier(*trained, "--dry-run", "--report", "r"))
-    assert "rows                 naive: 25, aligned: 25" in outcome.out and "minutes" in outcome.out
+    assert (
+        "naive: 25, aligned: 25, aligned + repair: 11, naive + repair: 3" in outcome.out
+        and "minutes" in outcome.out
+    )
     assert contents(tmp_path) == {}
-    assert done(*barrier(*trained, "--dry-run", "--json")).json()["points"] == 50
+    assert done(*barrier(*trained, "--dry-run", "--json")).json()["points"] == 79
 
 
 def test_no_prove_is_noted(trained, done):
@@ -209,17 +219,82 @@ def test_a_loader_of_ones_own(trained, done, tmp_path):
     assert report["data"]["normalization"] == "the loader's own"
     assert not any("first samples" in note for note in report["notes"])
     cut = done("barrier", *trained, "--data", "mine.py:loader", "--limit", 45, "--json", "-q").json()
-    assert cut["notes"][0].endswith("the first samples were taken, in its own order: train 45, test 45")
+    (note,) = (note for note in cut["notes"] if "first samples" in note)
+    assert note.endswith("the first samples were taken, in its own order: train 45, test 45")
 
 
 def test_rows_of_channels_matched_to_the_endpoints(trained, done, refused):
     report = done("barrier", *trained, "--repair", "rescale", "--limit", "100", "--json").json()
     names = ["naive", "aligned", "aligned + rescale", "naive + rescale"]
-    assert [row["name"] for row in report["rows"]] == names
-    assert [row["shipped"] for row in report["rows"]] == [False, False, True, False]
+    names += ["aligned + rescale + temperature", "naive + rescale + temperature"]
+    assert [row["name"] for row in report["rows"]] == [*names, "random permutation", "logit ensemble"]
+    assert [row["name"] for row in report["rows"] if row["shipped"]] == ["aligned + rescale"]
     assert any("rescale: channels matched" in note for note in report["notes"])
     row = report["rows"][2]["curves"]["test"]
     done("merge", *trained, "--repair", "rescale", "-o", "m.safetensors")
     measured = done("eval", "m.safetensors", "--json").json()
     assert len(row["loss"]) == 11 and measured["accuracy"] == pytest.approx(row["accuracy"][5], abs=0.1)
     refused(2, "barrier", *trained, "--repair", "bias", says="not measured along a path")
+
+
+def test_what_auto_ships_is_what_merge_writes(trained, done):
+    report = done("barrier", *trained, "--json", "-q").json()
+    done("merge", *trained, "-o", "m.safetensors", "-q")
+    row = next(row for row in report["rows"] if row["shipped"])["curves"]["test"]
+    measured = done("eval", "m.safetensors", "--json").json()
+    assert measured["loss"] == pytest.approx(row["loss"][len(row["loss"]) // 2], rel=1e-5)
+
+
+def test_rows_at_the_midpoint_have_intervals_and_gates(trained, done, run):
+    gates = ("--gate", "logit ensemble:test:loss<=9", "--gate", "random permutation:test:accuracy>=0")
+    report = done("barrier", *trained, "--json", "-q", *gates).json()
+    assert [gate["met"] for gate in report["gates"]] == [True, True]
+    rows = {row["name"]: row for row in report["rows"]}
+    for row in rows.values():
+        loss = row["curves"]["test"]["loss"][len(row["curves"]["test"]["loss"]) // 2]
+        low, high = row["middle"]["test"]["intervals"]["loss"]
+        assert low < loss < high
+    assert rows["logit ensemble"]["curves"]["test"]["lambdas"] == [0.0, 0.5, 1.0]
+    assert rows["logit ensemble"]["details"] == {"cost": 2}
+    assert rows["aligned + temperature"]["details"]["temperature"] > 0
+    assert report["endpoints"][0]["test"]["ece"] < 0.2
+
+
+def test_a_loss_of_ones_own_leaves_out_what_needs_logits(trained, done, refused, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import torch\n\ndef loss(outputs, targets):\n"
+        "    return torch.nn.functional.multi_margin_loss(outputs, targets)\n"
+    )
+    own = ("--loss", "mine.py:loss", "--metric", "mine.py:loss", "--limit", 50, "-q")
+    report = done("barrier", *trained, *own, "--json").json()
+    names = [row["name"] for row in report["rows"]]
+    assert names == ["naive", "aligned", "aligned + repair", "naive + repair", "random permutation"]
+    assert any("no ensemble and no temperatures" in note for note in report["notes"])
+    assert any("no intervals" in note for note in report["notes"])
+    assert all(row["middle"]["test"]["intervals"] == {} for row in report["rows"])
+    gate = ("--gate", "logit ensemble:test:loss<=9")
+    refused(2, "barrier", *trained, *own, *gate, says="unknown row")
+
+
+def test_several_pairs(trained, done, refused, tmp_path):
+    pair = ("--pair", f"{trained[1]},{trained[0]}")
+    report = done(*barrier(*trained, *pair, "--json", "--repair", "none")).json()
+    assert [[model["file"] for model in p["inputs"]] for p in report["pairs"]] == [
+        [str(trained[0]), str(trained[1])],
+        [str(trained[1]), str(trained[0])],
+    ]
+    over = {(row["row"], row["split"]): row for row in report["over_pairs"]}
+    losses = [p["rows"]["naive"]["test"]["loss"] for p in report["pairs"]]
+    assert over["naive", "test"]["mean"]["loss"] == pytest.approx(sum(losses) / 2)
+    low, high = over["aligned", "test"]["intervals"]["loss"]
+    assert low <= over["aligned", "test"]["mean"]["loss"] <= high
+    plan = done(*barrier(*trained, *pair, "--dry-run", "--json")).json()
+    assert (plan["pairs"], plan["points"]) == (2, 158)
+    fresh(tmp_path / "wide.safetensors", width=24)
+    refused(2, *barrier(*trained, "--pair", "c.safetensors"), says="is not two files")
+    refused(3, *barrier(*trained, "--pair", "c.safetensors,d.safetensors"), says="c.safetensors")
+    wide = ("--pair", "wide.safetensors,wide.safetensors")
+    refused(2, *barrier(*trained, *wide), says="another architecture than the first pair")
+    (tmp_path / "p.safetensors").write_text("")
+    perm = ("--perm", "p.safetensors")
+    refused(2, *barrier(*trained, *pair, *perm), says="--perm is for one pair")

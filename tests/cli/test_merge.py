@@ -1,6 +1,7 @@
 """rebasin merge."""
 
 import errno
+import json
 import os
 
 import pytest
@@ -108,8 +109,8 @@ def test_batchnorm_statistics_are_measured_again_and_it_says_so(resnets, done):
 
 
 def test_the_data_set_that_the_models_record_is_taken(trained, done):
-    told = done("merge", *trained).err
-    assert "data:" not in told  # nothing to reset
+    told = done("merge", *trained, "--repair", "none").err
+    assert "data:" not in told  # nothing to measure
     recorded = open_checkpoint("merged.safetensors").metadata
     assert recorded["rebasin.data"] == "digits" and "rebasin.test_accuracy" not in recorded
 
@@ -249,7 +250,7 @@ def test_channels_are_matched_on_request_and_what_is_left_is_told(trained, done,
     assert "of the channels of 1 layer matched" in outcome.err and "samples, 3 passes" in outcome.err
     assert "repair: head: it is the network's output" in outcome.err
     assert f"repair               {repair}" in outcome.out and "repaired layers      1" in outcome.out
-    done("merge", *trained, "-o", "plain.safetensors")
+    done("merge", *trained, "--repair", "none", "-o", "plain.safetensors")
     merged, plain = tensors("merged.safetensors"), tensors("plain.safetensors")
     assert list(merged) == list(plain) and {t.dtype for t in merged.values()} == {torch.float32}
     changed = {name for name in plain if not torch.equal(merged[name], plain[name])}
@@ -302,3 +303,28 @@ def test_new_biases_only_when_allowed(tmp_path, done):
     assert "new tensors, which the network did not have: layers.0.bias" in outcome.err
     assert "added                layers.0.bias" in outcome.out
     assert set(tensors("more.safetensors")) - set(tensors("0.safetensors")) == {"layers.0.bias"}
+
+
+def test_auto_says_what_it_chose_and_by_which_losses(trained, done):
+    outcome = done("merge", *trained, "--json")
+    chosen = outcome.json()["repair"]
+    assert f"repair: --repair auto chose {chosen}: held-out loss at λ=½" in outcome.err
+    assert set(outcome.json()["held_out_loss"]) == {"none", "repair"}
+    options = json.loads(open_checkpoint("merged.safetensors").metadata["rebasin.options"])
+    assert options["repair"] == chosen == options["repair_choice"]["chosen"]
+    done("merge", *trained, "-o", "again.safetensors", "-q")
+    assert same("merged.safetensors", "again.safetensors")
+
+
+def test_auto_repairs_nothing_where_only_names_tell_the_network(pair, done):
+    outcome = done("merge", *pair, "--data", "digits")
+    assert "repair: --repair auto is none: only the tensors' names tell the network" in outcome.err
+    assert "repair               none" in outcome.out
+
+
+def test_a_dry_run_lists_what_a_repair_would_touch(trained, resnets, done):
+    plan = done("merge", *trained, "--repair", "repair", "--dry-run", "--json").json()
+    assert plan["repair_layers"] == ["layers.0"]
+    assert plan["repair_left"] == {"head": "it is the network's output"}
+    plan = done("merge", *resnets, "--data", "npz:pictures.npz", "--dry-run", "--json").json()
+    assert plan["repair"] == "reset" and len(plan["repair_layers"]) == 21

@@ -12,7 +12,7 @@ from .conftest import same, tensors
 def merged(trained, done):
     """A merged by a permutation with B, and what it was made of."""
     done("align", *trained, "-o", "b.safetensors")
-    done("merge", trained[0], "b.safetensors", "--method", "none", "-o", "m.safetensors")
+    done("merge", trained[0], "b.safetensors", "--method", "none", "--repair", "none", "-o", "m.safetensors")
     return "m.safetensors", trained[0], "b.safetensors"
 
 
@@ -70,3 +70,13 @@ def test_what_is_refused(merged, trained, refused):
     refused(2, *repair, a, b, "--repair", "reset", says="no running statistics to reset")
     refused(2, *repair, a, b, "--data", "digitz", says="Did you mean digits?")
     refused(3, *repair, a, "nowhere.safetensors", says="nowhere.safetensors")
+
+
+def test_auto_leaves_a_model_that_no_repair_makes_better(merged, trained, done):
+    model, a, b = merged
+    outcome = done("repair", model, "--endpoints", a, b, "--repair", "auto", "-o", "auto.safetensors")
+    assert "repair: --repair auto chose " in outcome.err
+    done("merge", trained[0], trained[0], "--repair", "none", "-o", "own.safetensors")
+    ends = ("--endpoints", trained[0], trained[0])
+    outcome = done("repair", "own.safetensors", *ends, "--repair", "auto", "-o", "same.safetensors")
+    assert "--repair auto chose none" in outcome.err and same("own.safetensors", "same.safetensors")

@@ -1,0 +1,144 @@
+"""The verdict in plain language: what alignment gained, what repair gained, and what is left to gain.
+
+All figures are test losses at λ = ½. What a step gains is a difference of two rows measured on the same
+samples; it counts as something where its 95 % interval does not hold 0, or, where there is none, from 0.005
+nats on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from . import Report
+from ._format import clean
+
+SPLIT, MIDPOINT = "test", 0.5
+SMALL = 0.005  # nats
+LITTLE = 0.02  # of its own loss: a control this near is nearly as good, however sure the difference
+ENSEMBLE = "logit ensemble"
+
+
+@dataclass(frozen=True)
+class _Step:
+    """How much less one row loses than another, in nats, with its interval."""
+
+    gain: float
+    interval: tuple[float, ...]
+
+    @property
+    def sign(self) -> int:
+        """1 for a gain, −1 for a loss, 0 for what may be chance."""
+        if self.interval:
+            low, high = self.interval
+            return 1 if low > 0 else -1 if high < 0 else 0
+        return 0 if abs(self.gain) < SMALL else 1 if self.gain > 0 else -1
+
+    def sure(self) -> str:
+        if not self.interval:
+            return ""
+        low, high = map(_number, self.interval)
+        return f" (95 % interval {low} to {high})"
+
+
+def conclude(report: Report) -> str:
+    """One sentence or two; "" where naive and shipped rows were not both measured at λ = ½."""
+    rows = {row.name for row in report.rows if SPLIT in row.curves and row.curves[SPLIT].at(MIDPOINT)}
+    shipped = next((row.name for row in report.rows if row.shipped and row.name in rows), None)
+    if shipped is None or "naive" not in rows:
+        return ""
+    if shipped == "naive":
+        return _and_ensemble(report, rows, shipped, "Nothing was aligned, and nothing is repaired")
+    best, _, word = shipped.partition(" + ")
+    total = _step(report, shipped, "naive")
+    if total.sign == 0:
+        text = (
+            f"Nothing is gained over naive: the loss at λ=½ falls by {_number(total.gain)} nats, "
+            f"which may be chance{total.sure()}"
+        )
+        return _and_ensemble(report, rows, shipped, text)
+    if total.sign < 0:
+        text = (
+            f"Worse than naive: {clean(shipped)} loses {_number(-total.gain)} nats more at λ=½{_back(total)}"
+        )
+        return _and_ensemble(report, rows, shipped, text)
+    if best == "naive":
+        text = f"Repair gains {_number(total.gain)} nats over naive{total.sure()}; nothing was aligned"
+        return _and_ensemble(report, rows, shipped, text)
+    word = word or next((row.name.split(" + ")[1] for row in report.rows if _is_candidate(row.name)), "")
+    control, repaired = f"naive + {word}", f"aligned + {word}"
+    if word and control in rows:
+        alone = _step(report, shipped, control)
+        lost = report.row(control).curves[SPLIT].at(MIDPOINT)[0]
+        if alone.sign <= 0 or alone.gain < LITTLE * lost:
+            than = {-1: "better", 0: "as good", 1: "nearly as good"}[alone.sign]
+            text = (
+                f"Alignment is not what helps: {clean(word)} alone ({clean(control)}) is {than}, "
+                f"{_signed(alone.gain)} nats{alone.sure()}; {_number(total.gain)} nats are gained over naive"
+            )
+            return _and_ensemble(report, rows, shipped, text)
+    alignment = _step(report, "aligned", "naive") if "aligned" in rows else total
+    if shipped == "aligned":
+        text = f"Alignment explains all of the {_number(total.gain)} nats gained over naive{total.sure()}"
+    elif alignment.sign > 0:
+        text = (
+            f"Alignment explains {_number(alignment.gain)} of the {_number(total.gain)} nats gained over "
+            f"naive{alignment.sure()}"
+        )
+    else:
+        text = (
+            f"{_number(total.gain)} nats are gained over naive{total.sure()}, but only by alignment and "
+            f"{clean(word)} together: alignment alone {_verb(alignment)}"
+        )
+    if word and repaired in rows and "aligned" in rows:
+        text += f"; {_of_repair(report, word, repaired)}"
+    if word and control in rows:
+        text += f"; without alignment, {clean(word)} gains {_number(_step(report, control, 'naive').gain)}"
+    return _and_ensemble(report, rows, shipped, text)
+
+
+def _is_candidate(name: str) -> bool:
+    parts = name.split(" + ")
+    return parts[0] == "aligned" and len(parts) == 2 and parts[1] != "temperature"
+
+
+def _of_repair(report: Report, word: str, repaired: str) -> str:
+    step = _step(report, repaired, "aligned")
+    if step.sign > 0:
+        return f"{clean(word)} explains {_number(step.gain)} on top of it{step.sure()}"
+    return f"{clean(word)} adds nothing: {_signed(-step.gain)} nats{_back(step)}"
+
+
+def _and_ensemble(report: Report, rows: set[str], shipped: str, text: str) -> str:
+    if ENSEMBLE not in rows:
+        return text + "."
+    step = _step(report, ENSEMBLE, shipped)
+    if step.sign > 0:
+        return f"{text}. The ensemble of both, at twice the cost, loses {_number(step.gain)} nats less."
+    than = "no less" if step.sign == 0 else f"{_number(-step.gain)} nats more"
+    return f"{text}. The ensemble of both, at twice the cost, loses {than}."
+
+
+def _step(report: Report, row: str, other: str) -> _Step:
+    """What `row` gains over `other`."""
+    found = report.difference(row, other)
+    if found is not None:
+        return _Step(-found.loss, tuple(-value for value in reversed(found.loss_interval)))
+    one, two = (report.row(name).curves[SPLIT].at(MIDPOINT)[0] for name in (row, other))
+    return _Step(two - one, ())
+
+
+def _verb(step: _Step) -> str:
+    return "gains nothing" if step.sign == 0 else f"loses {_number(-step.gain)} nats"
+
+
+def _back(step: _Step) -> str:
+    """The interval of the loss's change, which is the gain's turned round."""
+    return _Step(-step.gain, tuple(-value for value in reversed(step.interval))).sure()
+
+
+def _number(value: float) -> str:
+    return f"{value:z.3f}"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+z.3f}"

@@ -1,0 +1,78 @@
+"""Which rows a report has, in which order, before anything is measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+POINTS, REPAIRED_POINTS = 25, 11  # of naive and aligned rows; of rows that are repaired at every point
+MIDDLE = 3  # points of a row that is measured at λ = ½ alone: there, and at both ends as given
+RANDOM, ENSEMBLE, TEMPERATURE = "random permutation", "logit ensemble", "temperature"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One row to measure. `base` says what lies at λ = 1: "naive", "aligned", RANDOM or ENSEMBLE."""
+
+    name: str
+    base: str
+    points: int
+    repaired: bool = False
+    temperature: bool = False
+    shipped: bool = False
+    control: bool = False
+
+    @property
+    def inner(self) -> int:
+        """Points between the ends, where all is measured that the row says."""
+        return self.points - 2
+
+
+def plan_rows(
+    *,
+    aligned: bool,
+    word: str = "",
+    ship: str | None = "none",
+    auto: bool = False,
+    controls: bool = True,
+    logits: bool = True,
+    held: bool = True,
+    points: int = POINTS,
+    repaired_points: int = REPAIRED_POINTS,
+) -> list[Planned]:
+    """The rows of a report.
+
+    `aligned`: there are permutations; `word`: what repaired rows are called, "" where there are none; `ship`:
+    the repair that `merge` would write, "none" for none. `auto`: it is chosen between none and `word`, and
+    only the chosen one is measured along the whole path; `ship` None: it is yet to be chosen (planned as the
+    dearer, repaired one). `controls` adds the rows that are measured at λ = ½ alone; of these an ensemble and
+    temperatures need `logits`, temperatures also samples that are `held`.
+    """
+    best = "aligned" if aligned else "naive"
+    repair_ships = bool(word) and ship != "none"
+    candidate = repaired_points if repair_ships or not auto else MIDDLE
+    rows = [Planned("naive", "naive", points)]
+    if aligned:
+        rows.append(Planned("aligned", "aligned", points))
+    if word:
+        rows.append(Planned(f"{best} + {word}", best, candidate, repaired=True))
+    if word and aligned:
+        control = MIDDLE if auto else repaired_points
+        rows.append(Planned(f"naive + {word}", "naive", control, repaired=True, control=True))
+    shipped = best + (f" + {word}" if repair_ships else "")
+    rows = [replace(row, shipped=row.name == shipped) for row in rows]
+    if not controls:
+        return rows
+    if logits and held:
+        candidates = [False, True] if auto and word else [bool(word)]
+        wanted = [(best, repaired) for repaired in candidates]
+        wanted += [("naive", bool(word))] * aligned
+        for base, repaired in wanted:
+            name = f"{base}{f' + {word}' * repaired} + {TEMPERATURE}"
+            control = aligned and base == "naive"
+            rows.append(Planned(name, base, MIDDLE, repaired, temperature=True, control=control))
+    if aligned:
+        reset = word == "reset"  # without it, a network with running statistics is broken whatever its order
+        rows.append(Planned(f"{RANDOM}{' + reset' * reset}", RANDOM, MIDDLE, repaired=reset, control=True))
+    if logits:
+        rows.append(Planned(ENSEMBLE, ENSEMBLE, MIDDLE, control=True))
+    return rows
