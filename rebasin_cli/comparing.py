@@ -54,6 +54,7 @@ def compare(
     models = intake.read_models(paths, settings, listener.say)
     fitted = intake.fit_spec(models, settings, listener.say)
     repair = intake.choose_repair(fitted, settings, has_data=True)
+    repair = "none" if repair == "auto" else repair  # nothing to reset; others are not compared
     if repair not in comparison.REPAIRS:
         raise UsageError(f"--repair {repair}: many models are compared with reset, or with none")
     network = intake.need_network(fitted, settings, listener.say)
@@ -109,7 +110,8 @@ def compare(
 
 
 def _told(listener: Listener, method: str, state: matchers.State) -> None:
-    listener.step(f"matching {method}", state.sweep, None, f"objective {state.objective:.6g}")
+    total = int(state.notes.get("steps", 0)) or None
+    listener.step(f"matching {method}", state.sweep, total, searching.in_words(state))
 
 
 def _plan(
@@ -124,19 +126,22 @@ def _plan(
     """As for a barrier: rows are the models as they are, and their mixtures."""
     ends, mixed = comparison.points_to_measure(models, methods, points)
     rows = {"the models": ends, "mixtures" + " + reset" * ("reset" in splits): mixed}
-    seconds = planning.estimate_seconds(network, splits, rows, output=settings.output, device=device)
+    sizes = {split: data.samples for split, data in splits.items()}
+    a_sample = planning.seconds_a_sample(network, splits, output=settings.output, device=device)
+    read = (ends + mixed) * (sizes["train"] + sizes["test"]) + mixed * sizes.get("reset", 0)
     return {
         "rows": rows,
         "points": ends + mixed,
-        "samples": {split: data.samples for split, data in splits.items()},
-        "estimated_seconds": seconds,
+        "samples": sizes,
+        "estimated_seconds": None if a_sample is None else a_sample * read,
     }
 
 
 def _searches(models: Sequence[Any], fitted: Any, each: Mapping[str, Settings]) -> dict[str, Any]:
     """The plan of the search that needs most memory, under the names of all methods."""
     plans = [
-        planning.plan_search(models, fitted, method, proof=chosen.prove) for method, chosen in each.items()
+        planning.plan_search(models, fitted, method, **searching.planned(chosen))
+        for method, chosen in each.items()
     ]
     return max(plans, key=lambda plan: plan["peak_bytes"]) | {"method": ", ".join(each)}
 

@@ -134,16 +134,8 @@ def estimate_seconds(
     A point at an end of the path is known. A reset reads its samples once a point; matching channels reads
     them about L/2 times a point and twice a row, for L layers in a row, and first traces the network.
     """
-    some = next(iter(splits.values()))
-    inputs = some.example(min(some.samples, some.batch_size or 100))
-    if not isinstance(inputs, torch.Tensor):
+    if (a_sample := seconds_a_sample(network, splits, output=output, device=device)) is None:
         return None
-    network.to(device).eval()
-    with torch.inference_mode():
-        call(network, inputs[:2].to(device), output=output)
-        began = time.perf_counter()
-        call(network, inputs.to(device), output=output)
-        a_sample = (time.perf_counter() - began) / len(inputs)
     sizes = {split: data.samples for split, data in splits.items()}
     measured = sum(sizes.get(split, 0) for split in ("train", "test"))
     resets = networks.has_running_statistics(network)
@@ -157,3 +149,17 @@ def estimate_seconds(
             samples += passes * sizes.get("reset", 0)
     traced = {row.base for row in rows if row.repaired} if not resets else ()
     return a_sample * samples + TRACING * len(traced)
+
+
+def seconds_a_sample(network: nn.Module, splits: Splits, *, output: str | None, device: str) -> float | None:
+    """One forward pass of a sample, by one timed batch; None where inputs are no plain tensors."""
+    some = next(iter(splits.values()))
+    inputs = some.example(min(some.samples, some.batch_size or 100))
+    if not isinstance(inputs, torch.Tensor):
+        return None
+    network.to(device).eval()
+    with torch.inference_mode():
+        call(network, inputs[:2].to(device), output=output)
+        began = time.perf_counter()
+        call(network, inputs.to(device), output=output)
+        return (time.perf_counter() - began) / len(inputs)
