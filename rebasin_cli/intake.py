@@ -59,6 +59,7 @@ class Settings:
     cost: str | None = None
     at: str | None = None
     sites: str | None = None
+    mix: float | None = None
     prove: bool = True
     repair: str = "auto"
     new_bias: bool = False

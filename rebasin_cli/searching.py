@@ -26,7 +26,7 @@ from .spec.spec import FittedSpec
 from .version import version
 from .writing import write_safetensors
 
-LOOKING = ("cost", "at", "sites")  # settings that are options of methods which look at activations
+LOOKING = ("cost", "at", "sites", "mix")  # settings that are options of methods which look at activations
 TUNING = ("max_sweeps", "effort", "memory", "bound", *LOOKING)  # … of any method
 
 
@@ -152,7 +152,8 @@ def matcher_options(settings: Settings, *, measuring: bool = False) -> Any:
     if settings.method == "none":
         return None
     options = matchers.registry.get(settings.method).Options()
-    chosen = {name: value for name in TUNING if (value := getattr(settings, name)) not in (None, False)}
+    given = {name: getattr(settings, name) for name in TUNING}
+    chosen = {name: value for name, value in given.items() if value is not None and value is not False}
     if settings.limit is not None and (hasattr(options, "limit") or not measuring):
         chosen["limit"] = settings.limit
     for name in chosen:

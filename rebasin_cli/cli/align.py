@@ -38,6 +38,7 @@ def align(
     cost: o.Cost = None,
     at: o.At = None,
     sites: o.Sites = None,
+    mix: o.Mix = None,
     bound: o.Bound = False,
     no_prove: o.NoProve = False,
     force: o.Force = False,

@@ -102,6 +102,7 @@ def barrier(
     cost: o.Cost = None,
     at: o.At = None,
     sites: o.Sites = None,
+    mix: o.Mix = None,
     no_prove: o.NoProve = False,
     force: o.Force = False,
     dry_run: o.DryRun = False,

@@ -49,6 +49,7 @@ def merge(
     cost: o.Cost = None,
     at: o.At = None,
     sites: o.Sites = None,
+    mix: o.Mix = None,
     no_prove: o.NoProve = False,
     force: o.Force = False,
     out_dtype: o.OutDtype = None,

@@ -22,6 +22,7 @@ from ..datasets._batches import checked, head, size_of, to_device
 from ..errors import CheckpointError, DataError, UsageError, unknown
 from ..observing import Moments, on_one_thread, watch
 from ..sites import Place, Site, Sites, find
+from ..spec.spec import FittedSpec
 from . import MatchResult, Problem, State
 from ._wreath import groups, together
 
@@ -68,22 +69,12 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     models, SpecError for words whose units the network does not show, CheckpointError for activations that
     are not finite, DataError for no data.
     """
-    if problem.network is None or problem.data is None:
-        raise UsageError("am needs the network and data", hint="Give both: network=…, data=…")
-    if len(problem.models) != 2:
-        raise UsageError(f"am matches two models, not {len(problem.models)}")
-    words, within = problem.fitted.words, problem.fitted.within
+    check(problem, "am")
+    words = problem.fitted.words
     similar = similarities(problem, options)
     first = similar["pre" if options.at == "pre" else "post"]
     second = similar["pre"] if options.at == "both" else {}
-    found = permutation.identity(words)
-    coupled = groups(within)
-    for group in coupled.values():
-        chosen = {word: _leaning(first[word], second.get(word)) for word in group.words if word in first}
-        if chosen:
-            found |= together(group.outer, chosen, within)
-    alone = [word for word in first if not any(word in group.words for group in coupled.values())]
-    found |= {word: _solved(first[word], second.get(word)) for word in alone}
+    found = assigned(first, second, problem.fitted)
     still = permutation.identity(words)
     before, after = (
         sum(assignment.total(matrix, perms[word]) for word, matrix in first.items())
@@ -91,6 +82,29 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     )
     problem.report(State((found,), 1, after))
     return MatchResult((found,), before, after, 1, len(words), True)
+
+
+def check(problem: Problem, method: str) -> None:
+    """Raise UsageError for what a method that looks at activations cannot do with."""
+    if problem.network is None or problem.data is None:
+        raise UsageError(f"{method} needs the network and data", hint="Give both: network=…, data=…")
+    if len(problem.models) != 2:
+        raise UsageError(f"{method} matches two models, not {len(problem.models)}")
+
+
+Similar = Mapping[str, torch.Tensor]
+
+
+def assigned(first: Similar, second: Similar, fitted: FittedSpec) -> dict[str, torch.Tensor]:
+    """The best permutation of every word; the identity for a word without a similarity."""
+    found = permutation.identity(fitted.words)
+    coupled = groups(fitted.within)
+    for group in coupled.values():
+        chosen = {word: _leaning(first[word], second.get(word)) for word in group.words if word in first}
+        if chosen:
+            found |= together(group.outer, chosen, fitted.within)
+    alone = [word for word in first if not any(word in group.words for group in coupled.values())]
+    return found | {word: _solved(first[word], second.get(word)) for word in alone}
 
 
 def _solved(similarity: torch.Tensor, second: torch.Tensor | None) -> torch.Tensor:
