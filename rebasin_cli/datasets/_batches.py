@@ -12,6 +12,9 @@ from torch import Tensor
 from ..errors import DataError, RebasinError, UsageError
 
 
+ENDLESS = 10_000_000  # samples, after which a loader that does not tell its length is taken to have no end
+
+
 @dataclass(frozen=True)
 class LoaderData:
     """One split of a user's own loader; its batches are used as they are, in their own order.
@@ -29,9 +32,15 @@ class LoaderData:
     _count: list[int] = field(default_factory=list, repr=False, compare=False)
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        left = self.limit
+        left, seen = self.limit, 0
         for inputs, targets in checked(self.batches):
             size = size_of(targets)
+            seen += size
+            if left is None and seen > ENDLESS and not hasattr(self.batches, "__len__"):
+                raise DataError(
+                    f"{self.name} ({self.split}) yields more than {ENDLESS:,} samples, and no end is in sight",
+                    hint="Take the first ones with --limit N; a loader that has a length (len) is read whole",
+                )
             if left is not None and size >= left:
                 yield head(inputs, left), head(targets, left)
                 return
@@ -83,7 +92,7 @@ def open_loader(name: str, loader: Callable[[str], Any], split: str) -> LoaderDa
 
 
 def checked(batches: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-    """The batches; whatever the loader does wrong is raised as DataError with the batch's number."""
+    """The batches that hold samples; what the loader does wrong is a DataError with the batch's number."""
     number = 0
     try:
         iterator = iter(batches)
@@ -92,8 +101,10 @@ def checked(batches: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
                 batch = next(iterator)
             except StopIteration:
                 return
-            yield _pair(batch, number)
+            pair = _pair(batch, number)
             number += 1
+            if not _nothing(pair[1]):
+                yield pair
     except (RebasinError, GeneratorExit):
         raise
     except Exception as cause:
@@ -109,7 +120,18 @@ def _pair(batch: Any, number: int) -> tuple[Any, Any]:
     for tensor in tensors_in(inputs):
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise DataError(f"batch {number} of the data has NaN or infinite inputs")
+    if isinstance(inputs, Tensor) and isinstance(targets, Tensor) and inputs.ndim and targets.ndim:
+        if len(inputs) != len(targets) and (not len(inputs) or len(targets) % len(inputs)):
+            raise DataError(  # several targets a sample, such as tokens, may lie in a row
+                f"batch {number} of the data has {len(inputs)} inputs and {len(targets)} targets"
+            )
     return inputs, targets
+
+
+def _nothing(targets: Any) -> bool:
+    """Whether a batch has no samples."""
+    sizes = [len(tensor) for tensor in tensors_in(targets) if tensor.ndim]
+    return bool(sizes) and not any(sizes)
 
 
 def size_of(targets: Any) -> int:
