@@ -149,9 +149,12 @@ def main() -> None:
         {task: median(run[what] for run in runs) for task, runs in times.items()}
         for what in ("seconds", "bytes")
     )
-    heading("network", "samples", "forward passes, s", "am, s", f"ratio (≤ {BAR})", *(f"{t}, MB" for t in TASKS))
+    heading(
+        "network", "samples", "forward passes, s", "am, s", f"ratio (≤ {BAR})", *(f"{t}, MB" for t in TASKS)
+    )
     row(
-        f"{asked.net} {asked.width:g}×", asked.samples, f"{seconds['forward passes']:.1f}", f"{seconds['am']:.1f}",
+        f"{asked.net} {asked.width:g}×", asked.samples,
+        f"{seconds['forward passes']:.1f}", f"{seconds['am']:.1f}",
         f"{seconds['am'] / seconds['forward passes']:.2f}", *(f"{memory[task] / 1e6:.0f}" for task in TASKS),
     )  # fmt: skip
     if asked.compared:

@@ -102,7 +102,10 @@ class Pair:
         (first, targets), (second, _) = (self.logits(model, self.test) for model in self.models)
         both = zip(score(first, targets), score(second, targets), strict=True)
         ensemble = score((first + second) / 2, targets)
-        return {"endpoints, mean": tuple(map(statistics.mean, both)), "logit ensemble (twice the cost)": ensemble}
+        return {
+            "endpoints, mean": tuple(map(statistics.mean, both)),
+            "logit ensemble (twice the cost)": ensemble,
+        }
 
 
 def score(outputs: torch.Tensor, targets: torch.Tensor) -> Score:

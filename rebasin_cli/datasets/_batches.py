@@ -11,7 +11,6 @@ from torch import Tensor
 
 from ..errors import DataError, RebasinError, UsageError
 
-
 ENDLESS = 10_000_000  # samples, after which a loader that does not tell its length is taken to have no end
 
 
@@ -38,7 +37,7 @@ class LoaderData:
             seen += size
             if left is None and seen > ENDLESS and not hasattr(self.batches, "__len__"):
                 raise DataError(
-                    f"{self.name} ({self.split}) yields more than {ENDLESS:,} samples, and no end is in sight",
+                    f"{self.name} ({self.split}) yields more than {ENDLESS:,} samples, with no end in sight",
                     hint="Take the first ones with --limit N; a loader that has a length (len) is read whole",
                 )
             if left is not None and size >= left:

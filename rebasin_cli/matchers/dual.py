@@ -118,18 +118,14 @@ def _with(problem: Problem, similar: Mapping[str, torch.Tensor]) -> Problem:
     units = sum(map(len, similar.values()))
     scale = 2.0 ** round(math.log2(norms / math.sqrt(units)) / 2) if norms else 1.0  # both sides of one size
     names = {word: f"activations of {word}" for word in similar}
-    axes = {
-        names[word]: (_axis(word, fitted.within), Fixed(len(matrix))) for word, matrix in similar.items()
-    }
+    axes = {names[word]: (_axis(word, fitted.within), Fixed(len(matrix))) for word, matrix in similar.items()}
     shapes = {names[word]: tuple(matrix.shape) for word, matrix in similar.items()}
     here = {names[word]: (matrix / scale).float() for word, matrix in similar.items()}
     there = {names[word]: scale * torch.eye(len(matrix)) for word, matrix in similar.items()}
     return replace(
         problem,
         fitted=replace(fitted, tensors=fitted.tensors | axes, shapes=fitted.shapes | shapes),
-        models=tuple(
-            _joined(model, more) for model, more in zip(problem.models, (here, there), strict=True)
-        ),
+        models=tuple(_joined(model, more) for model, more in zip(problem.models, (here, there), strict=True)),
     )
 
 
