@@ -10,8 +10,8 @@ Sizes: either part is divided by what no permutation exceeds, so far as that is 
 is what their own best assignment is worth above the mean of all assignments; for weights, ‖A‖·‖B‖ over what
 permutations move (vectors without their mean). Equal models have 1 in both.
 
-The idea is that of Xu et al. 2024 (MuDSC), "Training-Free Pretrained Model Merging", arXiv:2403.01753,
-section 3; the sizes are ours.
+The idea is that of Xu et al. 2024 (MuDSC), "Training-Free Pretrained Model Merging", arXiv:2403.01753; the
+sizes are ours.
 """
 
 from __future__ import annotations
