@@ -3,10 +3,11 @@
     python benchmarks/activations.py [--net resnet20] [--width 4] [--samples 10000] [--runs 3]
 
 Each is a process of its own on the same images: nothing (which imports and reads them), both networks'
-forward passes alone, and `am`'s one pass over both. Seconds are medians of what comes after the imports and
-the tracing of one small batch is included in am's. Then the sums of that pass are compared with a plain
-second program: two passes over all activations at once, in float64, on the first --compared samples.
-Networks are as they are initialised. Linux and macOS only.
+forward passes alone, and `am`'s one pass over both. Seconds are medians of what comes after the imports, tracing
+included: the process's own processor seconds on one thread, so that others who use the machine do not count. am
+has batches of 250, as the commands give it, the passes alone batches of 500. Then the sums of that pass are
+compared with a plain second program: two passes over all activations at once, in float64, on the first
+--compared samples. Networks are as they are initialised. Linux and macOS only.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from rebasin_cli.datasets import open_data
 from rebasin_cli.evaluation import evaluating
 from rebasin_cli.matchers import Problem, am
 from rebasin_cli.observing import Moments, watch
+from rebasin_cli.sampling import MATCH_BATCH
 from rebasin_cli.sites import find
 
 BAR = 1.5
@@ -37,7 +39,8 @@ SHAPE = (3, 32, 32)
 def prepared(asked: argparse.Namespace) -> tuple[torch.nn.Module, list[dict[str, torch.Tensor]], Any]:
     models = [random_net(asked.net, SHAPE, asked.width, seed) for seed in (0, 1)]
     network = nets.build(asked.net, input_shape=SHAPE, classes=10, width=asked.width)
-    data = open_data("cifar10", "train", limit=asked.samples)
+    size = MATCH_BATCH if asked.task == "am" else 500
+    data = open_data("cifar10", "train", limit=asked.samples, batch_size=size)
     return network, models, list(data)
 
 
@@ -59,10 +62,11 @@ TASKS = {"nothing": lambda *_: None, "forward passes": forwards, "am": observed}
 
 def child(asked: argparse.Namespace) -> None:
     """One task, and what it took: a line of JSON."""
+    torch.set_num_threads(1)
     ready = prepared(asked)
-    began = time.perf_counter()
+    began = time.process_time()
     TASKS[asked.task](*ready)
-    seconds = time.perf_counter() - began
+    seconds = time.process_time() - began
     unit = 1 if sys.platform == "darwin" else 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     print(json.dumps({"seconds": seconds, "bytes": peak}))

@@ -20,7 +20,7 @@ from .registry import import_reference
 Splits = dict[str, Data | LoaderData]
 
 TRAIN_SAMPLES, RESET_SAMPLES, RESET_BATCH = 5_000, 2_560, 256
-MATCH_SAMPLES = 10_000  # to look at activations on
+MATCH_SAMPLES, MATCH_BATCH = 10_000, 250  # to look at activations on: both networks' are in memory at once
 MARGIN = 0.05  # an endpoint this far below its recorded accuracy is fed something else
 
 
@@ -72,7 +72,8 @@ def open_splits(
             mend = train if settings.full else train.subset(RESET_SAMPLES, settings.seed)
             splits["reset"] = mend.with_batch_size(RESET_BATCH)
         if "match" in wanted:
-            splits["match"] = train.subset(settings.limit or MATCH_SAMPLES, settings.seed)
+            few = train.subset(settings.limit or MATCH_SAMPLES, settings.seed)
+            splits["match"] = few.with_batch_size(min(MATCH_BATCH, settings.batch_size))
     if "test" in wanted:
         test = _open(reference, "test", normalize, settings)
         splits["test"] = test if settings.limit is None else test.subset(settings.limit, settings.seed)
