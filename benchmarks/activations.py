@@ -3,11 +3,11 @@
     python benchmarks/activations.py [--net resnet20] [--width 4] [--samples 10000] [--runs 3]
 
 Each is a process of its own on the same images: nothing (which imports and reads them), both networks'
-forward passes alone, and `am`'s one pass over both. Seconds are medians of what comes after the imports, tracing
-included: the process's own processor seconds on one thread, so that others who use the machine do not count. am
-has batches of 250, as the commands give it, the passes alone batches of 500. Then the sums of that pass are
-compared with a plain second program: two passes over all activations at once, in float64, on the first
---compared samples. Networks are as they are initialised. Linux and macOS only.
+forward passes alone, and `am`'s one pass over both. Seconds are medians of what comes after the imports,
+tracing included: the process's own processor seconds on one thread, so that others who use the machine do not
+count. am has batches of 250, as the commands give it, the passes alone batches of 500. Then the sums of that
+pass are compared with a plain second program: two passes over all activations at once, in float64, on the
+first --compared samples. Networks are as they are initialised. Linux and macOS only.
 """
 
 from __future__ import annotations
