@@ -127,6 +127,12 @@ def forward(network: Callable[..., Any], inputs: Any) -> Any:
         ) from cause
 
 
+def check_runs(network: nn.Module, inputs: Any) -> None:
+    """Raise NetworkError where the network as it is fails on these inputs: tracing has no part in it then."""
+    with evaluating(network), torch.no_grad():
+        forward(network, inputs)
+
+
 def pick(outputs: Any, output: str | int | None) -> Any:
     """Part of what a network returned, as it is: KEY of a mapping or attribute, INDEX of a tuple; None: all.
 

@@ -59,6 +59,7 @@ class Settings:
     cost: str | None = None
     at: str | None = None
     sites: str | None = None
+    mix: float | None = None
     epochs: int | None = None
     optimizer: str | None = None
     learning_rate: float | None = None

@@ -23,7 +23,8 @@ from .spec.infer.tracing import needed_for
 
 Tensors = Mapping[str, torch.Tensor]
 
-SLAB = 1 << 22  # numbers that are multiplied at once, in float64
+SLAB = 1 << 18  # numbers that are multiplied at once, in float64: few enough for a cache
+LEAST = 256  # samples of them, however many units there are
 FLAT = 1e-12  # a variance below this share of the mean square is rounding: the unit is constant
 
 
@@ -45,12 +46,12 @@ class Moments:
 
     def add(self, a: torch.Tensor, b: torch.Tensor) -> None:
         """Units × samples of both."""
-        step = max(1, SLAB // len(a))
+        step = max(LEAST, SLAB // len(a))
         for x, y in zip(a.split(step, 1), b.split(step, 1), strict=True):
             x, y = x.double(), y.double()
             for k, part in enumerate((x, y)):
                 self.sums[k].add_(part.sum(1))
-                self.squares[k].add_(part.square().sum(1))
+                self.squares[k].add_(torch.linalg.vecdot(part, part))
             self.products.addmm_(x, y.T)
         self.samples += a.shape[1]
 

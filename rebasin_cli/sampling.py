@@ -23,6 +23,7 @@ Splits = dict[str, Data | LoaderData]
 TRAIN_SAMPLES, RESET_SAMPLES, RESET_BATCH = 5_000, 2_560, 256
 HELD_SAMPLES = 2_560  # to choose a repair and to fit a temperature on
 MATCH_SAMPLES = 10_000  # for methods that do not say how many they look at
+MATCH_BATCH = 250  # where activations are looked at: both networks' are in memory at once
 MARGIN = 0.05  # an endpoint this far below its recorded accuracy is fed something else
 
 
@@ -87,6 +88,8 @@ def open_splits(
         if "match" in wanted:
             size = settings.limit or match
             splits["match"] = train if size is None else train.subset(size, settings.seed)
+            if match is not None:
+                splits["match"] = splits["match"].with_batch_size(min(MATCH_BATCH, settings.batch_size))
     if "test" in wanted:
         test = _open(reference, "test", normalize, settings)
         splits["test"] = test if settings.limit is None else test.subset(settings.limit, settings.seed)

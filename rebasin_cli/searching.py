@@ -23,7 +23,7 @@ from .spec.spec import FittedSpec
 from .tensors import digest
 from .version import version
 
-LOOKING = ("cost", "at", "sites")  # settings that are options of methods which look at activations
+LOOKING = ("cost", "at", "sites", "mix")  # settings that are options of methods which look at activations
 LEARNING = (  # … of methods that train
     "epochs",
     "optimizer",

@@ -146,7 +146,7 @@ def stability(
     sides = tuple(dict.fromkeys([SIDE, *am.sides_of(options)]))
     found, rows, alive, seen = [], (), {}, 0
     for seen, sums in am.observed(problem, options, sides=sides, counts=samples):
-        found.append(am.assigned(fitted, am.compared(sums, options), options))
+        found.append(am.assigned(*am.leading(am.compared(sums, options), options), fitted))
         if seen == samples[-1]:
             rows = table(sums, fitted, found[-1])
             alive = {word: _alive(its, found[-1][word]) for word, its in _places(sums).items()}

@@ -27,6 +27,7 @@ from torch import fx, nn
 from torch.export.graph_signature import InputKind
 
 from .errors import NetworkError, SpecError
+from .evaluation import check_runs
 from .spec.atoms import Atom, atoms
 from .spec.infer.axes import Axes, Expr, Var, product, total, variables
 from .spec.infer.axes import Fixed as Still
@@ -118,6 +119,7 @@ def find(
     try:
         program = export(network, args, kwargs)
     except NetworkError as error:
+        check_runs(network, kwargs or (args[0] if len(args) == 1 else args))
         raise NetworkError(
             "the network cannot be traced, so nobody knows where its units' activations are",
             problems=error.problems,

@@ -255,6 +255,26 @@ def test_costs_are_what_numpy_says_and_do_not_depend_on_the_batches():
         assert torch.allclose(found.l2(), -(a[:, None] - b).square().mean(-1))
 
 
+def test_sums_of_one_pass_agree_with_two_passes_in_float64():
+    """Also where units are far from 0, and lie in many slabs and batches."""
+    rng = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(7, 120_000, generator=rng) * 3 + 5 for _ in range(2))
+    b += a
+    found = Moments.none(7, torch.device("cpu"))
+    for x, y in zip(a.split(50_001, 1), b.split(50_001, 1), strict=True):
+        found.add(x, y)
+    both = [x.double() for x in (a, b)]
+    means = [x.mean(1) for x in both]
+    centred = [x - mean[:, None] for x, mean in zip(both, means, strict=True)]
+    stds = [x.square().mean(1).sqrt() for x in centred]
+    for total, square, mean, std in zip(found.sums, found.squares, means, stds, strict=True):
+        assert torch.allclose(total / found.samples, mean, rtol=1e-9, atol=0)
+        spread = (square / found.samples - (total / found.samples).square()).sqrt()
+        assert torch.allclose(spread, std, rtol=1e-9, atol=0)
+    corr = centred[0] @ centred[1].T / 120_000 / torch.outer(*stds)
+    assert torch.allclose(found.correlation(), corr, rtol=0, atol=1e-9)
+
+
 def test_units_that_never_change_have_no_correlation_and_no_nan():
     found = Moments.none(3, torch.device("cpu"))
     a = torch.stack([torch.zeros(50), torch.full((50,), 0.1), torch.randn(50)])

@@ -149,7 +149,7 @@ def test_empty_batches_do_not_count_but_no_samples_at_all_is_an_error():
         (torch.eye(2), torch.tensor([0, 2]), DataError, "0…2, but the network knows 2 classes"),
         (torch.eye(2), torch.tensor([-100, 0]), DataError, "-100…0"),
         (torch.eye(2), torch.tensor([0.0, 1.0]), DataError, "targets are float32"),
-        (torch.eye(2), torch.tensor([[0, 1]]), NetworkError, "do not fit"),
+        (torch.eye(2), torch.tensor([[0, 1]]), DataError, "has 2 inputs and 1 targets"),
         (torch.ones(2), torch.tensor([0, 1]), NetworkError, "do not fit"),
         (torch.eye(2), 1, DataError, "targets are int"),
         (torch.tensor([[math.nan, 1.0]]), torch.tensor([0]), DataError, "batch 1 of the data has NaN"),

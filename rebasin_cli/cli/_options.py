@@ -92,7 +92,7 @@ Limit = Annotated[
         "--limit",
         min=1,
         panel=DATA,
-        help="Measure (am: look at units) on this many samples a split, drawn by the seed "
+        help="Measure (am, dual: look at units) on this many samples a split, drawn by the seed "
         "(of a loader: its first).",
     ),
 ]
@@ -180,7 +180,7 @@ Cost = Annotated[
         "--cost",
         metavar="correlation|inner|l2",
         panel=SEARCH,
-        help="How am compares the activations of two units (correlation).",
+        help="How am and dual compare the activations of two units (correlation).",
     ),
 ]
 At = Annotated[
@@ -189,7 +189,7 @@ At = Annotated[
         "--at",
         metavar="post|pre|both",
         panel=SEARCH,
-        help="Where am looks: after the activation, before it, or both (post).",
+        help="Where am and dual look: after the activation, before it, or (am) both (post).",
     ),
 ]
 Sites = Annotated[
@@ -198,7 +198,18 @@ Sites = Annotated[
         "--sites",
         metavar="all|first|last",
         panel=SEARCH,
-        help="Which sums of a residual stream am looks at (all).",
+        help="Which sums of a residual stream am and dual look at (all).",
+    ),
+]
+Mix = Annotated[
+    float | None,
+    _option(
+        "--mix",
+        metavar="0–1",
+        min=0,
+        max=1,
+        panel=SEARCH,
+        help="How much activations count in dual: 0 is wm, 1 is am (0.5).",
     ),
 ]
 TRAIN = "Straight-through estimation (ste, ste-mm)"

@@ -38,6 +38,7 @@ def align(
     cost: o.Cost = None,
     at: o.At = None,
     sites: o.Sites = None,
+    mix: o.Mix = None,
     loss: o.Loss = None,
     epochs: o.Epochs = None,
     optimizer: o.Optimizer = None,

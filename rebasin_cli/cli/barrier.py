@@ -111,6 +111,7 @@ def barrier(
     cost: o.Cost = None,
     at: o.At = None,
     sites: o.Sites = None,
+    mix: o.Mix = None,
     epochs: o.Epochs = None,
     optimizer: o.Optimizer = None,
     learning_rate: o.LearningRate = None,

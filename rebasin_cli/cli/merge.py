@@ -53,6 +53,7 @@ def merge(
     cost: o.Cost = None,
     at: o.At = None,
     sites: o.Sites = None,
+    mix: o.Mix = None,
     loss: o.Loss = None,
     epochs: o.Epochs = None,
     optimizer: o.Optimizer = None,

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from ..errors import DataError, RebasinError, UsageError
 
+ENDLESS = 10_000_000  # samples, after which a loader that does not tell its length is taken to have no end
+
 
 @dataclass(frozen=True)
 class LoaderData:
@@ -31,9 +33,15 @@ class LoaderData:
     _count: list[int] = field(default_factory=list, repr=False, compare=False)
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        left, passed = self.limit, self.skip
+        left, passed, seen = self.limit, self.skip, 0
         for inputs, targets in checked(self.batches):
             size = size_of(targets)
+            seen += size
+            if left is None and seen > ENDLESS and not hasattr(self.batches, "__len__"):
+                raise DataError(
+                    f"{self.name} ({self.split}) yields more than {ENDLESS:,} samples, with no end in sight",
+                    hint="Take the first ones with --limit N; a loader that has a length (len) is read whole",
+                )
             if passed:
                 over, passed = min(passed, size), max(passed - size, 0)
                 if not (size := size - over):
@@ -91,7 +99,7 @@ def open_loader(name: str, loader: Callable[[str], Any], split: str) -> LoaderDa
 
 
 def checked(batches: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-    """The batches; whatever the loader does wrong is raised as DataError with the batch's number."""
+    """The batches that hold samples; what the loader does wrong is a DataError with the batch's number."""
     number = 0
     try:
         iterator = iter(batches)
@@ -100,8 +108,10 @@ def checked(batches: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
                 batch = next(iterator)
             except StopIteration:
                 return
-            yield _pair(batch, number)
+            pair = _pair(batch, number)
             number += 1
+            if not _nothing(pair[1]):
+                yield pair
     except (RebasinError, GeneratorExit):
         raise
     except Exception as cause:
@@ -117,7 +127,18 @@ def _pair(batch: Any, number: int) -> tuple[Any, Any]:
     for tensor in tensors_in(inputs):
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise DataError(f"batch {number} of the data has NaN or infinite inputs")
+    if isinstance(inputs, Tensor) and isinstance(targets, Tensor) and inputs.ndim and targets.ndim:
+        if len(inputs) != len(targets) and (not len(inputs) or len(targets) % len(inputs)):
+            raise DataError(  # several targets a sample, such as tokens, may lie in a row
+                f"batch {number} of the data has {len(inputs)} inputs and {len(targets)} targets"
+            )
     return inputs, targets
+
+
+def _nothing(targets: Any) -> bool:
+    """Whether a batch has no samples."""
+    sizes = [len(tensor) for tensor in tensors_in(targets) if tensor.ndim]
+    return bool(sizes) and not any(sizes)
 
 
 def size_of(targets: Any) -> int:

@@ -41,6 +41,9 @@ Key = tuple[str, str, int, int]  # "post" or "pre", word, number of the site, nu
 Sums = Mapping[Key, Any]
 
 
+Similar = Mapping[str, torch.Tensor]  # of every word, (n, n)
+
+
 @dataclass(frozen=True)
 class Options:
     """`cost`: correlation of standardised units; inner, their mean products, not centred; l2, the squared
@@ -72,14 +75,10 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     models, SpecError for words whose units the network does not show, CheckpointError for activations that
     are not finite, DataError for no data.
     """
-    if problem.network is None or problem.data is None:
-        raise UsageError("am needs the network and data", hint="Give both: network=…, data=…")
-    if len(problem.models) != 2:
-        raise UsageError(f"am matches two models, not {len(problem.models)}")
+    check(problem, "am")
     words = problem.fitted.words
-    similar = similarities(problem, options)
-    found = assigned(problem.fitted, similar, options)
-    first, still = similar["pre" if options.at == "pre" else "post"], permutation.identity(words)
+    first, second = leading(similarities(problem, options), options)
+    found, still = assigned(first, second, problem.fitted), permutation.identity(words)
     before, after = (
         sum(assignment.total(matrix, perms[word]) for word, matrix in first.items())
         for perms in (still, found)
@@ -88,19 +87,27 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     return MatchResult((found,), before, after, 1, len(words), True)
 
 
-def assigned(
-    fitted: FittedSpec, similar: Mapping[str, Mapping[str, torch.Tensor]], options: Options
-) -> dict[str, torch.Tensor]:
-    """The best permutations for these similarities, as `similarities` gives them."""
-    words, within = fitted.words, fitted.within
-    first = similar["pre" if options.at == "pre" else "post"]
-    second = similar["pre"] if options.at == "both" else {}
-    found = permutation.identity(words)
-    coupled = groups(within)
+def leading(similar: Mapping[str, Similar], options: Options) -> tuple[Similar, Similar]:
+    """Of what `similarities` gives, the side that decides, and the one that decides among equals."""
+    return similar["pre" if options.at == "pre" else "post"], similar["pre"] if options.at == "both" else {}
+
+
+def check(problem: Problem, method: str) -> None:
+    """Raise UsageError for what a method that looks at activations cannot do with."""
+    if problem.network is None or problem.data is None:
+        raise UsageError(f"{method} needs the network and data", hint="Give both: network=…, data=…")
+    if len(problem.models) != 2:
+        raise UsageError(f"{method} matches two models, not {len(problem.models)}")
+
+
+def assigned(first: Similar, second: Similar, fitted: FittedSpec) -> dict[str, torch.Tensor]:
+    """The best permutation of every word; the identity for a word without a similarity."""
+    found = permutation.identity(fitted.words)
+    coupled = groups(fitted.within)
     for group in coupled.values():
         chosen = {word: _leaning(first[word], second.get(word)) for word in group.words if word in first}
         if chosen:
-            found |= together(group.outer, chosen, within)
+            found |= together(group.outer, chosen, fitted.within)
     alone = [word for word in first if not any(word in group.words for group in coupled.values())]
     return found | {word: _solved(first[word], second.get(word)) for word in alone}
 

@@ -22,7 +22,7 @@ from ..errors import UsageError, unknown
 from ..randomness import generator
 from . import MatchResult, Problem, State
 from ._bound import upper_bound
-from ._descent import Descent
+from ._descent import DOUBT, Descent
 from ._exact import enumerate_all
 from ._pair import Pair
 from ._soft import fits, soft_start
@@ -203,7 +203,7 @@ class Search:
             if found < LITTLE * self.pair.reach(self.pair.atoms) or self.best.objective > NEAR * limit:
                 return len(self.kinds) - 1
         if attempt == 1 and self.options.effort == "normal":
-            if self.best.objective > self.best.notes.get("descent", math.inf):
+            if self.best.objective > self.best.notes.get("descent", math.inf) + DOUBT * limit:
                 return len(self.kinds) - 1
         return attempt + 1
 

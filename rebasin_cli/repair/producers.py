@@ -16,6 +16,7 @@ from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
 from ..errors import NetworkError
+from ..evaluation import check_runs
 from ..spec.infer.tracing import export, line_of
 
 NORMS = ("layer_norm", "group_norm", "instance_norm", "batch_norm")
@@ -95,6 +96,7 @@ def find(network: nn.Module, inputs: Any) -> Producers:
     try:
         program = export(network, *arguments_of(inputs))
     except NetworkError as error:
+        check_runs(network, inputs)
         raise NetworkError(
             "the network cannot be traced, so its channels are not known",
             problems=error.problems,

@@ -449,3 +449,25 @@ def test_activation_matching_brings_a_relabelled_model_back(trained, done, refus
         2, "align", *pair, "--cost", "l2", "-o", "no.safetensors", says="--cost: the method wm has no such"
     )
     refused(2, "align", *pair, "--method", "am", "--at", "x", "-o", "no.safetensors", says="both, post, pre")
+
+
+def test_the_mix_of_both_similarities_is_an_option_of_dual_alone(trained, done, refused):
+    perms = {}
+    for name, options in {
+        "wm": ["--method", "wm"],
+        "none": ["--method", "dual", "--mix", "0"],
+        "half": ["--method", "dual", "--data", "digits", "--limit", "200"],
+    }.items():
+        out = f"{name}.safetensors"
+        outcome = done("align", *trained, *options, "-o", out, "--json").json()
+        assert outcome["match"]["objective_after"] > outcome["match"]["objective_before"]
+        perms[name] = tensors(f"{name}.perm.safetensors")
+    assert all(torch.equal(perm, perms["wm"][word]) for word, perm in perms["none"].items())
+    assert any(not torch.equal(perm, perms["wm"][word]) for word, perm in perms["half"].items())
+    metadata = done("inspect", "none.safetensors").out
+    assert "mix" in metadata
+    refused(
+        2, "align", *trained, "--mix", "0", "-o", "no.safetensors", says="--mix: the method wm has no such"
+    )
+    both = ["--method", "dual", "--at", "both", "--data", "digits"]
+    refused(2, "align", *trained, *both, "-o", "no.safetensors", says="--at both")

@@ -1,0 +1,146 @@
+"""Weights and activations together: align the second model to the first by the sum of both similarities.
+
+What units do on data is one similarity a word, found in one pass as `am` does, and stays as it is. What
+their weights say depends on the other permutations, as in `wm`. A share β of the one and 1 − β of the other
+is what coordinate descent raises: one linear assignment a step, on the sum. To the descent the activations
+are one more tensor a word, of shape (n, n), whose counterpart in the model is the unit matrix: its inner
+product with that matrix, permuted, is the similarity of the pairs. So all that `wm` does is done here, too.
+
+Sizes: either part is divided by what no permutation exceeds, so far as that is known. For activations, that
+is what their own best assignment is worth above the mean of all assignments; for weights, ‖A‖·‖B‖ over what
+permutations move (vectors without their mean). Equal models have 1 in both.
+
+The idea is that of Xu et al. 2024 (MuDSC), "Training-Free Pretrained Model Merging", arXiv:2403.01753; the
+sizes are ours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from .. import assignment
+from ..errors import UsageError
+from ..permutation import Within
+from ..spec.notation import Axis, Fixed, Product, Word
+from ..tensors import LazyTensors, plan_of
+from . import MatchResult, Problem, State, Tensors, am, wm
+from ._pair import Pair
+
+NEEDS = frozenset({"network", "data"})
+MANY = False
+BYTES_A_PARAMETER = 8  # as am
+DECLARES = frozenset({"identity", "planted"})  # its objective never falls, either, but is not that of wm
+
+
+@dataclass(frozen=True)
+class Options(am.Options):
+    """`mix`: β, from 0, which is `wm`, to 1, which is `am`.
+
+    `max_sweeps`, `effort` and `memory` are those of `wm`, the rest those of `am`.
+    """
+
+    mix: float = 0.5
+    max_sweeps: int = wm.Options.max_sweeps
+    effort: str = wm.Options.effort
+    memory: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.mix <= 1:
+            raise UsageError(
+                f"a mix of {self.mix:g} makes no sense", hint="Give 0 (weights alone) … 1 (activations alone)"
+            )
+        if self.at == "both" and self.mix != 1:
+            raise UsageError(
+                "a mix has one similarity of activations, and --at both has two, one before the other",
+                hint="Choose --at post or pre, or --method am --at both",
+            )
+        self.descent()
+
+    def descent(self) -> wm.Options:
+        return wm.Options(max_sweeps=self.max_sweeps, effort=self.effort, memory=self.memory)
+
+
+def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noqa: B008 (frozen)
+    """Permutations for the one model beside the reference, from weights and from `problem.data`.
+
+    The objective is β times that of activations plus (1 − β) times that of weights, each divided as said
+    above, and never falls; with a mix of 0 or 1 it is that of the one method. The data are read anew where
+    a search goes on. Raises what `am` and `wm` raise.
+    """
+    am.check(problem, "dual")
+    if options.mix == 0:
+        return wm.match(problem, options.descent())
+    if options.mix == 1:
+        return am.match(problem, options)
+    seen, reached = _activations(problem, options)
+    weights = _reach(problem)
+    share = options.mix / (1 - options.mix) * weights / reached
+    unit = (1 - options.mix) / weights
+
+    def report(state: State) -> None:
+        problem.report(replace(state, objective=unit * state.objective))
+
+    both = replace(_with(problem, {word: share * matrix for word, matrix in seen.items()}), progress=report)
+    found = wm.match(both, options.descent())
+    return replace(
+        found, objective_before=unit * found.objective_before, objective_after=unit * found.objective_after,
+        upper_bound=None if found.upper_bound is None else unit * found.upper_bound,
+    )  # fmt: skip
+
+
+def _activations(problem: Problem, options: Options) -> tuple[dict[str, torch.Tensor], float]:
+    """The similarity of every word, without what no permutation changes, and what the best ones are worth.
+
+    That is 1 where no unit ever changes on the data.
+    """
+    seen = {}
+    for word, matrix in am.similarities(problem, options)[options.at].items():
+        seen[word] = matrix - matrix.mean(0) - matrix.mean(1, keepdim=True) + matrix.mean()
+    best = am.assigned(seen, {}, problem.fitted)
+    return seen, sum(assignment.total(matrix, best[word]) for word, matrix in seen.items()) or 1.0
+
+
+def _reach(problem: Problem) -> float:
+    pair = Pair(*problem.models, problem.fitted, device=problem.device, ranks=problem.ranks)
+    with pair.computing():
+        return pair.reach(pair.atoms) or 1.0
+
+
+def _with(problem: Problem, similar: Mapping[str, torch.Tensor]) -> Problem:
+    """The same problem with one more tensor a word: its inner products are these similarities."""
+    fitted = problem.fitted
+    norms = math.hypot(*(matrix.norm().item() for matrix in similar.values()))
+    units = sum(map(len, similar.values()))
+    scale = 2.0 ** round(math.log2(norms / math.sqrt(units)) / 2) if norms else 1.0  # both sides of one size
+    names = {word: f"activations of {word}" for word in similar}
+    axes = {names[word]: (_axis(word, fitted.within), Fixed(len(matrix))) for word, matrix in similar.items()}
+    shapes = {names[word]: tuple(matrix.shape) for word, matrix in similar.items()}
+    here = {names[word]: (matrix / scale).float() for word, matrix in similar.items()}
+    there = {names[word]: scale * torch.eye(len(matrix)) for word, matrix in similar.items()}
+    return replace(
+        problem,
+        fitted=replace(fitted, tensors=fitted.tensors | axes, shapes=fitted.shapes | shapes),
+        models=tuple(_joined(model, more) for model, more in zip(problem.models, (here, there), strict=True)),
+    )
+
+
+def _axis(word: str, within: Within) -> Axis:
+    """All units of a word, a starred one behind what it lies within."""
+    if (block := within.get(word)) is None:
+        return Word(word)
+    outer = Fixed(block.count) if block.word is None else Word(block.word)
+    return Product((outer, Word(word, each=True)))
+
+
+def _joined(model: Tensors, more: dict[str, torch.Tensor]) -> Tensors:
+    """A model with more tensors; one that is read when asked for stays so."""
+    if type(model) is dict:
+        return model | more
+    plan = plan_of(model) | plan_of(more)
+    shapes, dtypes = ({name: entry[k] for name, entry in plan.items()} for k in (1, 0))
+    return LazyTensors(shapes, dtypes, lambda name: more[name] if name in more else model[name])
