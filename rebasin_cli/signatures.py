@@ -7,14 +7,15 @@ something lifts the mean. Tatro et al. 2020, figure 1 and section 3.1, arXiv:200
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from .errors import DataError, UsageError
+from . import sampling
+from .errors import DataError, NetworkError, SpecError, UsageError
 from .matchers import Problem, am
 from .observing import Moments
 from .permutation import Permutations, check, identity
@@ -69,6 +70,28 @@ def signature(
     problem = Problem(fitted, (a, b), network=network, data=data, output=output, device=device)
     *_, (_, sums) = am.observed(problem, am.Options(limit=limit), sides=[SIDE])
     return table(sums, fitted, permutations)
+
+
+REPORTED = 2_560  # samples that a report's signature looks at
+
+
+def in_report(
+    a: Tensors, b: Tensors, fitted: FittedSpec, *, data: Any, seed: int, **kwargs: Any
+) -> Callable[[Permutations | None], tuple[dict[str, Any], ...]]:
+    """`signature` of the permutations that a report comes to, on some samples of `data`; () without any.
+
+    So it is for networks that do not show all of their units: a report does not need it.
+    """
+    some = data.subset(REPORTED, seed).with_batch_size(sampling.MATCH_BATCH)
+
+    def signed(permutations: Permutations | None) -> tuple[dict[str, Any], ...]:
+        try:
+            found = permutations and signature(a, b, fitted, permutations, data=some, **kwargs)
+        except (SpecError, NetworkError):
+            return ()
+        return found or ()
+
+    return signed
 
 
 def table(sums: am.Sums, fitted: FittedSpec, permutations: Permutations) -> tuple[dict[str, Any], ...]:

@@ -137,6 +137,42 @@ def signature_svg(report: Report) -> str:
     return "\n".join([*parts, "</svg>"])
 
 
+def learning_svg(report: Report) -> str:
+    """Held-out loss of the models' mean over the steps of a search that learns; the best is marked."""
+    rows = learning(report)
+    steps, losses = [row["step"] for row in rows], [row["held_out_loss"] for row in rows]
+    low, high = min(losses), max(losses)
+    high = high if high > low else low + 1
+
+    def at(step: float, loss: float) -> tuple[float, float]:
+        x = SIDES[0] + (WIDTH - sum(SIDES)) * step / max(1.0, *steps)
+        return x, HIGH - FOOT - (HIGH - FOOT - 12) * (loss - low) / (high - low)
+
+    label = "Held-out loss at the mean of the models, over steps"
+    parts = [f'<svg viewBox="0 0 {WIDTH} {HIGH}" role="img" aria-label="{label}">']
+    for tick in ticks(low, high):
+        y = at(0, tick)[1]
+        parts.append(f'<path class="grid" d="M{SIDES[0]} {y:.1f}H{WIDTH - SIDES[1]}"/>')
+        where = f'x="{SIDES[0] - 7}" y="{y + 4:.1f}" text-anchor="end"'
+        parts.append(f'<text class="tick" {where}>{tick:.3g}</text>')
+    for step in {0.0, max(steps)}:
+        where = f'x="{at(step, low)[0]:.1f}" y="{HIGH - FOOT + 18}" text-anchor="middle"'
+        parts.append(f'<text class="tick" {where}>{step:.0f}</text>')
+    points = [at(*point) for point in zip(steps, losses, strict=True)]
+    path = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+    parts.append(f'<g class="after"><path class="line" fill="none" d="M{path}"/>')
+    x, y = points[losses.index(low)]
+    parts.append(f'<circle class="mark" cx="{x:.1f}" cy="{y:.1f}" r="4"/></g>')
+    parts.append(f'<path class="axis" d="M{SIDES[0]} 12V{HIGH - FOOT}H{WIDTH - SIDES[1]}"/>')
+    return "\n".join([*parts, "</svg>"])
+
+
+def learning(report: Report) -> list[dict[str, float]]:
+    """What a search that learns saw of held-out samples, step by step; [] for others."""
+    rows = report.match.get("history") or []
+    return [row for row in rows if math.isfinite(row.get("held_out_loss", math.inf))]
+
+
 def _reach(word: Any, when: str) -> list[float]:
     """Mean − std, mean + std and mean of a word; [] where they are no numbers."""
     found = word.get(when) or {}

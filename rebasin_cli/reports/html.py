@@ -10,7 +10,7 @@ from typing import Any
 
 from . import Report, Row, png
 from ._conclusion import conclude
-from ._diagrams import colors, reliability, reliability_svg, signature_svg
+from ._diagrams import colors, learning, learning_svg, reliability, reliability_svg, signature_svg
 from ._format import (
     ACCURACY_COLUMNS,
     CERTAIN,
@@ -223,6 +223,15 @@ def _more(report: Report) -> list[str]:
         table = _table(caption, [("", ""), *((column, "n") for column in SIGNATURE)], rows)
         drawing = f'<div class="panels"><figure>\n{signature_svg(report)}\n</figure></div>'
         found.append(_section("Matched correlation, before and after alignment", f"{drawing}\n{table}"))
+    if rows := learning(report):
+        best = min(rows, key=lambda row: row["held_out_loss"])
+        told = (
+            "Loss at the midpoint on held-out training samples, in nats, over steps; kept: "
+            f"step {best['step']:.0f}, {fixed(best['held_out_loss'])}, accuracy {fixed(best['held_out_accuracy'])}."
+        )
+        drawing = f'<div class="panels"><figure>\n{learning_svg(report)}\n</figure></div>'
+        small = f'<p class="legend">{_text(told)}</p>'
+        found.append(_section("The permutations, as they were learnt", f"{drawing}\n{small}"))
     return found
 
 
@@ -266,7 +275,8 @@ def _gates(report: Report) -> str:
 def _facts(report: Report) -> str:
     """The sentences of `facts`; below, what else the parts of the program had to say."""
     short = _pairs((word, _text(text)) for word, text in facts(report))
-    parts = {"match": report.match, "proof": report.proof, "data": report.data, "spec": report.spec}
+    match = {key: value for key, value in report.match.items() if key != "history"}  # it is drawn
+    parts = {"match": match, "proof": report.proof, "data": report.data, "spec": report.spec}
     full = _pairs((word, _lines(values) or MISSING) for word, values in parts.items())
     return short + "\n" + _details("In full", full)
 
