@@ -298,3 +298,35 @@ def test_several_pairs(trained, done, refused, tmp_path):
     (tmp_path / "p.safetensors").write_text("")
     perm = ("--perm", "p.safetensors")
     refused(2, *barrier(*trained, *pair, *perm), says="--perm is for one pair")
+
+
+def test_how_alike_matched_units_are_stands_in_the_report(trained, done, tmp_path):
+    report = done(*barrier(*trained, "--report", "report", "--json")).json()
+    told = done("signature", *trained, "--limit", 100, "-q", "--json").json()
+    assert [row["word"] for row in report["signature"]] == [row["word"] for row in told["signature"]]
+    assert all(row["after"]["mean"] > row["before"]["mean"] + 0.1 for row in report["signature"])
+    page = (tmp_path / "report/report.html").read_text()
+    assert "Matched correlation" in page and "as they were learnt" not in page
+    still = done(*barrier(*trained, "--method", "none", "--json")).json()
+    assert still["signature"] == []
+
+
+def test_a_network_that_does_not_show_its_units_has_a_report_all_the_same(trained, done, monkeypatch):
+    from rebasin_cli import signatures
+    from rebasin_cli.errors import SpecError
+
+    def nothing(*args, **kwargs):
+        raise SpecError("a word without a site")
+
+    monkeypatch.setattr(signatures, "signature", nothing)
+    assert done(*barrier(*trained, "--json")).json()["signature"] == []
+
+
+def test_what_a_search_learnt_is_drawn(trained, done, tmp_path):
+    done(*barrier(*trained, "--method", "ste", "--epochs", "2", "--report", "report"))
+    page = (tmp_path / "report/report.html").read_text()
+    history = json.loads((tmp_path / "report/report.json").read_text())["match"]["history"]
+    best = min(history, key=lambda row: row["held_out_loss"])
+    assert "The permutations, as they were learnt" in page
+    assert f"kept: step {best['step']:.0f}, {best['held_out_loss']:.4f}" in page
+    assert page.count('aria-label="Held-out loss at the mean of the models, over steps"') == 1
