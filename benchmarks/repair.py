@@ -6,7 +6,7 @@
 Every row is measured at λ = ½ on the whole test split, logits for logits: the endpoints, the mean without
 matching, with a random permutation, and with each method, each with each repair that the network admits;
 with a temperature fitted on training samples; and the mean of both endpoints' logits, at twice the cost.
-Matching looks at 10,000 training samples, repairs at 2,560 others drawn with the seed. With several pairs
+Matching looks at 10,000 training samples (methods that train, at all), repairs at 2,560 others drawn with the seed. With several pairs
 these are means over pairs with their 95 % intervals by Student's t, and so are the differences to wm with
 the same repair (of wm: to wm without), pair by pair. What is in --cache is not measured again.
 """
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from _rows import environment, line
 from scipy.stats import t as student
 
@@ -62,13 +63,14 @@ class Pair:
             rng = generator(0, "control")
             return permutation.random(self.fitted.words, rng, within=self.fitted.within)
         name, options = parsed(method)
+        samples = getattr(matchers.registry.get(name), "SAMPLES", MATCH)  # methods that train want all
         found = rebasin_cli.align(
             *self.models,
             self.fitted,
             method=name,
             options=options,
             network=self.network,
-            data=self.train.subset(MATCH, 0),
+            data=self.train if samples is None else self.train.subset(samples, 0),
             prove=False,
             device=self.device,
         )
@@ -115,10 +117,8 @@ def score(outputs: torch.Tensor, targets: torch.Tensor) -> Score:
 def parsed(method: str) -> tuple[str, Any]:
     """`am:cost=l2,at=pre` to the method's name and its Options."""
     name, _, given = method.partition(":")
-    defaults = matchers.registry.get(name).Options()
     pairs = (item.split("=") for item in given.split(",") if item)
-    options = {key: type(getattr(defaults, key))(value) for key, value in pairs}
-    return name, type(defaults)(**options)
+    return name, matchers.registry.get(name).Options(**{key: yaml.safe_load(value) for key, value in pairs})
 
 
 def measure(pair: Pair, methods: list[str], repairs: list[str], cache: dict[str, Any], save: Any) -> dict:
