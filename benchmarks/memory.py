@@ -1,6 +1,7 @@
 """Peak memory of `rebasin align` above a process that has imported the same packages.
 
-    python benchmarks/memory.py [NET …]
+    python benchmarks/memory.py [NET …]        # of `rebasin align`
+    python benchmarks/memory.py --many         # of `rebasin merge --method ste-mm`, against its plan
 
 The bound: both checkpoints, the largest similarity matrix in float64, and 150 MB; without the proof, which
 has its own (a float64 copy of the network). B is A with its units permuted, so the search does all its
@@ -18,6 +19,7 @@ from pathlib import Path
 import torch
 
 from rebasin_cli import nets, permutation
+from rebasin_cli.matchers import ste_mm
 from rebasin_cli.randomness import generator
 from rebasin_cli.spec import library
 from rebasin_cli.writing import write_safetensors
@@ -69,5 +71,40 @@ def main(names: list[str]) -> None:
             )
 
 
+def many() -> None:
+    """What ste-mm uses beyond the same with two small models, against the parts that its plan names."""
+    print(f"{'models':<10} {'planned':>12} {'used':>9}  used/planned")
+    with tempfile.TemporaryDirectory() as folder:
+        small = used_by(Path(folder), 2, width=16)
+        for count in (2, 5, 10):
+            used = used_by(Path(folder), count, width=MANY) - small
+            row = 4 * sum(p.numel() for p in _mlp(MANY).parameters())
+            planned = (
+                sum(ste_mm.memory(count, row // 4, ste_mm.Options()).values()) + count * row
+            )  # the files
+            print(f"{count:<10} {planned / 1e6:>9.0f} MB {used / 1e6:>6.0f} MB  {used / planned:.2f}")
+
+
+MANY = 1536  # units a layer
+
+
+def _mlp(width: int) -> torch.nn.Module:
+    return nets.build("mlp", input_shape=(1, 8, 8), classes=10, width=width)
+
+
+def used_by(folder: Path, count: int, width: int) -> int:
+    """Peak bytes of merging so many random models by ste-mm, two steps on the digits."""
+    paths = []
+    for seed in range(count):
+        torch.manual_seed(seed)
+        paths.append(folder / f"{width}_{seed}.safetensors")
+        if not paths[-1].exists():
+            write_safetensors(paths[-1], _mlp(width).state_dict())
+    arguments = ["merge", *map(str, paths), "--method", "ste-mm", "--data", "digits", "--epochs", "1"]
+    arguments += ["--limit", "200", "--batch-size", "100", "--init", "identity", "--repair", "none"]
+    arguments += ["--no-prove", "-q", "--force", "-o", str(folder / "out.safetensors")]
+    return peak(f"from rebasin_cli.cli import app\napp(args={arguments!r}, standalone_mode=False)")
+
+
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    many() if "--many" in sys.argv[1:] else main(sys.argv[1:])

@@ -6,9 +6,10 @@
 Every row is measured at λ = ½ on the whole test split, logits for logits: the endpoints, the mean without
 matching, with a random permutation, and with each method, each with each repair that the network admits;
 with a temperature fitted on training samples; and the mean of both endpoints' logits, at twice the cost.
-Matching looks at 10,000 training samples (methods that train, at all), repairs at 2,560 others drawn with the seed. With several pairs
-these are means over pairs with their 95 % intervals by Student's t, and so are the differences to wm with
-the same repair (of wm: to wm without), pair by pair. What is in --cache is not measured again.
+Matching looks at 10,000 training samples (methods that train, at all), repairs at 2,560 others drawn with
+the seed. With several pairs these are means over pairs with their 95 % intervals by Student's t, and so are
+the differences to wm with the same repair (of wm: to wm without), pair by pair. What is in --cache is not
+measured again.
 """
 
 from __future__ import annotations

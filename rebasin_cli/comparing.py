@@ -45,7 +45,7 @@ def compare(
     if doubled := sorted({method for method in methods if list(methods).count(method) > 1}):
         raise UsageError(f"--method {doubled[0]} is given twice")
     destinations = _destinations(folder, files or {}, force=force)
-    each = {method: dataclasses.replace(settings, method=method) for method in methods}
+    each = _each(methods, settings)
     for chosen in each.values():
         intake.check_method(chosen, or_none=True)
         searching.matcher_options(chosen, measuring=True)
@@ -107,6 +107,23 @@ def compare(
     )
     _write(found, destinations, force=force)
     return found
+
+
+def _each(methods: Sequence[str], settings: Settings) -> dict[str, Settings]:
+    """The settings of every method: an option is for those that have it. Raises UsageError where none has."""
+    for method in methods:
+        intake.check_method(dataclasses.replace(settings, method=method), or_none=True)
+    known = {m: matchers.registry.get(m).Options() if m != "none" else None for m in methods}
+    given = [name for name in searching.LEARNING if getattr(settings, name) is not None]
+    for name in given:
+        if not any(hasattr(options, name) for options in known.values()):
+            searching.matcher_options(dataclasses.replace(settings, method=next(iter(known))))  # its error
+    return {
+        method: dataclasses.replace(
+            settings, method=method, **{name: None for name in given if not hasattr(options, name)}
+        )
+        for method, options in known.items()
+    }
 
 
 def _told(listener: Listener, method: str, state: matchers.State) -> None:

@@ -75,3 +75,10 @@ def test_what_is_refused(three, refused, tmp_path):
     refused(2, "compare", *three, "--markdown", "taken.md", says="taken.md exists")
     refused(3, "compare", *three, "nowhere.safetensors", says="nowhere.safetensors")
     refused(6, "compare", *three, "--normalize", "-9/0.001", says="right data, normalised right")
+
+
+def test_options_go_to_the_methods_that_have_them(three, done, refused):
+    few = ["compare", *three[:2], "--data", "digits", "--limit", "100", "--skip-checks", "--points", "0"]
+    outcome = done(*few, "-m", "wm", "-m", "ste-mm", "--epochs", "1", "--lr", "0.01", "--json")
+    assert [method["name"] for method in outcome.json()["methods"]] == ["wm", "ste-mm"]
+    refused(2, *few, "-m", "wm", "-m", "none", "--epochs", "1", says="the method wm has no such option")
