@@ -146,6 +146,8 @@ def align(
     fitted = resolve_spec(spec, models)
     module = matchers.registry.get(method)
     check_needs(method, network=network is not None, data=data is not None)
+    if network is not None:
+        networks.check(network, fitted.shapes)
     if torch.device(device).type == "mps":
         device = "cpu"  # mps has no float64, in which gains are measured
     proof = None
@@ -226,6 +228,7 @@ def _search(module: Any, problem: Problem, options: Any, start: State | None) ->
         max(part.sweeps for part in parts),
         sum(part.solves for part in parts),
         all(part.converged for part in parts),
+        history=tuple(row for part in parts for row in part.history),
     )
 
 

@@ -124,8 +124,8 @@ def in_words(choice: Choice) -> str:
         sure = "" if math.isnan(choice.error) else f" (standard error of the difference {choice.error:.4f})"
         matched = f"; at the best temperature of each {one:.4f} and {other:.4f}{sure}"
     return (
-        f"--repair auto chose {choice.chosen}: held-out loss at λ=½ is {without:.4f} nats without, "
-        f"{repaired:.4f} with {name}, on {choice.samples} training samples {on}{matched}"
+        f"--repair auto chose {choice.chosen}: the merged model's held-out loss is {without:.4f} nats "
+        f"without, {repaired:.4f} with {name}, on {choice.samples} training samples {on}{matched}"
     )
 
 

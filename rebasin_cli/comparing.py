@@ -13,6 +13,7 @@ from .analysis import comparison, formats
 from .analysis.comparison import Comparison
 from .errors import UsageError
 from .intake import Settings
+from .matchers import INITS
 from .pipeline import Listener
 from .registry import import_reference
 
@@ -114,6 +115,11 @@ def _each(methods: Sequence[str], settings: Settings) -> dict[str, Settings]:
     for method in methods:
         intake.check_method(dataclasses.replace(settings, method=method), or_none=True)
     known = {m: matchers.registry.get(m).Options() if m != "none" else None for m in methods}
+    if searching.init_file(settings):
+        raise UsageError(
+            f"--init {settings.init} is for the second of two models",
+            hint=f"Choose one of {', '.join(INITS)}",
+        )
     given = [name for name in searching.LEARNING if getattr(settings, name) is not None]
     for name in given:
         if not any(hasattr(options, name) for options in known.values()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -57,11 +58,15 @@ class Scaled(nn.Module):
 def fit_temperature(
     network: nn.Module, held: Iterable[Any], *, output: str | int | None = None, device: str = "cpu"
 ) -> float:
-    """The temperature of least loss on `held`, batches that the network is not tested on."""
+    """The temperature of least loss on `held`, batches that the network is not tested on.
+
+    NaN where some logits are not finite: what divides them by it has no loss either.
+    """
     logits, targets = [], []
     with evaluating(network), torch.inference_mode():
         for inputs, wanted in checked(held):
             if size_of(wanted):
                 logits.append(call(network, to_device(inputs, device), output=output).cpu())
                 targets.append(wanted.cpu())
-    return temperature(torch.cat(logits), torch.cat(targets))
+    every = torch.cat(logits)
+    return temperature(every, torch.cat(targets)) if every.isfinite().all() else math.nan

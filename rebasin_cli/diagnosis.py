@@ -127,7 +127,8 @@ def doctor(
         lacking = [what for what, it in (("the network", network), ("data", data)) if it is None]
         unseen = (f"activations: {' and '.join(lacking)} {'are' if len(lacking) > 1 else 'is'} missing",)
     verdict, why = judge(weights, rows or (), fitted)
-    facts = (*_of_weights(weights, fitted), *(_of_activations(rows, fitted) if rows else ()))
+    found = (*_of_weights(weights, fitted), *(_of_activations(rows, fitted) if rows else ()))
+    facts = tuple(fact for fact in found if math.isfinite(fact.value))
     return Diagnosis(
         verdict,
         f"{VERDICTS[verdict]} {why}".rstrip(),
@@ -143,6 +144,8 @@ def judge(weights: Weights, rows: Sequence[Mapping[str, Any]], fitted: FittedSpe
     """The verdict, and the reason in a sentence."""
     if weights.identical:
         return "identical", "Every tensor holds the same values."
+    if math.isnan(weights.aligned_cosine):
+        return "nothing-in-common", "All weight matrices of one of them are zero."
     if weights.cosine >= TOGETHER and weights.in_place >= IN_PLACE:
         return "average", (
             f"A weight matching leaves {weights.in_place:.0%} of the units where they are: a permutation has "

@@ -253,7 +253,7 @@ def check_pairs(
     """Raise for further pairs that cannot be measured as the first one is, before an hour of measuring."""
     if pairs and given:
         raise UsageError(
-            "--perm is for one pair of models, and --pair names more",
+            "a permutation file (--perm, --init) is for one pair of models, and --pair names more",
             hint="Align each first (rebasin align), then measure with --method none",
         )
     for pair in pairs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -70,12 +71,17 @@ class Kept:
     def _write(self, state: State) -> None:
         """A line a step; a second one where the held-out samples were looked at after it."""
         names = ("held_out_loss", "held_out_accuracy") if _looked(state) else ("loss", "changed")
-        row = {"step": state.sweep} | {name: state.notes[name] for name in names}
+        row = {"step": state.sweep} | {name: state.notes[name] for name in names if name in state.notes}
+        row = {n: v if math.isfinite(v) else str(v) for n, v in row.items()}  # JSON has no infinity
         try:
             with open(self.log, "a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
         except OSError as cause:
             raise ResourceError(f"{self.log} cannot be written: {cause}") from cause
+
+
+def _place(state: State) -> str:
+    return f"{'step' if 'loss' in state.notes else 'sweep'} {state.sweep}"
 
 
 def _looked(state: State) -> bool:
@@ -102,6 +108,7 @@ def keeping(
     ranks: Ranks = ALONE,
     every: int | None = None,
     log: Path | None = None,
+    force: bool = False,
 ) -> Iterator[Kept]:
     """While searching and writing the result: on Ctrl-C the last state is written beside `output`.
 
@@ -110,12 +117,13 @@ def keeping(
     ones what they lie within: permutations that do not fit are refused with CheckpointError. Of several
     `ranks` the first one keeps the state, also when another is lost, and all start from it. Long searches
     are written every minute, or after `every` so many sweeps, and to the `log` a line of JSON a step. Raises
-    OutputExists where something else has the state's name, ResourceError where the log cannot be written.
+    OutputExists where something has the state's name, unless it is a search and `force` begins anew,
+    ResourceError where the log cannot be written.
     """
     path = state_path(output)
-    kept = Kept(ranks.first(_begin, path, identity, words, within, resume=resume))
+    kept = Kept(ranks.first(_begin, path, identity, words, within, resume=resume, force=force))
     if kept.start is not None:
-        say(f"going on after sweep {kept.start.sweep}")
+        say(f"going on after {_place(kept.start)}")
     if ranks.rank > 0:
         yield kept
         return
@@ -134,15 +142,26 @@ def keeping(
 
 
 def _begin(
-    path: Path, identity: Mapping[str, str], words: Mapping[str, int], within: Within, *, resume: bool
+    path: Path,
+    identity: Mapping[str, str],
+    words: Mapping[str, int],
+    within: Within,
+    *,
+    resume: bool,
+    force: bool,
 ) -> State | None:
-    """Where to start; None is the beginning. Nothing but a kept search may lie where one would be kept."""
+    """Where to start; None is the beginning. Nothing may lie where the search would be kept."""
     if resume:
         return _read(path, identity, words, within)
     if path.exists() and not _is_search(path):
         raise OutputExists(
             f"{path} exists, and an interrupted search would be kept there",
             hint="Rename it, or choose another output",
+        )
+    if path.exists() and not force:
+        raise OutputExists(
+            f"{path} exists: a search was interrupted",
+            hint="Go on with --resume, or start anew with --force",
         )
     return None
 
@@ -163,8 +182,8 @@ def _keep(path: Path, state: State, identity: Mapping[str, str]) -> str:
     try:
         write_safetensors(path, tensors, metadata=metadata, force=True)
     except RebasinError as error:
-        return f"interrupted after sweep {state.sweep}; the search could not be kept: {error.message}"
-    return f"interrupted after sweep {state.sweep}; the search is kept in {path}: go on with --resume"
+        return f"interrupted after {_place(state)}; the search could not be kept: {error.message}"
+    return f"interrupted after {_place(state)}; the search is kept in {path}: go on with --resume"
 
 
 def _is_search(path: Path) -> bool:
@@ -181,13 +200,13 @@ def _read(path: Path, identity: Mapping[str, str], words: Mapping[str, int], wit
         )
     kept = open_checkpoint(path)
     if kept.metadata.get("rebasin.kind") != "search":
-        raise CheckpointError(f"{path} is not a kept search", hint="Start anew without --resume")
+        raise CheckpointError(f"{path} is not a kept search", hint="Start anew with --force")
     other = [key for key, value in identity.items() if kept.metadata.get(key) != value]
     if other:
         raise UsageError(
             f"{path} is from another search",
             problems=[f"{key}  was {kept.metadata.get(key)}, now {identity[key]}" for key in other],
-            hint="Start anew without --resume",
+            hint="Start anew with --force",
         )
     sets: dict[int, dict] = {}
     own: dict[str, torch.Tensor] = {}
@@ -204,5 +223,5 @@ def _read(path: Path, identity: Mapping[str, str], words: Mapping[str, int], wit
         for permutations in state.permutations:
             permutation.check(permutations, words, within=within)
     except (KeyError, ValueError, CheckpointError) as cause:
-        raise CheckpointError(f"{path} is damaged", hint="Start anew without --resume") from cause
+        raise CheckpointError(f"{path} is damaged", hint="Start anew with --force") from cause
     return state

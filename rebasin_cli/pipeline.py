@@ -76,6 +76,7 @@ def align(
     ranks.first(check_outputs, output, perm_path)
     ranks.each(intake.check_method, settings)
     ranks.each(searching.matcher_options, settings)
+    ranks.first(searching.check_log, settings, output, [reference, model])
     device = intake.choose_device(settings.device)
     models = ranks.each(intake.read_models, [reference, model], settings, listener.say, ranks)
     fitted = ranks.each(intake.fit_spec, models, settings, listener.say)
@@ -117,6 +118,7 @@ def merge(
     intake.check_merge(len(paths), weights, interpolation, given=perm is not None)
     intake.check_method(settings, or_none=True)
     searching.matcher_options(settings)
+    searching.check_log(settings, output, paths)
     device = intake.choose_device(settings.device)
     models = intake.read_models(paths, settings, listener.say)
     fitted = intake.fit_spec(models, settings, listener.say)
@@ -218,7 +220,7 @@ def barrier(
     scores = sampling.scorer(settings, device)
     models = intake.read_models([a, b], settings, listener.say)
     fitted = intake.fit_spec(models, settings, listener.say)
-    intake.check_pairs(pairs, fitted, settings, given=perm is not None)
+    intake.check_pairs(pairs, fitted, settings, given=perm is not None or searching.init_file(settings))
     repair = intake.choose_repair(fitted, settings, has_data=True)
     word = measuring.word_of_repair(repair, statistics=bool(fitted.statistics))
     given = intake.read_permutation(perm, fitted)[0] if perm else None
@@ -396,7 +398,7 @@ def keep_search(
         fitted,
         method=settings.method,
         seed=settings.seed,
-        options={"effort": settings.effort, **searching.told(settings)},
+        options=searching.identity(settings),
     )
     return keeping.keeping(
         output.path,
@@ -408,6 +410,7 @@ def keep_search(
         ranks=ranks,
         every=settings.checkpoint_every,
         log=settings.log,
+        force=output.force,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,12 +13,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import accounts, api, intake, matchers, permutation, sampling
+from . import accounts, api, intake, keeping, matchers, permutation, sampling, writing
 from .checkpoint import Checkpoint
 from .errors import UsageError
 from .intake import Settings
 from .keeping import Kept
 from .matchers import INITS, State
+from .outputs import Output, permutation_path
 from .ranks import ALONE, Ranks
 from .spec.spec import FittedSpec
 from .tensors import digest
@@ -35,7 +37,7 @@ LEARNING = (  # … of methods that train
     "parameter",
     "weights_prior",
 )
-FEEDING = ("data", "normalize", "limit", "batch_size", "loss")  # what decides on their data
+FEEDING = ("data", "normalize", "limit", "batch_size", "loss", "output", "net")  # what a network is run on
 TUNING = ("max_sweeps", "effort", "memory", "bound", *LOOKING, *LEARNING)  # … of any method
 
 
@@ -122,7 +124,8 @@ def in_words(state: State, left: float = 0.0) -> str:
         return f"objective {state.objective:.6g}"
     words = [
         f"loss {notes['loss']:.4f}",
-        f"held-out loss {notes['held_out_loss']:.4f}, accuracy {notes['held_out_accuracy']:.4f}",
+        f"held-out loss {notes['held_out_loss']:.4f}"
+        + (f", accuracy {notes['held_out_accuracy']:.4f}" if "held_out_accuracy" in notes else ""),
         f"{100 * notes['changed']:.1f}% of units moved",
     ]
     return "  ".join([*words, *[f"{left:.0f} s left"] * (left > 0)])
@@ -153,17 +156,50 @@ def find_evidence(
 def told(settings: Settings) -> dict[str, Any]:
     """The options that change what a method finds, as far as the user set them: for provenance.
 
-    Of methods that train also how their data come, which decides every step.
+    Of methods that look at data also which and how much of it; a file's own path is not told.
     """
     chosen = {name: getattr(settings, name) for name in (*LOOKING, *LEARNING)}
-    if _init_file(settings):
+    if init_file(settings):
         chosen["init"] = digest(permutation.load(Path(settings.init))[0])
-    if settings.method != "none" and trains(settings.method):
-        chosen |= {name: getattr(settings, name) for name in FEEDING}
+    if settings.method != "none" and matchers.registry.get(settings.method).NEEDS:
+        data = None if settings.data is None else settings.data.partition(":")[0]
+        chosen |= {"data": data, "limit": settings.limit, "normalize": settings.normalize}
+        if trains(settings.method):
+            chosen["batch_size"] = settings.batch_size
     return {name: value for name, value in chosen.items() if value is not None}
 
 
-def _init_file(settings: Settings) -> bool:
+def identity(settings: Settings) -> dict[str, Any]:
+    """All that a kept search must agree on with the one that goes on with it, as far as options decide."""
+    chosen = told(settings)
+    if settings.method != "none" and matchers.registry.get(settings.method).NEEDS:
+        chosen |= {name: getattr(settings, name) for name in FEEDING}
+    return chosen | {"effort": settings.effort}
+
+
+def check_log(settings: Settings, output: Output, inputs: Sequence[Path]) -> None:
+    """Raise UsageError for a `--log` of a method that takes no steps, or over a file of the search itself.
+
+    OutputExists where it is there already, unless it is overwritten or gone on with.
+    """
+    if settings.log is None:
+        return
+    if settings.method == "none" or not trains(settings.method):
+        raise UsageError(f"--log: the method {settings.method} takes no steps that could be logged")
+    own = (*inputs, output.path, permutation_path(output.path), keeping.state_path(output.path))
+    if os.path.realpath(settings.log) in map(os.path.realpath, own):
+        raise UsageError(
+            f"--log {settings.log} is a model, or an output of this very search", hint="Choose another name"
+        )
+    writing.check_output(settings.log, force=output.force or output.resume, text=True)
+
+
+def trains(method: str) -> bool:
+    """Whether a method learns by the gradient of a loss."""
+    return hasattr(matchers.registry.get(method).Options, "learning_rate")
+
+
+def init_file(settings: Settings) -> bool:
     """Whether --init names a file, and not a method."""
     return settings.init is not None and settings.init not in INITS
 
@@ -173,7 +209,7 @@ def first_state(settings: Settings, models: int, fitted: FittedSpec) -> State | 
 
     Raises UsageError for more than two models, and what `intake.read_permutation` does.
     """
-    if not _init_file(settings):
+    if not init_file(settings):
         return None
     if models != 2:
         raise UsageError(
@@ -181,11 +217,6 @@ def first_state(settings: Settings, models: int, fitted: FittedSpec) -> State | 
             hint=f"Choose one of {', '.join(INITS)}",
         )
     return State((intake.read_permutation(Path(settings.init), fitted)[0],))
-
-
-def trains(method: str) -> bool:
-    """Whether a method learns by the gradient of a loss."""
-    return hasattr(matchers.registry.get(method).Options, "learning_rate")
 
 
 def facts(models: Sequence[Checkpoint], fitted: FittedSpec, settings: Settings) -> dict[str, Any]:
@@ -221,13 +252,15 @@ def matcher_options(settings: Settings, *, measuring: bool = False) -> Any:
     Raises UsageError for an unknown method, and for an option that it does not have.
     """
     if settings.method == "none":
+        if given := [name for name in (*LOOKING, *LEARNING) if getattr(settings, name) is not None]:
+            raise _foreign(given[0], "none")
         return None
     options = matchers.registry.get(settings.method).Options()
     given = ((name, getattr(settings, name)) for name in TUNING)
     chosen = {name: value for name, value in given if value is not None and value is not False}
     if settings.limit is not None and (hasattr(options, "limit") or not measuring):
         chosen["limit"] = settings.limit
-    if _init_file(settings) and hasattr(options, "init"):
+    if init_file(settings) and hasattr(options, "init"):
         if not Path(settings.init).is_file():
             raise UsageError(
                 f"--init {settings.init}: neither a way to start nor a file",
@@ -236,9 +269,13 @@ def matcher_options(settings: Settings, *, measuring: bool = False) -> Any:
         chosen["init"] = "identity"
     for name in chosen:
         if not hasattr(options, name):
-            option = "--lr" if name == "learning_rate" else f"--{name.replace('_', '-')}"
-            raise UsageError(f"{option}: the method {settings.method} has no such option")
+            raise _foreign(name, settings.method)
     return dataclasses.replace(options, **chosen)
+
+
+def _foreign(name: str, method: str) -> UsageError:
+    option = "--lr" if name == "learning_rate" else f"--{name.replace('_', '-')}"
+    return UsageError(f"{option}: the method {method} has no such option")
 
 
 def planned(settings: Settings) -> dict[str, Any]:

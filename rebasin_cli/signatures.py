@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from . import sampling
-from .errors import DataError, NetworkError, SpecError, UsageError
+from .errors import CheckpointError, DataError, NetworkError, SpecError, UsageError
 from .matchers import Problem, am
 from .observing import Moments
 from .permutation import Permutations, check, identity
@@ -80,14 +80,15 @@ def in_report(
 ) -> Callable[[Permutations | None], tuple[dict[str, Any], ...]]:
     """`signature` of the permutations that a report comes to, on some samples of `data`; () without any.
 
-    So it is for networks that do not show all of their units: a report does not need it.
+    So it is for networks that do not show all of their units, or whose activations are no numbers: a report
+    does not need it.
     """
     some = data.subset(REPORTED, seed).with_batch_size(sampling.MATCH_BATCH)
 
     def signed(permutations: Permutations | None) -> tuple[dict[str, Any], ...]:
         try:
             found = permutations and signature(a, b, fitted, permutations, data=some, **kwargs)
-        except (SpecError, NetworkError):
+        except (SpecError, NetworkError, CheckpointError, DataError):
             return ()
         return found or ()
 

@@ -246,3 +246,13 @@ def test_the_inputs_stay_as_they_are(a, digits):
     rebasin_cli.doctor(a, b, network=loaded(a), data=digits)
     for model, kept in zip((a, b), before, strict=True):
         assert all(torch.equal(model[name], tensor) for name, tensor in kept.items())
+
+
+def test_a_model_of_zeros_has_nothing_in_common_and_no_figures_that_are_no_numbers():
+    shapes = {"layers.0.weight": (6, 5), "layers.0.bias": (6,), "head.weight": (3, 6), "head.bias": (3,)}
+    rng = torch.Generator().manual_seed(0)
+    model = {name: torch.randn(shape, generator=rng) for name, shape in shapes.items()}
+    nothing = {name: torch.zeros(shape) for name, shape in shapes.items()}
+    found = rebasin_cli.doctor(model, nothing)
+    assert found.verdict == "nothing-in-common" and "zero" in found.advice
+    assert all(math.isfinite(fact.value) and "nan" not in fact.says for fact in found.facts)

@@ -12,6 +12,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch.nn import functional as F
 
+import rebasin_cli
 from rebasin_cli import nets, permutation
 from rebasin_cli.datasets import open_data
 from rebasin_cli.datasets._held import held_out
@@ -399,3 +400,81 @@ def test_ctrl_c_waits_for_the_end_of_what_must_not_be_left_half_done():
     other.start()
     other.join()
     assert done[-1] == "in a thread"
+
+
+def test_a_short_last_batch_does_not_change_what_a_search_goes_on_to():
+    """How many permutations a step solves is decided once, by the first batch of all."""
+    rng = torch.Generator().manual_seed(1)
+    inputs, targets = torch.randn(76, SIZE, generator=rng), torch.randint(CLASSES, (76,), generator=rng)
+    data = list(zip(inputs.split(16), targets.split(16), strict=True))  # 16, 16, 16, 16, 12
+    deep = network(depth=4, width=16)
+    models = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        models.append({name: torch.randn_like(tensor) for name, tensor in deep.state_dict().items()})
+    task = Problem(spec_of(models[0]), tuple(models), 0, network=deep, data=data)
+    options = ste_mm.Options(epochs=3, learning_rate=0.05)
+    kept, whole = states_of(ste_mm, task, options)
+    assert whole.solves < whole.sweeps * 8  # not all of them in each step
+    for state in kept:
+        again = ste_mm.match(Problem(**{**vars(task), "start": state}), options)
+        assert again.history == whole.history
+
+
+def test_permutations_are_solved_where_nobody_counts_what_the_network_does():
+    class Uncounted(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.head = torch.nn.Linear(SIZE, HIDDEN), torch.nn.Linear(HIDDEN, CLASSES)
+
+        def forward(self, inputs):  # sums of products that are no matrix product
+            hidden = (inputs[:, None] * self.first.weight).sum(-1) + self.first.bias
+            return (hidden.relu()[:, None] * self.head.weight).sum(-1) + self.head.bias
+
+    axes = {"first.weight": "h .", "first.bias": "h", "head.weight": ". h", "head.bias": "."}
+    spec = parse("tensors:\n" + "".join(f"  {k}: '{v}'\n" for k, v in axes.items()), name="uncounted")
+    models = []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        models.append({n: torch.randn_like(t) for n, t in Uncounted().state_dict().items()})
+    fitted = fit(spec, {name: tuple(t.shape) for name, t in models[0].items()})
+    found = ste.match(
+        Problem(fitted, tuple(models), 0, network=Uncounted(), data=batches()), ste.Options(epochs=2)
+    )
+    assert found.solves == found.sweeps  # the only one, in every step
+
+
+def test_a_loss_that_is_no_number_ends_the_search_with_its_step():
+    with pytest.raises(NetworkError, match="the loss is nan at step 1"):
+        ste.match(problem(loss=lambda outputs, targets: outputs.sum() * torch.nan), ste.Options(epochs=1))
+
+
+def test_held_out_samples_without_a_finite_loss_leave_the_first_permutations():
+    seen = []
+
+    def loss(outputs, targets):
+        seen.append(torch.is_grad_enabled())
+        return F.cross_entropy(outputs, targets) + (0 if seen[-1] else torch.inf)
+
+    found = ste.match(problem(loss=loss), ste.Options(epochs=1))
+    assert found.objective_after == -torch.inf and found.permutations[0].keys() == {"h0"}
+
+
+def test_no_accuracy_is_told_for_a_loss_of_ones_own():
+    kept, found = states_of(
+        ste, problem(loss=lambda outputs, targets: outputs.square().mean()), ste.Options(epochs=1)
+    )
+    assert all(row.keys() <= {"step", "loss", "held_out_loss"} for row in found.history)
+    assert all("held_out_accuracy" not in state.notes for state in kept)
+
+
+def test_another_network_than_the_models_is_refused():
+    with pytest.raises(NetworkError, match="is not the network of this checkpoint"):
+        rebasin_cli.align(
+            *problem().models,
+            None,
+            method="ste",
+            network=network(width=HIDDEN + 1),
+            data=batches(),
+            prove=False,
+        )

@@ -92,7 +92,7 @@ Limit = Annotated[
         "--limit",
         min=1,
         panel=DATA,
-        help="Measure (am, dual: look at units) on this many samples a split, drawn by the seed "
+        help="Measure (am, dual: look at units; ste: train) on this many samples a split, drawn by the seed "
         "(of a loader: its first).",
     ),
 ]

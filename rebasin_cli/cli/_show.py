@@ -195,9 +195,13 @@ def _match(match: Mapping[str, Any]) -> str:
     if "sweeps" not in match:
         return match["method"]
     end = "" if match["converged"] else ", stopped before it had converged"
-    sweeps = many(match["sweeps"], "step" if "history" in match else "sweep")
+    if "history" in match:  # the objective is a loss, negative
+        return (
+            f"{match['method']}, {many(match['sweeps'], 'step')}, held-out loss "
+            f"{-match['objective_before']:.6g} → {-match['objective_after']:.6g}, {match['seconds']:.1f} s"
+        )
     line = (
-        f"{match['method']}, {sweeps}, objective {match['objective_before']:.6g} → "
+        f"{match['method']}, {many(match['sweeps'], 'sweep')}, objective {match['objective_before']:.6g} → "
         f"{match['objective_after']:.6g}, {match['seconds']:.1f} s{end}"
     )
     if match.get("gap") is None:

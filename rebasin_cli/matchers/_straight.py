@@ -91,7 +91,9 @@ def memory(models: int, parameters: int, options: Training) -> dict[str, int]:
 
 
 def search(problem: Problem, options: Training, weights: Weights, *, scale: float = 1.0) -> MatchResult:
-    """The best permutations by the held-out loss at the models' mean, looked at twice an epoch.
+    """The best permutations by the held-out loss at the models' mean.
+
+    It is looked at twice an epoch, once where a loader does not say how long an epoch is.
 
     The objective is that loss in nats, negative. `weights` draws each step's mixture, reference first;
     `scale` multiplies what the optimizer does. Raises UsageError without a network or data, DataError and
@@ -168,7 +170,9 @@ class Run:
         if start is not None and start.tensors:
             self._resume(start)
             return
-        found = start.permutations if start is not None else _initial(self.problem, self.options.init)
+        found = (
+            start.permutations if start is not None else _initial(self.problem, self.options.init, self.train)
+        )
         self._stand(found)
         self.look()
 
@@ -191,6 +195,7 @@ class Run:
             optimizer.load_state_dict({**optimizer.state_dict(), "state": {0: saved} if saved else {}})
         self.history = [tuple(row) for row in kept["history"].tolist()]
         self.queue.position, self.queue.credit = int(start.notes["position"]), start.notes["credit"]
+        self.quota = start.notes["quota"]
         self.looked = int(start.notes["looked"])
         self.notes = {name: start.notes[name] for name in ("loss", "changed")}
 
@@ -234,10 +239,15 @@ class Run:
         share = self.weights(generator(self.seed, f"mixture {self.done}"), len(self.models) + 1)
         self._mix(share)
         inputs, targets = to_device(inputs, self.device), to_device(targets, self.device)
-        if self.quota is None:
-            self.quota = MATCHING * self._passes(inputs)
+        if self.quota is None:  # one permutation a step at least: what is counted may be next to nothing
+            least = self.queue.work / max(1, len(self.queue.turns))
+            self.quota = max(MATCHING * self._passes(inputs), least)
         self.gradient.zero_()
         loss = self._loss(inputs, targets)
+        if not math.isfinite(value := loss.item()):
+            raise NetworkError(
+                f"the loss is {value} at step {self.done + 1}", hint="Try a smaller --lr, or look at --loss"
+            )
         loss.backward()
         with held_back():  # nothing may be left half-done
             for dummy, optimizer, weight in zip(self.dummies, self.optimizers, share[1:], strict=True):
@@ -246,7 +256,7 @@ class Run:
                 dummy.grad = None
             moved, units = self._project()
             self.done += 1
-            self.notes = {"loss": loss.item(), "changed": moved / max(1, units)}
+            self.notes = {"loss": value, "changed": moved / max(1, units)}
             self._report()
 
     def _mix(self, share: torch.Tensor) -> None:
@@ -306,13 +316,16 @@ class Run:
         loss, right = self._held_out()
         self.looked = self.done
         self.history.append((float(self.done), self.notes.get("loss", math.nan), loss, right))
-        if not -loss <= self.objective:
+        if not self.best or -loss > self.objective:
             self.objective, self.best = -loss, self._here()
         if self.done:
             self._report()
 
     def _held_out(self) -> tuple[float, float]:
-        """Loss in nats (inf where it is no number) and accuracy of the mean, norms on batch statistics."""
+        """Loss in nats (inf where it is no number) and accuracy of the mean, norms on batch statistics.
+
+        Accuracy is NaN for a loss of the user's own, whose outputs may be no logits.
+        """
         count = len(self.models) + 1
         self._mix(torch.full((count,), 1 / count))
         loss = right = 0.0
@@ -333,7 +346,8 @@ class Run:
             raise DataError(
                 "the data holds no samples", hint="Is the loader a generator that was read before?"
             )
-        return (math.inf if math.isnan(loss) else loss / samples), right / samples
+        known = self.problem.loss is None
+        return (math.inf if math.isnan(loss) else loss / samples), right / samples if known else math.nan
 
     def _here(self) -> tuple[Permutations, ...]:
         return tuple(dict(projection.permutations) for projection in self.projections)
@@ -341,11 +355,13 @@ class Run:
     def _report(self) -> None:
         if self.problem.progress is None:
             return
-        found = {"held_out_loss": self.history[-1][2], "held_out_accuracy": self.history[-1][3]}
+        last = zip(HISTORY[2:], self.history[-1][2:], strict=True)
+        found = {name: value for name, value in last if not math.isnan(value)}
         total = {"steps": float(self.length * self.options.epochs)} if self.length else {}
         place = {
             "position": float(self.queue.position),
             "credit": self.queue.credit,
+            "quota": self.quota,
             "looked": float(self.looked),
         }
         tensors = {
@@ -382,13 +398,13 @@ def _optimizer(kind: str, dummy: torch.Tensor, rate: float) -> torch.optim.Optim
     return torch.optim.SGD([dummy], lr=rate, momentum=0.9)
 
 
-def _initial(problem: Problem, init: str) -> list[Permutations]:
-    """Where the other models start, each matched to the reference by itself."""
+def _initial(problem: Problem, init: str, data: Iterable[Any]) -> list[Permutations]:
+    """Where the other models start, each matched to the reference by itself, on `data` where it needs any."""
     if init == "identity":
         return [permutation.identity(problem.fitted.words)] * (len(problem.models) - 1)
     matcher = {"wm": wm, "am": am}[init]
     pairs = (
-        replace(problem, models=(problem.models[0], model), start=None, progress=None)
+        replace(problem, models=(problem.models[0], model), data=data, start=None, progress=None)
         for model in problem.models[1:]
     )
     return [matcher.match(pair).permutations[0] for pair in pairs]

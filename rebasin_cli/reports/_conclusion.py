@@ -104,7 +104,9 @@ def _is_candidate(name: str) -> bool:
 def _of_repair(report: Report, word: str, repaired: str) -> str:
     step = _step(report, repaired, "aligned")
     if step.sign > 0:
-        return f"{clean(word)} explains {_number(step.gain)} on top of it{step.sure()}"
+        shipped = next((row.name for row in report.rows if row.shipped), "")
+        does = "explains" if shipped == repaired else "would gain"
+        return f"{clean(word)} {does} {_number(step.gain)} on top of it{step.sure()}"
     return f"{clean(word)} adds nothing: {_signed(-step.gain)} nats{_back(step)}"
 
 

@@ -283,8 +283,10 @@ def _match(match: Mapping[str, Any]) -> str:
         word = "step" if match.get("history") else "sweep"
         parts.append(f"{number(match['sweeps'])} {word}{'' if match['sweeps'] == 1 else 's'}")
     if match.get("objective_before") is not None:
-        before, after = number(match["objective_before"]), number(match.get("objective_after"))
-        parts.append(f"objective {before} → {after}")
+        word, ends = "objective", (match["objective_before"], match.get("objective_after"))
+        if match.get("history") and all(map(_is_number, ends)):  # a loss, negative
+            word, ends = "held-out loss", tuple(-end for end in ends)
+        parts.append(f"{word} {number(ends[0])} → {number(ends[1])}")
     if match.get("upper_bound") is not None:
         parts.append(f"at most {number(match['upper_bound'])} for any permutation")
     if match.get("seconds") is not None:

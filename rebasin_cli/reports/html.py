@@ -225,11 +225,12 @@ def _more(report: Report) -> list[str]:
         found.append(_section("Matched correlation, before and after alignment", f"{drawing}\n{table}"))
     if rows := learning(report):
         best = min(rows, key=lambda row: row["held_out_loss"])
-        loss, right = fixed(best["held_out_loss"]), fixed(best["held_out_accuracy"])
         told = (
             "Loss at the midpoint on held-out training samples, in nats, over steps; kept: "
-            f"step {best['step']:.0f}, {loss}, accuracy {right}."
+            f"step {best['step']:.0f}, {fixed(best['held_out_loss'])}"
         )
+        right = best.get("held_out_accuracy")
+        told += "." if right is None else f", accuracy {fixed(right)}."
         drawing = f'<div class="panels"><figure>\n{learning_svg(report)}\n</figure></div>'
         small = f'<p class="legend">{_text(told)}</p>'
         found.append(_section("The permutations, as they were learnt", f"{drawing}\n{small}"))

@@ -412,7 +412,7 @@ def test_ctrl_c_while_writing_keeps_the_search(pair, done, interrupted, tmp_path
 
 def test_a_kept_search_of_other_models_is_refused(pair, refused, interrupted, tmp_path):
     interrupted("align", *pair, "-o", "out.safetensors")
-    says = ("is from another search", "rebasin.seed  was 0, now 1", "without --resume")
+    says = ("is from another search", "rebasin.seed  was 0, now 1", "anew with --force")
     refused(2, "align", *pair, "-o", "out.safetensors", "--resume", "--seed", 1, says=says)
     (tmp_path / "out.search.safetensors").write_bytes(pair[0].read_bytes())
     refused(3, "align", *pair, "-o", "out.safetensors", "--resume", says="is not a kept search")
@@ -424,7 +424,8 @@ def test_what_is_no_kept_search_is_neither_replaced_nor_removed(pair, refused, d
         refused(2, "align", *pair, "-o", "out.safetensors", says="out.search.safetensors exists")
     (tmp_path / "out.search.safetensors").unlink()
     interrupted("align", *pair, "-o", "out.safetensors")
-    done("align", *pair, "-o", "out.safetensors")
+    refused(2, "align", *pair, "-o", "out.safetensors", says="exists: a search was interrupted")
+    done("align", *pair, "-o", "out.safetensors", "--force")
     assert not (tmp_path / "out.search.safetensors").exists()
 
 

@@ -308,7 +308,7 @@ def test_new_biases_only_when_allowed(tmp_path, done):
 def test_auto_says_what_it_chose_and_by_which_losses(trained, done):
     outcome = done("merge", *trained, "--json")
     chosen = outcome.json()["repair"]
-    assert f"repair: --repair auto chose {chosen}: held-out loss at λ=½" in outcome.err
+    assert f"repair: --repair auto chose {chosen}: the merged model's held-out loss is" in outcome.err
     assert set(outcome.json()["held_out_loss"]) == {"none", "repair"}
     options = json.loads(open_checkpoint("merged.safetensors").metadata["rebasin.options"])
     assert options["repair"] == chosen == options["repair_choice"]["chosen"]

@@ -81,13 +81,14 @@ def test_a_plan_names_what_is_held(models, done):
 
 @pytest.mark.parametrize("step", [1, 6, 11])
 def test_ctrl_c_keeps_the_search(models, done, interrupted, tmp_path, step):
-    search = ["merge", *models, "--method", "ste-mm", *SHORT, "--log", "log.jsonl"]
-    done(*search, "-o", "whole.safetensors")
-    whole = (tmp_path / "log.jsonl").read_bytes()
+    search = ["merge", *models, "--method", "ste-mm", *SHORT]
+    done(*search, "-o", "whole.safetensors", "--log", "whole.jsonl")
+    whole = (tmp_path / "whole.jsonl").read_bytes()
+    search += ["--log", "log.jsonl"]
     left = interrupted(*search, "-o", "out.safetensors", after=step, task="matching")
-    assert left == {"out.search.safetensors"}
+    assert left == {"out.search.safetensors", "log.jsonl"}
     outcome = done(*search, "-o", "out.safetensors", "--resume")
-    assert "going on after sweep" in outcome.err
+    assert "going on after step" in outcome.err
     assert (tmp_path / "out.safetensors").read_bytes() == (tmp_path / "whole.safetensors").read_bytes()
     assert (tmp_path / "log.jsonl").read_bytes() == whole
     assert not (tmp_path / "out.search.safetensors").exists()
@@ -112,7 +113,7 @@ def test_a_killed_search_goes_on_to_the_same_bytes(models, done, tmp_path):
         running.send_signal(signal.SIGKILL)
     assert (tmp_path / "out.search.safetensors").exists() and not (tmp_path / "out.safetensors").exists()
     outcome = done(*search, "-o", "out.safetensors", "--resume")
-    assert "going on after sweep" in outcome.err
+    assert "going on after step" in outcome.err
     assert (tmp_path / "out.safetensors").read_bytes() == (tmp_path / "whole.safetensors").read_bytes()
     assert [r["step"] for r in lines(tmp_path / "log.jsonl") if "loss" in r] == list(range(1, 241))
 
@@ -120,6 +121,7 @@ def test_a_killed_search_goes_on_to_the_same_bytes(models, done, tmp_path):
 def test_what_changes_a_search_cannot_go_on_with_it(models, interrupted, refused):
     search = ["merge", *models, "--method", "ste-mm", *SHORT, "-o", "out.safetensors"]
     interrupted(*search, after=3, task="matching")
+    refused(2, *search, says="out.search.safetensors exists: a search was interrupted")
     for other in (["--lr", "0.5"], ["--batch-size", "50"], ["--seed", "9"], ["--share", "1"]):
         refused(2, *search, *other, "--resume", says="is from another search")
 
@@ -166,6 +168,36 @@ def test_options_that_do_not_belong_are_refused(models, refused, extra, words):
 
 
 def test_a_log_that_cannot_be_written_is_said_before_the_search(models, refused):
-    refused(
-        5, "merge", *models, "-m", "ste-mm", *SHORT, "--log", "no/such/log.jsonl", says="cannot be written"
-    )
+    refused(5, "merge", *models, "-m", "ste-mm", *SHORT, "--log", "no/such/log.jsonl", says="no such folder")
+
+
+def test_a_log_never_takes_the_place_of_something_else(models, done, refused, tmp_path):
+    a, b, c = models
+    search = ["merge", *models, "-m", "ste-mm", *SHORT, "-o", "out.safetensors"]
+    for own in (a, "out.safetensors", "out.perm.safetensors", "out.search.safetensors", "./out.safetensors"):
+        refused(2, *search, "--log", own, says="is a model, or an output of this very search")
+    (tmp_path / "log.jsonl").write_text("mine")
+    refused(2, *search, "--log", "log.jsonl", says="log.jsonl exists")
+    refused(2, "merge", *models, "-m", "wm", "--log", "new.jsonl", says="takes no steps that could be logged")
+    done(*search, "--log", "log.jsonl", "--force")
+    assert len(lines(tmp_path / "log.jsonl")) > 12
+
+
+def test_a_permutation_file_is_for_one_pair(models, done, refused):
+    a, b, c = models
+    done("align", a, b, "-o", "found.safetensors")
+    few = ["--data", "digits", "--limit", "100", "--skip-checks", "--init", "found.perm.safetensors"]
+    refused(2, "compare", a, b, c, "-m", "ste-mm", *few, says="is for the second of two models")
+    refused(2, "barrier", a, b, "--pair", f"{a},{c}", "-m", "ste", *few, says="is for one pair of models")
+
+
+def test_options_of_methods_mean_nothing_to_none(models, refused):
+    refused(2, "merge", *models, "-m", "none", "--epochs", "3", says="the method none has no such option")
+    refused(2, "merge", *models, "-m", "none", "--cost", "l2", says="the method none has no such option")
+
+
+def test_what_methods_looked_at_is_recorded(models, done):
+    a, b, _ = models
+    done("align", a, b, "-m", "am", "--data", "digits", "--limit", "50", "-o", "few.safetensors")
+    options = json.loads(open_checkpoint("few.safetensors").metadata["rebasin.options"])
+    assert options["limit"] == 50 and options["data"] == "digits"
