@@ -49,6 +49,8 @@ bench: $(VENV)/developing
 	$(BIN)/python benchmarks/growth.py $(filter --quick,$(BENCH))
 	$(BIN)/python benchmarks/assignment.py
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/memory.py --many
+	$(BIN)/python benchmarks/learning.py $(filter --quick,$(BENCH))
 
 # Build the wheel, install it without development packages in a fresh environment, run --help and one merge.
 wheel: $(VENV)/developing
