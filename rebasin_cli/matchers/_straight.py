@@ -81,21 +81,20 @@ class Training:
 def memory(models: int, parameters: int, options: Training) -> dict[str, int]:
     """Bytes that a search holds beside the files: every model, the dummies, their optimizers, one network."""
     row, moments = 4 * parameters, 2 if options.optimizer == "adam" else 1
+    network = 4 * row  # as it was given, the copy that is trained, its gradient, a dummy's share of that
     return {
         "models": models * row,
         "dummies": (models - 1) * row,
         "optimizers": (models - 1) * moments * row,
-        "network": 4
-        * row,  # as it was given, the copy that is trained, its gradient, and a dummy's share of it
+        "network": network,
     }
 
 
 def search(problem: Problem, options: Training, weights: Weights, *, scale: float = 1.0) -> MatchResult:
     """The best permutations by the held-out loss at the models' mean.
 
-    It is looked at twice an epoch, once where a loader does not say how long an epoch is.
-
-    The objective is that loss in nats, negative. `weights` draws each step's mixture, reference first;
+    That is looked at twice an epoch, once where a loader does not say how long an epoch is. The objective is
+    the loss in nats, negative. `weights` draws each step's mixture, reference first;
     `scale` multiplies what the optimizer does. Raises UsageError without a network or data, DataError and
     NetworkError for what is wrong with them.
     """
