@@ -297,7 +297,7 @@ def test_several_pairs(trained, done, refused, tmp_path):
     refused(2, *barrier(*trained, *wide), says="another architecture than the first pair")
     (tmp_path / "p.safetensors").write_text("")
     perm = ("--perm", "p.safetensors")
-    refused(2, *barrier(*trained, *pair, *perm), says="--perm is for one pair")
+    refused(2, *barrier(*trained, *pair, *perm), says="is for one pair of models")
 
 
 def test_how_alike_matched_units_are_stands_in_the_report(trained, done, tmp_path):
