@@ -76,11 +76,11 @@ def test_a_signal_ends_the_process_with_130(tmp_path):
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300  # on a busy machine the imports alone take long
         while not (tmp_path / "a.training.pt").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         running.send_signal(signal.SIGINT)
-        out, err = running.communicate(timeout=60)
+        out, err = running.communicate(timeout=300)
     finally:
         running.kill()
     assert running.returncode == 130 and out == ""
