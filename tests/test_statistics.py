@@ -100,7 +100,7 @@ def scores_of(losses, *, logits=False):
 def test_the_smaller_held_out_loss_is_chosen_and_on_a_tie_nothing_changes(losses, chosen):
     choice = choosing.choose(nn.Identity(), lambda network: None, [], scores=scores_of(losses))
     assert choice.chosen == chosen and tuple(choice.losses.values()) == losses
-    assert f"--repair auto chose {chosen}: held-out loss" in choosing.in_words(choice)
+    assert f"--repair auto chose {chosen}: the merged model's held-out loss" in choosing.in_words(choice)
 
 
 def test_a_gain_within_chance_is_no_gain():
