@@ -5,6 +5,12 @@ python=$(command -v python)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 "$python" -m build --wheel --outdir "$work/dist" . >"$work/build.log" 2>&1 || { cat "$work/build.log"; exit 1; }
+"$python" - "$work"/dist/*.whl <<'EOF'
+import pathlib, sys, zipfile
+held = set(zipfile.ZipFile(sys.argv[1]).namelist())
+missing = sorted(str(p) for p in pathlib.Path("rebasin_cli").rglob("*.py") if p.as_posix() not in held)
+sys.exit(f"not in the wheel: {', '.join(missing)}; see packages in pyproject.toml" if missing else 0)
+EOF
 "$python" -m venv "$work/venv"
 "$work/venv/bin/python" -m pip install --quiet --constraint constraints.txt torch
 "$work/venv/bin/python" -m pip install --quiet --constraint constraints.txt "$work"/dist/*.whl
