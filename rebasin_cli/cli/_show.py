@@ -99,32 +99,33 @@ def screen(quiet: bool = False, verbose: bool = False) -> Iterator[Any]:
         shown.close()
 
 
-def settings_of(options: Mapping[str, Any]) -> Any:
+def settings_of(options: Mapping[str, Any], **own: Any) -> Any:
     """A command's options, by the names of its parameters, as an `intake.Settings`."""
     from dataclasses import fields
 
     from ..intake import Settings
     from ..writing import parse_size
 
-    chosen = {field.name: options[field.name] for field in fields(Settings) if field.name in options}
+    given = {**options, **own}
+    chosen = {field.name: given[field.name] for field in fields(Settings) if field.name in given}
     if chosen.get("memory"):
         chosen["memory"] = parse_size(chosen["memory"])
-    return Settings(**chosen, prove=not options.get("no_prove", False))
+    return Settings(**chosen, prove=not given.get("no_prove", False))
 
 
-def output_of(
-    out: Any, force: bool, out_dtype: str | None, out_shard_size: str | None, **kwargs: bool
-) -> Any:
+def output_of(out: Any, options: Mapping[str, Any], **own: bool) -> Any:
     """The options about the output as an `outputs.Output`."""
     from ..outputs import Output
     from ..writing import parse_dtype, parse_size
 
+    size, dtype = options["out_shard_size"], options["out_dtype"]
     return Output(
         out,
-        force,
-        parse_size(out_shard_size) if out_shard_size else None,
-        parse_dtype(out_dtype) if out_dtype else None,
-        **kwargs,
+        options["force"],
+        parse_size(size) if size else None,
+        parse_dtype(dtype) if dtype else None,
+        resume=options.get("resume", False),
+        **own,
     )
 
 

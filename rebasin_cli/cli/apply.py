@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from . import _groups as g
 from . import _options as o
 from . import app
-from ._show import output_of, result, screen
+from ._show import output_of, result, screen, settings_of
 
 
 @app.command(rich_help_panel="Align and merge")
+@g.shared(g.LOADING, g.WRITTEN, g.TOLD)
 def apply(
     perm: Annotated[
         Path, typer.Argument(metavar="PERM", help="A *.perm.safetensors that align or verify wrote.")
@@ -20,25 +22,18 @@ def apply(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A checkpoint of the same architecture.")],
     out: o.Out = None,
     invert: Annotated[bool, typer.Option("--invert", help="Undo the permutation instead.")] = False,
-    spec: o.Spec = None,
-    key: o.Key = None,
-    unsafe_load: o.UnsafeLoad = False,
-    force: o.Force = False,
-    out_dtype: o.OutDtype = None,
-    out_shard_size: o.OutShardSize = None,
     json: o.Json = False,
-    quiet: o.Quiet = False,
+    **options: Any,
 ) -> None:
     """Permute another checkpoint of the same architecture: EMA weights, optimizer moments by name.
 
     Example: rebasin apply b_aligned.perm.safetensors b.pt --key ema -o b_ema_aligned.safetensors
     """
     from .. import relabel
-    from ..intake import Settings
     from ..outputs import default_path
 
-    output = output_of(out or default_path(model, "permuted"), force, out_dtype, out_shard_size)
-    settings = Settings(spec=spec, key=key, unsafe_load=unsafe_load)
-    with screen(quiet) as listener:
+    output = output_of(out or default_path(model, "permuted"), options)
+    settings = settings_of(options)
+    with screen(options["quiet"], options["verbose"]) as listener:
         done = relabel.apply(perm, model, output, settings, listener, invert=invert)
     result(done, json)

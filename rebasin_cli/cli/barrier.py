@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from . import _groups as g
 from . import _options as o
 from . import app
 from ._show import result, screen, settings_of
@@ -24,6 +25,7 @@ def _report(*names: str, **kwargs):
 
 
 @app.command(rich_help_panel="Measure")
+@g.shared(g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.SCORES, g.SEARCH, g.STRAIGHT_THROUGH, g.TOLD)
 def barrier(
     context: typer.Context,
     a: Annotated[Path, typer.Argument(metavar="A", help="The reference.")],
@@ -88,43 +90,10 @@ def barrier(
     baseline_tolerance: Annotated[
         float, _gate("--baseline-tolerance", metavar="NATS", help="How much worse is still as good (0.01).")
     ] = 0.01,
-    spec: o.Spec = None,
-    key: o.Key = None,
-    unsafe_load: o.UnsafeLoad = False,
-    net: o.Net = None,
-    trust_code: o.TrustCode = False,
-    input: o.Input = None,
-    data: o.Data = None,
-    data_root: o.DataRoot = None,
-    normalize: o.Normalize = None,
-    limit: o.Limit = None,
-    batch_size: o.BatchSize = 500,
-    loss: o.Loss = None,
-    metric: o.Metric = None,
-    output: o.OutputKey = None,
-    skip_checks: o.SkipChecks = False,
-    device: o.Device = "auto",
-    seed: o.Seed = 0,
-    max_sweeps: o.MaxSweeps = None,
-    effort: o.Effort = None,
-    memory: o.Memory = None,
-    cost: o.Cost = None,
-    at: o.At = None,
-    sites: o.Sites = None,
-    mix: o.Mix = None,
-    epochs: o.Epochs = None,
-    optimizer: o.Optimizer = None,
-    learning_rate: o.LearningRate = None,
-    share: o.Share = None,
-    init: o.Init = None,
-    precision: o.Precision = None,
-    mixture: o.Mixture = None,
-    parameter: o.Parameter = None,
     no_prove: o.NoProve = False,
     force: o.Force = False,
     dry_run: o.DryRun = False,
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
+    **options: Any,
 ) -> None:
     """Measure loss and accuracy along the straight path from A to B, naive and aligned.
 
@@ -133,10 +102,9 @@ def barrier(
 
     Example: rebasin barrier a.pt b.pt --data cifar10 --report report/ --max-barrier 0.05
     """
-    options = dict(locals())
     from .. import gates, outputs, pipeline
 
-    settings = settings_of(options)
+    settings = settings_of(options, method=method, repair=repair, full=full, no_prove=no_prove)
     limits = {
         "max_barrier": max_barrier,
         "min_accuracy": min_accuracy,
@@ -149,7 +117,7 @@ def barrier(
         "baseline": outputs.read_baseline(baseline) if baseline else None,
     }
     files = {"json": json_file, "markdown": markdown, "html": html, "junit": junit}
-    with screen(quiet, verbose) as listener:
+    with screen(options["quiet"], options["verbose"]) as listener:
         made = pipeline.barrier(
             a,
             b,
@@ -158,7 +126,7 @@ def barrier(
             perm=perm,
             folder=report,
             files={name: path for name, path in files.items() if path},
-            force=force,
+            force=options["force"],
             command=shlex.join(["rebasin", *context.find_root().obj]),
             dry_run=dry_run,
             thresholds=thresholds,

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from . import _groups as g
 from . import _options as o
 from . import app
 from ._show import result, screen, settings_of
@@ -20,6 +21,7 @@ def _report(*names: str, **kwargs: Any) -> Any:
 
 
 @app.command(rich_help_panel="Measure")
+@g.shared(g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.SCORES, g.FOR_MANY, g.TOLD)
 def compare(
     context: typer.Context,
     models: Annotated[
@@ -57,37 +59,10 @@ def compare(
     markdown: Annotated[
         Path | None, _report("--markdown", metavar="FILE", help="Write the comparison as Markdown.")
     ] = None,
-    spec: o.Spec = None,
-    key: o.Key = None,
-    unsafe_load: o.UnsafeLoad = False,
-    net: o.Net = None,
-    trust_code: o.TrustCode = False,
-    input: o.Input = None,
-    data: o.Data = None,
-    data_root: o.DataRoot = None,
-    normalize: o.Normalize = None,
-    limit: o.Limit = None,
-    batch_size: o.BatchSize = 500,
-    loss: o.Loss = None,
-    metric: o.Metric = None,
-    output: o.OutputKey = None,
-    skip_checks: o.SkipChecks = False,
-    device: o.Device = "auto",
-    seed: o.Seed = 0,
-    epochs: o.Epochs = None,
-    optimizer: o.Optimizer = None,
-    learning_rate: o.LearningRate = None,
-    share: o.Share = None,
-    init: o.Init = None,
-    precision: o.Precision = None,
-    mixture: o.Mixture = None,
-    parameter: o.Parameter = None,
-    weights_prior: o.WeightsPrior = None,
     no_prove: o.NoProve = False,
     force: o.Force = False,
     dry_run: o.DryRun = False,
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
+    **options: Any,
 ) -> None:
     """Measure merges of the first 2, 3 … models, between pairs and anywhere in their simplex.
 
@@ -96,15 +71,14 @@ def compare(
 
     Example: rebasin compare a.pt b.pt c.pt --method wm --method merge-many --data mnist --report many/
     """
-    options = {name: value for name, value in locals().items() if name != "method"}
     from .. import comparing
 
     files = {"json": json_file, "markdown": markdown}
-    with screen(quiet, verbose) as listener:
+    with screen(options["quiet"], options["verbose"]) as listener:
         found = comparing.compare(
             models,
             method or ["wm"],
-            settings_of(options),
+            settings_of(options, repair=repair, full=full, no_prove=no_prove),
             listener,
             points=points,
             once=once,
@@ -112,7 +86,7 @@ def compare(
             probes=probes,
             folder=report,
             files={name: path for name, path in files.items() if path},
-            force=force,
+            force=options["force"],
             command=shlex.join(["rebasin", *context.find_root().obj]),
             dry_run=dry_run,
         )

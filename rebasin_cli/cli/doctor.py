@@ -9,32 +9,19 @@ from typing import Annotated, Any
 
 import typer
 
+from . import _groups as g
 from . import _options as o
 from . import app
 from ._show import result, screen, settings_of
 
 
 @app.command(rich_help_panel="Measure")
+@g.shared(g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.TOLD)
 def doctor(
     a: Annotated[Path, typer.Argument(metavar="A")],
     b: Annotated[Path, typer.Argument(metavar="B")],
-    spec: o.Spec = None,
-    key: o.Key = None,
-    unsafe_load: o.UnsafeLoad = False,
-    net: o.Net = None,
-    trust_code: o.TrustCode = False,
-    input: o.Input = None,
-    data: o.Data = None,
-    data_root: o.DataRoot = None,
-    normalize: o.Normalize = None,
-    limit: o.Limit = None,
-    batch_size: o.BatchSize = 500,
-    output: o.OutputKey = None,
-    device: o.Device = "auto",
-    seed: o.Seed = 0,
     json: o.Json = False,
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
+    **options: Any,
 ) -> None:
     """Look at two models before hours are spent: kin or strangers, and what a merge will need.
 
@@ -43,11 +30,10 @@ def doctor(
 
     Example: rebasin doctor a.pt b.pt --data cifar10
     """
-    options = dict(locals())
     from .. import examining
 
     settings = settings_of(options)
-    with screen(quiet, verbose) as listener:
+    with screen(options["quiet"], options["verbose"]) as listener:
         done = examining.doctor(a, b, settings, listener)
     if json:
         result(done, True)

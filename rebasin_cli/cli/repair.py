@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from . import _groups as g
 from . import _options as o
 from . import app
 from ._show import output_of, result, screen, settings_of
 
 
 @app.command(rich_help_panel="Align and merge")
+@g.shared(g.LOADING, g.NETWORK, g.DATA, g.WRITTEN, g.TOLD)
 def repair(
     model: Annotated[Path, typer.Argument(metavar="FILE", help="What was merged of A and B.")],
     endpoints: Annotated[
@@ -28,23 +30,8 @@ def repair(
     perm: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The permutation of B that FILE was merged with.")
     ] = None,
-    spec: o.Spec = None,
-    key: o.Key = None,
-    unsafe_load: o.UnsafeLoad = False,
-    net: o.Net = None,
-    trust_code: o.TrustCode = False,
-    input: o.Input = None,
-    data: o.Data = None,
-    data_root: o.DataRoot = None,
-    normalize: o.Normalize = None,
-    device: o.Device = "auto",
-    seed: o.Seed = 0,
-    force: o.Force = False,
-    out_dtype: o.OutDtype = None,
-    out_shard_size: o.OutShardSize = None,
     json: o.Json = False,
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
+    **options: Any,
 ) -> None:
     """Repair a checkpoint that was merged already: match its channels to those of its endpoints.
 
@@ -53,13 +40,18 @@ def repair(
 
     Example: rebasin repair merged.safetensors --endpoints a.pt b_aligned.safetensors --data cifar10
     """
-    options = dict(locals())
     from .. import repairing
     from ..outputs import default_path
 
-    written = output_of(out or default_path(model, "repaired"), force, out_dtype, out_shard_size)
-    with screen(quiet, verbose) as listener:
+    written = output_of(out or default_path(model, "repaired"), options)
+    with screen(options["quiet"], options["verbose"]) as listener:
         done = repairing.repair(
-            model, endpoints, written, settings_of(options), listener, share=share, perm=perm
+            model,
+            endpoints,
+            written,
+            settings_of(options, repair=repair, new_bias=new_bias),
+            listener,
+            share=share,
+            perm=perm,
         )
     result(done, json)

@@ -9,12 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
+from . import _groups as g
 from . import _options as o
 from . import app
 from ._show import result, screen, settings_of
 
 
 @app.command(rich_help_panel="Measure")
+@g.shared(g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.SEARCH, g.TOLD)
 def signature(
     a: Annotated[Path, typer.Argument(metavar="A", help="The reference.")],
     b: Annotated[Path, typer.Argument(metavar="B", help="The model that is aligned to it.")],
@@ -34,29 +36,8 @@ def signature(
         Path | None, typer.Option("--plot", metavar="FILE", help="Draw mean ± std a layer, as PNG.")
     ] = None,
     json: o.Json = False,
-    spec: o.Spec = None,
-    key: o.Key = None,
-    unsafe_load: o.UnsafeLoad = False,
-    net: o.Net = None,
-    trust_code: o.TrustCode = False,
-    input: o.Input = None,
-    data: o.Data = None,
-    data_root: o.DataRoot = None,
-    normalize: o.Normalize = None,
-    limit: o.Limit = None,
-    batch_size: o.BatchSize = 500,
-    output: o.OutputKey = None,
-    device: o.Device = "auto",
-    seed: o.Seed = 0,
-    max_sweeps: o.MaxSweeps = None,
-    effort: o.Effort = None,
-    memory: o.Memory = None,
-    cost: o.Cost = None,
-    at: o.At = None,
-    sites: o.Sites = None,
     force: o.Force = False,
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
+    **options: Any,
 ) -> None:
     """Show how A's units correlate with those of B that they are matched to, before and after alignment.
 
@@ -65,13 +46,14 @@ def signature(
 
     Example: rebasin signature a.pt b.pt --data cifar10 --method am --plot signature.png
     """
-    options = dict(locals())
     from .. import examining
 
-    settings = settings_of(options)
+    settings = settings_of(options, method=method)
     counts = _counts(stability)
-    with screen(quiet, verbose) as listener:
-        done = examining.signature(a, b, settings, listener, perm=perm, counts=counts, plot=plot, force=force)
+    with screen(options["quiet"], options["verbose"]) as listener:
+        done = examining.signature(
+            a, b, settings, listener, perm=perm, counts=counts, plot=plot, force=options["force"]
+        )
     if json:
         result(done, True)
         return
