@@ -126,7 +126,7 @@ def barrier(
             perm=perm,
             folder=report,
             files={name: path for name, path in files.items() if path},
-            force=options["force"],
+            force=force,
             command=shlex.join(["rebasin", *context.find_root().obj]),
             dry_run=dry_run,
             thresholds=thresholds,

@@ -86,7 +86,7 @@ def compare(
             probes=probes,
             folder=report,
             files={name: path for name, path in files.items() if path},
-            force=options["force"],
+            force=force,
             command=shlex.join(["rebasin", *context.find_root().obj]),
             dry_run=dry_run,
         )

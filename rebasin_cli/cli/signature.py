@@ -51,9 +51,7 @@ def signature(
     settings = settings_of(options, method=method)
     counts = _counts(stability)
     with screen(options["quiet"], options["verbose"]) as listener:
-        done = examining.signature(
-            a, b, settings, listener, perm=perm, counts=counts, plot=plot, force=options["force"]
-        )
+        done = examining.signature(a, b, settings, listener, perm=perm, counts=counts, plot=plot, force=force)
     if json:
         result(done, True)
         return
