@@ -18,6 +18,7 @@ from . import (
     api,
     certainty,
     choosing,
+    deciding,
     gates,
     intake,
     keeping,
@@ -26,6 +27,7 @@ from . import (
     permutation,
     planning,
     provenance,
+    running,
     sampling,
     searching,
     signatures,
@@ -35,7 +37,6 @@ from . import (
 from .checkpoint import Checkpoint
 from .datasets import SPLITS
 from .errors import OutputExists, ResourceError, UsageError, unknown
-from .intake import Settings
 from .outputs import (
     Output,
     appearing,
@@ -48,6 +49,7 @@ from .outputs import (
 from .ranks import ALONE, Ranks, own_device
 from .reports import Report
 from .rows import plan_rows
+from .settings import Settings
 from .spec.spec import FittedSpec
 
 
@@ -74,10 +76,10 @@ def align(
     """
     perm_path = permutation_path(output.path)
     ranks.first(check_outputs, output, perm_path)
-    ranks.each(intake.check_method, settings)
+    ranks.each(deciding.check_method, settings)
     ranks.each(searching.matcher_options, settings)
     ranks.first(searching.check_log, settings, output, [reference, model])
-    device = intake.choose_device(settings.device)
+    device = deciding.choose_device(settings.device)
     models = ranks.each(intake.read_models, [reference, model], settings, listener.say, ranks)
     fitted = ranks.each(intake.fit_spec, models, settings, listener.say)
     ranks.check_same(searching.facts(models, fitted, settings) if ranks.size > 1 else {})
@@ -114,16 +116,16 @@ def merge(
 ) -> dict[str, Any]:
     """Align all models to the reference (the first), average them, mend statistics; write one model."""
     check_outputs(output)
-    paths, weights = intake.reference_first(paths, reference, weights)
-    intake.check_merge(len(paths), weights, interpolation, given=perm is not None)
-    intake.check_method(settings, or_none=True)
+    paths, weights = deciding.reference_first(paths, reference, weights)
+    deciding.check_merge(len(paths), weights, interpolation, given=perm is not None)
+    deciding.check_method(settings, or_none=True)
     searching.matcher_options(settings)
     searching.check_log(settings, output, paths)
-    device = intake.choose_device(settings.device)
+    device = deciding.choose_device(settings.device)
     models = intake.read_models(paths, settings, listener.say)
     fitted = intake.fit_spec(models, settings, listener.say)
     has_data = sampling.data_reference(models, settings) is not None
-    repair = intake.choose_repair(fitted, settings, has_data=has_data)
+    repair = deciding.choose_repair(fitted, settings, has_data=has_data)
     given, of_given = intake.read_permutation(perm, fitted) if perm else (None, {})
     method = "given" if given else settings.method
     if output.dry_run:
@@ -134,9 +136,9 @@ def merge(
         network, splits = sampling.find_choice(models, fitted, settings, listener.say)
         repair = "none" if network is None else repair
     elif repair != "none":
-        network = intake.need_network(fitted, settings, listener.say)
+        network = running.need_network(fitted, settings, listener.say)
     if network is None and settings.prove and method != "none":
-        network = intake.find_network(fitted, settings, listener.say)
+        network = running.find_network(fitted, settings, listener.say)
     measured = repair not in ("none", "bias")  # on training samples
     if measured and not splits:
         splits = sampling.open_splits(models, settings, listener.say, wanted=["reset"])
@@ -161,7 +163,7 @@ def merge(
             network=network,
             train=splits.get("reset"),
             held=splits.get("held"),
-            inputs=intake.need_inputs(network, settings) if repair == "bias" else None,
+            inputs=running.need_inputs(network, settings) if repair == "bias" else None,
             output=settings.output,
             device=device,
         )
@@ -214,18 +216,18 @@ def barrier(
     """
     thresholds = thresholds or {}
     destinations = report_files(folder, files or {}, force=force)
-    intake.check_method(settings, or_none=True)
+    deciding.check_method(settings, or_none=True)
     searching.matcher_options(settings, measuring=True)
-    device = intake.choose_device(settings.device)
+    device = deciding.choose_device(settings.device)
     scores = sampling.scorer(settings, device)
     models = intake.read_models([a, b], settings, listener.say)
     fitted = intake.fit_spec(models, settings, listener.say)
     intake.check_pairs(pairs, fitted, settings, given=perm is not None or searching.init_file(settings))
-    repair = intake.choose_repair(fitted, settings, has_data=True)
+    repair = deciding.choose_repair(fitted, settings, has_data=True)
     word = measuring.word_of_repair(repair, statistics=bool(fitted.statistics))
     given = intake.read_permutation(perm, fitted)[0] if perm else None
     moved = given is not None or settings.method != "none"
-    network = intake.need_network(fitted, settings, listener.say)
+    network = running.need_network(fitted, settings, listener.say)
     wanted = ["train", "test", "held", *["reset"] * bool(word)]
     auto = repair == "auto"
     splits = sampling.open_splits(models, settings, listener.say, wanted=wanted, choosing=auto)
@@ -304,11 +306,11 @@ def evaluate(path: Path, settings: Settings, listener: Listener, *, split: str =
     """Loss, accuracy and calibration of one model on one split."""
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)
-    device = intake.choose_device(settings.device)
+    device = deciding.choose_device(settings.device)
     scorer = sampling.scorer(settings, device)
     models = intake.read_models([path], settings, listener.say)
     fitted = intake.fit_spec(models, settings, listener.say)
-    network = intake.need_network(fitted, settings, listener.say)
+    network = running.need_network(fitted, settings, listener.say)
     full = dataclasses.replace(settings, full=True)
     data = sampling.open_splits(models, full, listener.say, wanted=[split])[split]
     scores = scorer(networks.load(network, models[0]).to(device), data)
@@ -348,7 +350,7 @@ def train(
         trained = training.train(
             net,
             data,
-            device=intake.choose_device(device),
+            device=deciding.choose_device(device),
             state_path=state,
             resume=output.resume,
             progress=progress,
@@ -377,7 +379,7 @@ def find_and_prove(
     fitted: FittedSpec, models: Sequence[Checkpoint], settings: Settings, listener: Listener
 ) -> dict[str, Any]:
     """The account of the proof. The network is gone afterwards: the search needs its memory."""
-    network = intake.find_network(fitted, settings, listener.say) if settings.prove else None
+    network = running.find_network(fitted, settings, listener.say) if settings.prove else None
     return searching.prove(network, fitted, models, settings)
 
 

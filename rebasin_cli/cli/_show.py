@@ -100,10 +100,10 @@ def screen(quiet: bool = False, verbose: bool = False) -> Iterator[Any]:
 
 
 def settings_of(options: Mapping[str, Any]) -> Any:
-    """A command's options, by the names of its parameters, as an `intake.Settings`."""
+    """A command's options, by the names of its parameters, as one `Settings`."""
     from dataclasses import fields
 
-    from ..intake import Settings
+    from ..settings import Settings
     from ..writing import parse_size
 
     chosen = {field.name: options[field.name] for field in fields(Settings) if field.name in options}

@@ -71,7 +71,7 @@ def align(
     """
     options = dict(locals())
     from .. import pipeline, ranks
-    from ..intake import choose_device
+    from ..deciding import choose_device
     from ..outputs import default_path
 
     settings = settings_of(options)

@@ -34,8 +34,8 @@ def apply(
     Example: rebasin apply b_aligned.perm.safetensors b.pt --key ema -o b_ema_aligned.safetensors
     """
     from .. import relabel
-    from ..intake import Settings
     from ..outputs import default_path
+    from ..settings import Settings
 
     output = output_of(out or default_path(model, "permuted"), force, out_dtype, out_shard_size)
     settings = Settings(spec=spec, key=key, unsafe_load=unsafe_load)
