@@ -11,9 +11,9 @@ from typing import Any
 from . import deciding, intake, matchers, outputs, planning, provenance, running, sampling, searching
 from .analysis import comparison, formats
 from .analysis.comparison import Comparison
+from .commands import Listener
 from .errors import UsageError
 from .matchers import INITS
-from .pipeline import Listener
 from .registry import import_reference
 from .settings import Settings
 
@@ -39,7 +39,7 @@ def compare(
     """Compare merges of these models, the first of which is the reference, and write what was asked for.
 
     `folder` gets every format, `files` maps formats to single files. A dry run gives the plan instead.
-    Raises as `pipeline.barrier` does.
+    Raises as `reporting.barrier` does.
     """
     if len(paths) < 2:
         raise UsageError("comparing merges takes at least two models", hint="rebasin compare A B C …")

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from . import keeping, pipeline, training, writing
+from .commands import Listener
 from .outputs import Output, permutation_path, removed_on_failure, report_files
-from .pipeline import Listener
 from .settings import Settings
 
 SEEDS = (1, 2)

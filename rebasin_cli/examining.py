@@ -10,12 +10,12 @@ from typing import Any
 
 from . import accounts, deciding, diagnosis, intake, running, sampling, searching, signatures, writing
 from .checkpoint import Checkpoint
+from .commands import Listener
 from .datasets import Data
 from .datasets._batches import LoaderData
 from .diagnosis import Diagnosis
 from .errors import DataError, NetworkError, UsageError
 from .permutation import identity
-from .pipeline import Listener
 from .randomness import generator
 from .reports import _signature
 from .searching import Kept

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from . import api, intake, permutation, provenance, searching
+from .commands import Listener
 from .outputs import Output, check_outputs, write
-from .pipeline import Listener
 from .randomness import derive
 from .settings import Settings
 from .spec.spec import FittedSpec

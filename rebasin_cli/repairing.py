@@ -10,11 +10,11 @@ import torch
 
 from . import accounts, api, choosing, deciding, intake, provenance, running, sampling
 from .checkpoint import Checkpoint
+from .commands import Listener
 from .errors import SpecError, UsageError, unknown
 from .merging import interpolate
 from .outputs import Output, check_outputs, write
 from .permutation import permuted
-from .pipeline import Listener
 from .repair import REPAIRS, Repaired
 from .settings import Settings
 from .spec.spec import FittedSpec

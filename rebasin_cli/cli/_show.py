@@ -83,8 +83,8 @@ class Screen:
 
 @contextmanager
 def screen(quiet: bool = False, verbose: bool = False) -> Iterator[Any]:
-    """A `pipeline.Listener` on the terminal; the bars are gone however the command ends."""
-    from ..pipeline import Listener
+    """A `Listener` on the terminal; the bars are gone however the command ends."""
+    from ..commands import Listener
 
     shown = Screen(quiet=quiet, verbose=verbose)
     log, told = logging.getLogger("rebasin"), Told(shown.say)

@@ -134,7 +134,7 @@ def barrier(
     Example: rebasin barrier a.pt b.pt --data cifar10 --report report/ --max-barrier 0.05
     """
     options = dict(locals())
-    from .. import gates, outputs, pipeline
+    from .. import gates, outputs, reporting
 
     settings = settings_of(options)
     limits = {
@@ -150,7 +150,7 @@ def barrier(
     }
     files = {"json": json_file, "markdown": markdown, "html": html, "junit": junit}
     with screen(quiet, verbose) as listener:
-        made = pipeline.barrier(
+        made = reporting.barrier(
             a,
             b,
             settings,

@@ -40,9 +40,9 @@ def eval(
     Example: rebasin eval merged.safetensors --data cifar10
     """
     options = dict(locals())
-    from .. import pipeline
+    from .. import reporting
 
     settings = settings_of(options)
     with screen(quiet) as listener:
-        done = pipeline.evaluate(model, settings, listener, split=split)
+        done = reporting.evaluate(model, settings, listener, split=split)
     result(done, json)
