@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import networks, permutation, running
-from .api import resolve_spec
 from .checkpoint import Checkpoint, open_checkpoint, validate
 from .datasets._batches import map_tensors
 from .errors import CheckpointError, SpecError, UsageError
 from .ranks import ALONE, Ranks
 from .settings import Settings
 from .spec.notation import Axis
+from .spec.resolving import resolve_spec
 from .spec.spec import FittedSpec, Shapes
 from .tensors import LazyTensors, digest
 

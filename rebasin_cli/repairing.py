@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from . import accounts, api, choosing, deciding, intake, provenance, running, sampling
+from . import accounts, choosing, deciding, intake, mending, provenance, running, sampling
 from .checkpoint import Checkpoint
 from .commands import Listener
 from .errors import SpecError, UsageError, unknown
@@ -60,7 +60,7 @@ def repair(
     )
     choice = None
     if auto:
-        choice, done, changed = api.mend_if_better(
+        choice, done, changed = mending.mend_if_better(
             network.to(device),
             merged,
             [first, aligned],
@@ -73,7 +73,7 @@ def repair(
         listener.say(f"repair: {choosing.in_words(choice)}")
         done = done or Repaired("none", ())
     else:
-        done, changed = api.mend(
+        done, changed = mending.mend(
             network.to(device),
             merged,
             [first, aligned],

@@ -14,12 +14,12 @@ from torch.nn import functional as F
 
 import rebasin_cli
 from rebasin_cli import nets, networks, permutation
-from rebasin_cli.api import resolve_spec
 from rebasin_cli.datasets import open_data
 from rebasin_cli.diagnosis import activations, doctor
 from rebasin_cli.diagnosis.judging import VERDICTS, judge
 from rebasin_cli.diagnosis.weights import weigh
 from rebasin_cli.permutation import permuted
+from rebasin_cli.spec.resolving import resolve_spec
 from rebasin_cli.training import seeded, train
 
 

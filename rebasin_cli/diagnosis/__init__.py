@@ -14,8 +14,8 @@ from typing import Any
 
 from torch import nn
 
-from ..api import resolve_spec
 from ..errors import NetworkError, SpecError
+from ..spec.resolving import resolve_spec
 from ..spec.spec import FittedSpec, Spec
 from .activations import look
 from .facts import Fact, of_activations, of_weights
