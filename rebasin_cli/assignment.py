@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,21 +78,6 @@ def solve(similarity: torch.Tensor, *, start: Solution | None = None) -> Solutio
     perm = np.where(perm < n, perm, -1)
     parts = perm[:m], rows[:m] - shift, columns[:n] + shift, margins[:m]
     return Solution(*map(torch.from_numpy, parts))
-
-
-def solve_all(
-    similarities: Sequence[torch.Tensor],
-    starts: Sequence[Solution | None] | None = None,
-    *,
-    pool: Executor | None = None,
-) -> list[Solution]:
-    """`solve` for each, on the threads of `pool`; the solutions are the same as one by one."""
-    starts = [None] * len(similarities) if starts is None else starts
-    pairs = zip(similarities, starts, strict=True)
-    if pool is None:
-        return [solve(similarity, start=start) for similarity, start in pairs]
-    waiting = [pool.submit(solve, similarity, start=start) for similarity, start in pairs]
-    return [future.result() for future in waiting]
 
 
 def total(similarity: torch.Tensor, perm: torch.Tensor) -> float:

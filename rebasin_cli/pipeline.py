@@ -102,7 +102,7 @@ def merge(
     method = "given" if given else settings.method
     if output.dry_run:
         plan = planning.plan_search(models, fitted, method, **searching.planned(settings))
-        return plan | planning.plan_repair(models, fitted, repair, settings)
+        return plan | planning.plan_repair(fitted, repair, settings)
     network, splits = None, {}
     if repair == "auto":
         network, splits = sampling.find_choice(models, fitted, settings, listener.say)

@@ -68,9 +68,7 @@ def plan_search(
     }
 
 
-def plan_repair(
-    models: Sequence[Checkpoint], fitted: FittedSpec, how: str, settings: Settings
-) -> dict[str, Any]:
+def plan_repair(fitted: FittedSpec, how: str, settings: Settings) -> dict[str, Any]:
     """The repair and, where a network is at hand, the layers that it would touch and those that it leaves.
 
     `how` may be "auto": then these are what "repair" would touch.

@@ -295,15 +295,14 @@ def test_threads_change_nothing(solver):
     starts = [assignment.solve(s.flip(0)) if k % 2 else None for k, s in enumerate(similarities)]
     alone = [assignment.solve(s, start=start) for s, start in zip(similarities, starts, strict=True)]
     with ThreadPoolExecutor(4) as pool:
-        together = assignment.solve_all(similarities, starts, pool=pool)
-    for found in (together, assignment.solve_all(similarities, starts)):
-        for a, b in zip(alone, found, strict=True):
-            assert (
-                torch.equal(a.perm, b.perm)
-                and torch.equal(a.columns, b.columns)
-                and torch.equal(a.rows, b.rows)
-            )
-    assert assignment.solve_all([]) == []
+        waiting = [
+            pool.submit(assignment.solve, s, start=start)
+            for s, start in zip(similarities, starts, strict=True)
+        ]
+    for a, future in zip(alone, waiting, strict=True):
+        b = future.result()
+        assert torch.equal(a.perm, b.perm) and torch.equal(a.columns, b.columns)
+        assert torch.equal(a.rows, b.rows)
 
 
 @needs_compiled

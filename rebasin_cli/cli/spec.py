@@ -190,8 +190,8 @@ def explain(
     settings = Settings(
         spec=spec, net=net, input=input, output=output, key=key, unsafe_load=unsafe_load, seed=seed
     )
-    with screen() as listener:
-        told = overview.explain(settings, listener.say, checkpoint=checkpoint)
+    with screen():
+        told = overview.explain(settings, checkpoint=checkpoint)
     if json:
         result(told, True)
         return

@@ -158,9 +158,7 @@ def infer(
     return done | {"proof": describe_proof(found.proof, "there is nothing to prove")}
 
 
-def explain(
-    settings: Settings, say: Callable[[str], None], *, checkpoint: Path | None = None
-) -> dict[str, Any]:
+def explain(settings: Settings, *, checkpoint: Path | None = None) -> dict[str, Any]:
     """Why every axis of `--net` may move or stays; with `settings.spec`, where that spec differs.
 
     Raises UsageError, NetworkError, SpecError, CheckpointError.
