@@ -28,6 +28,7 @@ from scipy.optimize import linear_sum_assignment
 from rebasin_cli import assignment, nets, networks, open_checkpoint
 from rebasin_cli.datasets import open_data
 from rebasin_cli.matchers import Problem, _projection, ste_mm
+from rebasin_cli.matchers._followers import Followers
 from rebasin_cli.matchers._straight import Run
 
 NETS = {
@@ -55,7 +56,7 @@ def watched(plain: bool) -> Iterator[Counter]:
     """Seconds of matching, of its assignments and products, and the products that were taken."""
     taken: Counter = Counter()
     solve = cold if plain else assignment.solve
-    project, matrix = Run._project, _projection.Pair.matrix
+    project, matrix = Followers.solve, _projection.Pair.matrix
 
     def timed(name, function):
         def run(*args, **kwargs):
@@ -75,7 +76,7 @@ def watched(plain: bool) -> Iterator[Counter]:
         return found
 
     with (
-        mock.patch.object(Run, "_project", timed("matching", project)),
+        mock.patch.object(Followers, "solve", timed("matching", project)),
         mock.patch.object(_projection.assignment, "solve", timed("assignments", solve)),
         mock.patch.object(_projection.Pair, "matrix", products),
     ):

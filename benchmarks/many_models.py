@@ -25,9 +25,9 @@ from repair import BATCH, MATCH, RESET, interval, parsed
 
 import rebasin_cli
 from rebasin_cli import matchers, networks
-from rebasin_cli.api import resolve_spec
 from rebasin_cli.datasets import open_data
 from rebasin_cli.evaluation import evaluate
+from rebasin_cli.spec.resolving import resolve_spec
 
 COLUMNS = ("models", "method", "test loss", "accuracy", "gap", "against the first, points", "seconds")
 

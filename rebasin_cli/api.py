@@ -14,29 +14,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from . import choosing, matchers, networks, permutation, repair
-from .datasets._batches import map_tensors
-from .errors import SpecError, UsageError, unknown
-from .evaluation import evaluate
-from .matchers import MatchResult, Problem, State
+from . import choosing, matchers, mending, networks, permutation, repair
+from .errors import UsageError, unknown
+from .matchers import MatchResult, Problem, State, _in_turn
 from .merging import average, slerp
 from .permutation import permuted
 from .randomness import generator
 from .ranks import ALONE, Ranks
-from .spec import library
 from .spec import prove as proving
-from .spec.fitting import fit
 from .spec.prove import Proof
+from .spec.resolving import resolve_spec
 from .spec.spec import FittedSpec, Spec
-from .tensors import LazyTensors, plan_of
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -78,29 +73,6 @@ class Merged:
     repaired: int = 0
     repair: repair.Repaired | None = None
     choice: choosing.Choice | None = None
-
-
-def resolve_spec(spec: str | Path | Spec | FittedSpec | None, models: Sequence[Tensors]) -> FittedSpec:
-    """The spec fitted to the first model, after a look whether all models have the same tensors."""
-    shapes = {name: shape for name, (_, shape) in plan_of(models[0]).items()}
-    problems = [
-        f"{name}  is {_show(shapes.get(name))} in model 1, {_show(other.get(name))} in model {k}"
-        for k, model in enumerate(models[1:], start=2)
-        for other in [{name: shape for name, (_, shape) in plan_of(model).items()}]
-        for name in dict.fromkeys([*shapes, *other])
-        if shapes.get(name) != other.get(name)
-    ]
-    if problems:
-        raise SpecError("the models do not have the same architecture", problems=problems)
-    if isinstance(spec, FittedSpec):
-        return spec if spec.shapes == shapes else fit(spec.spec, shapes)
-    if spec is None:
-        return library.find(shapes)
-    return fit(spec if isinstance(spec, Spec) else library.load(str(spec)), shapes)
-
-
-def _show(shape: tuple[int, ...] | None) -> str:
-    return "absent" if shape is None else "×".join(map(str, shape)) or "a scalar"
 
 
 def align(
@@ -166,7 +138,7 @@ def align(
         ranks=ranks,
     )
     began = time.perf_counter()
-    result = _search(module, problem, options or module.Options(), start)
+    result = _in_turn.search(module, problem, options or module.Options(), start)
     seconds = time.perf_counter() - began
     for permutations in result.permutations:
         permutation.check(permutations, fitted.words, within=fitted.within)
@@ -189,51 +161,6 @@ def check_needs(method: str, *, network: bool, data: bool) -> None:
             f"the method {method} runs the network on data: it lacks {' and '.join(w for w, _ in lacking)}",
             hint=f"Give {' and '.join(how for _, how in lacking)}; or match by weights alone: --method wm",
         )
-
-
-def _search(module: Any, problem: Problem, options: Any, start: State | None) -> MatchResult:
-    """One search over all models, or one per model for methods that take two.
-
-    The state of the latter holds the finished models' permutations and, last, those of the current one; its
-    notes hold the finished ones' figures.
-    """
-    if module.MANY or len(problem.models) == 2:
-        return module.match(replace(problem, start=start), options)
-    parts: list[MatchResult] = []
-    begun = start.permutations if start else ()
-    notes = {} if start is None else {k: v for k, v in start.notes.items() if k.startswith("model ")}
-    for k, model in enumerate(problem.models[1:]):
-        if k < len(begun) - 1:  # finished before the interruption
-            figures = (notes[f"model {k} {name}"] for name in FIGURES)
-            parts.append(MatchResult((begun[k],), *(cast(v) for cast, v in zip(CASTS, figures, strict=True))))
-            continue
-        finished = tuple(part.permutations[0] for part in parts)
-
-        def report(state: State, finished: tuple = finished, notes: Mapping = dict(notes)) -> None:
-            sets = (*finished, *state.permutations)
-            problem.report(replace(state, permutations=sets, notes={**state.notes, **notes}))
-
-        pair = replace(
-            problem,
-            models=(problem.models[0], model),
-            start=replace(start, permutations=(begun[k],)) if k < len(begun) else None,
-            progress=report,
-        )
-        parts.append(module.match(pair, options))
-        notes |= {f"model {k} {name}": float(getattr(parts[-1], name)) for name in FIGURES}
-    return MatchResult(
-        tuple(part.permutations[0] for part in parts),
-        sum(part.objective_before for part in parts),
-        sum(part.objective_after for part in parts),
-        max(part.sweeps for part in parts),
-        sum(part.solves for part in parts),
-        all(part.converged for part in parts),
-        history=tuple(row for part in parts for row in part.history),
-    )
-
-
-FIGURES = ("objective_before", "objective_after", "sweeps", "solves", "converged")
-CASTS = (float, float, int, int, bool)
 
 
 def prove_spec(
@@ -320,7 +247,7 @@ def merge(
         return Merged(tensors, alignment)
     choice = None
     if repair_with == "auto":
-        choice, done, changed = mend_if_better(
+        choice, done, changed = mending.mend_if_better(
             network.to(device),
             tensors,
             models,
@@ -333,7 +260,7 @@ def merge(
         if done is None:
             return Merged(tensors, alignment, choice=choice)
     else:
-        done, changed = mend(
+        done, changed = mending.mend(
             network.to(device),
             tensors,
             models,
@@ -344,88 +271,4 @@ def merge(
             inputs=align_options.get("inputs"),
             device=device,
         )
-    return Merged(_replaced(tensors, changed), alignment, len(done.corrected), done, choice)
-
-
-def mend_if_better(
-    network: nn.Module,
-    tensors: Tensors,
-    endpoints: Sequence[Tensors],
-    *,
-    weights: Sequence[float],
-    batches: Iterable[Any],
-    held: Iterable[Any] | None = None,
-    output: str | int | None = None,
-    device: str = "cpu",
-) -> tuple[choosing.Choice, repair.Repaired | None, dict[str, torch.Tensor]]:
-    """`mend` with "repair" where the loss on `held` falls by it; None and no tensors where it does not."""
-    apart = held is not None and held is not batches
-    if held is None:
-        mended, held = choosing.parted(batches)
-        batches, apart = mended, mended is not batches
-    done: list[tuple[repair.Repaired, dict[str, torch.Tensor]]] = []
-
-    def repaired(network: nn.Module) -> None:
-        done.append(
-            mend(network, tensors, endpoints, "repair", weights=weights, batches=batches, device=device)
-        )
-
-    networks.load(network, tensors)
-    scores = partial(evaluate, output=output, device=device)
-    choice = choosing.choose(
-        network, repaired, held, scores=scores, output=output, device=device, apart=apart
-    )
-    return choice, *(done[0] if choice.chosen != "none" else (None, {}))
-
-
-def mend(
-    network: nn.Module,
-    tensors: Tensors,
-    endpoints: Sequence[Tensors],
-    how: str,
-    *,
-    weights: Sequence[float],
-    new_bias: bool = False,
-    batches: Iterable[Any] | None = None,
-    inputs: Any = None,
-    device: str = "cpu",
-) -> tuple[repair.Repaired, dict[str, torch.Tensor]]:
-    """Repair a merged model: what was done, and the tensors that are others now, on the CPU.
-
-    `network`, on `device`, is overwritten with the merged `tensors`; `endpoints` are what was merged, in one
-    basin, with `weights`. `how` is any of `repair.REPAIRS` but "none". Raises as `merge` does.
-    """
-    networks.load(network, tensors)
-    if how == "bias":
-        if inputs is None:
-            inputs = networks.example_inputs(network, torch.Generator())
-        if inputs is None:
-            raise UsageError("the network does not say what it takes", hint="Give one batch of `inputs`")
-        like = next((p.dtype for p in network.parameters() if p.is_floating_point()), torch.float32)
-        shown = map_tensors(lambda t: t.to(device, like if t.is_floating_point() else None), inputs)
-        biases = repair.calibrated_biases(network, endpoints, shown, weights=weights)
-        return repair.Repaired("bias", tuple(biases), passes=0, tensors=tuple(biases)), biases
-    if how == "reset":
-        done = repair.reset_norms(network, batches, device=device)
-    else:
-        done = repair.renormalize(
-            network, endpoints, batches, match=how, weights=weights, new_bias=new_bias, device=device
-        )
-    state = network.state_dict()
-    return done, {name: state[name].to("cpu", copy=True) for name in done.tensors if name in state}
-
-
-def _replaced(tensors: LazyTensors, by: Tensors) -> LazyTensors:
-    """`tensors` with some replaced, and what is new at the end; names, order and dtypes stay."""
-    new = {name: tensor for name, tensor in by.items() if name not in tensors.shapes}
-
-    def get(name: str) -> torch.Tensor:
-        return by[name].to(dtypes[name]) if name in by else tensors[name]
-
-    def part(name: str, start: int, stop: int) -> torch.Tensor:
-        return get(name)[start:stop] if name in by else tensors.rows(name, start, stop)
-
-    shapes = {**tensors.shapes} | {name: tuple(tensor.shape) for name, tensor in new.items()}
-    wide = next((dtype for dtype in tensors.dtypes.values() if dtype.is_floating_point), torch.float32)
-    dtypes = {**tensors.dtypes} | {name: wide for name in new}
-    return LazyTensors(shapes, dtypes, get, part)
+    return Merged(mending.replaced(tensors, changed), alignment, len(done.corrected), done, choice)

@@ -9,13 +9,14 @@ when each model has its best temperature, by more than chance.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from torch import nn
 
 from .controls import Scaled
+from .datasets import _held
 from .errors import DataError, NetworkError, UsageError
 from .evaluation import Scores
 from .repair.calibration import COLDEST
@@ -129,21 +130,9 @@ def in_words(choice: Choice) -> str:
     )
 
 
-class _Some:
-    """Every third batch, or the others."""
-
-    def __init__(self, batches: Iterable[Any], held: bool):
-        self.batches, self.held = batches, held
-
-    def __iter__(self) -> Iterator[Any]:
-        for number, batch in enumerate(self.batches, start=1):
-            if (number % EVERY == 0) == self.held:
-                yield batch
-
-
 def parted(batches: Iterable[Any]) -> tuple[Iterable[Any], Iterable[Any]]:
     """Re-iterable batches to measure a repair on, and others to judge it by; twice the same if too few."""
     for number, _ in enumerate(batches, start=1):
         if number == EVERY:
-            return _Some(batches, False), _Some(batches, True)
+            return _held.parted(batches, every=EVERY, at=EVERY - 1)
     return batches, batches

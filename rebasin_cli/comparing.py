@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import intake, matchers, outputs, planning, provenance, sampling, searching
+from . import deciding, intake, matchers, outputs, planning, provenance, running, sampling, searching
 from .analysis import comparison, formats
 from .analysis.comparison import Comparison
+from .commands import Listener
 from .errors import UsageError
-from .intake import Settings
 from .matchers import INITS
-from .pipeline import Listener
 from .registry import import_reference
+from .settings import Settings
 
 CURVED_SAMPLES = 1_000  # a split, for sharpness: a probe costs several times what a loss does
 
@@ -39,7 +39,7 @@ def compare(
     """Compare merges of these models, the first of which is the reference, and write what was asked for.
 
     `folder` gets every format, `files` maps formats to single files. A dry run gives the plan instead.
-    Raises as `pipeline.barrier` does.
+    Raises as `reporting.barrier` does.
     """
     if len(paths) < 2:
         raise UsageError("comparing merges takes at least two models", hint="rebasin compare A B C …")
@@ -48,17 +48,17 @@ def compare(
     destinations = _destinations(folder, files or {}, force=force)
     each = _each(methods, settings)
     for chosen in each.values():
-        intake.check_method(chosen, or_none=True)
+        deciding.check_method(chosen, or_none=True)
         searching.matcher_options(chosen, measuring=True)
-    device = intake.choose_device(settings.device)
+    device = deciding.choose_device(settings.device)
     scores = sampling.scorer(settings, device)
     models = intake.read_models(paths, settings, listener.say)
     fitted = intake.fit_spec(models, settings, listener.say)
-    repair = intake.choose_repair(fitted, settings, has_data=True)
+    repair = deciding.choose_repair(fitted, settings, has_data=True)
     repair = "none" if repair == "auto" else repair  # nothing to reset; others are not compared
     if repair not in comparison.REPAIRS:
         raise UsageError(f"--repair {repair}: many models are compared with reset, or with none")
-    network = intake.need_network(fitted, settings, listener.say)
+    network = running.need_network(fitted, settings, listener.say)
     wanted = ["train", "test", *["reset"] * (repair == "reset")]
     splits = sampling.open_splits(models, settings, listener.say, wanted=wanted)
     plan = _plan(network, splits, len(models), len(methods), points, settings, device)
@@ -113,7 +113,7 @@ def compare(
 def _each(methods: Sequence[str], settings: Settings) -> dict[str, Settings]:
     """The settings of every method: an option is for those that have it. Raises UsageError where none has."""
     for method in methods:
-        intake.check_method(dataclasses.replace(settings, method=method), or_none=True)
+        deciding.check_method(dataclasses.replace(settings, method=method), or_none=True)
     known = {m: matchers.registry.get(m).Options() if m != "none" else None for m in methods}
     if searching.init_file(settings):
         raise UsageError(

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from . import keeping, pipeline, training, writing
-from .intake import Settings
+from .commands import Listener
 from .outputs import Output, permutation_path, removed_on_failure, report_files
-from .pipeline import Listener
+from .settings import Settings
 
 SEEDS = (1, 2)
 EPOCHS, WIDTH = 40, 128

@@ -8,18 +8,18 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import accounts, diagnosis, intake, sampling, searching, signatures, writing
+from . import accounts, deciding, diagnosis, intake, running, sampling, searching, signatures, writing
 from .checkpoint import Checkpoint
+from .commands import Listener
 from .datasets import Data
 from .datasets._batches import LoaderData
 from .diagnosis import Diagnosis
 from .errors import DataError, NetworkError, UsageError
-from .intake import Settings
 from .permutation import identity
-from .pipeline import Listener
 from .randomness import generator
 from .reports import _signature
 from .searching import Kept
+from .settings import Settings
 from .spec.spec import FittedSpec
 
 LOOK = 2_560  # samples that the doctor runs four networks on
@@ -55,15 +55,15 @@ def signature(
     """
     if plot is not None:
         writing.check_output(plot, force=force, text=True)
-    intake.check_method(settings, or_none=True)
+    deciding.check_method(settings, or_none=True)
     if counts:
         settings = _for_counts(settings, counts, given=perm is not None)
     options = searching.matcher_options(settings, measuring=True)
-    device = intake.choose_device(settings.device)
+    device = deciding.choose_device(settings.device)
     models = intake.read_models([a, b], settings, listener.say)
     fitted = intake.fit_spec(models, settings, listener.say)
     given = intake.read_permutation(perm, fitted)[0] if perm else None
-    network = intake.need_network(fitted, settings, listener.say)
+    network = running.need_network(fitted, settings, listener.say)
     data = sampling.open_splits(models, settings, listener.say, wanted=["match"])["match"]
     shared = {"network": network, "output": settings.output, "device": device}
     stable, found = None, None
@@ -123,10 +123,10 @@ def doctor(a: Path, b: Path, settings: Settings, listener: Listener) -> dict[str
 
     What lacks a network or data is left out and named; what the user named has to work.
     """
-    device = intake.choose_device(settings.device)
+    device = deciding.choose_device(settings.device)
     models = intake.read_models([a, b], settings, listener.say)
     fitted = intake.fit_spec(models, settings, listener.say)
-    network, no_network = _if_there(settings.net, intake.find_network, fitted, settings, listener.say)
+    network, no_network = _if_there(settings.net, running.find_network, fitted, settings, listener.say)
     known = sampling.data_reference(models, settings) is not None
     data, no_data = _if_there(settings.data, _open, models, settings, listener.say) if known else (None, "")
     with intake.naming([a, b]):

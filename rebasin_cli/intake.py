@@ -1,4 +1,4 @@
-"""Files and names to values: models, spec, network, data. What can be refused early is refused here."""
+"""Files to values: models, the spec that fits them, a permutation. Errors name the files."""
 
 from __future__ import annotations
 
@@ -6,76 +6,24 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
-from . import inputs, matchers, nets, networks, permutation
-from .api import INTERPOLATIONS, resolve_spec
+from . import networks, permutation, running
 from .checkpoint import Checkpoint, open_checkpoint, validate
-from .datasets import open_data
 from .datasets._batches import map_tensors
-from .errors import CheckpointError, NetworkError, SpecError, UsageError, unknown
-from .merging import average
-from .randomness import generator
+from .errors import CheckpointError, SpecError, UsageError
 from .ranks import ALONE, Ranks
-from .repair import MATCHES, REPAIRS
+from .settings import Settings
 from .spec.notation import Axis
+from .spec.resolving import resolve_spec
 from .spec.spec import FittedSpec, Shapes
 from .tensors import LazyTensors, digest
 
 if TYPE_CHECKING:
     from .spec.infer import Inferred
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The options that several commands share, as the user wrote them; None is "find out"."""
-
-    spec: str | None = None
-    net: str | None = None
-    trust_code: bool = False
-    key: str | None = None
-    unsafe_load: bool = False
-    data: str | None = None
-    data_root: Path | None = None
-    normalize: str | None = None
-    limit: int | None = None
-    batch_size: int = 500
-    loss: str | None = None
-    metric: str | None = None
-    output: str | None = None
-    input: str | None = None
-    device: str = "auto"
-    seed: int = 0
-    method: str = "wm"
-    max_sweeps: int | None = None
-    effort: str | None = None
-    memory: int | None = None
-    bound: bool = False
-    cost: str | None = None
-    at: str | None = None
-    sites: str | None = None
-    mix: float | None = None
-    epochs: int | None = None
-    optimizer: str | None = None
-    learning_rate: float | None = None
-    share: float | None = None
-    init: str | None = None
-    precision: str | None = None
-    mixture: str | None = None
-    parameter: str | None = None
-    weights_prior: str | None = None
-    checkpoint_every: int | None = None
-    log: Path | None = None
-    prove: bool = True
-    repair: str = "auto"
-    new_bias: bool = False
-    full: bool = False
-    skip_checks: bool = False
 
 
 def read_models(
@@ -136,7 +84,9 @@ def infer_spec(shapes: Shapes | None, settings: Settings, say: Callable[[str], N
             hint="Give yours with --net file.py:factory (a function that returns the torch.nn.Module)",
         )
     network = networks.from_reference(settings.net, shapes)
-    batch = map_tensors(lambda t: t.float() if t.is_floating_point() else t, need_inputs(network, settings))
+    batch = map_tensors(
+        lambda t: t.float() if t.is_floating_point() else t, running.need_inputs(network, settings)
+    )
     args, kwargs = ((), batch) if isinstance(batch, Mapping) else (batch, {})
     found = infer(network.float(), args, kwargs, output=settings.output)
     for frozen in found.reasons:
@@ -200,53 +150,6 @@ def read_permutation(path: Path, fitted: FittedSpec) -> tuple[dict[str, Any], di
     return found, {"permutation": digest(found)}
 
 
-def check_method(settings: Settings, *, or_none: bool = False) -> None:
-    """Raise UsageError for a method that there is not, before anything is read."""
-    if settings.method == "none" and or_none:
-        return
-    if settings.method == "none":
-        raise UsageError("--method none leaves nothing to do", hint="Choose one of: rebasin list methods")
-    known = [*matchers.registry.names(), *["none"] * or_none]
-    if settings.method not in known:
-        raise unknown("method", settings.method, known)
-
-
-def check_merge(models: int, weights: Sequence[float] | None, interpolation: str, *, given: bool) -> None:
-    """Raise UsageError for what cannot be merged so, before an hour of searching."""
-    if models < 2:
-        raise UsageError("merging takes at least two models", hint="rebasin merge A B …")
-    if interpolation not in INTERPOLATIONS:
-        raise unknown("interpolation", interpolation, INTERPOLATIONS)
-    if interpolation == "slerp" and models != 2:
-        raise UsageError(f"slerp joins two models, not {models}", hint="Use --interpolation linear")
-    if given and models != 2:
-        raise UsageError(
-            f"--perm is for the second of two models, not of {models}",
-            hint="Apply it first: rebasin apply PERM MODEL -o aligned.safetensors",
-        )
-    if weights is not None:
-        average([{}] * models, weights)  # only its checks
-
-
-def reference_first(
-    paths: Sequence[Path], reference: Path | None, weights: Sequence[float] | None
-) -> tuple[Sequence[Path], Sequence[float] | None]:
-    """The models, and their weights, in an order that begins with the reference. Raises UsageError."""
-    if reference is None or not paths or paths[0] == reference:
-        return paths, weights
-    if reference not in paths:
-        raise UsageError(
-            f"--reference {reference} is none of the models",
-            problems=[str(path) for path in paths],
-            hint="Name one of those that are merged, written alike",
-        )
-    if weights is not None and len(weights) != len(paths):
-        average([{}] * len(paths), weights)  # its error
-    first = list(paths).index(reference)
-    order = [first, *(k for k in range(len(paths)) if k != first)]
-    return [paths[k] for k in order], weights and [weights[k] for k in order]
-
-
 def check_pairs(
     pairs: Sequence[tuple[Path, Path]], fitted: FittedSpec, settings: Settings, *, given: bool
 ) -> None:
@@ -264,154 +167,3 @@ def check_pairs(
                 f"--pair {pair[0]},{pair[1]}: these have another architecture than the first pair",
                 hint="A mean over pairs is one over models that differ in nothing but their training",
             )
-
-
-def find_network(fitted: FittedSpec, settings: Settings, say: Callable[[str], None]) -> nn.Module | None:
-    """The network on the CPU, in float32; None where nobody names one."""
-    try:
-        network = networks.resolve(settings.net, fitted.spec, fitted.shapes, trust_code=settings.trust_code)
-    except NetworkError as error:
-        if settings.net or settings.spec:
-            raise
-        raise NetworkError(  # nobody said that it was such a network: only the tensors' names did
-            f"{error.message}; {fitted.spec.source} was found from their names",
-            problems=error.problems,
-            hint="If yours is another network, give it with --net file.py:factory and --spec FILE.yaml",
-        ) from None
-    if network is not None and (settings.net or not fitted.spec.net.startswith(networks.OWN)):
-        say(f"network: {type(network).__name__} from {settings.net or fitted.spec.net}")
-    return None if network is None else network.float()
-
-
-def need_network(fitted: FittedSpec, settings: Settings, say: Callable[[str], None]) -> nn.Module:
-    network = find_network(fitted, settings, say)
-    if network is None:
-        raise UsageError(
-            f"{fitted.spec.source} names no network, and this needs one",
-            hint="Give yours with --net file.py:factory (a function that returns the torch.nn.Module)",
-        )
-    return network
-
-
-def origin(
-    network: nn.Module, fitted: FittedSpec, models: Sequence[Checkpoint], settings: Settings
-) -> dict[str, Any]:
-    """Whose network a proof ran on, for its account: the one that `find_network` gave.
-
-    `assumed` where only the tensors' names tell: the user's may compute something else with the same tensors.
-    """
-    if settings.net is not None:
-        return {"network": "given with --net", "assumed": False}
-    if not fitted.spec.net.startswith(networks.OWN):
-        return {"network": f"named by {fitted.spec.source}", "assumed": False}
-    own = f"rebasin's own {type(network).__name__}"
-    if not models:
-        return {"network": own, "assumed": False}
-    if all(nets.is_from(model.metadata.get("rebasin.net"), fitted.spec.net) for model in models):
-        return {"network": "recorded in the checkpoint" + "s" * (len(models) > 1), "assumed": False}
-    return {"network": f"{own}, assumed from the tensors' names", "assumed": True}
-
-
-def proof_inputs(network: nn.Module, settings: Settings, splits: Mapping[str, Any] | None = None) -> Any:
-    """One batch for the proof: of `--input`, of the data, or None where the network knows its own.
-
-    A tensor, a tuple, or a dict of keywords. Raises UsageError for an `--input` that cannot be read, and for
-    a single shape of another rank than the network's `example_shape`.
-    """
-    if settings.input is not None:
-        wanted = inputs.parse(settings.input)
-        if len(wanted) == 1 and wanted[0].plain:
-            parse_shape(settings.input, like=getattr(network, "example_shape", None))
-        args, kwargs = inputs.draw(wanted, generator(settings.seed, "proof inputs"))
-        return args[0] if len(args) == 1 and not kwargs else networks.batch_of(network, args, kwargs)
-    if hasattr(network, "example_shape"):
-        return None
-    if splits:
-        return next(iter(splits.values())).example()
-    if settings.data is not None:
-        return open_data(
-            settings.data, "test", root=settings.data_root, normalize=settings.normalize
-        ).example()
-    return None
-
-
-def need_inputs(network: nn.Module, settings: Settings) -> Any:
-    """As `proof_inputs`, or drawn where the network knows its own. Raises UsageError without either."""
-    batch = proof_inputs(network, settings)
-    if batch is None:
-        batch = networks.example_inputs(network, generator(settings.seed, "prove inputs"))
-    if batch is None:
-        raise UsageError(
-            "the network does not say what it takes",
-            hint="Give a shape with --input 1x3x224x224, token ids with --input 2x16:int30522, "
-            "several with commas between",
-        )
-    return batch
-
-
-def parse_shape(text: str, *, like: Sequence[int] | None = None) -> tuple[int, ...]:
-    """`1x3x224x224` to (1, 3, 224, 224), the batch first: one tensor of floats and nothing else.
-
-    `like` is one input without the batch; a vector stands for anything that can be flattened. Raises
-    UsageError, also for a shape of another rank.
-    """
-    if (shape := inputs.shape_of(text)) is None:
-        raise UsageError(
-            f"--input {text!r} is not a shape", hint="Write it like 1x3x224x224, the batch first"
-        )
-    if len(shape) < 2 or (like is not None and len(like) > 1 and len(shape) != len(like) + 1):
-        wanted = "x".join(map(str, (1, *(like or (784,)))))
-        raise UsageError(
-            f"--input {text!r} is no batch of inputs: {len(shape)} sizes",
-            hint=f"Write it like {wanted}, the batch first",
-        )
-    return shape
-
-
-def choose_device(name: str) -> str:
-    """`auto` is the first of cuda, mps and cpu that is there. Raises UsageError for one that is not."""
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    if name == "auto":
-        return next(device for device, available in there.items() if available)
-    if name.split(":")[0] not in there:
-        raise unknown("device", name, ["auto", *there])
-    if not there[name.split(":")[0]]:
-        raise UsageError(f"device {name} is not available here", hint="Use --device cpu")
-    return name
-
-
-def choose_repair(fitted: FittedSpec, settings: Settings, *, has_data: bool) -> str:
-    """ "reset" where there are running statistics and data, unless told otherwise.
-
-    There "repair" is "reset" too. "auto" stays where it is to be chosen by held-out loss: with data, and
-    without running statistics. Raises UsageError for running statistics without data, whose average
-    describes neither model, and for a repair that this network or a lack of data rules out.
-    """
-    if settings.repair not in ("auto", *REPAIRS):
-        raise unknown("repair", settings.repair, ["auto", *REPAIRS])
-    if settings.new_bias and settings.repair not in ("repair", "reshift"):
-        raise UsageError("--allow-new-bias is for --repair repair or reshift")
-    if not fitted.statistics and settings.repair in (*MATCHES, "bias"):
-        if settings.repair != "bias" and not has_data:
-            raise UsageError(
-                f"--repair {settings.repair} measures channels on training samples, and no data set is known",
-                hint="Name one with --data, or choose --repair bias, which needs none",
-            )
-        return settings.repair
-    if settings.repair == "auto" and not fitted.statistics and has_data:
-        return "auto"
-    if settings.repair == "none" or not fitted.statistics:
-        if settings.repair == "reset":
-            raise UsageError("--repair reset: this network has no running statistics to reset")
-        return "none"
-    if fitted.statistics and settings.repair not in ("auto", "reset", "repair"):
-        raise UsageError(
-            f"--repair {settings.repair} is for networks without BatchNorm, and this one has its statistics",
-            hint="Re-estimate them with --repair reset",
-        )
-    if not has_data:
-        raise UsageError(
-            "this network has BatchNorm statistics, and averaging them makes a broken model",
-            hint="Re-estimate them with --data NAME, or merge all the same with --repair none",
-        )
-    return "reset"

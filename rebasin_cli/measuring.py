@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from . import accounts, barriers, certainty, choosing, networks, permutation, repair
-from .api import align, resolve_spec
+from .api import align
 from .barriers import Measure
 from .choosing import Choice
 from .controls import Ensemble, Scaled
@@ -24,6 +24,7 @@ from .permutation import permuted
 from .randomness import generator
 from .reports import Report, Row
 from .rows import ENSEMBLE, POINTS, RANDOM, REPAIRED_POINTS, Planned, plan_rows
+from .spec.resolving import resolve_spec
 from .spec.spec import FittedSpec, Spec
 from .version import version
 

@@ -10,15 +10,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import intake, matchers, networks, repair
+from . import matchers, networks, repair, running
 from .checkpoint import Checkpoint
 from .datasets._batches import map_tensors
 from .errors import NetworkError, UsageError
 from .evaluation import call
-from .intake import Settings
 from .matchers._similarity import KEEP
 from .rows import ENSEMBLE, Planned
 from .sampling import Splits
+from .settings import Settings
 from .spec.spec import FittedSpec
 
 TRACING = 1.0  # seconds to trace a network whose channels are matched
@@ -68,9 +68,7 @@ def plan_search(
     }
 
 
-def plan_repair(
-    models: Sequence[Checkpoint], fitted: FittedSpec, how: str, settings: Settings
-) -> dict[str, Any]:
+def plan_repair(fitted: FittedSpec, how: str, settings: Settings) -> dict[str, Any]:
     """The repair and, where a network is at hand, the layers that it would touch and those that it leaves.
 
     `how` may be "auto": then these are what "repair" would touch.
@@ -78,13 +76,13 @@ def plan_repair(
     plan: dict[str, Any] = {"repair": how}
     if how == "none":
         return plan
-    network = intake.find_network(fitted, settings, lambda text: None)
+    network = running.find_network(fitted, settings, lambda text: None)
     if network is None:
         return plan
     if how == "reset":
         return plan | {"repair_layers": list(networks.running_norms(network))}
     try:
-        inputs = intake.need_inputs(network, settings)
+        inputs = running.need_inputs(network, settings)
     except UsageError:  # it does not say what it takes
         return plan
     inputs = map_tensors(lambda t: t.float() if t.is_floating_point() else t, inputs)

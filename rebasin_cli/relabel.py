@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from . import api, intake, permutation, provenance, searching
-from .intake import Settings
+from .commands import Listener
 from .outputs import Output, check_outputs, write
-from .pipeline import Listener
 from .randomness import derive
+from .settings import Settings
 from .spec.spec import FittedSpec
 
 TRIES = 5  # searches from different seeds before `verify` gives up

@@ -8,15 +8,15 @@ from typing import Any
 
 import torch
 
-from . import accounts, api, choosing, intake, provenance, sampling
+from . import accounts, choosing, deciding, intake, mending, provenance, running, sampling
 from .checkpoint import Checkpoint
+from .commands import Listener
 from .errors import SpecError, UsageError, unknown
-from .intake import Settings
 from .merging import interpolate
 from .outputs import Output, check_outputs, write
 from .permutation import permuted
-from .pipeline import Listener
 from .repair import REPAIRS, Repaired
+from .settings import Settings
 from .spec.spec import FittedSpec
 
 FAR = 1 / 3  # of the distance between the endpoints: units in another order are farther, repaired ones nearer
@@ -43,16 +43,16 @@ def repair(
         raise unknown("repair", settings.repair, ["auto", *REPAIRS[1:]])
     if not 0 < share < 1:
         raise UsageError(f"--lambda {share:g} is not between the endpoints", hint="Choose one in 0–1: 0.5")
-    device = intake.choose_device(settings.device)
+    device = deciding.choose_device(settings.device)
     models = intake.read_models([path, *endpoints], settings, listener.say)
     fitted = intake.fit_spec(models, settings, listener.say)
     has_data = sampling.data_reference(models, settings) is not None
-    how = intake.choose_repair(fitted, settings, has_data=has_data)
+    how = deciding.choose_repair(fitted, settings, has_data=has_data)
     given, of_given = intake.read_permutation(perm, fitted) if perm else (None, {})
     merged, first, second = models
     aligned = permuted(second, fitted, given) if given else second
     check_between(merged, first, aligned, share, fitted)
-    network = intake.need_network(fitted, settings, listener.say)
+    network = running.need_network(fitted, settings, listener.say)
     measured, auto = how != "bias", how == "auto"
     wanted = ["reset", *["held"] * auto]
     splits = (
@@ -60,7 +60,7 @@ def repair(
     )
     choice = None
     if auto:
-        choice, done, changed = api.mend_if_better(
+        choice, done, changed = mending.mend_if_better(
             network.to(device),
             merged,
             [first, aligned],
@@ -73,7 +73,7 @@ def repair(
         listener.say(f"repair: {choosing.in_words(choice)}")
         done = done or Repaired("none", ())
     else:
-        done, changed = api.mend(
+        done, changed = mending.mend(
             network.to(device),
             merged,
             [first, aligned],
@@ -81,7 +81,7 @@ def repair(
             weights=[1 - share, share],
             new_bias=settings.new_bias,
             batches=splits.get("reset"),
-            inputs=None if measured else intake.need_inputs(network, settings),
+            inputs=None if measured else running.need_inputs(network, settings),
             device=device,
         )
     if done.method != "none":

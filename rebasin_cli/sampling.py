@@ -8,14 +8,14 @@ from typing import Any
 
 from torch import nn
 
-from . import datasets, intake
+from . import datasets, running
 from .checkpoint import Checkpoint
 from .datasets import Data, open_data
 from .datasets._batches import LoaderData
 from .errors import DataError, NetworkError, UsageError
 from .evaluation import Scores, evaluate
-from .intake import Settings
 from .registry import import_reference
+from .settings import Settings
 from .spec.spec import FittedSpec
 
 Splits = dict[str, Data | LoaderData]
@@ -109,8 +109,8 @@ def find_choice(
     """
     why = "no network is known"
     try:
-        network = intake.find_network(fitted, settings, say)
-        if network is not None and intake.origin(network, fitted, models, settings)["assumed"]:
+        network = running.find_network(fitted, settings, say)
+        if network is not None and running.origin(network, fitted, models, settings)["assumed"]:
             network, why = None, "only the tensors' names tell the network (give yours with --net)"
     except NetworkError as error:
         if settings.net is not None:

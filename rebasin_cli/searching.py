@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import accounts, api, intake, keeping, matchers, permutation, sampling, writing
+from . import accounts, api, intake, keeping, matchers, permutation, running, sampling, writing
 from .checkpoint import Checkpoint
 from .errors import UsageError
-from .intake import Settings
 from .keeping import Kept
 from .matchers import INITS, State
 from .outputs import Output, permutation_path
 from .ranks import ALONE, Ranks
+from .settings import Settings
 from .spec.spec import FittedSpec
 from .tensors import digest
 from .version import version
@@ -60,12 +60,12 @@ def prove(
         return {"status": "skipped", "reason": "nothing was permuted"}
     if network is None:
         return accounts.describe_proof(None)
-    inputs = intake.proof_inputs(network, settings, splits)
+    inputs = running.proof_inputs(network, settings, splits)
     proof = api.prove_spec(network, fitted, inputs=inputs, output=settings.output, seed=settings.seed)
     account = accounts.describe_proof(
         proof, "the network does not say its input: give --input SHAPE or --data"
     )
-    return account if proof is None else account | intake.origin(network, fitted, models, settings)
+    return account if proof is None else account | running.origin(network, fitted, models, settings)
 
 
 def search(
@@ -144,7 +144,7 @@ def find_evidence(
     """
     if settings.method == "none" or not matchers.registry.get(settings.method).NEEDS:
         return {}
-    network = intake.find_network(fitted, settings, say) if network is None else network
+    network = running.find_network(fitted, settings, say) if network is None else network
     known = sampling.data_reference(models, settings) is not None
     api.check_needs(settings.method, network=network is not None, data=known)
     samples = getattr(matchers.registry.get(settings.method), "SAMPLES", sampling.MATCH_SAMPLES)

@@ -15,8 +15,8 @@ RESAMPLES = 1_000
 SLAB = 32 << 20  # bytes of resampled counts held at a time
 
 
-def resampled_means(values: Tensor, *, seed: int, resamples: int = RESAMPLES) -> Tensor:
-    """The means of every column over samples drawn anew, with replacement, float64 (resamples, columns).
+def resampled_means(values: Tensor, *, seed: int) -> Tensor:
+    """The means of every column over samples drawn anew, with replacement, float64 (RESAMPLES, columns).
 
     All columns of `values` (samples, columns) see the same draws, so differences of columns are paired.
     Columns that hold NaN or infinities give NaN. Memory is bounded whatever the number of samples.
@@ -27,10 +27,10 @@ def resampled_means(values: Tensor, *, seed: int, resamples: int = RESAMPLES) ->
     finite = torch.isfinite(values).all(0)
     known = torch.where(finite, values, 0).double()
     draws = generator(seed, "bootstrap")
-    slab = max(1, min(resamples, SLAB // (16 * count)))  # int64 draws and float64 counts
+    slab = max(1, min(RESAMPLES, SLAB // (16 * count)))  # int64 draws and float64 counts
     means = []
-    for start in range(0, resamples, slab):
-        rows = min(slab, resamples - start)
+    for start in range(0, RESAMPLES, slab):
+        rows = min(slab, RESAMPLES - start)
         drawn = torch.randint(count, (rows, count), generator=draws)
         counts = torch.zeros(rows, count, dtype=torch.float64)
         counts.scatter_add_(1, drawn, torch.ones(1, 1, dtype=torch.float64).expand(rows, count))

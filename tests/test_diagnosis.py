@@ -13,11 +13,13 @@ from torch import nn
 from torch.nn import functional as F
 
 import rebasin_cli
-from rebasin_cli import diagnosis, nets, networks, permutation
-from rebasin_cli.api import resolve_spec
+from rebasin_cli import nets, networks, permutation
 from rebasin_cli.datasets import open_data
-from rebasin_cli.diagnosis import VERDICTS, doctor, judge, weigh
+from rebasin_cli.diagnosis import activations, doctor
+from rebasin_cli.diagnosis.judging import VERDICTS, judge
+from rebasin_cli.diagnosis.weights import weigh
 from rebasin_cli.permutation import permuted
+from rebasin_cli.spec.resolving import resolve_spec
 from rebasin_cli.training import seeded, train
 
 
@@ -146,7 +148,7 @@ def test_what_the_midpoint_keeps_is_that_of_a_plain_computation():
     network, fitted, data = built("mlp")
     one, other = (dict(fresh("mlp", seed, input_shape=(1, 6, 6), classes=5, width=24)) for seed in (0, 1))
     perms = permutation.random(fitted.words, torch.Generator().manual_seed(1))
-    rows = diagnosis.look(one, other, perms, fitted, network, data, limit=40)
+    rows = activations.look(one, other, perms, fitted, network, data, limit=40)
     inputs = torch.cat([x for x, _ in data])[:40]
 
     def spread(model):

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from rebasin_cli import inputs, intake
+from rebasin_cli import inputs, running
 from rebasin_cli.errors import UsageError
 from rebasin_cli.inputs import Wanted
-from rebasin_cli.intake import Settings
+from rebasin_cli.settings import Settings
 
 
 def rng(seed=0):
@@ -86,7 +86,7 @@ class Two(nn.Module):
 
 
 def batch(text, network=None):
-    return intake.proof_inputs(network or Two(), Settings(input=text))
+    return running.proof_inputs(network or Two(), Settings(input=text))
 
 
 def test_one_tensor_comes_alone_several_as_arguments_named_ones_as_keywords():
@@ -114,5 +114,5 @@ def test_a_plain_shape_has_to_fit_what_the_network_says_and_others_say_more_than
 @pytest.mark.parametrize("text", ["2x16:int99", "x=2x16", "1x3x8x8,1x8"])
 def test_where_a_plain_shape_is_wanted_the_rest_is_refused(text):
     with pytest.raises(UsageError, match="is not a shape") as caught:
-        intake.parse_shape(text)
+        running.parse_shape(text)
     assert "1x3x224x224" in caught.value.hint

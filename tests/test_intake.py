@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 import torch
 
-from rebasin_cli import intake, sampling, searching
+from rebasin_cli import deciding, intake, running, sampling, searching
 from rebasin_cli.checkpoint import open_checkpoint
 from rebasin_cli.errors import CheckpointError, DataError, NetworkError, SpecError, UsageError
 from rebasin_cli.evaluation import Scores
-from rebasin_cli.intake import Settings
+from rebasin_cli.settings import Settings
 from rebasin_cli.spec import library
 from rebasin_cli.writing import write_safetensors
 
@@ -139,32 +139,32 @@ def test_batchnorm_statistics_need_data_or_a_word(tmp_path):
             "head.weight": (2, 3),
         }
     )
-    assert intake.choose_repair(fitted, Settings(), has_data=True) == "reset"
-    assert intake.choose_repair(fitted, Settings(repair="none"), has_data=False) == "none"
+    assert deciding.choose_repair(fitted, Settings(), has_data=True) == "reset"
+    assert deciding.choose_repair(fitted, Settings(repair="none"), has_data=False) == "none"
     with pytest.raises(UsageError, match="makes a broken model"):
-        intake.choose_repair(fitted, Settings(), has_data=False)
+        deciding.choose_repair(fitted, Settings(), has_data=False)
 
 
 def test_shapes_are_read_and_checked():
-    assert intake.parse_shape("1x3×224X224") == (1, 3, 224, 224)
+    assert running.parse_shape("1x3×224X224") == (1, 3, 224, 224)
     for text in ("", "x", "1x0", "3,4", "1x-2"):
         with pytest.raises(UsageError, match="is not a shape"):
-            intake.parse_shape(text)
+            running.parse_shape(text)
 
 
 def test_a_batch_of_inputs_has_one_size_more_than_an_input():
-    assert intake.parse_shape("2x3x8x8", like=(3, 32, 32)) == (2, 3, 8, 8)
-    assert intake.parse_shape("1x1x28x28", like=(784,)) == (1, 1, 28, 28)  # a vector: anything flattened
+    assert running.parse_shape("2x3x8x8", like=(3, 32, 32)) == (2, 3, 8, 8)
+    assert running.parse_shape("1x1x28x28", like=(784,)) == (1, 1, 28, 28)  # a vector: anything flattened
     for text, like in (("8", None), ("784", (784,)), ("3x224x224", (3, 224, 224)), ("2x12", (3, 8, 8))):
         with pytest.raises(UsageError, match="is no batch of inputs") as caught:
-            intake.parse_shape(text, like=like)
+            running.parse_shape(text, like=like)
         assert "batch first" in caught.value.hint
 
 
 def account_of_proof(models, **options):
     settings = Settings(**options)
     fitted = intake.fit_spec(models, settings, quiet)
-    return searching.prove(intake.find_network(fitted, settings, quiet), fitted, models, settings)
+    return searching.prove(running.find_network(fitted, settings, quiet), fitted, models, settings)
 
 
 def test_a_proof_says_whose_network_it_ran_on(record):
@@ -199,10 +199,10 @@ def test_a_found_spec_whose_network_is_another_says_what_to_give():
     shapes = {"conv1.weight": (4, 3, 3, 3), "conv2.weight": (5, 4, 3, 3), "fc.weight": (10, 5)}
     fitted = library.find(shapes)
     with pytest.raises(NetworkError, match=r"no tinyten; tinyten.yaml was found from their names") as caught:
-        intake.find_network(fitted, Settings(), quiet)
+        running.find_network(fitted, Settings(), quiet)
     assert "--net" in caught.value.hint and "--spec" in caught.value.hint
     with pytest.raises(NetworkError) as caught:
-        intake.find_network(fitted, Settings(spec="tinyten"), quiet)
+        running.find_network(fitted, Settings(spec="tinyten"), quiet)
     assert caught.value.message == "these tensors are no tinyten"
 
 

@@ -16,7 +16,7 @@ import torch
 from rebasin_cli import matchers, nets, permutation
 from rebasin_cli.errors import CheckpointError, UsageError
 from rebasin_cli.evaluation import evaluating
-from rebasin_cli.matchers import Problem, State, registry, wm
+from rebasin_cli.matchers import PROMISES, Problem, State, registry, wm
 from rebasin_cli.networks import load
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
@@ -45,6 +45,11 @@ every_net = pytest.mark.parametrize("net", NETS)
 def declaring(promise: str):
     names = [name for name in registry.names() if promise in registry.get(name).DECLARES]
     return pytest.mark.parametrize("method", names)
+
+
+@every_matcher
+def test_only_promises_that_there_are_are_declared(method):
+    assert registry.get(method).DECLARES <= PROMISES.keys()  # what is misspelt would never be tested
 
 
 def randomised(plan: Tensors, seed: int, dtype: torch.dtype = torch.float32) -> Tensors:

@@ -15,13 +15,14 @@ import torch
 from torch import nn
 
 from .. import accounts, matchers, networks, permutation
-from ..api import align, resolve_spec
+from ..api import align
 from ..errors import UsageError
 from ..evaluation import Scores, evaluate
 from ..merging import average
 from ..permutation import Permutations, permuted
 from ..randomness import generator
 from ..repair import reset
+from ..spec.resolving import resolve_spec
 from ..spec.spec import FittedSpec, Spec
 from ..version import version
 from . import simplex

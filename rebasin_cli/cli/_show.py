@@ -83,8 +83,8 @@ class Screen:
 
 @contextmanager
 def screen(quiet: bool = False, verbose: bool = False) -> Iterator[Any]:
-    """A `pipeline.Listener` on the terminal; the bars are gone however the command ends."""
-    from ..pipeline import Listener
+    """A `Listener` on the terminal; the bars are gone however the command ends."""
+    from ..commands import Listener
 
     shown = Screen(quiet=quiet, verbose=verbose)
     log, told = logging.getLogger("rebasin"), Told(shown.say)
@@ -100,10 +100,10 @@ def screen(quiet: bool = False, verbose: bool = False) -> Iterator[Any]:
 
 
 def settings_of(options: Mapping[str, Any], **own: Any) -> Any:
-    """A command's options, by the names of its parameters, as an `intake.Settings`."""
+    """A command's options, by the names of its parameters, as one `Settings`."""
     from dataclasses import fields
 
-    from ..intake import Settings
+    from ..settings import Settings
     from ..writing import parse_size
 
     given = {**options, **own}

@@ -36,7 +36,7 @@ def align(
     Example: rebasin align a.pt b.pt --method wm -o b_aligned.safetensors
     """
     from .. import pipeline, ranks
-    from ..intake import choose_device
+    from ..deciding import choose_device
     from ..outputs import default_path
 
     settings = settings_of(options, method=method, loss=loss, bound=bound, no_prove=no_prove)

@@ -102,7 +102,7 @@ def barrier(
 
     Example: rebasin barrier a.pt b.pt --data cifar10 --report report/ --max-barrier 0.05
     """
-    from .. import gates, outputs, pipeline
+    from .. import gates, outputs, reporting
 
     settings = settings_of(options, method=method, repair=repair, full=full, no_prove=no_prove)
     limits = {
@@ -118,7 +118,7 @@ def barrier(
     }
     files = {"json": json_file, "markdown": markdown, "html": html, "junit": junit}
     with screen(options["quiet"], options["verbose"]) as listener:
-        made = pipeline.barrier(
+        made = reporting.barrier(
             a,
             b,
             settings,

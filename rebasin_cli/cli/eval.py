@@ -25,9 +25,9 @@ def eval(
 
     Example: rebasin eval merged.safetensors --data cifar10
     """
-    from .. import pipeline
+    from .. import reporting
 
     settings = settings_of(options)
     with screen(options["quiet"], options["verbose"]) as listener:
-        done = pipeline.evaluate(model, settings, listener, split=split)
+        done = reporting.evaluate(model, settings, listener, split=split)
     result(done, json)

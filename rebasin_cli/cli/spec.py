@@ -111,7 +111,7 @@ def prove(
 
     Example: rebasin spec prove resnet20 a.safetensors
     """
-    from ..intake import Settings
+    from ..settings import Settings
     from ..spec import overview
 
     fitted = overview.fit_named(spec, checkpoint, width=width, depth=depth, key=key, unsafe_load=unsafe_load)
@@ -150,7 +150,7 @@ def infer(
 
     Example: rebasin spec infer --net model.py:build --input 1x3x224x224 -o spec.yaml
     """
-    from ..intake import Settings
+    from ..settings import Settings
     from ..spec import overview
 
     settings = Settings(net=net, input=input, output=output, seed=seed)
@@ -184,14 +184,14 @@ def explain(
 
     Example: rebasin spec explain --net model.py:build --input 1x3x224x224
     """
-    from ..intake import Settings
+    from ..settings import Settings
     from ..spec import explaining, overview
 
     settings = Settings(
         spec=spec, net=net, input=input, output=output, key=key, unsafe_load=unsafe_load, seed=seed
     )
-    with screen() as listener:
-        told = overview.explain(settings, listener.say, checkpoint=checkpoint)
+    with screen():
+        told = overview.explain(settings, checkpoint=checkpoint)
     if json:
         result(told, True)
         return
@@ -219,7 +219,7 @@ def import_(
 
     Example: rebasin spec import axes.json --checkpoint a.safetensors -o own.yaml
     """
-    from ..intake import Settings
+    from ..settings import Settings
     from ..spec import overview
 
     settings = Settings(key=key, unsafe_load=unsafe_load)

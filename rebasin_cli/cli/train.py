@@ -67,7 +67,7 @@ def train(
 
     Example: rebasin train mlp --data mnist --seed 1 -o mnist1.safetensors
     """
-    from .. import pipeline
+    from .. import endpoints
     from ..outputs import Output
 
     recipe = {
@@ -87,7 +87,7 @@ def train(
         "limit": limit,
     }
     with screen(quiet, verbose) as listener:
-        done = pipeline.train(
+        done = endpoints.train(
             net, data, Output(out, force, resume=resume), listener, seed=seed, device=device, **recipe
         )
     result(done, json)

@@ -33,7 +33,7 @@ def verify(
     Example: rebasin verify b.pt b_aligned.safetensors
     """
     from .. import relabel
-    from ..intake import Settings
+    from ..settings import Settings
 
     settings = Settings(spec=spec, key=key, unsafe_load=unsafe_load, seed=seed)
     with screen(quiet) as listener:

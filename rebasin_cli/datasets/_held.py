@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,21 +29,34 @@ def held_out(data: Iterable[Any], seed: int) -> tuple[Iterable[Any], Iterable[An
         parts = order[size:].sort().values, order[:size].sort().values
         source = data.source
         return tuple(replace(data, source=Samples(source.inputs[p], source.targets[p])) for p in parts)
-    return Some(data, held=False), Some(data, held=True)
+    return parted(data, every=SHARE, at=0, read=checked)
+
+
+def parted(
+    batches: Iterable[Any], *, every: int, at: int, read: Callable[[Iterable[Any]], Iterator[Any]] = iter
+) -> tuple[Some, Some]:
+    """The batches without one of `every` so many, and these: of each round that `at` 0, 1 … `every` − 1."""
+    return Some(batches, every, at, False, read), Some(batches, every, at, True, read)
 
 
 @dataclass(frozen=True)
 class Some:
-    """Some of the batches: the first of every ten, or all others; of a single batch, that one."""
+    """One of `every` so many batches (`held`), or all others; of a single batch, that one.
+
+    `read` is how to go through them.
+    """
 
     batches: Iterable[Any]
+    every: int
+    at: int
     held: bool
+    read: Callable[[Iterable[Any]], Iterator[Any]]
 
-    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+    def __iter__(self) -> Iterator[Any]:
         only = None
-        for number, batch in enumerate(checked(self.batches)):
-            if (number % SHARE == 0) == self.held:
+        for number, batch in enumerate(self.read(self.batches)):
+            if taken := (number % self.every == self.at) == self.held:
                 yield batch
-            only = batch if number == 0 else None
+            only = batch if number == 0 and not taken else None
         if only is not None and not self.held:
             yield only

@@ -14,7 +14,6 @@ import torch
 from .. import assignment, permutation
 from ..assignment import Solution
 from ..permutation import Permutations, permute
-from ..randomness import generator
 from ..spec.notation import words_of
 from ..spec.spec import FittedSpec
 from . import _wreath
@@ -102,36 +101,6 @@ class Projection:
             axes, tensor = self.fitted.tensors[name], self.standing[name]
             tensor.copy_(permute(tensor, axes, whole, self.fitted.within))
         self.permutations = permutation.compose(self.permutations, whole)
-
-
-class Queue:
-    """Whose turn it is: every permutation of every model once a round, in an order of the round's own."""
-
-    def __init__(self, projections: list[Projection], seed: int):
-        self.turns = [(k, name) for k, p in enumerate(projections) for name in p.names]
-        self.costs = {(k, name): max(1, p.work(name)) for k, p in enumerate(projections) for name in p.names}
-        self.work = sum(self.costs.values())  # multiplications of a round
-        self.seed, self.position, self.credit = seed, 0, 0.0
-
-    def take(self, quota: float) -> list[tuple[int, str]]:
-        """The next turns, for so many multiplications on average, but none twice."""
-        self.credit = min(self.credit + quota, float(self.work))
-        taken: list[tuple[int, str]] = []
-        while self.turns and len(taken) < len(self.turns):
-            number, place = divmod(self.position, len(self.turns))
-            turn = self.turns[self._order(number)[place]]
-            if self.costs[turn] > self.credit or turn in taken:
-                break
-            self.credit -= self.costs[turn]
-            self.position += 1
-            taken.append(turn)
-        return taken
-
-    def _order(self, number: int) -> list[int]:
-        if getattr(self, "_round", None) != number:
-            rng = generator(self.seed, f"matching round {number}")
-            self._round, self._kept = number, torch.randperm(len(self.turns), generator=rng).tolist()
-        return self._kept
 
 
 def _once(tensors: Tensors) -> list[str]:

@@ -15,7 +15,8 @@ import torch
 
 from ..errors import UsageError, unknown
 from . import MatchResult, Problem
-from ._straight import Training, memory, search
+from ._straight import search
+from ._training import Training, memory
 
 __all__ = ["Options", "match", "memory"]
 

@@ -192,7 +192,3 @@ def _some(axes: list[str], most: int = 4) -> str:
 
 def _axes(count: int) -> str:
     return f"{count:,} {'axis' if count == 1 else 'axes'}"
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"

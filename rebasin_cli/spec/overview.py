@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
-from .. import intake, nets, writing
+from .. import intake, nets, running, writing
 from ..accounts import describe_proof
 from ..checkpoint import open_checkpoint
 from ..errors import SpecError, UsageError
+from ..settings import Settings
 from . import explaining, library
 from . import prove as proving
 from .fitting import fit
@@ -64,7 +65,7 @@ def _fresh_shapes(
     shape = INPUTS.get(kind, SMALL)
     if input:
         like = None if kind in FLATTENING else shape
-        _, *shape = intake.parse_shape(input, like=like)
+        _, *shape = running.parse_shape(input, like=like)
     big = shape[-1] >= 64
     with torch.device("meta"):
         network = nets.build(
@@ -113,7 +114,7 @@ def lines(fitted: FittedSpec) -> Iterator[str]:
 
 def prove(
     fitted: FittedSpec,
-    settings: intake.Settings,
+    settings: Settings,
     say: Callable[[str], None],
     *,
     checkpoint: Path | None = None,
@@ -122,22 +123,22 @@ def prove(
 
     Raises NotProven, NetworkError, UsageError without inputs.
     """
-    network = intake.need_network(fitted, settings, say)
-    batch = intake.need_inputs(network, settings)
+    network = running.need_network(fitted, settings, say)
+    batch = running.need_inputs(network, settings)
     found = proving.prove(network, fitted, batch, output=settings.output, seed=settings.seed, each_word=True)
     models = []
     if checkpoint is not None:
         models = [open_checkpoint(checkpoint, key=settings.key, unsafe_load=settings.unsafe_load)]
     return {
         "spec": fitted.spec.name,
-        "proof": describe_proof(found) | intake.origin(network, fitted, models, settings),
+        "proof": describe_proof(found) | running.origin(network, fitted, models, settings),
         "words": len(found.words),
         "differences": dict(sorted(found.words.items(), key=lambda item: -item[1])),
     }
 
 
 def infer(
-    settings: intake.Settings,
+    settings: Settings,
     say: Callable[[str], None],
     *,
     checkpoint: Path | None = None,
@@ -157,9 +158,7 @@ def infer(
     return done | {"proof": describe_proof(found.proof, "there is nothing to prove")}
 
 
-def explain(
-    settings: intake.Settings, say: Callable[[str], None], *, checkpoint: Path | None = None
-) -> dict[str, Any]:
+def explain(settings: Settings, *, checkpoint: Path | None = None) -> dict[str, Any]:
     """Why every axis of `--net` may move or stays; with `settings.spec`, where that spec differs.
 
     Raises UsageError, NetworkError, SpecError, CheckpointError.
@@ -179,7 +178,7 @@ def explain(
 
 def import_axes(
     file: Path,
-    settings: intake.Settings,
+    settings: Settings,
     *,
     checkpoint: Path | None = None,
     out: Path | None = None,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rebasin_cli import permutation
-from rebasin_cli.diagnosis import VERDICTS
+from rebasin_cli.diagnosis.judging import VERDICTS
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.writing import write_safetensors
