@@ -36,7 +36,7 @@ from .spec import prove as proving
 from .spec.fitting import fit
 from .spec.prove import Proof
 from .spec.spec import FittedSpec, Spec
-from .tensors import LazyTensors, plan_of
+from .tensors import plan_of, replaced
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -344,7 +344,7 @@ def merge(
             inputs=align_options.get("inputs"),
             device=device,
         )
-    return Merged(_replaced(tensors, changed), alignment, len(done.corrected), done, choice)
+    return Merged(replaced(tensors, changed), alignment, len(done.corrected), done, choice)
 
 
 def mend_if_better(
@@ -413,19 +413,3 @@ def mend(
         )
     state = network.state_dict()
     return done, {name: state[name].to("cpu", copy=True) for name in done.tensors if name in state}
-
-
-def _replaced(tensors: LazyTensors, by: Tensors) -> LazyTensors:
-    """`tensors` with some replaced, and what is new at the end; names, order and dtypes stay."""
-    new = {name: tensor for name, tensor in by.items() if name not in tensors.shapes}
-
-    def get(name: str) -> torch.Tensor:
-        return by[name].to(dtypes[name]) if name in by else tensors[name]
-
-    def part(name: str, start: int, stop: int) -> torch.Tensor:
-        return get(name)[start:stop] if name in by else tensors.rows(name, start, stop)
-
-    shapes = {**tensors.shapes} | {name: tuple(tensor.shape) for name, tensor in new.items()}
-    wide = next((dtype for dtype in tensors.dtypes.values() if dtype.is_floating_point), torch.float32)
-    dtypes = {**tensors.dtypes} | {name: wide for name in new}
-    return LazyTensors(shapes, dtypes, get, part)

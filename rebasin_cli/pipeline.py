@@ -16,6 +16,7 @@ from typing import Any
 from . import (
     accounts,
     api,
+    baking,
     certainty,
     choosing,
     gates,
@@ -49,6 +50,7 @@ from .ranks import ALONE, Ranks, own_device
 from .reports import Report
 from .rows import plan_rows
 from .spec.spec import FittedSpec
+from .tensors import replaced
 
 
 @dataclass(frozen=True)
@@ -138,8 +140,13 @@ def merge(
     if network is None and settings.prove and method != "none":
         network = intake.find_network(fitted, settings, listener.say)
     measured = repair not in ("none", "bias")  # on training samples
-    if measured and not splits:
-        splits = sampling.open_splits(models, settings, listener.say, wanted=["reset"])
+    wanted = [*["reset"] * measured, *["held"] * settings.bake_temperature]
+    if wanted and not splits:
+        splits = sampling.open_splits(models, settings, listener.say, wanted=wanted)
+    layer = None
+    if settings.bake_temperature:
+        network = network or intake.need_network(fitted, settings, listener.say)
+        layer = baking.logits_layer(network, splits["held"].example(), settings.output)
     say = (lambda text: None) if splits else listener.say  # told already
     evidence = {} if given else searching.find_evidence(models, fitted, settings, say, network)
     proof = searching.prove(network, fitted, models, settings, splits=splits, permuted=method != "none")
@@ -178,16 +185,22 @@ def merge(
         if measured:
             options["repair_data"] = provenance.describe_data(splits["reset"], full=settings.full)
             options["repair_data"] |= {"samples": splits["reset"].samples, "device": device}
-        options |= of_given
+        tensors, baked = merged.tensors, {}
+        if layer is not None:
+            done = baking.bake(network, tensors, layer, splits["held"], output=settings.output, device=device)
+            listener.say(f"temperature: {done.in_words()}")
+            tensors, baked = replaced(tensors, done.tensors), {"temperature": done.account()}
+        options |= baked | of_given
         meta = describe(
             "merge", models, fitted, settings, method=method, options=options, proof=proof, like=models
         )
         added = merged.repair.added if merged.repair else ()
-        written = write(output, merged.tensors, models[0], meta, added=added)
+        written = write(output, tensors, models[0], meta, added=added)
     match = accounts.describe_match(found, given=given is not None)
     return summary(fitted, match, proof, written=written) | {
         "models": len(models),
         **accounts.describe_repair(merged.repair, merged.choice),
+        **baked,
     }
 
 

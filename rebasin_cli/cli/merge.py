@@ -33,6 +33,7 @@ def merge(
     ] = None,
     repair: o.Repair = "auto",
     new_bias: o.NewBias = False,
+    bake_temperature: o.BakeTemperature = False,
     spec: o.Spec = None,
     key: o.Key = None,
     unsafe_load: o.UnsafeLoad = False,

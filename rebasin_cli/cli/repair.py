@@ -25,6 +25,7 @@ def repair(
     ] = 0.5,
     repair: o.Repair = "repair",
     new_bias: o.NewBias = False,
+    bake_temperature: o.BakeTemperature = False,
     perm: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The permutation of B that FILE was merged with.")
     ] = None,
