@@ -142,7 +142,8 @@ def merge(
     measured = repair not in ("none", "bias")  # on training samples
     wanted = [*["reset"] * measured, *["held"] * settings.bake_temperature]
     if wanted and not splits:
-        splits = sampling.open_splits(models, settings, listener.say, wanted=wanted)
+        epoch = repair == "reset" and searching.trains(method)
+        splits = sampling.open_splits(models, settings, listener.say, wanted=wanted, epoch=epoch)
     layer = None
     if settings.bake_temperature:
         network = network or intake.need_network(fitted, settings, listener.say)

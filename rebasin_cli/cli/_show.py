@@ -168,7 +168,8 @@ def _line(name: str, value: Any) -> str | None:
     if name == "assignment_sizes":
         return ", ".join(f"{count} of {size}" for size, count in value.items())
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {item}" for key, item in value.items())
+        numbers = {key: f"{item:.6g}" for key, item in value.items() if isinstance(item, float)}
+        return ", ".join(f"{key}: {item}" for key, item in (value | numbers).items())
     if isinstance(value, list):
         return ", ".join(map(str, value))
     if isinstance(value, float):

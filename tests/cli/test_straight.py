@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from rebasin_cli import sampling
 from rebasin_cli.checkpoint import open_checkpoint
 
 from .conftest import fresh, same
@@ -201,3 +202,20 @@ def test_what_methods_looked_at_is_recorded(models, done):
     done("align", a, b, "-m", "am", "--data", "digits", "--limit", "50", "-o", "few.safetensors")
     options = json.loads(open_checkpoint("few.safetensors").metadata["rebasin.options"])
     assert options["limit"] == 50 and options["data"] == "digits"
+
+
+def test_statistics_after_training_are_measured_on_one_epoch(resnets, done, monkeypatch):
+    monkeypatch.setattr(sampling, "RESET_SAMPLES", 20)
+    monkeypatch.setattr(sampling, "HELD_SAMPLES", 16)
+    merge = ("merge", *resnets, "--data", "npz:pictures.npz", "--force", "--method")
+    steps = ("--epochs", "1", "--batch-size", "32")
+    expected = [
+        (20, ["wm"]),
+        (40, ["ste", *steps, "--limit", "40"]),
+        (20, ["ste", *steps, "--limit", "10"]),  # no fewer than after any other method
+        (64, ["ste-mm", *steps, "--bake-temperature"]),
+    ]
+    for samples, method in expected:
+        outcome = done(*merge, *method, "--json")
+        assert f"statistics of 21 norms re-estimated on {samples} samples" in outcome.err
+    assert outcome.json()["temperature"]["samples"] == 16
