@@ -83,6 +83,9 @@ def merge(
     Others may gain from repair, which gives every channel the mean and spread of the endpoints': with data
     and a known network, --repair auto measures both on held-out training samples and takes the better.
 
+    With data, --method ste-mm learns the permutations of all models together, by the loss of their mixtures,
+    which takes longest; statistics are then re-estimated on one epoch.
+
     Example: rebasin merge a.pt b.pt c.pt --method merge-many -o merged.safetensors
     """
     options = dict(locals())
