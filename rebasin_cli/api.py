@@ -32,6 +32,7 @@ from .spec import prove as proving
 from .spec.prove import Proof
 from .spec.resolving import resolve_spec
 from .spec.spec import FittedSpec, Spec
+from .tensors import replaced
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -271,4 +272,4 @@ def merge(
             inputs=align_options.get("inputs"),
             device=device,
         )
-    return Merged(mending.replaced(tensors, changed), alignment, len(done.corrected), done, choice)
+    return Merged(replaced(tensors, changed), alignment, len(done.corrected), done, choice)

@@ -62,6 +62,9 @@ def compare(
     wanted = ["train", "test", *["reset"] * (repair == "reset")]
     splits = sampling.open_splits(models, settings, listener.say, wanted=wanted)
     plan = _plan(network, splits, len(models), len(methods), points, settings, device)
+    plan |= planning.not_estimated(
+        (method, searching.matcher_options(chosen, measuring=True)) for method, chosen in each.items()
+    )
     listener.say(planning.in_words(plan))
     if dry_run:
         return _searches(models, fitted, each) | plan

@@ -13,7 +13,6 @@ from . import choosing, networks, repair
 from .datasets._batches import map_tensors
 from .errors import UsageError
 from .evaluation import evaluate
-from .tensors import LazyTensors
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -84,19 +83,3 @@ def mend(
         )
     state = network.state_dict()
     return done, {name: state[name].to("cpu", copy=True) for name in done.tensors if name in state}
-
-
-def replaced(tensors: LazyTensors, by: Tensors) -> LazyTensors:
-    """`tensors` with some replaced, and what is new at the end; names, order and dtypes stay."""
-    new = {name: tensor for name, tensor in by.items() if name not in tensors.shapes}
-
-    def get(name: str) -> torch.Tensor:
-        return by[name].to(dtypes[name]) if name in by else tensors[name]
-
-    def part(name: str, start: int, stop: int) -> torch.Tensor:
-        return get(name)[start:stop] if name in by else tensors.rows(name, start, stop)
-
-    shapes = {**tensors.shapes} | {name: tuple(tensor.shape) for name, tensor in new.items()}
-    wide = next((dtype for dtype in tensors.dtypes.values() if dtype.is_floating_point), torch.float32)
-    dtypes = {**tensors.dtypes} | {name: wide for name in new}
-    return LazyTensors(shapes, dtypes, get, part)

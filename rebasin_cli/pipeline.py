@@ -13,6 +13,7 @@ from typing import Any
 from . import (
     accounts,
     api,
+    baking,
     choosing,
     deciding,
     intake,
@@ -29,6 +30,7 @@ from .outputs import Output, appearing, check_outputs, permutation_path, write
 from .ranks import ALONE, Ranks, own_device
 from .reporting import barrier, evaluate
 from .settings import Settings
+from .tensors import replaced
 
 __all__ = ["align", "barrier", "evaluate", "merge", "train"]
 
@@ -112,8 +114,14 @@ def merge(
     if network is None and settings.prove and method != "none":
         network = running.find_network(fitted, settings, listener.say)
     measured = repair not in ("none", "bias")  # on training samples
-    if measured and not splits:
-        splits = sampling.open_splits(models, settings, listener.say, wanted=["reset"])
+    wanted = [*["reset"] * measured, *["held"] * settings.bake_temperature]
+    if wanted and not splits:
+        epoch = repair == "reset" and searching.trains(method)
+        splits = sampling.open_splits(models, settings, listener.say, wanted=wanted, epoch=epoch)
+    layer = None
+    if settings.bake_temperature:
+        network = network or running.need_network(fitted, settings, listener.say)
+        layer = baking.logits_layer(network, splits["held"].example(), settings.output)
     say = (lambda text: None) if splits else listener.say  # told already
     evidence = {} if given else searching.find_evidence(models, fitted, settings, say, network)
     proof = searching.prove(network, fitted, models, settings, splits=splits, permuted=method != "none")
@@ -152,14 +160,20 @@ def merge(
         if measured:
             options["repair_data"] = provenance.describe_data(splits["reset"], full=settings.full)
             options["repair_data"] |= {"samples": splits["reset"].samples, "device": device}
-        options |= of_given
+        tensors, baked = merged.tensors, {}
+        if layer is not None:
+            done = baking.bake(network, tensors, layer, splits["held"], output=settings.output, device=device)
+            listener.say(f"temperature: {done.in_words()}")
+            tensors, baked = replaced(tensors, done.tensors), {"temperature": done.account()}
+        options |= baked | of_given
         meta = describe(
             "merge", models, fitted, settings, method=method, options=options, proof=proof, like=models
         )
         added = merged.repair.added if merged.repair else ()
-        written = write(output, merged.tensors, models[0], meta, added=added)
+        written = write(output, tensors, models[0], meta, added=added)
     match = accounts.describe_match(found, given=given is not None)
     return summary(fitted, match, proof, written=written) | {
         "models": len(models),
         **accounts.describe_repair(merged.repair, merged.choice),
+        **baked,
     }

@@ -38,19 +38,20 @@ def plan_search(
 
     The search holds the models, two similarity matrices in float32, what the method says it holds beyond
     (`BYTES_A_PARAMETER`, or its `memory`, which the plan then takes apart), and the matrices that it keeps,
-    up to `memory` bytes. The proof comes before it and holds the network in float32 and in float64, and its
-    activations, which are not counted.
+    up to `memory` bytes. Where the plan takes them apart, `search_parts` add up to `search_bytes`. The proof
+    comes before it and holds the network in float32 and in float64, and its activations, which are not
+    counted. What a method that trains takes in time is not known, and `not_estimated` says so.
     """
     sizes = sorted(fitted.words.values(), reverse=True)
     stored = sum(math.prod(s) * model.dtypes[n].itemsize for model in models for n, s in model.shapes.items())
     numbers = sum(math.prod(shape) for shape in fitted.shapes.values())
     matcher = None if method in ("none", "given") else matchers.registry.get(method)
-    search = stored + 8 * (sizes[0] if sizes else 0) ** 2 + OVERHEAD
-    search += getattr(matcher, "BYTES_A_PARAMETER", 0) * numbers
-    parts = matcher.memory(len(models), numbers, options) if hasattr(matcher, "memory") else {}
-    search += sum(parts.values())
+    similarities = 8 * (sizes[0] if sizes else 0) ** 2
     if matcher is not None:
-        search += min(KEEP if memory is None else memory, sum(4 * size**2 for size in sizes))
+        similarities += min(KEEP if memory is None else memory, sum(4 * size**2 for size in sizes))
+    own = matcher.memory(len(models), numbers, options) if hasattr(matcher, "memory") else {}
+    parts = {"files": stored, **own, "similarities": similarities, "scratch space": OVERHEAD}
+    search = sum(parts.values()) + getattr(matcher, "BYTES_A_PARAMETER", 0) * numbers
     proving = 12 * numbers if proof else 0
     return {
         "models": len(models),
@@ -62,10 +63,20 @@ def plan_search(
         "log10_symmetries": round(fitted.log10_symmetries(), 1),
         "assignment_sizes": {str(size): sizes.count(size) for size in dict.fromkeys(sizes)},
         "search_bytes": search,
-        **({"search_parts": parts} if parts else {}),
+        **({"search_parts": parts} if own else {}),
         "proof_bytes": proving,
         "peak_bytes": max(search, stored + proving),
-    }
+    } | not_estimated([(method, options)])
+
+
+def not_estimated(searches: Iterable[tuple[str, Any]]) -> dict[str, str]:
+    """What no plan knows the seconds of: methods that train; `searches` are (method, options)."""
+    trained = [
+        f"the training of {method} ({options.epochs} epoch{'' if options.epochs == 1 else 's'})"
+        for method, options in searches
+        if method != "given" and hasattr(options, "epochs")
+    ]
+    return {"not_estimated": " and ".join(trained)} if trained else {}
 
 
 def plan_repair(fitted: FittedSpec, how: str, settings: Settings) -> dict[str, Any]:
@@ -121,7 +132,8 @@ def in_words(plan: Mapping[str, Any]) -> str:
     seconds = plan["estimated_seconds"]
     minutes = "" if seconds is None else f", about {max(seconds, 6) / 60:.1f} minutes of measuring"
     pairs = f" of {plan['pairs']} pairs" if "pairs" in plan else ""
-    return f"plan: {plan['points']} points in {len(plan['rows'])} rows{pairs}{minutes}"
+    without = f", without {plan['not_estimated']}" if "not_estimated" in plan else ""
+    return f"plan: {plan['points']} points in {len(plan['rows'])} rows{pairs}{minutes}{without}"
 
 
 def estimate_seconds(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from . import accounts, choosing, deciding, intake, mending, provenance, running, sampling
+from . import accounts, baking, choosing, deciding, intake, mending, provenance, running, sampling
 from .checkpoint import Checkpoint
 from .commands import Listener
 from .errors import SpecError, UsageError, unknown
@@ -54,10 +55,13 @@ def repair(
     check_between(merged, first, aligned, share, fitted)
     network = running.need_network(fitted, settings, listener.say)
     measured, auto = how != "bias", how == "auto"
-    wanted = ["reset", *["held"] * auto]
+    wanted = [*["reset"] * measured, *["held"] * (auto or settings.bake_temperature)]
     splits = (
-        sampling.open_splits(models, settings, listener.say, wanted=wanted, choosing=auto) if measured else {}
+        sampling.open_splits(models, settings, listener.say, wanted=wanted, choosing=auto) if wanted else {}
     )
+    layer = None
+    if settings.bake_temperature:
+        layer = baking.logits_layer(network, splits["held"].example(), settings.output)
     choice = None
     if auto:
         choice, done, changed = mending.mend_if_better(
@@ -86,7 +90,13 @@ def repair(
         )
     if done.method != "none":
         accounts.tell_repair(listener.say, done, splits, asked=settings.repair)
-    options = {"lambda": share, "repair": done.method, "added": list(done.added)} | of_given
+    baked = {}
+    if layer is not None:
+        mended = ChainMap(changed, merged)
+        tempered = baking.bake(network, mended, layer, splits["held"], output=settings.output, device=device)
+        listener.say(f"temperature: {tempered.in_words()}")
+        changed, baked = changed | tempered.tensors, {"temperature": tempered.account()}
+    options = {"lambda": share, "repair": done.method, "added": list(done.added)} | baked | of_given
     if choice is not None:
         options["repair_choice"] = choice.account()
     if measured:
@@ -98,7 +108,7 @@ def repair(
     tensors = {name: changed.get(name) for name in (*merged.shapes, *done.added)}
     written = write(output, _Either(tensors, merged), merged, meta, added=done.added)
     account = accounts.describe_repair(done if done.method != "none" else None, choice)
-    return {"written": written, "spec": accounts.describe_spec(fitted), **account}
+    return {"written": written, "spec": accounts.describe_spec(fitted), **account, **baked}
 
 
 class _Either(dict):

@@ -79,9 +79,10 @@ def barrier(
     plan = planning.plan_report(
         network, splits, rows, output=settings.output, device=device, pairs=1 + len(pairs)
     )
+    method = "given" if given else settings.method
+    plan |= planning.not_estimated([(method, searching.matcher_options(settings, measuring=True))])
     listener.say(planning.in_words(plan))
     if dry_run:
-        method = "given" if given else settings.method
         return planning.plan_search(models, fitted, method, **searching.planned(settings)) | plan
     evidence = {} if given else searching.find_evidence(models, fitted, settings, lambda text: None, network)
     proof = searching.prove(network, fitted, models, settings, splits=splits, permuted=moved)

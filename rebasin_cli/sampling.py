@@ -61,11 +61,13 @@ def open_splits(
     wanted: Sequence[str],
     match: int | None = MATCH_SAMPLES,
     choosing: bool = False,
+    epoch: bool = False,
 ) -> Splits:
     """The wanted ones of "train", "test", "match", "reset" (what repairs measure) and "held".
 
     All but "test" are training samples, a seeded subset unless `full`. Those "held" are others than those of
-    "reset" where there are enough; for `choosing` a repair some are kept from it if need be. `match` is how
+    "reset" where there are enough; for `choosing` a repair some are kept from it if need be. With `epoch`
+    "reset" is as many as a method that trains sees in one epoch. `match` is how
     many a method looks at, None for all. Raises UsageError where no data set is named or the models record
     different normalisations, DataError where it cannot be read.
     """
@@ -80,7 +82,7 @@ def open_splits(
             size = settings.limit or (None if settings.full else TRAIN_SAMPLES)
             splits["train"] = train if size is None else train.subset(size, settings.seed)
         if {"reset", "held"} & set(wanted):
-            mend, held = _apart(train, settings, choosing)
+            mend, held = _apart(train, settings, choosing, epoch)
             splits |= {"reset": mend.with_batch_size(RESET_BATCH)} if "reset" in wanted else {}
             splits |= (
                 {"held": splits.get("reset", held) if held is mend else held} if "held" in wanted else {}
@@ -128,11 +130,16 @@ def find_choice(
         return None, {}
 
 
-def _apart(train: Any, settings: Settings, choosing: bool) -> tuple[Any, Any]:
+def _apart(train: Any, settings: Settings, choosing: bool, epoch: bool) -> tuple[Any, Any]:
     """Training samples to measure a repair on, and others to choose it and fit a temperature on.
 
-    Of a loader's data no more are counted than are needed. Where nothing is left, both are the same.
+    Of a loader's data no more are counted than are needed. Where nothing is left, both are the same; where an
+    `epoch` is measured, the others are some of it.
     """
+    if epoch and not settings.full:
+        whole = settings.limit is None
+        mend = train if whole else train.subset(max(settings.limit, RESET_SAMPLES), settings.seed)
+        return mend, train.subset(HELD_SAMPLES, settings.seed)
     loader = isinstance(train, LoaderData)
     if loader and settings.full:
         return train, train

@@ -184,7 +184,7 @@ def check_log(settings: Settings, output: Output, inputs: Sequence[Path]) -> Non
     """
     if settings.log is None:
         return
-    if settings.method == "none" or not trains(settings.method):
+    if not trains(settings.method):
         raise UsageError(f"--log: the method {settings.method} takes no steps that could be logged")
     own = (*inputs, output.path, permutation_path(output.path), keeping.state_path(output.path))
     if os.path.realpath(settings.log) in map(os.path.realpath, own):
@@ -196,6 +196,8 @@ def check_log(settings: Settings, output: Output, inputs: Sequence[Path]) -> Non
 
 def trains(method: str) -> bool:
     """Whether a method learns by the gradient of a loss."""
+    if method in ("none", "given"):
+        return False
     return hasattr(matchers.registry.get(method).Options, "learning_rate")
 
 

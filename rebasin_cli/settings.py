@@ -49,5 +49,6 @@ class Settings:
     prove: bool = True
     repair: str = "auto"
     new_bias: bool = False
+    bake_temperature: bool = False
     full: bool = False
     skip_checks: bool = False

@@ -77,6 +77,24 @@ def rows(tensors: Mapping[str, Tensor], name: str, start: int, stop: int) -> Ten
     return tensors[name][start:stop] if own is None else own(name, start, stop)
 
 
+def replaced(tensors: Mapping[str, Tensor], by: Mapping[str, Tensor]) -> LazyTensors:
+    """`tensors` with some replaced, and what is new at the end; names, order and dtypes stay."""
+    plan = plan_of(tensors)
+    new = {name: tensor for name, tensor in by.items() if name not in plan}
+    wide = next((dtype for dtype, _ in plan.values() if dtype.is_floating_point), torch.float32)
+    shapes = {name: shape for name, (_, shape) in plan.items()}
+    shapes |= {name: tuple(tensor.shape) for name, tensor in new.items()}
+    dtypes = {name: dtype for name, (dtype, _) in plan.items()} | {name: wide for name in new}
+
+    def get(name: str) -> Tensor:
+        return by[name].to(dtypes[name]) if name in by else tensors[name]
+
+    def part(name: str, start: int, stop: int) -> Tensor:
+        return get(name)[start:stop] if name in by else rows(tensors, name, start, stop)
+
+    return LazyTensors(shapes, dtypes, get, part)
+
+
 def blocks(tensors: Mapping[str, Tensor], name: str, size: int = CHUNK) -> Iterator[Tensor]:
     """One tensor in pieces of its first axis, about `size` bytes each where they are made on demand."""
     if not isinstance(tensors, LazyTensors):

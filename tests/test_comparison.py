@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -217,8 +218,6 @@ def test_markdown_shows_every_table_and_says_what_the_null_is_for(found):
 
 
 def test_text_from_outside_is_escaped(found):
-    from dataclasses import replace
-
     text = formats.markdown(replace(found, inputs=({"file": "a|b<i>.pt"}, *found.inputs[1:])))
     assert "a\\|b\\<i\\>.pt" in text
 
@@ -244,3 +243,52 @@ def test_the_headline_names_the_method_of_least_loss(found):
 def test_change():
     assert tables.change(0.57, 1.0) == "-43.0 %" and tables.change(2.0, 1.0) == "+100.0 %"
     assert tables.change(math.inf, 1.0) == tables.change(1.0, 0.0) == "—"
+
+
+def losing(found, by):
+    """The same, where what was not aligned loses `by` times as much as anything else."""
+    rest = [
+        loss
+        for method in found.methods[1:]
+        for merged in method.merged
+        for loss in (merged.mean["test"].loss, merged.mean["test"].ends_loss)
+    ]
+    merged = [
+        replace(one, mean=one.mean | {"test": replace(one.mean["test"], loss=by * max(rest))})
+        for one in found.methods[0].merged
+    ]
+    return replace(found, methods=(replace(found.methods[0], merged=tuple(merged)), *found.methods[1:])), max(
+        rest
+    )
+
+
+def drawn(found, monkeypatch):
+    """The panels of the picture."""
+    from matplotlib.figure import Figure
+
+    figures, subplots = [], Figure.subplots
+
+    def kept(self, *args, **kwargs):
+        figures.append(self)
+        return subplots(self, *args, **kwargs)
+
+    monkeypatch.setattr(Figure, "subplots", kept)
+    formats.picture(found)
+    return figures[0].axes
+
+
+def test_what_was_not_aligned_leaves_the_axis_where_it_would_press_the_others_down(found, monkeypatch):
+    far, most = losing(found, 7)
+    loss, accuracy = drawn(far, monkeypatch)
+    assert most < loss.get_ylim()[1] < 2 * most
+    assert [text.get_text() for text in loss.texts] == [f"{7 * most:.3g}"] * 2 and not accuracy.texts
+    labels = loss.get_legend_handles_labels()[1]
+    assert labels[1] == "none (↑ beyond the axis)" and labels[2] == "wm"
+    near, most = losing(found, 2.9)
+    loss, _ = drawn(near, monkeypatch)
+    assert loss.get_ylim()[1] > 2.9 * most and not loss.texts
+    assert loss.get_legend_handles_labels()[1][1] == "none"
+    alone = replace(far, methods=far.methods[:1])
+    assert drawn(alone, monkeypatch)[0].get_ylim()[1] > 7 * most
+    endless, most = losing(found, math.inf)
+    assert drawn(endless, monkeypatch)[0].get_ylim()[1] < 2 * most

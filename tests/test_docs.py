@@ -283,6 +283,20 @@ def test_messages_that_errors_explains_exist():
     assert [part for part in parts if part not in source] == []
 
 
+@pytest.mark.parametrize(
+    "option", ["bake-temperature", "init", "log", "mix", "pair", "reference", "resume", "stability"]
+)
+def test_what_these_options_refuse_is_explained(option):
+    """Of options that are often misused each message that begins with one has its line."""
+    rows = re.findall(r"(?m)^\| `(.*?)`.*", text_of(DOCS / "errors.md"))
+    assert f"--{option}" in text_of(DOCS / "errors.md").partition("## Interrupting")[0]
+    source = "".join(text_of(path) for path in sorted((ROOT / "rebasin_cli").rglob("*.py")))
+    source = re.sub(r'"\s*\n\s*f?"', "", source)
+    for message in re.findall(rf'Error\(\s*f?"(--{option}\b[^"]*)"', source):
+        said = re.sub(r"(\{[^}]*\},?)+", "…", message)
+        assert any(said.startswith(row.rstrip(" …")) for row in rows), said
+
+
 def test_every_decision_is_listed():
     files = sorted(path.name for path in DOCS.glob("decisions/0*.md"))
     assert re.findall(r"\]\((0.*?\.md)\)", text_of(DOCS / "decisions" / "README.md")) == files

@@ -736,3 +736,52 @@ def test_every_format_and_gate_definition_is_documented():
     text = DOCS.read_text(encoding="utf-8")
     own = [name for name in registry.names() if (registry.path / f"{name}.py").is_file()]
     assert all(f"`{name}`" in text for name in (*own, *DEFINITIONS))
+
+
+def learnt(losses):
+    rows = [
+        {"step": 5.0 * k, "loss": 1.0, "held_out_loss": loss, "held_out_accuracy": 0.5}
+        for k, loss in enumerate(losses)
+    ]
+    return dataclasses.replace(example(), match=example().match | {"history": rows})
+
+
+@pytest.mark.parametrize("name", ["terminal", "markdown", "html"])
+def test_what_was_learnt_is_one_line(name):
+    told = "held-out loss 2.0000 → 0.2500 (best, step 10) → 0.3000 (step 15)"
+    text = registry.get(name).render(learnt([2.0, 1.0, 0.25, 0.3]))
+    assert told in text.replace("\\", "") and told not in registry.get(name).render(example())
+    if name == "terminal":
+        assert any(told in line for line in text.splitlines())
+
+
+@pytest.mark.parametrize(("count", "best"), [(1, 0), (2, 0), (7, 3), (300, 17), (300, 299)])
+def test_markdown_has_few_rows_of_what_was_learnt(count, best):
+    text = registry.get("markdown").render(learnt([2.0 - (k == best) for k in range(count)]))
+    table = text.partition("| held-out samples at the midpoint, by step | loss | accuracy |\n")[2]
+    rows = table.partition("\n\n")[0].splitlines()[1:]
+    assert min(count, 9) <= len(rows) <= 10 and f"| {5 * best}, the best | 1.0000 | 0.5000 |" in rows
+    assert rows[0].startswith("| 0") and rows[-1].startswith(f"| {5 * (count - 1)}")
+    steps = [int(re.match(r"\| (\d+)", row)[1]) for row in rows]
+    assert steps == sorted(set(steps))
+
+
+def test_png_draws_what_was_learnt():
+    size = struct.Struct(">II")
+    plain, longer = (
+        size.unpack(content[16:24]) for content in (rendered("png", example), png.render(learnt([2.0, 1.0])))
+    )
+    assert longer[0] > plain[0] and longer[1] == plain[1]
+    assert png.render(learnt([2.0, 1.0])) != png.render(learnt([2.0, 1.5]))
+
+
+def test_the_legend_of_the_reliability_diagram_covers_nothing():
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(dpi=100)
+    canvas, panel = FigureCanvasAgg(figure), figure.subplots()
+    png._reliability(panel, png.reliability(example()), "test")
+    canvas.draw()
+    legend = panel.get_legend().get_window_extent()
+    assert legend.x0 >= panel.get_window_extent().x1 and len(panel.get_legend().get_texts()) == 4

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from ..reports._format import clean, facts
 from ..reports._plot import MARKERS, PALETTE
@@ -13,7 +15,12 @@ from ..reports.png import DASHED, DPI, FAINT, FONT, GRID, INK
 from .comparison import Comparison
 from .tables import Table, headline, tables, title
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 COLORS = [light for light, _ in PALETTE.values()]
+FAR = 3.0  # times what all else needs: from there on what was not aligned leaves the loss axis
+ROOM = 1.25  # times what all else needs, as high as the axis is then
 
 
 def json(found: Comparison) -> str:
@@ -55,6 +62,7 @@ def picture(found: Comparison) -> bytes:
     canvas = FigureCanvasAgg(figure)
     figure.subplots_adjust(left=0.07, right=0.985, top=0.8, bottom=0.2, wspace=0.17)
     panels = figure.subplots(1, 2)
+    top = {"loss": ceiling(found), "accuracy": math.inf}
     for panel, what, label in zip(panels, ("loss", "accuracy"), ("loss, nats", "accuracy, 0–1"), strict=True):
         counts = [merged.models for merged in found.methods[0].merged]
         ends = [getattr(merged.mean["test"], f"ends_{what}") for merged in found.methods[0].merged]
@@ -62,7 +70,12 @@ def picture(found: Comparison) -> bytes:
         for k, method in enumerate(found.methods):
             values = [getattr(merged.mean["test"], what) for merged in method.merged]
             style = {"color": COLORS[k % len(COLORS)], "marker": MARKERS[k % len(MARKERS)]}
-            panel.plot(counts, values, linewidth=1.6, markersize=5, label=clean(method.name), **style)
+            beyond = [(n, value) for n, value in zip(counts, values, strict=True) if value > top[what]]
+            label_ = clean(method.name) + " (↑ beyond the axis)" * bool(beyond)
+            panel.plot(counts, values, linewidth=1.6, markersize=5, label=label_, **style)
+            _leaving(panel, beyond, top[what], style["color"])
+        if math.isfinite(top[what]):
+            panel.set_ylim(top=top[what])
         panel.set_title(f"test {label}", loc="left", fontsize=10, fontfamily=FONT, color=INK)
         panel.set_xlabel("models merged", fontsize=9, fontfamily=FONT, color=FAINT)
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -87,6 +100,39 @@ def picture(found: Comparison) -> bytes:
     file = io.BytesIO()
     canvas.print_png(file, metadata={"Software": None})
     return file.getvalue()
+
+
+def ceiling(found: Comparison) -> float:
+    """Where the axis of the loss ends; infinite where all methods fit.
+
+    Models that were not aligned may lose so much more than all others that these could not be told apart.
+    """
+    rest, unaligned = [], []
+    for method in found.methods:
+        for merged in method.merged:
+            scores = merged.mean["test"]
+            (unaligned if method.name == "none" else rest).append(scores.loss)
+            rest += [scores.ends_loss] * (method.name != "none")
+    needed = max(filter(math.isfinite, rest), default=0.0)
+    highest = max((loss for loss in unaligned if not math.isnan(loss)), default=0.0)
+    return ROOM * needed if needed and highest > FAR * needed else math.inf
+
+
+def _leaving(panel: Axes, beyond: Sequence[tuple[int, float]], top: float, color: str) -> None:
+    """Arrows at the upper edge, with the values that lie beyond it."""
+    for count, value in beyond:
+        words = {"fontsize": 8, "fontfamily": FONT, "parse_math": False, "color": color}
+        panel.annotate(
+            f"{value:.3g}",
+            xy=(count, top),
+            xytext=(0, -20),
+            textcoords="offset points",
+            ha="center",
+            va="top",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+            arrowprops={"arrowstyle": "-|>", "color": color, "shrinkA": 0, "shrinkB": 0},
+            **words,
+        )
 
 
 RENDER: dict[str, Callable[[Comparison], str | bytes]] = {"json": json, "markdown": markdown, "png": picture}

@@ -300,6 +300,14 @@ NewBias = Annotated[
         help="Let --repair give layers a bias that have none; the output then has more tensors.",
     ),
 ]
+BakeTemperature = Annotated[
+    bool,
+    _option(
+        "--bake-temperature",
+        panel=SEARCH,
+        help="Divide the last layer by the temperature that suits held-out training samples best.",
+    ),
+]
 Out = Annotated[
     Path, _option("--out", "-o", metavar="FILE", panel=OUT, help="Where to write, as safetensors.")
 ]

@@ -154,7 +154,7 @@ def _line(name: str, value: Any) -> str | None:
     if name.endswith("_bytes"):
         return _size(value)
     if name == "search_parts":
-        return ", ".join(f"{part} {_size(value[part])}" for part in value)
+        return ", ".join(f"{part} {size}" for part, size in _sizes(value).items())
     if name == "estimated_seconds":
         return f"{value:,.0f} ({max(value, 6) / 60:.1f} minutes)"
     if name == "proof":
@@ -169,7 +169,8 @@ def _line(name: str, value: Any) -> str | None:
     if name == "assignment_sizes":
         return ", ".join(f"{count} of {size}" for size, count in value.items())
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {item}" for key, item in value.items())
+        numbers = {key: f"{item:.6g}" for key, item in value.items() if isinstance(item, float)}
+        return ", ".join(f"{key}: {item}" for key, item in (value | numbers).items())
     if isinstance(value, list):
         return ", ".join(map(str, value))
     if isinstance(value, float):
@@ -179,6 +180,16 @@ def _line(name: str, value: Any) -> str | None:
 
 def _size(number: float) -> str:
     return f"{number / 1e6:,.0f} MB" if number >= 10e6 else f"{number / 1e3:,.0f} kB"
+
+
+def _sizes(parts: Mapping[str, int]) -> dict[str, str]:
+    """Each in the unit of their sum, rounded so that what is shown adds up to what is shown of that."""
+    unit, name = (1e6, "MB") if sum(parts.values()) >= 10e6 else (1e3, "kB")
+    shown, total = {}, 0
+    for part, size in parts.items():
+        before, total = round(total / unit), total + size
+        shown[part] = f"{round(total / unit) - before:,} {name}"
+    return shown
 
 
 def many(count: int, what: str) -> str:

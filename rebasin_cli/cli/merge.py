@@ -35,6 +35,7 @@ def merge(
     ] = None,
     repair: o.Repair = "auto",
     new_bias: o.NewBias = False,
+    bake_temperature: o.BakeTemperature = False,
     loss: o.Loss = None,
     no_prove: o.NoProve = False,
     dry_run: o.DryRun = False,
@@ -47,13 +48,22 @@ def merge(
     Others may gain from repair, which gives every channel the mean and spread of the endpoints': with data
     and a known network, --repair auto measures both on held-out training samples and takes the better.
 
+    With data, --method ste-mm learns the permutations of all models together, by the loss of their mixtures,
+    which takes longest; statistics are then re-estimated on one epoch.
+
     Example: rebasin merge a.pt b.pt c.pt --method merge-many -o merged.safetensors
     """
     from .. import pipeline
     from ..errors import UsageError
 
     settings = settings_of(
-        options, method=method, loss=loss, repair=repair, new_bias=new_bias, no_prove=no_prove
+        options,
+        method=method,
+        loss=loss,
+        repair=repair,
+        new_bias=new_bias,
+        no_prove=no_prove,
+        bake_temperature=bake_temperature,
     )
     try:
         numbers = [float(part) for part in weights.split(",")] if weights else None

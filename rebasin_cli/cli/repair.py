@@ -27,6 +27,7 @@ def repair(
     ] = 0.5,
     repair: o.Repair = "repair",
     new_bias: o.NewBias = False,
+    bake_temperature: o.BakeTemperature = False,
     perm: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The permutation of B that FILE was merged with.")
     ] = None,
@@ -49,7 +50,7 @@ def repair(
             model,
             endpoints,
             written,
-            settings_of(options, repair=repair, new_bias=new_bias),
+            settings_of(options, repair=repair, new_bias=new_bias, bake_temperature=bake_temperature),
             listener,
             share=share,
             perm=perm,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import Reliability, Report
-from ._format import clean, fixed, splits
+from ._format import clean, fixed, learning, splits
 from ._plot import WIDTH, styles, ticks
 
 ENSEMBLE = "logit ensemble"
@@ -165,12 +165,6 @@ def learning_svg(report: Report) -> str:
     parts.append(f'<circle class="mark" cx="{x:.1f}" cy="{y:.1f}" r="4"/></g>')
     parts.append(f'<path class="axis" d="M{SIDES[0]} 12V{HIGH - FOOT}H{WIDTH - SIDES[1]}"/>')
     return "\n".join([*parts, "</svg>"])
-
-
-def learning(report: Report) -> list[dict[str, float]]:
-    """What a search that learns saw of held-out samples, step by step; [] for others."""
-    rows = report.match.get("history") or []
-    return [row for row in rows if math.isfinite(row.get("held_out_loss", math.inf))]
 
 
 def _reach(word: Any, when: str) -> list[float]:

@@ -57,6 +57,7 @@ DEFINITIONS = (
 CERTAIN = ("loss", "accuracy", "chord barrier at λ=½", "ECE")
 OVER_PAIRS = ("loss at λ=½", "accuracy at λ=½", "barrier chord")
 SIGNATURE = ("units", "dead", "before", "after")
+LEARNING = ("loss", "accuracy")
 
 
 def clean(value: Any) -> str:
@@ -269,6 +270,7 @@ def facts(report: Report) -> list[tuple[str, str]]:
     made = f"measured in {duration(report.seconds)} with rebasin {clean(report.rebasin)}"
     lines = [
         ("match", _match(report.match)),
+        ("learning", _learning(learning(report))),
         ("proof", _proof(report.proof)),
         ("data", _data(report.data)),
         ("spec", _spec(report.spec)),
@@ -292,6 +294,41 @@ def _match(match: Mapping[str, Any]) -> str:
     if match.get("seconds") is not None:
         parts.append(duration(match["seconds"]))
     return ", ".join(parts)
+
+
+def learning(report: Report) -> list[dict[str, float]]:
+    """What a search that learns saw of held-out samples, step by step; [] for others."""
+    rows = report.match.get("history") or []
+    return [row for row in rows if _is_number(row.get("step")) and _is_number(row.get("held_out_loss"))]
+
+
+def best(rows: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
+    """The row of `learning` whose permutations were kept."""
+    return min(rows, key=lambda row: row["held_out_loss"])
+
+
+def learnt(report: Report, most: int = 10) -> list[tuple[str, tuple[str, ...]]]:
+    """(step, the texts under `LEARNING`) of the first, the best, the last, and others between: `most`."""
+    rows = learning(report)
+    if not rows:
+        return []
+    even = {round(k * (len(rows) - 1) / (most - 2)) for k in range(most - 1)}
+    kept = rows.index(best(rows))
+    return [
+        (
+            f"{rows[k]['step']:.0f}" + ", the best" * (k == kept),
+            (fixed(rows[k]["held_out_loss"]), fixed(rows[k].get("held_out_accuracy"))),
+        )
+        for k in sorted({*even, kept})
+    ]
+
+
+def _learning(rows: Sequence[Mapping[str, float]]) -> str:
+    if not rows:
+        return ""
+    first, kept, last = (fixed(row["held_out_loss"]) for row in (rows[0], best(rows), rows[-1]))
+    ends = best(rows)["step"], rows[-1]["step"]
+    return f"held-out loss {first} → {kept} (best, step {ends[0]:.0f}) → {last} (step {ends[1]:.0f})"
 
 
 def _proof(proof: Mapping[str, Any]) -> str:

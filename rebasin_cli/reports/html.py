@@ -10,7 +10,7 @@ from typing import Any
 
 from . import Report, Row, png
 from ._conclusion import conclude
-from ._diagrams import colors, learning, learning_svg, reliability, reliability_svg, signature_svg
+from ._diagrams import colors, learning_svg, reliability, reliability_svg, signature_svg
 from ._format import (
     ACCURACY_COLUMNS,
     CERTAIN,
@@ -21,6 +21,7 @@ from ._format import (
     OVER_PAIRS,
     SHIPPED,
     SIGNATURE,
+    best,
     certain,
     clean,
     code_pieces,
@@ -31,6 +32,7 @@ from ._format import (
     figures,
     fixed,
     headline,
+    learning,
     number,
     over_pairs,
     pairs_heading,
@@ -224,12 +226,12 @@ def _more(report: Report) -> list[str]:
         drawing = f'<div class="panels"><figure>\n{signature_svg(report)}\n</figure></div>'
         found.append(_section("Matched correlation, before and after alignment", f"{drawing}\n{table}"))
     if rows := learning(report):
-        best = min(rows, key=lambda row: row["held_out_loss"])
+        kept = best(rows)
         told = (
             "Loss at the midpoint on held-out training samples, in nats, over steps; kept: "
-            f"step {best['step']:.0f}, {fixed(best['held_out_loss'])}"
+            f"step {kept['step']:.0f}, {fixed(kept['held_out_loss'])}"
         )
-        right = best.get("held_out_accuracy")
+        right = kept.get("held_out_accuracy")
         told += "." if right is None else f", accuracy {fixed(right)}."
         drawing = f'<div class="panels"><figure>\n{learning_svg(report)}\n</figure></div>'
         small = f'<p class="legend">{_text(told)}</p>'

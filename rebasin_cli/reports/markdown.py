@@ -11,6 +11,7 @@ from ._conclusion import conclude
 from ._format import (
     CERTAIN,
     COLUMNS,
+    LEARNING,
     LEGEND,
     OVER_PAIRS,
     SHIPPED,
@@ -23,6 +24,7 @@ from ._format import (
     facts,
     figures,
     headline,
+    learnt,
     over_pairs,
     pairs_heading,
     remark,
@@ -72,7 +74,7 @@ def _table(report: Report, split: str) -> str:
 
 
 def _more(report: Report) -> list[str]:
-    """Intervals on the first split, means over pairs, and the signature, as far as there are any."""
+    """Intervals on the first split, means over pairs, the signature, what was learnt, if there are any."""
     split, blocks = next(iter(splits(report)), ""), []
     if found := certain(report, split):
         rows = [(_named(name, row), cells) for name, row, cells in found]
@@ -83,6 +85,8 @@ def _more(report: Report) -> list[str]:
     if words := signature(report):
         rows = [(escape(word), cells) for word, cells in words]
         blocks.append(_columns("matched correlation, mean ± std over units", SIGNATURE, rows))
+    if rows := learnt(report):
+        blocks.append(_columns("held-out samples at the midpoint, by step", LEARNING, rows))
     return blocks
 
 

@@ -1,17 +1,17 @@
-"""A picture of loss and accuracy along the path (PNG)."""
+"""A picture of loss and accuracy along the path, and what else has curves (PNG)."""
 
 from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import Report
 from ._conclusion import conclude
 from ._diagrams import BINS, reliability
-from ._format import clean, fixed, headline, splits, tags, title
-from ._plot import chord, drawing_order, is_few, logarithmic, points, second, styles
+from ._format import best, clean, fixed, headline, learning, splits, tags, title
+from ._plot import PALETTE, chord, drawing_order, is_few, logarithmic, points, second, styles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,31 +24,40 @@ FONT = "DejaVu Sans"  # comes with matplotlib, so that every machine draws the s
 INK, FAINT, GRID, CHORD = "#1f2328", "#656d76", "#e4e7eb", "#9aa1a9"
 DASHED, DOTTED = (0, (4, 2.5)), (0, (1, 2))
 DPI = 160
+BESIDE = 1.75  # inches
 FILLED = {"+": "P", "x": "X"}  # matplotlib's crosses of thin lines have no fill
 
 
 def render(report: Report) -> bytes:
-    """Two panels, loss and accuracy over λ; equal reports give equal bytes with one version of matplotlib."""
+    """Panels of loss and accuracy over λ, of what was learnt, of how sure the models are, as far as known.
+
+    Equal reports give equal bytes with one version of matplotlib.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     # Neither pyplot nor savefig: both obey settings of the user that would change the picture.
-    diagrams = reliability(report)
-    figure = Figure(figsize=(14.2 if diagrams else 10, 5.4), dpi=DPI, facecolor="white", layout="none")
+    diagrams, rows = reliability(report), learning(report)
+    more = bool(diagrams) + bool(rows)
+    beside = BESIDE if diagrams else 0.15  # inches right of the last panel, for its legend
+    wide = 9.85 + 4.2 * more + beside
+    figure = Figure(figsize=(wide, 5.4), dpi=DPI, facecolor="white", layout="none")
     canvas = FigureCanvasAgg(figure)
-    left = 0.05 if diagrams else 0.07
-    figure.subplots_adjust(left=left, right=0.985, top=0.73, bottom=0.23, wspace=0.17)
-    panels = figure.subplots(1, 3 if diagrams else 2, width_ratios=[1, 1, *[0.72] * bool(diagrams)])
+    left = 0.7 / wide
+    figure.subplots_adjust(left=left, right=1 - beside / wide, top=0.73, bottom=0.23, wspace=0.17)
+    panels = figure.subplots(1, 2 + more, width_ratios=[1, 1, *[0.72] * more])
     log = logarithmic(report)
     _panel(panels[0], report, "loss", "loss, nats per sample" + (" (logarithmic)" if log else ""), log)
     _panel(panels[1], report, "accuracy", "accuracy, 0–1", False)
+    if rows:
+        _learning(panels[2], rows)
     if diagrams:
-        _reliability(panels[2], diagrams, splits(report)[0])
+        _reliability(panels[-1], diagrams, splits(report)[0])
     words: dict[str, Any] = {"fontfamily": FONT, "parse_math": False, "x": left}
     heading = _drawable(title(report, 30), 78)
     figure.text(y=0.94, s=heading, fontsize=13, fontweight="bold", color=INK, **words)
     figure.text(y=0.885, s=_drawable(headline(report), 110), fontsize=10, color=FAINT, **words)
-    said = textwrap.wrap(_drawable(conclude(report), 400), 175 if diagrams else 122)[:2]
+    said = textwrap.wrap(_drawable(conclude(report), 400), 122 + 53 * more)[:2]
     figure.text(y=0.862, s="\n".join(said), fontsize=9.5, color=INK, va="top", linespacing=1.35, **words)
     _legend(figure, report)
     file = io.BytesIO()
@@ -63,7 +72,7 @@ def _reliability(panel: Axes, diagrams: Sequence[Diagram], split: str) -> None:
         bars = diagram.bars()
         color, marker = diagram.color[0], "osD^v"[place % 5]
         xy = [(sure, right) for _, sure, right, _ in bars]
-        label = f"{_drawable(diagram.name, 30)}  ECE {fixed(diagram.ece)}"
+        label = f"{_drawable(diagram.name, 22)}\nECE {fixed(diagram.ece)}"
         panel.plot(*zip(*xy, strict=True), color=color, linewidth=1, zorder=2 + place, alpha=0.6)
         for rare in (False, True):
             some = [(sure, right) for _, sure, right, few in bars if few == rare]
@@ -87,9 +96,25 @@ def _reliability(panel: Axes, diagrams: Sequence[Diagram], split: str) -> None:
     panel.set_xlabel("confidence", fontsize=9, fontfamily=FONT, color=FAINT, labelpad=2)
     name = f"accuracy over confidence, {BINS} bins, {_drawable(split, 12)}"
     panel.legend(
-        loc="upper left", framealpha=0.8, edgecolor="none", prop={"family": FONT, "size": 8}, labelcolor=INK
+        loc="upper left",
+        bbox_to_anchor=(1.01, 1.02),  # points may lie anywhere in the panel
+        frameon=False,
+        prop={"family": FONT, "size": 8},
+        labelcolor=INK,
+        labelspacing=0.8,
     )
     _clean(panel, name)
+
+
+def _learning(panel: Axes, rows: Sequence[Mapping[str, float]]) -> None:
+    """Held-out loss over the steps of a search; a square on what was kept."""
+    kept, color = best(rows), PALETTE["aligned"][0]
+    steps, losses = [row["step"] for row in rows], [row["held_out_loss"] for row in rows]
+    panel.plot(steps, losses, color=color, linewidth=1.5)
+    panel.plot([kept["step"]], [kept["held_out_loss"]], color=color, marker="s", markersize=6, clip_on=False)
+    panel.set_xlabel(f"step; kept: {kept['step']:.0f}", fontsize=9, fontfamily=FONT, color=FAINT, labelpad=2)
+    panel.margins(x=0.02)
+    _clean(panel, "held-out loss at the midpoint, as it was learnt")
 
 
 def _panel(panel: Axes, report: Report, quantity: str, label: str, log: bool) -> None:

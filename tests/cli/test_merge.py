@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from rebasin_cli.checkpoint import open_checkpoint
+from rebasin_cli.spec import library
 
 from .conftest import contents, fresh, same, tensors
 
@@ -328,3 +329,60 @@ def test_a_dry_run_lists_what_a_repair_would_touch(trained, resnets, done):
     assert plan["repair_left"] == {"head": "it is the network's output"}
     plan = done("merge", *resnets, "--data", "npz:pictures.npz", "--dry-run", "--json").json()
     assert plan["repair"] == "reset" and len(plan["repair_layers"]) == 21
+
+
+def baked(path):
+    return json.loads(open_checkpoint(path).metadata["rebasin.options"]).get("temperature")
+
+
+@pytest.mark.parametrize("repair", ["none", "repair", "bias", "auto"])
+def test_a_temperature_is_baked_in_on_request(trained, done, repair):
+    merge = ("merge", *trained, "--repair", repair)
+    done(*merge, "-o", "plain.safetensors")
+    outcome = done(*merge, "--bake-temperature", "--json")
+    told = outcome.json()["temperature"]
+    assert told == baked("merged.safetensors") and told["layer"] == "head"
+    assert baked("plain.safetensors") is None and told["loss_after"] <= told["loss_before"]
+    assert f"temperature: logits divided by {told['value']:.4f}, in head: loss " in outcome.err
+    plain, merged = tensors("plain.safetensors"), tensors("merged.safetensors")
+    assert {name for name in plain if not torch.equal(plain[name], merged[name])} == {
+        "head.weight",
+        "head.bias",
+    }
+    network = fresh_network(plain)
+    inputs = torch.rand(64, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    wanted = network(inputs) / told["value"]
+    network.load_state_dict(merged)
+    torch.testing.assert_close(network(inputs), wanted, rtol=1e-5, atol=1e-5)
+    before, after = (done("eval", f"{name}.safetensors", "--json").json() for name in ("plain", "merged"))
+    assert before["accuracy"] == after["accuracy"] and before["loss"] != after["loss"]
+
+
+def fresh_network(state):
+    from rebasin_cli import networks
+
+    shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    found = networks.resolve(None, library.load("mlp"), shapes)
+    found.load_state_dict(state)
+    return found.eval()
+
+
+def test_a_temperature_that_has_no_place_is_refused_before_any_search(trained, refused, done, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from rebasin_cli.nets.mlp import MLP\n\n"
+        "class Sure(MLP):\n    def forward(self, x): return super().forward(x).log_softmax(1)\n\n"
+        "def net(): return Sure([64, 16, 10])\n"
+    )
+    merge = ("merge", *trained, "--net", "mine.py:net", "--bake-temperature", "-v")
+    outcome = refused(
+        2, *merge, says=("--bake-temperature: no single layer gives the logits", "_log_softmax")
+    )
+    assert "matching" not in outcome.err
+    fresh(tmp_path / "x.safetensors", seed=1), fresh(tmp_path / "y.safetensors", seed=2)
+    refused(2, "merge", "x.safetensors", "y.safetensors", "--bake-temperature", says="no data set is named")
+
+
+def test_a_temperature_of_a_network_with_batchnorm(resnets, done):
+    data = ["--data", "npz:pictures.npz"]
+    outcome = done("merge", *resnets, *data, "--bake-temperature", "--json").json()
+    assert outcome["repair"] == "reset" and outcome["temperature"]["value"] > 0

@@ -80,3 +80,20 @@ def test_auto_leaves_a_model_that_no_repair_makes_better(merged, trained, done):
     ends = ("--endpoints", trained[0], trained[0])
     outcome = done("repair", "own.safetensors", *ends, "--repair", "auto", "-o", "same.safetensors")
     assert "--repair auto chose none" in outcome.err and same("own.safetensors", "same.safetensors")
+
+
+def test_a_temperature_is_baked_in_on_request(merged, trained, done):
+    model, a, b = merged
+    repair = ("repair", model, "--endpoints", a, b)
+    done(*repair, "-o", "plain.safetensors")
+    told = done(*repair, "--bake-temperature", "-o", "sure.safetensors", "--json").json()["temperature"]
+    plain, sure = tensors("plain.safetensors"), tensors("sure.safetensors")
+    assert told["layer"] == "head" and told["loss_after"] < told["loss_before"]
+    for name in plain:
+        torch.testing.assert_close(sure[name], plain[name] / told["value"] if "head" in name else plain[name])
+    options = [
+        open_checkpoint(f"{name}.safetensors").metadata["rebasin.options"] for name in ("plain", "sure")
+    ]
+    assert "temperature" not in options[0] and f'"value": {told["value"]}' in options[1]
+    done("merge", *trained, "--repair", "repair", "--bake-temperature", "-o", "whole.safetensors")
+    assert same("sure.safetensors", "whole.safetensors")

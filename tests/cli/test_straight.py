@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,7 +10,9 @@ import time
 
 import pytest
 
+from rebasin_cli import sampling
 from rebasin_cli.checkpoint import open_checkpoint
+from rebasin_cli.cli._show import _line
 
 from .conftest import fresh, same
 
@@ -64,34 +67,31 @@ def test_the_reference_may_be_any_of_the_models(models, done, refused):
 
 
 def test_a_plan_names_what_is_held(models, done):
-    plan = done("merge", *models, "--method", "ste-mm", "--data", "digits", "--dry-run", "--json").json()
-    row = 4 * plan["parameters"]
-    assert plan["search_parts"] == {
-        "models": 3 * row,
-        "dummies": 2 * row,
-        "optimizers": 4 * row,
-        "network": 4 * row,
-    }
-    sgd = done(
-        "merge", *models, "-m", "ste-mm", "--optimizer", "sgd", "--data", "digits", "--dry-run", "--json"
-    )
-    assert sgd.json()["search_parts"]["optimizers"] == 2 * row
-    assert sgd.json()["search_bytes"] < plan["search_bytes"]
+    plan = ("merge", *models, "--method", "ste-mm", "--data", "digits", "--dry-run")
+    told = done(*plan, "--json").json()
+    row, parts = 4 * told["parameters"], told["search_parts"]
+    own = {"models": 3 * row, "dummies": 2 * row, "optimizers": 4 * row, "network": 4 * row}
+    assert own.items() <= parts.items() and sum(parts.values()) == told["search_bytes"]
+    sgd = done(*plan, "--optimizer", "sgd", "--json").json()
+    assert sgd["search_parts"]["optimizers"] == 2 * row and sgd["search_bytes"] < told["search_bytes"]
+    shown = dict(re.findall(r"(?m)^(search \w+) +(.*)$", done(*plan).out))
+    sizes = [int(size.replace(",", "")) for size in re.findall(r"([\d,]+) MB", shown["search parts"])]
+    rounded = _line("search_parts", dict.fromkeys("abc", 4_600_000))  # 13.8 MB
+    assert sum(map(int, re.findall(r"\d+", rounded))) == 14 and rounded.count(" MB") == 3
+    assert len(sizes) == len(parts) and f"{sum(sizes):,} MB" == shown["search bytes"]
 
 
-@pytest.mark.parametrize("step", [1, 6, 11])
-def test_ctrl_c_keeps_the_search(models, done, interrupted, tmp_path, step):
-    search = ["merge", *models, "--method", "ste-mm", *SHORT]
-    done(*search, "-o", "whole.safetensors", "--log", "whole.jsonl")
-    whole = (tmp_path / "whole.jsonl").read_bytes()
-    search += ["--log", "log.jsonl"]
-    left = interrupted(*search, "-o", "out.safetensors", after=step, task="matching")
-    assert left == {"out.search.safetensors", "log.jsonl"}
-    outcome = done(*search, "-o", "out.safetensors", "--resume")
-    assert "going on after step" in outcome.err
-    assert (tmp_path / "out.safetensors").read_bytes() == (tmp_path / "whole.safetensors").read_bytes()
-    assert (tmp_path / "log.jsonl").read_bytes() == whole
-    assert not (tmp_path / "out.search.safetensors").exists()
+def test_a_plan_says_that_the_training_is_not_in_its_minutes(trained, done):
+    plan = ("barrier", *trained, "--dry-run", "--method", "ste", "--epochs")
+    outcome = done(*plan, "3")
+    assert "minutes of measuring, without the training of ste (3 epochs)" in outcome.err
+    assert "not estimated        the training of ste (3 epochs)" in outcome.out
+    merge = done("merge", *trained, "--dry-run", "--method", "ste-mm", "--epochs", "1", "--json").json()
+    assert merge["not_estimated"] == "the training of ste-mm (1 epoch)"
+    compare = done("compare", *trained, "--dry-run", "-m", "ste", "-m", "wm", "-m", "ste-mm", "--json").json()
+    assert compare["not_estimated"] == "the training of ste (8 epochs) and the training of ste-mm (8 epochs)"
+    assert "without" not in done("barrier", *trained, "--dry-run").err
+    assert "not_estimated" not in done("align", *trained, "--dry-run", "--json").json()
 
 
 def test_a_killed_search_goes_on_to_the_same_bytes(models, done, tmp_path):
@@ -201,3 +201,20 @@ def test_what_methods_looked_at_is_recorded(models, done):
     done("align", a, b, "-m", "am", "--data", "digits", "--limit", "50", "-o", "few.safetensors")
     options = json.loads(open_checkpoint("few.safetensors").metadata["rebasin.options"])
     assert options["limit"] == 50 and options["data"] == "digits"
+
+
+def test_statistics_after_training_are_measured_on_one_epoch(resnets, done, monkeypatch):
+    monkeypatch.setattr(sampling, "RESET_SAMPLES", 20)
+    monkeypatch.setattr(sampling, "HELD_SAMPLES", 16)
+    merge = ("merge", *resnets, "--data", "npz:pictures.npz", "--force", "--method")
+    steps = ("--epochs", "1", "--batch-size", "32")
+    expected = [
+        (20, ["wm"]),
+        (40, ["ste", *steps, "--limit", "40"]),
+        (20, ["ste", *steps, "--limit", "10"]),  # no fewer than after any other method
+        (64, ["ste-mm", *steps, "--bake-temperature"]),
+    ]
+    for samples, method in expected:
+        outcome = done(*merge, *method, "--json")
+        assert f"statistics of 21 norms re-estimated on {samples} samples" in outcome.err
+    assert outcome.json()["temperature"]["samples"] == 16
