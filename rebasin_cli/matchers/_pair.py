@@ -7,6 +7,7 @@ so) over slabs of bounded size.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -62,6 +63,23 @@ class Pair(Values):
             slab for atom, dim in terms if atom in self.mine for slab in self._slabs(atom, dim, permutations)
         )
         return self._summed(word, self.zeros(word) if out is None else out, slabs, terms)
+
+    def sample(
+        self, word: str, permutations: Permutations, chosen: Sequence[Atom], share: float
+    ) -> list[Slab]:
+        """This share of the columns of a word's matrices (n, k), spread evenly; of this rank's atoms.
+
+        For `chosen` that carry the word once: `product` of it is a small part of their `matrix`.
+        """
+        return [
+            self._spread(atom, atom.words.index(word), permutations, share)
+            for atom in chosen
+            if atom in self.mine
+        ]
+
+    def product(self, word: str, slabs: Iterable[Slab]) -> torch.Tensor:
+        """The products (n, n) of all ranks' slabs."""
+        return self._summed(word, self.zeros(word), slabs, [word])
 
     def change(
         self,
@@ -146,6 +164,19 @@ class Pair(Values):
             part = self._others(part, atom, (dim, along), permutations)
             here = self._matrix(a.narrow(along, start, length), dim)
             yield self._centred(atom, dim, here, self._matrix(part, dim))
+
+    def _spread(self, atom: Atom, dim: int, permutations: Permutations, share: float) -> Slab:
+        """As `_slabs`, of units that lie evenly along the longest other axis."""
+        a, b = self._views(atom)
+        along = max((d for d in range(a.ndim) if d != dim), key=lambda d: a.shape[d], default=None)
+        if along is not None:
+            size, word = a.shape[along], atom.words[along]
+            count = math.ceil(share * size)
+            units = torch.arange(count) * size // max(1, count)
+            a = self._take(a, along, units)
+            b = self._take(b, along, permutations[word][units] if word in permutations else units)
+            b = self._others(b, atom, (dim, along), permutations)
+        return self._centred(atom, dim, self._matrix(a, dim), self._matrix(b, dim))
 
     def _changes(
         self,
