@@ -20,7 +20,7 @@ from ..randomness import generator
 from ..ranks import Ranks
 from ..spec.atoms import Atom
 from . import _wreath
-from ._pair import Pair
+from ._pair import SLIVER, Pair
 from ._proof import COLUMNS, SHARE, SMALLER, UNITS, margins_left, prices, proven
 from ._similarity import Basis, Similarities
 
@@ -189,16 +189,18 @@ class Descent:
 
         As `outward` takes it: the present one where nothing is gained.
         """
-        pair, columns = self.pair, self.pair.columns(chosen, word)
+        pair = self.pair
+        wide = [atom for atom in chosen if pair.columns([atom], word) >= SLIVER]
+        columns = pair.columns(wide, word)
         if not self.sampling or pair.words[word] < UNITS or columns < SMALLER * COLUMNS:
             return None
         share = max(COLUMNS / columns, SHARE)
-        slabs = pair.sample(word, current, chosen, share)
-        paid = prices(pair, word, slabs, share)
+        sample = pair.sample(word, current, wide, share)
+        paid = prices(pair, word, sample, share)
         self.sampling = paid is not None
         if paid is None:
             return None
-        similarity = pair.product(word, slabs).sub_(paid.to(device=pair.device, dtype=pair.dtype))
+        similarity = pair.product(word, sample).sub_(paid.to(device=pair.device, dtype=pair.dtype))
         nothing = torch.zeros_like(paid)
         nearest = torch.from_numpy(similarity.cpu().numpy().argmax(axis=1))  # torch's takes ten times as long
         self.solutions[word] = Solution(nearest, nothing, nothing, nothing)

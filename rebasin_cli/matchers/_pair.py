@@ -64,22 +64,22 @@ class Pair(Values):
         )
         return self._summed(word, self.zeros(word) if out is None else out, slabs, terms)
 
-    def sample(
-        self, word: str, permutations: Permutations, chosen: Sequence[Atom], share: float
-    ) -> list[Slab]:
-        """This share of the columns of a word's matrices (n, k), spread evenly; of this rank's atoms.
+    def sample(self, word: str, permutations: Permutations, chosen: Sequence[Atom], share: float) -> Slab:
+        """This share of the columns of `chosen`, which carry the word once: (n, k) of both models.
 
-        For `chosen` that carry the word once: `product` of it is a small part of their `matrix`.
+        With several ranks each has those of its own atoms; `product` is the sum of all.
         """
-        return [
-            self._spread(atom, atom.words.index(word), permutations, share)
-            for atom in chosen
-            if atom in self.mine
-        ]
+        own = [atom for atom in chosen if atom in self.mine]
+        slabs = [self._spread(atom, atom.words.index(word), permutations, share) for atom in own]
+        if len(slabs) == 1:
+            return slabs[0]
+        nothing = torch.zeros(self.words[word], 0, dtype=self.dtype, device=self.device)
+        a, b = zip(*slabs, strict=True) if slabs else ([nothing], [nothing])
+        return torch.cat(a, dim=1), torch.cat(b, dim=1)
 
-    def product(self, word: str, slabs: Iterable[Slab]) -> torch.Tensor:
+    def product(self, word: str, slab: Slab) -> torch.Tensor:
         """The products (n, n) of all ranks' slabs."""
-        return self._summed(word, self.zeros(word), slabs, [word])
+        return self._summed(word, self.zeros(word), [slab], [word])
 
     def change(
         self,
@@ -166,7 +166,7 @@ class Pair(Values):
             yield self._centred(atom, dim, here, self._matrix(part, dim))
 
     def _spread(self, atom: Atom, dim: int, permutations: Permutations, share: float) -> Slab:
-        """As `_slabs`, of units that lie evenly along the longest other axis."""
+        """As `_slabs`, uncentred, of units that lie evenly along the longest other axis."""
         a, b = self._views(atom)
         along = max((d for d in range(a.ndim) if d != dim), key=lambda d: a.shape[d], default=None)
         if along is not None:
@@ -176,7 +176,7 @@ class Pair(Values):
             a = self._take(a, along, units)
             b = self._take(b, along, permutations[word][units] if word in permutations else units)
             b = self._others(b, atom, (dim, along), permutations)
-        return self._centred(atom, dim, self._matrix(a, dim), self._matrix(b, dim))
+        return self._matrix(a, dim), self._matrix(b, dim)
 
     def _changes(
         self,

@@ -47,25 +47,19 @@ def proven(pair: Pair, word: str, margins: torch.Tensor) -> bool:
     return bool((margins > DOUBT * pair.scale(word)).all())
 
 
-def prices(pair: Pair, word: str, slabs: Sequence[Slab], share: float) -> torch.Tensor | None:
-    """Half of B's squared norms (n,) in a sample of this share of the columns; None where it can prove nothing.
+def prices(pair: Pair, word: str, sample: Slab, share: float) -> torch.Tensor | None:
+    """Half of B's squared norms (n,) in a sample of this share of the columns; None where it proves nothing.
 
     Taken off the products they leave the nearest unit as each row's best, and as its margin by how much the
     others are farther. Among near copies that is far enough for a proof, which a few rows tell beforehand.
     """
-    n, device = pair.words[word], pair.device
-    rows = torch.arange(TRIED) * n // TRIED
-    squares = torch.zeros(2, n, dtype=torch.float64)
-    products = torch.zeros(TRIED, n, dtype=pair.dtype, device=device)
-    for a, b in slabs:
-        squares += torch.stack([summed_squares(side, 0) for side in (a, b)])
-        products += a[rows.to(device)] @ b.T
-    (a, b), products = pair.ranks.sum(squares), pair.ranks.sum(products).cpu().double()
+    rows = torch.arange(TRIED) * pair.words[word] // TRIED
+    products = pair.ranks.sum(sample[0][rows.to(pair.device)] @ sample[1].T).cpu().double()
+    a, b = pair.ranks.sum(torch.stack([summed_squares(side, 0) for side in sample]))
     if not min(a.sum(), b.sum()) > 0:
         return None
     ratio = (b.sum() / a.sum()).sqrt()
-    best, at = (products - b / ratio / 2).topk(2, dim=1)
-    near = products.gather(1, at[:, :1]).flatten()
-    apart = (ratio * a[rows] + b[at[:, 0]] / ratio) / 2 - near  # half a squared distance
+    best = (products - b / ratio / 2).topk(2, dim=1).values
+    apart = ratio * a[rows] / 2 - best[:, 0]  # half a squared distance
     left = best[:, 0] - best[:, 1] - apart / share
     return b / ratio / 2 if pair.ranks.agree(left.min().item()) > 0 else None

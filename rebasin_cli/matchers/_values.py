@@ -115,8 +115,9 @@ class Values(Blocks):
         if min(norms) > 0:  # else there is nothing to be near to
             ratio = max(norms) / min(norms)
             for start, length in self._steps(a, 0):
-                near = self._wide(a.narrow(0, start, length)), self._wide(
-                    self._placed(atom, permutations, start, length)
+                near = (
+                    self._wide(a.narrow(0, start, length)),
+                    self._wide(self._placed(atom, permutations, start, length)),
                 )
                 small, large = near if norms[0] < norms[1] else near[::-1]
                 apart = torch.sub(large, small, alpha=ratio).square_()  # of the larger: none underflows
