@@ -7,8 +7,8 @@ import torch
 from test_matchers import equal, fit_recurrent, plain_objective, recurrent, setting
 
 from rebasin_cli import assignment, permutation
-from rebasin_cli.errors import UsageError
-from rebasin_cli.matchers import Problem, State, _blocks, _descent, _proof, _similarity, _soft, wm
+from rebasin_cli.errors import CheckpointError, UsageError
+from rebasin_cli.matchers import Problem, State, _blocks, _proof, _sample, _similarity, _soft, wm
 from rebasin_cli.matchers._descent import Descent
 from rebasin_cli.matchers._pair import Pair
 from rebasin_cli.matchers._similarity import Similarities, kept_words
@@ -229,8 +229,8 @@ def wide(noise: float, seed: int = 0):
 
 @pytest.fixture
 def small_samples(monkeypatch):
-    monkeypatch.setattr(_descent, "UNITS", 64)
-    monkeypatch.setattr(_descent, "COLUMNS", 24)
+    monkeypatch.setattr(_sample, "UNITS", 64)
+    monkeypatch.setattr(_sample, "COLUMNS", 24)
 
 
 def swept(a, b, *, sampling: bool):
@@ -280,6 +280,15 @@ def test_columns_outside_the_sample_are_heard(small_samples, strength, believed)
     found, _, descent = swept(a, b, sampling=True)
     assert equal(found, swept(a, b, sampling=False)[0]) and descent.sampling == believed
     assert torch.equal(found["p"][-2:], torch.tensor([94, 95] if believed else [95, 94]))
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_what_is_not_finite_is_noticed_outside_the_sample(small_samples, value):
+    a, b = wide(0.02)
+    b["into"][7, 1] = value
+    assert 1 not in torch.arange(24) * 200 // 24
+    with pytest.raises(CheckpointError, match="NaN or infinite"):
+        swept(a, b, sampling=True)
 
 
 @pytest.mark.parametrize("net", NETS)

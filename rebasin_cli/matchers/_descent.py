@@ -10,6 +10,7 @@ Starred words are solved together with what they lie within (`_wreath`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -19,9 +20,9 @@ from ..permutation import Permutations
 from ..randomness import generator
 from ..ranks import Ranks
 from ..spec.atoms import Atom
-from . import _wreath
-from ._pair import SLIVER, Pair
-from ._proof import COLUMNS, SHARE, SMALLER, UNITS, margins_left, prices, proven
+from . import _sample, _wreath
+from ._pair import Pair
+from ._proof import margins_left, proven
 from ._similarity import Basis, Similarities
 
 DAMPING = (0.5, 0.25)  # steps towards the assignment that are tried where the whole one would lose
@@ -189,28 +190,25 @@ class Descent:
 
         As `outward` takes it: the present one where nothing is gained.
         """
-        pair = self.pair
-        wide = [atom for atom in chosen if pair.columns([atom], word) >= SLIVER]
-        columns = pair.columns(wide, word)
-        if not self.sampling or pair.words[word] < UNITS or columns < SMALLER * COLUMNS:
+        pair, old = self.pair, current[word]
+        if not self.sampling or not _sample.worth_it(pair, word, chosen):
             return None
-        share = max(COLUMNS / columns, SHARE)
-        sample = pair.sample(word, current, wide, share)
-        paid = prices(pair, word, sample, share)
-        self.sampling = paid is not None
-        if paid is None:
+        sample = _sample.draw(pair, word, chosen, current)
+        self.sampling = sample is not None
+        if sample is None:
             return None
-        similarity = pair.product(word, sample).sub_(paid.to(device=pair.device, dtype=pair.dtype))
-        nothing = torch.zeros_like(paid)
-        nearest = torch.from_numpy(similarity.cpu().numpy().argmax(axis=1))  # torch's takes ten times as long
-        self.solutions[word] = Solution(nearest, nothing, nothing, nothing)
-        (solution,) = self._solved([word], [similarity])
-        perm, old = solution.perm, current[word]
+        nothing = torch.zeros_like(sample.prices)
+        self.solutions[word] = Solution(sample.nearest(), nothing, nothing, nothing)
+        (solution,) = self._solved([word], [sample.matrix])
+        perm = solution.perm
         left = margins_left(pair, word, solution.margins, chosen, {**current, word: perm})
         self.sampling = proven(pair, word, left)
-        moved = perm != old
-        if not self.sampling or (moved.any() and left[moved].sum().item() <= self._least(word)):
+        least = pair.ranks.agree(left[perm != old].sum().item())  # what is gained
+        if not self.sampling or (least <= self._least(word) and not torch.equal(perm, old)):
+            del self.solutions[word]  # its prices are no start for all columns
             return None
+        prices = (solution.columns + sample.prices) / sample.share  # of all columns, about
+        self.solutions[word] = replace(solution, columns=prices)
         self.margins[word], self.bases[word] = left, Basis.standing(pair, word, chosen, current)
         return perm
 

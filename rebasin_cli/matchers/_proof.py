@@ -16,16 +16,9 @@ import torch
 
 from ..permutation import Permutations
 from ..spec.atoms import Atom
-from ._blocks import Slab
 from ._pair import Pair
-from ._values import summed_squares
 
 DOUBT = 1e-6  # of ‖A‖·‖B‖ over the word's tensors: more than all round-off in the matrix and here
-UNITS = 256  # below which products take no longer than a proof
-COLUMNS = 128  # of a sample: among fewer many units look alike
-SHARE = 1 / 16  # of all columns, if that is more
-SMALLER = 3  # times as many columns are worth a sample
-TRIED = 16  # rows that tell whether two models are near copies
 
 
 def margins_left(
@@ -45,21 +38,3 @@ def margins_left(
 def proven(pair: Pair, word: str, margins: torch.Tensor) -> bool:
     """Whether margins like these prove a permutation the only best one; False says nothing."""
     return bool((margins > DOUBT * pair.scale(word)).all())
-
-
-def prices(pair: Pair, word: str, sample: Slab, share: float) -> torch.Tensor | None:
-    """Half of B's squared norms (n,) in a sample of this share of the columns; None where it proves nothing.
-
-    Taken off the products they leave the nearest unit as each row's best, and as its margin by how much the
-    others are farther. Among near copies that is far enough for a proof, which a few rows tell beforehand.
-    """
-    rows = torch.arange(TRIED) * pair.words[word] // TRIED
-    products = pair.ranks.sum(sample[0][rows.to(pair.device)] @ sample[1].T).cpu().double()
-    a, b = pair.ranks.sum(torch.stack([summed_squares(side, 0) for side in sample]))
-    if not min(a.sum(), b.sum()) > 0:
-        return None
-    ratio = (b.sum() / a.sum()).sqrt()
-    best = (products - b / ratio / 2).topk(2, dim=1).values
-    apart = ratio * a[rows] / 2 - best[:, 0]  # half a squared distance
-    left = best[:, 0] - best[:, 1] - apart / share
-    return b / ratio / 2 if pair.ranks.agree(left.min().item()) > 0 else None

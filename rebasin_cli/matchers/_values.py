@@ -112,14 +112,12 @@ class Values(Blocks):
             if word is not None
         }
         norms = self._norms(atom)
-        if min(norms) > 0:  # else there is nothing to be near to
+        if 0.0 not in norms:  # else there is nothing to be near to
             ratio = max(norms) / min(norms)
             for start, length in self._steps(a, 0):
-                near = (
-                    self._wide(a.narrow(0, start, length)),
-                    self._wide(self._placed(atom, permutations, start, length)),
-                )
-                small, large = near if norms[0] < norms[1] else near[::-1]
+                here = self._wide(a.narrow(0, start, length))
+                part = self._wide(self._placed(atom, permutations, start, length))
+                small, large = (here, part) if norms[0] < norms[1] else (part, here)
                 apart = torch.sub(large, small, alpha=ratio).square_()  # of the larger: none underflows
                 for dim, sums in squares.items():
                     units = slice(start, start + length) if dim == 0 else slice(None)
