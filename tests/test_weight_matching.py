@@ -236,7 +236,7 @@ def small_samples(monkeypatch):
 def swept(a, b, *, sampling: bool):
     """What the first sweep finds, the numbers multiplied, and the words that ended with margins."""
     pair, work = Pair(a, b, WIDE), []
-    pair._add_product = lambda out, x, y: (work.append(out.numel() * x.shape[1]), out.addmm_(x, y.T))
+    pair._add_product = lambda out, x, y, *_: (work.append(out.numel() * x.shape[1]), out.addmm_(x, y.T))
     with pair.computing():
         descent = Descent(pair, 1e-12)
         descent.sampling = sampling

@@ -20,6 +20,7 @@ from ._blocks import SLAB, Slab
 from ._values import Values
 
 SLIVER = 64  # a slab with fewer columns waits for others
+ALONE = 1 << 27  # multiplications of a sample that one thread does
 OFFSET = 0.1  # share of a tensor's squared norm that its mean unit may have
 
 
@@ -78,8 +79,13 @@ class Pair(Values):
         return torch.cat(a, dim=1), torch.cat(b, dim=1)
 
     def product(self, word: str, slab: Slab) -> torch.Tensor:
-        """The products (n, n) of all ranks' slabs."""
-        return self._summed(word, self.zeros(word), [slab], [word])
+        """The products (n, n) of all ranks' slabs.
+
+        On one thread where that takes milliseconds: among so few products it is not learned whether more pay.
+        """
+        out = self.zeros(word)
+        self._add_product(out, *slab, len(out) ** 2 * slab[0].shape[1] <= ALONE)
+        return self.ranks.sum(out)
 
     def change(
         self,
@@ -145,8 +151,12 @@ class Pair(Values):
             out += self.ranks.sum(mine)
         return out
 
-    def _add_product(self, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
-        self._pace.add_product(out, a, b)
+    def _add_product(self, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, alone: bool = False) -> None:
+        """a·bᵀ, added to `out`; `alone` on one thread."""
+        if alone:
+            out.addmm_(a, b.T)
+        else:
+            self._pace.add_product(out, a, b)
 
     def _slabs(self, atom: Atom, dim: int, permutations: Permutations) -> Iterator[Slab]:
         """The atom of both models as (n, k) matrices, axis `dim` first, cut so that memory stays bounded.
