@@ -46,7 +46,7 @@ def watched() -> Iterator[Counter]:
             seconds, result = timed(function, self, *args)
             taken[name] += seconds
             if name == "products":
-                _, a, b = args
+                _, a, b, *_ = args
                 taken["done"] += 2 * a.numel() * len(b)
             return result
 

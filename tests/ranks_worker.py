@@ -10,9 +10,10 @@ import time
 import torch
 import torch.distributed as dist
 
-from rebasin_cli import api, nets, processes
+from rebasin_cli import api, nets, permutation, processes
 from rebasin_cli.errors import CheckpointError, UsageError
 from rebasin_cli.processes import _account, joined
+from rebasin_cli.spec import library
 from rebasin_cli.training import seeded
 
 RANK, SIZE, FOLDER = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), sys.argv[1]
@@ -134,6 +135,13 @@ def search(name, a, b, spec=None):
 
 for case, (name, dtype, options) in CASES.items():
     search(case, *(network(name, seed, dtype, **options) for seed in (1, 2)))
+
+large = network("mlp", 1, torch.float32, input_shape=(1, 20, 20), classes=5, width=256, depth=2)
+fitted = library.find({name: tuple(tensor.shape) for name, tensor in large.items()})
+rng = torch.Generator().manual_seed(0)
+noisy = {n: t + 0.1 * t.std() * torch.randn(t.shape, generator=rng) for n, t in large.items()}
+copy = dict(permutation.permuted(noisy, fitted, permutation.random(fitted.words, rng)))
+search("near copies", large, copy)  # of which the first sweep looks at samples
 
 shapes = {"fc1.weight": (16, 8), "fc2.weight": (4, 16)}
 pair = [

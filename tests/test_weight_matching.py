@@ -7,8 +7,8 @@ import torch
 from test_matchers import equal, fit_recurrent, plain_objective, recurrent, setting
 
 from rebasin_cli import assignment, permutation
-from rebasin_cli.errors import UsageError
-from rebasin_cli.matchers import Problem, State, _blocks, _proof, _similarity, _soft, wm
+from rebasin_cli.errors import CheckpointError, UsageError
+from rebasin_cli.matchers import Problem, State, _blocks, _proof, _sample, _similarity, _soft, wm
 from rebasin_cli.matchers._descent import Descent
 from rebasin_cli.matchers._pair import Pair
 from rebasin_cli.matchers._similarity import Similarities, kept_words
@@ -186,7 +186,8 @@ def test_a_margin_that_new_tensors_use_up_is_no_proof():
         part, added = ([atom for atom in pair.atoms if atom.tensor == name] for name in "uv")
         with pair.computing():
             solution = assignment.solve(pair.matrix("h", still, chosen=part))
-            assert _proof.still_best(pair, "h", solution, added, still) == expected
+            left = _proof.margins_left(pair, "h", solution.margins, added, still)
+            assert _proof.proven(pair, "h", left) == expected
             whole = assignment.solve(pair.matrix("h", still))
         assert torch.equal(whole.perm, still["h"]) == expected
 
@@ -208,6 +209,86 @@ def test_nothing_is_proven_after_a_neighbour_moved():
             assert not descent._proven("h1", moved(found, [word], 0.5, 0))
         descent.proving = False
         assert not descent._proven("h1", found)
+
+
+WIDE = fit(
+    parse("tensors:\n  into: 'p .'\n  bias: 'p'\n  next: 'q p'\n  out: '. q'\n", name="test"),
+    {"into": (96, 200), "bias": (96,), "next": (80, 96), "out": (40, 80)},
+)
+
+
+def wide(noise: float, seed: int = 0):
+    """A model of units whose norms differ by much, and a permuted noisy copy."""
+    rng = generator(seed, "wide")
+    shapes = {"into": (96, 200), "bias": (96,), "next": (80, 96), "out": (40, 80)}
+    a = {name: torch.randn(shape, generator=rng) for name, shape in shapes.items()}
+    a["into"] *= torch.logspace(-1, 0.5, 96)[:, None]
+    b = {name: tensor + noise * torch.randn(tensor.shape, generator=rng) for name, tensor in a.items()}
+    return a, dict(permutation.permuted(b, WIDE, permutation.random(WIDE.words, rng)))
+
+
+@pytest.fixture
+def small_samples(monkeypatch):
+    monkeypatch.setattr(_sample, "UNITS", 64)
+    monkeypatch.setattr(_sample, "COLUMNS", 24)
+
+
+def swept(a, b, *, sampling: bool):
+    """What the first sweep finds, the numbers multiplied, and the words that ended with margins."""
+    pair, work = Pair(a, b, WIDE), []
+    pair._add_product = lambda out, x, y, *_: (work.append(out.numel() * x.shape[1]), out.addmm_(x, y.T))
+    with pair.computing():
+        descent = Descent(pair, 1e-12)
+        descent.sampling = sampling
+        found = descent.outward(descent.order(0, "test"), permutation.identity(WIDE.words))
+    return found, sum(work), descent
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-3])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_sample_of_near_copies_finds_what_all_columns_find(small_samples, seed, scale):
+    a, b = wide(0.02, seed)
+    b = {name: scale * tensor for name, tensor in b.items()}
+    found, work, descent = swept(a, b, sampling=True)
+    whole, more, _ = swept(a, b, sampling=False)
+    assert equal(found, whole) and descent.sampling and 2 * work < more
+    for word, at in found.items():
+        matched = descent.pair.matrix(word, found, chosen=descent.bases[word].atoms).double()[:, at]
+        # what an exchange of two rows' columns costs is at least both rows' margins
+        lost = matched.diag()[:, None] + matched.diag() - matched - matched.T
+        least = descent.margins[word][:, None] + descent.margins[word]
+        assert (lost - least).fill_diagonal_(torch.inf).min() > -1e-6 * matched.abs().max()
+
+
+@pytest.mark.parametrize("noise", [0.5, 1.0, 30.0])
+def test_a_sample_that_proves_nothing_changes_nothing(small_samples, noise):
+    a, b = wide(noise)
+    found, _, descent = swept(a, b, sampling=True)
+    assert equal(found, swept(a, b, sampling=False)[0]) and not descent.sampling
+
+
+@pytest.mark.parametrize(("strength", "believed"), [(0.3, True), (3.0, False)])
+def test_columns_outside_the_sample_are_heard(small_samples, strength, believed):
+    """Columns in the sample say that all units are in place, the others that the last two are exchanged."""
+    a, _ = wide(0.0)
+    other = torch.ones(200, dtype=torch.bool)
+    other[torch.arange(24) * 200 // 24] = False
+    a["into"][-2:, other] = strength
+    a["into"][-1, other] *= -1
+    b = {name: tensor.clone() for name, tensor in a.items()}
+    b["into"][-2:, other] *= -1
+    found, _, descent = swept(a, b, sampling=True)
+    assert equal(found, swept(a, b, sampling=False)[0]) and descent.sampling == believed
+    assert torch.equal(found["p"][-2:], torch.tensor([94, 95] if believed else [95, 94]))
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_what_is_not_finite_is_noticed_outside_the_sample(small_samples, value):
+    a, b = wide(0.02)
+    b["into"][7, 1] = value
+    assert 1 not in torch.arange(24) * 200 // 24
+    with pytest.raises(CheckpointError, match="NaN or infinite"):
+        swept(a, b, sampling=True)
 
 
 @pytest.mark.parametrize("net", NETS)

@@ -10,6 +10,7 @@ Starred words are solved together with what they lie within (`_wreath`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -19,9 +20,9 @@ from ..permutation import Permutations
 from ..randomness import generator
 from ..ranks import Ranks
 from ..spec.atoms import Atom
-from . import _wreath
+from . import _sample, _wreath
 from ._pair import Pair
-from ._proof import still_best
+from ._proof import margins_left, proven
 from ._similarity import Basis, Similarities
 
 DAMPING = (0.5, 0.25)  # steps towards the assignment that are tried where the whole one would lose
@@ -54,9 +55,11 @@ class Descent:
         }
         self.similarities = Similarities(pair, memory)
         self.solutions: dict[str, Solution] = {}
-        self.bases: dict[str, Basis] = {}  # what they are solutions of
+        self.margins: dict[str, torch.Tensor] = {}  # by how much each row prefers its column
+        self.bases: dict[str, Basis] = {}  # in a matrix of this
         self._reaches: dict[tuple[str, ...], float] = {}
         self.proving = False  # whether proofs are tried before solves: they succeed where models nearly match
+        self.sampling = True  # whether the first sweep looks at a part of the columns: no longer if in vain
 
     def order(self, seed: int, name: str) -> list[str]:
         """The words in a random order of their own for every seed and name."""
@@ -86,6 +89,9 @@ class Descent:
                     found |= self._same(changes)
                 continue
             known.add(word)
+            if (perm := self._sampled(word, evidence[word], found)) is not None:
+                found[word] = perm
+                continue
             similarity = self.similarities.matrix(word, found, chosen=evidence[word])
             (solution,) = self._solved([word], [similarity])
             if self._gain(similarity, solution.perm, found[word]) > self._least(word):
@@ -179,6 +185,33 @@ class Descent:
             for word, perm in changes.items()
         }
 
+    def _sampled(self, word: str, chosen: Sequence[Atom], current: Permutations) -> torch.Tensor | None:
+        """The best permutation on `chosen`, found on a part of their columns and proven on all, if it can be.
+
+        As `outward` takes it: the present one where nothing is gained.
+        """
+        pair, old = self.pair, current[word]
+        if not self.sampling or not _sample.worth_it(pair, word, chosen):
+            return None
+        sample = _sample.draw(pair, word, chosen, current)
+        self.sampling = sample is not None
+        if sample is None:
+            return None
+        nothing = torch.zeros_like(sample.prices)
+        self.solutions[word] = Solution(sample.nearest(), nothing, nothing, nothing)
+        (solution,) = self._solved([word], [sample.matrix])
+        perm = solution.perm
+        left = margins_left(pair, word, solution.margins, chosen, {**current, word: perm})
+        self.sampling = proven(pair, word, left)
+        least = pair.ranks.agree(left[perm != old].sum().item())  # what is gained
+        if not self.sampling or (least <= self._least(word) and not torch.equal(perm, old)):
+            del self.solutions[word]  # its prices are no start for all columns
+            return None
+        prices = (solution.columns + sample.prices) / sample.share  # of all columns, about
+        self.solutions[word] = replace(solution, columns=prices)
+        self.margins[word], self.bases[word] = left, Basis.standing(pair, word, chosen, current)
+        return perm
+
     def _columns(self, chosen: Mapping[str, Sequence[Atom]]) -> int:
         return sum(self.pair.columns(atoms, word) for word, atoms in chosen.items())
 
@@ -189,11 +222,13 @@ class Descent:
             return False
         if not torch.equal(solution.perm, current[word]) or not basis.holds(current):
             return False
-        present = {*basis.atoms}
+        margins, present = self.margins[word], {*basis.atoms}
+        if not proven(pair, word, margins):
+            return False
         added = [atom for atom in pair.single[word] if atom not in present]
-        if proven := still_best(pair, word, solution, added, current):
+        if best := proven(pair, word, margins_left(pair, word, margins, added, current)):
             self.small.discard(word)
-        return proven
+        return best
 
     def _solved(self, words: Sequence[str], matrices: Sequence[torch.Tensor]) -> list[Solution]:
         """Each word's assignment, from where its last one ended; with several ranks each solves its share."""
@@ -212,7 +247,9 @@ class Descent:
                 for k, solution in enumerate(solutions)
             ]
         self.solutions |= zip(words, solutions, strict=True)
-        self.bases |= {word: self.similarities.bases[word] for word in words}
+        self.margins |= {word: self.solutions[word].margins for word in words}
+        made = self.similarities.bases
+        self.bases |= {word: made[word] for word in words if word in made}
         self.solves += len(words)
         return solutions
 

@@ -7,6 +7,7 @@ so) over slabs of bounded size.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,6 +20,7 @@ from ._blocks import SLAB, Slab
 from ._values import Values
 
 SLIVER = 64  # a slab with fewer columns waits for others
+ALONE = 1 << 27  # multiplications of a sample that one thread does
 OFFSET = 0.1  # share of a tensor's squared norm that its mean unit may have
 
 
@@ -62,6 +64,28 @@ class Pair(Values):
             slab for atom, dim in terms if atom in self.mine for slab in self._slabs(atom, dim, permutations)
         )
         return self._summed(word, self.zeros(word) if out is None else out, slabs, terms)
+
+    def sample(self, word: str, permutations: Permutations, chosen: Sequence[Atom], share: float) -> Slab:
+        """This share of the columns of `chosen`, which carry the word once: (n, k) of both models.
+
+        With several ranks each has those of its own atoms; `product` is the sum of all.
+        """
+        own = [atom for atom in chosen if atom in self.mine]
+        slabs = [self._spread(atom, atom.words.index(word), permutations, share) for atom in own]
+        if len(slabs) == 1:
+            return slabs[0]
+        nothing = torch.zeros(self.words[word], 0, dtype=self.dtype, device=self.device)
+        a, b = zip(*slabs, strict=True) if slabs else ([nothing], [nothing])
+        return torch.cat(a, dim=1), torch.cat(b, dim=1)
+
+    def product(self, word: str, slab: Slab) -> torch.Tensor:
+        """The products (n, n) of all ranks' slabs.
+
+        On one thread where that takes milliseconds: among so few products it is not learned whether more pay.
+        """
+        out = self.zeros(word)
+        self._add_product(out, *slab, len(out) ** 2 * slab[0].shape[1] <= ALONE)
+        return self.ranks.sum(out)
 
     def change(
         self,
@@ -127,8 +151,12 @@ class Pair(Values):
             out += self.ranks.sum(mine)
         return out
 
-    def _add_product(self, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
-        self._pace.add_product(out, a, b)
+    def _add_product(self, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, alone: bool = False) -> None:
+        """a·bᵀ, added to `out`; `alone` on one thread."""
+        if alone:
+            out.addmm_(a, b.T)
+        else:
+            self._pace.add_product(out, a, b)
 
     def _slabs(self, atom: Atom, dim: int, permutations: Permutations) -> Iterator[Slab]:
         """The atom of both models as (n, k) matrices, axis `dim` first, cut so that memory stays bounded.
@@ -146,6 +174,19 @@ class Pair(Values):
             part = self._others(part, atom, (dim, along), permutations)
             here = self._matrix(a.narrow(along, start, length), dim)
             yield self._centred(atom, dim, here, self._matrix(part, dim))
+
+    def _spread(self, atom: Atom, dim: int, permutations: Permutations, share: float) -> Slab:
+        """As `_slabs`, uncentred, of units that lie evenly along the longest other axis."""
+        a, b = self._views(atom)
+        along = max((d for d in range(a.ndim) if d != dim), key=lambda d: a.shape[d], default=None)
+        if along is not None:
+            size, word = a.shape[along], atom.words[along]
+            count = math.ceil(share * size)
+            units = torch.arange(count) * size // max(1, count)
+            a = self._take(a, along, units)
+            b = self._take(b, along, permutations[word][units] if word in permutations else units)
+            b = self._others(b, atom, (dim, along), permutations)
+        return self._matrix(a, dim), self._matrix(b, dim)
 
     def _changes(
         self,

@@ -22,6 +22,11 @@ class Basis:
     atoms: tuple[Atom, ...]
     at: dict[str, torch.Tensor]
 
+    @classmethod
+    def standing(cls, pair: Pair, word: str, atoms: Sequence[Atom], permutations: Permutations) -> Basis:
+        """Of a matrix made from these atoms as the permutations stand."""
+        return cls(tuple(atoms), {other: permutations[other] for other in sorted(pair.neighbours[word])})
+
     def holds(self, permutations: Permutations) -> bool:
         """Whether the words in it stand as they stood."""
         others = {word for atom in self.atoms for word in atom.words} & self.at.keys()
@@ -72,9 +77,7 @@ class Similarities:
             present = {*basis.atoms}
             if missing := [atom for atom in wanted if atom not in present]:
                 pair.matrix(word, permutations, chosen=missing, out=matrix)
-        self.bases[word] = Basis(
-            tuple(wanted), {other: permutations[other] for other in sorted(pair.neighbours[word])}
-        )
+        self.bases[word] = Basis.standing(pair, word, wanted, permutations)
         if word in self._keeps:
             self._kept[word] = matrix
         return matrix

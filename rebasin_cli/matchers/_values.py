@@ -24,10 +24,12 @@ class Values(Blocks):
         self._scales: dict[str, float] = {}
         self._atom_norms: dict[Atom, tuple[float, float]] = {}
         self._atom_spreads: dict[Atom, tuple[float, float]] = {}
+        self._atom_distances: dict[Atom, tuple[list[torch.Tensor | None], dict[int, torch.Tensor]]] = {}
 
     def refresh(self) -> None:
         """Forget what was measured or copied: the models' values are others now."""
         self._unit_norms, self._scales, self._atom_norms, self._atom_spreads = {}, {}, {}, {}
+        self._atom_distances = {}
         super().refresh()
 
     def gain(self, word: str, permutations: Permutations, perm: torch.Tensor) -> float:
@@ -93,6 +95,36 @@ class Values(Blocks):
             self._atom_norms[atom] = tuple(math.sqrt(self._dot(view, view)) for view in views)
         return self._atom_norms[atom]
 
+    def distances(self, atom: Atom, permutations: Permutations) -> dict[int, torch.Tensor]:
+        """‖√r · a − b / √r‖² (n,) for the units of every axis that has a word, with B as it is permuted.
+
+        r is B's norm over A's: it makes the distances of models of different scales small. All axes' come
+        from one pass, and are kept for who asks about the next word.
+        """
+        perms = [permutations.get(word) for word in atom.words]
+        kept, squares = self._atom_distances.get(atom, ((), {}))
+        if len(kept) == len(perms) and all(one is other for one, other in zip(kept, perms, strict=True)):
+            return squares
+        a, _ = self._views(atom)
+        squares = {
+            dim: torch.zeros(a.shape[dim], dtype=torch.float64)
+            for dim, word in enumerate(atom.words)
+            if word is not None
+        }
+        norms = self._norms(atom)
+        if 0.0 not in norms:  # else there is nothing to be near to
+            ratio = max(norms) / min(norms)
+            for start, length in self._steps(a, 0):
+                here = self._wide(a.narrow(0, start, length))
+                part = self._wide(self._placed(atom, permutations, start, length))
+                small, large = (here, part) if norms[0] < norms[1] else (part, here)
+                apart = torch.sub(large, small, alpha=ratio).square_()  # of the larger: none underflows
+                for dim, sums in squares.items():
+                    units = slice(start, start + length) if dim == 0 else slice(None)
+                    sums[units] += summed(apart, dim) / ratio
+        self._atom_distances[atom] = perms, squares
+        return squares
+
     def objective(self, permutations: Permutations) -> float:
         """Σ ⟨A, πB⟩ over every tensor that is evidence and that some word permutes; added in float64."""
         return self._inner(self.atoms, _moving(permutations))
@@ -117,8 +149,13 @@ class Values(Blocks):
 
 def summed_squares(tensor: torch.Tensor, dim: int) -> torch.Tensor:
     """‖unit‖² (n,) float64 for the units along an axis; torch's own norm of columns is 30 times as slow."""
-    squares, rest = tensor.square(), [d for d in range(tensor.ndim) if d != dim]
-    return (squares.sum(dim=rest) if rest else squares).cpu().double()
+    return summed(tensor.square(), dim)
+
+
+def summed(tensor: torch.Tensor, dim: int) -> torch.Tensor:
+    """Sums (n,) float64 over all axes but one."""
+    rest = [d for d in range(tensor.ndim) if d != dim]
+    return (tensor.sum(dim=rest) if rest else tensor).cpu().double()
 
 
 def _moving(permutations: Permutations) -> Permutations:
