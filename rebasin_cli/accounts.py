@@ -103,6 +103,6 @@ def tell_repair(say: Callable[[str], None], done: Repaired, splits: Mapping[str,
     if done.dead:
         say(f"repair: {done.dead} dead channels left alone")
     for name, why in done.left:
-        say(f"repair: {name}: {why}")
+        say(f"not repaired: {name}: {why}")
     if done.added:
         say(f"repair: new tensors, which the network did not have: {', '.join(done.added)}")

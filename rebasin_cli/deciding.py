@@ -48,17 +48,19 @@ def reference_first(
     paths: Sequence[Path], reference: Path | None, weights: Sequence[float] | None
 ) -> tuple[Sequence[Path], Sequence[float] | None]:
     """The models, and their weights, in an order that begins with the reference. Raises UsageError."""
-    if reference is None or not paths or paths[0] == reference:
+    if reference is None or not paths:
         return paths, weights
-    if reference not in paths:
+    first = next((k for k, path in enumerate(paths) if path.resolve() == reference.resolve()), None)
+    if first == 0:
+        return paths, weights
+    if first is None:
         raise UsageError(
             f"--reference {reference} is none of the models",
             problems=[str(path) for path in paths],
-            hint="Name one of those that are merged, written alike",
+            hint="Name one of those that are merged",
         )
     if weights is not None and len(weights) != len(paths):
         average([{}] * len(paths), weights)  # its error
-    first = list(paths).index(reference)
     order = [first, *(k for k in range(len(paths)) if k != first)]
     return [paths[k] for k in order], weights and [weights[k] for k in order]
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from . import accounts, deciding, diagnosis, intake, running, sampling, searching, signatures, writing
 from .checkpoint import Checkpoint
 from .commands import Listener
-from .datasets import Data
-from .datasets._batches import LoaderData
 from .diagnosis import Diagnosis
 from .errors import DataError, NetworkError, UsageError
 from .permutation import identity
-from .randomness import generator
 from .reports import _signature
 from .searching import Kept
 from .settings import Settings
@@ -24,17 +21,6 @@ from .spec.spec import FittedSpec
 
 LOOK = 2_560  # samples that the doctor runs four networks on
 FEW = 1_000  # samples of a first measurement of what is not promising
-
-
-@dataclasses.dataclass(frozen=True)
-class Shuffled:
-    """The same samples in an order drawn from a seed: data sets may be sorted by class."""
-
-    data: Data | LoaderData
-    seed: int
-
-    def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        return self.data.shuffled(generator(self.seed, "order of samples"))
 
 
 def signature(
@@ -56,6 +42,8 @@ def signature(
     if plot is not None:
         writing.check_output(plot, force=force, text=True)
     deciding.check_method(settings, or_none=True)
+    if settings.limit == 1:
+        raise UsageError("--limit 1: a correlation needs two samples or more", hint="Leave --limit out")
     if counts:
         settings = _for_counts(settings, counts, given=perm is not None)
     options = searching.matcher_options(settings, measuring=True)
@@ -68,7 +56,7 @@ def signature(
     shared = {"network": network, "output": settings.output, "device": device}
     stable, found = None, None
     if counts:
-        shuffled = Shuffled(data, settings.seed)
+        shuffled = data.mixed(settings.seed)
         stable = signatures.stability(*models, fitted, counts, data=shuffled, options=options, **shared)
         rows = stable.table
     else:

@@ -83,7 +83,8 @@ def open_splits(
             splits["train"] = train if size is None else train.subset(size, settings.seed)
         if {"reset", "held"} & set(wanted):
             mend, held = _apart(train, settings, choosing, epoch)
-            splits |= {"reset": mend.with_batch_size(RESET_BATCH)} if "reset" in wanted else {}
+            mixed = mend.with_batch_size(RESET_BATCH).mixed(settings.seed)  # every batch has every class
+            splits |= {"reset": mixed} if "reset" in wanted else {}
             splits |= (
                 {"held": splits.get("reset", held) if held is mend else held} if "held" in wanted else {}
             )
@@ -97,8 +98,14 @@ def open_splits(
         splits["test"] = test if settings.limit is None else test.subset(settings.limit, settings.seed)
     some = next(iter(splits.values()))
     used = "as the loader yields them" if some.normalization is None else f"normalised {some.normalization}"
-    say(f"data: {reference}, inputs {used}")
+    say(f"data: {reference}{_other_record(models, reference)}, inputs {used}")
     return splits
+
+
+def _other_record(models: Sequence[Checkpoint], reference: str) -> str:
+    """A remark where the checkpoints record that they were trained on something else."""
+    names = {model.metadata.get("rebasin.data") for model in models} - {None, reference}
+    return f" (the checkpoints record {' and '.join(sorted(names))})" if names else ""
 
 
 def find_choice(

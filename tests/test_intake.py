@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 
@@ -86,6 +87,23 @@ def test_training_samples_are_few_unless_full(record, monkeypatch):
     assert samples() == {"train": 100, "reset": 50, "test": 360}
     assert samples(full=True) == {"train": 1437, "reset": 1437, "test": 360}
     assert samples(limit=20) == {"train": 20, "reset": 50, "test": 20}
+
+
+def test_batches_of_a_reset_have_every_class(record, tmp_path):
+    images, targets = np.zeros((1200, 1, 2, 2), dtype=np.uint8), np.repeat([0, 1], 600)
+    file = tmp_path / "sorted.npz"
+    np.savez(file, x_train=images, y_train=targets, x_test=images, y_test=targets)
+    settings = Settings(data=f"npz:{file}", full=True)
+    reset = sampling.open_splits([record()], settings, quiet, wanted=["reset"])["reset"]
+    shares = [batch.double().mean().item() for _, batch in reset]
+    assert len(shares) == 5 and all(0.3 < share < 0.7 for share in shares)
+    assert shares == [batch.double().mean().item() for _, batch in reset]  # the same every time
+
+
+def test_other_data_than_recorded_is_remarked(record):
+    said = []
+    sampling.open_splits([record(data="mnist")], Settings(data="digits"), said.append, wanted=["test"])
+    assert said[0].startswith("data: digits (the checkpoints record mnist), ")
 
 
 def judge(model, accuracy, *, samples=10_000, classes=10, reference="digits", **options):

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DataError, RebasinError, UsageError
+from ..randomness import generator
 from ..registry import Registry, import_reference, is_reference
 from ._batches import LoaderData, open_loader
 
@@ -106,6 +107,7 @@ class Data:
     classes: int
     batch_size: int = 500
     augmentation: Callable[[Tensor, torch.Generator], Tensor] | None = None
+    mixing: int | None = None
 
     @property
     def samples(self) -> int:
@@ -123,6 +125,9 @@ class Data:
         return [self.batch_size] * whole + [left] * bool(left)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        if self.mixing is not None:
+            yield from self.shuffled(generator(self.mixing, "order of samples"))
+            return
         sizes = self._sizes()
         for inputs, targets in zip(
             self.source.inputs.split(sizes), self.source.targets.split(sizes), strict=True
@@ -145,15 +150,17 @@ class Data:
     def with_batch_size(self, batch_size: int) -> Data:
         return replace(self, batch_size=_positive(batch_size))
 
-    def shuffled(
-        self, generator: torch.Generator, *, augment: bool = False
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    def mixed(self, seed: int) -> Data:
+        """The same samples in an order drawn from the seed: data sets may be sorted by class."""
+        return replace(self, mixing=seed)
+
+    def shuffled(self, rng: torch.Generator, *, augment: bool = False) -> Iterator[tuple[Tensor, Tensor]]:
         """One epoch in random order, augmented where asked and where the data set says how."""
-        order = torch.randperm(self.samples, generator=generator)
+        order = torch.randperm(self.samples, generator=rng)
         for chosen in order.split(self._sizes()):
             inputs = self.source.inputs[chosen]
             if augment and self.augmentation is not None:
-                inputs = self.augmentation(inputs, generator)
+                inputs = self.augmentation(inputs, rng)
             yield self.normalization.apply(inputs), self.source.targets[chosen]
 
     def example(self, size: int = 2) -> Tensor:

@@ -69,7 +69,11 @@ class LoaderData:
     def with_batch_size(self, batch_size: int) -> LoaderData:
         return self
 
-    def shuffled(self, generator: torch.Generator, *, augment: bool = False) -> Iterator[tuple[Any, Any]]:
+    def mixed(self, seed: int) -> LoaderData:
+        """The loader's own order, as in `shuffled`."""
+        return self
+
+    def shuffled(self, rng: torch.Generator, *, augment: bool = False) -> Iterator[tuple[Any, Any]]:
         """The loader's own order: whether and how it shuffles is its business."""
         return iter(self)
 

@@ -249,7 +249,7 @@ def test_a_network_of_ones_own_is_proven_on_its_data(resnets, done, tmp_path):
 def test_channels_are_matched_on_request_and_what_is_left_is_told(trained, done, repair):
     outcome = done("merge", *trained, "--repair", repair)
     assert "of the channels of 1 layer matched" in outcome.err and "samples, 3 passes" in outcome.err
-    assert "repair: head: it is the network's output" in outcome.err
+    assert "not repaired: head: it is the network's output" in outcome.err
     assert f"repair               {repair}" in outcome.out and "repaired layers      1" in outcome.out
     done("merge", *trained, "--repair", "none", "-o", "plain.safetensors")
     merged, plain = tensors("merged.safetensors"), tensors("plain.safetensors")
