@@ -47,9 +47,7 @@ def compare(
         raise UsageError(f"--method {doubled[0]} is given twice")
     destinations = _destinations(folder, files or {}, force=force)
     each = _each(methods, settings)
-    for chosen in each.values():
-        deciding.check_method(chosen, or_none=True)
-        searching.matcher_options(chosen, measuring=True)
+    options = {method: searching.matcher_options(chosen, measuring=True) for method, chosen in each.items()}
     device = deciding.choose_device(settings.device)
     scores = sampling.scorer(settings, device)
     models = intake.read_models(paths, settings, listener.say)
@@ -62,9 +60,7 @@ def compare(
     wanted = ["train", "test", *["reset"] * (repair == "reset")]
     splits = sampling.open_splits(models, settings, listener.say, wanted=wanted)
     plan = _plan(network, splits, len(models), len(methods), points, settings, device)
-    plan |= planning.not_estimated(
-        (method, searching.matcher_options(chosen, measuring=True)) for method, chosen in each.items()
-    )
+    plan |= planning.not_estimated(options.items())
     listener.say(planning.in_words(plan))
     if dry_run:
         return _searches(models, fitted, each) | plan
@@ -72,8 +68,8 @@ def compare(
         method: searching.find_evidence(models, fitted, chosen, lambda text: None, network)
         for method, chosen in each.items()
     }
-    for method, chosen in each.items():
-        evidence[method]["options"] = searching.matcher_options(chosen, measuring=True)
+    for method in methods:
+        evidence[method]["options"] = options[method]
     moved = any(method != "none" for method in methods)
     proof = searching.prove(network, fitted, models, settings, splits=splits, permuted=moved)
     curved = {s: splits[s].subset(CURVED_SAMPLES, settings.seed) for s in ("test", "train")}
