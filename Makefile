@@ -23,7 +23,7 @@ demo: $(VENV)/installed
 	@echo "rebasin is installed in $(BIN); begin with: . $(BIN)/activate"
 
 test: $(VENV)/developing
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 lint: $(VENV)/developing
 	$(BIN)/ruff check .

@@ -24,7 +24,7 @@ class Raises:
 class Endless:
     def __iter__(self):
         while True:
-            yield IMAGES, LABELS
+            yield IMAGES.repeat(32, 1, 1, 1), LABELS.repeat(32)
 
 BATCHES = """
 
