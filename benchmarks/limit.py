@@ -4,9 +4,9 @@
 
 The limit of a row: the products of one full sweep at the peak this machine reaches with float32 matrices of
 2048 × 2048, and one cold assignment for every permutation, on wm's own last similarities, one after the
-other. "multiple" is the time of wm over that; near copies, which are proven on a sample of the columns, can be
-below 1. The rest is split into products, assignments, gathers (B's
-units in another order) and everything else. "sweeps' products" are the multiplications done, in full sweeps.
+other. "multiple" is the time of wm over that; near copies, proven on a sample of the columns, can be below 1.
+The rest is split into products, assignments, gathers (B's units in another order) and everything else.
+"sweeps' products" are the multiplications done, in full sweeps.
 """
 
 from __future__ import annotations
