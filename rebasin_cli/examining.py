@@ -173,7 +173,8 @@ def next_command(
 ) -> str:
     """The command that a verdict leads to. `able`: there are a network and data to measure on."""
     both, reset = [str(a), str(b)], bool(fitted.statistics)
-    repair = [] if reset else ["--repair", "repair"]
+    # With BatchNorm activations match far better than weights: 4 and 24 points on CIFAR-10 (docs/doctor.md)
+    mend = ["--method", "am"] if reset else ["--repair", "repair"]
     measure = ["barrier", *both, "--report", "report"]
     merge = ["merge", *both, "-o", "merged.safetensors"]
     unmended = ["--repair", "none"] if reset and not able else []  # what lies so near has near statistics too
@@ -185,8 +186,8 @@ def next_command(
         "relabelled": align if unmended else merge,
         "related": measure if able else align,
         "align": measure if able else align,
-        "align-and-repair": [*measure, *repair] if able else align,
-        "doubtful": [*measure, *repair, "--limit", str(FEW)] if able else align,
+        "align-and-repair": [*measure, *mend] if able else align,
+        "doubtful": [*measure, *mend, "--limit", str(FEW)] if able else align,
         "nothing-in-common": ["eval", str(a)] if able else ["inspect", str(a)],
     }[found.verdict]
     carried = {"inspect": WEIGHTS[1:], "eval": (*WEIGHTS, *RUN)}.get(words[0], (*WEIGHTS, *RUN, "input"))

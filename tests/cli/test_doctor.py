@@ -1,12 +1,16 @@
 """rebasin doctor."""
 
 import shlex
+from pathlib import Path
 
 import pytest
 import torch
 
-from rebasin_cli import permutation
+from rebasin_cli import nets, permutation
+from rebasin_cli.diagnosis import Diagnosis
 from rebasin_cli.diagnosis.judging import VERDICTS
+from rebasin_cli.examining import next_command
+from rebasin_cli.settings import Settings
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.writing import write_safetensors
@@ -133,6 +137,18 @@ def test_batchnorm(resnets, done):
     found = done("doctor", resnets[0], near, "--json").json()
     assert found["verdict"] == "average" and found["next"].endswith("--method none --repair none")
     done(*shlex.split(found["next"])[1:])
+
+
+@pytest.mark.parametrize("net, method", [("tinyten", "am"), ("mlp", None)])
+def test_networks_with_batchnorm_are_sent_to_activation_matching(net, method):
+    network = nets.build(net, input_shape=(3, 32, 32), classes=10)
+    fitted = fit(library.load(net), {name: tuple(t.shape) for name, t in network.state_dict().items()})
+    found = Diagnosis("doubtful", "", (), (), ())
+    words = shlex.split(next_command(found, Path("a"), Path("b"), fitted, Settings(), able=True))
+    assert (words[words.index("--method") + 1] if "--method" in words else None) == method
+    assert ("--repair" in words) == (method is None)
+    alone = next_command(found, Path("a"), Path("b"), fitted, Settings(), able=False)
+    assert alone == "rebasin align a b"  # nothing to look at activations with
 
 
 def test_what_is_refused(models, pair, refused):
