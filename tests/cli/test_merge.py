@@ -298,7 +298,7 @@ def test_new_biases_only_when_allowed(tmp_path, done):
     merge = ["merge", "0.safetensors", "1.safetensors", "--net", "mine.py:net", "--spec", "infer"]
     merge += ["--data", "digits", "--repair", "repair"]
     outcome = done(*merge, "-o", "kept.safetensors")
-    assert "repair: layers.0: it has no bias of its own: only scaled" in outcome.err
+    assert "not repaired: layers.0: it has no bias of its own: only scaled" in outcome.err
     assert list(tensors("kept.safetensors")) == list(tensors("0.safetensors"))
     outcome = done(*merge, "--allow-new-bias", "-o", "more.safetensors")
     assert "new tensors, which the network did not have: layers.0.bias" in outcome.err
