@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from . import accounts, keeping, provenance, running, searching
+from torch import Tensor, nn
+
+from . import accounts, baking, keeping, provenance, running, searching
 from .checkpoint import Checkpoint
 from .outputs import Output
 from .ranks import ALONE, Ranks
+from .repair.producers import Site
 from .settings import Settings
 from .spec.spec import FittedSpec
+from .tensors import replaced
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,27 @@ def keep_search(
         log=settings.log,
         force=output.force,
     )
+
+
+def bake(
+    network: nn.Module | None,
+    tensors: Mapping[str, Tensor],
+    layer: Site | None,
+    held: Any,
+    settings: Settings,
+    listener: Listener,
+    *,
+    device: str,
+) -> tuple[Mapping[str, Tensor], dict[str, Any]]:
+    """The tensors with a temperature in the `layer` of the logits, and its account; as they are without one.
+
+    `held` are the samples that it is fitted on. Raises as `baking.bake` does.
+    """
+    if layer is None:
+        return tensors, {}
+    done = baking.bake(network, tensors, layer, held, output=settings.output, device=device)
+    listener.say(f"temperature: {done.in_words()}")
+    return replaced(tensors, done.tensors), {"temperature": done.account()}
 
 
 def describe(

@@ -97,13 +97,9 @@ def compare(
         align_options=evidence,
         progress=functools.partial(_told, listener),
     )
-    found = dataclasses.replace(
-        found,
-        proof=proof,
-        command=command,
-        inputs=tuple(provenance.describe_input(model) for model in models),
-        data=found.data | provenance.describe_data(splits["test"], full=settings.full),
-        notes=tuple(provenance.notes({k: v for k, v in splits.items() if k != "reset"}, proof)),
+    notes = provenance.notes({k: v for k, v in splits.items() if k != "reset"}, proof)
+    found = provenance.signed(
+        found, models, splits["test"], proof=proof, command=command, full=settings.full, notes=notes
     )
     _write(found, destinations, force=force)
     return found

@@ -28,7 +28,11 @@ def mend_if_better(
     output: str | int | None = None,
     device: str = "cpu",
 ) -> tuple[choosing.Choice, repair.Repaired | None, dict[str, torch.Tensor]]:
-    """`mend` with "repair" where the loss on `held` falls by it; None and no tensors where it does not."""
+    """`mend` with "repair" where the loss on `held` falls by it; None and no tensors where it does not.
+
+    `held` are batches apart from `batches`, on which the repair is measured; without them every third of
+    these. What cannot be measured is not repaired, and the choice says why (`choosing.choose`).
+    """
     apart = held is not None and held is not batches
     if held is None:
         mended, held = choosing.parted(batches)

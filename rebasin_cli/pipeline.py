@@ -24,13 +24,12 @@ from . import (
     sampling,
     searching,
 )
-from .commands import Listener, describe, find_and_prove, keep_search, summary
+from .commands import Listener, bake, describe, find_and_prove, keep_search, summary
 from .endpoints import train
 from .outputs import Output, appearing, check_outputs, permutation_path, write
 from .ranks import ALONE, Ranks, own_device
 from .reporting import barrier, evaluate
 from .settings import Settings
-from .tensors import replaced
 
 __all__ = ["align", "barrier", "evaluate", "merge", "train"]
 
@@ -160,11 +159,9 @@ def merge(
         if measured:
             options["repair_data"] = provenance.describe_data(splits["reset"], full=settings.full)
             options["repair_data"] |= {"samples": splits["reset"].samples, "device": device}
-        tensors, baked = merged.tensors, {}
-        if layer is not None:
-            done = baking.bake(network, tensors, layer, splits["held"], output=settings.output, device=device)
-            listener.say(f"temperature: {done.in_words()}")
-            tensors, baked = replaced(tensors, done.tensors), {"temperature": done.account()}
+        tensors, baked = bake(
+            network, merged.tensors, layer, splits.get("held"), settings, listener, device=device
+        )
         options |= baked | of_given
         meta = describe(
             "merge", models, fitted, settings, method=method, options=options, proof=proof, like=models

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from .checkpoint import Checkpoint
 from .datasets._batches import LoaderData
 from .spec.spec import FittedSpec
 from .version import version
 
+T = TypeVar("T")
 TRAINING = ("rebasin.data", "rebasin.normalization", "rebasin.net")  # shared by models of one training
 RESULTS = ("rebasin.train_accuracy", "rebasin.test_accuracy")  # a relabelled model keeps them
 
@@ -67,6 +69,27 @@ def describe_data(data: Any, *, full: bool) -> dict[str, Any]:
     """What a report says of the data that was measured on."""
     shown = "the loader's own" if data.normalization is None else str(data.normalization)
     return {"name": data.name, "normalization": shown, "full": full}
+
+
+def signed(
+    found: T,
+    models: Sequence[Checkpoint],
+    data: Any,
+    *,
+    proof: Mapping[str, Any],
+    command: str,
+    full: bool,
+    notes: Sequence[str],
+) -> T:
+    """A `Report` or `Comparison` with what it was made of: files, data, proof, command; `notes` are added."""
+    return dataclasses.replace(
+        found,
+        proof=proof,
+        command=command,
+        inputs=tuple(describe_input(model) for model in models),
+        data=found.data | describe_data(data, full=full),
+        notes=(*found.notes, *notes),
+    )
 
 
 def notes(splits: Mapping[str, Any], proof: Mapping[str, Any], *, repair: str = "reset") -> list[str]:

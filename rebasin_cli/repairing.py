@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,7 @@ from typing import Any
 import torch
 
 from . import accounts, baking, choosing, deciding, intake, mending, provenance, running, sampling
-from .checkpoint import Checkpoint
-from .commands import Listener
+from .commands import Listener, bake
 from .errors import SpecError, UsageError, unknown
 from .merging import interpolate
 from .outputs import Output, check_outputs, write
@@ -19,6 +17,7 @@ from .permutation import permuted
 from .repair import REPAIRS, Repaired
 from .settings import Settings
 from .spec.spec import FittedSpec
+from .tensors import replaced
 
 FAR = 1 / 3  # of the distance between the endpoints: units in another order are farther, repaired ones nearer
 
@@ -90,12 +89,8 @@ def repair(
         )
     if done.method != "none":
         accounts.tell_repair(listener.say, done, splits, asked=settings.repair)
-    baked = {}
-    if layer is not None:
-        mended = ChainMap(changed, merged)
-        tempered = baking.bake(network, mended, layer, splits["held"], output=settings.output, device=device)
-        listener.say(f"temperature: {tempered.in_words()}")
-        changed, baked = changed | tempered.tensors, {"temperature": tempered.account()}
+    mended = replaced(merged, changed)
+    tensors, baked = bake(network, mended, layer, splits.get("held"), settings, listener, device=device)
     options = {"lambda": share, "repair": done.method, "added": list(done.added)} | baked | of_given
     if choice is not None:
         options["repair_choice"] = choice.account()
@@ -105,21 +100,9 @@ def repair(
     meta = provenance.describe(
         "repair", models, fitted, method=done.method, seed=settings.seed, options=options, like=models
     )
-    tensors = {name: changed.get(name) for name in (*merged.shapes, *done.added)}
-    written = write(output, _Either(tensors, merged), merged, meta, added=done.added)
+    written = write(output, tensors, merged, meta, added=done.added)
     account = accounts.describe_repair(done if done.method != "none" else None, choice)
     return {"written": written, "spec": accounts.describe_spec(fitted), **account, **baked}
-
-
-class _Either(dict):
-    """The tensors that there are, the rest as a checkpoint has them."""
-
-    def __init__(self, tensors: Mapping[str, torch.Tensor | None], rest: Checkpoint):
-        super().__init__({name: tensor for name, tensor in tensors.items() if tensor is not None})
-        self.rest = rest
-
-    def __missing__(self, name: str) -> torch.Tensor:
-        return self.rest[name]
 
 
 def check_between(

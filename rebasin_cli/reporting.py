@@ -55,7 +55,7 @@ def barrier(
     thresholds = thresholds or {}
     destinations = report_files(folder, files or {}, force=force)
     deciding.check_method(settings, or_none=True)
-    searching.matcher_options(settings, measuring=True)
+    options = searching.matcher_options(settings, measuring=True)
     device = deciding.choose_device(settings.device)
     scores = sampling.scorer(settings, device)
     models = intake.read_models([a, b], settings, listener.say)
@@ -80,7 +80,7 @@ def barrier(
         network, splits, rows, output=settings.output, device=device, pairs=1 + len(pairs)
     )
     method = "given" if given else settings.method
-    plan |= planning.not_estimated([(method, searching.matcher_options(settings, measuring=True))])
+    plan |= planning.not_estimated([(method, options)])
     listener.say(planning.in_words(plan))
     if dry_run:
         return planning.plan_search(models, fitted, method, **searching.planned(settings)) | plan
@@ -116,20 +116,16 @@ def barrier(
         check=sampling.endpoint_check(models, splits["test"].name, splits["test"].classes, settings),
         planned=lambda found: gates.check_gate_names(asked, [row.name for row in found], ("train", "test")),
         measured=lambda: listener.step("measuring", next(done), total, ""),
-        options=searching.bounded(searching.matcher_options(settings, measuring=True)),
+        options=searching.bounded(options),
         data=evidence.get("data"),
         loss=evidence.get("loss"),
         start=searching.first_state(settings, 2, fitted),
         prove=False,
         progress=searching.shown(listener.step),
     )
-    report = dataclasses.replace(
-        report,
-        proof=proof,
-        command=command,
-        inputs=tuple(provenance.describe_input(model) for model in models),
-        data=report.data | provenance.describe_data(splits["test"], full=settings.full),
-        notes=(*report.notes, *provenance.notes(splits, proof, repair=word)),
+    notes = provenance.notes(splits, proof, repair=word)
+    report = provenance.signed(
+        report, models, splits["test"], proof=proof, command=command, full=settings.full, notes=notes
     )
     others = []
     for number, (c, d) in enumerate(pairs, start=2):
@@ -142,7 +138,10 @@ def barrier(
 
 
 def evaluate(path: Path, settings: Settings, listener: Listener, *, split: str = "test") -> dict[str, Any]:
-    """Loss, accuracy and calibration of one model on one split."""
+    """Loss (nats), accuracy (0–1) and expected calibration error (0–1) of one model on one split.
+
+    Raises UsageError for an unknown split and without a network, DataError for a trained model at chance.
+    """
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)
     device = deciding.choose_device(settings.device)
@@ -153,11 +152,8 @@ def evaluate(path: Path, settings: Settings, listener: Listener, *, split: str =
     full = dataclasses.replace(settings, full=True)
     data = sampling.open_splits(models, full, listener.say, wanted=[split])[split]
     scores = scorer(networks.load(network, models[0]).to(device), data)
-    merged = models[0].metadata.get("rebasin.command") in (
-        "merge",
-        "repair",
-    )  # trained for nothing, may well be at chance
-    if split == "test" and not merged:
+    made = models[0].metadata.get("rebasin.command")
+    if split == "test" and made not in ("merge", "repair"):  # these were not trained, may well be at chance
         sampling.endpoint_check(models, data.name, data.classes, settings)({"test": [scores]})
     figures = {name: getattr(scores, name) for name in ("loss", "accuracy", "samples", "ece")}
     return {"file": str(path), "data": data.name, "split": split} | figures

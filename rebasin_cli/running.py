@@ -17,7 +17,10 @@ from .spec.spec import FittedSpec
 
 
 def find_network(fitted: FittedSpec, settings: Settings, say: Callable[[str], None]) -> nn.Module | None:
-    """The network on the CPU, in float32; None where nobody names one."""
+    """The network on the CPU, in float32; None where nobody names one.
+
+    Raises NetworkError for one that cannot be made, or that has other tensors.
+    """
     try:
         network = networks.resolve(settings.net, fitted.spec, fitted.shapes, trust_code=settings.trust_code)
     except NetworkError as error:
@@ -34,6 +37,7 @@ def find_network(fitted: FittedSpec, settings: Settings, say: Callable[[str], No
 
 
 def need_network(fitted: FittedSpec, settings: Settings, say: Callable[[str], None]) -> nn.Module:
+    """As `find_network`; raises UsageError where nobody names one."""
     network = find_network(fitted, settings, say)
     if network is None:
         raise UsageError(

@@ -84,10 +84,8 @@ def open_splits(
         if {"reset", "held"} & set(wanted):
             mend, held = _apart(train, settings, choosing, epoch)
             mixed = mend.with_batch_size(RESET_BATCH).mixed(settings.seed)  # every batch has every class
-            splits |= {"reset": mixed} if "reset" in wanted else {}
-            splits |= (
-                {"held": splits.get("reset", held) if held is mend else held} if "held" in wanted else {}
-            )
+            parts = {"reset": mixed, "held": mixed if held is mend else held}
+            splits |= {name: part for name, part in parts.items() if name in wanted}
         if "match" in wanted:
             size = settings.limit or match
             splits["match"] = train if size is None else train.subset(size, settings.seed)

@@ -9,64 +9,61 @@ The command gets what was given under the names of these options; help shows the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import fields
 from inspect import Parameter, Signature, signature
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
+from ..settings import Settings
 from . import _options as o
 
-Group = Mapping[str, tuple[Any, Any]]  # parameter: its annotation and default
+Group = dict[str, tuple[Any, Any]]  # parameter: its annotation and default
+DEFAULTS = {field.name: field.default for field in fields(Settings)}
 
-LOADING: Group = {"spec": (o.Spec, None), "key": (o.Key, None), "unsafe_load": (o.UnsafeLoad, False)}
-NETWORK: Group = {
-    "net": (o.Net, None),
-    "trust_code": (o.TrustCode, False),
-    "input": (o.Input, None),
-    "output": (o.OutputKey, None),
-    "device": (o.Device, "auto"),
-    "seed": (o.Seed, 0),
-}
-DATA: Group = {
-    "data": (o.Data, None),
-    "data_root": (o.DataRoot, None),
-    "normalize": (o.Normalize, None),
-}
-SAMPLES: Group = {
-    "limit": (o.Limit, None),
-    "batch_size": (o.BatchSize, 500),
-}
-SCORES: Group = {"loss": (o.Loss, None), "metric": (o.Metric, None), "skip_checks": (o.SkipChecks, False)}
-SEARCH: Group = {
-    "max_sweeps": (o.MaxSweeps, None),
-    "effort": (o.Effort, None),
-    "memory": (o.Memory, None),
-    "cost": (o.Cost, None),
-    "at": (o.At, None),
-    "sites": (o.Sites, None),
-    "mix": (o.Mix, None),
-}
-STRAIGHT_THROUGH: Group = {
-    "epochs": (o.Epochs, None),
-    "optimizer": (o.Optimizer, None),
-    "learning_rate": (o.LearningRate, None),
-    "share": (o.Share, None),
-    "init": (o.Init, None),
-    "precision": (o.Precision, None),
-    "mixture": (o.Mixture, None),
-    "parameter": (o.Parameter, None),
-}
-FOR_MANY: Group = {**STRAIGHT_THROUGH, "weights_prior": (o.WeightsPrior, None)}
-KEPT: Group = {
-    "checkpoint_every": (o.CheckpointEvery, None),
-    "log": (o.Log, None),
-    "resume": (o.Resume, False),
-}
-WRITTEN: Group = {
-    "force": (o.Force, False),
-    "out_dtype": (o.OutDtype, None),
-    "out_shard_size": (o.OutShardSize, None),
-}
-TOLD: Group = {"quiet": (o.Quiet, False), "verbose": (o.Verbose, False)}
+
+def _group(**hints: Any) -> Group:
+    """Options with the defaults of `Settings`; what is none of these is False for a switch, else None."""
+    return {
+        name: (hint, DEFAULTS.get(name, False if get_args(hint)[0] is bool else None))
+        for name, hint in hints.items()
+    }
+
+
+LOADING = _group(spec=o.Spec, key=o.Key, unsafe_load=o.UnsafeLoad)
+NETWORK = _group(
+    net=o.Net,
+    trust_code=o.TrustCode,
+    input=o.Input,
+    output=o.OutputKey,
+    device=o.Device,
+    seed=o.Seed,
+)
+DATA = _group(data=o.Data, data_root=o.DataRoot, normalize=o.Normalize)
+SAMPLES = _group(limit=o.Limit, batch_size=o.BatchSize)
+SCORES = _group(loss=o.Loss, metric=o.Metric, skip_checks=o.SkipChecks)
+SEARCH = _group(
+    max_sweeps=o.MaxSweeps,
+    effort=o.Effort,
+    memory=o.Memory,
+    cost=o.Cost,
+    at=o.At,
+    sites=o.Sites,
+    mix=o.Mix,
+)
+STRAIGHT_THROUGH = _group(
+    epochs=o.Epochs,
+    optimizer=o.Optimizer,
+    learning_rate=o.LearningRate,
+    share=o.Share,
+    init=o.Init,
+    precision=o.Precision,
+    mixture=o.Mixture,
+    parameter=o.Parameter,
+)
+FOR_MANY = STRAIGHT_THROUGH | _group(weights_prior=o.WeightsPrior)
+KEPT = _group(checkpoint_every=o.CheckpointEvery, log=o.Log, resume=o.Resume)
+WRITTEN = _group(force=o.Force, out_dtype=o.OutDtype, out_shard_size=o.OutShardSize)
+TOLD = _group(quiet=o.Quiet, verbose=o.Verbose)
 
 
 def shared(*groups: Group) -> Callable[[Callable[..., None]], Callable[..., None]]:
