@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import choosing, matchers, mending, networks, permutation, repair
+from . import choosing, devices, matchers, mending, networks, permutation, repair
 from .errors import UsageError, unknown
 from .matchers import MatchResult, Problem, State, _in_turn
 from .merging import average, slerp
@@ -121,8 +121,6 @@ def align(
     check_needs(method, network=network is not None, data=data is not None)
     if network is not None:
         networks.check(network, fitted.shapes)
-    if torch.device(device).type == "mps":
-        device = "cpu"  # mps has no float64, in which gains are measured
     proof = None
     if network is not None and prove:
         proof = prove_spec(network, fitted, inputs=inputs, output=output, seed=seed)
@@ -135,7 +133,7 @@ def align(
         data=data,
         output=output,
         loss=loss,
-        device=device,
+        device=devices.with_float64(device),  # in which gains are measured
         ranks=ranks,
     )
     began = time.perf_counter()

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import deciding, intake, matchers, outputs, planning, provenance, running, sampling, searching
+from . import deciding, devices, intake, matchers, outputs, planning, provenance, running, sampling, searching
 from .analysis import comparison, formats
 from .analysis.comparison import Comparison
 from .commands import Listener
@@ -48,7 +48,7 @@ def compare(
     destinations = _destinations(folder, files or {}, force=force)
     each = _each(methods, settings)
     options = {method: searching.matcher_options(chosen, measuring=True) for method, chosen in each.items()}
-    device = deciding.choose_device(settings.device)
+    device = devices.choose(settings.device)
     scores = sampling.scorer(settings, device)
     models = intake.read_models(paths, settings, listener.say)
     fitted = intake.fit_spec(models, settings, listener.say)

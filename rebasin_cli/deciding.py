@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-
 from . import matchers
 from .api import INTERPOLATIONS
 from .errors import UsageError, unknown
@@ -63,18 +61,6 @@ def reference_first(
         average([{}] * len(paths), weights)  # its error
     order = [first, *(k for k in range(len(paths)) if k != first)]
     return [paths[k] for k in order], weights and [weights[k] for k in order]
-
-
-def choose_device(name: str) -> str:
-    """`auto` is the first of cuda, mps and cpu that is there. Raises UsageError for one that is not."""
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    if name == "auto":
-        return next(device for device, available in there.items() if available)
-    if name.split(":")[0] not in there:
-        raise unknown("device", name, ["auto", *there])
-    if not there[name.split(":")[0]]:
-        raise UsageError(f"device {name} is not available here", hint="Use --device cpu")
-    return name
 
 
 def choose_repair(fitted: FittedSpec, settings: Settings, *, has_data: bool) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import deciding, training, writing
+from . import devices, training, writing
 from .commands import Listener
 from .errors import OutputExists, ResourceError, UsageError
 from .outputs import Output, check_outputs
@@ -36,7 +36,7 @@ def train(
         trained = training.train(
             net,
             data,
-            device=deciding.choose_device(device),
+            device=devices.choose(device),
             state_path=state,
             resume=output.resume,
             progress=progress,

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from . import devices
 from .datasets._batches import checked, describe, size_of, to_device
 from .errors import DataError, NetworkError, RebasinError
 
@@ -224,4 +225,4 @@ def _each(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _wide(outputs: Tensor) -> Tensor:
-    return outputs.float() if outputs.device.type == "mps" else outputs.double()  # MPS knows no float64
+    return outputs.double() if devices.has_float64(outputs.device) else outputs.float()

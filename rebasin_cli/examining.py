@@ -8,7 +8,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import accounts, deciding, diagnosis, intake, running, sampling, searching, signatures, writing
+from . import (
+    accounts,
+    deciding,
+    devices,
+    diagnosis,
+    intake,
+    running,
+    sampling,
+    searching,
+    signatures,
+    writing,
+)
 from .checkpoint import Checkpoint
 from .commands import Listener
 from .diagnosis import Diagnosis
@@ -47,7 +58,7 @@ def signature(
     if counts:
         settings = _for_counts(settings, counts, given=perm is not None)
     options = searching.matcher_options(settings, measuring=True)
-    device = deciding.choose_device(settings.device)
+    device = devices.choose(settings.device)
     models = intake.read_models([a, b], settings, listener.say)
     fitted = intake.fit_spec(models, settings, listener.say)
     given = intake.read_permutation(perm, fitted)[0] if perm else None
@@ -111,7 +122,7 @@ def doctor(a: Path, b: Path, settings: Settings, listener: Listener) -> dict[str
 
     What lacks a network or data is left out and named; what the user named has to work.
     """
-    device = deciding.choose_device(settings.device)
+    device = devices.choose(settings.device)
     models = intake.read_models([a, b], settings, listener.say)
     fitted = intake.fit_spec(models, settings, listener.say)
     network, no_network = _if_there(settings.net, running.find_network, fitted, settings, listener.say)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -91,6 +92,15 @@ def load(network: nn.Module, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
         for name, own in network.state_dict().items():
             own.copy_(tensors[name])
     return network
+
+
+def on(network: nn.Module, device: str | torch.device) -> nn.Module:
+    """The network itself if it is there, else a copy that is: whose it is may need it where it was."""
+    there = torch.device(device)
+    places = {tensor.device for tensor in (*network.parameters(), *network.buffers())}
+    if all(place.type == there.type and there.index in (None, place.index) for place in places):
+        return network
+    return copy.deepcopy(network).to(there)
 
 
 def running_norms(network: nn.Module) -> dict[str, nn.Module]:

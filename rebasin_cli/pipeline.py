@@ -16,6 +16,7 @@ from . import (
     baking,
     choosing,
     deciding,
+    devices,
     intake,
     permutation,
     planning,
@@ -27,7 +28,7 @@ from . import (
 from .commands import Listener, bake, describe, find_and_prove, keep_search, summary
 from .endpoints import train
 from .outputs import Output, appearing, check_outputs, permutation_path, write
-from .ranks import ALONE, Ranks, own_device
+from .ranks import ALONE, Ranks
 from .reporting import barrier, evaluate
 from .settings import Settings
 
@@ -52,7 +53,7 @@ def align(
     ranks.each(deciding.check_method, settings)
     ranks.each(searching.matcher_options, settings)
     ranks.first(searching.check_log, settings, output, [reference, model])
-    device = deciding.choose_device(settings.device)
+    device = devices.choose(settings.device)
     models = ranks.each(intake.read_models, [reference, model], settings, listener.say, ranks)
     fitted = ranks.each(intake.fit_spec, models, settings, listener.say)
     ranks.check_same(searching.facts(models, fitted, settings) if ranks.size > 1 else {})
@@ -61,7 +62,7 @@ def align(
     evidence = ranks.each(searching.find_evidence, models, fitted, settings, listener.say)
     proof = ranks.first(find_and_prove, fitted, models, settings, listener)
     with keep_search("align", models, fitted, output, settings, listener, ranks) as kept:
-        place = own_device(device)
+        place = devices.own(device)
         found = searching.search(
             models, fitted, settings, kept, listener.step, evidence=evidence, device=place, ranks=ranks
         )
@@ -94,7 +95,7 @@ def merge(
     deciding.check_method(settings, or_none=True)
     searching.matcher_options(settings)
     searching.check_log(settings, output, paths)
-    device = deciding.choose_device(settings.device)
+    device = devices.choose(settings.device)
     models = intake.read_models(paths, settings, listener.say)
     fitted = intake.fit_spec(models, settings, listener.say)
     has_data = sampling.data_reference(models, settings) is not None

@@ -90,14 +90,8 @@ def from_environment(device: str = "cpu") -> Iterator[Ranks]:
     if not several():
         yield ALONE
         return
+    from .devices import own
     from .processes import joined  # torch.distributed only where it is needed
 
-    with joined(device) as ranks:
+    with joined(own(device)) as ranks:
         yield ranks
-
-
-def own_device(device: str) -> str:
-    """Of several GPUs in this machine, the one that is this process's; any other device as it is."""
-    if device != "cuda" or not several():
-        return device
-    return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"

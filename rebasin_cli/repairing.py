@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from . import accounts, baking, choosing, deciding, intake, mending, provenance, running, sampling
+from . import accounts, baking, choosing, deciding, devices, intake, mending, provenance, running, sampling
 from .commands import Listener, bake
 from .errors import SpecError, UsageError, unknown
 from .merging import interpolate
@@ -43,7 +43,7 @@ def repair(
         raise unknown("repair", settings.repair, ["auto", *REPAIRS[1:]])
     if not 0 < share < 1:
         raise UsageError(f"--lambda {share:g} is not between the endpoints", hint="Choose one in 0–1: 0.5")
-    device = deciding.choose_device(settings.device)
+    device = devices.choose(settings.device)
     models = intake.read_models([path, *endpoints], settings, listener.say)
     fitted = intake.fit_spec(models, settings, listener.say)
     has_data = sampling.data_reference(models, settings) is not None

@@ -11,6 +11,7 @@ from typing import Any
 from . import (
     certainty,
     deciding,
+    devices,
     gates,
     intake,
     measuring,
@@ -56,7 +57,7 @@ def barrier(
     destinations = report_files(folder, files or {}, force=force)
     deciding.check_method(settings, or_none=True)
     options = searching.matcher_options(settings, measuring=True)
-    device = deciding.choose_device(settings.device)
+    device = devices.choose(settings.device)
     scores = sampling.scorer(settings, device)
     models = intake.read_models([a, b], settings, listener.say)
     fitted = intake.fit_spec(models, settings, listener.say)
@@ -144,7 +145,7 @@ def evaluate(path: Path, settings: Settings, listener: Listener, *, split: str =
     """
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)
-    device = deciding.choose_device(settings.device)
+    device = devices.choose(settings.device)
     scorer = sampling.scorer(settings, device)
     models = intake.read_models([path], settings, listener.say)
     fitted = intake.fit_spec(models, settings, listener.say)

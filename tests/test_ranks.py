@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rebasin_cli import ranks
+from rebasin_cli import devices, ranks
 from rebasin_cli.errors import UsageError
 from rebasin_cli.ranks import ALONE, Ranks
 
@@ -133,7 +133,7 @@ def test_one_process_is_alone(monkeypatch, size):
         monkeypatch.setenv("WORLD_SIZE", size)
     with ranks.from_environment("cuda") as alone:
         assert alone is ALONE
-    assert ranks.own_device("cuda") == "cuda"
+    assert devices.own("cuda") == "cuda"
 
 
 @pytest.mark.parametrize("missing", ["RANK", "MASTER_ADDR", "MASTER_PORT"])

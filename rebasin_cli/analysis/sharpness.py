@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from .. import devices
 from ..datasets._batches import checked, size_of, to_device
 from ..errors import DataError, NetworkError, UsageError
 from ..evaluation import call, evaluating
@@ -102,7 +103,8 @@ def _products(
             curved = torch.autograd.grad(
                 along, parameters, retain_graph=k + 1 < len(signs), materialize_grads=True
             )
-            yield sum((c * v).sum(dtype=torch.float64).item() for c, v in zip(curved, probe, strict=True))
+            wide = torch.float64 if devices.has_float64(along.device) else torch.float32
+            yield sum((c * v).sum(dtype=wide).item() for c, v in zip(curved, probe, strict=True))
     except (NotImplementedError, RuntimeError) as cause:
         if isinstance(cause, torch.OutOfMemoryError) or "can't allocate memory" in str(cause):
             raise

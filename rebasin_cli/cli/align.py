@@ -35,14 +35,13 @@ def align(
 
     Example: rebasin align a.pt b.pt --method wm -o b_aligned.safetensors
     """
-    from .. import pipeline, ranks
-    from ..deciding import choose_device
+    from .. import devices, pipeline, ranks
     from ..outputs import default_path
 
     settings = settings_of(options, method=method, loss=loss, bound=bound, no_prove=no_prove)
     out = out or default_path(model, "aligned")
     written = output_of(out, options, dry_run=dry_run)
-    with ranks.from_environment(choose_device(options["device"])) as together:
+    with ranks.from_environment(devices.choose(options["device"])) as together:
         first = together.rank == 0
         with screen(options["quiet"] or not first, options["verbose"]) as listener:
             done = pipeline.align(reference, model, written, settings, listener, ranks=together)

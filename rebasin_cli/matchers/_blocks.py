@@ -66,7 +66,7 @@ class Blocks:
             self.shapes[bundle] = fitted.words[bundle.words[0]], len(parts)
         self.mine = ranks.share(self.atoms, [math.prod(self.shapes[atom]) for atom in self.atoms])
         self._pool: ThreadPoolExecutor | None = None
-        self._threads = 1
+        self.threads = 1
         self._pace = Pace(1)
         self._seen: dict[Atom, Slab] = {}
         self._turns: dict[tuple[Atom, int], Slab] = {}
@@ -74,6 +74,10 @@ class Blocks:
         self._left = TURNED
         self._there: dict[tuple[int, str], torch.Tensor] = {}
         self._resident = type(reference) is type(model) is dict
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.device.type == "cpu"
 
     def refresh(self) -> None:
         """Forget all copies: the models' values are others now."""
@@ -91,16 +95,16 @@ class Blocks:
                 with ThreadPoolExecutor(
                     threads - 1, initializer=torch.set_num_threads, initargs=(1,)
                 ) as pool:
-                    self._pool, self._threads, self._pace = pool, threads, Pace(threads)
+                    self._pool, self.threads, self._pace = pool, threads, Pace(threads)
                     yield
         finally:
-            self._pool, self._threads, self._pace = None, 1, Pace(1)
+            self._pool, self.threads, self._pace = None, 1, Pace(1)
             torch.set_num_threads(threads)
 
     def run(self, task: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
         """`task` on every item, on this thread and the others; the results in the items' order."""
         items = list(items)
-        helpers = min(self._threads, len(items)) - 1
+        helpers = min(self.threads, len(items)) - 1
         if helpers < 1:
             return [task(item) for item in items]
         results: list[Any] = [None] * len(items)
@@ -115,6 +119,17 @@ class Blocks:
         for future in futures:
             future.result()
         return results
+
+    def pipelined(self, task: Callable[[Any], Any], inputs: Iterable[Any], *, long: bool) -> list[Any]:
+        """`task` on every input, on the threads if it takes `long`; the results in the inputs' order.
+
+        A GPU makes the next input meanwhile: beside one, a task begins as soon as its own is made.
+        """
+        if self.on_cpu or self._pool is None:
+            inputs = list(inputs)
+            return self.run(task, inputs) if long else [task(one) for one in inputs]
+        waiting = [self._pool.submit(task, one) for one in inputs]
+        return [future.result() for future in waiting]
 
     def resting_on(self, word: str, known: Collection[str]) -> list[Atom]:
         """The atoms that carry the word once, and beside it only words that are known."""
@@ -157,7 +172,7 @@ class Blocks:
         """Whether there is room for one more copy of an atom's."""
         if atom in self._places:  # its last copy's
             return True
-        fits = size <= self._left and self.device.type == "cpu"
+        fits = size <= self._left and self.on_cpu
         self._left -= size * fits
         return fits
 
@@ -166,7 +181,7 @@ class Blocks:
         if (atom, along) not in self._turns:
             both = tuple(view.movedim(along, 0) for view in self._views(atom))
             size = sum(view.numel() * self.dtype.itemsize for view in both)
-            if along == 0 or size > self._left or self.device.type != "cpu":
+            if along == 0 or size > self._left or not self.on_cpu:
                 return both
             self._left -= size
             self._turns[atom, along] = tuple(self._wide(view).contiguous() for view in both)
@@ -189,7 +204,7 @@ class Blocks:
 
     def _tensor(self, k: int, name: str) -> torch.Tensor:
         """One model's tensor where it is computed with: on another device it is copied once, and stays."""
-        if self.device.type == "cpu":
+        if self.on_cpu:
             return (self.reference, self.model)[k][name].detach().cpu()
         if (k, name) not in self._there:
             self._there[k, name] = (self.reference, self.model)[k][name].detach().to(self.device)

@@ -9,7 +9,7 @@ Starred words are solved together with what they lie within (`_wreath`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -150,14 +150,20 @@ class Descent:
         yield from ((word, 0.0, current[word]) for word in proven)
         words = [word for word in words if word not in proven]
         for group in self.similarities.together([word for word in words if not self.pair.double[word]]):
-            matrices = [self.similarities.matrix(word, current) for word in group]
-            solutions = self._solved(group, matrices)
+            matrices: list[torch.Tensor] = []
+            solutions = self._solved(group, self._made(group, current, matrices))
             for word, similarity, solution in zip(group, matrices, solutions, strict=True):
                 yield word, *self._judged(word, similarity, solution.perm, current)
             del matrices, similarity  # before the next group's are made
         for word in words:
             if self.pair.double[word]:
                 yield word, *self._quadratic(word, current)
+
+    def _made(self, words: Sequence[str], current: Permutations, kept: list) -> Iterator[torch.Tensor]:
+        """The words' matrices, one after the other, and all of them in `kept`."""
+        for word in words:
+            kept.append(self.similarities.matrix(word, current))
+            yield kept[-1]
 
     def _coupled(self, names: Sequence[str], current: Permutations):
         """As `_improved`, for groups of words: first all together, then within the blocks alone."""
@@ -230,21 +236,21 @@ class Descent:
             self.small.discard(word)
         return best
 
-    def _solved(self, words: Sequence[str], matrices: Sequence[torch.Tensor]) -> list[Solution]:
+    def _solved(self, words: Sequence[str], matrices: Iterable[torch.Tensor]) -> list[Solution]:
         """Each word's assignment, from where its last one ended; with several ranks each solves its share."""
-        ranks = self.pair.ranks
-        mine = [k for k in range(len(words)) if k % ranks.size == ranks.rank]
-        starts = [self.solutions.get(words[k]) for k in mine]
-        if min((len(matrices[k]) for k in mine), default=0) >= THREADED:
-            own = self.pair.run(lambda k: assignment.solve(matrices[k], start=starts[mine.index(k)]), mine)
-        else:
-            own = [assignment.solve(matrices[k], start=start) for k, start in zip(mine, starts, strict=True)]
-        found = dict(zip(mine, own, strict=True))
-        solutions = [found[k] if k in found else None for k in range(len(words))]
+        ranks, sizes = self.pair.ranks, [self.pair.words[word] for word in words]
+        mine = range(ranks.rank, len(words), ranks.size)
+
+        def solve(one: tuple[int, torch.Tensor]) -> Solution | None:
+            k, matrix = one
+            return assignment.solve(matrix, start=self.solutions.get(words[k])) if k in mine else None
+
+        long = min((sizes[k] for k in mine), default=0) >= THREADED
+        solutions = self.pair.pipelined(solve, enumerate(matrices), long=long)
         if ranks.size > 1:
             solutions = [
-                _shared(ranks, solution, len(matrices[k]), k % ranks.size)
-                for k, solution in enumerate(solutions)
+                _shared(ranks, solution, size, k % ranks.size)
+                for k, (solution, size) in enumerate(zip(solutions, sizes, strict=True))
             ]
         self.solutions |= zip(words, solutions, strict=True)
         self.margins |= {word: self.solutions[word].margins for word in words}

@@ -15,11 +15,11 @@ from ._projection import Projection
 class Followers:
     """The models as they stand, `queue` for whose turn it is, and threads to solve several at once."""
 
-    def __init__(self, projections: list[Projection], seed: int, device: torch.device):
+    def __init__(self, projections: list[Projection], seed: int):
         self.projections = projections
         self.queue = Queue(projections, seed)
         self.threads = torch.get_num_threads()
-        many = len(projections) > 1 and self.threads > 1 and device.type == "cpu"
+        many = len(projections) > 1 and self.threads > 1
         self.pool = _threads(min(self.threads, len(projections))) if many else None
 
     @property
@@ -42,7 +42,7 @@ class Followers:
             turns.setdefault(k, []).append(name)
 
         def solve(k: int) -> int:
-            return sum(self.projections[k].solve(name) for name in turns[k])
+            return self.projections[k].solve(turns[k])
 
         if len(turns) > 1 and self.pool is not None:
             torch.set_num_threads(1)

@@ -153,7 +153,7 @@ class Pair(Values):
 
     def _add_product(self, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, alone: bool = False) -> None:
         """a·bᵀ, added to `out`; `alone` on one thread."""
-        if alone:
+        if alone or not self.on_cpu:
             out.addmm_(a, b.T)
         else:
             self._pace.add_product(out, a, b)

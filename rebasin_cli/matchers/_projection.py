@@ -6,7 +6,7 @@ there: mostly not at all. Each assignment starts from the last one's duals (Ito 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -62,28 +62,62 @@ class Projection:
         back = permutation.invert(self.permutations)
         self._move(permutation.compose(back, permutations))
 
-    def solve(self, name: str) -> int:
-        """Best permutations of a word, or of a group, with all others held; how many units moved."""
-        self.pair.refresh()
-        self.solves += 1
-        changes = self._together(name) if name in self._groups else self._alone(name)
-        moved = sum(int((changes[word] != self._still[word]).sum()) for word in changes)
-        if moved:
-            self._move(changes)
-        return moved
+    def solve(self, names: Sequence[str]) -> int:
+        """Best permutations of these words and groups in turn, all others held; how many units moved.
 
-    def _alone(self, word: str) -> dict[str, torch.Tensor]:
+        Beside a GPU, words that do not touch are solved at the same time: that changes no permutation.
+        """
+        total = 0
+        for some in self._side_by_side(names):
+            self.pair.refresh()
+            self.solves += len(some)
+            changes = self._together(some[0]) if some[0] in self._groups else self._alone(some)
+            moved = sum(int((changes[word] != self._still[word]).sum()) for word in changes)
+            if moved:
+                self._move(changes)
+            total += moved
+        return total
+
+    def _side_by_side(self, names: Sequence[str]) -> Iterator[list[str]]:
+        """Cut into runs of words that do not touch, as long as there are threads; on a CPU one by one."""
+        some: list[str] = []
+        room = 1 if self.pair.on_cpu else self.pair.threads
+        for name in names:
+            if some and not (len(some) < room and self._apart(name, some)):
+                yield some
+                some = []
+            some.append(name)
+        if some:
+            yield some
+
+    def _apart(self, name: str, others: Sequence[str]) -> bool:
+        """Words, none of them in a group, of which this one touches no other."""
+        return not self._groups.keys() & {name, *others} and not self.pair.neighbours[name] & {*others}
+
+    def _alone(self, words: Sequence[str]) -> dict[str, torch.Tensor]:
+        def solve(one: tuple[str, torch.Tensor]) -> Solution:
+            word, similarity = one
+            return assignment.solve(similarity, start=self._starts.get(word))
+
+        made = ((word, self._similarity(word)) for word in words)
+        found = zip(words, self.pair.pipelined(solve, made, long=False), strict=True)
+        return {word: self._taken(word, solution) for word, solution in found}
+
+    def _similarity(self, word: str) -> torch.Tensor:
         pair = self.pair
         similarity = pair.matrix(word, {}, chosen=pair.single[word])
         if pair.double[word]:  # the gradient of a quadratic form: taken only if the objective rises
             pair.matrix(word, {}, chosen=pair.double[word], out=similarity)
-        solution = assignment.solve(similarity, start=self._starts.get(word))
-        changes = {word: solution.perm}
-        if pair.double[word] and not _wreath.gain(pair, {word: self._still[word]}, changes) > 0:
-            return {word: self._still[word]}
+        return similarity
+
+    def _taken(self, word: str, solution: Solution) -> torch.Tensor:
+        """The word's permutation from here, and the start of its next assignment."""
+        pair, still = self.pair, self._still[word]
+        if pair.double[word] and not _wreath.gain(pair, {word: still}, {word: solution.perm}) > 0:
+            return still
         columns = solution.columns[solution.perm]  # as the units will stand
-        self._starts[word] = replace(solution, perm=self._still[word], columns=columns)
-        return changes
+        self._starts[word] = replace(solution, perm=still, columns=columns)
+        return solution.perm
 
     def _together(self, name: str) -> dict[str, torch.Tensor]:
         pair, group = self.pair, self._groups[name]

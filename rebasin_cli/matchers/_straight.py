@@ -86,7 +86,7 @@ class Run:
             )
             for dummy, row, model in zip(self.dummies, rows, problem.models[1:], strict=True)
         ]
-        self.followers = Followers(projections, self.seed, self.mixture.device)
+        self.followers = Followers(projections, self.seed)
         data = problem.data
         if options.limit is not None and isinstance(data, Data):
             data = data.subset(options.limit, self.seed)

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from .. import assignment, permutation
+from .. import assignment, devices, networks, permutation
 from ..datasets._batches import checked, part_of, size_of, to_device
 from ..errors import CheckpointError, DataError, UsageError, unknown
 from ..observing import Moments, on_one_thread, watch
@@ -164,11 +164,12 @@ def observed(
     Places are in the order of the graph. `none(units, device)` makes what is added to at one: its `add`
     takes the units × samples of every model. Raises as `match`.
     """
-    network, device, output = problem.network.to(problem.device), problem.device, problem.output
+    device, output = devices.with_float64(problem.device), problem.output
+    network = networks.on(problem.network, device)
     known: dict[Any, Sites] = {}
     sums: dict[Key, Any] = {}
     models, seen = tuple(problem.models), 0
-    for size, (args, kwargs) in _batches(problem, options.limit, counts):
+    for size, (args, kwargs) in _batches(problem.data, device, options.limit, counts):
         with on_one_thread():
             shape = _shapes((args, kwargs))
             if shape not in known:
@@ -222,16 +223,16 @@ def _chosen(sites: Sites, wanted: tuple[str, ...], which: str) -> Iterator[tuple
 
 
 def _batches(
-    problem: Problem, limit: int, counts: Collection[int]
+    data: Any, device: str, limit: int, counts: Collection[int]
 ) -> Iterator[tuple[int, tuple[tuple[Any, ...], Mapping[str, Any]]]]:
     """Samples a batch and arguments of the network's forward, until there were `limit`; cut at `counts`."""
     seen = 0
-    for inputs, targets in checked(problem.data):
+    for inputs, targets in checked(data):
         begun, end = 0, min(size_of(targets), limit - seen)
         while begun < end:
             stop = min([end, *(count - seen + begun for count in counts if count > seen)])
             part = inputs if stop - begun == size_of(targets) else part_of(inputs, begun, stop)
-            part = to_device(part, problem.device)
+            part = to_device(part, device)
             seen, size, begun = seen + stop - begun, stop - begun, stop
             if isinstance(part, Mapping):
                 yield size, ((), part)

@@ -130,6 +130,14 @@ def fresh(path, name="mlp", *, seed=0, shape=(1, 8, 8), classes=10, dtype=None, 
     return path
 
 
+def pictures(path):
+    """A data set of 64 random pictures, the same for training and test."""
+    generator = np.random.default_rng(0)
+    shown = generator.integers(0, 256, (64, 3, 8, 8), dtype=np.uint8)
+    labels = generator.integers(0, 10, 64)
+    np.savez(path, x_train=shown, y_train=labels, x_test=shown, y_test=labels)
+
+
 def tensors(path):
     from rebasin_cli.checkpoint import open_checkpoint
 
@@ -151,10 +159,7 @@ def pair(tmp_path):
 @pytest.fixture
 def resnets(tmp_path):
     """Two residual networks with BatchNorm, a quarter as wide, and 64 random pictures for them."""
-    generator = np.random.default_rng(0)
-    pictures = generator.integers(0, 256, (64, 3, 8, 8), dtype=np.uint8)
-    labels = generator.integers(0, 10, 64)
-    np.savez(tmp_path / "pictures.npz", x_train=pictures, y_train=labels, x_test=pictures, y_test=labels)
+    pictures(tmp_path / "pictures.npz")
     return [
         fresh(tmp_path / f"r{n}.safetensors", "resnet20", seed=k, shape=(3, 8, 8), width=0.25)
         for k, n in enumerate("ab")

@@ -95,8 +95,8 @@ def batch_norm(walk: Walk, a: dict[str, Any]) -> Any:
     for name in ("weight", "bias", "running_mean", "running_var"):
         if a[name] is not None:
             walk.unify(x[1], a[name].axes[0])
-    if isinstance(walk.node.meta["val"], (tuple, list)):
-        return [x, (Fixed(0),), (Fixed(0),)]
+    if isinstance(made := walk.node.meta["val"], (tuple, list)):  # statistics that were used, only on GPUs
+        return [x, *((x[1],) if statistics.numel() else (Fixed(0),) for statistics in made[1:])]
     return x
 
 

@@ -1,0 +1,50 @@
+"""Where to compute: the device that is asked for, if it is there, and what it can do."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from .errors import UsageError, unknown
+from .ranks import several
+
+
+def choose(name: str) -> str:
+    """`auto` is the first of cuda, mps and cpu that is there; a GPU may have its number, as in cuda:1.
+
+    With CUDA, convolutions in float32 are no longer rounded to TF32 in this process: losses and activations
+    are to be those of a CPU. Raises UsageError for a device that is not there.
+    """
+    there = {
+        "cuda": torch.cuda.device_count() if torch.cuda.is_available() else 0,
+        "mps": int(torch.backends.mps.is_available()),
+        "cpu": 1,
+    }
+    if name == "auto":
+        name = next(kind for kind, count in there.items() if count)
+    kind, _, number = name.partition(":")
+    if kind not in there or (":" in name and not number.isdigit()):
+        raise unknown("device", name, ["auto", *there])
+    if int(number or 0) >= there[kind]:
+        raise UsageError(f"device {name} is not available here", hint="Use --device cpu")
+    if kind == "cuda":
+        torch.backends.cudnn.allow_tf32 = False
+    return name
+
+
+def own(device: str) -> str:
+    """Of several GPUs in this machine, the one that is this process's; any other device as it is."""
+    if device != "cuda" or not several():
+        return device
+    return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
+
+
+def has_float64(device: str | torch.device) -> bool:
+    """All but Apple's GPUs."""
+    return torch.device(device).type != "mps"
+
+
+def with_float64(device: str) -> str:
+    """The device, or the CPU: for searches and sums that need float64."""
+    return device if has_float64(device) else "cpu"

@@ -1,0 +1,138 @@
+"""Commands beside a device that is not the CPU (see device_driver): what the CPU finds, computed there."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import fresh, pictures, same
+
+DRIVER = Path(__file__).with_name("device_driver.py")
+PLACES = ("cpu", "simulated")
+MLPS, NETS = ("a.safetensors", "b.safetensors"), ("ra.safetensors", "rb.safetensors")
+THREE = (*MLPS, "c.safetensors")
+DIGITS = ("--data", "digits", "--limit", "300")
+PICTURES = ("--data", "npz:pictures.npz")
+EPOCHS = ("--epochs", "2")
+ALIGN = {
+    "wm": ("align", *MLPS),
+    "wm of wide ones": ("align", "wa.safetensors", "wb.safetensors"),
+    "wm of residual ones": ("align", *NETS),
+    "am": ("align", *MLPS, "--method", "am", *DIGITS),
+    "am with BatchNorm": ("align", *NETS, "--method", "am", *PICTURES),
+    "dual": ("align", *NETS, "--method", "dual", *PICTURES),
+    "ste": ("align", *MLPS, "--method", "ste", *DIGITS, *EPOCHS),
+    "ste with BatchNorm": ("align", *NETS, "--method", "ste", *PICTURES, *EPOCHS),
+}
+WRITE = {
+    "repair": ("merge", *MLPS, *DIGITS[:2], "--repair", "repair", "--bake-temperature"),
+    "reset": ("merge", *NETS, *PICTURES),
+    "merge-many": ("merge", *THREE, "--method", "merge-many"),
+    "universe": ("merge", *THREE, "--method", "universe"),
+    "ste-mm": ("merge", *THREE, "--method", "ste-mm", *DIGITS, *EPOCHS),
+    "train": ("train", "mlp", "--data", "digits", "--epochs", "1"),
+}
+LOOK = {
+    "barrier": ("barrier", *NETS, *PICTURES, "--method", "am", "--skip-checks"),
+    "compare": ("compare", *THREE, *DIGITS, "--sharpness", "--skip-checks"),
+    "eval": ("eval", "a.safetensors", "--data", "digits", "--skip-checks"),
+    "signature": ("signature", *NETS, *PICTURES),
+    "doctor": ("doctor", *NETS, *PICTURES),
+}
+
+
+@pytest.fixture
+def models(tmp_path):
+    """What the commands read, in this folder."""
+    pictures("pictures.npz")
+    for seed, name in enumerate("abc"):
+        fresh(tmp_path / f"{name}.safetensors", seed=seed, width=12, depth=3)
+    for seed, name in enumerate("ab"):
+        fresh(tmp_path / f"w{name}.safetensors", seed=seed, width=300, depth=3)
+        fresh(tmp_path / f"r{name}.safetensors", "resnet20", seed=seed, shape=(3, 8, 8), width=0.25)
+
+
+def ran(commands, **environment):
+    """Run the commands, which should succeed, one after the other: {name: (stdout, counts)}."""
+    Path("commands.json").write_text(json.dumps(commands))
+    command = [sys.executable, DRIVER, "commands.json"]
+    env = {**os.environ, **environment}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0 and [name for name, *_ in told] == list(commands), done.stderr
+    for name, code, _, err, _ in told:
+        assert code == (130 if len(commands[name]) > 1 else 0), (name, err)
+    return {name: (out, counts) for name, _, out, _, counts in told}
+
+
+def told_by(command, place, *more):
+    return [*command, "--json", "--device", place, *more]
+
+
+def written(name, command, place, *more):
+    """The command, which writes what it is called; without the proof, which runs on the CPU anywhere."""
+    proof = () if command[0] == "train" else ("--no-prove",)
+    return told_by(command, place, *proof, "-o", f"{name} {place}.safetensors", *more)
+
+
+@pytest.mark.parametrize("commands", [ALIGN, WRITE])
+def test_results_are_the_cpus_and_computed_there(models, commands):
+    both = [(name, command, place) for name, command in commands.items() for place in PLACES]
+    told = ran({f"{name} {place}": [written(name, command, place)] for name, command, place in both})
+    for name, command in commands.items():
+        for kind in ("safetensors", "perm.safetensors")[: 1 + (command[0] == "align")]:
+            assert same(*(f"{name} {place}.{kind}" for place in PLACES)), name
+        here, there = (told[f"{name} {place}"][1] for place in PLACES)
+        assert there.get("products there", 0) >= here.get("products here", 0) > 0, name
+        assert "products there" not in here and "products here" not in there, name
+
+
+def test_figures_are_the_cpus(models):
+    told = ran({f"{name} {place}": [told_by(LOOK[name], place)] for name in LOOK for place in PLACES})
+    for name in LOOK:
+        found, expected = (numbers(json.loads(told[f"{name} {place}"][0])) for place in PLACES)
+        assert len(found) > 3
+        assert found == pytest.approx(expected, rel=1e-5, abs=1e-9), name
+        assert "products there" in told[f"{name} simulated"][1]
+
+
+def numbers(value, path=""):
+    """All numbers of a JSON document by their places, without those of clocks."""
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list):
+        items = enumerate(value)
+    else:
+        return {path: float(value)} if isinstance(value, int | float) and "second" not in path else {}
+    return {key: number for k, item in items for key, number in numbers(item, f"{path}.{k}").items()}
+
+
+def test_what_leaves_it_in_a_step_is_what_is_assigned(models):
+    """And a few numbers; the weights that move stay there."""
+    command = written("ste", ALIGN["ste"][:-2], "simulated", "--batch-size", "30", "--share", "1", "--force")
+    told = ran({epochs: [[*command, "--epochs", epochs]] for epochs in ("1", "3")})
+    steps, bytes_out = (
+        [value(*told[epochs]) for epochs in ("1", "3")]
+        for value in (lambda out, _: json.loads(out)["match"]["sweeps"], lambda _, c: c["bytes out"])
+    )
+    similarities = 3 * 12 * 12 * 4  # of three words of twelve units, in float32
+    assert steps[1] - steps[0] == 18
+    assert bytes_out[1] - bytes_out[0] <= 1.5 * similarities * (steps[1] - steps[0])
+
+
+def test_a_stopped_search_goes_on_there(models):
+    learn = written("whole", ALIGN["ste"], "simulated", "--checkpoint-every", "1")
+    stopped = written("stopped", ALIGN["ste"], "simulated", "--checkpoint-every", "1")
+    ran({"whole": [learn], "stopped": [stopped, 3], "resumed": [[*stopped, "--resume"]]})
+    assert same("whole simulated.safetensors", "stopped simulated.safetensors")
+
+
+def test_without_float64_searches_run_on_the_cpu(models):
+    """As on Apple's GPUs."""
+    commands = {name: [written(name, WRITE[name], "simulated")] for name in WRITE}
+    commands |= {name: [told_by(LOOK[name], "simulated")] for name in LOOK}
+    told = ran(commands, SIMULATED_FLOAT64="no")
+    assert all("products there" in told[name][1] for name in ("eval", "train", "barrier"))

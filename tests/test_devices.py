@@ -1,0 +1,79 @@
+"""Which device is taken, and what several processes make of it, with the GPUs of other machines."""
+
+import contextlib
+
+import pytest
+import torch
+
+from rebasin_cli import devices, processes, ranks
+from rebasin_cli.errors import UsageError
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine with so many NVIDIA GPUs, and with Apple's or not."""
+
+    def machine(cuda=0, mps=False):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: cuda)
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+        monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+
+    return machine
+
+
+@pytest.mark.parametrize("there, found", [({}, "cpu"), ({"mps": True}, "mps"), ({"cuda": 2}, "cuda")])
+def test_auto_is_the_best_that_there_is(machine, there, found):
+    machine(**there)
+    assert devices.choose("auto") == found
+    assert devices.choose("cpu") == "cpu"
+
+
+def test_a_gpu_may_be_named_by_its_number(machine):
+    machine(cuda=2)
+    assert devices.choose("cuda:1") == "cuda:1"
+    for name, says in {"cuda:2": "not available", "cuda:x": "unknown device", "cudo": "Did you mean"}.items():
+        with pytest.raises(UsageError) as caught:
+            devices.choose(name)
+        assert says in f"{caught.value} {caught.value.hint}"
+
+
+def test_convolutions_on_a_gpu_are_in_float32(machine):
+    machine(cuda=1)
+    devices.choose("cpu")
+    assert torch.backends.cudnn.allow_tf32
+    devices.choose("cuda")
+    assert not torch.backends.cudnn.allow_tf32
+
+
+def test_processes_on_one_machine_take_a_gpu_each(machine, monkeypatch):
+    machine(cuda=2)
+    for name, value in {"WORLD_SIZE": "3", "RANK": "2", "LOCAL_RANK": "2"}.items():
+        monkeypatch.setenv(name, value)
+    taken = []
+
+    @contextlib.contextmanager
+    def joined(device):
+        taken.append(device)
+        yield ranks.ALONE
+
+    monkeypatch.setattr(processes, "joined", joined)
+    for device in ("cuda", "cuda:1", "cpu"):
+        with ranks.from_environment(device):
+            assert devices.own(device) == taken[-1]
+    assert taken == ["cuda:0", "cuda:1", "cpu"]
+
+
+@pytest.mark.parametrize("gpus, processes_here, kind", [(2, 2, "cpu:gloo,cuda:nccl"), (1, 2, "gloo")])
+def test_sums_go_through_nccl_where_each_process_has_a_gpu(machine, monkeypatch, gpus, processes_here, kind):
+    machine(cuda=gpus)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes_here))
+    called = {}
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: called.update(device=torch.device(device)))
+    monkeypatch.setattr(processes, "_everyone", lambda *args: [*args[5:]] or [True])
+    monkeypatch.setattr(
+        processes.dist, "init_process_group", lambda kind, **kwargs: called.update(kwargs, kind=kind)
+    )
+    assert processes._meet(None, 1, 2, torch.device("cuda:1")) == (gpus == 2)
+    assert called["device"].index == 1  # torch.cuda takes no device without a number
+    assert called["kind"] == kind and called["rank"] == 1 and called["world_size"] == 2
