@@ -122,7 +122,9 @@ SkipChecks = Annotated[
         "--skip-checks", panel=DATA, help="Measure endpoints at chance, or far below their recorded accuracy."
     ),
 ]
-Device = Annotated[str, _option("--device", panel=DATA, help="auto, cpu, cuda, cuda:1 … or mps.", show_default=True)]
+Device = Annotated[
+    str, _option("--device", panel=DATA, help="auto, cpu, cuda, cuda:1 … or mps.", show_default=True)
+]
 Method = Annotated[
     str,
     _option(
