@@ -5,12 +5,11 @@
 
 The bound: both checkpoints, the largest similarity matrix in float64, and 150 MB; without the proof, which
 has its own (a float64 copy of the network). B is A with its units permuted, so the search does all its
-work and ends soon. Prints the ratio of what was used to the bound; Linux and macOS only.
+work and ends soon. Prints the ratio of what was used to the bound; Linux only.
 """
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 import tempfile
@@ -26,16 +25,15 @@ from rebasin_cli.writing import write_safetensors
 
 ALLOWANCE = 150e6
 NETS = {"mlp": (1, 28, 28), "resnet50": (3, 224, 224), "vgg16": (3, 224, 224)}
-PEAK = "import resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+PEAK = "print(open('/proc/self/status').read().partition('VmHWM:')[2].split()[0])"  # kB
 
 
 def peak(code: str) -> int:
-    """Peak resident bytes of a new process that runs `code`."""
+    """Peak resident bytes of a new process that runs `code`; what `ru_maxrss` says includes its parent's."""
     done = subprocess.run(
         [sys.executable, "-c", f"{code}\n{PEAK}"], capture_output=True, text=True, check=True
     )
-    unit = 1 if sys.platform == "darwin" else 1024
-    return int(done.stdout.split()[-1]) * unit
+    return int(done.stdout.split()[-1]) * 1024
 
 
 def pair(folder: Path, name: str) -> tuple[Path, Path, int]:
@@ -51,7 +49,6 @@ def pair(folder: Path, name: str) -> tuple[Path, Path, int]:
 
 
 def main(names: list[str]) -> None:
-    resource.getrusage(resource.RUSAGE_SELF)  # fails early where there is no such thing
     imported = peak("import rebasin_cli.pipeline, rebasin_cli.cli.align, rebasin_cli.matchers.wm")
     print(f"a process with the same packages: {imported / 1e6:.0f} MB")
     print(f"{'net':<10} {'checkpoints':>12} {'similarity':>11} {'bound':>9} {'used':>9}  used/bound")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from test_matchers import equal, fit_recurrent, plain_objective, recurrent, setting
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rebasin_cli import assignment, permutation
 from rebasin_cli.errors import CheckpointError, UsageError
@@ -445,6 +446,33 @@ def test_matrices_that_are_not_kept_are_held_a_few_at_a_time(monkeypatch):
         assert len(group) == 1 or sum(4 * pair.words[word] ** 2 for word in group) <= 2 * 4 * 8**2
     assert Similarities(pair).together(words) == [words]
     assert Similarities(pair).together([]) == []
+
+
+class Largest(TorchDispatchMode):
+    """The most numbers in a tensor that an operation made, views left out."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        if isinstance(made, torch.Tensor) and not func.is_view:
+            self.numbers = max(self.numbers, made.numel())
+        return made
+
+
+@pytest.mark.parametrize("noise", [0.0, 1.0])
+def test_no_tensor_is_copied_whole(noise):
+    """Of one much larger than a slab, and than the matrices of its words."""
+    rng, size = generator(0, "large"), (600, 8000)
+    a = {"w.weight": torch.randn(size, generator=rng), "v.weight": torch.randn(3, 600, generator=rng)}
+    order = torch.randperm(600, generator=rng)
+    b = {"w.weight": a["w.weight"][order], "v.weight": a["v.weight"][:, order]}
+    b = {name: tensor + noise * torch.randn(tensor.shape, generator=rng) for name, tensor in b.items()}
+    spec = parse('tensors:\n  w.weight: "h ."\n  v.weight: ". h"\n', name="large")
+    problem = Problem(fit(spec, {name: tuple(tensor.shape) for name, tensor in a.items()}), (a, b))
+    with Largest() as largest:
+        wm.match(problem)
+    assert 600 * 600 <= largest.numbers <= 1.1 * max(_blocks.SLAB, 600 * 600)
 
 
 def test_a_word_on_two_axes_is_not_left_with_a_small_gain(monkeypatch):

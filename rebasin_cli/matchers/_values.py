@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -57,7 +57,9 @@ class Values(Blocks):
             for atom in (atom for atom in self.single[word] + self.double[word] if atom in self.mine):
                 for side, view in zip(squares, self._views(atom), strict=True):
                     for dim in (d for d, here in enumerate(atom.words) if here == word):
-                        side += summed_squares(self._wide(view), dim)
+                        for start, length in self._steps(view, dim):
+                            part = self._wide(view.narrow(dim, start, length))
+                            side[start : start + length] += summed_squares(part, dim)
             self._unit_norms[word] = tuple(self.ranks.sum(squares).sqrt())
         return self._unit_norms[word]
 
@@ -91,9 +93,15 @@ class Values(Blocks):
 
     def _norms(self, atom: Atom) -> tuple[float, float]:
         if atom not in self._atom_norms:
-            views = (self._wide(view) for view in self._views(atom))
-            self._atom_norms[atom] = tuple(math.sqrt(self._dot(view, view)) for view in views)
+            views = self._views(atom)
+            self._atom_norms[atom] = tuple(math.sqrt(math.fsum(self._squares(view))) for view in views)
         return self._atom_norms[atom]
+
+    def _squares(self, view: torch.Tensor) -> Iterator[float]:
+        """Sums of squares, a slab at a time: a product as large as the tensor is not made."""
+        for start, length in self._steps(view, 0):
+            part = self._wide(view.narrow(0, start, length))
+            yield self._dot(part, part)
 
     def distances(self, atom: Atom, permutations: Permutations) -> dict[int, torch.Tensor]:
         """‖√r · a − b / √r‖² (n,) for the units of every axis that has a word, with B as it is permuted.
