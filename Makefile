@@ -51,6 +51,7 @@ bench: $(VENV)/developing
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/memory.py --many
 	$(BIN)/python benchmarks/learning.py $(filter --quick,$(BENCH))
+	$(BIN)/python benchmarks/large.py $(if $(filter --quick,$(BENCH)),--rows resnet50) $(BENCH)
 
 # Build the wheel, install it without development packages in a fresh environment, run --help and one merge.
 wheel: $(VENV)/developing

@@ -75,8 +75,8 @@ class Case:
     a: Tensors
     b: Tensors
 
-    def problem(self, seed: int = 0) -> Problem:
-        return Problem(self.fitted, (self.a, self.b), seed)
+    def problem(self, seed: int = 0, device: str = "cpu") -> Problem:
+        return Problem(self.fitted, (self.a, self.b), seed, device=device)
 
     def objective(self, permuted: Tensors) -> float:
         """Σ ⟨A, πB⟩ over every tensor that is evidence, in float64."""
@@ -98,13 +98,15 @@ def random_net(
     return {name: tensor.float() for name, tensor in state.items()}
 
 
-def random_transformer(seed: int) -> dict[str, torch.Tensor]:
-    square, vector, shapes = (WIDTH, WIDTH), (WIDTH,), {"embedding.weight": (VOCABULARY, WIDTH)}
-    for i in range(LAYERS):
+def random_transformer(
+    seed: int, *, layers: int = LAYERS, width: int = WIDTH, hidden: int = HIDDEN
+) -> dict[str, torch.Tensor]:
+    square, vector, shapes = (width, width), (width,), {"embedding.weight": (VOCABULARY, width)}
+    for i in range(layers):
         shapes |= {f"layers.{i}.{name}.weight": square for name in "qkvo"}
         shapes |= {f"layers.{i}.norm{k}.weight": vector for k in (1, 2)}
-        shapes |= {f"layers.{i}.up.weight": (HIDDEN, WIDTH), f"layers.{i}.down.weight": (WIDTH, HIDDEN)}
-    shapes["head.weight"] = (VOCABULARY, WIDTH)
+        shapes |= {f"layers.{i}.up.weight": (hidden, width), f"layers.{i}.down.weight": (width, hidden)}
+    shapes["head.weight"] = (VOCABULARY, width)
     rng = generator(seed, "transformer")
     return {
         name: torch.ones(shape) if shape == vector else 0.02 * torch.randn(shape, generator=rng)

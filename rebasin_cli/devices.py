@@ -24,7 +24,7 @@ def choose(name: str) -> str:
     if name == "auto":
         name = next(kind for kind, count in there.items() if count)
     kind, _, number = name.partition(":")
-    if kind not in there or (":" in name and not number.isdigit()):
+    if kind not in there or (":" in name and not (number.isascii() and number.isdigit())):
         raise unknown("device", name, ["auto", *there])
     if int(number or 0) >= there[kind]:
         raise UsageError(f"device {name} is not available here", hint="Use --device cpu")
@@ -34,9 +34,14 @@ def choose(name: str) -> str:
 
 
 def own(device: str) -> str:
-    """Of several GPUs in this machine, the one that is this process's; any other device as it is."""
-    if device != "cuda" or not several():
+    """Of several GPUs in this machine, the one that is this process's; any other device as it is.
+
+    Raises UsageError for one GPU by its number, where there are other processes: all would take it.
+    """
+    if not device.startswith("cuda") or not several():
         return device
+    if device != "cuda":
+        raise UsageError(f"{device}: every process takes a GPU of its own", hint="Give --device cuda")
     return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
 
 
@@ -46,5 +51,10 @@ def has_float64(device: str | torch.device) -> bool:
 
 
 def with_float64(device: str) -> str:
-    """The device, or the CPU: for searches and sums that need float64."""
+    """The device, or the CPU: for searches and sums that need float64.
+
+    "cuda" gets its number: which GPU is meant by it differs between threads.
+    """
+    if device == "cuda":
+        return f"cuda:{torch.cuda.current_device()}"
     return device if has_float64(device) else "cpu"

@@ -98,9 +98,7 @@ def on(network: nn.Module, device: str | torch.device) -> nn.Module:
     """The network itself if it is there, else a copy that is: whose it is may need it where it was."""
     there = torch.device(device)
     places = {tensor.device for tensor in (*network.parameters(), *network.buffers())}
-    if all(place.type == there.type and there.index in (None, place.index) for place in places):
-        return network
-    return copy.deepcopy(network).to(there)
+    return network if places <= {there} else copy.deepcopy(network).to(there)
 
 
 def running_norms(network: nn.Module) -> dict[str, nn.Module]:

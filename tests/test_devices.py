@@ -32,7 +32,12 @@ def test_auto_is_the_best_that_there_is(machine, there, found):
 def test_a_gpu_may_be_named_by_its_number(machine):
     machine(cuda=2)
     assert devices.choose("cuda:1") == "cuda:1"
-    for name, says in {"cuda:2": "not available", "cuda:x": "unknown device", "cudo": "Did you mean"}.items():
+    for name, says in {
+        "cuda:2": "not available",
+        "cuda:x": "unknown device",
+        "cpu:²": "unknown",
+        "cudo": "Did you mean",
+    }.items():
         with pytest.raises(UsageError) as caught:
             devices.choose(name)
         assert says in f"{caught.value} {caught.value.hint}"
@@ -58,10 +63,12 @@ def test_processes_on_one_machine_take_a_gpu_each(machine, monkeypatch):
         yield ranks.ALONE
 
     monkeypatch.setattr(processes, "joined", joined)
-    for device in ("cuda", "cuda:1", "cpu"):
+    for device in ("cuda", "cpu"):
         with ranks.from_environment(device):
             assert devices.own(device) == taken[-1]
-    assert taken == ["cuda:0", "cuda:1", "cpu"]
+    assert taken == ["cuda:0", "cpu"]
+    with pytest.raises(UsageError, match="of its own"), ranks.from_environment("cuda:1"):
+        pass
 
 
 @pytest.mark.parametrize("gpus, processes_here, kind", [(2, 2, "cpu:gloo,cuda:nccl"), (1, 2, "gloo")])
@@ -77,3 +84,10 @@ def test_sums_go_through_nccl_where_each_process_has_a_gpu(machine, monkeypatch,
     assert processes._meet(None, 1, 2, torch.device("cuda:1")) == (gpus == 2)
     assert called["device"].index == 1  # torch.cuda takes no device without a number
     assert called["kind"] == kind and called["rank"] == 1 and called["world_size"] == 2
+
+
+def test_a_search_knows_the_number_of_its_gpu(machine, monkeypatch):
+    machine(cuda=2, mps=True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    found = {name: devices.with_float64(name) for name in ("cuda", "cuda:0", "mps", "cpu")}
+    assert found == {"cuda": "cuda:1", "cuda:0": "cuda:0", "mps": "cpu", "cpu": "cpu"}

@@ -180,7 +180,8 @@ def tail(value: Any, start: int) -> Any:
 
 
 def to_device(value: Any, device: str | torch.device) -> Any:
-    return map_tensors(lambda tensor: tensor.to(device, non_blocking=True), value)
+    ahead = torch.device(device).type != "cpu"  # what arrives there is waited for by what reads it
+    return map_tensors(lambda tensor: tensor.to(device, non_blocking=ahead), value)
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:

@@ -120,16 +120,20 @@ class Blocks:
             future.result()
         return results
 
-    def pipelined(self, task: Callable[[Any], Any], inputs: Iterable[Any], *, long: bool) -> list[Any]:
-        """`task` on every input, on the threads if it takes `long`; the results in the inputs' order.
+    def solved(
+        self, solve: Callable[[int, torch.Tensor], Any], matrices: Iterable[torch.Tensor], *, long: bool
+    ) -> list[Any]:
+        """`solve`, of a number and a matrix, for all of them, on the threads if it takes `long`.
 
-        A GPU makes the next input meanwhile: beside one, a task begins as soon as its own is made.
+        Beside a GPU, which makes the next matrix meanwhile, each is fetched and handed to a thread at once.
         """
-        if self.on_cpu or self._pool is None:
-            inputs = list(inputs)
-            return self.run(task, inputs) if long else [task(one) for one in inputs]
-        waiting = [self._pool.submit(task, one) for one in inputs]
-        return [future.result() for future in waiting]
+        if not self.on_cpu and self._pool is not None:
+            waiting = [self._pool.submit(solve, k, matrix.cpu()) for k, matrix in enumerate(matrices)]
+            return [future.result() for future in waiting]
+        matrices = list(matrices)
+        if long:
+            return self.run(lambda k: solve(k, matrices[k]), range(len(matrices)))
+        return [solve(k, matrix) for k, matrix in enumerate(matrices)]
 
     def resting_on(self, word: str, known: Collection[str]) -> list[Atom]:
         """The atoms that carry the word once, and beside it only words that are known."""

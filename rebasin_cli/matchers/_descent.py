@@ -241,12 +241,11 @@ class Descent:
         ranks, sizes = self.pair.ranks, [self.pair.words[word] for word in words]
         mine = range(ranks.rank, len(words), ranks.size)
 
-        def solve(one: tuple[int, torch.Tensor]) -> Solution | None:
-            k, matrix = one
+        def solve(k: int, matrix: torch.Tensor) -> Solution | None:
             return assignment.solve(matrix, start=self.solutions.get(words[k])) if k in mine else None
 
         long = min((sizes[k] for k in mine), default=0) >= THREADED
-        solutions = self.pair.pipelined(solve, enumerate(matrices), long=long)
+        solutions = self.pair.solved(solve, matrices, long=long)
         if ranks.size > 1:
             solutions = [
                 _shared(ranks, solution, size, k % ranks.size)

@@ -19,6 +19,8 @@ from ..spec.spec import FittedSpec
 from . import _wreath
 from ._pair import Pair
 
+AHEAD = 1 << 30  # bytes of matrices that are assigned at the same time, beside a GPU
+
 Tensors = Mapping[str, torch.Tensor]
 
 
@@ -79,13 +81,15 @@ class Projection:
         return total
 
     def _side_by_side(self, names: Sequence[str]) -> Iterator[list[str]]:
-        """Cut into runs of words that do not touch, as long as there are threads; on a CPU one by one."""
+        """Cut into runs of words that do not touch: one a thread, of AHEAD bytes; on a CPU one by one."""
         some: list[str] = []
-        room = 1 if self.pair.on_cpu else self.pair.threads
+        room, left = 1 if self.pair.on_cpu else self.pair.threads, 0
         for name in names:
-            if some and not (len(some) < room and self._apart(name, some)):
+            size = self.pair.dtype.itemsize * self.pair.words[name] ** 2
+            if some and not (len(some) < room and size <= left and self._apart(name, some)):
                 yield some
                 some = []
+            left = (left if some else AHEAD) - size
             some.append(name)
         if some:
             yield some
@@ -95,13 +99,11 @@ class Projection:
         return not self._groups.keys() & {name, *others} and not self.pair.neighbours[name] & {*others}
 
     def _alone(self, words: Sequence[str]) -> dict[str, torch.Tensor]:
-        def solve(one: tuple[str, torch.Tensor]) -> Solution:
-            word, similarity = one
-            return assignment.solve(similarity, start=self._starts.get(word))
+        def solve(k: int, similarity: torch.Tensor) -> Solution:
+            return assignment.solve(similarity, start=self._starts.get(words[k]))
 
-        made = ((word, self._similarity(word)) for word in words)
-        found = zip(words, self.pair.pipelined(solve, made, long=False), strict=True)
-        return {word: self._taken(word, solution) for word, solution in found}
+        solutions = self.pair.solved(solve, map(self._similarity, words), long=False)
+        return {word: self._taken(word, found) for word, found in zip(words, solutions, strict=True)}
 
     def _similarity(self, word: str) -> torch.Tensor:
         pair = self.pair

@@ -15,9 +15,9 @@ import contextlib
 import io
 import itertools
 import json
-import math
 import os
 import sys
+import threading
 import traceback
 import types
 from collections import Counter
@@ -31,12 +31,14 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 from rebasin_cli import devices
 from rebasin_cli.__main__ import main as rebasin
 from rebasin_cli.cli._show import Screen
+from rebasin_cli.matchers._pair import Pair
 
 NAME = "simulated"
 FLOAT64 = os.environ.get("SIMULATED_FLOAT64") != "no"  # Apple's GPUs have none
 aten = torch.ops.aten
 PRODUCTS = {"mm", "addmm", "addmm_", "bmm", "baddbmm", "convolution", "convolution_backward"}
 counted: Counter[str] = Counter()
+counting = threading.Lock()
 
 
 class Far(torch.Tensor):
@@ -54,6 +56,13 @@ class Far(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         return _run(func, args, kwargs or {})
+
+    def __deepcopy__(self, memo):
+        copied = Far(self.near.detach().clone())
+        if isinstance(self, torch.nn.Parameter):
+            copied = torch.nn.Parameter(copied, self.requires_grad)
+        memo[id(self)] = copied
+        return copied
 
     @property
     def data(self):
@@ -85,9 +94,9 @@ def _is_far(device) -> bool:
     return device is not None and torch.device(device).type == NAME
 
 
-def _crossed(way: str, tensor: torch.Tensor) -> None:
-    counted[way] += 1
-    counted[f"bytes {way}"] += tensor.numel() * tensor.element_size()
+def _count(name: str, number: int = 1) -> None:
+    with counting:
+        counted[name] += number
 
 
 def _run(func, args, kwargs):
@@ -97,23 +106,21 @@ def _run(func, args, kwargs):
     if func is aten.copy_.default:
         to, source = args[:2]
         if isinstance(to, Far) is not isinstance(source, Far):
-            _crossed("in" if isinstance(to, Far) else "out", source)
+            _count("bytes in" if isinstance(to, Far) else "bytes out", source.nbytes)
         _near(to).copy_(_near(source))
         return to
     if func is aten._to_copy.default:
         result = func(_near(args[0]), **{**kwargs, "device": "cpu"})
         if "device" in kwargs and kwargs["device"] is not None and not _is_far(kwargs["device"]):
-            _crossed("out", result)
+            _count("bytes out", result.nbytes)
             return result
         return Far(result)
     tensors = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
     near = [t for t in tensors if not isinstance(t, Far) and t.ndim]
     if near and func is not aten.index.Tensor:  # which takes its indices from anywhere
         raise RuntimeError(f"{func}: expected all tensors to be on the same device")
-    if func is aten._local_scalar_dense.default:
-        counted["numbers out"] += 1
     if func._schema.name.removeprefix("aten::") in PRODUCTS:
-        counted["products there"] += 1
+        _count("products there")
     here = not _is_far(kwargs["device"]) if kwargs.get("device") is not None else False
     if "device" in kwargs:
         kwargs = {**kwargs, "device": "cpu"}
@@ -129,17 +136,21 @@ def _run(func, args, kwargs):
 
 
 class Near(TorchDispatchMode):
-    """Counts what the main thread multiplies on the CPU."""
+    """Counts what the main thread multiplies on the CPU; no other thread has the mode."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         tensors = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
         name = func._schema.name.removeprefix("aten::")
         if name in PRODUCTS and not any(isinstance(t, (Far, FakeTensor)) for t in tensors):
-            counted["products here"] += 1
-            counted["largest product here"] = max(
-                counted["largest product here"], max(math.prod(t.shape) for t in tensors)
-            )
+            _count("products here")
         return func(*args, **(kwargs or {}))
+
+
+def _add_product(self, out, *args, add=Pair._add_product):
+    """As `Pair._add_product`, which other threads call too."""
+    if not isinstance(out, Far) and threading.current_thread() is not threading.main_thread():
+        _count("products here")
+    return add(self, out, *args)
 
 
 def register() -> torch.library.Library:
@@ -169,7 +180,7 @@ def run(arguments: list[str], interrupted: int | None = None) -> tuple[int, str,
         if next(steps) == interrupted:
             raise KeyboardInterrupt
 
-    Screen.step = step
+    Screen.step, Pair._add_product = step, _add_product
     with Near(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             rebasin(arguments)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import fresh, pictures, same
+from .conftest import fresh, pictures, rebasin, same
 
 DRIVER = Path(__file__).with_name("device_driver.py")
 PLACES = ("cpu", "simulated")
@@ -17,6 +17,7 @@ THREE = (*MLPS, "c.safetensors")
 DIGITS = ("--data", "digits", "--limit", "300")
 PICTURES = ("--data", "npz:pictures.npz")
 EPOCHS = ("--epochs", "2")
+EVERY = ("--share", "1", "--init", "identity", "--batch-size", "30")  # permutations move in every step
 ALIGN = {
     "wm": ("align", *MLPS),
     "wm of wide ones": ("align", "wa.safetensors", "wb.safetensors"),
@@ -24,7 +25,7 @@ ALIGN = {
     "am": ("align", *MLPS, "--method", "am", *DIGITS),
     "am with BatchNorm": ("align", *NETS, "--method", "am", *PICTURES),
     "dual": ("align", *NETS, "--method", "dual", *PICTURES),
-    "ste": ("align", *MLPS, "--method", "ste", *DIGITS, *EPOCHS),
+    "ste": ("align", *MLPS, "--method", "ste", *DIGITS, *EPOCHS, *EVERY),
     "ste with BatchNorm": ("align", *NETS, "--method", "ste", *PICTURES, *EPOCHS),
 }
 WRITE = {
@@ -32,11 +33,13 @@ WRITE = {
     "reset": ("merge", *NETS, *PICTURES),
     "merge-many": ("merge", *THREE, "--method", "merge-many"),
     "universe": ("merge", *THREE, "--method", "universe"),
-    "ste-mm": ("merge", *THREE, "--method", "ste-mm", *DIGITS, *EPOCHS),
+    "ste-mm": ("merge", *THREE, "--method", "ste-mm", *DIGITS, *EPOCHS, *EVERY),
+    "repair of a mean": ("repair", "mean.safetensors", "--endpoints", *MLPS, *DIGITS[:2]),
     "train": ("train", "mlp", "--data", "digits", "--epochs", "1"),
 }
 LOOK = {
     "barrier": ("barrier", *NETS, *PICTURES, "--method", "am", "--skip-checks"),
+    "barrier of ste": ("barrier", *MLPS, "--data", "digits", "--method", "ste", *EPOCHS, "--skip-checks"),
     "compare": ("compare", *THREE, *DIGITS, "--sharpness", "--skip-checks"),
     "eval": ("eval", "a.safetensors", "--data", "digits", "--skip-checks"),
     "signature": ("signature", *NETS, *PICTURES),
@@ -53,6 +56,7 @@ def models(tmp_path):
     for seed, name in enumerate("ab"):
         fresh(tmp_path / f"w{name}.safetensors", seed=seed, width=300, depth=3)
         fresh(tmp_path / f"r{name}.safetensors", "resnet20", seed=seed, shape=(3, 8, 8), width=0.25)
+    assert rebasin("merge", *MLPS, "--method", "none", "--repair", "none", "-o", "mean.safetensors").code == 0
 
 
 def ran(commands, **environment):
@@ -74,7 +78,7 @@ def told_by(command, place, *more):
 
 def written(name, command, place, *more):
     """The command, which writes what it is called; without the proof, which runs on the CPU anywhere."""
-    proof = () if command[0] == "train" else ("--no-prove",)
+    proof = () if command[0] in ("train", "repair") else ("--no-prove",)
     return told_by(command, place, *proof, "-o", f"{name} {place}.safetensors", *more)
 
 
@@ -112,7 +116,7 @@ def numbers(value, path=""):
 
 def test_what_leaves_it_in_a_step_is_what_is_assigned(models):
     """And a few numbers; the weights that move stay there."""
-    command = written("ste", ALIGN["ste"][:-2], "simulated", "--batch-size", "30", "--share", "1", "--force")
+    command = written("ste", ALIGN["ste"], "simulated", "--force")
     told = ran({epochs: [[*command, "--epochs", epochs]] for epochs in ("1", "3")})
     steps, bytes_out = (
         [value(*told[epochs]) for epochs in ("1", "3")]
@@ -132,7 +136,8 @@ def test_a_stopped_search_goes_on_there(models):
 
 def test_without_float64_searches_run_on_the_cpu(models):
     """As on Apple's GPUs."""
-    commands = {name: [written(name, WRITE[name], "simulated")] for name in WRITE}
+    commands = {name: [written(name, command, "simulated")] for name, command in (ALIGN | WRITE).items()}
     commands |= {name: [told_by(LOOK[name], "simulated")] for name in LOOK}
     told = ran(commands, SIMULATED_FLOAT64="no")
+    assert not any("products there" in told[name][1] for name in ALIGN)
     assert all("products there" in told[name][1] for name in ("eval", "train", "barrier"))
