@@ -59,6 +59,7 @@ LAYERS, WIDTH, HIDDEN, VOCABULARY = 12, 768, 3072, 4096
 KINDS = ("independent", "planted")
 NOISE = 0.1  # of each tensor's own standard deviation
 LONG = 50.0  # seconds, after which a run is not repeated
+BRIEF = 0.3  # seconds that a run takes at least, in several calls if it must
 SHORT = 5.0  # seconds, after which a task is not tried on one thread as well
 BUSY = 0.1  # share of the machine that others may have before a row is marked
 QUICK = "mlp 3x512,resnet20 1x"
@@ -253,13 +254,26 @@ def timed(task: Callable[..., Any], *args: Any) -> tuple[float, Any]:
 
 
 def alternated(tasks: Mapping[str, Callable[[int], Any]], runs: int) -> dict[str, list[tuple[float, Any]]]:
-    """Every task with seed 0, then with seed 1, …: seconds and results. What takes LONG is not run again."""
+    """Every task with seed 0, then with seed 1, …: seconds and results. What takes LONG is not run again.
+
+    Less than BRIEF seconds are spent on calls with the same seed, and their mean counts: how the task before
+    left caches and memory is otherwise most of a few milliseconds.
+    """
     taken: dict[str, list[tuple[float, Any]]] = {name: [] for name in tasks}
     for seed in range(runs):
         for name, task in tasks.items():
             if not any(seconds > LONG for seconds, _ in taken[name]):
-                taken[name].append(timed(task, seed))
+                taken[name].append(repeated(task, seed))
     return taken
+
+
+def repeated(task: Callable[[int], Any], seed: int) -> tuple[float, Any]:
+    """Mean seconds of as many calls as take BRIEF, and the last one's result."""
+    total, count = 0.0, 0
+    while total < BRIEF:
+        seconds, result = timed(task, seed)
+        total, count = total + seconds, count + 1
+    return total / count, result
 
 
 def change(value: float, base: float) -> str:

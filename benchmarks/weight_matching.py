@@ -4,10 +4,11 @@
 
 The baseline solves every layer in random order in each sweep, with scipy in float64 and full products, and
 stops when no layer improves by more than 1e-12 (Ainsworth et al. 2022, Algorithm 1). It multiplies with
-torch, as wm does. Runs of both alternate with seeds 0, 1, …; printed are medians, the ratio of the medians
-(larger is faster) and wm's objective against the baseline's (larger is better). A baseline of less than 5
-seconds runs on one thread afterwards, and the faster counts: threads do not always pay. One of more than 50
-seconds is not repeated; one that --limit stops, at the end of a sweep, has "≥".
+torch, as wm does. Runs of both alternate with seeds 0, 1, …, each of one call or of as many as take 0.3
+seconds; printed are medians, the ratio of the medians (larger is faster) and wm's objective against the
+baseline's (larger is better). A baseline of less than 5 seconds runs on one thread afterwards, and the
+faster counts: threads do not always pay. One of more than 50 seconds is not repeated; one that --limit
+stops, at the end of a sweep, has "≥".
 """
 
 from __future__ import annotations
