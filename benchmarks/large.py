@@ -53,13 +53,13 @@ def main() -> None:
             seconds, result = search(case, arguments.device, arguments.runs)
             theirs = AUTHORS.get(name)
             cells = [f"{seconds:.2f}", theirs or "", f"{theirs / seconds:.1f}" if theirs else ""]
-            cells += beside(case, result, arguments) if arguments.device != "cpu" else ["", ""]
+            cells += beside(case, result, arguments.runs) if arguments.device != "cpu" else ["", ""]
             row(case.name, arguments.device, *cells, f"{result.objective_after:.6g}")
 
 
-def beside(case: Case, result: MatchResult, arguments: object) -> list[str]:
+def beside(case: Case, result: MatchResult, runs: int) -> list[str]:
     """Seconds of the CPU, and the share of units that it matches alike."""
-    seconds, expected = search(case, "cpu", arguments.runs)
+    seconds, expected = search(case, "cpu", runs)
     alike = [
         (result.permutations[0][word] == perm).double() for word, perm in expected.permutations[0].items()
     ]

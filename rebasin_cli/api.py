@@ -133,7 +133,7 @@ def align(
         data=data,
         output=output,
         loss=loss,
-        device=devices.with_float64(device),  # in which gains are measured
+        device=devices.for_search(device),
         ranks=ranks,
     )
     began = time.perf_counter()

@@ -46,12 +46,12 @@ def own(device: str) -> str:
 
 
 def has_float64(device: str | torch.device) -> bool:
-    """All but Apple's GPUs."""
+    """Whether tensors there may be float64: everywhere but on Apple's GPUs."""
     return torch.device(device).type != "mps"
 
 
-def with_float64(device: str) -> str:
-    """The device, or the CPU: for searches and sums that need float64.
+def for_search(device: str) -> str:
+    """Where a search runs, and sums over activations: on the device, or on the CPU where it has no float64.
 
     "cuda" gets its number: which GPU is meant by it differs between threads.
     """

@@ -95,7 +95,7 @@ def load(network: nn.Module, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
 
 
 def on(network: nn.Module, device: str | torch.device) -> nn.Module:
-    """The network itself if it is there, else a copy that is: whose it is may need it where it was."""
+    """The network itself if it is on the device, else a copy that is: the caller's own stays where it was."""
     there = torch.device(device)
     places = {tensor.device for tensor in (*network.parameters(), *network.buffers())}
     return network if places <= {there} else copy.deepcopy(network).to(there)

@@ -89,5 +89,5 @@ def test_sums_go_through_nccl_where_each_process_has_a_gpu(machine, monkeypatch,
 def test_a_search_knows_the_number_of_its_gpu(machine, monkeypatch):
     machine(cuda=2, mps=True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    found = {name: devices.with_float64(name) for name in ("cuda", "cuda:0", "mps", "cpu")}
+    found = {name: devices.for_search(name) for name in ("cuda", "cuda:0", "mps", "cpu")}
     assert found == {"cuda": "cuda:1", "cuda:0": "cuda:0", "mps": "cpu", "cpu": "cpu"}

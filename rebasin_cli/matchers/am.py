@@ -164,7 +164,7 @@ def observed(
     Places are in the order of the graph. `none(units, device)` makes what is added to at one: its `add`
     takes the units × samples of every model. Raises as `match`.
     """
-    device, output = devices.with_float64(problem.device), problem.output
+    device, output = devices.for_search(problem.device), problem.output
     network = networks.on(problem.network, device)
     known: dict[Any, Sites] = {}
     sums: dict[Key, Any] = {}
