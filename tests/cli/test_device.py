@@ -128,10 +128,19 @@ def test_what_leaves_it_in_a_step_is_what_is_assigned(models):
 
 
 def test_a_stopped_search_goes_on_there(models):
-    learn = written("whole", ALIGN["ste"], "simulated", "--checkpoint-every", "1")
-    stopped = written("stopped", ALIGN["ste"], "simulated", "--checkpoint-every", "1")
-    ran({"whole": [learn], "stopped": [stopped, 3], "resumed": [[*stopped, "--resume"]]})
+    """Step by step to the same losses, which show where the dummies are before any permutation does."""
+    whole, stopped = (
+        written(name, ALIGN["ste"], "simulated", "--checkpoint-every", "1", "--log", f"{name}.jsonl")
+        for name in ("whole", "stopped")
+    )
+    ran({"whole": [whole], "stopped": [stopped, 8], "resumed": [[*stopped, "--resume"]]})
     assert same("whole simulated.safetensors", "stopped simulated.safetensors")
+    logs = [
+        [json.loads(line) for line in Path(f"{name}.jsonl").read_text().splitlines()]
+        for name in ("whole", "stopped")
+    ]
+    losses = [[row["loss"] for row in log if "loss" in row] for log in logs]
+    assert len(losses[0]) == 18 and losses[0] == losses[1]
 
 
 def test_without_float64_searches_run_on_the_cpu(models):
