@@ -9,6 +9,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <float.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -31,6 +32,7 @@
 #define BLOCK 16 /* columns that go together; the arrays over columns are padded to a multiple */
 
 #define PASSES 2 /* of bidding; what is left over then goes cheaper by shortest paths */
+#define FEW 0.4 /* share of the rows that a start leaves free: with no more, paths alone are cheaper */
 #define FAR 64.0 /* times the largest entry: prices that are no start */
 #define LARGEST 1e300 /* magnitude; sums of what is beyond overflow */
 #ifndef TOLERANCE
@@ -154,6 +156,22 @@ INLINE uint64_t magnitude_plain(const void *row, Index n, int single)
     return most;
 }
 
+/* The largest row[j] - prices[j], both of the matrix's type, and the largest magnitude, of columns from j on
+ * and of what is known already. */
+INLINE double most_plain(const void *row, const void *prices, Index j, Index n, double most,
+                         uint64_t *magnitude, int single)
+{
+    const char *rest = (const char *)row + j * (single ? (Index)sizeof(float) : (Index)sizeof(double));
+    uint64_t here = magnitude_plain(rest, n - j, single);
+    *magnitude = here > *magnitude ? here : *magnitude;
+    for (; j < n; j++) {
+        double r = single ? ((const float *)row)[j] - ((const float *)prices)[j]
+                          : ((const double *)row)[j] - ((const double *)prices)[j];
+        most = r > most ? r : most;
+    }
+    return most;
+}
+
 INLINE void columns_plain(const void *row, double u, double i, double *top, double *who, Index n, int single)
 {
     Index j;
@@ -225,6 +243,34 @@ VINLINE Best best_wide(const void *row, const double *v, Index n, int single)
     return b;
 }
 
+/* In float, eight columns at once. */
+VINLINE double most_wide(const void *row, const void *prices, Index j, Index n, double most,
+                         uint64_t *magnitude, int single)
+{
+    const float *a = (const float *)row, *p = (const float *)prices;
+    float lanes[8];
+    uint32_t bits[8];
+    __m256 m0 = _mm256_set1_ps(-INFINITY), m1 = m0;
+    __m256i b0 = _mm256_setzero_si256(), b1 = b0;
+    const __m256i mask = _mm256_set1_epi32(0x7fffffff);
+    Index k;
+    if (!single) return most_plain(row, prices, j, n, most, magnitude, single);
+    for (; j + 16 <= n; j += 16) {
+        __m256 x0 = _mm256_loadu_ps(a + j), x1 = _mm256_loadu_ps(a + j + 8);
+        m0 = _mm256_max_ps(_mm256_sub_ps(x0, _mm256_loadu_ps(p + j)), m0);
+        m1 = _mm256_max_ps(_mm256_sub_ps(x1, _mm256_loadu_ps(p + j + 8)), m1);
+        b0 = _mm256_max_epi32(_mm256_and_si256(_mm256_castps_si256(x0), mask), b0);
+        b1 = _mm256_max_epi32(_mm256_and_si256(_mm256_castps_si256(x1), mask), b1);
+    }
+    _mm256_storeu_ps(lanes, _mm256_max_ps(m0, m1));
+    _mm256_storeu_si256((__m256i *)bits, _mm256_max_epi32(b0, b1));
+    for (k = 0; k < 8; k++) {
+        most = lanes[k] > most ? lanes[k] : most;
+        *magnitude = bits[k] > *magnitude ? bits[k] : *magnitude;
+    }
+    return most_plain(row, prices, j, n, most, magnitude, single);
+}
+
 VINLINE double relax_wide(const void *row, const double *v, double *d, double h, Index n, int first,
                           Index *found, int single)
 {
@@ -294,7 +340,7 @@ VINLINE Index next_wide(const void *row, const double *v, double bound, Index j,
 
 /* Every kernel for both types, plain and wide, so that the type is a constant in its loops. */
 #define ANYWHERE
-#define COMPILE(where, kind, single, best, relax, next)                                         \
+#define COMPILE(where, kind, single, best, relax, next, most)                                   \
     where static Best best_##kind(const void *row, const double *v, Index n)                    \
     {                                                                                           \
         return best(row, v, n, single);                                                         \
@@ -322,17 +368,21 @@ VINLINE Index next_wide(const void *row, const double *v, double bound, Index j,
     {                                                                                           \
         return magnitude_plain(row, n, single);                                                 \
     }                                                                                           \
+    where static double most_##kind(const void *row, const void *prices, Index n, uint64_t *at) \
+    {                                                                                           \
+        return most(row, prices, 0, n, -INFINITY, at, single);                                  \
+    }                                                                                           \
     where static void columns_##kind(const void *row, double u, double i, double *top,          \
                                      double *who, Index n)                                      \
     {                                                                                           \
         columns_plain(row, u, i, top, who, n, single);                                          \
     }
 
-COMPILE(ANYWHERE, plain64, 0, best_plain, relax_plain, next_plain)
-COMPILE(ANYWHERE, plain32, 1, best_plain, relax_plain, next_plain)
+COMPILE(ANYWHERE, plain64, 0, best_plain, relax_plain, next_plain, most_plain)
+COMPILE(ANYWHERE, plain32, 1, best_plain, relax_plain, next_plain, most_plain)
 #if WIDE
-COMPILE(AVX2, wide64, 0, best_wide, relax_wide, next_wide)
-COMPILE(AVX2, wide32, 1, best_wide, relax_wide, next_wide)
+COMPILE(AVX2, wide64, 0, best_wide, relax_wide, next_wide, most_wide)
+COMPILE(AVX2, wide32, 1, best_wide, relax_wide, next_wide, most_wide)
 #endif
 
 typedef struct {
@@ -342,13 +392,14 @@ typedef struct {
     Index (*next)(const void *, const double *, double, Index, Index);
     void (*add)(const void *, double *, Index);
     uint64_t (*magnitude)(const void *, Index);
+    double (*most)(const void *, const void *, Index, uint64_t *);
     void (*columns)(const void *, double, double, double *, double *, Index);
 } Kernels;
 
 #define KERNELS(kind)                                                                           \
     {                                                                                           \
         best_##kind, relax_##kind, start_##kind, next_##kind, add_##kind, magnitude_##kind,     \
-            columns_##kind                                                                      \
+            most_##kind, columns_##kind                                                         \
     }
 static const Kernels kernels[] = {
     KERNELS(plain64),
@@ -367,6 +418,8 @@ typedef struct {
     double scale, tolerance;
     double *v, *u;              /* prices of columns and of rows */
     double *margins;            /* by how much rows prefer their columns to all others */
+    double *rival;              /* what a row would have elsewhere, at most, if known; see warm */
+    void *low;                  /* prices in the matrix's type, rounded down */
     int64_t *perm, *owner;      /* column of a row, row of a column; -1: none */
     double *w, *d, *h, *reached; /* prices with scanned columns at infinity; distances; see augment */
     int64_t *rows, *cols, *free_rows, *free_cols;
@@ -389,6 +442,7 @@ static void assign(Work *s, Index i, Index j)
 {
     s->perm[i] = j;
     s->owner[j] = i;
+    s->rival[i] = INFINITY;
 }
 
 static Best best(const Work *s, Index i) { return s->k->best(row_of(s->a, i), s->v, s->a->n); }
@@ -446,8 +500,9 @@ static void augment(Work *s, Index start)
         s->h[count] = h;
         least = count ? s->k->relax(row_of(a, i), s->w, s->d, h, n, &j)
                       : s->k->start(row_of(a, i), s->w, s->d, n, &j);
-        for (k = 0; k < s->n_free_cols && s->owner[j] >= 0; k++) /* among equals, one that ends the path */
-            if (s->d[s->free_cols[k]] <= least) j = (Index)s->free_cols[k];
+        if (count && least <= s->reached[count - 1]) /* one of several as near: one that ends the path? */
+            for (k = 0; k < s->n_free_cols && s->owner[j] >= 0; k++)
+                if (s->d[s->free_cols[k]] <= least) j = (Index)s->free_cols[k];
         if (s->owner[j] < 0) break;
         s->cols[count] = j;
         s->reached[count++] = least;
@@ -505,7 +560,10 @@ static int cold(Work *s)
     }
     s->scale = number(most, a->single);
     if (!(s->scale <= LARGEST)) return 0;
-    for (j = 0; j < n; j++) s->v[j] /= (double)n;
+    for (j = 0; j < n; j++) {
+        s->v[j] /= (double)n;
+        s->owner[j] = -1;
+    }
     for (i = 0; i < n; i++) {
         Best b = best(s, i);
         s->u[i] = b.best;
@@ -527,26 +585,64 @@ static int cold(Work *s)
     return 1;
 }
 
-/* Any prices of columns are feasible with the right ones of the rows; pairs that are tight are kept. */
+static void price(const Work *s, Index j, double v)
+{
+    float f = (float)v;
+    if (!s->a->single)
+        ((double *)s->low)[j] = v;
+    else
+        ((float *)s->low)[j] = (double)f > v ? nextafterf(f, -INFINITY) : f;
+}
+
+/* What row i would have in any column but this one, at most, and the largest magnitude so far. In float it
+ * is rounded up: a difference of floats is off by half of 2^-23 of itself, or by the least normal number
+ * where smaller ones are flushed. */
+static double elsewhere(const Work *s, Index i, Index j, uint64_t *magnitude)
+{
+    double most;
+    price(s, j, INFINITY);
+    most = s->k->most(row_of(s->a, i), s->low, s->a->n, magnitude);
+    price(s, j, s->v[j]);
+    if (!s->a->single) return most;
+    return fabs(most) <= FLT_MAX ? most + fabs(most) * FLT_EPSILON + FLT_MIN : INFINITY;
+}
+
+/* Any prices of columns are feasible with the right ones of the rows; pairs that are tight are kept. Most
+ * rows prefer their columns clearly: for them one look at what else there is says so, and as prices do not
+ * fall from here on, it is `rival` still when all is done. */
 static int warm(Work *s)
 {
     const Matrix *a = s->a;
     Index n = a->n, i, j;
-    uint64_t most = 0, here;
+    uint64_t most = 0;
+    double tolerance;
+    for (j = 0; j < n; j++) price(s, j, s->v[j]);
     for (i = 0; i < n; i++) {
-        here = s->k->magnitude(row_of(a, i), n);
-        most = here > most ? here : most;
-        s->u[i] = best(s, i).best;
+        int theirs = s->perm[i] >= 0 && s->perm[i] < n && s->owner[s->perm[i]] < 0;
+        double rival;
+        j = theirs ? (Index)s->perm[i] : 0;
+        rival = elsewhere(s, i, j, &most);
+        s->perm[i] = -1;
+        if (!theirs) continue;
+        assign(s, i, j);
+        s->rival[i] = rival;
     }
     s->scale = number(most, a->single);
     if (!(s->scale <= LARGEST)) return 0;
     for (j = 0; j < n; j++)
         if (!(fabs(s->v[j]) <= FAR * s->scale)) return cold(s); /* such prices would round the matrix away */
+    tolerance = TOLERANCE * s->scale;
     for (i = 0; i < n; i++) {
-        j = (Index)s->perm[i];
+        double mine;
+        Best b;
+        if ((j = (Index)s->perm[i]) < 0) continue;
+        mine = at(a, i, j) - s->v[j];
+        if (mine - s->rival[i] > tolerance) continue;
+        b = best(s, i);
+        s->rival[i] = b.at == j ? b.second : b.best;
+        if (mine >= b.best - tolerance) continue;
+        s->owner[j] = -1;
         s->perm[i] = -1;
-        if (j >= 0 && j < n && s->owner[j] < 0 && at(a, i, j) - s->v[j] >= s->u[i] - TOLERANCE * s->scale)
-            assign(s, i, j);
     }
     return 1;
 }
@@ -561,9 +657,12 @@ static Index verify(Work *s, Index *n_edges)
         const void *row = row_of(a, i);
         Index mine = (Index)s->perm[i];
         double u = at(a, i, mine) - s->v[mine], bound = edges > 4 * n ? u + s->tolerance : u - s->tolerance;
-        Best b = best(s, i);
+        Best b;
         int bad = 0;
         s->u[i] = u;
+        s->margins[i] = u - s->rival[i];
+        if (s->margins[i] > s->tolerance) continue; /* the best still, as it was at the beginning */
+        b = best(s, i);
         s->margins[i] = u - (b.at == mine ? b.second : b.best);
         if (s->margins[i] > s->tolerance) continue; /* no other is tight */
         for (j = s->k->next(row, s->v, bound, 0, n); j < n; j = s->k->next(row, s->v, bound, j + 1, n)) {
@@ -621,7 +720,7 @@ static int run(Work *s, int is_warm)
     s->n_free = 0;
     for (i = 0; i < n; i++)
         if (s->perm[i] < 0) s->free_rows[s->n_free++] = i;
-    bid(s);
+    if (!is_warm || (double)s->n_free > FEW * (double)n) bid(s);
     augment_all(s);
     for (round = 0; (wrong = verify(s, &edges)) && round < 4; round++) {
         for (k = 0; k < wrong; k++) {
@@ -635,11 +734,12 @@ static int run(Work *s, int is_warm)
     return wrong ? UNSURE : unique(s, edges) ? UNIQUE : TIES;
 }
 
-static int solve(const Matrix *a, double *v, double *u, double *margins, int64_t *perm, int is_warm)
+/* `duals` are rows, columns and margins, n of each; the start is a price and a row's column each, or NULL. */
+static int solve(const Matrix *a, double *duals, int64_t *perm, const double *prices, const int64_t *pairs)
 {
     Work s;
     size_t n = (size_t)a->n, padded = (size_t)a->padded;
-    double *space = malloc((5 * padded + n + 16 + 1) * sizeof(double));
+    double *space = malloc((6 * padded + 2 * n + 16 + 1) * sizeof(double));
     int64_t *ints = malloc((15 * n + 32) * sizeof(int64_t));
     int state = NO_MEMORY;
     if (space && ints) {
@@ -649,10 +749,12 @@ static int solve(const Matrix *a, double *v, double *u, double *margins, int64_t
         s.v = space;
         s.w = s.v + padded;
         s.d = s.w + padded;
-        s.h = s.d + padded;
+        s.low = s.d + padded;
+        s.h = s.d + 2 * padded;
         s.reached = s.h + padded;
-        s.u = u;
-        s.margins = margins;
+        s.rival = s.reached + padded;
+        s.u = duals;
+        s.margins = duals + 2 * n;
         s.perm = perm;
         s.owner = ints;
         s.rows = s.owner + n;
@@ -662,9 +764,12 @@ static int solve(const Matrix *a, double *v, double *u, double *margins, int64_t
         s.free_cols = s.degree + n;
         s.edge_from = s.free_cols + n;
         s.edge_to = s.edge_from + 4 * n;
-        memcpy(s.v, v, n * sizeof(double));
-        state = run(&s, is_warm);
-        memcpy(v, s.v, n * sizeof(double));
+        if (prices) {
+            memcpy(s.v, prices, n * sizeof(double));
+            memcpy(perm, pairs, n * sizeof(int64_t));
+        }
+        state = run(&s, prices != NULL);
+        memcpy(duals + n, s.v, n * sizeof(double));
     }
     free(space);
     free(ints);
@@ -673,43 +778,51 @@ static int solve(const Matrix *a, double *v, double *u, double *margins, int64_t
 
 /* ---- Python ---- */
 
-static int is_format(const Py_buffer *b, char kind)
+static int is_type(const Py_buffer *b, char kind)
 {
     const char *f = b->format ? b->format : "B";
     if (*f == '@') f++;
-    if (kind == 'q') return (*f == 'q' || *f == 'l') && !f[1] && b->itemsize == 8;
-    return *f == kind && !f[1];
+    return (*f == kind || (kind == 'q' && *f == 'l' && b->itemsize == 8)) && !f[1];
+}
+
+/* An array of n numbers, or of rows of n, that lie one after the other. */
+static int is_array(const Py_buffer *b, char kind, int rows, Index n)
+{
+    int last = rows > 1;
+    if (!is_type(b, kind) || b->ndim != last + 1 || b->shape[last] != n) return 0;
+    if (n > 1 && b->strides[last] != b->itemsize) return 0;
+    return !last || (b->shape[0] == rows && b->strides[0] == n * b->itemsize);
 }
 
 static PyObject *py_solve(PyObject *self, PyObject *args)
 {
-    PyObject *objects[5], *result = NULL;
+    PyObject *objects[5] = {NULL, NULL, NULL, Py_None, Py_None}, *result = NULL;
     Py_buffer b[5];
-    static const char kinds[5] = {0, 'd', 'd', 'd', 'q'};
+    static const char kinds[5] = {0, 'd', 'q', 'd', 'q'};
     static const char *const states[] = {"unique", "ties", "not finite", "", "unsure"};
-    int is_warm, got, k, state;
+    int got, count, k, state;
     Matrix a;
     (void)self;
-    if (!PyArg_ParseTuple(args, "OOOOOp", &objects[0], &objects[1], &objects[2], &objects[3], &objects[4],
-                          &is_warm))
+    if (!PyArg_ParseTuple(args, "OOO|OO", &objects[0], &objects[1], &objects[2], &objects[3], &objects[4]))
         return NULL;
-    for (got = 0; got < 5; got++) {
-        int flags = PyBUF_FORMAT | PyBUF_STRIDES | (got ? PyBUF_WRITABLE : 0);
+    count = objects[3] == Py_None && objects[4] == Py_None ? 3 : 5;
+    for (got = 0; got < count; got++) {
+        int flags = PyBUF_FORMAT | PyBUF_STRIDES | (got == 1 || got == 2 ? PyBUF_WRITABLE : 0);
         if (PyObject_GetBuffer(objects[got], &b[got], flags)) goto done;
     }
-    a.single = is_format(&b[0], 'f');
+    a.single = is_type(&b[0], 'f');
     if (b[0].ndim != 2 || b[0].shape[0] != b[0].shape[1] || b[0].strides[1] != b[0].itemsize ||
-        !(a.single || is_format(&b[0], 'd'))) {
+        !(a.single || is_type(&b[0], 'd'))) {
         PyErr_SetString(PyExc_ValueError,
                         "similarity must be a square matrix of float32 or float64 with contiguous rows");
         goto done;
     }
     a.n = b[0].shape[0];
-    for (k = 1; k < 5; k++) {
-        if (b[k].ndim != 1 || b[k].shape[0] != a.n || (a.n > 1 && b[k].strides[0] != b[k].itemsize) ||
-            !is_format(&b[k], kinds[k])) {
+    for (k = 1; k < count; k++) {
+        if (!is_array(&b[k], kinds[k], k == 1 ? 3 : 1, a.n)) {
             PyErr_SetString(PyExc_ValueError,
-                            "duals and margins must be contiguous float64 and perm int64, as long as the matrix");
+                            "duals must be three rows of float64, prices float64 and permutations int64, "
+                            "contiguous and as long as the matrix");
             goto done;
         }
     }
@@ -722,7 +835,7 @@ static PyObject *py_solve(PyObject *self, PyObject *args)
     a.wide = 0;
 #endif
     Py_BEGIN_ALLOW_THREADS
-    state = solve(&a, b[1].buf, b[2].buf, b[3].buf, b[4].buf, is_warm);
+    state = solve(&a, b[1].buf, b[2].buf, count > 3 ? b[3].buf : NULL, count > 3 ? b[4].buf : NULL);
     Py_END_ALLOW_THREADS
     if (state == NO_MEMORY)
         PyErr_NoMemory();
@@ -735,7 +848,8 @@ done:
 
 static PyMethodDef methods[] = {
     {"solve", py_solve, METH_VARARGS,
-     "solve(similarity, columns, rows, margins, perm, warm) -> state: 'unique', 'ties', 'not finite' or 'unsure'"},
+     "solve(similarity, duals, perm, prices=None, pairs=None) -> 'unique', 'ties', 'not finite' or 'unsure'\n\n"
+     "Into duals (3, n) go those of rows, those of columns and margins; prices and pairs are where it begins."},
     {NULL, NULL, 0, NULL},
 };
 

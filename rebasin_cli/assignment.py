@@ -9,7 +9,6 @@ import math
 import os
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -23,6 +22,8 @@ try:
     from . import _lap
 except ImportError:  # built without a C compiler
     _lap = None
+if os.environ.get("REBASIN_SOLVER") == "scipy":
+    _lap = None
 
 # What rounding does to a reduced cost, relative to the largest entry; docs/decisions/0009 justifies it
 TOLERANCE = 2.0**-46
@@ -30,7 +31,9 @@ LARGEST = 1e300  # sums of entries beyond it overflow
 BLOCK = 1 << 20  # entries that are looked at together
 
 
-@dataclass(frozen=True)
+Numbers = np.ndarray | torch.Tensor
+
+
 class Solution:
     """A best permutation with its duals: similarity[i, j] <= rows[i] + columns[j], equal where assigned.
 
@@ -39,15 +42,44 @@ class Solution:
     its own, at least: infinite where there is no other, of no meaning beside a matrix that is not square.
     """
 
-    perm: torch.Tensor  # (m,) int64: column of a row; -1 for rows left over where there are more than columns
-    rows: torch.Tensor  # (m,) float64
-    columns: torch.Tensor  # (n,) float64
-    margins: torch.Tensor  # (m,) float64
+    __slots__ = ("parts",)
+
+    def __init__(self, perm: Numbers, rows: Numbers, columns: Numbers, margins: Numbers):
+        self.parts = perm, rows, columns, margins  # tensors of them are made when asked for: that takes time
+
+    @property
+    def perm(self) -> torch.Tensor:
+        """(m,) int64: column of a row; -1 for rows left over where there are more than columns."""
+        return torch.as_tensor(self.parts[0])
+
+    @property
+    def rows(self) -> torch.Tensor:
+        """(m,) float64."""
+        return torch.as_tensor(self.parts[1])
+
+    @property
+    def columns(self) -> torch.Tensor:
+        """(n,) float64."""
+        return torch.as_tensor(self.parts[2])
+
+    @property
+    def margins(self) -> torch.Tensor:
+        """(m,) float64."""
+        return torch.as_tensor(self.parts[3])
+
+    def start(self) -> tuple[np.ndarray, np.ndarray]:
+        """What another solve begins with: `columns` and `perm`."""
+        return np.asarray(self.parts[2]), np.asarray(self.parts[0])
+
+    def settled(self) -> Solution:
+        """The solution of the same matrix with its columns in the order of `perm`: everybody stays."""
+        columns, perm = self.start()
+        return Solution(np.arange(len(perm)), self.parts[1], columns[perm], self.parts[3])
 
 
 def compiled() -> bool:
-    """Whether the compiled solver is in use. REBASIN_SOLVER=scipy in the environment turns it off."""
-    return _lap is not None and os.environ.get("REBASIN_SOLVER") != "scipy"
+    """Whether the compiled solver is in use, and not scipy's."""
+    return _lap is not None
 
 
 def solve(similarity: torch.Tensor, *, start: Solution | None = None) -> Solution:
@@ -65,21 +97,21 @@ def solve(similarity: torch.Tensor, *, start: Solution | None = None) -> Solutio
     Jonker & Volgenant 1987, "A shortest augmenting path algorithm for dense and sparse linear assignment
     problems"; the start is Algorithm 3 of Ito, Yamada and Kumagai 2025 (ICML, PMLR 267).
     """
-    m, n = similarity.shape
-    if start is not None and (len(start.perm), len(start.columns)) != (m, n):
-        found = f"{len(start.perm)} × {len(start.columns)}"
-        raise UsageError(f"the similarity is {m} × {n}, but the solution to start from is of {found}")
     matrix = _matrix(similarity)
+    m, n = matrix.shape
+    before = () if start is None else start.start()
+    if before and (len(before[1]), len(before[0])) != (m, n):
+        found = f"{len(before[1])} × {len(before[0])}"
+        raise UsageError(f"the similarity is {m} × {n}, but the solution to start from is of {found}")
     if m == n:
-        return Solution(*map(torch.from_numpy, _square(matrix, start)))
+        return _square(matrix, *before)
     # Rows and columns of zeros stand for nobody. All of them cost the same, which is where the scale of the
     # other side's duals is set to 0: nobody pays for what is left over.
     size = max(m, n)
-    perm, rows, columns, margins = _square(np.pad(matrix, ((0, size - m), (0, size - n))), None)
-    shift = rows[m] if m < n else -columns[n]
-    perm = np.where(perm < n, perm, -1)
-    parts = perm[:m], rows[:m] - shift, columns[:n] + shift, margins[:m]
-    return Solution(*map(torch.from_numpy, parts))
+    whole = _square(np.pad(matrix, ((0, size - m), (0, size - n))))
+    shift = whole.rows[m] if m < n else -whole.columns[n]
+    perm = torch.where(whole.perm < n, whole.perm, -1)
+    return Solution(perm[:m], whole.rows[:m] - shift, whole.columns[:n] + shift, whole.margins[:m])
 
 
 def solve_all(
@@ -123,8 +155,9 @@ def certificate(similarity: torch.Tensor, solution: Solution) -> float:
 
 def _matrix(similarity: torch.Tensor) -> np.ndarray:
     """In memory, of a type that is solved as it is, rows contiguous."""
-    similarity = similarity.detach().cpu()
-    if similarity.dtype not in (torch.float32, torch.float64):
+    if similarity.requires_grad or not similarity.is_cpu:
+        similarity = similarity.detach().cpu()
+    if similarity.dtype is not torch.float32 and similarity.dtype is not torch.float64:
         similarity = similarity.to(torch.float32 if similarity.is_floating_point() else torch.float64)
     matrix = similarity.numpy()
     return matrix if matrix.strides[1] == matrix.itemsize else matrix.copy()
@@ -137,17 +170,14 @@ def _blocks(matrix: np.ndarray):
         yield slice(top, top + step), matrix[top : top + step].astype(np.float64)
 
 
-def _square(matrix: np.ndarray, start: Solution | None) -> tuple[np.ndarray, ...]:
-    """Permutation, duals of rows and columns, and margins of a square matrix."""
+def _square(matrix: np.ndarray, *start: np.ndarray) -> Solution:
+    """Solution of a square matrix, from prices of columns and columns of rows."""
     n = len(matrix)
-    perm, rows, columns, margins = np.full(n, -1, dtype=np.int64), np.zeros(n), np.zeros(n), np.zeros(n)
+    duals, perm, state = np.empty((3, n)), np.empty(n, dtype=np.int64), "unsure"
     if not n:
-        return perm, rows, columns, margins
-    state = "unsure"
-    if compiled():
-        if start is not None:
-            perm[:], columns[:] = start.perm.numpy(), start.columns.numpy()
-        state = _lap.solve(matrix, columns, rows, margins, perm, start is not None)
+        state = "unique"
+    elif _lap is not None:
+        state = _lap.solve(matrix, duals, perm, *start)
     elif not _largest(matrix) <= LARGEST:
         state = "not finite"
     if state == "not finite":
@@ -156,11 +186,11 @@ def _square(matrix: np.ndarray, start: Solution | None) -> tuple[np.ndarray, ...
         )
     if state == "unsure":
         perm[:] = linear_sum_assignment(matrix, maximize=True)[1]
-        rows, columns = _duals(matrix, perm)
-        margins = _margins(matrix, perm, rows, columns)
+        duals[:2] = _duals(matrix, perm)
+        duals[2] = _margins(matrix, perm, *duals[:2])
     if state != "unique":
-        perm = _first(matrix, perm, rows, columns)
-    return perm, rows, columns, margins
+        perm = _first(matrix, perm, *duals[:2])
+    return Solution(perm, *duals)
 
 
 def _largest(matrix: np.ndarray) -> float:

@@ -6,7 +6,6 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pytest
 import torch
@@ -22,12 +21,19 @@ needs_compiled = pytest.mark.skipif(assignment._lap is None, reason="built witho
 def solver(request, monkeypatch):
     if request.param == "compiled" and assignment._lap is None:
         pytest.skip("built without a C compiler")
-    monkeypatch.setenv("REBASIN_SOLVER", request.param)
+    if request.param == "scipy":
+        monkeypatch.setattr(assignment, "_lap", None)
     assert assignment.compiled() == (request.param == "compiled")
 
 
 def randoms(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+def replace(found: assignment.Solution, **parts: torch.Tensor) -> assignment.Solution:
+    """The same solution with other numbers in some of its parts."""
+    names = ("perm", "rows", "columns", "margins")
+    return assignment.Solution(*(parts.get(name, getattr(found, name)) for name in names))
 
 
 def random_matrix(
@@ -132,7 +138,7 @@ def test_every_solution_is_scipys_optimum_and_brings_its_proof(name, solver):
 @pytest.mark.parametrize("name", MATRICES)
 def test_the_compiled_solver_and_scipy_agree_on_every_permutation(name, monkeypatch):
     found = assignment.solve(MATRICES[name]).perm
-    monkeypatch.setenv("REBASIN_SOLVER", "scipy")
+    monkeypatch.setattr(assignment, "_lap", None)
     assert torch.equal(assignment.solve(MATRICES[name]).perm, found)
 
 
@@ -322,8 +328,7 @@ def test_other_threads_run_while_one_is_solved():
     counter.start()
     begun.wait()
     matrix, n = similarity.numpy(), len(similarity)
-    columns, rows, margins = torch.zeros(3, n).double().numpy()
-    arguments = matrix, columns, rows, margins, torch.zeros(n, dtype=torch.int64).numpy(), False
+    arguments = matrix, torch.zeros(3, n).double().numpy(), torch.zeros(n, dtype=torch.int64).numpy()
     interval = sys.getswitchinterval()
     sys.setswitchinterval(60)  # nobody is made to let go: the counter runs only if the solver does
     before = steps
@@ -337,19 +342,22 @@ def test_other_threads_run_while_one_is_solved():
 
 @needs_compiled
 def test_the_extension_refuses_buffers_that_do_not_fit():
-    matrix, d = torch.zeros(3, 3).numpy(), torch.zeros(3).double().numpy()
-    perm = torch.zeros(3, dtype=torch.int64).numpy()
-    assert assignment._lap.solve(matrix, d, d.copy(), d.copy(), perm, False) == "ties"
+    matrix, d = torch.zeros(3, 3).numpy(), torch.zeros(3, 3).double().numpy()
+    perm, v = torch.zeros(3, dtype=torch.int64).numpy(), torch.zeros(3).double().numpy()
+    assert assignment._lap.solve(matrix, d, perm) == "ties"
+    assert assignment._lap.solve(matrix, d, perm, v, perm.copy()) == "ties"
     frozen = d.copy()
     frozen.flags.writeable = False
     for wrong in [
-        (matrix[:2], d, d, d, perm), (matrix[:, ::2], d, d, d, perm), (matrix.astype("i4"), d, d, d, perm),
-        (matrix.T[:, :2], d, d, d, perm), (d, d, d, d, perm), (matrix, d[:2], d, d, perm),
-        (matrix, d, d[::-1], d, perm), (matrix, d, d, d[:2], perm), (matrix, d, d.astype("f4"), d, perm),
-        (matrix, d, d, d, d), (matrix, frozen, d, d, perm), (matrix, None, d, d, perm),
+        (matrix[:2], d, perm), (matrix[:, ::2], d, perm), (matrix.astype("i4"), d, perm),
+        (matrix.T[:, :2], d, perm), (v, d, perm), (matrix, d[:2], perm), (matrix, d[::-1], perm),
+        (matrix, d.T, perm), (matrix, v, perm), (matrix, d, perm[:2]), (matrix, d.astype("f4"), perm),
+        (matrix, d, v), (matrix, frozen, perm), (matrix, None, perm), (matrix, d, perm, v),
+        (matrix, d, perm, v[:2], perm), (matrix, d, perm, v[::-1], perm), (matrix, d, perm, perm, perm),
+        (matrix, d, perm, v, v), (matrix, d, perm, v, None), (matrix, d, perm, v, perm.astype("i4")),
     ]:  # fmt: skip
         with pytest.raises((ValueError, TypeError)):
-            assignment._lap.solve(*wrong, False)
+            assignment._lap.solve(*wrong)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

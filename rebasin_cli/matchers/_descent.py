@@ -10,7 +10,6 @@ Starred words are solved together with what they lie within (`_wreath`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 import torch
 
@@ -214,7 +213,7 @@ class Descent:
             del self.solutions[word]  # its prices are no start for all columns
             return None
         prices = (solution.columns + sample.prices) / sample.share  # of all columns, about
-        self.solutions[word] = replace(solution, columns=prices)
+        self.solutions[word] = Solution(perm, solution.rows, prices, solution.margins)
         self.margins[word], self.bases[word] = left, Basis.standing(pair, word, chosen, current)
         return perm
 

@@ -7,7 +7,6 @@ there: mostly not at all. Each assignment starts from the last one's duals (Ito 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 import torch
 
@@ -19,7 +18,8 @@ from ..spec.spec import FittedSpec
 from . import _wreath
 from ._pair import Pair
 
-AHEAD = 1 << 30  # bytes of matrices that are assigned at the same time, beside a GPU
+AHEAD = 1 << 30  # bytes of matrices that are assigned while the next are made, beside a GPU
+CLOSE = 1 << 22  # bytes of matrices that are assigned one after the other: the solver stays in the caches
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -67,7 +67,7 @@ class Projection:
     def solve(self, names: Sequence[str]) -> int:
         """Best permutations of these words and groups in turn, all others held; how many units moved.
 
-        Beside a GPU, words that do not touch are solved at the same time: that changes no permutation.
+        Words that do not touch are solved together, ahead of those between them.
         """
         total = 0
         for some in self._side_by_side(names):
@@ -81,21 +81,26 @@ class Projection:
         return total
 
     def _side_by_side(self, names: Sequence[str]) -> Iterator[list[str]]:
-        """Cut into runs of words that do not touch: one a thread, of AHEAD bytes; on a CPU one by one."""
-        some: list[str] = []
-        room, left = 1 if self.pair.on_cpu else self.pair.threads, 0
-        for name in names:
-            size = self.pair.dtype.itemsize * self.pair.words[name] ** 2
-            if some and not (len(some) < room and size <= left and self._apart(name, some)):
-                yield some
-                some = []
-            left = (left if some else AHEAD) - size
-            some.append(name)
-        if some:
+        """Sets of words that do not touch, as many together as may be, cut where their matrices are many."""
+        waiting, room = list(names), CLOSE if self.pair.on_cpu else AHEAD
+        while waiting:
+            together, later = [], []
+            for name in waiting:
+                (together if self._apart(name, together) else later).append(name)
+            some, left = [], room
+            for name in together:
+                left -= self.pair.dtype.itemsize * self.pair.words[name] ** 2
+                if some and left < 0:
+                    yield some
+                    some, left = [], room
+                some.append(name)
             yield some
+            waiting = later
 
     def _apart(self, name: str, others: Sequence[str]) -> bool:
-        """Words, none of them in a group, of which this one touches no other."""
+        """Whether a word touches none of these; a group is by itself."""
+        if not others:
+            return True
         return not self._groups.keys() & {name, *others} and not self.pair.neighbours[name] & {*others}
 
     def _alone(self, words: Sequence[str]) -> dict[str, torch.Tensor]:
@@ -117,8 +122,7 @@ class Projection:
         pair, still = self.pair, self._still[word]
         if pair.double[word] and not _wreath.gain(pair, {word: still}, {word: solution.perm}) > 0:
             return still
-        columns = solution.columns[solution.perm]  # as the units will stand
-        self._starts[word] = replace(solution, perm=still, columns=columns)
+        self._starts[word] = solution.settled()
         return solution.perm
 
     def _together(self, name: str) -> dict[str, torch.Tensor]:
