@@ -2,12 +2,12 @@
 
     python benchmarks/learning.py [--rows "mlp 3x512 n=2,…"] [--models A B C … --data mnist] [--steps 20]
 
-Three ways to take the same steps: "plain" solves every permutation in every step with scipy's cold
-assignments in float64, and starts at the identity; "exact" solves every permutation in every step as shipped;
-"shipped" is the default, which solves as many as it takes to stay below half of a step. Without --models the
-models are random initialisations and the data noise; with --models the rows are of these, the first n of
-them. One thread, so that parts add up; medians over steps, the first two left out. "products" are the same
-products by torch.mm alone, on operands that lie as it likes them.
+Three ways to take the same steps: "plain" solves every permutation in every step, one after the other, with
+scipy's cold assignments in float64, and starts at the identity; "exact" solves every permutation in every
+step as shipped; "shipped" is the default, which solves as many as it takes to stay below half of a step.
+Without --models the models are random initialisations and the data noise; with --models the rows are of
+these, the first n of them. One thread, so that parts add up; medians over steps, the first two left out.
+"products" are the same products by torch.mm alone, on operands that lie as it likes them.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import copy
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
 import torch
 from _rows import begin, described, heading, parser, random_net, row
 from scipy.optimize import linear_sum_assignment
@@ -44,18 +45,20 @@ WAYS = {
 }
 
 
-def cold(similarity: torch.Tensor, *, start: object = None) -> assignment.Solution:
+def cold(similarities: Sequence[torch.Tensor], starts: object) -> list[assignment.Solution]:
     """scipy in float64, from nothing; with duals that nobody uses."""
-    _, perm = linear_sum_assignment(similarity.double().numpy(), maximize=True)
-    nothing = torch.zeros(len(perm), dtype=torch.float64)
-    return assignment.Solution(torch.from_numpy(perm), nothing, nothing, nothing)
+    found = []
+    for similarity in similarities:
+        _, perm = linear_sum_assignment(similarity.double().numpy(), maximize=True)
+        found.append(assignment.Solution(perm, np.zeros((3, len(perm)))))
+    return found
 
 
 @contextmanager
 def watched(plain: bool) -> Iterator[Counter]:
     """Seconds of matching, of its assignments and products, and the products that were taken."""
     taken: Counter = Counter()
-    solve = cold if plain else assignment.solve
+    solve = cold if plain else assignment.solve_all
     project, matrix = Followers.solve, _projection.Pair.matrix
 
     def timed(name, function):
@@ -77,8 +80,9 @@ def watched(plain: bool) -> Iterator[Counter]:
 
     with (
         mock.patch.object(Followers, "solve", timed("matching", project)),
-        mock.patch.object(_projection.assignment, "solve", timed("assignments", solve)),
+        mock.patch.object(_projection.assignment, "solve_all", timed("assignments", solve)),
         mock.patch.object(_projection.Pair, "matrix", products),
+        mock.patch.object(_projection, "CLOSE", 0 if plain else _projection.CLOSE),
     ):
         yield taken
 

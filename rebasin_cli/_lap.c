@@ -196,16 +196,37 @@ VINLINE __m256d less(const void *block, const double *v, Index j, Index k, int s
     return _mm256_sub_pd(four(block, k, single), _mm256_loadu_pd(v + j + k));
 }
 
+/* The end of a search goes without branches: nothing would tell which way they go. */
+VINLINE double lowest(__m256d x)
+{
+    __m128d y = _mm_min_pd(_mm256_castpd256_pd128(x), _mm256_extractf128_pd(x, 1));
+    return _mm_cvtsd_f64(_mm_min_sd(y, _mm_unpackhi_pd(y, y)));
+}
+
+VINLINE double highest(__m256d x)
+{
+    __m128d y = _mm_max_pd(_mm256_castpd256_pd128(x), _mm256_extractf128_pd(x, 1));
+    return _mm_cvtsd_f64(_mm_max_sd(y, _mm_unpackhi_pd(y, y)));
+}
+
+/* The lanes that hold this number. */
+VINLINE __m256d equal(__m256d x, double number)
+{
+    return _mm256_cmp_pd(x, _mm256_set1_pd(number), _CMP_EQ_OQ);
+}
+
 VINLINE Best best_wide(const void *row, const double *v, Index n, int single)
 {
-    double space[BLOCK], lane1[4], lane2[4];
+    double space[BLOCK];
     int64_t lane_at[4];
-    __m256d top = _mm256_set1_pd(-INFINITY), top2 = top;
+    const __m256d nothing = _mm256_set1_pd(-INFINITY);
+    __m256d top = nothing, top2 = top, same;
     __m256i where = _mm256_setzero_si256(), here = where;
     const __m256i step = _mm256_set1_epi64x(BLOCK);
-    Best b = {-INFINITY, -INFINITY, 0};
+    Best b;
     const void *block;
-    Index j, k, base;
+    unsigned lanes;
+    Index j, base;
     for (j = 0; j < n; j += BLOCK) {
         __m256d r0, r1, r2, r3, a, c, x, y, hi, lo;
         block = block_of(row, j, n, single, space);
@@ -225,21 +246,19 @@ VINLINE Best best_wide(const void *row, const double *v, Index n, int single)
         top = _mm256_max_pd(top, hi);
         here = _mm256_add_epi64(here, step);
     }
-    _mm256_storeu_pd(lane1, top);
-    _mm256_storeu_pd(lane2, top2);
     _mm256_storeu_si256((__m256i *)lane_at, where);
-    base = 0;
-    for (k = 0; k < 4; k++) {
-        if (lane1[k] > b.best) {
-            b.second = b.best > lane2[k] ? b.best : lane2[k];
-            b.best = lane1[k];
-            base = (Index)lane_at[k] + k;
-        } else if (lane1[k] > b.second) {
-            b.second = lane1[k];
-        }
-    }
-    for (b.at = base; b.at + 4 < n && entry(row, b.at, single) - v[b.at] != b.best; b.at += 4) {
-    }
+    b.best = highest(top);
+    same = equal(top, b.best);
+    lanes = (unsigned)_mm256_movemask_pd(same);
+    b.second = highest(_mm256_max_pd(top2, _mm256_blendv_pd(top, nothing, same)));
+    if (lanes & (lanes - 1)) b.second = b.best;
+    base = __builtin_ctz(lanes | 8);
+    base += (Index)lane_at[base];
+    block = block_of(row, base - base % BLOCK, n, single, space);
+    lanes = 0;
+    for (j = 0; j < 4; j++)
+        lanes |= (unsigned)(entry(block, base % BLOCK + 4 * j, single) - v[base + 4 * j] == b.best) << j;
+    b.at = base + 4 * __builtin_ctz(lanes | 8);
     return b;
 }
 
@@ -274,13 +293,14 @@ VINLINE double most_wide(const void *row, const void *prices, Index j, Index n, 
 VINLINE double relax_wide(const void *row, const double *v, double *d, double h, Index n, int first,
                           Index *found, int single)
 {
-    double space[BLOCK], lane[4], least;
+    double space[BLOCK], least;
     int64_t lane_at[4];
+    unsigned lanes;
     __m256d low = _mm256_set1_pd(INFINITY);
     const __m256d add = _mm256_set1_pd(h);
     __m256i where = _mm256_setzero_si256(), here = where;
     const __m256i step = _mm256_set1_epi64x(BLOCK);
-    Index j, k, best;
+    Index j, k;
     for (j = 0; j < n; j += BLOCK) {
         const void *block = block_of(row, j, n, single, space);
         __m256d t0, t1, t2, t3, m;
@@ -304,15 +324,13 @@ VINLINE double relax_wide(const void *row, const double *v, double *d, double h,
         low = _mm256_min_pd(low, m);
         here = _mm256_add_epi64(here, step);
     }
-    _mm256_storeu_pd(lane, low);
     _mm256_storeu_si256((__m256i *)lane_at, where);
-    best = 0;
-    for (k = 1; k < 4; k++)
-        if (lane[k] < lane[best]) best = k;
-    least = lane[best];
-    for (j = (Index)lane_at[best] + best; d[j] != least; j += 4) {
-    }
-    *found = j;
+    least = lowest(low);
+    j = __builtin_ctz((unsigned)_mm256_movemask_pd(equal(low, least)) | 8);
+    j += (Index)lane_at[j];
+    lanes = 0;
+    for (k = 0; k < 4; k++) lanes |= (unsigned)(d[j + 4 * k] == least) << k;
+    *found = j + 4 * __builtin_ctz(lanes | 8);
     return least;
 }
 

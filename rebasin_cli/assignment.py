@@ -42,39 +42,39 @@ class Solution:
     its own, at least: infinite where there is no other, of no meaning beside a matrix that is not square.
     """
 
-    __slots__ = ("parts",)
+    __slots__ = ("_duals", "_perm")
 
-    def __init__(self, perm: Numbers, rows: Numbers, columns: Numbers, margins: Numbers):
-        self.parts = perm, rows, columns, margins  # tensors of them are made when asked for: that takes time
+    def __init__(self, perm: Numbers, duals: Sequence[Numbers]):
+        self._perm, self._duals = perm, duals  # tensors of them are made when asked for: that takes time
 
     @property
     def perm(self) -> torch.Tensor:
         """(m,) int64: column of a row; -1 for rows left over where there are more than columns."""
-        return torch.as_tensor(self.parts[0])
+        return torch.as_tensor(self._perm)
 
     @property
     def rows(self) -> torch.Tensor:
         """(m,) float64."""
-        return torch.as_tensor(self.parts[1])
+        return torch.as_tensor(self._duals[0])
 
     @property
     def columns(self) -> torch.Tensor:
         """(n,) float64."""
-        return torch.as_tensor(self.parts[2])
+        return torch.as_tensor(self._duals[1])
 
     @property
     def margins(self) -> torch.Tensor:
         """(m,) float64."""
-        return torch.as_tensor(self.parts[3])
+        return torch.as_tensor(self._duals[2])
 
     def start(self) -> tuple[np.ndarray, np.ndarray]:
         """What another solve begins with: `columns` and `perm`."""
-        return np.asarray(self.parts[2]), np.asarray(self.parts[0])
+        return np.asarray(self._duals[1]), np.asarray(self._perm)
 
     def settled(self) -> Solution:
         """The solution of the same matrix with its columns in the order of `perm`: everybody stays."""
-        columns, perm = self.start()
-        return Solution(np.arange(len(perm)), self.parts[1], columns[perm], self.parts[3])
+        (rows, _, margins), (columns, perm) = self._duals, self.start()
+        return Solution(np.arange(len(perm)), (rows, columns[perm], margins))
 
 
 def compiled() -> bool:
@@ -97,21 +97,7 @@ def solve(similarity: torch.Tensor, *, start: Solution | None = None) -> Solutio
     Jonker & Volgenant 1987, "A shortest augmenting path algorithm for dense and sparse linear assignment
     problems"; the start is Algorithm 3 of Ito, Yamada and Kumagai 2025 (ICML, PMLR 267).
     """
-    matrix = _matrix(similarity)
-    m, n = matrix.shape
-    before = () if start is None else start.start()
-    if before and (len(before[1]), len(before[0])) != (m, n):
-        found = f"{len(before[1])} × {len(before[0])}"
-        raise UsageError(f"the similarity is {m} × {n}, but the solution to start from is of {found}")
-    if m == n:
-        return _square(matrix, *before)
-    # Rows and columns of zeros stand for nobody. All of them cost the same, which is where the scale of the
-    # other side's duals is set to 0: nobody pays for what is left over.
-    size = max(m, n)
-    whole = _square(np.pad(matrix, ((0, size - m), (0, size - n))))
-    shift = whole.rows[m] if m < n else -whole.columns[n]
-    perm = torch.where(whole.perm < n, whole.perm, -1)
-    return Solution(perm[:m], whole.rows[:m] - shift, whole.columns[:n] + shift, whole.margins[:m])
+    return _solved(*_ready(similarity, start))
 
 
 def solve_all(
@@ -124,7 +110,8 @@ def solve_all(
     starts = [None] * len(similarities) if starts is None else starts
     pairs = zip(similarities, starts, strict=True)
     if pool is None:
-        return [solve(similarity, start=start) for similarity, start in pairs]
+        ready = [_ready(*pair) for pair in pairs]  # then the solver has the caches for itself
+        return [_solved(*each) for each in ready]
     waiting = [pool.submit(solve, similarity, start=start) for similarity, start in pairs]
     return [future.result() for future in waiting]
 
@@ -163,6 +150,32 @@ def _matrix(similarity: torch.Tensor) -> np.ndarray:
     return matrix if matrix.strides[1] == matrix.itemsize else matrix.copy()
 
 
+def _ready(similarity: torch.Tensor, start: Solution | None) -> tuple[np.ndarray, ...]:
+    """The matrix and what its solve begins with, checked."""
+    matrix = _matrix(similarity)
+    if start is None:
+        return (matrix,)
+    prices, pairs = start.start()
+    if (len(pairs), len(prices)) != matrix.shape:
+        m, n = matrix.shape
+        found = f"{len(pairs)} × {len(prices)}"
+        raise UsageError(f"the similarity is {m} × {n}, but the solution to start from is of {found}")
+    return matrix, prices, pairs
+
+
+def _solved(matrix: np.ndarray, *start: np.ndarray) -> Solution:
+    m, n = matrix.shape
+    if m == n:
+        return _square(matrix, *start)
+    # Rows and columns of zeros stand for nobody. All of them cost the same, which is where the scale of the
+    # other side's duals is set to 0: nobody pays for what is left over.
+    size = max(m, n)
+    whole = _square(np.pad(matrix, ((0, size - m), (0, size - n))))
+    shift = whole.rows[m] if m < n else -whole.columns[n]
+    perm = torch.where(whole.perm < n, whole.perm, -1)
+    return Solution(perm[:m], (whole.rows[:m] - shift, whole.columns[:n] + shift, whole.margins[:m]))
+
+
 def _blocks(matrix: np.ndarray):
     """Slices of rows, and the rows themselves in float64."""
     step = max(1, BLOCK // max(1, matrix.shape[1]))
@@ -190,7 +203,7 @@ def _square(matrix: np.ndarray, *start: np.ndarray) -> Solution:
         duals[2] = _margins(matrix, perm, *duals[:2])
     if state != "unique":
         perm = _first(matrix, perm, *duals[:2])
-    return Solution(perm, *duals)
+    return Solution(perm, duals)
 
 
 def _largest(matrix: np.ndarray) -> float:

@@ -33,7 +33,8 @@ def randoms(seed: int) -> torch.Generator:
 def replace(found: assignment.Solution, **parts: torch.Tensor) -> assignment.Solution:
     """The same solution with other numbers in some of its parts."""
     names = ("perm", "rows", "columns", "margins")
-    return assignment.Solution(*(parts.get(name, getattr(found, name)) for name in names))
+    perm, *duals = (parts.get(name, getattr(found, name)) for name in names)
+    return assignment.Solution(perm, duals)
 
 
 def random_matrix(

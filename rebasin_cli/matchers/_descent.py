@@ -203,7 +203,7 @@ class Descent:
         if sample is None:
             return None
         nothing = torch.zeros_like(sample.prices)
-        self.solutions[word] = Solution(sample.nearest(), nothing, nothing, nothing)
+        self.solutions[word] = Solution(sample.nearest(), [nothing] * 3)
         (solution,) = self._solved([word], [sample.matrix])
         perm = solution.perm
         left = margins_left(pair, word, solution.margins, chosen, {**current, word: perm})
@@ -213,7 +213,7 @@ class Descent:
             del self.solutions[word]  # its prices are no start for all columns
             return None
         prices = (solution.columns + sample.prices) / sample.share  # of all columns, about
-        self.solutions[word] = Solution(perm, solution.rows, prices, solution.margins)
+        self.solutions[word] = Solution(perm, (solution.rows, prices, solution.margins))
         self.margins[word], self.bases[word] = left, Basis.standing(pair, word, chosen, current)
         return perm
 
@@ -325,4 +325,4 @@ def _shared(ranks: Ranks, solution: Solution | None, size: int, source: int) -> 
     if solution is not None:
         parts = torch.stack([solution.perm.double(), solution.rows, solution.columns, solution.margins])
     perm, *duals = ranks.broadcast(parts, source=source)
-    return Solution(perm.long(), *duals)
+    return Solution(perm.long(), duals)

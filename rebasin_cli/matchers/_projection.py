@@ -104,10 +104,15 @@ class Projection:
         return not self._groups.keys() & {name, *others} and not self.pair.neighbours[name] & {*others}
 
     def _alone(self, words: Sequence[str]) -> dict[str, torch.Tensor]:
-        def solve(k: int, similarity: torch.Tensor) -> Solution:
-            return assignment.solve(similarity, start=self._starts.get(words[k]))
-
-        solutions = self.pair.solved(solve, map(self._similarity, words), long=False)
+        starts = [self._starts.get(word) for word in words]
+        if self.pair.on_cpu:
+            solutions = assignment.solve_all([self._similarity(word) for word in words], starts)
+        else:
+            solutions = self.pair.solved(
+                lambda k, similarity: assignment.solve(similarity, start=starts[k]),
+                map(self._similarity, words),
+                long=False,
+            )
         return {word: self._taken(word, found) for word, found in zip(words, solutions, strict=True)}
 
     def _similarity(self, word: str) -> torch.Tensor:
