@@ -657,7 +657,7 @@ static int warm(Work *s)
         mine = at(a, i, j) - s->v[j];
         if (mine - s->rival[i] > tolerance) continue;
         b = best(s, i);
-        s->rival[i] = b.at == j ? b.second : b.best;
+        s->rival[i] = b.second;
         if (mine >= b.best - tolerance) continue;
         s->owner[j] = -1;
         s->perm[i] = -1;

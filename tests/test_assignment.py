@@ -174,6 +174,42 @@ def test_a_similar_matrix_solves_from_there(solver):
         assert torch.equal(warm.perm, assignment.solve(moved).perm)
 
 
+def slack_elsewhere(similarity: torch.Tensor, found: assignment.Solution) -> torch.Tensor:
+    slack = found.rows[:, None] + found.columns - similarity.double()
+    slack[torch.arange(len(slack)), found.perm] = math.inf
+    return slack.min(dim=1).values
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_margins_from_a_start_are_no_larger_than_they_should_be(dtype, solver):
+    for seed, step in enumerate((0.0, 1e-4, 1e-2, 0.3)):
+        similarity = torch.lerp(trained_like(70, 0), trained_like(70, 40), step).to(dtype)
+        warm = assignment.solve(similarity, start=assignment.solve(trained_like(70, 0).to(dtype)))
+        assert (warm.margins <= slack_elsewhere(similarity, warm) + rounding(similarity)).all()
+        near = random_matrix(33, seed).to(dtype) + 9 * torch.eye(33, dtype=dtype)  # all is clear: as without
+        cold = assignment.solve(near)
+        torch.testing.assert_close(
+            assignment.solve(near, start=cold).margins, cold.margins, rtol=1e-5, atol=1e-5
+        )
+
+
+def test_preferences_that_float_cannot_tell_are_told(solver):
+    for seed in range(40):
+        steps, shuffled = integers(24, seed, below=40), torch.randperm(24, generator=randoms(seed))
+        between = 2.0**20 + steps / 8  # entries are exact in float32, prices between two of them are not
+        nearly = 1 + steps * 2.0**-23  # differences to prices as large as this are not
+        cold = [assignment.solve(similarity) for similarity in (between, nearly)]
+        prices = cold[0].columns + 0.1 * random_matrix(1, seed, 24)[0]
+        for similarity, best, start in [
+            (between, cold[0], replace(cold[0], columns=prices)),
+            (nearly, cold[1], replace(cold[1], columns=torch.full_like(prices, 50), perm=shuffled)),
+        ]:
+            warm = assignment.solve(similarity, start=start)
+            assert torch.equal(warm.perm, best.perm)
+            proves_itself(similarity, warm)
+            assert (warm.margins <= slack_elsewhere(similarity, warm) + rounding(similarity)).all()
+
+
 def test_a_start_is_left_as_it_was(solver):
     start = assignment.solve(random_matrix(30, 0))
     before = [start.perm.clone(), start.rows.clone(), start.columns.clone()]
