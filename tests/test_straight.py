@@ -18,7 +18,7 @@ from rebasin_cli.datasets import open_data
 from rebasin_cli.datasets._held import held_out
 from rebasin_cli.errors import DataError, NetworkError, UsageError
 from rebasin_cli.interrupts import held_back
-from rebasin_cli.matchers import Problem, State, ste, ste_mm
+from rebasin_cli.matchers import Problem, State, _projection, ste, ste_mm
 from rebasin_cli.matchers._projection import Projection
 from rebasin_cli.networks import load
 from rebasin_cli.permutation import permuted
@@ -311,6 +311,35 @@ def test_a_projection_follows_weights_that_are_changed_in_place():
         for tensor in moving.values():
             tensor += torch.randn(tensor.shape, generator=rng)
     assert len(seen) > 3
+
+
+def test_words_that_do_not_touch_are_solved_together_as_if_one_by_one(monkeypatch):
+    torch.manual_seed(0)
+    moving, given = (
+        nets.build("resnet20", input_shape=(3, 8, 8), classes=3, width=0.25).state_dict() for _ in range(2)
+    )
+    moving, given = ({n: torch.randn(t.shape) for n, t in m.items()} for m in (moving, given))
+    fitted = library.find({name: tuple(tensor.shape) for name, tensor in moving.items()})
+    together, alone = (
+        Projection(moving, {name: tensor.clone() for name, tensor in given.items()}, fitted) for _ in range(2)
+    )
+    touching, room = together.pair.neighbours, _projection.CLOSE
+    for seed in range(4):
+        order = [together.names[k] for k in torch.randperm(len(together.names)).tolist()]
+        sets = list(together._side_by_side(order))
+        assert sorted(word for some in sets for word in some) == together.names
+        assert len(sets) <= 5 < len(order) and sets[0][0] == order[0]
+        assert not any(touching[word] & {*some} for some in sets for word in some)
+        moved = together.solve(order)
+        monkeypatch.setattr(_projection, "CLOSE", 0)
+        assert all(len(some) == 1 for some in alone._side_by_side(order))
+        assert alone.solve(order) == moved and (moved or seed)
+        monkeypatch.setattr(_projection, "CLOSE", room)
+        for word, perm in together.permutations.items():
+            assert torch.equal(perm, alone.permutations[word])
+        assert all(torch.equal(tensor, alone.standing[name]) for name, tensor in together.standing.items())
+        for tensor in moving.values():
+            tensor += 0.5 * torch.randn(tensor.shape)
 
 
 def test_tied_weights_are_moved_once():
