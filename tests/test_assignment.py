@@ -217,6 +217,16 @@ def test_a_start_is_left_as_it_was(solver):
     assert all(map(torch.equal, before, (start.perm, start.rows, start.columns)))
 
 
+def test_a_settled_solution_is_that_of_columns_in_its_order(solver):
+    similarity = trained_like(50, 0)
+    found = assignment.solve(similarity)
+    placed, settled = similarity[:, found.perm], found.settled()
+    assert settled.perm.tolist() == list(range(50)) and not torch.equal(settled.columns, found.columns)
+    proves_itself(placed, settled)
+    again = assignment.solve(placed, start=settled)
+    assert torch.equal(again.perm, settled.perm)
+
+
 def test_a_start_of_another_size_is_refused(solver):
     with pytest.raises(UsageError, match="4 × 4, but .* 3 × 3"):
         assignment.solve(random_matrix(4, 0), start=assignment.solve(random_matrix(3, 0)))
