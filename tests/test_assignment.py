@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import os
+import subprocess
 import sys
 import threading
 import time
@@ -357,6 +359,14 @@ def test_threads_change_nothing(solver):
                 and torch.equal(a.rows, b.rows)
             )
     assert assignment.solve_all([]) == []
+
+
+def test_the_environment_chooses_scipy():
+    code = "from rebasin_cli import assignment; print(assignment.compiled())"
+    for solver, expected in (("scipy", "False"), ("", str(assignment.compiled()))):
+        variables = {**os.environ, "REBASIN_SOLVER": solver}
+        done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True)
+        assert done.stdout.strip() == expected
 
 
 @needs_compiled
