@@ -16,7 +16,7 @@ import copy
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
@@ -45,7 +45,7 @@ WAYS = {
 }
 
 
-def cold(similarities: Sequence[torch.Tensor], starts: object) -> list[assignment.Solution]:
+def cold(similarities: Iterable[torch.Tensor], starts: object, *, pool: object) -> list[assignment.Solution]:
     """scipy in float64, from nothing; with duals that nobody uses."""
     found = []
     for similarity in similarities:
@@ -82,7 +82,7 @@ def watched(plain: bool) -> Iterator[Counter]:
         mock.patch.object(Followers, "solve", timed("matching", project)),
         mock.patch.object(_projection.assignment, "solve_all", timed("assignments", solve)),
         mock.patch.object(_projection.Pair, "matrix", products),
-        mock.patch.object(_projection, "CLOSE", 0 if plain else _projection.CLOSE),
+        mock.patch.object(_projection, "TOGETHER", 0 if plain else _projection.TOGETHER),
     ):
         yield taken
 

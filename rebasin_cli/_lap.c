@@ -603,6 +603,7 @@ static int cold(Work *s)
     return 1;
 }
 
+/* Sets a column's price in `low`. */
 static void price(const Work *s, Index j, double v)
 {
     float f = (float)v;
@@ -639,7 +640,7 @@ static int warm(Work *s)
         int theirs = s->perm[i] >= 0 && s->perm[i] < n && s->owner[s->perm[i]] < 0;
         double rival;
         j = theirs ? (Index)s->perm[i] : 0;
-        rival = elsewhere(s, i, j, &most);
+        rival = elsewhere(s, i, j, &most); /* of any column where it has none, for the magnitude */
         s->perm[i] = -1;
         if (!theirs) continue;
         assign(s, i, j);

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 
 import numpy as np
@@ -101,18 +101,23 @@ def solve(similarity: torch.Tensor, *, start: Solution | None = None) -> Solutio
 
 
 def solve_all(
-    similarities: Sequence[torch.Tensor],
+    similarities: Iterable[torch.Tensor],
     starts: Sequence[Solution | None] | None = None,
     *,
     pool: Executor | None = None,
 ) -> list[Solution]:
-    """`solve` for each, on the threads of `pool`; the solutions are the same as one by one."""
-    starts = [None] * len(similarities) if starts is None else starts
-    pairs = zip(similarities, starts, strict=True)
+    """`solve` for each; the solutions are the same as one by one.
+
+    Without a pool all similarities are made first, then the solver has the caches for itself. On the threads
+    of `pool` each is solved while the next are made. Raises as `solve`.
+    """
+    if starts is None:
+        ready = (_ready(similarity, None) for similarity in similarities)
+    else:
+        ready = (_ready(*pair) for pair in zip(similarities, starts, strict=True))
     if pool is None:
-        ready = [_ready(*pair) for pair in pairs]  # then the solver has the caches for itself
-        return [_solved(*each) for each in ready]
-    waiting = [pool.submit(solve, similarity, start=start) for similarity, start in pairs]
+        return [_solved(*each) for each in list(ready)]
+    waiting = [pool.submit(_solved, *each) for each in ready]
     return [future.result() for future in waiting]
 
 
@@ -151,7 +156,7 @@ def _matrix(similarity: torch.Tensor) -> np.ndarray:
 
 
 def _ready(similarity: torch.Tensor, start: Solution | None) -> tuple[np.ndarray, ...]:
-    """The matrix and what its solve begins with, checked."""
+    """The matrix (m, n), and of a start prices (n,) and pairs (m,). Raises UsageError for another size."""
     matrix = _matrix(similarity)
     if start is None:
         return (matrix,)
@@ -164,6 +169,7 @@ def _ready(similarity: torch.Tensor, start: Solution | None) -> tuple[np.ndarray
 
 
 def _solved(matrix: np.ndarray, *start: np.ndarray) -> Solution:
+    """Solution of a matrix (m, n); one that is not square is solved without its start."""
     m, n = matrix.shape
     if m == n:
         return _square(matrix, *start)
@@ -184,12 +190,12 @@ def _blocks(matrix: np.ndarray):
 
 
 def _square(matrix: np.ndarray, *start: np.ndarray) -> Solution:
-    """Solution of a square matrix, from prices of columns and columns of rows."""
+    """Solution of a square matrix, from prices of columns and columns of rows. Raises CheckpointError."""
     n = len(matrix)
     duals, perm, state = np.empty((3, n)), np.empty(n, dtype=np.int64), "unsure"
     if not n:
         state = "unique"
-    elif _lap is not None:
+    elif compiled():
         state = _lap.solve(matrix, duals, perm, *start)
     elif not _largest(matrix) <= LARGEST:
         state = "not finite"

@@ -323,7 +323,7 @@ def test_words_that_do_not_touch_are_solved_together_as_if_one_by_one(monkeypatc
     together, alone = (
         Projection(moving, {name: tensor.clone() for name, tensor in given.items()}, fitted) for _ in range(2)
     )
-    touching, room = together.pair.neighbours, _projection.CLOSE
+    touching, room = together.pair.neighbours, _projection.TOGETHER
     for seed in range(4):
         order = [together.names[k] for k in torch.randperm(len(together.names)).tolist()]
         sets = list(together._side_by_side(order))
@@ -331,10 +331,10 @@ def test_words_that_do_not_touch_are_solved_together_as_if_one_by_one(monkeypatc
         assert len(sets) <= 5 < len(order) and sets[0][0] == order[0]
         assert not any(touching[word] & {*some} for some in sets for word in some)
         moved = together.solve(order)
-        monkeypatch.setattr(_projection, "CLOSE", 0)
+        monkeypatch.setattr(_projection, "TOGETHER", 0)
         assert all(len(some) == 1 for some in alone._side_by_side(order))
         assert alone.solve(order) == moved and (moved or seed)
-        monkeypatch.setattr(_projection, "CLOSE", room)
+        monkeypatch.setattr(_projection, "TOGETHER", room)
         for word, perm in together.permutations.items():
             assert torch.equal(perm, alone.permutations[word])
         assert all(torch.equal(tensor, alone.standing[name]) for name, tensor in together.standing.items())

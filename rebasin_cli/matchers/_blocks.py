@@ -79,6 +79,11 @@ class Blocks:
     def on_cpu(self) -> bool:
         return self.device.type == "cpu"
 
+    @property
+    def meanwhile(self) -> ThreadPoolExecutor | None:
+        """Threads that assign while a GPU makes the next matrix; none on a CPU."""
+        return None if self.on_cpu else self._pool
+
     def refresh(self) -> None:
         """Forget all copies: the models' values are others now."""
         self._seen, self._turns, self._places, self._left = {}, {}, {}, TURNED
@@ -127,8 +132,8 @@ class Blocks:
 
         Beside a GPU, which makes the next matrix meanwhile, each is fetched and handed to a thread at once.
         """
-        if not self.on_cpu and self._pool is not None:
-            waiting = [self._pool.submit(solve, k, matrix.cpu()) for k, matrix in enumerate(matrices)]
+        if (pool := self.meanwhile) is not None:
+            waiting = [pool.submit(solve, k, matrix.cpu()) for k, matrix in enumerate(matrices)]
             return [future.result() for future in waiting]
         matrices = list(matrices)
         if long:

@@ -19,7 +19,7 @@ from . import _wreath
 from ._pair import Pair
 
 AHEAD = 1 << 30  # bytes of matrices that are assigned while the next are made, beside a GPU
-CLOSE = 1 << 22  # bytes of matrices that are assigned one after the other: the solver stays in the caches
+TOGETHER = 1 << 22  # bytes of matrices that are assigned one after the other: the solver stays in the caches
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -82,7 +82,7 @@ class Projection:
 
     def _side_by_side(self, names: Sequence[str]) -> Iterator[list[str]]:
         """Sets of words that do not touch, as many together as may be, cut where their matrices are many."""
-        waiting, room = list(names), CLOSE if self.pair.on_cpu else AHEAD
+        waiting, room = list(names), TOGETHER if self.pair.on_cpu else AHEAD
         while waiting:
             together, later = [], []
             for name in waiting:
@@ -105,14 +105,7 @@ class Projection:
 
     def _alone(self, words: Sequence[str]) -> dict[str, torch.Tensor]:
         starts = [self._starts.get(word) for word in words]
-        if self.pair.on_cpu:
-            solutions = assignment.solve_all([self._similarity(word) for word in words], starts)
-        else:
-            solutions = self.pair.solved(
-                lambda k, similarity: assignment.solve(similarity, start=starts[k]),
-                map(self._similarity, words),
-                long=False,
-            )
+        solutions = assignment.solve_all(map(self._similarity, words), starts, pool=self.pair.meanwhile)
         return {word: self._taken(word, found) for word, found in zip(words, solutions, strict=True)}
 
     def _similarity(self, word: str) -> torch.Tensor:
