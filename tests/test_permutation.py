@@ -105,6 +105,22 @@ def test_a_tensor_that_stays_is_not_copied():
     assert permutation.permute(tensor, parse_axes("4 3"), drawn()) is tensor
 
 
+@pytest.mark.parametrize("units", [1, 4, 40])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn], ids=str)
+def test_moving_units_in_place_is_permuting(dtype, units):
+    sizes, rng = {"a": 40, "b": 80}, torch.Generator().manual_seed(units)
+    p = permutation.identity(sizes)
+    for word in p:
+        some = torch.randperm(sizes[word], generator=rng)[:units]
+        p[word][some] = p[word][some.roll(1)]
+    for axes, shape in [("a b 3", (40, 80, 3)), ("5 (2 a + b)", (5, 240)), ("b", (80,)), ("b b", (80, 80))]:
+        tensor = torch.randn(shape, generator=rng).to(dtype)
+        expected = permutation.permute(tensor, parse_axes(axes), p).double()
+        assert (units == 1) == torch.equal(expected, tensor.double())
+        permutation.permute_(tensor, parse_axes(axes), p)
+        assert torch.equal(tensor.double(), expected)
+
+
 def test_a_model_is_permuted_lazily_and_the_input_stays_untouched():
     tensors = {"w": torch.randn(4, 3), "n": torch.tensor(5), "pos": torch.arange(9)}
     before = {name: tensor.clone() for name, tensor in tensors.items()}
@@ -227,6 +243,8 @@ def test_a_starred_word_follows_what_it_lies_within_to_other_axes(axes):
     inner = [lambda h, i, word=word: old(perms[word], WITHIN[word], h, i) for word in ("d", "r")]
     for entry in itertools.product(*map(range, sizes)):
         assert moved[entry] == tensor.reshape(sizes)[where(perms["p"], *inner, *entry)]
+    permutation.permute_(tensor, spec, perms, WITHIN)
+    assert torch.equal(tensor.reshape(sizes), moved)
 
 
 @pytest.mark.parametrize("axes", [*ACROSS, "(p d*) 2", "(3 n*) p"])

@@ -12,7 +12,7 @@ import torch
 
 from .. import assignment, permutation
 from ..assignment import Solution
-from ..permutation import Permutations, permute
+from ..permutation import Permutations, permute_
 from ..spec.notation import words_of
 from ..spec.spec import FittedSpec
 from . import _wreath
@@ -74,10 +74,10 @@ class Projection:
             self.pair.refresh()
             self.solves += len(some)
             changes = self._together(some[0]) if some[0] in self._groups else self._alone(some)
-            moved = sum(int((changes[word] != self._still[word]).sum()) for word in changes)
-            if moved:
-                self._move(changes)
-            total += moved
+            moved = {word: int((change != self._still[word]).sum()) for word, change in changes.items()}
+            if any(moved.values()):
+                self._move({word: changes[word] for word in changes if moved[word]})
+            total += sum(moved.values())
         return total
 
     def _side_by_side(self, names: Sequence[str]) -> Iterator[list[str]]:
@@ -136,8 +136,7 @@ class Projection:
         whole = {**self._still, **changes}
         touched = dict.fromkeys(name for word in changes for name in self._carrying[word])
         for name in touched:
-            axes, tensor = self.fitted.tensors[name], self.standing[name]
-            tensor.copy_(permute(tensor, axes, whole, self.fitted.within))
+            permute_(self.standing[name], self.fitted.tensors[name], whole, self.fitted.within)
         self.permutations = permutation.compose(self.permutations, whole)
 
 
