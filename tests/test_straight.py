@@ -19,12 +19,14 @@ from rebasin_cli.datasets._held import held_out
 from rebasin_cli.errors import DataError, NetworkError, UsageError
 from rebasin_cli.interrupts import held_back
 from rebasin_cli.matchers import Problem, State, _projection, ste, ste_mm
+from rebasin_cli.matchers._flat import Flat
 from rebasin_cli.matchers._projection import Projection
 from rebasin_cli.networks import load
 from rebasin_cli.permutation import permuted
 from rebasin_cli.randomness import generator
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.notation import Word
 from rebasin_cli.spec.parsing import parse
 
 SIZE, HIDDEN, CLASSES = 7, 6, 3
@@ -68,8 +70,23 @@ def states_of(module, task, options):
     return kept, found
 
 
+def slices(tensors, fitted, word):
+    """Every unit's numbers (n, k), from all axes that carry the word."""
+    found = [
+        tensors[name].detach().movedim(d, 0).reshape(tensors[name].shape[d], -1)
+        for name, axes in fitted.tensors.items()
+        for d, axis in enumerate(axes)
+        if axis == Word(word)
+    ]
+    return torch.cat(found, dim=1)
+
+
 def plain(task, mixtures, step, epochs):
-    """The dummies after every step, by the straight-through trick itself and scipy's cold assignments."""
+    """The dummies after every step, by the straight-through trick itself and scipy's cold assignments.
+
+    Of networks with one word.
+    """
+    [word] = task.fitted.words
     reference, *others = task.models
     names = [name for name in reference]
     dummies = [{name: reference[name].clone().requires_grad_() for name in names} for _ in others]
@@ -80,13 +97,9 @@ def plain(task, mixtures, step, epochs):
             share = mixtures(done)
             standing = []
             for dummy, other in zip(dummies, others, strict=True):
-                similar = sum(
-                    dummy[n].detach().reshape(HIDDEN, -1) @ other[n].reshape(HIDDEN, -1).T
-                    for n in ("layers.0.weight", "layers.0.bias")
-                )
-                similar = similar + dummy["head.weight"].detach().T @ other["head.weight"]
+                similar = slices(dummy, task.fitted, word) @ slices(other, task.fitted, word).T
                 best = torch.from_numpy(linear_sum_assignment(similar.numpy(), maximize=True)[1])
-                standing.append(permuted(other, task.fitted, {"h0": best}))
+                standing.append(permuted(other, task.fitted, {word: best}))
             point = {n: share[0] * reference[n] for n in names}
             for weight, dummy, other in zip(share[1:], dummies, standing, strict=True):
                 point = {n: point[n] + weight * (dummy[n] + (other[n] - dummy[n]).detach()) for n in names}
@@ -96,7 +109,7 @@ def plain(task, mixtures, step, epochs):
             with torch.no_grad():
                 step(values, gradients)
             done += 1
-            account.append((loss.item(), [torch.cat([d[n].flatten() for n in names]) for d in dummies]))
+            account.append((loss.item(), [{n: d[n].detach().clone() for n in names} for d in dummies]))
     return account
 
 
@@ -112,14 +125,16 @@ def descend(rate):
     return step
 
 
-def check(kept, account):
+def check(task, kept, account):
     """The search's dummies after every step are those of the plain account."""
+    flat = Flat(task.network)
     steps = {state.sweep: state for state in kept}
     assert list(steps) == list(range(1, len(account) + 1))
     for state, (loss, dummies) in zip(steps.values(), account, strict=True):
         assert state.notes["loss"] == pytest.approx(loss, rel=1e-5)
         for k, dummy in enumerate(dummies):
-            assert torch.allclose(state.tensors[f"dummy.{k}"], dummy, atol=1e-5)
+            found = flat.views(state.tensors[f"dummy.{k}"])
+            assert all(torch.allclose(found[name], dummy[name], atol=1e-5) for name in dummy)
 
 
 def test_the_estimator_for_two_models_is_that_of_the_paper():
@@ -129,7 +144,62 @@ def test_the_estimator_for_two_models_is_that_of_the_paper():
     kept, _ = states_of(ste, task, options)
     account = plain(task, lambda _: (0.5, 0.5), descend(0.3), 3)
     assert len({tuple(state.tensors["at.0.h0"].tolist()) for state in kept}) > 1  # units did move
-    check(kept, account)
+    check(task, kept, account)
+
+
+class Convolved(torch.nn.Module):
+    """A hidden layer of convolutions on either side."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Conv2d(2, HIDDEN, 3)
+        self.second = torch.nn.Conv2d(HIDDEN, CLASSES, (3, 2))
+
+    def forward(self, inputs):
+        return self.second(F.relu(self.first(inputs))).mean(dim=(2, 3))
+
+
+def test_the_estimator_holds_for_convolutions():
+    models = []
+    for seed in range(3):
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            models.append(dict(Convolved().state_dict()))
+    text = (
+        "tensors:\n  first.weight: h 2 3 3\n  first.bias: h\n  second.weight: 3 h 3 2\n  second.bias: '3'\n"
+    )
+    shapes = {name: tuple(tensor.shape) for name, tensor in models[0].items()}
+    fitted = fit(parse(text, name="convolved"), shapes)
+    rng = torch.Generator().manual_seed(1)
+    data = [
+        (torch.randn(16, 2, 6, 6, generator=rng), torch.randint(CLASSES, (16,), generator=rng))
+        for _ in range(4)
+    ]
+    task = Problem(fitted, tuple(models), network=Convolved(), data=data, seed=3)
+    options = ste_mm.Options(epochs=3, optimizer="sgd", learning_rate=0.5, share=1.0)
+    kept, _ = states_of(ste_mm, task, options)
+
+    def mixtures(done):
+        return ste_mm.uniforms(generator(3, f"mixture {done}"), 3).tolist()
+
+    assert len({tuple(state.tensors["at.0.h"].tolist()) for state in kept}) > 1  # units did move
+    check(task, kept, plain(task, mixtures, descend(0.5), 3))
+
+
+def test_a_step_multiplies_convolutions_as_they_lie():
+    """Of a model's row no numbers are copied to make similarities."""
+    net = nets.build("resnet20", input_shape=(3, 32, 32), classes=10, width=1)
+    states = [dict(net.state_dict()) for _ in range(2)]
+    flat = Flat(net)
+    rows = [flat.row(state) for state in states]
+    moving, standing = (flat.views(row, state) for row, state in zip(rows, states, strict=True))
+    pair = Projection(moving, standing, spec_of(states[0])).pair
+    for word in pair.words:
+        for atom in pair.single[word]:
+            if len(atom.words) == 4:
+                [slab] = pair._slabs(atom, atom.words.index(word), {})
+                for side, row in zip(slab, rows, strict=True):
+                    assert side.untyped_storage().data_ptr() == row.untyped_storage().data_ptr()
 
 
 def test_the_estimator_for_many_models_is_that_of_the_paper():
@@ -140,7 +210,7 @@ def test_the_estimator_for_many_models_is_that_of_the_paper():
     def mixtures(done):
         return ste_mm.uniforms(generator(3, f"mixture {done}"), 4).tolist()
 
-    check(kept, plain(task, mixtures, descend(0.5), 3))
+    check(task, kept, plain(task, mixtures, descend(0.5), 3))
 
 
 def test_moving_the_midpoint_is_moving_the_model_by_longer_steps():
@@ -156,7 +226,7 @@ def test_moving_the_midpoint_is_moving_the_model_by_longer_steps():
         for value, half in zip(values, halves, strict=True):
             value.copy_(2 * half)
 
-    check(kept, plain(task, lambda _: (0.5, 0.5), twice, 2))
+    check(task, kept, plain(task, lambda _: (0.5, 0.5), twice, 2))
 
 
 def test_a_random_mixture_is_another_one_in_each_step():
@@ -169,7 +239,7 @@ def test_a_random_mixture_is_another_one_in_each_step():
         return 1 - share, share
 
     assert len({mixtures(k) for k in range(4)}) == 4
-    check(kept, plain(task, mixtures, descend(0.3), 2))
+    check(task, kept, plain(task, mixtures, descend(0.3), 2))
 
 
 @pytest.mark.parametrize(("prior", "spread"), [("uniforms", 0.058), ("dirichlet", 0.090)])

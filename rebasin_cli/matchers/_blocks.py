@@ -238,10 +238,29 @@ class Blocks:
     def _wide(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(device=self.device, dtype=self.dtype)
 
+    def _matrices(self, a: torch.Tensor, b: torch.Tensor, dim: int) -> Slab:
+        """Axis `dim` first, the others flattened behind it in the order in which they lie in `a`."""
+        order = in_memory(a, dim)
+        return tuple(self._wide(t).permute(order).reshape(t.shape[dim], -1) for t in (a, b))
+
     def _matrix(self, tensor: torch.Tensor, dim: int) -> torch.Tensor:
         """Axis `dim` first, the others flattened behind it."""
         tensor = self._wide(tensor)
         return tensor.movedim(dim, 0).reshape(tensor.shape[dim], -1)
+
+
+def in_memory(tensor: torch.Tensor, dim: int) -> list[int]:
+    """Axis `dim`, and the others as they lie, outermost first."""
+    return [dim, *sorted((d for d in range(tensor.ndim) if d != dim), key=tensor.stride, reverse=True)]
+
+
+def is_matrix(tensor: torch.Tensor) -> bool:
+    """Whether all axes but the first can be seen as one."""
+    try:
+        tensor.view(len(tensor), -1)
+    except RuntimeError:
+        return False
+    return True
 
 
 def bundles(found: Sequence[Atom]) -> dict[Atom, list[Atom]]:

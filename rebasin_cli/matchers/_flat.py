@@ -1,4 +1,9 @@
-"""All parameters of a network as one row of numbers, so that models are mixed and moved in one go."""
+"""All parameters of a network as one row of numbers, so that models are mixed and moved in one go.
+
+In the rows of models a convolution's weights lie with the input channels last: its slices along either
+channel axis are the rows or the columns of one matrix then, and nothing is copied to multiply them. The
+network itself has its parameters as it knows them.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +31,7 @@ class Flat:
             starts[name] = end
             end += math.prod(shape)
         self.starts, self.size = starts, end
+        self.turned = any(len(shape) > 2 for shape in self.shapes.values())
         self.like = next(network.parameters())
 
     def row(self, model: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -43,14 +49,30 @@ class Flat:
         return views | others
 
     def install(self, network: nn.Module, point: torch.Tensor, gradient: torch.Tensor) -> None:
-        """Let the network's parameters and their gradients lie in these rows."""
+        """Let the network's parameters and their gradients lie in these rows, in its own order."""
         for name, parameter in network.named_parameters():
-            parameter.data = self._view(point, name)
-            parameter.requires_grad_().grad = self._view(gradient, name)
+            parameter.data = self._own(point, name)
+            parameter.requires_grad_().grad = self._own(gradient, name)
 
-    def _view(self, row: torch.Tensor, name: str) -> torch.Tensor:
+    def to_own(self, row: torch.Tensor, out: torch.Tensor) -> None:
+        """A model's row in the network's own order."""
+        for name in self.shapes:
+            self._own(out, name).copy_(self._view(row, name))
+
+    def from_own(self, row: torch.Tensor, out: torch.Tensor) -> None:
+        """The network's parameters, or their gradients, in the order of models."""
+        for name in self.shapes:
+            self._view(out, name).copy_(self._own(row, name))
+
+    def _own(self, row: torch.Tensor, name: str) -> torch.Tensor:
         start, shape = self.starts[name], self.shapes[name]
         return row[start : start + math.prod(shape)].view(shape)
+
+    def _view(self, row: torch.Tensor, name: str) -> torch.Tensor:
+        shape = self.shapes[name]
+        if len(shape) <= 2:
+            return self._own(row, name)
+        return self._own(row, name).view(shape[0], *shape[2:], shape[1]).movedim(-1, 1)
 
 
 def prepared(network: nn.Module, device: torch.device) -> nn.Module:

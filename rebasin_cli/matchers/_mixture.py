@@ -23,7 +23,7 @@ from ._flat import Flat, prepared
 class Mixture:
     """Σ λ_k π_k(θ_k) of models that stand in one row of numbers each, `rows`, the reference first.
 
-    `gradient` is that of the loss with respect to the sum, added up over backward passes.
+    Two more rows hold the network's parameters and their gradients, and each helps to fill the other.
     """
 
     def __init__(self, problem: Problem, precision: str):
@@ -32,17 +32,31 @@ class Mixture:
         self.network = prepared(problem.network, self.device)
         self.flat = Flat(self.network)
         self.rows = [self.flat.row(model) for model in problem.models]
-        self.point, self.gradient = (torch.zeros_like(self.rows[0]) for _ in range(2))
-        self.flat.install(self.network, self.point, self.gradient)
+        self._point, self._gradient = (torch.zeros_like(self.rows[0]) for _ in range(2))
+        self.flat.install(self.network, self._point, self._gradient)
         self.normed = int(networks.has_running_statistics(self.network))  # samples that say nothing
 
     def mix(self, share: torch.Tensor) -> None:
-        """Let the network hold the models in these shares (n,)."""
+        """Let the network hold the models in these shares (n,), and no gradient."""
         reference, *others = self.rows
         with torch.no_grad():
-            torch.mul(reference, share[0].item(), out=self.point)
+            total = self._gradient if self.flat.turned else self._point
+            torch.mul(reference, share[0].item(), out=total)
             for row, weight in zip(others, share[1:], strict=True):
-                self.point.add_(row, alpha=weight.item())
+                total.add_(row, alpha=weight.item())
+            if self.flat.turned:
+                self.flat.to_own(total, self._point)
+            self._gradient.zero_()
+
+    def gradient(self) -> torch.Tensor:
+        """The loss's with respect to the sum, added up over backward passes, as a model's row.
+
+        It takes the place of the network's parameters: `mix` anew before the next pass.
+        """
+        if not self.flat.turned:
+            return self._gradient
+        self.flat.from_own(self._gradient, self._point)
+        return self._point
 
     def loss(self, inputs: Any, targets: Any, number: int) -> torch.Tensor:
         """The mean loss of a batch, with a gradient; `number` is what an error calls the batch."""

@@ -16,7 +16,7 @@ import torch
 
 from ..permutation import Permutations
 from ..spec.atoms import Atom
-from ._blocks import SLAB, Slab
+from ._blocks import SLAB, Slab, in_memory, is_matrix
 from ._values import Values
 
 SLIVER = 64  # a slab with fewer columns waits for others
@@ -134,7 +134,7 @@ class Pair(Values):
                 mixed = torch.zeros_like(whole)
                 self._add_product(mixed, soft[word], whole.T)
                 b = mixed.view(len(mixed), *(s for k, s in enumerate(b.shape) if k != d)).movedim(0, d)
-        yield self._centred(atom, dim, self._matrix(a, dim), self._matrix(b, dim))
+        yield self._centred(atom, dim, *self._matrices(a, b, dim))
 
     def _summed(self, word: str, out: torch.Tensor, slabs: Iterable[Slab], terms: Sequence) -> torch.Tensor:
         """`out` plus the products of all slabs, of every rank."""
@@ -159,21 +159,30 @@ class Pair(Values):
             self._pace.add_product(out, a, b)
 
     def _slabs(self, atom: Atom, dim: int, permutations: Permutations) -> Iterator[Slab]:
-        """The atom of both models as (n, k) matrices, axis `dim` first, cut so that memory stays bounded.
+        """The atom of both models as (n, k) matrices, axis `dim` first; B's other axes are permuted.
 
-        B's other axes are permuted.
+        They are cut so that the memory of copies stays bounded, or whole as they lie where none is made.
         """
         a, b = self._views(atom)
         rest = [d for d in range(a.ndim) if d != dim]
-        if not rest:  # a vector is one column
-            yield self._centred(atom, dim, self._matrix(a, 0), self._matrix(b, 0))
+        if not rest or self._lies_ready(atom, dim, permutations):  # a vector is one column
+            yield self._centred(atom, dim, *self._matrices(a, b, dim))
             return
         along = max(rest, key=lambda d: a.shape[d])
         for start, length in self._steps(a, along):
             part = self._chosen(b, atom, along, permutations, start, length)
             part = self._others(part, atom, (dim, along), permutations)
-            here = self._matrix(a.narrow(along, start, length), dim)
-            yield self._centred(atom, dim, here, self._matrix(part, dim))
+            yield self._centred(atom, dim, *self._matrices(a.narrow(along, start, length), part, dim))
+
+    def _lies_ready(self, atom: Atom, dim: int, permutations: Permutations) -> bool:
+        """Whether both are matrices as they lie in memory: nothing to permute, to convert or to take off."""
+        if any(word in permutations for d, word in enumerate(atom.words) if d != dim):
+            return False
+        both = self._views(atom)
+        if any(view.dtype != self.dtype or view.device != self.device for view in both):
+            return False
+        order = in_memory(both[0], dim)
+        return all(is_matrix(view.permute(order)) for view in both) and not self._has_offset(atom, dim)
 
     def _spread(self, atom: Atom, dim: int, permutations: Permutations, share: float) -> Slab:
         """As `_slabs`, uncentred, of units that lie evenly along the longest other axis."""
@@ -186,7 +195,7 @@ class Pair(Values):
             a = self._take(a, along, units)
             b = self._take(b, along, permutations[word][units] if word in permutations else units)
             b = self._others(b, atom, (dim, along), permutations)
-        return self._matrix(a, dim), self._matrix(b, dim)
+        return self._matrices(a, b, dim)
 
     def _changes(
         self,
@@ -206,8 +215,8 @@ class Pair(Values):
             change = self._take(b, 0, to[some]).to(self.dtype)
             change -= self._take(b, 0, old[some]).to(self.dtype)
             change = self._others(change, turned, (dim, 0), permutations)
-            here = self._matrix(self._take(a, 0, some), dim)
-            yield self._centred(atom, dim - (dim <= along), here, self._matrix(change, dim))
+            here = self._take(a, 0, some)
+            yield self._centred(atom, dim - (dim <= along), *self._matrices(here, change, dim))
 
     def _centred(self, atom: Atom, dim: int, a: torch.Tensor, b: torch.Tensor) -> Slab:
         """Both without what their units have in common, where that is much."""

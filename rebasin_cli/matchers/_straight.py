@@ -173,16 +173,16 @@ class Run:
             queue = self.followers.queue
             least = queue.work / max(1, len(queue.turns))
             self.quota = max(MATCHING * self.mixture.passes(inputs), least)
-        self.mixture.gradient.zero_()
         loss = self.mixture.loss(inputs, targets, self.done)
         if not math.isfinite(value := loss.item()):
             raise NetworkError(
                 f"the loss is {value} at step {self.done + 1}", hint="Try a smaller --lr, or look at --loss"
             )
         loss.backward()
+        gradient = self.mixture.gradient()
         with held_back():  # nothing may be left half-done
             for dummy, optimizer, weight in zip(self.dummies, self.optimizers, share[1:], strict=True):
-                dummy.grad = self.mixture.gradient * weight.item()
+                dummy.grad = gradient * weight.item()
                 optimizer.step()
                 dummy.grad = None
             moved, units = self.followers.solve(self.quota)
