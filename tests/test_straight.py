@@ -176,14 +176,14 @@ def test_the_estimator_holds_for_convolutions():
         for _ in range(4)
     ]
     task = Problem(fitted, tuple(models), network=Convolved(), data=data, seed=3)
-    options = ste_mm.Options(epochs=3, optimizer="sgd", learning_rate=0.5, share=1.0)
+    options = ste_mm.Options(epochs=4, optimizer="sgd", learning_rate=1.5, share=1.0)
     kept, _ = states_of(ste_mm, task, options)
 
     def mixtures(done):
         return ste_mm.uniforms(generator(3, f"mixture {done}"), 3).tolist()
 
     assert len({tuple(state.tensors["at.0.h"].tolist()) for state in kept}) > 1  # units did move
-    check(task, kept, plain(task, mixtures, descend(0.5), 3))
+    check(task, kept, plain(task, mixtures, descend(1.5), 4))
 
 
 def test_a_step_multiplies_convolutions_as_they_lie():

@@ -161,12 +161,16 @@ class Pair(Values):
     def _slabs(self, atom: Atom, dim: int, permutations: Permutations) -> Iterator[Slab]:
         """The atom of both models as (n, k) matrices, axis `dim` first; B's other axes are permuted.
 
-        They are cut so that the memory of copies stays bounded, or whole as they lie where none is made.
+        They are cut so that copies take bounded memory; of what lies as it is needed none is made.
         """
         a, b = self._views(atom)
         rest = [d for d in range(a.ndim) if d != dim]
-        if not rest or self._lies_ready(atom, dim, permutations):  # a vector is one column
+        if not rest:  # a vector is one column
             yield self._centred(atom, dim, *self._matrices(a, b, dim))
+            return
+        if self._lies_ready(atom, dim, permutations):
+            step = max(1, SLAB // len(a))
+            yield from zip(*(m.split(step, dim=1) for m in self._matrices(a, b, dim)), strict=True)
             return
         along = max(rest, key=lambda d: a.shape[d])
         for start, length in self._steps(a, along):
@@ -179,10 +183,9 @@ class Pair(Values):
         if any(word in permutations for d, word in enumerate(atom.words) if d != dim):
             return False
         both = self._views(atom)
-        if any(view.dtype != self.dtype or view.device != self.device for view in both):
-            return False
         order = in_memory(both[0], dim)
-        return all(is_matrix(view.permute(order)) for view in both) and not self._has_offset(atom, dim)
+        ready = all(view.dtype == self.dtype and is_matrix(view.permute(order)) for view in both)
+        return ready and not self._has_offset(atom, dim)
 
     def _spread(self, atom: Atom, dim: int, permutations: Permutations, share: float) -> Slab:
         """As `_slabs`, uncentred, of units that lie evenly along the longest other axis."""
