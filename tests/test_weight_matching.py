@@ -13,8 +13,10 @@ from rebasin_cli.matchers import Problem, State, _blocks, _proof, _sample, _simi
 from rebasin_cli.matchers._descent import Descent
 from rebasin_cli.matchers._pair import Pair
 from rebasin_cli.matchers._similarity import Similarities, kept_words
+from rebasin_cli.permutation import permuted
 from rebasin_cli.randomness import generator
 from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.notation import Word
 from rebasin_cli.spec.parsing import parse
 
 NETS = ["mlp", "tinyten", "googlenet"]
@@ -458,6 +460,37 @@ class Largest(TorchDispatchMode):
         if isinstance(made, torch.Tensor) and not func.is_view:
             self.numbers = max(self.numbers, made.numel())
         return made
+
+
+def channels_last(tensor):
+    return tensor.movedim(1, -1).contiguous().movedim(-1, 1) if tensor.ndim > 2 else tensor
+
+
+@pytest.mark.parametrize("lying", [torch.clone, channels_last])
+@pytest.mark.parametrize("offset", [0.0, 5.0])
+def test_a_similarity_is_the_sum_however_models_lie_in_memory(lying, offset, monkeypatch):
+    monkeypatch.setattr("rebasin_cli.matchers._blocks.SLAB", 500)
+    _, fitted, models = setting("tinyten")
+    a, b = (
+        {name: lying(tensor + offset * (tensor.ndim > 1)) for name, tensor in model.items()}
+        for model in models[:2]
+    )
+    still = permutation.identity(fitted.words)
+    for perms in ({}, permutation.random(fitted.words, generator(0, "moved"))):
+        pair = Pair(a, b, fitted)
+        for word, size in fitted.words.items():
+            there = permuted(b, fitted, {**still, **perms, word: still[word]})
+            expected = torch.zeros(size, size, dtype=torch.float64)
+            for name, axes in fitted.tensors.items():
+                for d in (d for d, axis in enumerate(axes) if axis == Word(word)):
+                    if name not in fitted.statistics:
+                        one, other = (t[name].double().movedim(d, 0).reshape(size, -1) for t in (a, there))
+                        expected += one @ other.T
+            found = pair.matrix(word, perms).double()
+            for dim in (0, 1):  # but for a constant a row and a constant a column
+                found = found - found.mean(dim=dim, keepdim=True)
+                expected = expected - expected.mean(dim=dim, keepdim=True)
+            assert torch.allclose(found, expected, atol=1e-4 * expected.abs().max())
 
 
 @pytest.mark.parametrize("noise", [0.0, 1.0])

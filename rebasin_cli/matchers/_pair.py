@@ -169,8 +169,8 @@ class Pair(Values):
             yield self._centred(atom, dim, *self._matrices(a, b, dim))
             return
         if self._lies_ready(atom, dim, permutations):
-            step = max(1, SLAB // len(a))
-            yield from zip(*(m.split(step, dim=1) for m in self._matrices(a, b, dim)), strict=True)
+            a, b = self._matrices(a, b, dim)
+            yield from ((a.narrow(1, *some), b.narrow(1, *some)) for some in self._steps(a, 1))
             return
         along = max(rest, key=lambda d: a.shape[d])
         for start, length in self._steps(a, along):
