@@ -34,10 +34,14 @@ _WHERE = {
     "write_safetensors": "writing",
 }
 
-__all__ = sorted(_WHERE)
+_MODULES = ("permutation", "pipeline")
+
+__all__ = sorted([*_WHERE, *_MODULES])
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f".{name}", __name__)
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, _, attribute = _WHERE[name].partition(":")

@@ -32,7 +32,7 @@ from .spec import prove as proving
 from .spec.prove import Proof
 from .spec.resolving import resolve_spec
 from .spec.spec import FittedSpec, Spec
-from .tensors import replaced
+from .tensors import plain, replaced
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -114,6 +114,7 @@ def align(
     *models, spec = models_and_spec
     if isinstance(spec, Mapping):
         models, spec = [*models, spec], None
+    models = plain(models)
     if len(models) < 2:
         raise UsageError("aligning takes at least two models")
     fitted = resolve_spec(spec, models)
@@ -203,6 +204,7 @@ def merge(
     `example_shape` (see `repair.calibrated_biases`).
     Raises UsageError, SpecError, CheckpointError, DataError, NetworkError.
     """
+    models = plain(models)
     if interpolation not in INTERPOLATIONS:
         raise unknown("interpolation", interpolation, INTERPOLATIONS)
     if interpolation == "slerp" and len(models) != 2:

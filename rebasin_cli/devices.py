@@ -53,8 +53,11 @@ def has_float64(device: str | torch.device) -> bool:
 def for_search(device: str) -> str:
     """Where a search runs, and sums over activations: on the device, or on the CPU where it has no float64.
 
-    "cuda" gets its number: which GPU is meant by it differs between threads.
+    "cuda" gets its number: which GPU is meant by it differs between threads. Raises UsageError where there
+    is none.
     """
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise UsageError(f"device {device} is not available here", hint="Use the device cpu")
     if device == "cuda":
         return f"cuda:{torch.cuda.current_device()}"
     return device if has_float64(device) else "cpu"

@@ -15,6 +15,7 @@
     │   ├── DataError                  6   the data set
     │   └── NetworkError               6   the network's code
     └── Interrupted                  130   Ctrl-C
+        └── Terminated               143   SIGTERM
 
 The core states the fact; the command line adds file names once.
 """
@@ -108,7 +109,11 @@ class Interrupted(RebasinError):
     exit_code = 130
 
 
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+class Terminated(Interrupted):
+    exit_code = 143
+
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 
 
 def account(error: BaseException) -> tuple[str, int] | None:
@@ -132,6 +137,6 @@ def unknown(
 ) -> RebasinError:
     """The error for a name that is not in a list, with "did you mean" where one is near."""
     known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
     hint = f"Did you mean {' or '.join(near)}?" if near else f"Known: {', '.join(known)}."
     return error(f"unknown {kind} {name!r}", hint=hint)

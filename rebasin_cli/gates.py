@@ -31,8 +31,9 @@ _GATE = re.compile(r"\s*([^:<>=≤≥]+):([^:<>=≤≥]+):([^:<>=≤≥]+)(<=|>=
 BASELINE_TOLERANCE = 0.01  # nats
 BASELINE_ACCURACY_TOLERANCE = 0.005
 
-# Accuracies are multiples of 1/samples: a drop of exactly the limit must not miss it by the last bit.
-ROUNDING = 1e-12
+# What a figure may miss its limit by, by its unit. Accuracies are multiples of 1/samples: a drop of exactly
+# the limit must not miss it by the last bit. Losses are of float32: between equal models they rise by 1e-8.
+ROUNDING = {"": 1e-12, " nats": 5e-8}
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,8 @@ def _gate(report: Report, threshold: Threshold) -> Gate:
 def _judged(
     text: str, measured: float, limit: float, subject: str, unit: str, bound: str, larger: bool = False
 ) -> Gate:
-    met = measured >= limit - ROUNDING if larger else measured <= limit + ROUNDING  # False for NaN
+    spare = ROUNDING[unit]
+    met = measured >= limit - spare if larger else measured <= limit + spare  # False for NaN
     met = met and math.isfinite(measured)
     shown = number(measured)
     if not met and shown == number(limit):

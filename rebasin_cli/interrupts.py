@@ -1,28 +1,56 @@
-"""Ctrl-C at a moment that suits."""
+"""Ctrl-C, and SIGTERM, at a moment that suits."""
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 
+class Stopped(KeyboardInterrupt):
+    """SIGTERM, answered as Ctrl-C is."""
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """SIGTERM within the block, as containers and batch systems send it, raises Stopped.
+
+    Not where it is ignored, nor in other threads than the main one: signals never reach them.
+    """
+
+    def stop(*_: Any) -> None:
+        raise Stopped
+
+    ignored = signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    with contextlib.nullcontext() if ignored else _answered(signal.SIGTERM, stop):
+        yield
+
+
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Ctrl-C within the block is answered at its end, so that nothing is left half-changed.
+    """Ctrl-C and SIGTERM within the block are answered at its end, so that nothing is left half-changed."""
+    caught: list[tuple[int, Any]] = []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    with contextlib.ExitStack() as stack:
+        for number, handler in handlers.items():
+            if callable(handler):  # else it ends the process at once, or is ignored
+                stack.enter_context(_answered(number, lambda *args: caught.append(args)))
+        yield
+    for number, frame in caught[:1]:
+        handlers[number](number, frame)
 
-    In other threads than the main one there is nothing to do: signals never reach them.
-    """
+
+@contextmanager
+def _answered(number: int, handler: Callable[..., Any]) -> Iterator[None]:
+    """In the main thread, which signals go to, by this handler."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    caught: list[tuple[int, Any]] = []
-    before = signal.signal(signal.SIGINT, lambda *args: caught.append(args))
+    before = signal.signal(number, handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-    if caught and callable(before):
-        before(*caught[0])
+        signal.signal(number, before)

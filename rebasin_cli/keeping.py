@@ -61,11 +61,11 @@ class Kept:
             return
         first = (self.start.sweep, _looked(self.start)) if self.start else (0, False)
         try:
-            lines = self.log.read_text().splitlines() if self.start and self.log.exists() else []
-            rows = [(line, json.loads(line)) for line in lines]
-            kept = [line for line, row in rows if (row["step"], "loss" not in row) <= first]
-            self.log.write_text("".join(f"{line}\n" for line in kept))
-        except (OSError, ValueError, KeyError, TypeError) as cause:
+            lines = self.log.read_bytes().splitlines() if self.start and self.log.exists() else []
+            places = [_step_of(line, self.log, last=line is lines[-1]) for line in lines]
+            kept = [line for line, place in zip(lines, places, strict=True) if place and place <= first]
+            self.log.write_bytes(b"".join(line + b"\n" for line in kept))
+        except OSError as cause:
             raise ResourceError(f"{self.log} cannot be written: {cause}") from cause
 
     def _write(self, state: State) -> None:
@@ -78,6 +78,20 @@ class Kept:
                 file.write(json.dumps(row) + "\n")
         except OSError as cause:
             raise ResourceError(f"{self.log} cannot be written: {cause}") from cause
+
+
+def _step_of(line: bytes, log: Path, *, last: bool) -> tuple[int, bool] | None:
+    """After which step a line was written, and whether for a look; None for a `last` one that was cut off."""
+    try:
+        row = json.loads(line)
+        return int(row["step"]), "loss" not in row
+    except (ValueError, KeyError, TypeError) as cause:
+        if last:
+            return None
+        raise UsageError(
+            f"{log} is not the log of a search: a line of it has no step",
+            hint="Choose another --log, or move that file away",
+        ) from cause
 
 
 def _place(state: State) -> str:
@@ -153,6 +167,12 @@ def _begin(
     """Where to start; None is the beginning. Nothing may lie where the search would be kept."""
     if resume:
         return _read(path, identity, words, within)
+    check_none_kept(path, force=force)
+    return None
+
+
+def check_none_kept(path: Path, *, force: bool = False) -> None:
+    """Raise OutputExists for anything of that name, but for a kept search where `force` begins anew."""
     if path.exists() and not _is_search(path):
         raise OutputExists(
             f"{path} exists, and an interrupted search would be kept there",
@@ -163,7 +183,6 @@ def _begin(
             f"{path} exists: a search was interrupted",
             hint="Go on with --resume, or start anew with --force",
         )
-    return None
 
 
 def _keep(path: Path, state: State, identity: Mapping[str, str]) -> str:
@@ -198,7 +217,11 @@ def _read(path: Path, identity: Mapping[str, str], words: Mapping[str, int], wit
         raise UsageError(
             f"--resume: there is no {path}", hint="Only an interrupted search leaves one; start anew"
         )
-    kept = open_checkpoint(path)
+    try:
+        kept = open_checkpoint(path)
+    except CheckpointError as error:
+        hint = "Start anew with --force"
+        raise CheckpointError(error.message, problems=error.problems, hint=hint) from error
     if kept.metadata.get("rebasin.kind") != "search":
         raise CheckpointError(f"{path} is not a kept search", hint="Start anew with --force")
     other = [key for key, value in identity.items() if kept.metadata.get(key) != value]

@@ -26,6 +26,7 @@ from .reports import Report, Row
 from .rows import ENSEMBLE, POINTS, RANDOM, REPAIRED_POINTS, Planned, plan_rows
 from .spec.resolving import resolve_spec
 from .spec.spec import FittedSpec, Spec
+from .tensors import plain
 from .version import version
 
 Tensors = Mapping[str, torch.Tensor]
@@ -72,6 +73,7 @@ def barrier(
     Raises SpecError, UsageError, CheckpointError, DataError, NetworkError.
     """
     began = time.perf_counter()
+    a, b = plain([a, b])
     if repair_with not in ("auto", *repair.REPAIRS):
         raise unknown("repair", repair_with, ["auto", *repair.REPAIRS])
     fitted = resolve_spec(spec, [a, b])

@@ -73,7 +73,12 @@ def _call(factory: Callable[..., Any], name: str, shapes: Shapes) -> nn.Module:
 
 
 def check(network: nn.Module, shapes: Shapes, name: str = "the network") -> None:
-    """Raise NetworkError that lists every tensor on which network and checkpoint differ."""
+    """Raise NetworkError that lists every tensor on which network and checkpoint differ.
+
+    UsageError for what is no network.
+    """
+    if not isinstance(network, nn.Module):
+        raise UsageError(f"{name} is of type {type(network).__name__}, not a torch.nn.Module")
     own = {key: tuple(tensor.shape) for key, tensor in network.state_dict().items()}
     problems = [f"{key}  is in the network, not in the checkpoint" for key in own if key not in shapes]
     problems += [f"{key}  is in the checkpoint, not in the network" for key in shapes if key not in own]

@@ -191,6 +191,8 @@ def check_log(settings: Settings, output: Output, inputs: Sequence[Path]) -> Non
         raise UsageError(
             f"--log {settings.log} is a model, or an output of this very search", hint="Choose another name"
         )
+    if not output.resume:  # to overwrite the log of a search that can go on is no advice
+        keeping.check_none_kept(keeping.state_path(output.path), force=output.force)
     writing.check_output(settings.log, force=output.force or output.resume, text=True)
 
 

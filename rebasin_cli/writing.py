@@ -119,7 +119,8 @@ def check_output(path: str | os.PathLike[str], *, force: bool = False, text: boo
     """
     path = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
     if path.is_dir():
-        raise UsageError(f"{path} is a folder, not a file", hint=f"Use {path / f'merged{SUFFIX}'}.")
+        hint = None if text else f"Use {path / f'merged{SUFFIX}'}."
+        raise UsageError(f"{path} is a folder, not a file", hint=hint)
     if not text and path.suffix != SUFFIX:
         wanted = path.with_suffix(SUFFIX) if path.suffix in TORCH_SUFFIXES else f"{path}{SUFFIX}"
         raise UsageError(f"{path}: weights are written as safetensors", hint=f"Use {wanted}.")

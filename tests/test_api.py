@@ -164,6 +164,48 @@ def test_one_model_is_too_few_and_names_are_checked():
         rebasin_cli.align(A, {name: tensor * torch.nan for name, tensor in B.items()}, "mlp")
 
 
+@pytest.mark.parametrize("method", ["wm", "ste", "ste-mm"])
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_models_may_be_parameters_and_the_caller_may_want_no_gradients(method, mode):
+    a, b = ({name: nn.Parameter(tensor) for name, tensor in one.items()} for one in (A, B))
+    options = {"method": method, "network": network(), "data": batches(), "prove": False}
+    expected = rebasin_cli.align(A, B, "mlp", **options).permutations[0]
+    with mode():
+        found = rebasin_cli.merge([a, b], "mlp", repair_with="none", **options)
+    assert not any(tensor.requires_grad for tensor in found.tensors.values())
+    assert all(torch.equal(found.alignment.permutations[0][word], expected[word]) for word in expected)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: rebasin_cli.align("a.pt", "b.pt"), "model 1 is of type str, not a mapping"),
+        (lambda: rebasin_cli.align(network(), network(), "mlp"), "model 1 is of type MLP, not a mapping"),
+        (lambda: rebasin_cli.align(A, None, "mlp"), "model 2 is of type NoneType"),
+        (lambda: rebasin_cli.merge([A, {"w": A["head.weight"].numpy()}]), "w  is of type ndarray"),
+        (lambda: rebasin_cli.align(A, {1: A["head.weight"]}), "1  is no name"),
+        (lambda: rebasin_cli.barrier(A, B, network=None, test=batches()), "the network is of type NoneType"),
+        (lambda: rebasin_cli.merge({"a": A, "b": B}), "are one mapping"),
+        (lambda: rebasin_cli.align(A, B, method=None), "unknown method None"),
+        (lambda: rebasin_cli.barrier(A, "b.pt", network=network(), test=batches()), "model 2 is of type str"),
+    ],
+)
+def test_what_is_no_model_is_refused_in_words(call, words):
+    with pytest.raises(UsageError) as refused:
+        call()
+    assert words in str(refused.value)
+
+
+def test_models_may_come_from_a_generator():
+    found = rebasin_cli.merge((one for one in (A, B)), "mlp").tensors
+    assert all(torch.equal(found[n], t) for n, t in rebasin_cli.merge([A, B], "mlp").tensors.items())
+
+
+def test_what_the_documents_name_is_there():
+    assert rebasin_cli.permutation.identity and rebasin_cli.pipeline.merge
+    assert all(getattr(rebasin_cli, name) for name in rebasin_cli.__all__)
+
+
 def test_the_seed_and_the_options_reach_the_method():
     options = registry.get("wm").Options(max_sweeps=1)
     assert rebasin_cli.align(A, B, SPEC, options=options).result.sweeps == 1

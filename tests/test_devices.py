@@ -22,6 +22,13 @@ def machine(monkeypatch):
     return machine
 
 
+def test_a_search_on_a_gpu_that_is_not_there_is_refused(machine):
+    machine(cuda=0)
+    for name in ("cuda", "cuda:1"):
+        with pytest.raises(UsageError, match="not available"):
+            devices.for_search(name)
+
+
 @pytest.mark.parametrize("there, found", [({}, "cpu"), ({"mps": True}, "mps"), ({"cuda": 2}, "cuda")])
 def test_auto_is_the_best_that_there_is(machine, there, found):
     machine(**there)

@@ -148,6 +148,11 @@ def test_a_narrow_miss_is_told_with_enough_digits():
     assert "is 0.0500001 nats, wanted at most 0.05 nats" in detail
 
 
+def test_what_float32_leaves_of_a_path_between_equal_models_is_no_barrier():
+    assert _one(report(chord=1.3e-8), max_barrier=0).met
+    assert not _one(report(chord=1e-6), max_barrier=0).met
+
+
 def test_min_accuracy_looks_at_the_shipped_row_half_way():
     assert _one(report(accuracy=0.915), min_accuracy=0.915).met
     gate = _one(report(accuracy=0.914), min_accuracy=0.915)

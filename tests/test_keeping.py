@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from rebasin_cli import keeping
+from rebasin_cli.errors import CheckpointError, UsageError
 from rebasin_cli.matchers import State
 
 
@@ -80,3 +81,36 @@ def test_the_log_of_a_search_that_goes_on_has_every_step_once(tmp_path):
     assert rows[4] == {"step": 4, "held_out_loss": 1.0, "held_out_accuracy": 0.5}
     search([1], resume=False)
     assert len(log.read_text().splitlines()) == 1  # another search, another log
+
+
+def test_a_log_that_was_cut_off_in_a_line_is_gone_on_with(tmp_path):
+    output, log = tmp_path / "out.safetensors", tmp_path / "log.jsonl"
+
+    def interrupted(*, resume):
+        with (
+            pytest.raises(KeyboardInterrupt),
+            keeping.keeping(output, {}, {"h": 3}, resume=resume, say=print, log=log) as kept,
+        ):
+            step = kept.start.sweep + 1 if kept.start else 1
+            kept.reached(State(({"h": torch.arange(3)},), step, 0.0, {"loss": 0.5, "changed": 0.0}))
+            raise KeyboardInterrupt
+
+    interrupted(resume=False)
+    with log.open("a") as file:
+        file.write('{"step": 2, "lo')
+    interrupted(resume=True)
+    assert [json.loads(line)["step"] for line in log.read_text().splitlines()] == [1, 2]
+    log.write_text("mine\nand mine\n")
+    with pytest.raises(UsageError, match="is not the log of a search"):
+        interrupted(resume=True)
+    assert log.read_text() == "mine\nand mine\n"
+
+
+def test_a_kept_search_that_was_cut_off_is_said_to_be_begun_anew(tmp_path):
+    output = tmp_path / "out.safetensors"
+    keeping.state_path(output).write_bytes(b"\x10")
+    with (
+        pytest.raises(CheckpointError, match="Start anew with --force"),
+        keeping.keeping(output, {}, {"h": 3}, resume=True, say=print),
+    ):
+        pass

@@ -24,6 +24,7 @@ from ..randomness import generator
 from ..repair import reset
 from ..spec.resolving import resolve_spec
 from ..spec.spec import FittedSpec, Spec
+from ..tensors import plain
 from ..version import version
 from . import simplex
 from .cycles import Cycles, inconsistency
@@ -141,6 +142,7 @@ def compare(
     Raises SpecError, UsageError, CheckpointError, DataError, NetworkError.
     """
     began = time.perf_counter()
+    models = plain(models)
     if len(models) < 2:
         raise UsageError("comparing merges takes at least two models")
     fitted = resolve_spec(spec, models)

@@ -13,15 +13,19 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from ..errors import Elsewhere, Interrupted, UsageError
+from ..errors import Elsewhere, Interrupted, Terminated, UsageError
+from ..interrupts import Stopped, stoppable
 
 
 class _Interruptible(TyperGroup):
-    """Ctrl-C as an error with a message of its own: typer would leave without a word."""
+    """Ctrl-C and SIGTERM as errors with messages of their own: typer would leave without a word."""
 
     def invoke(self, ctx: typer.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with stoppable():
+                return super().invoke(ctx)
+        except Stopped as stopped:
+            raise Terminated("terminated") from stopped
         except KeyboardInterrupt as interrupt:
             raise Interrupted("interrupted") from interrupt
 

@@ -63,7 +63,8 @@ def train(
 ) -> None:
     """Train a network on a data set; the defaults give a good endpoint.
 
-    The file records data set, normalisation and accuracy. After Ctrl-C, --resume goes on from the last epoch.
+    The file records data set, normalisation and accuracy. After Ctrl-C or SIGTERM, --resume goes on from
+    the last epoch.
 
     Example: rebasin train mlp --data mnist --seed 1 -o mnist1.safetensors
     """

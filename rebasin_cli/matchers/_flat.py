@@ -37,7 +37,7 @@ class Flat:
     def row(self, model: Mapping[str, torch.Tensor]) -> torch.Tensor:
         row = torch.empty(self.size, dtype=torch.float32, device=self.like.device)
         for name in self.shapes:
-            self._view(row, name).copy_(model[name])
+            self._view(row, name).copy_(model[name].detach())
         return row
 
     def views(

@@ -15,6 +15,8 @@ CASTS = (float, float, int, int, bool)
 def search(module: Any, problem: Problem, options: Any, start: State | None) -> MatchResult:
     """One search over all models, or one per model for methods that take two.
 
+    The objective is the sum over models, or where it is a loss their mean.
+
     The state of the latter holds the finished models' permutations and, last, those of the current one; its
     notes hold the finished ones' figures.
     """
@@ -42,12 +44,14 @@ def search(module: Any, problem: Problem, options: Any, start: State | None) -> 
         )
         parts.append(module.match(pair, options))
         notes |= {f"model {k} {name}": float(getattr(parts[-1], name)) for name in FIGURES}
+    learnt = hasattr(options, "learning_rate")  # then the objective is a loss, and sweeps are steps
+    share = 1 / len(parts) if learnt else 1
     return MatchResult(
         tuple(part.permutations[0] for part in parts),
-        sum(part.objective_before for part in parts),
-        sum(part.objective_after for part in parts),
-        max(part.sweeps for part in parts),
+        share * sum(part.objective_before for part in parts),
+        share * sum(part.objective_after for part in parts),
+        (sum if learnt else max)(part.sweeps for part in parts),
         sum(part.solves for part in parts),
         all(part.converged for part in parts),
-        history=tuple(row for part in parts for row in part.history),
+        history=tuple({"model": k + 2, **row} for k, part in enumerate(parts) for row in part.history),
     )

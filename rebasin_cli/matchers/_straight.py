@@ -52,16 +52,17 @@ def search(problem: Problem, options: Training, weights: Weights, *, scale: floa
         raise UsageError(
             "straight-through estimation needs the network and data", hint="Give both: network=…, data=…"
         )
-    run = Run(problem, options, weights, scale)
-    try:
-        run.begin(problem.start)
-        for inputs, targets, look in run.batches():
-            run.step(inputs, targets)
-            if look:
-                run.look()
-        return run.result()
-    finally:
-        run.close()
+    with torch.inference_mode(False), torch.enable_grad():  # whatever holds for the caller
+        run = Run(problem, options, weights, scale)
+        try:
+            run.begin(problem.start)
+            for inputs, targets, look in run.batches():
+                run.step(inputs, targets)
+                if look:
+                    run.look()
+            return run.result()
+        finally:
+            run.close()
 
 
 class Run:

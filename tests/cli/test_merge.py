@@ -317,6 +317,13 @@ def test_auto_says_what_it_chose_and_by_which_losses(trained, done):
     assert same("merged.safetensors", "again.safetensors")
 
 
+def test_a_name_that_no_file_can_have_is_said_before_any_work(pair, refused):
+    long = "x" * 300
+    refused(5, "merge", *pair, "-o", f"{long}.safetensors", says="File name too long")
+    refused(3, "merge", pair[0], f"{long}.safetensors", "-o", "out.safetensors", says="File name too long")
+    refused(5, "merge", *pair, "-o", f"{'x' * 236}.safetensors", says="File name too long")  # beside it
+
+
 def test_auto_repairs_nothing_where_only_names_tell_the_network(pair, done):
     outcome = done("merge", *pair, "--data", "digits")
     assert "repair: --repair auto is none: only the tensors' names tell the network" in outcome.err

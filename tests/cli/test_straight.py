@@ -36,6 +36,20 @@ def test_ste_aligns_two_models(models, done):
     assert options["epochs"] == 2 and options["learning_rate"] == 0.01 and options["batch_size"] == 100
 
 
+def test_ste_of_three_models_says_what_two_searches_came_to_on_average(models, done):
+    def match(command, *some, out):
+        return done(command, *some, "--method", "ste", *SHORT, "--json", "-o", out).json()["match"]
+
+    a, b, c = models
+    found = match("merge", a, b, c, out="all.safetensors")
+    pairs = [match("align", a, other, out=f"{other.stem}2.safetensors") for other in (b, c)]
+    for name in ("objective_before", "objective_after"):
+        assert found[name] == pytest.approx(sum(pair[name] for pair in pairs) / 2)
+    assert found["sweeps"] == 24
+    looks = [{"model": k, **row} for k, pair in zip((2, 3), pairs, strict=True) for row in pair["history"]]
+    assert found["history"] == looks
+
+
 def test_ste_mm_merges_many_and_says_every_step(models, done, tmp_path):
     outcome = done("merge", *models, "--method", "ste-mm", *SHORT, "--log", "log.jsonl", "--json").json()
     assert outcome["models"] == 3 and outcome["match"]["sweeps"] == 12
@@ -121,8 +135,9 @@ def test_a_killed_search_goes_on_to_the_same_bytes(models, done, tmp_path):
 
 def test_what_changes_a_search_cannot_go_on_with_it(models, interrupted, refused):
     search = ["merge", *models, "--method", "ste-mm", *SHORT, "-o", "out.safetensors"]
-    interrupted(*search, after=3, task="matching")
+    interrupted(*search, "--log", "log.jsonl", after=3, task="matching")
     refused(2, *search, says="out.search.safetensors exists: a search was interrupted")
+    refused(2, *search, "--log", "log.jsonl", says="out.search.safetensors exists: a search was interrupted")
     for other in (["--lr", "0.5"], ["--batch-size", "50"], ["--seed", "9"], ["--share", "1"]):
         refused(2, *search, *other, "--resume", says="is from another search")
 

@@ -61,7 +61,10 @@ def test_ctrl_c_while_the_state_is_written_leaves_the_one_before(done, interrupt
     assert done(*recipe, "-o", "a.safetensors", "--resume").code == 0
 
 
-def test_a_signal_ends_the_process_with_130(tmp_path):
+@pytest.mark.parametrize(
+    ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_a_signal_ends_the_process_and_the_state_is_kept(tmp_path, number, code, word):
     command = [
         sys.executable,
         "-m",
@@ -79,12 +82,12 @@ def test_a_signal_ends_the_process_with_130(tmp_path):
         deadline = time.monotonic() + 300  # on a busy machine the imports alone take long
         while not (tmp_path / "a.training.pt").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
-        running.send_signal(signal.SIGINT)
+        running.send_signal(number)
         out, err = running.communicate(timeout=300)
     finally:
         running.kill()
-    assert running.returncode == 130 and out == ""
-    assert "go on with --resume" in err and err.endswith("rebasin: interrupted\n") and "Traceback" not in err
+    assert running.returncode == code and out == ""
+    assert "go on with --resume" in err and err.endswith(f"rebasin: {word}\n") and "Traceback" not in err
     assert set(contents(tmp_path)) == {"a.training.pt"}
 
 
