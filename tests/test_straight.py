@@ -17,7 +17,7 @@ from rebasin_cli import nets, permutation
 from rebasin_cli.datasets import open_data
 from rebasin_cli.datasets._held import held_out
 from rebasin_cli.errors import DataError, NetworkError, UsageError
-from rebasin_cli.interrupts import held_back
+from rebasin_cli.interrupts import held_back, stoppable
 from rebasin_cli.matchers import Problem, State, _projection, ste, ste_mm
 from rebasin_cli.matchers._flat import Flat
 from rebasin_cli.matchers._projection import Projection
@@ -487,12 +487,13 @@ def test_what_is_missing_is_said():
         ste.match(problem(data=[(torch.randn(8, SIZE), torch.full((8,), CLASSES))] * 3))
 
 
-def test_ctrl_c_waits_for_the_end_of_what_must_not_be_left_half_done():
-    done = []
-    with pytest.raises(KeyboardInterrupt), held_back():
-        os.kill(os.getpid(), signal.SIGINT)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_wait_for_the_end_of_what_must_not_be_left_half_done(number):
+    done, before = [], signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt), stoppable(), held_back():
+        os.kill(os.getpid(), number)
         done.append("after the signal")
-    assert done and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert done and signal.getsignal(number) is before
     with held_back():
         pass
     other = threading.Thread(target=lambda: held_back().__enter__() or done.append("in a thread"))
