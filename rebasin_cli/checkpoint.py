@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from . import envelopes, torch_format
-from .errors import CheckpointError, UsageError
+from .errors import CheckpointError, NoEnvelope
 from .locate import locate, read_index
 from .safetensors_format import COPY_AGAIN, SafetensorsFile
 from .tensors import digest, validate
@@ -102,7 +102,8 @@ def open_checkpoint(
     `envelopes.ENVELOPES` is taken. Only with `unsafe_load` may a pickle run its code, and only where
     the file cannot be read without. Wrong values (NaN) and quantised weights are `validate`'s to find.
 
-    Raises CheckpointError, UnsafeCheckpoint; UsageError for a `key` that the file does not have.
+    Raises CheckpointError, UnsafeCheckpoint; UsageError for a `key` that the file does not have, NoEnvelope
+    where there is nothing to choose from.
     """
     path = Path(path)
     try:
@@ -110,7 +111,7 @@ def open_checkpoint(
         if kind == "torch":
             return _open_torch(path, key, unsafe_load)
         if key:
-            raise UsageError(
+            raise NoEnvelope(
                 f"{path} holds safetensors: there is nothing to choose with --key", hint="Drop --key."
             )
         return _open_index(path, file) if kind == "sharded" else _open_safetensors(path, file)

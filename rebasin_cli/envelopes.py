@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .errors import CheckpointError, UsageError, unknown
+from .errors import CheckpointError, NoEnvelope, UsageError, unknown
 
 # The order of preference. Averaged weights come last: they are what --key asks for.
 ENVELOPES = (
@@ -82,7 +82,7 @@ def _find_key(saved: Any, key: str, whole: Mapping[Path, Mapping], lightning: bo
         if isinstance(saved, Mapping):
             names |= {str(entry) for entry, value in saved.items() if isinstance(value, Mapping)}
         if not names:
-            raise UsageError(f"{name} has no key {key!r}: its tensors are in no envelope") from None
+            raise NoEnvelope(f"{name} has no key {key!r}: its tensors are in no envelope") from None
         raise unknown(f"key in {name}:", key, names) from None
     inside = _candidates(value)
     if not inside:

@@ -3,7 +3,8 @@
     RebasinError                       exit code
     ├── GateNotMet                     1   a threshold was missed; everything has been written
     ├── UsageError                     2   an option, a name or a combination that makes no sense
-    │   └── OutputExists               2   refuses to overwrite without --force
+    │   ├── OutputExists               2   refuses to overwrite without --force
+    │   └── NoEnvelope                 2   one of several state dicts is asked for in a file of one
     ├── CheckpointError                3   unreadable or broken checkpoint
     │   └── UnsafeCheckpoint           3   would run code, or is not plain tensors
     ├── SpecError                      4   not a spec, or a spec that does not fit
@@ -58,6 +59,10 @@ class UsageError(RebasinError):
 
 
 class OutputExists(UsageError):
+    pass
+
+
+class NoEnvelope(UsageError):
     pass
 
 

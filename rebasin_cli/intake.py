@@ -14,7 +14,7 @@ import torch
 from . import networks, permutation, running
 from .checkpoint import Checkpoint, open_checkpoint, validate
 from .datasets._batches import map_tensors
-from .errors import CheckpointError, SpecError, UsageError
+from .errors import CheckpointError, NoEnvelope, SpecError, UsageError
 from .ranks import ALONE, Ranks
 from .settings import Settings
 from .spec.notation import Axis
@@ -31,11 +31,11 @@ def read_models(
 ) -> list[Checkpoint]:
     """Open checkpoints and check their values. Says what was chosen on opening.
 
+    `key` is for the files that have several state dicts, of which there must be one.
     Several `ranks` look at the values of a share each: that reads whole files, which may lie far away.
     """
     models = []
-    for path in paths:
-        model = open_checkpoint(path, key=settings.key, unsafe_load=settings.unsafe_load)
+    for path, model in zip(paths, _opened(paths, settings, say), strict=True):
         for note in model.notes:
             say(f"{path}: {note}")
         validate(_share(model, ranks), name=str(path))
@@ -43,6 +43,22 @@ def read_models(
             raise CheckpointError(f"{path} holds no tensors")
         models.append(model)
     return models
+
+
+def _opened(paths: Sequence[Path], settings: Settings, say: Callable[[str], None]) -> list[Checkpoint]:
+    opened: list[Checkpoint] = []
+    whole: dict[Path, NoEnvelope] = {}
+    for path in paths:
+        try:
+            opened.append(open_checkpoint(path, key=settings.key, unsafe_load=settings.unsafe_load))
+        except NoEnvelope as error:
+            whole[path] = error
+            opened.append(open_checkpoint(path, unsafe_load=settings.unsafe_load))
+    if len(whole) == len({*paths}):
+        raise next(iter(whole.values()))
+    for path in whole:
+        say(f"{path}: holds one set of weights, which is taken: --key {settings.key} is for the others")
+    return opened
 
 
 def _share(model: Checkpoint, ranks: Ranks) -> Mapping[str, torch.Tensor]:

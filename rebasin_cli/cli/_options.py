@@ -33,7 +33,11 @@ Spec = Annotated[
 ]
 Key = Annotated[
     str | None,
-    _option("--key", panel=MODELS, help="Where in a torch file the weights are, such as ema.shadow."),
+    _option(
+        "--key",
+        panel=MODELS,
+        help="Which weights of a torch file that has several, such as ema.shadow.",
+    ),
 ]
 UnsafeLoad = Annotated[
     bool,

@@ -32,6 +32,20 @@ def test_averaged_weights_in_the_same_file(pair, done, tmp_path):
     assert all(torch.equal(2 * halves[name], wholes[name]) for name in wholes)
 
 
+def test_averaged_weights_of_one_model_are_aligned_to_another_file(pair, done, refused, tmp_path):
+    averaged = {name: tensor / 2 for name, tensor in tensors(pair[1]).items()}
+    torch.save({"state_dict": tensors(pair[1]), "ema": {"shadow": averaged}}, tmp_path / "two.pt")
+    torch.save(tensors(pair[0]), tmp_path / "one.pt")
+    shadow = ("two.pt", "--key", "ema.shadow", "--force", "-o")
+    for first in (pair[0], "one.pt"):
+        outcome = done("align", first, *shadow, "aligned.safetensors")
+        assert "holds one set of weights, which is taken: --key ema.shadow is for the others" in outcome.err
+        done("apply", "aligned.perm.safetensors", *shadow, "permuted.safetensors")
+        assert same("permuted.safetensors", "aligned.safetensors")
+    refused(2, "align", "one.pt", "two.pt", "--key", "emma", says="unknown key in two.pt: 'emma'")
+    refused(2, "align", "one.pt", pair[0], "--key", "ema", says="has no key 'ema'")
+
+
 def test_what_is_no_permutation_for_this_model_is_refused(pair, refused, done, tmp_path):
     done("align", *pair, "-o", "aligned.safetensors")
     perm = "aligned.perm.safetensors"
