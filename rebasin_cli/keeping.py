@@ -20,6 +20,7 @@ from .permutation import PLAIN, Within
 from .ranks import ALONE, Ranks
 from .writing import write_safetensors
 
+LINE = b'{"step": '  # how every line of a log begins
 SAVE_EVERY = 60.0  # seconds; a long search may be killed at any time
 
 
@@ -86,7 +87,7 @@ def _step_of(line: bytes, log: Path, *, last: bool) -> tuple[int, bool] | None:
         row = json.loads(line)
         return int(row["step"]), "loss" not in row
     except (ValueError, KeyError, TypeError) as cause:
-        if last:
+        if last and line.startswith(LINE[: len(line)]):
             return None
         raise UsageError(
             f"{log} is not the log of a search: a line of it has no step",

@@ -100,10 +100,11 @@ def test_a_log_that_was_cut_off_in_a_line_is_gone_on_with(tmp_path):
         file.write('{"step": 2, "lo')
     interrupted(resume=True)
     assert [json.loads(line)["step"] for line in log.read_text().splitlines()] == [1, 2]
-    log.write_text("mine\nand mine\n")
-    with pytest.raises(UsageError, match="is not the log of a search"):
-        interrupted(resume=True)
-    assert log.read_text() == "mine\nand mine\n"
+    for text in ("mine\nand mine\n", "mine"):
+        log.write_text(text)
+        with pytest.raises(UsageError, match="is not the log of a search"):
+            interrupted(resume=True)
+        assert log.read_text() == text
 
 
 def test_a_kept_search_that_was_cut_off_is_said_to_be_begun_anew(tmp_path):
