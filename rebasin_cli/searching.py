@@ -279,7 +279,9 @@ def matcher_options(settings: Settings, *, measuring: bool = False) -> Any:
 
 def _foreign(name: str, method: str) -> UsageError:
     option = "--lr" if name == "learning_rate" else f"--{name.replace('_', '-')}"
-    return UsageError(f"{option}: the method {method} has no such option")
+    having = [m for m in matchers.registry.names() if hasattr(matchers.registry.get(m).Options(), name)]
+    hint = f"It is for {', '.join(having)}" if having else None
+    return UsageError(f"{option}: the method {method} has no such option", hint=hint)
 
 
 def planned(settings: Settings) -> dict[str, Any]:
