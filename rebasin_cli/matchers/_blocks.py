@@ -243,11 +243,6 @@ class Blocks:
         order = in_memory(a, dim)
         return tuple(self._wide(t).permute(order).reshape(t.shape[dim], -1) for t in (a, b))
 
-    def _matrix(self, tensor: torch.Tensor, dim: int) -> torch.Tensor:
-        """Axis `dim` first, the others flattened behind it."""
-        tensor = self._wide(tensor)
-        return tensor.movedim(dim, 0).reshape(tensor.shape[dim], -1)
-
 
 def in_memory(tensor: torch.Tensor, dim: int) -> list[int]:
     """Axis `dim`, and the others as they lie, outermost first."""

@@ -56,7 +56,7 @@ class Mixed(Blocks):
         for d, word in enumerate(atom.words):
             if word is not None:
                 mine = self._parts[atom][self.whole[atom] & ~(1 << d)]
-                pace.add_product(out[word], self._matrix(others, d), self._matrix(mine, d))
+                pace.add_product(out[word], *self._matrices(others, mine, d))
 
     def segment(self, atom: Atom, towards: Permutations) -> list[torch.Tensor]:
         """The tensor on the way is Σ over e = 0 … k of (1−α)^(k−e) · α^e times the e-th of these."""

@@ -130,7 +130,7 @@ class Pair(Values):
         a, b = self._views(atom)
         for d, word in enumerate(atom.words):
             if word is not None and d != dim:
-                whole = self._matrix(b, d)
+                whole = self._wide(b).movedim(d, 0).flatten(1)
                 mixed = torch.zeros_like(whole)
                 self._add_product(mixed, soft[word], whole.T)
                 b = mixed.view(len(mixed), *(s for k, s in enumerate(b.shape) if k != d)).movedim(0, d)
