@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 
 import torch
@@ -16,11 +17,7 @@ def choose(name: str) -> str:
     With CUDA, convolutions in float32 are no longer rounded to TF32 in this process: losses and activations
     are to be those of a CPU. Raises UsageError for a device that is not there.
     """
-    there = {
-        "cuda": torch.cuda.device_count() if torch.cuda.is_available() else 0,
-        "mps": int(torch.backends.mps.is_available()),
-        "cpu": 1,
-    }
+    there = _there()
     if name == "auto":
         name = next(kind for kind, count in there.items() if count)
     kind, _, number = name.partition(":")
@@ -31,6 +28,15 @@ def choose(name: str) -> str:
     if kind == "cuda":
         torch.backends.cudnn.allow_tf32 = False
     return name
+
+
+def _there() -> dict[str, int]:
+    """How many of each kind."""
+    return {
+        "cuda": torch.cuda.device_count() if torch.cuda.is_available() else 0,
+        "mps": int(torch.backends.mps.is_available()),
+        "cpu": 1,
+    }
 
 
 def own(device: str) -> str:
@@ -50,13 +56,17 @@ def has_float64(device: str | torch.device) -> bool:
     return torch.device(device).type != "mps"
 
 
-def for_search(device: str) -> str:
+def for_search(device: str | torch.device) -> str:
     """Where a search runs, and sums over activations: on the device, or on the CPU where it has no float64.
 
-    "cuda" gets its number: which GPU is meant by it differs between threads. Raises UsageError where there
-    is none.
+    "cuda" gets its number: which GPU is meant by it differs between threads. Raises UsageError for a GPU that
+    is not there.
     """
-    if device.startswith("cuda") and not torch.cuda.is_available():
+    try:
+        asked, device = torch.device(device), str(device)
+    except RuntimeError:
+        raise unknown("device", device, _there()) from None
+    if (asked.index or 0) >= _there().get(asked.type, math.inf):
         raise UsageError(f"device {device} is not available here", hint="Use the device cpu")
     if device == "cuda":
         return f"cuda:{torch.cuda.current_device()}"

@@ -83,7 +83,8 @@ def _find_key(saved: Any, key: str, whole: Mapping[Path, Mapping], lightning: bo
             names |= {str(entry) for entry, value in saved.items() if isinstance(value, Mapping)}
         if not names:
             raise NoEnvelope(f"{name} has no key {key!r}: its tensors are in no envelope") from None
-        raise unknown(f"key in {name}:", key, names) from None
+        error = NoEnvelope if len(whole) == 1 else UsageError
+        raise unknown(f"key in {name}:", key, names, error=error) from None
     inside = _candidates(value)
     if not inside:
         choices = ", ".join(_dotted(path) for path in whole if path) or "none"

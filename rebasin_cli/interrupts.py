@@ -18,7 +18,8 @@ class Stopped(KeyboardInterrupt):
 def stoppable() -> Iterator[None]:
     """SIGTERM within the block, as containers and batch systems send it, raises Stopped.
 
-    Not where it is ignored, nor in other threads than the main one: signals never reach them.
+    Not where it is ignored, nor in other threads than the main one: signals never reach them. Whoever answers
+    it otherwise within the block may do so after it.
     """
 
     def stop(*_: Any) -> None:
@@ -39,7 +40,7 @@ def held_back() -> Iterator[None]:
             if callable(handler):  # else it ends the process at once, or is ignored
                 stack.enter_context(_answered(number, lambda *args: caught.append(args)))
         yield
-    for number, frame in caught[:1]:
+    for number, frame in caught:
         handlers[number](number, frame)
 
 
@@ -53,4 +54,5 @@ def _answered(number: int, handler: Callable[..., Any]) -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(number, before)
+        if signal.getsignal(number) is handler:
+            signal.signal(number, before)

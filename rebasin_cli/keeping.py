@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -60,7 +61,8 @@ class Kept:
         """Lines of steps that a resumed search takes again are removed; a new search begins an empty file."""
         if self.log is None:
             return
-        first = (self.start.sweep, _looked(self.start)) if self.start else (0, False)
+        start = self.start
+        first = (start.notes.get("model", 0), start.sweep, _looked(start)) if start else (0, 0, False)
         try:
             lines = self.log.read_bytes().splitlines() if self.start and self.log.exists() else []
             places = [_step_of(line, self.log, last=line is lines[-1]) for line in lines]
@@ -72,7 +74,10 @@ class Kept:
     def _write(self, state: State) -> None:
         """A line a step; a second one where the held-out samples were looked at after it."""
         names = ("held_out_loss", "held_out_accuracy") if _looked(state) else ("loss", "changed")
-        row = {"step": state.sweep} | {name: state.notes[name] for name in names if name in state.notes}
+        row: dict[str, Any] = {"step": state.sweep}
+        if "model" in state.notes:  # of several, which is at work
+            row["model"] = int(state.notes["model"])
+        row |= {name: state.notes[name] for name in names if name in state.notes}
         row = {n: v if math.isfinite(v) else str(v) for n, v in row.items()}  # JSON has no infinity
         try:
             with open(self.log, "a", encoding="utf-8") as file:
@@ -81,12 +86,12 @@ class Kept:
             raise ResourceError(f"{self.log} cannot be written: {cause}") from cause
 
 
-def _step_of(line: bytes, log: Path, *, last: bool) -> tuple[int, bool] | None:
-    """After which step a line was written, and whether for a look; None for a `last` one that was cut off."""
+def _step_of(line: bytes, log: Path, *, last: bool) -> tuple[float, int, bool] | None:
+    """A line's model, step, and whether it is of a look; None for a last one that was cut off."""
     try:
         row = json.loads(line)
-        return int(row["step"]), "loss" not in row
-    except (ValueError, KeyError, TypeError) as cause:
+        return row.get("model", 0), int(row["step"]), "loss" not in row
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as cause:
         if last and line.startswith(LINE[: len(line)]):
             return None
         raise UsageError(
@@ -221,7 +226,7 @@ def _read(path: Path, identity: Mapping[str, str], words: Mapping[str, int], wit
     try:
         kept = open_checkpoint(path)
     except CheckpointError as error:
-        hint = "Start anew with --force"
+        hint = "Remove it, and start anew"
         raise CheckpointError(error.message, problems=error.problems, hint=hint) from error
     if kept.metadata.get("rebasin.kind") != "search":
         raise CheckpointError(f"{path} is not a kept search", hint="Start anew with --force")

@@ -35,7 +35,7 @@ def _plain(number: int, model: Any) -> Mapping[str, Tensor]:
             f"model {number} is of type {type(model).__name__}, not a mapping of names to tensors",
             hint="Give a state dict: network.state_dict(), or rebasin_cli.open_checkpoint(path)",
         )
-    if not isinstance(model, dict):
+    if hasattr(model, "shapes") and hasattr(model, "dtypes"):  # read when asked for
         return model
     wrong = [f"{name!r}  is no name" for name in model if not isinstance(name, str)]
     wrong += [

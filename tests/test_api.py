@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import types
 
 import pytest
 import torch
@@ -183,6 +184,7 @@ def test_models_may_be_parameters_and_the_caller_may_want_no_gradients(method, m
         (lambda: rebasin_cli.align(network(), network(), "mlp"), "model 1 is of type MLP, not a mapping"),
         (lambda: rebasin_cli.align(A, None, "mlp"), "model 2 is of type NoneType"),
         (lambda: rebasin_cli.merge([A, {"w": A["head.weight"].numpy()}]), "w  is of type ndarray"),
+        (lambda: rebasin_cli.align(A, types.MappingProxyType({"w": "x"})), "w  is of type str"),
         (lambda: rebasin_cli.align(A, {1: A["head.weight"]}), "1  is no name"),
         (lambda: rebasin_cli.barrier(A, B, network=None, test=batches()), "the network is of type NoneType"),
         (lambda: rebasin_cli.merge({"a": A, "b": B}), "are one mapping"),

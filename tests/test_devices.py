@@ -24,9 +24,15 @@ def machine(monkeypatch):
 
 def test_a_search_on_a_gpu_that_is_not_there_is_refused(machine):
     machine(cuda=0)
-    for name in ("cuda", "cuda:1"):
+    for name in ("cuda", "cuda:1", "mps", torch.device("cuda")):
         with pytest.raises(UsageError, match="not available"):
             devices.for_search(name)
+    with pytest.raises(UsageError, match="unknown device 'gpu'"):
+        devices.for_search("gpu")
+    assert devices.for_search(torch.device("cpu")) == "cpu"
+    machine(cuda=1)
+    with pytest.raises(UsageError, match="device cuda:1 is not available"):
+        devices.for_search("cuda:1")
 
 
 @pytest.mark.parametrize("there, found", [({}, "cpu"), ({"mps": True}, "mps"), ({"cuda": 2}, "cuda")])

@@ -111,7 +111,7 @@ def test_a_kept_search_that_was_cut_off_is_said_to_be_begun_anew(tmp_path):
     output = tmp_path / "out.safetensors"
     keeping.state_path(output).write_bytes(b"\x10")
     with (
-        pytest.raises(CheckpointError, match="Start anew with --force"),
+        pytest.raises(CheckpointError, match="Remove it, and start anew"),
         keeping.keeping(output, {}, {"h": 3}, resume=True, say=print),
     ):
         pass

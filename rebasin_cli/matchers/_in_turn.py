@@ -15,10 +15,10 @@ CASTS = (float, float, int, int, bool)
 def search(module: Any, problem: Problem, options: Any, start: State | None) -> MatchResult:
     """One search over all models, or one per model for methods that take two.
 
-    The objective is the sum over models, or where it is a loss their mean.
+    The objective is the sum over these, or where it is a loss their mean.
 
-    The state of the latter holds the finished models' permutations and, last, those of the current one; its
-    notes hold the finished ones' figures.
+    The state of several searches holds the finished models' permutations and, last, those of the current one;
+    its notes hold the finished ones' figures, and as "model" which of the models is at work, from 2.
     """
     if module.MANY or len(problem.models) == 2:
         return module.match(replace(problem, start=start), options)
@@ -34,7 +34,8 @@ def search(module: Any, problem: Problem, options: Any, start: State | None) -> 
 
         def report(state: State, finished: tuple = finished, notes: Mapping = dict(notes)) -> None:
             sets = (*finished, *state.permutations)
-            problem.report(replace(state, permutations=sets, notes={**state.notes, **notes}))
+            own = {"model": float(len(sets) + 1)}
+            problem.report(replace(state, permutations=sets, notes={**state.notes, **notes, **own}))
 
         pair = replace(
             problem,

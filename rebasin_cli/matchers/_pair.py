@@ -141,7 +141,7 @@ class Pair(Values):
         mine = out if self.ranks.size == 1 else self.zeros(word)
         waiting: list[Slab] = []  # slivers, for one product together
         for slab in slabs:
-            if slab[0].shape[1] >= SLIVER:
+            if slab[0].shape[1] >= min(SLIVER, SLAB // len(slab[0])):
                 self._add_product(mine, *slab)
             else:
                 waiting.append(slab)
@@ -168,7 +168,8 @@ class Pair(Values):
         if not rest:  # a vector is one column
             yield self._centred(atom, dim, *self._matrices(a, b, dim))
             return
-        if self._lies_ready(atom, dim, permutations):
+        others = (word for d, word in enumerate(atom.words) if d != dim)
+        if not any(word in permutations for word in others) and self._lie_ready(atom, a, b, dim):
             a, b = self._matrices(a, b, dim)
             yield from ((a.narrow(1, *some), b.narrow(1, *some)) for some in self._steps(a, 1))
             return
@@ -178,13 +179,10 @@ class Pair(Values):
             part = self._others(part, atom, (dim, along), permutations)
             yield self._centred(atom, dim, *self._matrices(a.narrow(along, start, length), part, dim))
 
-    def _lies_ready(self, atom: Atom, dim: int, permutations: Permutations) -> bool:
-        """Whether both are matrices as they lie in memory: nothing to permute, to convert or to take off."""
-        if any(word in permutations for d, word in enumerate(atom.words) if d != dim):
-            return False
-        both = self._views(atom)
-        order = in_memory(both[0], dim)
-        ready = all(view.dtype == self.dtype and is_matrix(view.permute(order)) for view in both)
+    def _lie_ready(self, atom: Atom, a: torch.Tensor, b: torch.Tensor, dim: int) -> bool:
+        """Whether both views are matrices as they lie in memory: nothing to convert, or to take off."""
+        order = in_memory(a, dim)
+        ready = all(view.dtype == self.dtype and is_matrix(view.permute(order)) for view in (a, b))
         return ready and not self._has_offset(atom, dim)
 
     def _spread(self, atom: Atom, dim: int, permutations: Permutations, share: float) -> Slab:

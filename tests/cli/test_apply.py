@@ -36,10 +36,11 @@ def test_averaged_weights_of_one_model_are_aligned_to_another_file(pair, done, r
     averaged = {name: tensor / 2 for name, tensor in tensors(pair[1]).items()}
     torch.save({"state_dict": tensors(pair[1]), "ema": {"shadow": averaged}}, tmp_path / "two.pt")
     torch.save(tensors(pair[0]), tmp_path / "one.pt")
+    torch.save({"state_dict": tensors(pair[0]), "cfg": {"depth": 2}}, tmp_path / "under.pt")
     write_safetensors(tmp_path / "averaged.safetensors", averaged)
     done("align", pair[0], "averaged.safetensors", "-o", "expected.safetensors")
     shadow = ("two.pt", "--key", "ema.shadow", "--force", "-o")
-    for first in (pair[0], "one.pt"):
+    for first in (pair[0], "one.pt", "under.pt"):
         outcome = done("align", first, *shadow, "aligned.safetensors")
         assert "holds one set of weights, which is taken: --key ema.shadow is for the others" in outcome.err
         assert same("aligned.safetensors", "expected.safetensors")

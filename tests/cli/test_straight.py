@@ -142,6 +142,15 @@ def test_what_changes_a_search_cannot_go_on_with_it(models, interrupted, refused
         refused(2, *search, *other, "--resume", says="is from another search")
 
 
+def test_a_log_of_several_searches_keeps_the_lines_of_those_that_ended(models, done, interrupted, tmp_path):
+    search = ["merge", *models, "--method", "ste", *SHORT, "--log", "log.jsonl", "-o", "out.safetensors"]
+    interrupted(*search, after=20, task="matching")
+    assert max(row["model"] for row in lines(tmp_path / "log.jsonl")) == 3  # in the second search
+    done(*search, "--resume")
+    steps = [(row["model"], row["step"]) for row in lines(tmp_path / "log.jsonl") if "loss" in row]
+    assert steps == [(model, step) for model in (2, 3) for step in range(1, 13)]
+
+
 def test_permutations_of_ones_own_to_begin_with(models, done, refused):
     a, b, c = models
     done("align", a, b, "-o", "found.safetensors")
