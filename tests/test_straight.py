@@ -308,6 +308,30 @@ def test_where_permutations_start():
     assert given.history[0]["held_out_loss"] not in firsts
 
 
+def test_networks_with_running_statistics_start_from_activations(monkeypatch):
+    def first_look(norm, init=None):
+        networks = []
+        for seed in range(2):
+            with torch.random.fork_rng():
+                torch.manual_seed(seed)
+                networks.append(network(norm=norm))
+        models = tuple(dict(net.state_dict()) for net in networks)
+        task = Problem(spec_of(models[0]), models, network=networks[0], data=batches(), seed=3)
+        found = ste.match(task, ste.Options(epochs=1, learning_rate=1e-9, init=init))
+        return found.history[0]["held_out_loss"]
+
+    assert first_look("batch") == first_look("batch", "am") != first_look("batch", "wm")
+    assert first_look("none") == first_look("none", "wm") != first_look("none", "am")
+
+    def unseen(problem):
+        raise NetworkError("no graph")
+
+    monkeypatch.setattr("rebasin_cli.matchers.am.match", unseen)
+    assert first_look("batch") == first_look("batch", "wm")
+    with pytest.raises(NetworkError, match="no graph"):
+        first_look("batch", "am")
+
+
 def test_samples_to_choose_by_are_not_trained_on():
     data = open_data("digits", "train")
     rest, held = held_out(data, seed=5)
@@ -500,6 +524,16 @@ def test_signals_wait_for_the_end_of_what_must_not_be_left_half_done(number):
     other.start()
     other.join()
     assert done[-1] == "in a thread"
+
+
+def test_who_ignores_sigterm_to_tell_of_a_failure_goes_on_doing_so():
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with stoppable():
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_a_short_last_batch_does_not_change_what_a_search_goes_on_to():

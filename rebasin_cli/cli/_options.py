@@ -245,7 +245,7 @@ Init = Annotated[
         "--init",
         metavar="wm|am|identity|FILE",
         panel=TRAIN,
-        help="Where permutations start (wm); FILE as `rebasin align` wrote it.",
+        help="Where permutations start (with BatchNorm am, else wm); FILE as `rebasin align` wrote it.",
     ),
 ]
 Precision = Annotated[

@@ -11,6 +11,7 @@ Ainsworth et al. 2022, section 3.3 and Algorithm 2, arXiv:2209.04836; Ito, Yamad
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -18,11 +19,11 @@ from typing import Any
 
 import torch
 
-from .. import permutation
+from .. import networks, permutation
 from ..datasets import Data
 from ..datasets._batches import to_device
 from ..datasets._held import held_out
-from ..errors import DataError, NetworkError, UsageError
+from ..errors import DataError, NetworkError, SpecError, UsageError
 from ..interrupts import held_back
 from ..permutation import Permutations
 from ..randomness import derive, generator
@@ -36,6 +37,8 @@ from ._training import Training, optimizer_of
 # Multiplications of matching for one of a forward and backward pass, where nothing else is said
 MATCHING = 0.4
 LOOKS = 2  # an epoch, at the held-out samples
+
+log = logging.getLogger("rebasin")
 
 Weights = Callable[[torch.Generator, int], torch.Tensor]  # of the models (n,), which add up to 1
 
@@ -242,11 +245,16 @@ class Run:
 HISTORY = ("step", "loss", "held_out_loss", "held_out_accuracy")
 
 
-def _initial(problem: Problem, init: str, data: Iterable[Any]) -> list[Permutations]:
+def _initial(problem: Problem, init: str | None, data: Iterable[Any]) -> list[Permutations]:
     """Where the other models start, each matched to the reference by itself, on `data` where it needs any."""
+    if init is None and networks.has_running_statistics(problem.network):
+        try:
+            return _initial(problem, "am", data)
+        except (NetworkError, SpecError) as error:  # its units cannot be seen
+            log.info("permutations start from wm, since activations cannot be matched: %s", error.message)
     if init == "identity":
         return [permutation.identity(problem.fitted.words)] * (len(problem.models) - 1)
-    matcher = {"wm": wm, "am": am}[init]
+    matcher = {"wm": wm, "am": am}[init or "wm"]
     pairs = (
         replace(problem, models=(problem.models[0], model), data=data, start=None, progress=None)
         for model in problem.models[1:]

@@ -20,21 +20,22 @@ class Training:
     """`optimizer` (adam, or sgd with momentum 0.9) and `learning_rate` (1e-3, or 1e-2) move the dummies.
 
     `share` of all permutations are solved anew in each step: 1 is all of them, and None as many as take
-    less than half of a step. `init` is where permutations start: wm, am, identity. `precision` is that of
-    the products in forward and backward passes. `limit`: samples an epoch.
+    less than half of a step. `init` is where permutations start: wm, am, identity; None is am for networks
+    with running statistics whose units can be seen, else wm. `precision` is that of the products in forward
+    and backward passes. `limit`: samples an epoch.
     """
 
     epochs: int = 8
     optimizer: str = "adam"
     learning_rate: float | None = None
     share: float | None = None
-    init: str = "wm"
+    init: str | None = None
     precision: str = "fp32"
     limit: int | None = None
 
     def __post_init__(self) -> None:
-        named = (("optimizer", OPTIMIZERS), ("init", INITS), ("precision", PRECISIONS))
-        for name, known in named:
+        named = [("optimizer", OPTIMIZERS), ("precision", PRECISIONS)]
+        for name, known in named if self.init is None else [*named, ("init", INITS)]:
             if getattr(self, name) not in known:
                 raise unknown(name, getattr(self, name), known)
         if self.epochs < 1:
