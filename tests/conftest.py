@@ -11,7 +11,11 @@ def one_thread():
     torch.set_num_threads(1)
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(autouse=True)
 def interruptible():
-    """A shell that starts the tests in the background has SIGINT ignored, by them and by what they start."""
+    """A shell that starts the tests in the background has SIGINT ignored, by them and by what they start.
+
+    And one of several processes that fails, as some tests let it, ignores SIGTERM from then on.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
