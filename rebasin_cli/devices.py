@@ -23,8 +23,7 @@ def choose(name: str) -> str:
     kind, _, number = name.partition(":")
     if kind not in there or (":" in name and not (number.isascii() and number.isdigit())):
         raise unknown("device", name, ["auto", *there])
-    if int(number or 0) >= there[kind]:
-        raise UsageError(f"device {name} is not available here", hint="Use --device cpu")
+    _check(name, kind, int(number or 0))
     if kind == "cuda":
         torch.backends.cudnn.allow_tf32 = False
     return name
@@ -37,6 +36,12 @@ def _there() -> dict[str, int]:
         "mps": int(torch.backends.mps.is_available()),
         "cpu": 1,
     }
+
+
+def _check(name: str, kind: str, number: int) -> None:
+    """Raise UsageError for a device that is not there; kinds of others' making are theirs to find."""
+    if number >= _there().get(kind, math.inf):
+        raise UsageError(f"device {name} is not available here", hint="Use the device cpu: --device cpu")
 
 
 def own(device: str) -> str:
@@ -66,8 +71,7 @@ def for_search(device: str | torch.device) -> str:
         asked, device = torch.device(device), str(device)
     except RuntimeError:
         raise unknown("device", device, _there()) from None
-    if (asked.index or 0) >= _there().get(asked.type, math.inf):
-        raise UsageError(f"device {device} is not available here", hint="Use the device cpu")
+    _check(device, asked.type, asked.index or 0)
     if device == "cuda":
         return f"cuda:{torch.cuda.current_device()}"
     return device if has_float64(device) else "cpu"

@@ -65,7 +65,7 @@ class Kept:
         first = (start.notes.get("model", 0), start.sweep, _looked(start)) if start else (0, 0, False)
         try:
             lines = self.log.read_bytes().splitlines() if self.start and self.log.exists() else []
-            places = [_step_of(line, self.log, last=line is lines[-1]) for line in lines]
+            places = [_step_of(line, self.log, last=k == len(lines)) for k, line in enumerate(lines, start=1)]
             kept = [line for line, place in zip(lines, places, strict=True) if place and place <= first]
             self.log.write_bytes(b"".join(line + b"\n" for line in kept))
         except OSError as cause:

@@ -23,7 +23,7 @@ from .checkpoint import open_checkpoint
 from .errors import CheckpointError
 from .spec.notation import Axis, Fixed, Sum, Word, factors_of, length_of, starred_of, words_of
 from .spec.spec import Block, FittedSpec
-from .tensors import LazyTensors, plan_of, rows
+from .tensors import LazyTensors, in_memory, plan_of, rows
 from .writing import write_safetensors
 
 Permutations = Mapping[str, torch.Tensor]
@@ -181,8 +181,8 @@ def permute_(
     if any(_elsewhere(axis, within) for axis in axes):
         tensor.copy_(permute(tensor, axes, permutations, within))
         return
-    order = sorted(range(tensor.ndim), key=tensor.stride, reverse=True)
-    lying = tensor.permute(order)  # as it lies in memory
+    order = in_memory(tensor)
+    lying = tensor.permute(order)
     for dim, axis in enumerate(axes):
         if isinstance(axis, Fixed):
             continue

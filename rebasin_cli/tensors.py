@@ -22,6 +22,11 @@ CHUNK = 1 << 22  # bytes worked on at once: small enough for the allocator to gi
 NOT_PLAIN = "a quantised or unknown dtype"
 
 
+def in_memory(tensor: Tensor) -> list[int]:
+    """The axes as they lie in memory, outermost first."""
+    return sorted(range(tensor.ndim), key=tensor.stride, reverse=True)
+
+
 def plain(models: Iterable[Mapping[str, Tensor]]) -> list[Mapping[str, Tensor]]:
     """The models, without their gradients' history. Raises UsageError for what is no mapping to tensors."""
     if isinstance(models, Mapping):

@@ -18,7 +18,7 @@ from ..permutation import Permutations, index_select
 from ..ranks import ALONE, Ranks
 from ..spec.atoms import Atom, atoms
 from ..spec.spec import FittedSpec
-from ..tensors import plan_of
+from ..tensors import in_memory, plan_of
 from ._pace import Pace
 
 SLAB = 1 << 20  # numbers in one operand of a product: 4 MB in float32
@@ -240,13 +240,13 @@ class Blocks:
 
     def _matrices(self, a: torch.Tensor, b: torch.Tensor, dim: int) -> Slab:
         """Axis `dim` first, the others flattened behind it in the order in which they lie in `a`."""
-        order = in_memory(a, dim)
+        order = first(dim, in_memory(a))
         return tuple(self._wide(t).permute(order).reshape(t.shape[dim], -1) for t in (a, b))
 
 
-def in_memory(tensor: torch.Tensor, dim: int) -> list[int]:
-    """Axis `dim`, and the others as they lie, outermost first."""
-    return [dim, *sorted((d for d in range(tensor.ndim) if d != dim), key=tensor.stride, reverse=True)]
+def first(dim: int, order: Sequence[int]) -> list[int]:
+    """Axis `dim` before the others, which keep their order."""
+    return [dim, *(d for d in order if d != dim)]
 
 
 def is_matrix(tensor: torch.Tensor) -> bool:

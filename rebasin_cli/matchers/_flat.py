@@ -31,48 +31,49 @@ class Flat:
             starts[name] = end
             end += math.prod(shape)
         self.starts, self.size = starts, end
+        # whether models and network differ in their order
         self.turned = any(len(shape) > 2 for shape in self.shapes.values())
         self.like = next(network.parameters())
 
     def row(self, model: Mapping[str, torch.Tensor]) -> torch.Tensor:
         row = torch.empty(self.size, dtype=torch.float32, device=self.like.device)
         for name in self.shapes:
-            self._view(row, name).copy_(model[name].detach())
+            self._model_view(row, name).copy_(model[name].detach())
         return row
 
     def views(
         self, row: torch.Tensor, rest: Mapping[str, torch.Tensor] | None = None
     ) -> dict[str, torch.Tensor]:
         """The row as named tensors; with copies of what is no parameter from `rest`."""
-        views = {name: self._view(row, own) for name, own in self.names.items()}
+        views = {name: self._model_view(row, own) for name, own in self.names.items()}
         others = {n: rest[n].to(row.device, copy=True) for n in rest if n not in views} if rest else {}
         return views | others
 
     def install(self, network: nn.Module, point: torch.Tensor, gradient: torch.Tensor) -> None:
         """Let the network's parameters and their gradients lie in these rows, in its own order."""
         for name, parameter in network.named_parameters():
-            parameter.data = self._own(point, name)
-            parameter.requires_grad_().grad = self._own(gradient, name)
+            parameter.data = self._network_view(point, name)
+            parameter.requires_grad_().grad = self._network_view(gradient, name)
 
-    def to_own(self, row: torch.Tensor, out: torch.Tensor) -> None:
+    def to_network(self, row: torch.Tensor, out: torch.Tensor) -> None:
         """A model's row in the network's own order."""
         for name in self.shapes:
-            self._own(out, name).copy_(self._view(row, name))
+            self._network_view(out, name).copy_(self._model_view(row, name))
 
-    def from_own(self, row: torch.Tensor, out: torch.Tensor) -> None:
+    def from_network(self, row: torch.Tensor, out: torch.Tensor) -> None:
         """The network's parameters, or their gradients, in the order of models."""
         for name in self.shapes:
-            self._view(out, name).copy_(self._own(row, name))
+            self._model_view(out, name).copy_(self._network_view(row, name))
 
-    def _own(self, row: torch.Tensor, name: str) -> torch.Tensor:
+    def _network_view(self, row: torch.Tensor, name: str) -> torch.Tensor:
         start, shape = self.starts[name], self.shapes[name]
         return row[start : start + math.prod(shape)].view(shape)
 
-    def _view(self, row: torch.Tensor, name: str) -> torch.Tensor:
+    def _model_view(self, row: torch.Tensor, name: str) -> torch.Tensor:
         shape = self.shapes[name]
         if len(shape) <= 2:
-            return self._own(row, name)
-        return self._own(row, name).view(shape[0], *shape[2:], shape[1]).movedim(-1, 1)
+            return self._network_view(row, name)
+        return self._network_view(row, name).view(shape[0], *shape[2:], shape[1]).movedim(-1, 1)
 
 
 def prepared(network: nn.Module, device: torch.device) -> nn.Module:

@@ -45,17 +45,17 @@ class Mixture:
             for row, weight in zip(others, share[1:], strict=True):
                 total.add_(row, alpha=weight.item())
             if self.flat.turned:
-                self.flat.to_own(total, self._point)
+                self.flat.to_network(total, self._point)
             self._gradient.zero_()
 
     def gradient(self) -> torch.Tensor:
-        """The loss's with respect to the sum, added up over backward passes, as a model's row.
+        """Of the loss, in nats, with respect to the sum (numbers,), added up over passes, as a model's row.
 
         It takes the place of the network's parameters: `mix` anew before the next pass.
         """
         if not self.flat.turned:
             return self._gradient
-        self.flat.from_own(self._gradient, self._point)
+        self.flat.from_network(self._gradient, self._point)
         return self._point
 
     def loss(self, inputs: Any, targets: Any, number: int) -> torch.Tensor:

@@ -16,7 +16,8 @@ import torch
 
 from ..permutation import Permutations
 from ..spec.atoms import Atom
-from ._blocks import SLAB, Slab, in_memory, is_matrix
+from ..tensors import in_memory
+from ._blocks import SLAB, Slab, first, is_matrix
 from ._values import Values
 
 SLIVER = 64  # a slab with fewer columns waits for others
@@ -181,7 +182,7 @@ class Pair(Values):
 
     def _lie_ready(self, atom: Atom, a: torch.Tensor, b: torch.Tensor, dim: int) -> bool:
         """Whether both views are matrices as they lie in memory: nothing to convert, or to take off."""
-        order = in_memory(a, dim)
+        order = first(dim, in_memory(a))
         ready = all(view.dtype == self.dtype and is_matrix(view.permute(order)) for view in (a, b))
         return ready and not self._has_offset(atom, dim)
 
