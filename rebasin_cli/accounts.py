@@ -41,6 +41,7 @@ def describe_match(alignment: Alignment | None, *, given: bool = False) -> dict[
             "objective_after": result.objective_after,
             "seconds": alignment.seconds,
         }
+        | ({"init": result.init} if result.init else {})
         | ({"history": [dict(row) for row in result.history]} if result.history else {})
     )
 

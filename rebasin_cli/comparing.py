@@ -128,8 +128,7 @@ def _each(methods: Sequence[str], settings: Settings) -> dict[str, Settings]:
 
 
 def _told(listener: Listener, method: str, state: matchers.State) -> None:
-    total = int(state.notes.get("steps", 0)) or None
-    listener.step(f"matching {method}", state.sweep, total, searching.in_words(state))
+    listener.step(f"matching {method}", *searching.steps(state), searching.in_words(state))
 
 
 def _plan(

@@ -101,7 +101,8 @@ def _step_of(line: bytes, log: Path, *, last: bool) -> tuple[float, int, bool] |
 
 
 def _place(state: State) -> str:
-    return f"{'step' if 'loss' in state.notes else 'sweep'} {state.sweep}"
+    place = f"{'step' if 'loss' in state.notes else 'sweep'} {state.sweep}"
+    return f"{place} of model {state.notes['model']:.0f}" if "model" in state.notes else place
 
 
 def _looked(state: State) -> bool:

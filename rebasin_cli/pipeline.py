@@ -68,7 +68,16 @@ def align(
         )
 
         def finish() -> list[str]:
-            meta = describe("align", models, fitted, settings, proof=proof, like=models[1:], results=True)
+            meta = describe(
+                "align",
+                models,
+                fitted,
+                settings,
+                options=searching.started(found),
+                proof=proof,
+                like=models[1:],
+                results=True,
+            )
             with appearing(perm_path) as beside:
                 permutation.save(beside, found.permutations[0], metadata=meta)
                 return write(output, found.tensors, models[0], meta)
@@ -163,7 +172,7 @@ def merge(
         tensors, baked = bake(
             network, merged.tensors, layer, splits.get("held"), settings, listener, device=device
         )
-        options |= baked | of_given
+        options |= baked | of_given | searching.started(found)
         meta = describe(
             "merge", models, fitted, settings, method=method, options=options, proof=proof, like=models
         )

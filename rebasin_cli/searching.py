@@ -85,7 +85,7 @@ def search(
     """
 
     start = kept.start or first_state(settings, len(models), fitted)
-    show = shown(step, kept.start.sweep if kept.start else 0)
+    show = shown(step, kept.start)
 
     def progress(state: State) -> None:
         kept.reached(state)
@@ -105,25 +105,35 @@ def search(
     )
 
 
-def shown(step: Callable[[str, int, int | None, str], None], first: int = 0) -> Callable[[State], None]:
-    """What tells a person how a search goes that began after sweep `first`."""
-    began = time.monotonic()
+def shown(
+    step: Callable[[str, int, int | None, str], None], start: State | None = None
+) -> Callable[[State], None]:
+    """What tells a person how a search goes, with the seconds left of all models' where steps are counted."""
+    began, first = time.monotonic(), steps(start)[0] if start else 0
 
     def show(state: State) -> None:
-        total = int(state.notes.get("steps", 0)) or None
-        seconds = (time.monotonic() - began) / max(1, state.sweep - first)
-        step("matching", state.sweep, total, in_words(state, seconds * ((total or 0) - state.sweep)))
+        done, total = steps(state)
+        seconds = (time.monotonic() - began) / max(1, done - first)
+        step("matching", done, total, in_words(state, seconds * ((total or 0) - done)))
 
     return show
+
+
+def steps(state: State) -> tuple[int, int | None]:
+    """Steps that are done, of how many: over all models, where it is known how many one takes."""
+    each = int(state.notes.get("steps", 0))
+    before, models = state.notes.get("model", 2) - 2, state.notes.get("models", 2) - 1
+    return int(before * each) + state.sweep, int(models * each) or None
 
 
 def in_words(state: State, left: float = 0.0) -> str:
     """How a search goes; `left` is in seconds."""
     notes = state.notes
+    place = f"model {notes['model']:.0f} of {notes['models']:.0f}  " if "model" in notes else ""
     if "loss" not in notes:
-        return f"objective {state.objective:.6g}"
+        return f"{place}objective {state.objective:.6g}"
     words = [
-        f"loss {notes['loss']:.4f}",
+        f"{place}loss {notes['loss']:.4f}",
         f"held-out loss {notes['held_out_loss']:.4f}"
         + (f", accuracy {notes['held_out_accuracy']:.4f}" if "held_out_accuracy" in notes else ""),
         f"{100 * notes['changed']:.1f}% of units moved",
@@ -221,6 +231,12 @@ def first_state(settings: Settings, models: int, fitted: FittedSpec) -> State | 
             hint=f"Choose one of {', '.join(INITS)}",
         )
     return State((intake.read_permutation(Path(settings.init), fitted)[0],))
+
+
+def started(found: api.Alignment | None) -> dict[str, str]:
+    """How a search that learns began, for provenance; nothing where the user said it with a file."""
+    init = found.result.init if found else None
+    return {} if init in (None, "given") else {"init": init}
 
 
 def facts(models: Sequence[Checkpoint], fitted: FittedSpec, settings: Settings) -> dict[str, Any]:

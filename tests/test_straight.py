@@ -286,7 +286,8 @@ def test_a_search_goes_on_from_any_step_to_the_same_bits(optimizer, share):
     for state in kept:
         after, again = states_of(ste_mm, problem(3, start=state), options)
         assert again.history == whole.history
-        assert again.objective_after == whole.objective_after
+        assert again.objective_after == whole.objective_after and again.init == whole.init == "wm"
+        assert again.solves == whole.solves
         for p, q in zip(again.permutations, whole.permutations, strict=True):
             assert torch.equal(p["h0"], q["h0"])
         if after:
@@ -306,6 +307,7 @@ def test_where_permutations_start():
     order = permutation.identity({"h0": HIDDEN})["h0"].flip(0)
     given = ste.match(problem(start=State(({"h0": order},))), ste.Options(epochs=1, init="am"))
     assert given.history[0]["held_out_loss"] not in firsts
+    assert [found.init for found in (still, matched, looked, given)] == ["identity", "wm", "am", "given"]
 
 
 def test_networks_with_running_statistics_start_from_activations(monkeypatch):
@@ -318,10 +320,11 @@ def test_networks_with_running_statistics_start_from_activations(monkeypatch):
         models = tuple(dict(net.state_dict()) for net in networks)
         task = Problem(spec_of(models[0]), models, network=networks[0], data=batches(), seed=3)
         found = ste.match(task, ste.Options(epochs=1, learning_rate=1e-9, init=init))
-        return found.history[0]["held_out_loss"]
+        return found.init, found.history[0]["held_out_loss"]
 
     assert first_look("batch") == first_look("batch", "am") != first_look("batch", "wm")
     assert first_look("none") == first_look("none", "wm") != first_look("none", "am")
+    assert (first_look("batch")[0], first_look("none")[0]) == ("am", "wm")
 
     def unseen(problem):
         raise NetworkError("no graph")

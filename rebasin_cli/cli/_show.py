@@ -208,8 +208,9 @@ def _match(match: Mapping[str, Any]) -> str:
         return match["method"]
     end = "" if match["converged"] else ", stopped before it had converged"
     if "history" in match:  # the objective is a loss, negative
+        start = f" from {match['init']}" if "init" in match else ""
         return (
-            f"{match['method']}, {many(match['sweeps'], 'step')}, held-out loss "
+            f"{match['method']}{start}, {many(match['sweeps'], 'step')}, held-out loss "
             f"{-match['objective_before']:.6g} → {-match['objective_after']:.6g}, {match['seconds']:.1f} s"
         )
     line = (

@@ -53,7 +53,8 @@ class State:
     `tensors` are what the method itself needs to go on; the tensors may still be written to by the search, so
     who keeps a state past the call that reports it copies them. Notes of a method that trains: "loss",
     "changed", "held_out_loss", "held_out_accuracy", "looked" (the step after which those two were measured),
-    "steps" (in all, where that is known).
+    "steps" (in all, where that is known). Of a search that takes one model after the other: "model", which of
+    them is at work, of "models", both from 1 with the reference.
     """
 
     permutations: tuple[Permutations, ...]
@@ -98,7 +99,8 @@ class MatchResult:
     The objective is the method's own, larger is better; for weight matching the inner product
     Σ ⟨A, πB⟩ over all tensors that are evidence. `upper_bound` is what no permutation exceeds, where it was
     asked for; equal to `objective_after`, up to rounding, the result is the best there is. `history` has one
-    row of figures for every time that a search which learns looked at held-out samples.
+    row of figures for every time that a search which learns looked at held-out samples; `init` says where
+    such a search started: one of `INITS`, or "given".
     """
 
     permutations: tuple[dict[str, torch.Tensor], ...]
@@ -109,3 +111,4 @@ class MatchResult:
     converged: bool
     upper_bound: float | None = None
     history: tuple[Mapping[str, float], ...] = ()
+    init: str | None = None

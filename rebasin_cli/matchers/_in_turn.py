@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
+
+import torch
 
 from . import MatchResult, Problem, State
+from ._looks import packed, unpacked
 
 FIGURES = ("objective_before", "objective_after", "sweeps", "solves", "converged")
 CASTS = (float, float, int, int, bool)
+
+T = TypeVar("T")
 
 
 def search(module: Any, problem: Problem, options: Any, start: State | None) -> MatchResult:
@@ -18,24 +23,28 @@ def search(module: Any, problem: Problem, options: Any, start: State | None) -> 
     The objective is the sum over these, or where it is a loss their mean.
 
     The state of several searches holds the finished models' permutations and, last, those of the current one;
-    its notes hold the finished ones' figures, and as "model" which of the models is at work, from 2.
+    its notes hold the finished ones' figures, its tensors what these saw of held-out samples.
     """
     if module.MANY or len(problem.models) == 2:
         return module.match(replace(problem, start=start), options)
     parts: list[MatchResult] = []
     begun = start.permutations if start else ()
-    notes = {} if start is None else {k: v for k, v in start.notes.items() if k.startswith("model ")}
+    notes: dict[str, float] = {} if start is None else _finished(start.notes)
+    looks: dict[str, torch.Tensor] = {} if start is None else _finished(start.tensors)
     for k, model in enumerate(problem.models[1:]):
         if k < len(begun) - 1:  # finished before the interruption
             figures = (notes[f"model {k} {name}"] for name in FIGURES)
-            parts.append(MatchResult((begun[k],), *(cast(v) for cast, v in zip(CASTS, figures, strict=True))))
+            seen = unpacked(looks[f"model {k} history"]) if f"model {k} history" in looks else ()
+            values = (cast(v) for cast, v in zip(CASTS, figures, strict=True))
+            parts.append(MatchResult((begun[k],), *values, history=seen))
             continue
         finished = tuple(part.permutations[0] for part in parts)
+        place = {"model": float(k + 2), "models": float(len(problem.models))}
 
-        def report(state: State, finished: tuple = finished, notes: Mapping = dict(notes)) -> None:
+        def report(state: State, finished=finished, notes={**notes, **place}, looks=dict(looks)) -> None:  # noqa: B006
             sets = (*finished, *state.permutations)
-            own = {"model": float(len(sets) + 1)}
-            problem.report(replace(state, permutations=sets, notes={**state.notes, **notes, **own}))
+            own = {"notes": {**state.notes, **notes}, "tensors": {**state.tensors, **looks}}
+            problem.report(replace(state, permutations=sets, **own))
 
         pair = replace(
             problem,
@@ -45,6 +54,8 @@ def search(module: Any, problem: Problem, options: Any, start: State | None) -> 
         )
         parts.append(module.match(pair, options))
         notes |= {f"model {k} {name}": float(getattr(parts[-1], name)) for name in FIGURES}
+        if parts[-1].history:
+            looks[f"model {k} history"] = packed(parts[-1].history)
     learnt = hasattr(options, "learning_rate")  # then the objective is a loss, and sweeps are steps
     share = 1 / len(parts) if learnt else 1
     return MatchResult(
@@ -55,4 +66,10 @@ def search(module: Any, problem: Problem, options: Any, start: State | None) -> 
         sum(part.solves for part in parts),
         all(part.converged for part in parts),
         history=tuple({"model": k + 2, **row} for k, part in enumerate(parts) for row in part.history),
+        init=parts[-1].init,
     )
+
+
+def _finished(kept: Mapping[str, T]) -> dict[str, T]:
+    """What a state keeps of searches that have ended."""
+    return {name: value for name, value in kept.items() if name.startswith("model ")}

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,9 +27,10 @@ from ..errors import DataError, NetworkError, SpecError, UsageError
 from ..interrupts import held_back
 from ..permutation import Permutations
 from ..randomness import derive, generator
-from . import MatchResult, Problem, State, am, wm
+from . import INITS, MatchResult, Problem, State, am, wm
 from ._epochs import epoch, with_last
 from ._followers import Followers
+from ._looks import packed, unpacked
 from ._mixture import Mixture
 from ._projection import Projection
 from ._training import Training, optimizer_of
@@ -37,6 +38,7 @@ from ._training import Training, optimizer_of
 # Multiplications of matching for one of a forward and backward pass, where nothing else is said
 MATCHING = 0.4
 LOOKS = 2  # an epoch, at the held-out samples
+STARTS = (*INITS, "given")
 
 log = logging.getLogger("rebasin")
 
@@ -100,7 +102,8 @@ class Run:
         self.notes: dict[str, float] = {}
         self.best: tuple[Permutations, ...] = ()
         self.objective = self.before = -math.inf
-        self.history: list[tuple[float, ...]] = []
+        self.history: list[dict[str, float]] = []
+        self.init, self.solves = STARTS[-1], 0  # the solves that were done before it was interrupted
         work = self.followers.queue.work
         self.quota: float | None = None if options.share is None else options.share * work
 
@@ -113,9 +116,10 @@ class Run:
         if start is not None and start.tensors:
             self._resume(start)
             return
-        found = (
-            start.permutations if start is not None else _initial(self.problem, self.options.init, self.train)
-        )
+        if start is not None:
+            found = start.permutations
+        else:
+            self.init, found = _initial(self.problem, self.options.init, self.train)
         self.followers.place(found)
         self.look()
 
@@ -134,7 +138,9 @@ class Run:
                 name.removeprefix(prefix): t.clone() for name, t in kept.items() if name.startswith(prefix)
             }
             optimizer.load_state_dict({**optimizer.state_dict(), "state": {0: saved} if saved else {}})
-        self.history = [tuple(row) for row in kept["history"].tolist()]
+        self.history = [*unpacked(kept["history"])]
+        self.init = STARTS[int(start.notes["init"])]
+        self.solves = int(start.notes["solves"])
         queue = self.followers.queue
         queue.position, queue.credit = int(start.notes["position"]), start.notes["credit"]
         self.quota = start.notes["quota"]
@@ -200,7 +206,9 @@ class Run:
         """The held-out loss at the mean; the permutations are kept where none were better."""
         loss, right = self.mixture.held_out(self.held, self.done)
         self.looked = self.done
-        self.history.append((float(self.done), self.notes.get("loss", math.nan), loss, right))
+        row = {"step": float(self.done), "loss": self.notes.get("loss", math.nan)}
+        row |= {"held_out_loss": loss, "held_out_accuracy": right}
+        self.history.append({name: value for name, value in row.items() if not math.isnan(value)})
         if not self.best or -loss > self.objective:
             self.objective, self.best = -loss, self.followers.permutations
         if self.done:
@@ -209,14 +217,15 @@ class Run:
     def _report(self) -> None:
         if self.problem.progress is None:
             return
-        last = zip(HISTORY[2:], self.history[-1][2:], strict=True)
-        found = {name: value for name, value in last if not math.isnan(value)}
+        found = {name: value for name, value in self.history[-1].items() if name.startswith("held_out")}
         total = {"steps": float(self.length * self.options.epochs)} if self.length else {}
         place = {
             "position": float(self.followers.queue.position),
             "credit": self.followers.queue.credit,
             "quota": self.quota,
             "looked": float(self.looked),
+            "init": float(STARTS.index(self.init)),
+            "solves": float(self.solves + self.followers.solves),
         }
         tensors = {
             f"at.{k}.{word}": perm
@@ -228,35 +237,36 @@ class Run:
             for name, value in optimizer.state_dict()["state"].get(0, {}).items():
                 if value is not None:
                     tensors[f"optimizer.{k}.{name}"] = value
-        tensors["history"] = torch.tensor(self.history, dtype=torch.float64)
+        tensors["history"] = packed(self.history)
         notes = {**self.notes, **found, **total, **place}
         self.problem.report(State(self.best, self.done, self.objective, notes, tensors))
 
     def result(self) -> MatchResult:
-        solves = self.followers.solves
-        rows = (zip(HISTORY, row, strict=True) for row in self.history)
-        rows = tuple({name: value for name, value in row if not math.isnan(value)} for row in rows)
-        return MatchResult(self.best, self.before, self.objective, self.done, solves, True, history=rows)
+        solves, looks = self.solves + self.followers.solves, tuple(self.history)
+        return MatchResult(
+            self.best, self.before, self.objective, self.done, solves, True, history=looks, init=self.init
+        )
 
     def close(self) -> None:
         self.followers.close()
 
 
-HISTORY = ("step", "loss", "held_out_loss", "held_out_accuracy")
+def _initial(problem: Problem, init: str | None, data: Iterable[Any]) -> tuple[str, Sequence[Permutations]]:
+    """Where the other models start, each matched to the reference by itself, on `data` where it needs any.
 
-
-def _initial(problem: Problem, init: str | None, data: Iterable[Any]) -> list[Permutations]:
-    """Where the other models start, each matched to the reference by itself, on `data` where it needs any."""
+    And the name of that.
+    """
     if init is None and networks.has_running_statistics(problem.network):
         try:
             return _initial(problem, "am", data)
         except (NetworkError, SpecError) as error:  # its units cannot be seen
             log.info("permutations start from wm, since activations cannot be matched: %s", error.message)
+    init = init or "wm"
     if init == "identity":
-        return [permutation.identity(problem.fitted.words)] * (len(problem.models) - 1)
-    matcher = {"wm": wm, "am": am}[init or "wm"]
+        return init, [permutation.identity(problem.fitted.words)] * (len(problem.models) - 1)
+    matcher = {"wm": wm, "am": am}[init]
     pairs = (
         replace(problem, models=(problem.models[0], model), data=data, start=None, progress=None)
         for model in problem.models[1:]
     )
-    return [matcher.match(pair).permutations[0] for pair in pairs]
+    return init, [matcher.match(pair).permutations[0] for pair in pairs]

@@ -280,7 +280,8 @@ def facts(report: Report) -> list[tuple[str, str]]:
 
 
 def _match(match: Mapping[str, Any]) -> str:
-    parts = [clean(match.get("method", "none"))]
+    start = f" from {clean(match['init'])}" if match.get("init") else ""
+    parts = [clean(match.get("method", "none")) + start]
     if match.get("sweeps") is not None:
         word = "step" if match.get("history") else "sweep"
         parts.append(f"{number(match['sweeps'])} {word}{'' if match['sweeps'] == 1 else 's'}")

@@ -30,10 +30,11 @@ def lines(path):
 
 def test_ste_aligns_two_models(models, done):
     outcome = done("align", *models[:2], "--method", "ste", *SHORT, "--lr", "0.01", "-o", "out.safetensors")
-    assert "ste, 12 steps" in outcome.out and "proven" in outcome.out
+    assert "ste from wm, 12 steps" in outcome.out and "proven" in outcome.out
     told = open_checkpoint("out.safetensors").metadata
     options = json.loads(told["rebasin.options"])
     assert options["epochs"] == 2 and options["learning_rate"] == 0.01 and options["batch_size"] == 100
+    assert options["init"] == "wm"  # nobody asked for it
 
 
 def test_ste_of_three_models_says_what_two_searches_came_to_on_average(models, done):
@@ -142,11 +143,18 @@ def test_what_changes_a_search_cannot_go_on_with_it(models, interrupted, refused
         refused(2, *search, *other, "--resume", says="is from another search")
 
 
-def test_a_log_of_several_searches_keeps_the_lines_of_those_that_ended(models, done, interrupted, tmp_path):
-    search = ["merge", *models, "--method", "ste", *SHORT, "--log", "log.jsonl", "-o", "out.safetensors"]
+def test_of_several_searches_those_that_ended_are_kept(models, done, interrupted, tmp_path):
+    search = ["merge", *models, "--method", "ste", *SHORT, "--json"]
+    whole = done(*search, "-o", "whole.safetensors", "--verbose")
+    assert "matching 1/24  model 2 of 3  loss" in whole.err
+    assert "matching 13/24  model 3 of 3  loss" in whole.err
+    search += ["--log", "log.jsonl", "-o", "out.safetensors"]
     interrupted(*search, after=20, task="matching")
     assert max(row["model"] for row in lines(tmp_path / "log.jsonl")) == 3  # in the second search
-    done(*search, "--resume")
+    resumed = done(*search, "--resume")
+    assert "of model 3" in resumed.err
+    found, expected = resumed.json()["match"], whole.json()["match"]
+    assert found | {"seconds": 0} == expected | {"seconds": 0}
     steps = [(row["model"], row["step"]) for row in lines(tmp_path / "log.jsonl") if "loss" in row]
     assert steps == [(model, step) for model in (2, 3) for step in range(1, 13)]
 
