@@ -331,6 +331,25 @@ def test_more_effort_never_ends_lower_from_the_same_start(net, kicking):
     assert all(result.converged for result in (fast, normal, high))
 
 
+def test_a_kick_that_gained_is_followed_by_another_for_wide_words_alone(kicking, monkeypatch):
+    _, fitted, models = setting("mlp")
+
+    def searched(seed):
+        """The objective, and whether there was a second kick."""
+        states: list[State] = []
+        found = wm.match(Problem(fitted, models[:2], seed, progress=states.append))
+        return found.objective_after, any(state.notes.get("attempt") == 2 for state in states)
+
+    narrow = [searched(seed) for seed in range(8)]
+    once = [seed for seed, (_, twice) in enumerate(narrow) if not twice]
+    assert 0 < len(once) < 8  # who gained nothing is kicked again, however narrow
+    monkeypatch.setattr(wm, "WIDE", max(fitted.words.values()))
+    wide = [searched(seed) for seed in range(8)]
+    assert all(twice for _, twice in wide)
+    assert any(wide[seed][0] > narrow[seed][0] for seed in once)
+    assert all(now >= before * (1 - 1e-12) for (now, _), (before, _) in zip(wide, narrow, strict=True))
+
+
 def test_a_soft_start_gains_on_narrow_networks(monkeypatch):
     _, fitted, models = setting("mlp")
     normal = wm.match(Problem(fitted, models[:2]))
@@ -349,7 +368,7 @@ def test_a_search_interrupted_in_a_kick_goes_on_to_the_same_result(kicking):
     states: list[State] = []
     whole = wm.match(Problem(fitted, models[:2], 3, progress=states.append))
     kicked = [state for state in states if state.notes.get("attempt") == 1]
-    assert kicked and states[-1].notes["attempt"] == len(wm.ATTEMPTS["normal"])
+    assert kicked and states[-1].notes["attempt"] == len(wm.ATTEMPTS["normal"]) - 1  # a kick leaves no gain
     for state in states:
         resumed = wm.match(Problem(fitted, models[:2], 3, start=state))
         assert equal(resumed.permutations[0], whole.permutations[0])

@@ -35,9 +35,10 @@ KICK = 0.1  # the share of every word's units that a kick moves
 ATTEMPTS = {
     "fast": ("descent",),
     "normal": ("descent", "kick", "kick", "polish"),
-    "high": ("descent", "soft", *("kick",) * 16, "polish"),
+    "high": ("descent", "soft", *("rough kick",) * 16, "polish"),
 }
-ROUGH = 3e-4  # the tolerance of all attempts but the last
+WIDE = 768  # units of the largest word, from which a kick that gained is followed by another
+ROUGH = 3e-4  # the tolerance of what others go on from
 LITTLE = 4e-3  # of what permutations can reach: where later sweeps gain less, kicks lead nowhere else
 NEAR = 0.95  # of ‖A‖·‖B‖: an objective that leaves nothing to search for
 CLOSE = 1.01  # a bound this near to the objective need not be nearer
@@ -47,7 +48,8 @@ SOFT_MEMORY = 1 << 30  # bytes that a soft start may take
 @dataclass(frozen=True)
 class Options:
     """`effort`: fast leaves gains below 3e-4 of ‖A‖·‖B‖ where they are; normal kicks a search that is not
-    done after its first sweeps, again if that gains nothing; high tries a soft start and more kicks.
+    done after its first sweeps, and wide words (or where that gained nothing) again; high tries a soft start
+    and more kicks.
 
     `tolerance`: a gain below this share of ‖A‖·‖B‖, over the tensors concerned, counts as none.
     `memory`: bytes of similarity matrices that are kept between solves, beyond the one worked on; 64 MB
@@ -99,9 +101,9 @@ class Search:
     """Attempts one after the other; the best state so far is what is reported and kept.
 
     The first descends from where the search starts. Others begin near the best: after a soft start, or
-    after a kick that exchanges a few units. All leave small gains where they are; the last one goes from
-    the best of them to where nothing improves. Each depends on the best state and on its own number alone,
-    so an interrupted one is begun anew.
+    after a kick that exchanges a few units. Those that are rough leave small gains where they are; what the
+    best state has of them in the end, the last one takes. Each depends on the best state and on its own
+    number alone, so an interrupted one is begun anew.
     """
 
     def __init__(self, problem: Problem, pair: Pair, options: Options, before: float):
@@ -124,8 +126,8 @@ class Search:
                 done = self.settle(best, ROUGH, anew=self.problem.start is None)
             elif kind == "polish":
                 done = self.settle(best, 0.0, stale=self.small)
-            elif kind == "kick":
-                done = self.settle(best, ROUGH, kick=True)
+            elif kind in ("kick", "rough kick"):
+                done = self.settle(best, 0.0 if kind == "kick" else ROUGH, kick=True)
             elif fits(self.pair.words, max(self.options.memory or 0, SOFT_MEMORY)):
                 done = self.settle(soft_start(self.pair, best, self.descent.single), ROUGH)
             else:
@@ -194,7 +196,7 @@ class Search:
         return True
 
     def _after(self, attempt: int) -> int:
-        """The next attempt: the last one where the first sweep left next to nothing, or a kick gained."""
+        """The next attempt: the last one where the first sweep left next to nothing, or a kick did enough."""
         limit = self.pair.limit()
         found = self.best.objective - self.best.notes.get("first", -limit)
         if attempt == 0:
@@ -202,7 +204,8 @@ class Search:
         if attempt == 0 and self.options.effort == "normal":
             if found < LITTLE * self.pair.reach(self.pair.atoms) or self.best.objective > NEAR * limit:
                 return len(self.kinds) - 1
-        if attempt == 1 and self.options.effort == "normal":
+        narrow = max(self.pair.words.values(), default=0) < WIDE
+        if attempt == 1 and narrow and self.options.effort == "normal":
             if self.best.objective > self.best.notes.get("descent", math.inf) + DOUBT * limit:
                 return len(self.kinds) - 1
         return attempt + 1
