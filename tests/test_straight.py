@@ -296,6 +296,19 @@ def test_a_search_goes_on_from_any_step_to_the_same_bits(optimizer, share):
             assert all(torch.equal(last[n], expected[n]) for n in last if n != "history")
 
 
+@pytest.mark.parametrize("lacking", ["init", "dummy.1", "history"])
+def test_a_state_that_lacks_something_is_refused(lacking):
+    kept, _ = states_of(ste_mm, problem(3), ste_mm.Options(epochs=1))
+    state = kept[-1]
+    notes, tensors = (
+        {name: value for name, value in part.items() if name != lacking}
+        for part in (state.notes, state.tensors)
+    )
+    damaged = State(state.permutations, state.sweep, state.objective, notes, tensors)
+    with pytest.raises(UsageError, match=f"what was kept of it lacks '{lacking}'"):
+        ste_mm.match(problem(3, start=damaged), ste_mm.Options(epochs=1))
+
+
 def test_where_permutations_start():
     still = ste.match(problem(), ste.Options(epochs=1, init="identity", learning_rate=1e-9))
     matched = ste.match(problem(), ste.Options(epochs=1, init="wm", learning_rate=1e-9))

@@ -50,8 +50,8 @@ def search(problem: Problem, options: Training, weights: Weights, *, scale: floa
 
     That is looked at twice an epoch, once where a loader does not say how long an epoch is. The objective is
     the loss in nats, negative. `weights` draws each step's mixture, reference first;
-    `scale` multiplies what the optimizer does. Raises UsageError without a network or data, DataError and
-    NetworkError for what is wrong with them.
+    `scale` multiplies what the optimizer does. Raises UsageError without a network or data and for a state
+    that lacks something, DataError and NetworkError for what is wrong with network and data.
     """
     if problem.network is None or problem.data is None:
         raise UsageError(
@@ -114,7 +114,13 @@ class Run:
         loss, _ = self.mixture.held_out(self.held)
         self.before = -loss
         if start is not None and start.tensors:
-            self._resume(start)
+            try:
+                self._resume(start)
+            except KeyError as cause:
+                raise UsageError(
+                    f"the search cannot go on: what was kept of it lacks {cause}",
+                    hint="Start anew with --force",
+                ) from cause
             return
         if start is not None:
             found = start.permutations
