@@ -25,25 +25,23 @@ def describe_spec(fitted: FittedSpec) -> dict[str, Any]:
 def describe_match(alignment: Alignment | None, *, given: bool = False) -> dict[str, Any]:
     if alignment is None:
         return {"method": "given permutations" if given else "none"}
-    result = alignment.result
-    bounded = {}
+    result, found = alignment.result, {}
     if result.upper_bound is not None and result.objective_after > 0:
         gap = max(0.0, result.upper_bound / result.objective_after - 1)
-        bounded = {"upper_bound": result.upper_bound, "gap": gap}
-    return (
-        bounded
-        | {
-            "method": alignment.method,
-            "sweeps": result.sweeps,
-            "solves": result.solves,
-            "converged": result.converged,
-            "objective_before": result.objective_before,
-            "objective_after": result.objective_after,
-            "seconds": alignment.seconds,
-        }
-        | ({"init": result.init} if result.init else {})
-        | ({"history": [dict(row) for row in result.history]} if result.history else {})
-    )
+        found = {"upper_bound": result.upper_bound, "gap": gap}
+    found |= {
+        "method": alignment.method,
+        "sweeps": result.sweeps,
+        "solves": result.solves,
+        "objective_before": result.objective_before,
+        "objective_after": result.objective_after,
+        "seconds": alignment.seconds,
+    }
+    if result.init:
+        found["init"] = result.init
+    if result.history:  # it ended with its last step, whatever was left to gain
+        return found | {"history": [dict(row) for row in result.history]}
+    return found | {"converged": result.converged}
 
 
 def describe_proof(proof: Proof | None, reason: str = "") -> dict[str, Any]:
@@ -63,7 +61,7 @@ def describe_repair(done: Repaired | None, choice: Choice | None = None) -> dict
         losses = {name: round(loss, 6) for name, loss in choice.losses.items()}
         return describe_repair(done) | {"held_out_loss": losses}
     if done is None:
-        return {"repair": "none", "repaired_norms": 0}
+        return {"repair": "none"}
     if done.method == "reset":
         return {"repair": "reset", "repaired_norms": len(done.corrected)}
     if done.method == "bias":

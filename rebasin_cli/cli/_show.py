@@ -206,13 +206,13 @@ def _proof(proof: Mapping[str, Any]) -> str:
 def _match(match: Mapping[str, Any]) -> str:
     if "sweeps" not in match:
         return match["method"]
-    end = "" if match["converged"] else ", stopped before it had converged"
     if "history" in match:  # the objective is a loss, negative
         start = f" from {match['init']}" if "init" in match else ""
         return (
             f"{match['method']}{start}, {many(match['sweeps'], 'step')}, held-out loss "
             f"{-match['objective_before']:.6g} → {-match['objective_after']:.6g}, {match['seconds']:.1f} s"
         )
+    end = "" if match["converged"] else ", stopped before it had converged"
     line = (
         f"{match['method']}, {many(match['sweeps'], 'sweep')}, objective {match['objective_before']:.6g} → "
         f"{match['objective_after']:.6g}, {match['seconds']:.1f} s{end}"
