@@ -262,31 +262,47 @@ VINLINE Best best_wide(const void *row, const double *v, Index n, int single)
     return b;
 }
 
-/* In float, eight columns at once. */
+VINLINE float highest_single(__m256 x)
+{
+    __m128 y = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    y = _mm_max_ps(y, _mm_movehl_ps(y, y));
+    return _mm_cvtss_f32(_mm_max_ss(y, _mm_movehdup_ps(y)));
+}
+
+VINLINE uint32_t highest_bits(__m256i x)
+{
+    __m128i y = _mm_max_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    y = _mm_max_epi32(y, _mm_unpackhi_epi64(y, y));
+    return (uint32_t)_mm_cvtsi128_si32(_mm_max_epi32(y, _mm_shuffle_epi32(y, 1)));
+}
+
+/* In float, 32 columns at once: maxima of fewer would wait for each other. */
 VINLINE double most_wide(const void *row, const void *prices, Index j, Index n, double most,
                          uint64_t *magnitude, int single)
 {
     const float *a = (const float *)row, *p = (const float *)prices;
-    float lanes[8];
-    uint32_t bits[8];
-    __m256 m0 = _mm256_set1_ps(-INFINITY), m1 = m0;
-    __m256i b0 = _mm256_setzero_si256(), b1 = b0;
+    __m256 m[4];
+    __m256i b[4];
     const __m256i mask = _mm256_set1_epi32(0x7fffffff);
-    Index k;
-    if (!single) return most_plain(row, prices, j, n, most, magnitude, single);
-    for (; j + 16 <= n; j += 16) {
-        __m256 x0 = _mm256_loadu_ps(a + j), x1 = _mm256_loadu_ps(a + j + 8);
-        m0 = _mm256_max_ps(_mm256_sub_ps(x0, _mm256_loadu_ps(p + j)), m0);
-        m1 = _mm256_max_ps(_mm256_sub_ps(x1, _mm256_loadu_ps(p + j + 8)), m1);
-        b0 = _mm256_max_epi32(_mm256_and_si256(_mm256_castps_si256(x0), mask), b0);
-        b1 = _mm256_max_epi32(_mm256_and_si256(_mm256_castps_si256(x1), mask), b1);
+    uint32_t bits;
+    float found;
+    int k;
+    if (!single || j + 32 > n) return most_plain(row, prices, j, n, most, magnitude, single);
+    for (k = 0; k < 4; k++) {
+        m[k] = _mm256_set1_ps(-INFINITY);
+        b[k] = _mm256_setzero_si256();
     }
-    _mm256_storeu_ps(lanes, _mm256_max_ps(m0, m1));
-    _mm256_storeu_si256((__m256i *)bits, _mm256_max_epi32(b0, b1));
-    for (k = 0; k < 8; k++) {
-        most = lanes[k] > most ? lanes[k] : most;
-        *magnitude = bits[k] > *magnitude ? bits[k] : *magnitude;
+    for (; j + 32 <= n; j += 32) {
+        for (k = 0; k < 4; k++) {
+            __m256 x = _mm256_loadu_ps(a + j + 8 * k);
+            m[k] = _mm256_max_ps(_mm256_sub_ps(x, _mm256_loadu_ps(p + j + 8 * k)), m[k]);
+            b[k] = _mm256_max_epi32(_mm256_and_si256(_mm256_castps_si256(x), mask), b[k]);
+        }
     }
+    found = highest_single(_mm256_max_ps(_mm256_max_ps(m[0], m[1]), _mm256_max_ps(m[2], m[3])));
+    bits = highest_bits(_mm256_max_epi32(_mm256_max_epi32(b[0], b[1]), _mm256_max_epi32(b[2], b[3])));
+    most = found > most ? found : most;
+    *magnitude = bits > *magnitude ? bits : *magnitude;
     return most_plain(row, prices, j, n, most, magnitude, single);
 }
 
@@ -753,8 +769,27 @@ static int run(Work *s, int is_warm)
     return wrong ? UNSURE : unique(s, edges) ? UNIQUE : TIES;
 }
 
-/* `duals` are rows, columns and margins, n of each; the start is a price and a row's column each, or NULL. */
-static int solve(const Matrix *a, double *duals, int64_t *perm, const double *prices, const int64_t *pairs)
+/* Prices to begin with, of a solution. Those that shortest paths end with are extreme: every path leaves rows
+ * that are content with two columns, and the least change of the matrix drives half of them away. A column's
+ * price may rise by half of what its row prefers it by: no row leaves its own, as what it loses by that the
+ * others have lost as well, or had to spare. The mean stays, or prices would rise with every solve. */
+static void begin(Work *s, const double *duals, const int64_t *pairs)
+{
+    Index n = s->a->n, i;
+    const double *margins = duals + 2 * n;
+    double risen = 0;
+    memcpy(s->v, duals + n, (size_t)n * sizeof(double));
+    memcpy(s->perm, pairs, (size_t)n * sizeof(int64_t));
+    for (i = 0; i < n; i++) {
+        if (pairs[i] < 0 || pairs[i] >= n || !(margins[i] > 0 && margins[i] <= LARGEST)) continue;
+        s->v[pairs[i]] += margins[i] / 2;
+        risen += margins[i] / 2;
+    }
+    for (i = 0; i < n; i++) s->v[i] -= risen / (double)n;
+}
+
+/* `duals` are rows, columns and margins, n of each; the start is those and a row's column each, or NULL. */
+static int solve(const Matrix *a, double *duals, int64_t *perm, const double *start, const int64_t *pairs)
 {
     Work s;
     size_t n = (size_t)a->n, padded = (size_t)a->padded;
@@ -783,11 +818,8 @@ static int solve(const Matrix *a, double *duals, int64_t *perm, const double *pr
         s.free_cols = s.degree + n;
         s.edge_from = s.free_cols + n;
         s.edge_to = s.edge_from + 4 * n;
-        if (prices) {
-            memcpy(s.v, prices, n * sizeof(double));
-            memcpy(perm, pairs, n * sizeof(int64_t));
-        }
-        state = run(&s, prices != NULL);
+        if (start) begin(&s, start, pairs);
+        state = run(&s, start != NULL);
         memcpy(duals + n, s.v, n * sizeof(double));
     }
     free(space);
@@ -838,10 +870,10 @@ static PyObject *py_solve(PyObject *self, PyObject *args)
     }
     a.n = b[0].shape[0];
     for (k = 1; k < count; k++) {
-        if (!is_array(&b[k], kinds[k], k == 1 ? 3 : 1, a.n)) {
+        if (!is_array(&b[k], kinds[k], k % 2 ? 3 : 1, a.n)) {
             PyErr_SetString(PyExc_ValueError,
-                            "duals must be three rows of float64, prices float64 and permutations int64, "
-                            "contiguous and as long as the matrix");
+                            "duals must be three rows of float64, and permutations int64, contiguous and as "
+                            "long as the matrix");
             goto done;
         }
     }
@@ -867,8 +899,9 @@ done:
 
 static PyMethodDef methods[] = {
     {"solve", py_solve, METH_VARARGS,
-     "solve(similarity, duals, perm, prices=None, pairs=None) -> 'unique', 'ties', 'not finite' or 'unsure'\n\n"
-     "Into duals (3, n) go those of rows, those of columns and margins; prices and pairs are where it begins."},
+     "solve(similarity, duals, perm, start=None, pairs=None) -> 'unique', 'ties', 'not finite' or 'unsure'\n\n"
+     "Into duals (3, n) go those of rows, those of columns and margins. start and pairs, such duals and a\n"
+     "permutation, are where it begins."},
     {NULL, NULL, 0, NULL},
 };
 

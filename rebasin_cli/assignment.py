@@ -67,14 +67,22 @@ class Solution:
         """(m,) float64."""
         return torch.as_tensor(self._duals[2])
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(m, n), of the matrix that was solved."""
+        return len(self._perm), len(self._duals[1])
+
     def start(self) -> tuple[np.ndarray, np.ndarray]:
-        """What another solve begins with: `columns` and `perm`."""
-        return np.asarray(self._duals[1]), np.asarray(self._perm)
+        """What another solve begins with, of a square matrix: its duals (3, n), and `perm`."""
+        duals = self._duals
+        if not isinstance(duals, np.ndarray):
+            duals = np.stack([np.asarray(each) for each in duals])
+        return duals, np.asarray(self._perm)
 
     def settled(self) -> Solution:
         """The solution of the same matrix with its columns in the order of `perm`: everybody stays."""
-        (rows, _, margins), (columns, perm) = self._duals, self.start()
-        return Solution(np.arange(len(perm)), (rows, columns[perm], margins))
+        (rows, columns, margins), perm = self.start()
+        return Solution(np.arange(len(perm)), np.stack([rows, columns[perm], margins]))
 
 
 def compiled() -> bool:
@@ -95,7 +103,8 @@ def solve(similarity: torch.Tensor, *, start: Solution | None = None) -> Solutio
     another size.
 
     Jonker & Volgenant 1987, "A shortest augmenting path algorithm for dense and sparse linear assignment
-    problems"; the start is Algorithm 3 of Ito, Yamada and Kumagai 2025 (ICML, PMLR 267).
+    problems"; the start is Algorithm 3 of Ito, Yamada and Kumagai 2025 (ICML, PMLR 267), from prices that
+    lie farther within those that are optimal.
     """
     return _solved(*_ready(similarity, start))
 
@@ -156,16 +165,15 @@ def _matrix(similarity: torch.Tensor) -> np.ndarray:
 
 
 def _ready(similarity: torch.Tensor, start: Solution | None) -> tuple[np.ndarray, ...]:
-    """The matrix (m, n), and of a start prices (n,) and pairs (m,). Raises UsageError for another size."""
+    """The matrix (m, n), and the start where it is square. Raises UsageError for one of another size."""
     matrix = _matrix(similarity)
     if start is None:
         return (matrix,)
-    prices, pairs = start.start()
-    if (len(pairs), len(prices)) != matrix.shape:
-        m, n = matrix.shape
-        found = f"{len(pairs)} × {len(prices)}"
+    (m, n), found = matrix.shape, start.shape
+    if found != (m, n):
+        found = f"{found[0]} × {found[1]}"
         raise UsageError(f"the similarity is {m} × {n}, but the solution to start from is of {found}")
-    return matrix, prices, pairs
+    return (matrix, *start.start()) if m == n else (matrix,)
 
 
 def _solved(matrix: np.ndarray, *start: np.ndarray) -> Solution:
@@ -190,7 +198,7 @@ def _blocks(matrix: np.ndarray):
 
 
 def _square(matrix: np.ndarray, *start: np.ndarray) -> Solution:
-    """Solution of a square matrix, from prices of columns and columns of rows. Raises CheckpointError."""
+    """Solution of a square matrix, from duals and columns of rows. Raises CheckpointError."""
     n = len(matrix)
     duals, perm, state = np.empty((3, n)), np.empty(n, dtype=np.int64), "unsure"
     if not n:

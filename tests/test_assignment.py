@@ -189,11 +189,22 @@ def test_margins_from_a_start_are_no_larger_than_they_should_be(dtype, solver):
         similarity = torch.lerp(trained_like(70, 0), trained_like(70, 40), step).to(dtype)
         warm = assignment.solve(similarity, start=assignment.solve(trained_like(70, 0).to(dtype)))
         assert (warm.margins <= slack_elsewhere(similarity, warm) + rounding(similarity)).all()
-        near = random_matrix(33, seed).to(dtype) + 9 * torch.eye(33, dtype=dtype)  # all is clear: as without
-        cold = assignment.solve(near)
-        torch.testing.assert_close(
-            assignment.solve(near, start=cold).margins, cold.margins, rtol=1e-5, atol=1e-5
-        )
+        near = random_matrix(33, seed).to(dtype) + 9 * torch.eye(33, dtype=dtype)  # all is clear
+        warm = assignment.solve(near, start=assignment.solve(near))
+        torch.testing.assert_close(warm.margins, slack_elsewhere(near, warm), rtol=1e-5, atol=1e-5)
+
+
+def test_prices_to_begin_with_lie_farther_within_those_that_are_optimal(solver):
+    similarity = trained_like(60, 0).double()
+    found = assignment.solve(similarity)
+    least, mean = found.margins.min(), found.columns.mean()
+    for _ in range(50):
+        found = assignment.solve(similarity, start=found)
+        assert found.margins.min() >= least - rounding(similarity)
+        least = found.margins.min()
+        torch.testing.assert_close(found.columns.mean(), mean)  # they do not rise with every solve
+    if assignment.compiled():
+        assert least > 10 * rounding(similarity) > assignment.solve(similarity).margins.min()
 
 
 def test_preferences_that_float_cannot_tell_are_told(solver):
@@ -402,17 +413,20 @@ def test_other_threads_run_while_one_is_solved():
 def test_the_extension_refuses_buffers_that_do_not_fit():
     matrix, d = torch.zeros(3, 3).numpy(), torch.zeros(3, 3).double().numpy()
     perm, v = torch.zeros(3, dtype=torch.int64).numpy(), torch.zeros(3).double().numpy()
+    start = d.copy()
     assert assignment._lap.solve(matrix, d, perm) == "ties"
-    assert assignment._lap.solve(matrix, d, perm, v, perm.copy()) == "ties"
+    assert assignment._lap.solve(matrix, d, perm, start, perm.copy()) == "ties"
     frozen = d.copy()
     frozen.flags.writeable = False
     for wrong in [
         (matrix[:2], d, perm), (matrix[:, ::2], d, perm), (matrix.astype("i4"), d, perm),
         (matrix.T[:, :2], d, perm), (v, d, perm), (matrix, d[:2], perm), (matrix, d[::-1], perm),
         (matrix, d.T, perm), (matrix, v, perm), (matrix, d, perm[:2]), (matrix, d.astype("f4"), perm),
-        (matrix, d, v), (matrix, frozen, perm), (matrix, None, perm), (matrix, d, perm, v),
-        (matrix, d, perm, v[:2], perm), (matrix, d, perm, v[::-1], perm), (matrix, d, perm, perm, perm),
-        (matrix, d, perm, v, v), (matrix, d, perm, v, None), (matrix, d, perm, v, perm.astype("i4")),
+        (matrix, d, v), (matrix, frozen, perm), (matrix, None, perm), (matrix, d, perm, start),
+        (matrix, d, perm, start[:2], perm), (matrix, d, perm, start[::-1], perm), (matrix, d, perm, v, perm),
+        (matrix, d, perm, perm, perm), (matrix, d, perm, start.astype("f4"), perm),
+        (matrix, d, perm, start, v), (matrix, d, perm, start, None),
+        (matrix, d, perm, start, perm.astype("i4")),
     ]:  # fmt: skip
         with pytest.raises((ValueError, TypeError)):
             assignment._lap.solve(*wrong)

@@ -324,5 +324,5 @@ def _shared(ranks: Ranks, solution: Solution | None, size: int, source: int) -> 
     parts = torch.zeros(4, size, dtype=torch.float64)
     if solution is not None:
         parts = torch.stack([solution.perm.double(), solution.rows, solution.columns, solution.margins])
-    perm, *duals = ranks.broadcast(parts, source=source)
-    return Solution(perm.long(), duals)
+    parts = ranks.broadcast(parts, source=source)
+    return Solution(parts[0].long(), parts[1:].numpy())
