@@ -80,7 +80,7 @@ class Solution:
         return duals, np.asarray(self._perm)
 
     def settled(self) -> Solution:
-        """The solution of the same matrix with its columns in the order of `perm`: everybody stays."""
+        """The solution of the same square matrix with its columns in the order of `perm`: everybody stays."""
         (rows, columns, margins), perm = self.start()
         return Solution(np.arange(len(perm)), np.stack([rows, columns[perm], margins]))
 

@@ -18,7 +18,7 @@ from rebasin_cli.datasets import open_data
 from rebasin_cli.datasets._held import held_out
 from rebasin_cli.errors import DataError, NetworkError, UsageError
 from rebasin_cli.interrupts import held_back, stoppable
-from rebasin_cli.matchers import Problem, State, _projection, ste, ste_mm
+from rebasin_cli.matchers import Problem, State, _in_turn, _projection, ste, ste_mm
 from rebasin_cli.matchers._flat import Flat
 from rebasin_cli.matchers._projection import Projection
 from rebasin_cli.networks import load
@@ -321,6 +321,20 @@ def test_where_permutations_start():
     given = ste.match(problem(start=State(({"h0": order},))), ste.Options(epochs=1, init="am"))
     assert given.history[0]["held_out_loss"] not in firsts
     assert [found.init for found in (still, matched, looked, given)] == ["identity", "wm", "am", "given"]
+
+
+def test_every_one_of_several_models_may_start_from_permutations_of_its_own():
+    options, still = ste.Options(epochs=1, learning_rate=1e-9), torch.arange(HIDDEN)
+    given = tuple({"h0": still.roll(k)} for k in (1, 2))
+    found = _in_turn.search(ste, problem(3), options, State(given))
+    assert found.init == "given"
+    for k, row in ((2, 0), (3, len(found.history) // 2)):
+        alone = problem(3)
+        alone = Problem(**{**vars(alone), "models": (alone.models[0], alone.models[k - 1])})
+        first = ste.match(Problem(**{**vars(alone), "start": State((given[k - 2],))}), options).history[0]
+        assert found.history[row] == {"model": k, **first}
+    some = _in_turn.search(ste, problem(3), options, State(given[:1]))
+    assert some.init is None and some.history[0] == found.history[0]  # the other one starts from wm
 
 
 def test_networks_with_running_statistics_start_from_activations(monkeypatch):

@@ -99,8 +99,8 @@ class MatchResult:
     The objective is the method's own, larger is better; for weight matching the inner product
     Σ ⟨A, πB⟩ over all tensors that are evidence. `upper_bound` is what no permutation exceeds, where it was
     asked for; equal to `objective_after`, up to rounding, the result is the best there is. `history` has one
-    row of figures for every time that a search which learns looked at held-out samples; `init` says where
-    such a search started: one of `INITS`, or "given".
+    row of figures ("step", "loss", "held_out_loss", "held_out_accuracy") for every time that a search which
+    learns looked at held-out samples; `init` says where such a search started: one of `INITS`, or "given".
     """
 
     permutations: tuple[dict[str, torch.Tensor], ...]

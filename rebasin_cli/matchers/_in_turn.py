@@ -23,7 +23,8 @@ def search(module: Any, problem: Problem, options: Any, start: State | None) -> 
     The objective is the sum over these, or where it is a loss their mean.
 
     The state of several searches holds the finished models' permutations and, last, those of the current one;
-    its notes hold the finished ones' figures, its tensors what these saw of held-out samples.
+    its notes hold the finished ones' figures, its tensors what these saw of held-out samples. Permutations
+    without figures are where a search starts.
     """
     if module.MANY or len(problem.models) == 2:
         return module.match(replace(problem, start=start), options)
@@ -32,8 +33,8 @@ def search(module: Any, problem: Problem, options: Any, start: State | None) -> 
     notes: dict[str, float] = {} if start is None else _finished(start.notes)
     looks: dict[str, torch.Tensor] = {} if start is None else _finished(start.tensors)
     for k, model in enumerate(problem.models[1:]):
-        if k < len(begun) - 1:  # finished before the interruption
-            figures = (notes[f"model {k} {name}"] for name in FIGURES)
+        figures = [notes[name] for name in (f"model {k} {figure}" for figure in FIGURES) if name in notes]
+        if k < len(begun) - 1 and len(figures) == len(FIGURES):  # finished before the interruption
             seen = unpacked(looks[f"model {k} history"]) if f"model {k} history" in looks else ()
             values = (cast(v) for cast, v in zip(CASTS, figures, strict=True))
             parts.append(MatchResult((begun[k],), *values, history=seen))
@@ -46,18 +47,17 @@ def search(module: Any, problem: Problem, options: Any, start: State | None) -> 
             own = {"notes": {**state.notes, **notes}, "tensors": {**state.tensors, **looks}}
             problem.report(replace(state, permutations=sets, **own))
 
-        pair = replace(
-            problem,
-            models=(problem.models[0], model),
-            start=replace(start, permutations=(begun[k],)) if k < len(begun) else None,
-            progress=report,
-        )
+        first = None
+        if k < len(begun):  # what else is kept is of the last one
+            first = State((begun[k],)) if k < len(begun) - 1 else replace(start, permutations=(begun[k],))
+        pair = replace(problem, models=(problem.models[0], model), start=first, progress=report)
         parts.append(module.match(pair, options))
         notes |= {f"model {k} {name}": float(getattr(parts[-1], name)) for name in FIGURES}
         if parts[-1].history:
             looks[f"model {k} history"] = packed(parts[-1].history)
     learnt = hasattr(options, "learning_rate")  # then the objective is a loss, and sweeps are steps
     share = 1 / len(parts) if learnt else 1
+    inits = {part.init for part in parts if part.init}  # those that had ended do not say
     return MatchResult(
         tuple(part.permutations[0] for part in parts),
         share * sum(part.objective_before for part in parts),
@@ -66,7 +66,7 @@ def search(module: Any, problem: Problem, options: Any, start: State | None) -> 
         sum(part.solves for part in parts),
         all(part.converged for part in parts),
         history=tuple({"model": k + 2, **row} for k, part in enumerate(parts) for row in part.history),
-        init=parts[-1].init,
+        init=inits.pop() if len(inits) == 1 else None,
     )
 
 

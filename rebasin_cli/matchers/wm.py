@@ -13,6 +13,7 @@ Ainsworth et al. 2022, section 3.2 and Algorithm 1, arXiv:2209.04836.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -34,22 +35,26 @@ DECLARES = frozenset({"identity", "planted", "monotone"})
 KICK = 0.1  # the share of every word's units that a kick moves
 ATTEMPTS = {
     "fast": ("descent",),
-    "normal": ("descent", "kick", "kick", "polish"),
-    "high": ("descent", "soft", *("rough kick",) * 16, "polish"),
+    "normal": ("descent", "kick", "kick", "polish", "fine kick", "polish"),
+    "high": ("descent", "soft", *("kick",) * 16, "polish"),
 }
-WIDE = 768  # units of the largest word, from which a kick that gained is followed by another
-ROUGH = 3e-4  # the tolerance of what others go on from
+WIDE = 768  # units of the largest word, from which a kick pays once nothing is left to polish
+ROUGH = 3e-4  # the tolerance of what goes before a polish
 LITTLE = 4e-3  # of what permutations can reach: where later sweeps gain less, kicks lead nowhere else
 NEAR = 0.95  # of ‖A‖·‖B‖: an objective that leaves nothing to search for
 CLOSE = 1.01  # a bound this near to the objective need not be nearer
+SMALL, STALE = (
+    "small ",
+    "stale ",
+)  # how notes of words begin: left a small gain; not solved as all else stands
 SOFT_MEMORY = 1 << 30  # bytes that a soft start may take
 
 
 @dataclass(frozen=True)
 class Options:
     """`effort`: fast leaves gains below 3e-4 of ‖A‖·‖B‖ where they are; normal kicks a search that is not
-    done after its first sweeps, and wide words (or where that gained nothing) again; high tries a soft start
-    and more kicks.
+    done after its first sweeps, again if that gains nothing, and wide words once more in the end; high tries
+    a soft start and more kicks.
 
     `tolerance`: a gain below this share of ‖A‖·‖B‖, over the tensors concerned, counts as none.
     `memory`: bytes of similarity matrices that are kept between solves, beyond the one worked on; 64 MB
@@ -91,25 +96,24 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
             return MatchResult((found,), before, after, 1, 0, True, after)
         search = Search(problem, pair, options, before)
         converged = search.run()
-        best = search.best
+        best, solves = search.best, search.descent.solves
         after = best.objective if search.summed else pair.objective(best.permutations[0])
         bound = max(after, upper_bound(pair, after * CLOSE)) if options.bound else None
-    return MatchResult(best.permutations, before, after, best.sweep, search.descent.solves, converged, bound)
+    return MatchResult(best.permutations, before, after, search.sweeps, solves, converged, bound)
 
 
 class Search:
     """Attempts one after the other; the best state so far is what is reported and kept.
 
     The first descends from where the search starts. Others begin near the best: after a soft start, or
-    after a kick that exchanges a few units. Those that are rough leave small gains where they are; what the
-    best state has of them in the end, the last one takes. Each depends on the best state and on its own
-    number alone, so an interrupted one is begun anew.
+    after a kick that exchanges a few units. Most leave small gains where they are; a polish takes what the
+    best state has of them. Each depends on the best state at its beginning and on its own number alone: that
+    state is kept until it ends, so an interrupted one is begun anew.
     """
 
     def __init__(self, problem: Problem, pair: Pair, options: Options, before: float):
         self.problem, self.pair, self.options = problem, pair, options
         self.descent = Descent(pair, options.tolerance, options.memory)
-        self.small: set[str] | None = None  # words that the best state leaves a small gain in, if known
         self.summed = True  # the best objective was summed over the tensors, and not from gains
         self.kinds = ATTEMPTS[options.effort]
         start = problem.start
@@ -117,33 +121,47 @@ class Search:
             self.best = State((permutation.identity(pair.words),), 0, before)
         else:
             self.best = replace(start, objective=pair.objective(start.permutations[0]))
+        self.notes = dict(self.best.notes)  # what a search that goes on needs to know
+        self.sweeps = int(self.notes.get("begun", self.best.sweep))  # of what is begun anew none count
+        self.small = self._marked(SMALL)  # words that the best state leaves a small gain in
 
     def run(self) -> bool:
         """All attempts; False where the sweeps were used up before."""
         while (attempt := self.attempt) < len(self.kinds):
             best, kind = dict(self.best.permutations[0]), self.kinds[attempt]
             if kind == "descent":
-                done = self.settle(best, ROUGH, anew=self.problem.start is None)
+                done = self.settle(
+                    best, ROUGH, anew=self.problem.start is None, stale=self._marked(STALE) or None
+                )
             elif kind == "polish":
                 done = self.settle(best, 0.0, stale=self.small)
-            elif kind in ("kick", "rough kick"):
-                done = self.settle(best, 0.0 if kind == "kick" else ROUGH, kick=True)
+            elif kind in ("kick", "fine kick"):
+                done = self.settle(best, ROUGH if kind == "kick" else 0.0, kick=True)
             elif fits(self.pair.words, max(self.options.memory or 0, SOFT_MEMORY)):
                 done = self.settle(soft_start(self.pair, best, self.descent.single), ROUGH)
             else:
                 done = True
             if not done:
                 return False
-            if self.attempt == attempt:
-                self._note(attempt=attempt + 1)
+            if self.attempt == attempt:  # there was nothing to sweep
+                self._end(attempt)
         return True
 
     @property
     def attempt(self) -> int:
-        return int(self.best.notes.get("attempt", 0))
+        return int(self.notes.get("attempt", 0))
 
-    def _note(self, **notes: float) -> None:
-        self.best = replace(self.best, notes={**self.best.notes, **notes})
+    def _mark(self, kind: str, words: Iterable[str]) -> None:
+        """Note these words, and no others, under their kind."""
+        notes = {name: value for name, value in self.notes.items() if not name.startswith(kind)}
+        self.notes = notes | {kind + word: 1.0 for word in sorted(words)}
+
+    def _marked(self, kind: str) -> set[str]:
+        return {name.removeprefix(kind) for name in self.notes if name.startswith(kind)}
+
+    def _end(self, attempt: int) -> None:
+        """Note what comes next."""
+        self.notes |= {"attempt": self._after(attempt), "begun": self.sweeps}
 
     def settle(
         self,
@@ -161,7 +179,7 @@ class Search:
         """
         descent, attempt = self.descent, self.attempt
         descent.tolerance = max(tolerance, self.options.tolerance)
-        descent.small = set()
+        descent.small = set(self.small) if attempt == 0 else set()
         now, summed = self.best.objective, self.summed
         if not all(torch.equal(current[w], self.best.permutations[0][w]) for w in current):
             now, summed = self.pair.objective(current), True
@@ -171,10 +189,9 @@ class Search:
                 now += descent.move(word, perm, current)
             summed = False
         stale = set(descent.words) if stale is None else set(stale)
-        sweep = self.best.sweep if attempt == 0 else 0
-        while stale:
-            if self.best.sweep >= self.options.max_sweeps:
-                return False
+        sweep = self.sweeps if attempt == 0 else 0
+        found = self.best, self.small, self.summed
+        while stale and self.sweeps < self.options.max_sweeps:
             order = descent.order(self.problem.seed, f"wm sweep {attempt} {sweep}")
             if anew and sweep == 0:
                 first = descent.outward(order, current)
@@ -184,30 +201,38 @@ class Search:
             elif gained := descent.sweep(order, current, stale):
                 now, summed = now + gained, False
             sweep += 1
-            self.best = replace(self.best, sweep=self.best.sweep + 1)
+            self.sweeps += 1
+            if now >= found[0].objective:
+                better = State((dict(current),), objective=now)
+                found = better, set(descent.small), summed
+            if attempt == 0 or not stale:
+                self.best, self.small, self.summed = found
+                self._mark(SMALL, self.small)
+                self._mark(STALE, stale)
             if attempt == 0 and sweep == 1:
-                self._note(first=max(now, self.best.objective))
-            if now >= self.best.objective:
-                self.best = replace(self.best, permutations=(dict(current),), objective=now)
-                self.small, self.summed = set(descent.small), summed
+                self.notes["first"] = self.best.objective
             if not stale:
-                self._note(attempt=self._after(attempt))
-            self.problem.report(self.best)
-        return True
+                self._end(attempt)
+            self.problem.report(replace(self.best, sweep=self.sweeps, notes=dict(self.notes)))
+        if stale:
+            self.best, self.small, self.summed = found
+        return not stale
 
     def _after(self, attempt: int) -> int:
-        """The next attempt: the last one where the first sweep left next to nothing, or a kick did enough."""
-        limit = self.pair.limit()
-        found = self.best.objective - self.best.notes.get("first", -limit)
+        """The next attempt; with normal effort not all are made."""
+        limit, best = self.pair.limit(), self.best.objective
         if attempt == 0:
-            self._note(descent=self.best.objective)
-        if attempt == 0 and self.options.effort == "normal":
-            if found < LITTLE * self.pair.reach(self.pair.atoms) or self.best.objective > NEAR * limit:
+            self.notes["descent"] = best
+        if self.options.effort != "normal":
+            return attempt + 1
+        if attempt == 0:  # the first sweep left next to nothing: the last polish is all
+            little = LITTLE * self.pair.reach(self.pair.atoms)
+            if best - self.notes.get("first", -limit) < little or best > NEAR * limit:
                 return len(self.kinds) - 1
-        narrow = max(self.pair.words.values(), default=0) < WIDE
-        if attempt == 1 and narrow and self.options.effort == "normal":
-            if self.best.objective > self.best.notes.get("descent", math.inf) + DOUBT * limit:
-                return len(self.kinds) - 1
+        if attempt == 1 and best > self.notes.get("descent", math.inf) + DOUBT * limit:
+            return self.kinds.index("polish")
+        if attempt == self.kinds.index("polish") and max(self.pair.words.values(), default=0) < WIDE:
+            return len(self.kinds)
         return attempt + 1
 
 
