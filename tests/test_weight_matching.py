@@ -331,6 +331,18 @@ def test_more_effort_never_ends_lower_from_the_same_start(net, kicking):
     assert all(result.converged for result in (fast, normal, high))
 
 
+def test_what_an_attempt_gained_counts_where_the_sweeps_are_used_up_in_it(kicking):
+    _, fitted, models = setting("mlp")
+    states: list[State] = []
+    whole = wm.match(Problem(fitted, models[:2], 1, progress=states.append))
+    short = [
+        wm.match(Problem(fitted, models[:2], 1), wm.Options(max_sweeps=count)).objective_after
+        for count in range(1, whole.sweeps + 1)
+    ]
+    assert short == sorted(short) and short[-1] == whole.objective_after
+    assert any(found > state.objective * (1 + 1e-6) for found, state in zip(short, states, strict=True))
+
+
 def test_wide_words_alone_are_kicked_once_more_in_the_end(kicking, monkeypatch):
     _, fitted, models = setting("mlp")
 
@@ -368,6 +380,7 @@ def test_a_soft_start_gains_on_narrow_networks(monkeypatch):
 @pytest.mark.parametrize("net", ["mlp", "tinyten"])
 def test_a_search_interrupted_anywhere_goes_on_to_the_same_result(net, wide, kicking, monkeypatch):
     monkeypatch.setattr(wm, "WIDE", 1 if wide else 10**9)
+    monkeypatch.setattr(wm, "ROUGH", 2e-3)  # much is left to polish
     _, fitted, models = setting(net)
     for seed in range(3, 7):
         states: list[State] = []

@@ -54,6 +54,8 @@ def test_ste_of_three_models_says_what_two_searches_came_to_on_average(models, d
 def test_ste_mm_merges_many_and_says_every_step(models, done, tmp_path):
     outcome = done("merge", *models, "--method", "ste-mm", *SHORT, "--log", "log.jsonl", "--json").json()
     assert outcome["models"] == 3 and outcome["match"]["sweeps"] == 12
+    told = json.loads(open_checkpoint(outcome["written"][0]).metadata["rebasin.options"])
+    assert told["init"] == outcome["match"]["init"] == "wm"
     history = outcome["match"]["history"]
     assert outcome["match"]["objective_after"] == -min(row["held_out_loss"] for row in history)
     rows = lines(tmp_path / "log.jsonl")
