@@ -314,9 +314,9 @@ def test_large_ties_are_settled(make, solver):
 )
 @pytest.mark.parametrize("warm", [False, True])
 def test_values_that_are_no_numbers_are_refused(bad, dtype, warm, solver):
-    similarity = random_matrix(21, 0).to(dtype)
+    similarity = random_matrix(69, 0).to(dtype)
     start = assignment.solve(similarity) if warm else None
-    for i, j in [(2, 1), (20, 20)]:  # the last is in a vector of its own
+    for i, j in [(2, 1), (7, 31), (8, 32), (68, 68)]:  # vectors have up to 32; the last is in one of its own
         broken = similarity.clone()
         broken[i, j] = bad
         with pytest.raises(CheckpointError, match="NaN or infinite"):
