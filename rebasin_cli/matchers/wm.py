@@ -43,10 +43,8 @@ ROUGH = 3e-4  # the tolerance of what goes before a polish
 LITTLE = 4e-3  # of what permutations can reach: where later sweeps gain less, kicks lead nowhere else
 NEAR = 0.95  # of ‖A‖·‖B‖: an objective that leaves nothing to search for
 CLOSE = 1.01  # a bound this near to the objective need not be nearer
-SMALL, STALE = (
-    "small ",
-    "stale ",
-)  # how notes of words begin: left a small gain; not solved as all else stands
+SMALL = "small "  # how the note of a word begins that is left a small gain
+STALE = "stale "  # … that was not solved since others moved
 SOFT_MEMORY = 1 << 30  # bytes that a soft start may take
 
 
@@ -157,7 +155,7 @@ class Search:
         self.notes = notes | {kind + word: 1.0 for word in sorted(words)}
 
     def _marked(self, kind: str) -> set[str]:
-        return {name.removeprefix(kind) for name in self.notes if name.startswith(kind)}
+        return {word for word in self.descent.words if kind + word in self.notes}
 
     def _end(self, attempt: int) -> None:
         """Note what comes next."""
