@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
 
+from ..permutation import Permutations
 from . import MatchResult, Problem, State
 from ._looks import packed, unpacked
 
@@ -41,12 +43,7 @@ def search(module: Any, problem: Problem, options: Any, start: State | None) -> 
             continue
         finished = tuple(part.permutations[0] for part in parts)
         place = {"model": float(k + 2), "models": float(len(problem.models))}
-
-        def report(state: State, finished=finished, notes={**notes, **place}, looks=dict(looks)) -> None:  # noqa: B006
-            sets = (*finished, *state.permutations)
-            own = {"notes": {**state.notes, **notes}, "tensors": {**state.tensors, **looks}}
-            problem.report(replace(state, permutations=sets, **own))
-
+        report = partial(_report, problem, finished, notes | place, dict(looks))
         first = None
         if k < len(begun):  # what else is kept is of the last one
             first = State((begun[k],)) if k < len(begun) - 1 else replace(start, permutations=(begun[k],))
@@ -68,6 +65,19 @@ def search(module: Any, problem: Problem, options: Any, start: State | None) -> 
         history=tuple({"model": k + 2, **row} for k, part in enumerate(parts) for row in part.history),
         init=inits.pop() if len(inits) == 1 else None,
     )
+
+
+def _report(
+    problem: Problem,
+    finished: tuple[Permutations, ...],
+    notes: Mapping[str, float],
+    looks: Mapping[str, torch.Tensor],
+    state: State,
+) -> None:
+    """The state of all searches, of which the last is in this one."""
+    sets = (*finished, *state.permutations)
+    own = {"notes": {**state.notes, **notes}, "tensors": {**state.tensors, **looks}}
+    problem.report(replace(state, permutations=sets, **own))
 
 
 def _finished(kept: Mapping[str, T]) -> dict[str, T]:

@@ -56,6 +56,8 @@ def test_ste_mm_merges_many_and_says_every_step(models, done, tmp_path):
     assert outcome["models"] == 3 and outcome["match"]["sweeps"] == 12
     told = json.loads(open_checkpoint(outcome["written"][0]).metadata["rebasin.options"])
     assert told["init"] == outcome["match"]["init"] == "wm"
+    assert "converged" not in outcome["match"]  # it ends with its last step, whatever is left to gain
+    assert outcome["repair"] == "none" and "repaired_norms" not in outcome
     history = outcome["match"]["history"]
     assert outcome["match"]["objective_after"] == -min(row["held_out_loss"] for row in history)
     rows = lines(tmp_path / "log.jsonl")
