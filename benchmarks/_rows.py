@@ -23,9 +23,10 @@ from typing import Any
 
 import torch
 
-from rebasin_cli import assignment, nets, open_checkpoint, permutation
+from rebasin_cli import nets, open_checkpoint
 from rebasin_cli.matchers import Problem, wm
-from rebasin_cli.randomness import generator
+from rebasin_cli.permutations import assignment, permutation
+from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse

@@ -17,8 +17,8 @@ import torch
 from _rows import Case, begin, cases, heading, parser, row, timed
 from scipy.optimize import linear_sum_assignment
 
-from rebasin_cli import assignment
 from rebasin_cli.matchers import wm
+from rebasin_cli.permutations import assignment
 
 SOLVE = assignment.solve
 

@@ -30,10 +30,10 @@ import torch
 from torch import nn
 
 from rebasin_cli.errors import RebasinError
-from rebasin_cli.spec import prove as proving
-from rebasin_cli.spec.infer import infer
-from rebasin_cli.spec.infer.following import INPUT, OUTPUT
-from rebasin_cli.spec.infer.inferring import Inferred
+from rebasin_cli.inference import infer
+from rebasin_cli.inference import prove as proving
+from rebasin_cli.inference.following import INPUT, OUTPUT
+from rebasin_cli.inference.inferring import Inferred
 
 HEADING = (
     "network", "words", "symmetries, log10", "move", "error", "seconds", "with proof", "what stays",

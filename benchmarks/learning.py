@@ -26,11 +26,13 @@ import torch
 from _rows import begin, described, heading, parser, random_net, row
 from scipy.optimize import linear_sum_assignment
 
-from rebasin_cli import assignment, nets, networks, open_checkpoint
+from rebasin_cli import nets, networks, open_checkpoint
 from rebasin_cli.datasets import open_data
-from rebasin_cli.matchers import Problem, _projection, ste_mm
-from rebasin_cli.matchers._followers import Followers
-from rebasin_cli.matchers._straight import Run
+from rebasin_cli.matchers import Problem, ste_mm
+from rebasin_cli.matchers.straight_through import projection
+from rebasin_cli.matchers.straight_through.followers import Followers
+from rebasin_cli.matchers.straight_through.search import Run
+from rebasin_cli.permutations import assignment
 
 NETS = {
     "mlp 3x512": ("mlp", (1, 28, 28), 512, 500),
@@ -59,7 +61,7 @@ def watched(plain: bool) -> Iterator[Counter]:
     """Seconds of matching, of its assignments and products, and the products that were taken."""
     taken: Counter = Counter()
     solve = cold if plain else assignment.solve_all
-    project, matrix = Followers.solve, _projection.Pair.matrix
+    project, matrix = Followers.solve, projection.Pair.matrix
 
     def timed(name, function):
         def run(*args, **kwargs):
@@ -81,9 +83,9 @@ def watched(plain: bool) -> Iterator[Counter]:
 
     with (
         mock.patch.object(Followers, "solve", timed("matching", project)),
-        mock.patch.object(_projection.assignment, "solve_all", timed("assignments", solve)),
-        mock.patch.object(_projection.Pair, "matrix", products),
-        mock.patch.object(_projection, "TOGETHER", 0 if plain else _projection.TOGETHER),
+        mock.patch.object(projection.assignment, "solve_all", timed("assignments", solve)),
+        mock.patch.object(projection.Pair, "matrix", products),
+        mock.patch.object(projection, "TOGETHER", 0 if plain else projection.TOGETHER),
     ):
         yield taken
 

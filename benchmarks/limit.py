@@ -19,10 +19,10 @@ from unittest import mock
 import torch
 from _rows import Case, begin, cases, heading, median, parser, row, timed
 
-from rebasin_cli import assignment
 from rebasin_cli.matchers import MatchResult, wm
-from rebasin_cli.matchers._descent import Descent
-from rebasin_cli.matchers._pair import Pair
+from rebasin_cli.matchers.weights.descent import Descent
+from rebasin_cli.matchers.weights.pair import Pair
+from rebasin_cli.permutations import assignment
 
 SIDE, TRIES = 2048, 20
 PARTS = {"products": (Pair, "_add_product"), "assignments": (Descent, "_solved"), "gathers": (Pair, "_take")}

@@ -20,12 +20,12 @@ from pathlib import Path
 
 import torch
 
-from rebasin_cli import permutation
-from rebasin_cli.randomness import generator
+from rebasin_cli.checkpoints.tensors import LazyTensors
+from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.permutations import permutation
+from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
-from rebasin_cli.tensors import LazyTensors
-from rebasin_cli.writing import write_safetensors
 
 SPEC = """\
 # Llama: residual stream r, key heads with their query heads kv{i}, feed-forward f{i}

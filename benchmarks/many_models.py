@@ -26,7 +26,7 @@ from repair import BATCH, MATCH, RESET, interval, parsed
 import rebasin_cli
 from rebasin_cli import matchers, networks
 from rebasin_cli.datasets import open_data
-from rebasin_cli.evaluation import evaluate
+from rebasin_cli.networks.evaluation import evaluate
 from rebasin_cli.spec.resolving import resolve_spec
 
 COLUMNS = ("models", "method", "test loss", "accuracy", "gap", "against the first, points", "seconds")

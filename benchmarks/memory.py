@@ -17,11 +17,12 @@ from pathlib import Path
 
 import torch
 
-from rebasin_cli import nets, permutation
+from rebasin_cli import nets
+from rebasin_cli.checkpoints.writing import write_safetensors
 from rebasin_cli.matchers import ste_mm
-from rebasin_cli.randomness import generator
+from rebasin_cli.permutations import permutation
+from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec import library
-from rebasin_cli.writing import write_safetensors
 
 ALLOWANCE = 150e6
 NETS = {"mlp": (1, 28, 28), "resnet50": (3, 224, 224), "vgg16": (3, 224, 224)}
@@ -49,7 +50,7 @@ def pair(folder: Path, name: str) -> tuple[Path, Path, int]:
 
 
 def main(names: list[str]) -> None:
-    imported = peak("import rebasin_cli.pipeline, rebasin_cli.cli.align, rebasin_cli.matchers.wm")
+    imported = peak("import rebasin_cli.commands.pipeline, rebasin_cli.cli.align, rebasin_cli.matchers.wm")
     print(f"a process with the same packages: {imported / 1e6:.0f} MB")
     print(f"{'net':<10} {'checkpoints':>12} {'similarity':>11} {'bound':>9} {'used':>9}  used/bound")
     for name in names or NETS:

@@ -21,8 +21,9 @@ import torch
 from torch import nn
 
 import rebasin_cli
-from rebasin_cli import nets, networks, permutation
-from rebasin_cli.randomness import generator
+from rebasin_cli import nets, networks
+from rebasin_cli.permutations import permutation
+from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec import library
 
 NETS = {

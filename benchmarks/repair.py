@@ -29,11 +29,12 @@ from _rows import environment, line
 from scipy.stats import t as student
 
 import rebasin_cli
-from rebasin_cli import matchers, networks, permutation
+from rebasin_cli import matchers, networks
 from rebasin_cli.datasets import open_data
 from rebasin_cli.errors import NetworkError
-from rebasin_cli.evaluation import accuracy, call, cross_entropy, evaluating
-from rebasin_cli.randomness import generator
+from rebasin_cli.networks.evaluation import accuracy, call, cross_entropy, evaluating
+from rebasin_cli.permutations import permutation
+from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec.resolving import resolve_spec
 
 MATCH, RESET, BATCH, FITTED = 10_000, 2_560, 256, 10_000  # samples; of one batch of a repair

@@ -18,9 +18,9 @@ import torch
 from _rows import Case, begin, cases, heading, median, parser, row, timed
 from scipy.optimize import linear_sum_assignment
 
-from rebasin_cli import assignment, permutation
-from rebasin_cli.matchers._pair import Pair
-from rebasin_cli.randomness import generator
+from rebasin_cli.matchers.weights.pair import Pair
+from rebasin_cli.permutations import assignment, permutation
+from rebasin_cli.runtime.seeds import generator
 
 MOVE = 1e-3  # of a tensor's norm, a step
 ROWS = "mlp 3x512,trained mlp512"

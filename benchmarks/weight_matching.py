@@ -22,10 +22,10 @@ import torch
 from _rows import SHORT, Case, Tensors, alternated, begin, cases, change, heading, median, parser, row
 from scipy.optimize import linear_sum_assignment
 
-from rebasin_cli import permutation
 from rebasin_cli.matchers import wm
-from rebasin_cli.permutation import Permutations
-from rebasin_cli.randomness import generator
+from rebasin_cli.permutations import permutation
+from rebasin_cli.permutations.permutation import Permutations
+from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec.atoms import atoms
 from rebasin_cli.spec.spec import FittedSpec
 

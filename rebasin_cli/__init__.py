@@ -16,33 +16,34 @@ _WHERE = {
     "Report": "reports",
     "RebasinError": "errors",
     "align": "api",
-    "barrier": "measuring",
-    "doctor": "diagnosis",
+    "barrier": "measure.report",
+    "doctor": "analysis.diagnosis",
     "compare": "analysis.comparison",
     "fit": "spec.fitting",
-    "infer_spec": "spec.infer:infer",
+    "infer_spec": "inference:infer",
     "load_spec": "spec.library:load",
     "merge": "api",
-    "over_pairs": "certainty",
-    "open_checkpoint": "checkpoint",
-    "prove": "spec.prove",
+    "over_pairs": "measure.intervals",
+    "open_checkpoint": "checkpoints.checkpoint",
+    "permutation": "permutations.permutation:",
+    "pipeline": "commands.pipeline:",
+    "prove": "inference.prove",
     "renormalize": "repair",
     "reset": "repair",
-    "signature": "signatures",
-    "stability": "signatures",
+    "signature": "analysis.signatures",
+    "stability": "analysis.signatures",
     "temperature": "repair",
-    "write_safetensors": "writing",
+    "write_safetensors": "checkpoints.writing",
 }
 
-_MODULES = ("permutation", "pipeline")
-
-__all__ = sorted([*_WHERE, *_MODULES])
+__all__ = sorted(_WHERE)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f".{name}", __name__)
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, attribute = _WHERE[name].partition(":")
-    return getattr(import_module(f".{module}", __name__), attribute or name)
+    place, colon, attribute = _WHERE[name].partition(":")
+    module = import_module(f".{place}", __name__)
+    if colon and not attribute:  # the module itself
+        return module
+    return getattr(module, attribute or name)

@@ -21,18 +21,22 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import choosing, devices, matchers, mending, networks, permutation, repair
+from . import matchers, networks, repair
+from .checkpoints.tensors import plain, replaced
 from .errors import UsageError, unknown
-from .matchers import MatchResult, Problem, State, _in_turn
-from .merging import average, slerp
-from .permutation import permuted
-from .randomness import generator
-from .ranks import ALONE, Ranks
-from .spec import prove as proving
-from .spec.prove import Proof
+from .inference import prove as proving
+from .inference.prove import Proof
+from .matchers import MatchResult, Problem, State
+from .matchers.search import in_turn
+from .permutations import permutation
+from .permutations.averages import average, slerp
+from .permutations.permutation import permuted
+from .repair import choosing, mending
+from .runtime import devices
+from .runtime.ranks import ALONE, Ranks
+from .runtime.seeds import generator
 from .spec.resolving import resolve_spec
 from .spec.spec import FittedSpec, Spec
-from .tensors import plain, replaced
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -138,7 +142,7 @@ def align(
         ranks=ranks,
     )
     began = time.perf_counter()
-    result = _in_turn.search(module, problem, options or module.Options(), start)
+    result = in_turn.search(module, problem, options or module.Options(), start)
     seconds = time.perf_counter() - began
     for permutations in result.permutations:
         permutation.check(permutations, fitted.words, within=fitted.within)

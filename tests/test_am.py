@@ -9,15 +9,16 @@ from torch import nn
 from torch.nn import functional as F
 
 import rebasin_cli
-from rebasin_cli import assignment, nets, permutation
+from rebasin_cli import nets
 from rebasin_cli.errors import SpecError, UsageError
+from rebasin_cli.inference import infer
 from rebasin_cli.matchers import Problem, am
-from rebasin_cli.observing import Moments, watch
-from rebasin_cli.permutation import permuted
-from rebasin_cli.sites import find
+from rebasin_cli.matchers.activations.moments import Moments, watch
+from rebasin_cli.matchers.activations.sites import find
+from rebasin_cli.permutations import assignment, permutation
+from rebasin_cli.permutations.permutation import permuted
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.infer import infer
 from rebasin_cli.spec.parsing import parse
 
 

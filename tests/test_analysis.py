@@ -10,13 +10,13 @@ from torch import nn
 from torch.func import functional_call, jacrev
 from torch.nn import functional as F
 
-from rebasin_cli import permutation
 from rebasin_cli.analysis import simplex
 from rebasin_cli.analysis.cycles import inconsistency
 from rebasin_cli.analysis.geometry import geometry, independent
 from rebasin_cli.analysis.sharpness import sharpness
 from rebasin_cli.errors import DataError, NetworkError, UsageError
-from rebasin_cli.evaluation import Scores
+from rebasin_cli.networks.evaluation import Scores
+from rebasin_cli.permutations import permutation
 
 # ------------------------------------------------------------------------------------------- geometry
 

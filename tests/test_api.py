@@ -10,13 +10,15 @@ import torch
 from torch import nn
 
 import rebasin_cli
-from rebasin_cli import api, barriers, nets, permutation
+from rebasin_cli import api, nets
 from rebasin_cli.errors import CheckpointError, DataError, NetworkError, NotProven, SpecError, UsageError
-from rebasin_cli.evaluation import evaluate
 from rebasin_cli.matchers import State, registry
+from rebasin_cli.measure import paths
+from rebasin_cli.measure.rows import plan_rows
 from rebasin_cli.networks import load
+from rebasin_cli.networks.evaluation import evaluate
+from rebasin_cli.permutations import permutation
 from rebasin_cli.repair import reset
-from rebasin_cli.rows import plan_rows
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
@@ -379,8 +381,8 @@ def test_norms_add_the_repaired_rows_and_the_control_measured_against_the_ends_a
 
 def test_a_repair_is_done_inside_the_path_and_not_at_its_ends():
     repaired = []
-    path = barriers.Path("row", A, B, 4, repair=repaired.append)
-    row = barriers.measure(path, network(), {"test": TEST})
+    path = paths.Path("row", A, B, 4, repair=repaired.append)
+    row = paths.measure(path, network(), {"test": TEST})
     assert len(repaired) == 2 and row.curves["test"].lambdas == (0.0, 1 / 3, 2 / 3, 1.0)
 
 

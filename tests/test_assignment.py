@@ -13,8 +13,8 @@ import pytest
 import torch
 from scipy.optimize import linear_sum_assignment
 
-from rebasin_cli import assignment
 from rebasin_cli.errors import CheckpointError, UsageError
+from rebasin_cli.permutations import assignment
 
 needs_compiled = pytest.mark.skipif(assignment._lap is None, reason="built without a C compiler")
 

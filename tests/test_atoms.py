@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from rebasin_cli import permutation
+from rebasin_cli.permutations import permutation
 from rebasin_cli.spec.atoms import atoms
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.notation import length_of, parse_axes

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from rebasin_cli import baking, nets
+from rebasin_cli import nets
 from rebasin_cli.errors import UsageError
-from rebasin_cli.evaluation import evaluate
+from rebasin_cli.networks.evaluation import evaluate
+from rebasin_cli.repair import baking
 
 
 class Net(nn.Module):

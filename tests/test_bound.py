@@ -8,12 +8,14 @@ import math
 import pytest
 import torch
 
-from rebasin_cli import nets, permutation
+from rebasin_cli import nets
 from rebasin_cli.errors import CheckpointError
-from rebasin_cli.matchers import Problem, _bound, wm
-from rebasin_cli.matchers._bound import upper_bound
-from rebasin_cli.matchers._pair import Pair
-from rebasin_cli.ranks import Ranks
+from rebasin_cli.matchers import Problem, wm
+from rebasin_cli.matchers.weights import bound
+from rebasin_cli.matchers.weights.bound import upper_bound
+from rebasin_cli.matchers.weights.pair import Pair
+from rebasin_cli.permutations import permutation
+from rebasin_cli.runtime.ranks import Ranks
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
@@ -178,8 +180,8 @@ def test_the_models_are_not_touched():
 def test_large_tensors_are_sorted_in_slabs_without_a_difference(monkeypatch):
     fitted, a, b = network("mlp", input_shape=(20,), classes=5, width=150)
     whole = bound_of(a, b, fitted)
-    monkeypatch.setattr(_bound, "SLAB", 1000)
-    monkeypatch.setattr(_bound, "PIECE", 200)
+    monkeypatch.setattr(bound, "SLAB", 1000)
+    monkeypatch.setattr(bound, "PIECE", 200)
     assert bound_of(a, b, fitted) == pytest.approx(whole, rel=1e-12)
 
 

@@ -18,11 +18,11 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from rebasin_cli import checkpoint as checkpoint_module
-from rebasin_cli import tensors as tensors_module
-from rebasin_cli.checkpoint import digest, open_checkpoint, validate
+from rebasin_cli.checkpoints import checkpoint as checkpoint_module
+from rebasin_cli.checkpoints import tensors as tensors_module
+from rebasin_cli.checkpoints.checkpoint import digest, open_checkpoint, validate
+from rebasin_cli.checkpoints.tensors import LazyTensors, chunks
 from rebasin_cli.errors import CheckpointError, UnsafeCheckpoint, UsageError
-from rebasin_cli.tensors import LazyTensors, chunks
 
 WEIGHTS = {
     "fc1.weight": torch.arange(6.0).reshape(2, 3),
@@ -663,7 +663,7 @@ def test_a_trusted_pickle_is_read_with_unsafe_load(tmp_path, how):
 
 def test_unsafe_load_reads_a_safe_file_safely(tmp_path, monkeypatch):
     path = saved(tmp_path, WEIGHTS)
-    monkeypatch.setattr("rebasin_cli.torch_format._running_code", None)
+    monkeypatch.setattr("rebasin_cli.checkpoints.torch_format._running_code", None)
     assert same(open_checkpoint(path, unsafe_load=True), WEIGHTS)
 
 

@@ -13,7 +13,7 @@ from rebasin_cli import nets
 from rebasin_cli.analysis import formats, tables
 from rebasin_cli.analysis.comparison import SCHEMA, compare, points_to_measure
 from rebasin_cli.errors import UsageError
-from rebasin_cli.evaluation import evaluate
+from rebasin_cli.networks.evaluation import evaluate
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
 

@@ -13,14 +13,15 @@ from torch import nn
 from torch.nn import functional as F
 
 import rebasin_cli
-from rebasin_cli import nets, networks, permutation
+from rebasin_cli import nets, networks
+from rebasin_cli.analysis.diagnosis import activations, doctor
+from rebasin_cli.analysis.diagnosis.judging import VERDICTS, judge
+from rebasin_cli.analysis.diagnosis.weights import weigh
 from rebasin_cli.datasets import open_data
-from rebasin_cli.diagnosis import activations, doctor
-from rebasin_cli.diagnosis.judging import VERDICTS, judge
-from rebasin_cli.diagnosis.weights import weigh
-from rebasin_cli.permutation import permuted
+from rebasin_cli.networks.training import seeded, train
+from rebasin_cli.permutations import permutation
+from rebasin_cli.permutations.permutation import permuted
 from rebasin_cli.spec.resolving import resolve_spec
-from rebasin_cli.training import seeded, train
 
 
 def trained(seed, *, start=None, width=64, epochs=30, **recipe):

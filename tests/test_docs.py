@@ -23,12 +23,13 @@ import typer
 from rebasin_cli import errors
 from rebasin_cli.__main__ import main
 from rebasin_cli.cli import app
+from rebasin_cli.commands import spec
 from rebasin_cli.matchers import Problem, wm
 from rebasin_cli.nets.mlp import MLP
-from rebasin_cli.permutation import permuted, random
-from rebasin_cli.randomness import derive
+from rebasin_cli.permutations.permutation import permuted, random
 from rebasin_cli.registry import Registry
-from rebasin_cli.spec import library, overview
+from rebasin_cli.runtime.seeds import derive
+from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
 
 ROOT = Path(__file__).parents[1]
@@ -314,7 +315,7 @@ def test_numbers_of_symmetries_hold():
     for number, line in rows:
         name, *options = line.split()
         width = float(options[1]) if options else None
-        assert f"{overview.fit_named(name, width=width).log10_symmetries():.1f}" == number, line
+        assert f"{spec.fit_named(name, width=width).log10_symmetries():.1f}" == number, line
 
 
 # --------------------------------------------------------------------------------- the examples work

@@ -9,11 +9,11 @@ from test_am import batches, built, inferred, setting, shuffled, transformer
 from test_matchers import equal, plain_objective, randomised
 
 import rebasin_cli
-from rebasin_cli import assignment, permutation
+from rebasin_cli.checkpoints.tensors import LazyTensors
 from rebasin_cli.errors import UsageError
 from rebasin_cli.matchers import Problem, am, dual, wm
+from rebasin_cli.permutations import assignment, permutation
 from rebasin_cli.spec.notation import words_of
-from rebasin_cli.tensors import LazyTensors
 
 
 def problem(name="mlp", **kwargs):

@@ -9,10 +9,10 @@ import pytest
 import torch
 from test_bound import KINDS, TINY, everything, network, problem, value
 
-from rebasin_cli import permutation
 from rebasin_cli.errors import CheckpointError
-from rebasin_cli.matchers._exact import enumerate_all, fewer, independent
-from rebasin_cli.matchers._pair import Pair
+from rebasin_cli.matchers.weights.exact import enumerate_all, fewer, independent
+from rebasin_cli.matchers.weights.pair import Pair
+from rebasin_cli.permutations import permutation
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
 

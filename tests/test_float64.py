@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from rebasin_cli.spec._float64 import in_float64
+from rebasin_cli.inference.float64 import in_float64
 
 X = torch.rand(4, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 TABLE = torch.arange(6).float() / 7

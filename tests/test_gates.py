@@ -6,7 +6,7 @@ import math
 import pytest
 
 from rebasin_cli.errors import GateNotMet, UsageError
-from rebasin_cli.gates import (
+from rebasin_cli.measure.gates import (
     DEFINITIONS,
     check_baseline,
     check_gate_names,

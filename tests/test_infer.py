@@ -6,14 +6,15 @@ from torch import nn
 from torch.nn import functional as F
 
 import rebasin_cli
-from rebasin_cli import nets, permutation
+from rebasin_cli import nets
 from rebasin_cli.errors import NetworkError
+from rebasin_cli.inference import infer, shaping
+from rebasin_cli.inference.axes import Fixed, product, total
+from rebasin_cli.inference.units import Units
 from rebasin_cli.nets import resnet_cifar
-from rebasin_cli.randomness import generator
+from rebasin_cli.permutations import permutation
+from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec import library
-from rebasin_cli.spec.infer import infer, shaping
-from rebasin_cli.spec.infer.axes import Fixed, product, total
-from rebasin_cli.spec.infer.units import Units
 
 
 class Net(nn.Module):

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from rebasin_cli import align, infer_spec, measuring
+from rebasin_cli import align, infer_spec
 from rebasin_cli.errors import NetworkError, NotProven
-from rebasin_cli.spec.infer.following import OUTPUT, UNUSED, WRITTEN
+from rebasin_cli.inference.following import OUTPUT, UNUSED, WRITTEN
+from rebasin_cli.measure import report
 from rebasin_cli.spec.notation import words_of
 
 Both = namedtuple("Both", ["logits", "hidden"])
@@ -135,6 +136,6 @@ def test_who_measures_one_output_proves_one_output():
         align(a, b, spec, network=network, inputs=X)
     batches = [(X, torch.tensor([0, 1]))]
     options = {"network": network, "test": batches, "points": 3, "inputs": X}
-    assert measuring.barrier(a, b, spec, output="logits", **options).proof["status"] == "proven"
+    assert report.barrier(a, b, spec, output="logits", **options).proof["status"] == "proven"
     with pytest.raises(NetworkError, match="--output KEY"):
-        measuring.barrier(a, b, spec, **options)
+        report.barrier(a, b, spec, **options)

@@ -8,11 +8,10 @@ from test_infer import IMAGES, ROWS, SEQUENCE, Net, attention, lines_of, rand, s
 from torch import nn
 from torch.nn import functional as F
 
-from rebasin_cli.spec import explaining
+from rebasin_cli.inference import explaining, infer
+from rebasin_cli.inference.axes import product, total
+from rebasin_cli.inference.units import Units
 from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.infer import infer
-from rebasin_cli.spec.infer.axes import product, total
-from rebasin_cli.spec.infer.units import Units
 from rebasin_cli.spec.parsing import parse
 
 

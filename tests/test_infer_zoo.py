@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rebasin_cli.spec.infer import infer
+from rebasin_cli.inference import infer
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import inference  # noqa: E402

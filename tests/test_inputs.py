@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from rebasin_cli import inputs, running
+from rebasin_cli.commands import running
+from rebasin_cli.commands.settings import Settings
 from rebasin_cli.errors import UsageError
-from rebasin_cli.inputs import Wanted
-from rebasin_cli.settings import Settings
+from rebasin_cli.networks import inputs
+from rebasin_cli.networks.inputs import Wanted
 
 
 def rng(seed=0):

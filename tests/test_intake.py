@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from rebasin_cli import deciding, intake, running, sampling, searching
-from rebasin_cli.checkpoint import open_checkpoint
+from rebasin_cli.checkpoints.checkpoint import open_checkpoint
+from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.commands import deciding, intake, running, sampling, searching
+from rebasin_cli.commands.settings import Settings
 from rebasin_cli.errors import CheckpointError, DataError, NetworkError, SpecError, UsageError
-from rebasin_cli.evaluation import Scores
-from rebasin_cli.settings import Settings
+from rebasin_cli.networks.evaluation import Scores
 from rebasin_cli.spec import library
-from rebasin_cli.writing import write_safetensors
 
 
 @pytest.fixture
@@ -225,7 +225,7 @@ def test_a_found_spec_whose_network_is_another_says_what_to_give():
 
 
 def test_a_permutation_of_another_size_names_its_file(record, tmp_path):
-    from rebasin_cli import permutation
+    from rebasin_cli.permutations import permutation
 
     path = tmp_path / "p.perm.safetensors"
     permutation.save(path, {"h0": torch.arange(5)}, metadata={})

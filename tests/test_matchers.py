@@ -13,11 +13,13 @@ from itertools import combinations
 import pytest
 import torch
 
-from rebasin_cli import matchers, nets, permutation, searching
+from rebasin_cli import matchers, nets
+from rebasin_cli.commands import searching
 from rebasin_cli.errors import CheckpointError, UsageError
-from rebasin_cli.evaluation import evaluating
 from rebasin_cli.matchers import PROMISES, Problem, State, registry, wm
 from rebasin_cli.networks import load
+from rebasin_cli.networks.evaluation import evaluating
+from rebasin_cli.permutations import permutation
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.notation import words_of
@@ -486,7 +488,7 @@ def test_concatenated_and_flattened_axes_are_matched_part_by_part():
 def test_large_tensors_are_cut_into_slabs_without_a_difference(monkeypatch):
     _, fitted, models = setting("tinyten")
     whole = wm.match(Problem(fitted, models[:2]))
-    monkeypatch.setattr("rebasin_cli.matchers._blocks.SLAB", 500)
+    monkeypatch.setattr("rebasin_cli.matchers.weights.blocks.SLAB", 500)
     cut = wm.match(Problem(fitted, models[:2]))
     assert equal(cut.permutations[0], whole.permutations[0])
     assert cut.objective_after == pytest.approx(whole.objective_after)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from rebasin_cli.commands.outputs import appearing, default_path, removed_on_failure, report_files
 from rebasin_cli.errors import OutputExists, UsageError
-from rebasin_cli.outputs import appearing, default_path, removed_on_failure, report_files
 
 
 @pytest.mark.parametrize(

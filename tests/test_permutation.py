@@ -5,13 +5,13 @@ import itertools
 import pytest
 import torch
 
-from rebasin_cli import permutation
+from rebasin_cli.checkpoints.writing import write_safetensors
 from rebasin_cli.errors import CheckpointError, OutputExists
+from rebasin_cli.permutations import permutation
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.notation import length_of, parse_axes
 from rebasin_cli.spec.parsing import parse
 from rebasin_cli.spec.spec import Block
-from rebasin_cli.writing import write_safetensors
 
 SIZES = {"a": 4, "b": 3}
 

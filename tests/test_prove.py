@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from rebasin_cli import permutation
 from rebasin_cli.errors import NetworkError, NotProven
+from rebasin_cli.inference.prove import prove
+from rebasin_cli.permutations import permutation
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
-from rebasin_cli.spec.prove import prove
 
 
 class Net(nn.Module):

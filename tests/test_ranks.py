@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rebasin_cli import devices, ranks
 from rebasin_cli.errors import UsageError
-from rebasin_cli.ranks import ALONE, Ranks
+from rebasin_cli.runtime import devices, together
+from rebasin_cli.runtime.ranks import ALONE, Ranks
 
 SIZE = 3
 WORKER = Path(__file__).parent / "ranks_worker.py"
@@ -131,7 +131,7 @@ def test_one_process_is_alone(monkeypatch, size):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     if size is not None:
         monkeypatch.setenv("WORLD_SIZE", size)
-    with ranks.from_environment("cuda") as alone:
+    with together.from_environment("cuda") as alone:
         assert alone is ALONE
     assert devices.own("cuda") == "cuda"
 
@@ -142,5 +142,5 @@ def test_an_incomplete_environment_is_refused(monkeypatch, missing):
         monkeypatch.setenv(name, value)
     monkeypatch.delenv(missing)
     with pytest.raises(UsageError, match=rf"{missing} is not set[^$]*torchrun"):
-        with ranks.from_environment():
+        with together.from_environment():
             pytest.fail("went on")

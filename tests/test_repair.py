@@ -10,15 +10,7 @@ from torch.nn import functional as F
 
 import rebasin_cli
 from rebasin_cli.errors import DataError, NetworkError, UsageError
-from rebasin_cli.repair import (
-    calibrated_biases,
-    renormalize,
-    repair,
-    rescale,
-    reset,
-    reshift,
-    temperature,
-)
+from rebasin_cli.repair import calibrated_biases, renormalize, repair, rescale, reset, reshift, temperature
 
 
 def small_network() -> nn.Sequential:

@@ -731,7 +731,7 @@ def test_every_field_of_the_schema_is_documented():
 
 
 def test_every_format_and_gate_definition_is_documented():
-    from rebasin_cli.gates import DEFINITIONS
+    from rebasin_cli.measure.gates import DEFINITIONS
 
     text = DOCS.read_text(encoding="utf-8")
     own = [name for name in registry.names() if (registry.path / f"{name}.py").is_file()]

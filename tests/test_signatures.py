@@ -11,10 +11,11 @@ from test_am import built, setting, shuffled
 from test_matchers import randomised
 from torch.nn import functional as F
 
-from rebasin_cli import permutation, signatures
+from rebasin_cli.analysis import signatures
 from rebasin_cli.errors import CheckpointError, DataError, UsageError
 from rebasin_cli.matchers import Problem, am
-from rebasin_cli.observing import Moments
+from rebasin_cli.matchers.activations.moments import Moments
+from rebasin_cli.permutations import permutation
 from rebasin_cli.reports import _signature
 
 

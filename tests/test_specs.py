@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from rebasin_cli import nets
 from rebasin_cli.errors import SpecError
+from rebasin_cli.inference import infer
+from rebasin_cli.inference.prove import TOLERANCE, prove
 from rebasin_cli.nets import googlenet, resnet_cifar, vgg
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.infer import infer
 from rebasin_cli.spec.notation import Axis, Fixed, Product, Sum, Word, rewrite, words_of
 from rebasin_cli.spec.parsing import parse
-from rebasin_cli.spec.prove import TOLERANCE, prove
 from rebasin_cli.spec.spec import FittedSpec
 
 Shapes = dict[str, tuple[int, ...]]

@@ -6,13 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from rebasin_cli import certainty, choosing, statistics
-from rebasin_cli.controls import Ensemble, Scaled
 from rebasin_cli.errors import NetworkError
-from rebasin_cli.evaluation import Scores, evaluate
+from rebasin_cli.measure import intervals, statistics
+from rebasin_cli.measure.controls import Ensemble, Scaled
+from rebasin_cli.measure.statistics import interval, resampled_means, t_interval
+from rebasin_cli.networks.evaluation import Scores, evaluate
+from rebasin_cli.repair import choosing
 from rebasin_cli.reports import Curve, Report, Row, barrier_of
 from rebasin_cli.reports._conclusion import conclude
-from rebasin_cli.statistics import interval, resampled_means, t_interval
 
 
 def test_a_bootstrap_interval_is_that_of_the_normal_law_for_many_samples():
@@ -164,7 +165,7 @@ def said(losses, shipped, *, noise=0.01):
         each = torch.stack([loss + draws - draws.mean(), torch.ones(1000)], dim=1)
         middles[name] = Scores(loss, 0.5, 1000, 0.1, each=each)
     ends = [next(iter(middles.values()))] * 2
-    found = certainty.compare(rows, ends, middles, seed=0)
+    found = intervals.compare(rows, ends, middles, seed=0)
     assert found.sure
     return conclude(
         Report("0", "", 0, (), {}, {}, {}, {}, (), tuple(found.rows), differences=found.differences)
@@ -244,11 +245,11 @@ def test_means_over_pairs_are_those_of_rows_that_all_reports_have():
         return Report("0", "", 0, ({"file": "a"},), {}, {}, {}, {}, (), rows + extra, seconds=2.0)
 
     reports = [report(shift, "aligned" if shift else "naive") for shift in (0.0, 0.1, 0.2)]
-    found = {over.row: over for over in certainty.over_pairs(reports)}
+    found = {over.row: over for over in intervals.over_pairs(reports)}
     assert set(found) == {"naive", "aligned", "shipped"}
     assert found["aligned"].mean["loss"] == pytest.approx(0.3)
     assert found["aligned"].intervals["loss"] == pytest.approx(t_interval([0.2, 0.3, 0.4]))
     assert found["shipped"].mean["loss"] == pytest.approx((1.0 + 0.3 + 0.4) / 3)
-    whole = certainty.with_pairs(reports[0], reports[1:])
+    whole = intervals.with_pairs(reports[0], reports[1:])
     assert whole.seconds == 6.0 and [p["shipped"] for p in whole.pairs] == ["naive", "aligned", "aligned"]
-    assert certainty.over_pairs([]) == ()
+    assert intervals.over_pairs([]) == ()

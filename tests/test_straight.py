@@ -13,17 +13,20 @@ from scipy.optimize import linear_sum_assignment
 from torch.nn import functional as F
 
 import rebasin_cli
-from rebasin_cli import nets, permutation
+from rebasin_cli import nets
 from rebasin_cli.datasets import open_data
 from rebasin_cli.datasets._held import held_out
 from rebasin_cli.errors import DataError, NetworkError, UsageError
-from rebasin_cli.interrupts import held_back, stoppable
-from rebasin_cli.matchers import Problem, State, _in_turn, _projection, ste, ste_mm
-from rebasin_cli.matchers._flat import Flat
-from rebasin_cli.matchers._projection import Projection
+from rebasin_cli.matchers import Problem, State, ste, ste_mm
+from rebasin_cli.matchers.search import in_turn
+from rebasin_cli.matchers.straight_through import projection
+from rebasin_cli.matchers.straight_through.flat import Flat
+from rebasin_cli.matchers.straight_through.projection import Projection
 from rebasin_cli.networks import load
-from rebasin_cli.permutation import permuted
-from rebasin_cli.randomness import generator
+from rebasin_cli.permutations import permutation
+from rebasin_cli.permutations.permutation import permuted
+from rebasin_cli.runtime.seeds import generator
+from rebasin_cli.runtime.signals import held_back, stoppable
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.notation import Word
@@ -326,14 +329,14 @@ def test_where_permutations_start():
 def test_every_one_of_several_models_may_start_from_permutations_of_its_own():
     options, still = ste.Options(epochs=1, learning_rate=1e-9), torch.arange(HIDDEN)
     given = tuple({"h0": still.roll(k)} for k in (1, 2))
-    found = _in_turn.search(ste, problem(3), options, State(given))
+    found = in_turn.search(ste, problem(3), options, State(given))
     assert found.init == "given"
     for k, row in ((2, 0), (3, len(found.history) // 2)):
         alone = problem(3)
         alone = Problem(**{**vars(alone), "models": (alone.models[0], alone.models[k - 1])})
         first = ste.match(Problem(**{**vars(alone), "start": State((given[k - 2],))}), options).history[0]
         assert found.history[row] == {"model": k, **first}
-    some = _in_turn.search(ste, problem(3), options, State(given[:1]))
+    some = in_turn.search(ste, problem(3), options, State(given[:1]))
     assert some.init is None and some.history[0] == found.history[0]  # the other one starts from wm
 
 
@@ -447,7 +450,7 @@ def test_words_that_do_not_touch_are_solved_together_as_if_one_by_one(monkeypatc
     together, alone = (
         Projection(moving, {name: tensor.clone() for name, tensor in given.items()}, fitted) for _ in range(2)
     )
-    touching, room = together.pair.neighbours, _projection.TOGETHER
+    touching, room = together.pair.neighbours, projection.TOGETHER
     for seed in range(4):
         order = [together.names[k] for k in torch.randperm(len(together.names)).tolist()]
         sets = list(together._side_by_side(order))
@@ -455,10 +458,10 @@ def test_words_that_do_not_touch_are_solved_together_as_if_one_by_one(monkeypatc
         assert len(sets) <= 5 < len(order) and sets[0][0] == order[0]
         assert not any(touching[word] & {*some} for some in sets for word in some)
         moved = together.solve(order)
-        monkeypatch.setattr(_projection, "TOGETHER", 0)
+        monkeypatch.setattr(projection, "TOGETHER", 0)
         assert all(len(some) == 1 for some in alone._side_by_side(order))
         assert alone.solve(order) == moved and (moved or seed)
-        monkeypatch.setattr(_projection, "TOGETHER", room)
+        monkeypatch.setattr(projection, "TOGETHER", room)
         for word, perm in together.permutations.items():
             assert torch.equal(perm, alone.permutations[word])
         assert all(torch.equal(tensor, alone.standing[name]) for name, tensor in together.standing.items())

@@ -10,8 +10,8 @@ from rebasin_cli import nets
 from rebasin_cli.datasets import Data, Normalization, Samples, open_data
 from rebasin_cli.datasets._cifar import crop_and_flip
 from rebasin_cli.errors import DataError, NetworkError, ResourceError, UsageError
-from rebasin_cli.evaluation import evaluate
-from rebasin_cli.training import Recipe, default_recipe, derive, learning_rate_at, seeded, train
+from rebasin_cli.networks.evaluation import evaluate
+from rebasin_cli.networks.training import Recipe, default_recipe, derive, learning_rate_at, seeded, train
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -7,10 +7,10 @@ from itertools import combinations
 import pytest
 import torch
 
-from rebasin_cli import permutation
 from rebasin_cli.errors import UsageError
 from rebasin_cli.matchers import Problem, State, universe
-from rebasin_cli.matchers._mixed import Mixed
+from rebasin_cli.matchers.weights.mixed import Mixed
+from rebasin_cli.permutations import permutation
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
 

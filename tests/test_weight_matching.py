@@ -7,14 +7,15 @@ import torch
 from test_matchers import equal, fit_recurrent, plain_objective, recurrent, setting
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rebasin_cli import assignment, permutation
 from rebasin_cli.errors import CheckpointError, UsageError
-from rebasin_cli.matchers import Problem, State, _blocks, _proof, _sample, _similarity, _soft, wm
-from rebasin_cli.matchers._descent import Descent
-from rebasin_cli.matchers._pair import Pair
-from rebasin_cli.matchers._similarity import Similarities, kept_words
-from rebasin_cli.permutation import permuted
-from rebasin_cli.randomness import generator
+from rebasin_cli.matchers import Problem, State, wm
+from rebasin_cli.matchers.weights import blocks, proof, sampling, similarity, soft
+from rebasin_cli.matchers.weights.descent import Descent
+from rebasin_cli.matchers.weights.pair import Pair
+from rebasin_cli.matchers.weights.similarity import Similarities, kept_words
+from rebasin_cli.permutations import assignment, permutation
+from rebasin_cli.permutations.permutation import permuted
+from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.notation import Word
 from rebasin_cli.spec.parsing import parse
@@ -108,7 +109,7 @@ def test_keeping_nothing_finds_the_same(net):
 def test_copies_with_another_axis_first_make_no_difference(monkeypatch):
     _, fitted, models = setting("googlenet")
     with_copies = wm.match(Problem(fitted, models[:2]))
-    monkeypatch.setattr(_blocks, "TURNED", 0)
+    monkeypatch.setattr(blocks, "TURNED", 0)
     without = wm.match(Problem(fitted, models[:2]))
     assert equal(with_copies.permutations[0], without.permutations[0])
 
@@ -189,8 +190,8 @@ def test_a_margin_that_new_tensors_use_up_is_no_proof():
         part, added = ([atom for atom in pair.atoms if atom.tensor == name] for name in "uv")
         with pair.computing():
             solution = assignment.solve(pair.matrix("h", still, chosen=part))
-            left = _proof.margins_left(pair, "h", solution.margins, added, still)
-            assert _proof.proven(pair, "h", left) == expected
+            left = proof.margins_left(pair, "h", solution.margins, added, still)
+            assert proof.proven(pair, "h", left) == expected
             whole = assignment.solve(pair.matrix("h", still))
         assert torch.equal(whole.perm, still["h"]) == expected
 
@@ -232,8 +233,8 @@ def wide(noise: float, seed: int = 0):
 
 @pytest.fixture
 def small_samples(monkeypatch):
-    monkeypatch.setattr(_sample, "UNITS", 64)
-    monkeypatch.setattr(_sample, "COLUMNS", 24)
+    monkeypatch.setattr(sampling, "UNITS", 64)
+    monkeypatch.setattr(sampling, "COLUMNS", 24)
 
 
 def swept(a, b, *, sampling: bool):
@@ -424,17 +425,17 @@ def test_every_effort_stops_where_it_is_told(effort, kicking):
 
 def test_balanced_weights_are_nearly_doubly_stochastic_and_follow_the_logits():
     logits = torch.randn(50, 50, generator=generator(0, "test"))
-    weights = _soft.balanced(logits.clone(), rounds=50)
+    weights = soft.balanced(logits.clone(), rounds=50)
     assert (weights.sum(0) - 1).abs().max() < 1e-5 and (weights.sum(1) - 1).abs().max() < 1e-4
     order = torch.randperm(50, generator=generator(1, "test"))
-    sure = _soft.balanced(100 * torch.eye(50)[order])
+    sure = soft.balanced(100 * torch.eye(50)[order])
     assert torch.equal(sure.argmax(1), order) and sure.max(1).values.min() > 0.99
     shifted = logits + 3 * torch.randn(50, 1, generator=generator(2, "test"))
-    torch.testing.assert_close(_soft.balanced(shifted, rounds=50), weights, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(soft.balanced(shifted, rounds=50), weights, rtol=1e-3, atol=1e-5)
 
 
 def test_extreme_logits_are_no_numbers_too_large():
-    weights = _soft.balanced(torch.tensor([[1e4, -1e4], [1e4, -1e4]]))
+    weights = soft.balanced(torch.tensor([[1e4, -1e4], [1e4, -1e4]]))
     assert torch.isfinite(weights).all()
 
 
@@ -471,14 +472,14 @@ def test_few_permutations_are_all_compared():
 
 
 def test_by_default_one_of_the_largest_matrices_is_kept(monkeypatch):
-    monkeypatch.setattr(_similarity, "KEEP", 0)
+    monkeypatch.setattr(similarity, "KEEP", 0)
     pair = pair_of("mlp")
     assert len(Similarities(pair)._keeps) == 1
 
 
 def test_matrices_that_are_not_kept_are_held_a_few_at_a_time(monkeypatch):
     pair = pair_of("googlenet")
-    monkeypatch.setattr(_similarity, "GROUP", 2 * 4 * 8**2)
+    monkeypatch.setattr(similarity, "GROUP", 2 * 4 * 8**2)
     words = sorted(pair.words)
     groups = Similarities(pair, memory=0).together(words)
     assert [word for group in groups for word in group] == words and len(groups) > 1
@@ -507,7 +508,7 @@ def channels_last(tensor):
 @pytest.mark.parametrize("lying", [torch.clone, channels_last])
 @pytest.mark.parametrize("offset", [0.0, 5.0])
 def test_a_similarity_is_the_sum_however_models_lie_in_memory(lying, offset, monkeypatch):
-    monkeypatch.setattr("rebasin_cli.matchers._blocks.SLAB", 500)
+    monkeypatch.setattr("rebasin_cli.matchers.weights.blocks.SLAB", 500)
     _, fitted, models = setting("tinyten")
     a, b = (
         {name: lying(tensor + offset * (tensor.ndim > 1)) for name, tensor in model.items()}
@@ -531,11 +532,11 @@ def test_a_similarity_is_the_sum_however_models_lie_in_memory(lying, offset, mon
             assert torch.allclose(found, expected, atol=1e-4 * expected.abs().max())
 
 
-@pytest.mark.parametrize(("noise", "slab"), [(0.0, _blocks.SLAB), (1.0, _blocks.SLAB), (1.0, 20_000)])
+@pytest.mark.parametrize(("noise", "slab"), [(0.0, blocks.SLAB), (1.0, blocks.SLAB), (1.0, 20_000)])
 def test_no_tensor_is_copied_whole(noise, slab, monkeypatch):
     """Of one much larger than a slab, and than the matrices of its words; slabs may have few columns."""
-    monkeypatch.setattr("rebasin_cli.matchers._blocks.SLAB", slab)
-    monkeypatch.setattr("rebasin_cli.matchers._pair.SLAB", slab)
+    monkeypatch.setattr("rebasin_cli.matchers.weights.blocks.SLAB", slab)
+    monkeypatch.setattr("rebasin_cli.matchers.weights.pair.SLAB", slab)
     rng, size = generator(0, "large"), (600, 8000)
     a = {"w.weight": torch.randn(size, generator=rng), "v.weight": torch.randn(3, 600, generator=rng)}
     order = torch.randperm(600, generator=rng)

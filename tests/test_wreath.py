@@ -6,12 +6,12 @@ from itertools import product
 import pytest
 import torch
 
-from rebasin_cli import permutation
-from rebasin_cli.matchers import _wreath
-from rebasin_cli.matchers._exact import enumerate_all
-from rebasin_cli.matchers._pair import Pair
-from rebasin_cli.matchers._similarity import Similarities
+from rebasin_cli.matchers.weights import starred
+from rebasin_cli.matchers.weights.exact import enumerate_all
+from rebasin_cli.matchers.weights.pair import Pair
+from rebasin_cli.matchers.weights.similarity import Similarities
 from rebasin_cli.matchers.wm import kicked
+from rebasin_cli.permutations import permutation
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
 from rebasin_cli.spec.spec import Block
@@ -43,7 +43,7 @@ def test_together_is_the_best_of_all_orders(count, size):
         return (a[rows, x].sum() + b[rows, y].sum() + c[torch.arange(count), order].sum()).item()
 
     within = {word: Block("heads", count, size) for word in ("x", "y")}
-    found = _wreath.together("heads", {"heads": c, "x": a, "y": b}, within)
+    found = starred.together("heads", {"heads": c, "x": a, "y": b}, within)
     permutation.check(found, {"heads": count, "x": count * size, "y": count * size}, within=within)
     by_order = {}
     for order, x in every_order(count, size):
@@ -56,7 +56,7 @@ def test_together_is_the_best_of_all_orders(count, size):
 
 def test_blocks_that_stay_are_ordered_within():
     similarity = rand(6, 6)
-    found = _wreath.together(None, {"x": similarity}, {"x": Block(None, 3, 2)})
+    found = starred.together(None, {"x": similarity}, {"x": Block(None, 3, 2)})
     best = max(
         (
             similarity[torch.arange(6), x].sum().item()
@@ -73,10 +73,10 @@ def test_large_and_small_blocks_find_a_planted_order(size):
     inner = torch.stack([torch.randperm(size, generator=torch.Generator().manual_seed(k)) for k in range(3)])
     planted = permutation.join(order, inner)
     similarity = torch.eye(3 * size)[:, planted.argsort()] + 0.1 * rand(3 * size, 3 * size).float()
-    found = _wreath.together("h", {"x": similarity}, {"x": Block("h", 3, size)})
+    found = starred.together("h", {"x": similarity}, {"x": Block("h", 3, size)})
     unsorted = permutation.join(order, torch.arange(size).expand(3, size))
     assert torch.equal(found["x"], planted) and torch.equal(found["h"], order)
-    assert torch.equal(_wreath.inside(similarity, unsorted, Block("h", 3, size)), planted)
+    assert torch.equal(starred.inside(similarity, unsorted, Block("h", 3, size)), planted)
 
 
 # Tensors that carry two words of a group -------------------------------------------------------------------
@@ -106,19 +106,19 @@ def grouped():
 
 def test_a_step_finds_heads_first_and_then_hears_what_ties_their_words(grouped):
     fitted, pair, back = grouped
-    (group,) = _wreath.groups(fitted.within).values()
-    found, _ = _wreath.step(pair, Similarities(pair), group, permutation.identity(fitted.words))
+    (group,) = starred.groups(fitted.within).values()
+    found, _ = starred.step(pair, Similarities(pair), group, permutation.identity(fitted.words))
     assert found.keys() == back.keys() and all(torch.equal(found[word], back[word]) for word in back)
 
 
 def test_orders_within_are_mended_where_heads_lie_right(grouped):
     fitted, pair, back = grouped
-    (group,) = _wreath.groups(fitted.within).values()
+    (group,) = starred.groups(fitted.within).values()
     heads = permutation.carried(permutation.identity(fitted.words) | {"kv": back["kv"]}, fitted.within)
     found = heads
     for _ in range(3):
-        found = _wreath.reordered(pair, group, found)
-    assert _wreath.gain(pair, heads, found) > 0 and torch.equal(found["kv"], back["kv"])
+        found = starred.reordered(pair, group, found)
+    assert starred.gain(pair, heads, found) > 0 and torch.equal(found["kv"], back["kv"])
     assert pair.objective(found) == pytest.approx(pair.objective(back))
 
 

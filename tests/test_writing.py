@@ -15,11 +15,17 @@ import safetensors
 import safetensors.torch
 import torch
 
-from rebasin_cli import writing
-from rebasin_cli.checkpoint import open_checkpoint
+from rebasin_cli.checkpoints import writing
+from rebasin_cli.checkpoints.checkpoint import open_checkpoint
+from rebasin_cli.checkpoints.tensors import CHUNK, LazyTensors, digest
+from rebasin_cli.checkpoints.writing import (
+    check_output,
+    parse_dtype,
+    parse_size,
+    write_safetensors,
+    write_text_atomic,
+)
 from rebasin_cli.errors import OutputExists, ResourceError, UsageError
-from rebasin_cli.tensors import CHUNK, LazyTensors, digest
-from rebasin_cli.writing import check_output, parse_dtype, parse_size, write_safetensors, write_text_atomic
 
 DTYPES = ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
 DTYPES += ["int64", "int32", "int16", "int8", "uint8", "bool"]
@@ -86,7 +92,7 @@ def test_every_tensor_is_aligned_to_its_dtype(tmp_path):
 
 
 def test_views_and_tied_tensors_are_written_as_separate_copies(tmp_path, monkeypatch):
-    monkeypatch.setattr("rebasin_cli.tensors.chunks.__defaults__", (16,))
+    monkeypatch.setattr("rebasin_cli.checkpoints.tensors.chunks.__defaults__", (16,))
     shared = torch.arange(20.0).reshape(4, 5)
     tensors = {
         "embed": shared,

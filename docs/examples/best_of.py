@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from rebasin_cli.matchers import MatchResult, Problem, State, wm
-from rebasin_cli.randomness import derive
+from rebasin_cli.runtime.seeds import derive
 
 NEEDS = frozenset()  # weights alone
 MANY = False  # two models at a time

@@ -14,17 +14,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from .. import accounts, matchers, networks, permutation
+from .. import matchers, networks
 from ..api import align
+from ..checkpoints.tensors import plain
 from ..errors import UsageError
-from ..evaluation import Scores, evaluate
-from ..merging import average
-from ..permutation import Permutations, permuted
-from ..randomness import generator
+from ..networks.evaluation import Scores, evaluate
+from ..permutations import permutation
+from ..permutations.averages import average
+from ..permutations.permutation import Permutations, permuted
 from ..repair import reset
+from ..reports import _accounts as accounts
+from ..runtime.seeds import generator
 from ..spec.resolving import resolve_spec
 from ..spec.spec import FittedSpec, Spec
-from ..tensors import plain
 from ..version import version
 from . import simplex
 from .cycles import Cycles, inconsistency

@@ -15,8 +15,8 @@ from itertools import combinations
 
 import torch
 
-from .. import permutation
-from ..permutation import Permutations
+from ..permutations import permutation
+from ..permutations.permutation import Permutations
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from itertools import combinations
 
 import torch
 
-from ..randomness import generator
+from ..runtime.seeds import generator
 
 Tensors = Mapping[str, torch.Tensor]
 

@@ -19,11 +19,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from .. import devices
 from ..datasets._batches import checked, size_of, to_device
 from ..errors import DataError, NetworkError, UsageError
-from ..evaluation import call, evaluating
-from ..randomness import generator
+from ..networks.evaluation import call, evaluating
+from ..runtime import devices
+from ..runtime.seeds import generator
 
 Loss = Callable[[torch.Tensor, Any], torch.Tensor]
 

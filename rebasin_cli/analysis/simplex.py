@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from ..evaluation import Scores
-from ..randomness import generator
+from ..networks.evaluation import Scores
+from ..runtime.seeds import generator
 
 Scored = Mapping[str, Scores]  # by split
 Measure = Callable[[Sequence[Any], Sequence[float]], Scored]

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from ..errors import Elsewhere, Interrupted, Terminated, UsageError
-from ..interrupts import Stopped, stoppable
+from ..runtime.signals import Stopped, stoppable
 
 
 class _Interruptible(TyperGroup):

@@ -14,7 +14,7 @@ from dataclasses import fields
 from inspect import Parameter, Signature, signature
 from typing import Any, get_args, get_type_hints
 
-from ..settings import Settings
+from ..commands.settings import Settings
 from . import _options as o
 
 Group = dict[str, tuple[Any, Any]]  # parameter: its annotation and default

@@ -84,7 +84,7 @@ class Screen:
 @contextmanager
 def screen(quiet: bool = False, verbose: bool = False) -> Iterator[Any]:
     """A `Listener` on the terminal; the bars are gone however the command ends."""
-    from ..commands import Listener
+    from ..commands.shared import Listener
 
     shown = Screen(quiet=quiet, verbose=verbose)
     log, told = logging.getLogger("rebasin"), Told(shown.say)
@@ -103,8 +103,8 @@ def settings_of(options: Mapping[str, Any], **own: Any) -> Any:
     """A command's options, by the names of its parameters, as one `Settings`."""
     from dataclasses import fields
 
-    from ..settings import Settings
-    from ..writing import parse_size
+    from ..checkpoints.writing import parse_size
+    from ..commands.settings import Settings
 
     given = {**options, **own}
     chosen = {field.name: given[field.name] for field in fields(Settings) if field.name in given}
@@ -115,8 +115,8 @@ def settings_of(options: Mapping[str, Any], **own: Any) -> Any:
 
 def output_of(out: Any, options: Mapping[str, Any], **own: bool) -> Any:
     """The options about the output as an `outputs.Output`."""
-    from ..outputs import Output
-    from ..writing import parse_dtype, parse_size
+    from ..checkpoints.writing import parse_dtype, parse_size
+    from ..commands.outputs import Output
 
     size, dtype = options["out_shard_size"], options["out_dtype"]
     return Output(

@@ -35,15 +35,16 @@ def align(
 
     Example: rebasin align a.pt b.pt --method wm -o b_aligned.safetensors
     """
-    from .. import devices, pipeline, ranks
-    from ..outputs import default_path
+    from ..commands import pipeline
+    from ..commands.outputs import default_path
+    from ..runtime import devices, together
 
     settings = settings_of(options, method=method, loss=loss, bound=bound, no_prove=no_prove)
     out = out or default_path(model, "aligned")
     written = output_of(out, options, dry_run=dry_run)
-    with ranks.from_environment(devices.choose(options["device"])) as together:
-        first = together.rank == 0
+    with together.from_environment(devices.choose(options["device"])) as ranks:
+        first = ranks.rank == 0
         with screen(options["quiet"] or not first, options["verbose"]) as listener:
-            done = pipeline.align(reference, model, written, settings, listener, ranks=together)
+            done = pipeline.align(reference, model, written, settings, listener, ranks=ranks)
     if first:
         result(done, json)

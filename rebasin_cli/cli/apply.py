@@ -29,8 +29,8 @@ def apply(
 
     Example: rebasin apply b_aligned.perm.safetensors b.pt --key ema -o b_ema_aligned.safetensors
     """
-    from .. import relabel
-    from ..outputs import default_path
+    from ..commands import relabel
+    from ..commands.outputs import default_path
 
     output = output_of(out or default_path(model, "permuted"), options)
     settings = settings_of(options)

@@ -102,7 +102,8 @@ def barrier(
 
     Example: rebasin barrier a.pt b.pt --data cifar10 --report report/ --max-barrier 0.05
     """
-    from .. import gates, outputs, reporting
+    from ..commands import outputs, reporting
+    from ..measure import gates
 
     settings = settings_of(options, method=method, repair=repair, full=full, no_prove=no_prove)
     limits = {

@@ -71,11 +71,11 @@ def compare(
 
     Example: rebasin compare a.pt b.pt c.pt --method wm --method merge-many --data mnist --report many/
     """
-    from .. import comparing
+    from ..commands import compare
 
     files = {"json": json_file, "markdown": markdown}
     with screen(options["quiet"], options["verbose"]) as listener:
-        found = comparing.compare(
+        found = compare.compare(
             models,
             method or ["wm"],
             settings_of(options, repair=repair, full=full, no_prove=no_prove),

@@ -22,7 +22,7 @@ def demo(
     verbose: o.Verbose = False,
 ) -> None:
     """Train two MLPs on digits from different seeds, align, merge and measure them. Under a minute."""
-    from ..demo import demo as run
+    from ..commands.demo import demo as run
     from .barrier import show_report
 
     with screen(quiet, verbose) as listener:

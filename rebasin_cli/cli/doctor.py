@@ -30,7 +30,7 @@ def doctor(
 
     Example: rebasin doctor a.pt b.pt --data cifar10
     """
-    from .. import examining
+    from ..commands import examining
 
     settings = settings_of(options)
     with screen(options["quiet"], options["verbose"]) as listener:

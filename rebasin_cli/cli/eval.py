@@ -25,7 +25,7 @@ def eval(
 
     Example: rebasin eval merged.safetensors --data cifar10
     """
-    from .. import reporting
+    from ..commands import reporting
 
     settings = settings_of(options)
     with screen(options["quiet"], options["verbose"]) as listener:

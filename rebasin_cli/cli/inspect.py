@@ -24,7 +24,7 @@ def inspect(
 
     Example: rebasin inspect merged.safetensors
     """
-    from ..inspection import inspect as look
+    from ..commands.inspect import inspect as look
 
     seen = look(file, key=key, unsafe_load=unsafe_load)
     if json:

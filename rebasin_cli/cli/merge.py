@@ -53,7 +53,7 @@ def merge(
 
     Example: rebasin merge a.pt b.pt c.pt --method merge-many -o merged.safetensors
     """
-    from .. import pipeline
+    from ..commands import pipeline
     from ..errors import UsageError
 
     settings = settings_of(

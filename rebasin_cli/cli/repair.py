@@ -41,12 +41,12 @@ def repair(
 
     Example: rebasin repair merged.safetensors --endpoints a.pt b_aligned.safetensors --data cifar10
     """
-    from .. import repairing
-    from ..outputs import default_path
+    from ..commands import repair
+    from ..commands.outputs import default_path
 
     written = output_of(out or default_path(model, "repaired"), options)
     with screen(options["quiet"], options["verbose"]) as listener:
-        done = repairing.repair(
+        done = repair.repair(
             model,
             endpoints,
             written,

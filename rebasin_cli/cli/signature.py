@@ -46,7 +46,7 @@ def signature(
 
     Example: rebasin signature a.pt b.pt --data cifar10 --method am --plot signature.png
     """
-    from .. import examining
+    from ..commands import examining
 
     settings = settings_of(options, method=method)
     counts = _counts(stability)

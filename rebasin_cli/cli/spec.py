@@ -63,13 +63,13 @@ def show(
 
     Example: rebasin spec show resnet20 --width 4
     """
-    from ..spec import overview
+    from ..commands import spec
 
-    fitted = overview.fit_named(spec, checkpoint, width=width, depth=depth, input=input, classes=classes)
+    fitted = spec.fit_named(spec, checkpoint, width=width, depth=depth, input=input, classes=classes)
     if json:
-        typer.echo(json_module.dumps(overview.describe(fitted), indent=2))
+        typer.echo(json_module.dumps(spec.describe(fitted), indent=2))
         return
-    for line in overview.lines(fitted):
+    for line in spec.lines(fitted):
         typer.echo(line)
 
 
@@ -84,10 +84,10 @@ def check(
 
     Example: rebasin spec check my.yaml b.safetensors
     """
-    from ..spec import overview
+    from ..commands import spec
 
-    fitted = overview.fit_named(spec, checkpoint, key=key, unsafe_load=unsafe_load)
-    typer.echo(f"{fitted.spec.source} fits {checkpoint}: {overview.headline(fitted)}")
+    fitted = spec.fit_named(spec, checkpoint, key=key, unsafe_load=unsafe_load)
+    typer.echo(f"{fitted.spec.source} fits {checkpoint}: {spec.headline(fitted)}")
 
 
 @spec_app.command()
@@ -111,10 +111,10 @@ def prove(
 
     Example: rebasin spec prove resnet20 a.safetensors
     """
-    from ..settings import Settings
-    from ..spec import overview
+    from ..commands import spec
+    from ..commands.settings import Settings
 
-    fitted = overview.fit_named(spec, checkpoint, width=width, depth=depth, key=key, unsafe_load=unsafe_load)
+    fitted = spec.fit_named(spec, checkpoint, width=width, depth=depth, key=key, unsafe_load=unsafe_load)
     settings = Settings(
         net=net,
         trust_code=trust_code,
@@ -125,7 +125,7 @@ def prove(
         seed=seed,
     )
     with screen() as listener:
-        done = overview.prove(fitted, settings, listener.say, checkpoint=checkpoint)
+        done = spec.prove(fitted, settings, listener.say, checkpoint=checkpoint)
     result(done if json else {k: v for k, v in done.items() if k != "differences"}, json)
     if not json:
         typer.echo("largest difference when one word alone is permuted, relative to the largest output:")
@@ -150,12 +150,12 @@ def infer(
 
     Example: rebasin spec infer --net model.py:build --input 1x3x224x224 -o spec.yaml
     """
-    from ..settings import Settings
-    from ..spec import overview
+    from ..commands import spec
+    from ..commands.settings import Settings
 
     settings = Settings(net=net, input=input, output=output, seed=seed)
     with screen(quiet) as listener:
-        done = overview.infer(settings, listener.say, checkpoint=checkpoint, out=out, force=force)
+        done = spec.infer(settings, listener.say, checkpoint=checkpoint, out=out, force=force)
     if out is None:
         typer.echo(done["text"], nl=False)
     else:
@@ -184,14 +184,15 @@ def explain(
 
     Example: rebasin spec explain --net model.py:build --input 1x3x224x224
     """
-    from ..settings import Settings
-    from ..spec import explaining, overview
+    from ..commands import spec
+    from ..commands.settings import Settings
+    from ..inference import explaining
 
     settings = Settings(
         spec=spec, net=net, input=input, output=output, key=key, unsafe_load=unsafe_load, seed=seed
     )
     with screen():
-        told = overview.explain(settings, checkpoint=checkpoint)
+        told = spec.explain(settings, checkpoint=checkpoint)
     if json:
         result(told, True)
         return
@@ -219,11 +220,11 @@ def import_(
 
     Example: rebasin spec import axes.json --checkpoint a.safetensors -o own.yaml
     """
-    from ..settings import Settings
-    from ..spec import overview
+    from ..commands import spec
+    from ..commands.settings import Settings
 
     settings = Settings(key=key, unsafe_load=unsafe_load)
-    done = overview.import_axes(file, settings, checkpoint=checkpoint, out=out, force=force)
+    done = spec.import_axes(file, settings, checkpoint=checkpoint, out=out, force=force)
     if out is None:
         typer.echo(done["text"], nl=False)
     else:

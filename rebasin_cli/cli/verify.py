@@ -32,8 +32,8 @@ def verify(
 
     Example: rebasin verify b.pt b_aligned.safetensors
     """
-    from .. import relabel
-    from ..settings import Settings
+    from ..commands import relabel
+    from ..commands.settings import Settings
 
     settings = Settings(spec=spec, key=key, unsafe_load=unsafe_load, seed=seed)
     with screen(quiet) as listener:

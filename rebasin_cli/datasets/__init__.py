@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from ..errors import DataError, RebasinError, UsageError
-from ..randomness import generator
 from ..registry import Registry, import_reference, is_reference
+from ..runtime.seeds import generator
 from ._batches import LoaderData, open_loader
 
 registry = Registry("datasets", "data set")

@@ -26,9 +26,9 @@ from typing import Any
 
 import torch
 
-from ..permutation import Permutations
-from ..ranks import ALONE, Ranks
+from ..permutations.permutation import Permutations
 from ..registry import Registry
+from ..runtime.ranks import ALONE, Ranks
 from ..spec.spec import FittedSpec
 
 registry = Registry("matchers", "method")

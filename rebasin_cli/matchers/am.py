@@ -17,14 +17,16 @@ from typing import Any
 
 import torch
 
-from .. import assignment, devices, networks, permutation
+from .. import networks
 from ..datasets._batches import checked, part_of, size_of, to_device
 from ..errors import CheckpointError, DataError, UsageError, unknown
-from ..observing import Moments, on_one_thread, watch
-from ..sites import Place, Site, Sites, find
+from ..permutations import assignment, permutation
+from ..runtime import devices
 from ..spec.spec import FittedSpec
 from . import MatchResult, Problem, State
-from ._wreath import groups, together
+from .activations.moments import Moments, on_one_thread, watch
+from .activations.sites import Place, Site, Sites, find
+from .weights.starred import groups, together
 
 NEEDS = frozenset({"network", "data"})
 MANY = False

@@ -22,13 +22,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from .. import assignment
+from ..checkpoints.tensors import LazyTensors, plan_of
 from ..errors import UsageError
-from ..permutation import Within
+from ..permutations import assignment
+from ..permutations.permutation import Within
 from ..spec.notation import Axis, Fixed, Product, Word
-from ..tensors import LazyTensors, plan_of
 from . import MatchResult, Problem, State, Tensors, am, wm
-from ._pair import Pair
+from .weights.pair import Pair
 
 NEEDS = frozenset({"network", "data"})
 MANY = False

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .. import permutation
 from ..errors import UsageError
+from ..permutations import permutation
 from . import MatchResult, Problem, State
-from ._many import objective_of, relative, round_of
+from .weights.many import objective_of, relative, round_of
 
 NEEDS = frozenset()
 MANY = True

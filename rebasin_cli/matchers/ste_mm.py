@@ -14,8 +14,8 @@ import torch
 
 from ..errors import UsageError, unknown
 from . import MatchResult, Problem
-from ._straight import search
-from ._training import Training, memory
+from .straight_through.search import search
+from .straight_through.training import Training, memory
 
 __all__ = ["Options", "match", "memory"]
 

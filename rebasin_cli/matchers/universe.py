@@ -25,15 +25,16 @@ from dataclasses import dataclass, field, replace
 import torch
 from numpy.polynomial import Polynomial
 
-from .. import assignment, permutation
-from ..assignment import Solution
 from ..errors import UsageError
-from ..permutation import Permutations
+from ..permutations import assignment, permutation
+from ..permutations.assignment import Solution
+from ..permutations.permutation import Permutations
 from ..spec.spec import FittedSpec
-from . import MatchResult, Problem, State, _wreath
-from ._descent import THREADED
-from ._many import objective_of, relative, round_of
-from ._mixed import Mixed
+from . import MatchResult, Problem, State
+from .weights import starred
+from .weights.descent import THREADED
+from .weights.many import objective_of, relative, round_of
+from .weights.mixed import Mixed
 
 NEEDS = frozenset()
 MANY = True
@@ -181,7 +182,7 @@ class Search:
         problem = self.problem
         self.models = [Mixed(model, problem.fitted, device=problem.device) for model in problem.models]
         self.words, self.atoms = problem.fitted.words, self.models[0].atoms
-        self.groups = _wreath.groups(problem.fitted.within)
+        self.groups = starred.groups(problem.fitted.within)
         coupled = {word for group in self.groups.values() for word in group.words}
         self.single = [word for word in self.words if word not in coupled]
 
@@ -256,8 +257,8 @@ def with_groups(
 ) -> dict[str, torch.Tensor]:
     """`found` and the best permutations of coupled words, in the order of the spec's words."""
     every = dict(found)
-    for group in _wreath.groups(fitted.within).values():
-        every |= _wreath.together(group.outer, {word: values[word] for word in group.words}, fitted.within)
+    for group in starred.groups(fitted.within).values():
+        every |= starred.together(group.outer, {word: values[word] for word in group.words}, fitted.within)
     return {word: every[word] for word in fitted.words}
 
 
@@ -282,7 +283,7 @@ def rounded(history: History, fitted: FittedSpec) -> Sets:
             for word, mixture in mixtures.items():
                 if share > 0:
                     mixture[torch.arange(len(mixture)), sets[k][word]] += share
-        coupled = {word for group in _wreath.groups(fitted.within).values() for word in group.words}
+        coupled = {word for group in starred.groups(fitted.within).values() for word in group.words}
         nearest = {w: assignment.solve(m).perm for w, m in mixtures.items() if w not in coupled}
         found.append(with_groups(nearest, mixtures, fitted))
     return found

@@ -18,15 +18,15 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from .. import permutation
 from ..errors import UsageError, unknown
-from ..randomness import generator
+from ..permutations import permutation
+from ..runtime.seeds import generator
 from . import MatchResult, Problem, State
-from ._bound import upper_bound
-from ._descent import DOUBT, Descent
-from ._exact import enumerate_all
-from ._pair import Pair
-from ._soft import fits, soft_start
+from .weights.bound import upper_bound
+from .weights.descent import DOUBT, Descent
+from .weights.exact import enumerate_all
+from .weights.pair import Pair
+from .weights.soft import fits, soft_start
 
 NEEDS = frozenset()
 MANY = False

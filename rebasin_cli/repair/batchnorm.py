@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from .. import networks
 from ..datasets._batches import checked, tensors_in, to_device
 from ..errors import DataError
-from ..evaluation import evaluating, forward
+from ..networks.evaluation import evaluating, forward
 
 
 def reset(network: nn.Module, batches: Iterable[Any], *, device: str | torch.device = "cpu") -> int:

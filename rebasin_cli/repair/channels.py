@@ -22,8 +22,8 @@ from torch.utils import _pytree as pytree
 from .. import networks
 from ..datasets._batches import checked, map_tensors, to_device
 from ..errors import DataError, NetworkError, UsageError, unknown
-from ..evaluation import evaluating, forward
-from ..merging import average
+from ..networks.evaluation import evaluating, forward
+from ..permutations.averages import average
 from .batchnorm import reset
 from .producers import Producers, Site, find
 

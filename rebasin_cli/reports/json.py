@@ -11,8 +11,8 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from rebasin_cli.errors import UsageError
-from rebasin_cli.reports import SCHEMA, Report
+from ..errors import UsageError
+from . import SCHEMA, Report
 
 FILENAME = "report.json"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
+from ..checkpoints.tensors import plan_of
 from ..errors import SpecError
-from ..tensors import plan_of
 from . import library
 from .fitting import fit
 from .spec import FittedSpec, Spec

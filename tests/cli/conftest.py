@@ -11,10 +11,10 @@ import torch
 
 from rebasin_cli import nets
 from rebasin_cli.__main__ import main
+from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.networks.training import seeded, train
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
-from rebasin_cli.training import seeded, train
-from rebasin_cli.writing import write_safetensors
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -139,7 +139,7 @@ def pictures(path):
 
 
 def tensors(path):
-    from rebasin_cli.checkpoint import open_checkpoint
+    from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 
     opened = open_checkpoint(path)
     return {name: opened[name].clone() for name in opened}
@@ -181,7 +181,7 @@ def trained(tmp_path_factory):
 @pytest.fixture
 def relabelled(pair, tmp_path):
     """`b` with its units in another order, and the path to it."""
-    from rebasin_cli import permutation
+    from rebasin_cli.permutations import permutation
 
     model = tensors(pair[1])
     fitted = fit(library.load("mlp"), {name: tuple(tensor.shape) for name, tensor in model.items()})

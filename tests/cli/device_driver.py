@@ -28,10 +28,10 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from rebasin_cli import devices
 from rebasin_cli.__main__ import main as rebasin
 from rebasin_cli.cli._show import Screen
-from rebasin_cli.matchers._pair import Pair
+from rebasin_cli.matchers.weights.pair import Pair
+from rebasin_cli.runtime import devices
 
 NAME = "simulated"
 FLOAT64 = os.environ.get("SIMULATED_FLOAT64") != "no"  # Apple's GPUs have none

@@ -10,8 +10,8 @@ import sys
 import pytest
 import torch
 
-from rebasin_cli.checkpoint import open_checkpoint
-from rebasin_cli.writing import write_safetensors
+from rebasin_cli.checkpoints.checkpoint import open_checkpoint
+from rebasin_cli.checkpoints.writing import write_safetensors
 
 from .conftest import contents, fresh, same, tensors
 
@@ -376,7 +376,7 @@ def test_out_of_memory(pair, refused, monkeypatch):
     def greedy(*args, **kwargs):
         torch.empty(2**60, dtype=torch.uint8)
 
-    monkeypatch.setattr("rebasin_cli.searching.search", greedy)
+    monkeypatch.setattr("rebasin_cli.commands.searching.search", greedy)
     refused(5, "align", *pair, says="out of memory")
 
 
@@ -400,7 +400,7 @@ def test_ctrl_c_while_writing_keeps_the_search(pair, done, interrupted, tmp_path
     done("align", *pair, "-o", "whole.safetensors")
     with monkeypatch.context() as patch:
         calls = iter([lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt)])
-        from rebasin_cli import writing
+        from rebasin_cli.checkpoints import writing
 
         real = writing.write_safetensors
         patch.setattr(writing, "write_safetensors", lambda *a, **k: next(calls, real)(*a, **k))
@@ -430,7 +430,7 @@ def test_what_is_no_kept_search_is_neither_replaced_nor_removed(pair, refused, d
 
 
 def test_activation_matching_brings_a_relabelled_model_back(trained, done, refused, tmp_path):
-    from rebasin_cli import permutation
+    from rebasin_cli.permutations import permutation
     from rebasin_cli.spec import library
     from rebasin_cli.spec.fitting import fit
 

@@ -2,8 +2,8 @@
 
 import torch
 
-from rebasin_cli.checkpoint import open_checkpoint
-from rebasin_cli.writing import write_safetensors
+from rebasin_cli.checkpoints.checkpoint import open_checkpoint
+from rebasin_cli.checkpoints.writing import write_safetensors
 
 from .conftest import fresh, same, tensors
 

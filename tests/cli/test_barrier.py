@@ -6,6 +6,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from rebasin_cli.analysis import signatures
+
 from .conftest import contents, fresh
 
 FILES = {"report.html", "report.md", "report.json", "junit.xml"}
@@ -78,7 +80,7 @@ def test_a_baseline(trained, done, run, refused, tmp_path, monkeypatch):
     (tmp_path / "better.json").write_text(json.dumps(base))
     assert run(*barrier(*trained, "--baseline", "better.json")).code == 1
     monkeypatch.setattr(
-        "rebasin_cli.measuring.barrier", lambda *a, **k: pytest.fail("it was measured all the same")
+        "rebasin_cli.measure.report.barrier", lambda *a, **k: pytest.fail("it was measured all the same")
     )
     refused(2, *barrier(*trained, "--baseline", "none.json"), says="--baseline none.json cannot be read")
     (tmp_path / "odd.json").write_text("{")
@@ -134,7 +136,7 @@ def test_endpoints_fed_the_wrong_normalisation_stop_the_run(trained, refused, do
 
 
 def test_models_that_record_different_data(trained, refused, tmp_path):
-    from rebasin_cli.writing import write_safetensors
+    from rebasin_cli.checkpoints.writing import write_safetensors
 
     from .conftest import tensors
 
@@ -149,7 +151,7 @@ def test_models_that_record_different_data(trained, refused, tmp_path):
 
 
 def test_recorded_nonsense_does_no_harm(trained, done):
-    from rebasin_cli.writing import write_safetensors
+    from rebasin_cli.checkpoints.writing import write_safetensors
 
     from .conftest import tensors
 
@@ -179,7 +181,7 @@ def test_recorded_nonsense_does_no_harm(trained, done):
 def test_refusals_before_anything_is_measured(trained, refused, tmp_path, monkeypatch, options, code, says):
     (tmp_path / "there.json").write_text("{}")
     monkeypatch.setattr(
-        "rebasin_cli.measuring.barrier", lambda *a, **k: pytest.fail("it was measured all the same")
+        "rebasin_cli.measure.report.barrier", lambda *a, **k: pytest.fail("it was measured all the same")
     )
     refused(code, *barrier(*trained, *options), says=says)
 
@@ -312,7 +314,6 @@ def test_how_alike_matched_units_are_stands_in_the_report(trained, done, tmp_pat
 
 
 def test_a_network_that_does_not_show_its_units_has_a_report_all_the_same(trained, done, monkeypatch):
-    from rebasin_cli import signatures
     from rebasin_cli.errors import SpecError
 
     def nothing(*args, **kwargs):

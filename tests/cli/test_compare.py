@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from rebasin_cli.training import train
-from rebasin_cli.writing import write_safetensors
+from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.networks.training import train
 
 
 @pytest.fixture(scope="session")

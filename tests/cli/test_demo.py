@@ -11,8 +11,8 @@ WRITTEN = {"a", "b", "b_aligned", "b_aligned.perm", "merged"}
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    monkeypatch.setattr("rebasin_cli.demo.EPOCHS", 25)
-    monkeypatch.setattr("rebasin_cli.demo.WIDTH", 16)
+    monkeypatch.setattr("rebasin_cli.commands.demo.EPOCHS", 25)
+    monkeypatch.setattr("rebasin_cli.commands.demo.WIDTH", 16)
 
 
 def test_the_whole_story_and_every_command_that_it_suggests(done, tmp_path):

@@ -6,14 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from rebasin_cli import nets, permutation
-from rebasin_cli.diagnosis import Diagnosis
-from rebasin_cli.diagnosis.judging import VERDICTS
-from rebasin_cli.examining import next_command
-from rebasin_cli.settings import Settings
+from rebasin_cli import nets
+from rebasin_cli.analysis.diagnosis import Diagnosis
+from rebasin_cli.analysis.diagnosis.judging import VERDICTS
+from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.commands.examining import next_command
+from rebasin_cli.commands.settings import Settings
+from rebasin_cli.permutations import permutation
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
-from rebasin_cli.writing import write_safetensors
 
 from .conftest import fresh, tensors
 
@@ -122,7 +123,7 @@ def test_recorded_data_that_are_gone_are_no_error(trained, done, monkeypatch):
     def gone(*args, **kwargs):
         raise DataError("digits is not here")
 
-    monkeypatch.setattr("rebasin_cli.sampling.open_data", gone)
+    monkeypatch.setattr("rebasin_cli.commands.sampling.open_data", gone)
     found = done("doctor", *trained, "--json").json()
     assert "digits is not here" in found["unseen"] and found["next"].startswith("rebasin align ")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rebasin_cli.writing import write_safetensors
+from rebasin_cli.checkpoints.writing import write_safetensors
 
 from .conftest import fresh, tensors
 

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from rebasin_cli.checkpoint import open_checkpoint
+from rebasin_cli.checkpoints.checkpoint import open_checkpoint
+from rebasin_cli.checkpoints.writing import write_safetensors
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
-from rebasin_cli.writing import write_safetensors
 
 from .test_main import golden
 

@@ -7,7 +7,7 @@ import os
 import pytest
 import torch
 
-from rebasin_cli.checkpoint import open_checkpoint
+from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.spec import library
 
 from .conftest import contents, fresh, same, tensors
@@ -118,7 +118,7 @@ def test_the_data_set_that_the_models_record_is_taken(trained, done):
 
 def test_code_is_never_run_on_a_files_own_word(resnets, refused, tmp_path):
     """A checkpoint that says `rebasin.data: os:system` must not get its way."""
-    from rebasin_cli.writing import write_safetensors
+    from rebasin_cli.checkpoints.writing import write_safetensors
 
     (tmp_path / "evil.py").write_text("open('executed', 'w')\n")
     for path in resnets:
@@ -151,7 +151,7 @@ def test_code_is_never_run_on_a_files_own_word(resnets, refused, tmp_path):
 )
 def test_an_option_that_makes_no_sense(pair, refused, monkeypatch, options, says):
     monkeypatch.setattr(
-        "rebasin_cli.searching.search", lambda *_: pytest.fail("it was searched all the same")
+        "rebasin_cli.commands.searching.search", lambda *_: pytest.fail("it was searched all the same")
     )
     refused(2, "merge", *pair, *options, says=says)
 
@@ -290,7 +290,7 @@ def test_new_biases_only_when_allowed(tmp_path, done):
     )
     import runpy
 
-    from rebasin_cli.writing import write_safetensors
+    from rebasin_cli.checkpoints.writing import write_safetensors
 
     for k in range(2):
         torch.manual_seed(k)

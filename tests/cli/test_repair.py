@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rebasin_cli.checkpoint import open_checkpoint
+from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 
 from .conftest import same, tensors
 

@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from rebasin_cli import sampling
-from rebasin_cli.checkpoint import open_checkpoint
+from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.cli._show import _line
+from rebasin_cli.commands import sampling
 
 from .conftest import fresh, same
 

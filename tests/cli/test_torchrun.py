@@ -109,7 +109,7 @@ def test_a_rank_that_is_killed_ends_the_others(pair, tmp_path):
     assert "exitcode  : 5 " in err and "exitcode  : -9 " in err
     assert "interrupted after sweep 1; the search is kept in out.search.safetensors" in err
     assert set(contents(tmp_path)) - set(before) == {"out.search.safetensors"}
-    for place in ("rebasin_cli/ranks.py", "rebasin_cli/processes.py", "rebasin_cli/cli"):
+    for place in ("rebasin_cli/runtime/ranks.py", "rebasin_cli/runtime/processes.py", "rebasin_cli/cli"):
         assert place not in err  # no traceback of ours
 
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from rebasin_cli.checkpoint import open_checkpoint
+from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 
 from .conftest import contents
 
@@ -150,5 +150,5 @@ def test_a_full_disk(refused, monkeypatch):
         raise OSError(28, os.strerror(28))
 
     monkeypatch.setattr(os, "fsync", full)
-    monkeypatch.setattr("rebasin_cli.training._save", lambda *a: None)
+    monkeypatch.setattr("rebasin_cli.networks.training._save", lambda *a: None)
     refused(5, *TINY, "--epochs", 1, "--limit", 100, "-o", "a.safetensors", says="No space left on device")

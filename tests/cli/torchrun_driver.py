@@ -54,7 +54,7 @@ if os.environ.get("KILLED"):
 command("whole", *SEARCH[:-1], "whole.safetensors")
 command("exists", *SEARCH[:-1], "a.safetensors")
 command("missing", "align", "a.safetensors", ("b.safetensors", "nowhere.safetensors")[RANK], *SEARCH[3:])
-with mock.patch("rebasin_cli.checkpoint.Checkpoint.__getitem__", autospec=True) as read:
+with mock.patch("rebasin_cli.checkpoints.checkpoint.Checkpoint.__getitem__", autospec=True) as read:
     read.side_effect = lambda self, name: self.read(name) + (RANK if self.path.name[0] == "b" else 0)
     command("differ", *SEARCH)
 with mock.patch("os.fsync", full):

@@ -1,0 +1,88 @@
+"""What to expect of merging two models, before hours are spent: facts measured, one verdict.
+
+Weights tell whether the models share an ancestor, whether one is the other with its units in another order,
+and whether a weight matching finds more in common than it finds by chance. On data, activations tell how well
+matched units agree and how much the activations of the midpoint fade.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from ...errors import NetworkError, SpecError
+from ...spec.resolving import resolve_spec
+from ...spec.spec import FittedSpec, Spec
+from .activations import look
+from .facts import Fact, of_activations, of_weights
+from .judging import EXACT, VERDICTS, judge
+from .weights import Tensors, weigh
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """A verdict, one of `judging.VERDICTS`, and what follows from it, with the reason.
+
+    `tensors` has a row a weight matrix: "cosine" as they are, "aligned_cosine" after a weight matching, and
+    "norm_ratio" ‖A‖/‖B‖. `words` has a row a word: "units" and, where the network was run, what
+    `signatures.signature` gives, "dead_a" and "dead_b", and "midpoint": the standard deviation of the
+    midpoint's units over the mean of the endpoints', "naive" and "aligned". `unseen` says what could not be
+    looked at. `exact`: a relabelling up to rounding.
+    """
+
+    verdict: str
+    advice: str
+    facts: tuple[Fact, ...]
+    tensors: tuple[dict[str, Any], ...]
+    words: tuple[dict[str, Any], ...]
+    unseen: tuple[str, ...] = ()
+    exact: bool = False
+
+
+def doctor(
+    a: Tensors,
+    b: Tensors,
+    spec: str | Spec | FittedSpec | None = None,
+    *,
+    network: nn.Module | None = None,
+    data: Iterable[Any] | None = None,
+    limit: int = 2_560,
+    output: str | int | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+) -> Diagnosis:
+    """Look at two models and say what merging them would need. Advice: nothing is written or merged.
+
+    Two quick weight matchings, and where `network` and `data` are given one pass of four networks over
+    `limit` samples. What the network does not show is named in `unseen`. Raises SpecError, CheckpointError,
+    DataError.
+    """
+    fitted = resolve_spec(spec, [a, b])
+    weights = weigh(a, b, fitted, seed=seed)
+    rows, unseen = None, ()
+    if network is not None and data is not None:
+        try:
+            rows = look(
+                a, b, weights.permutations, fitted, network, data, limit=limit, output=output, device=device
+            )
+        except (NetworkError, SpecError) as error:  # what weights say is worth saying all the same
+            unseen = (f"activations: {error.message}", *error.problems)
+    else:
+        lacking = [what for what, it in (("the network", network), ("data", data)) if it is None]
+        unseen = (f"activations: {' and '.join(lacking)} {'are' if len(lacking) > 1 else 'is'} missing",)
+    verdict, why = judge(weights, rows or (), fitted)
+    found = (*of_weights(weights, fitted), *(of_activations(rows, fitted) if rows else ()))
+    facts = tuple(fact for fact in found if math.isfinite(fact.value))
+    return Diagnosis(
+        verdict,
+        f"{VERDICTS[verdict]} {why}".rstrip(),
+        facts,
+        weights.tensors,
+        rows or tuple({"word": word, "units": size} for word, size in fitted.words.items()),
+        unseen,
+        exact=weights.aligned_distance < EXACT,
+    )

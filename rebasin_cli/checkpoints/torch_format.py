@@ -1,0 +1,191 @@
+"""Files written by `torch.save`, read without running the code that a pickle may hold.
+
+`load` returns whatever was saved; finding the weights in it is `envelopes.py`'s work. Files in the zip
+format (PyTorch 1.6 and later) are mapped, not read; older ones are read whole.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import pickletools
+import re
+import warnings
+import zipfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+
+from ..errors import CheckpointError, UnsafeCheckpoint
+from .safetensors_format import COPY_AGAIN
+
+ZIP = b"PK\x03\x04"
+LEGACY = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # the magic number, pickled first until PyTorch 1.6
+
+# What torch.save writes for plain tensors: not worth naming among the imports of an unsafe file.
+_PLAIN = re.compile(
+    r"torch\.(_utils\._rebuild_\w+|\w*Storage|storage\.\w*Storage|Size|device|Tensor|nn\.parameter\.Parameter"
+    r"|_tensor\._rebuild_\w+|serialization\._get_layout|(b?float|u?int|q?u?int|complex|bool|half|double|long)\w*)|collections\.(OrderedDict|Counter)"
+)
+
+
+def is_pickle(head: bytes) -> bool:
+    """Whether a file that begins so is a pickle of protocol 2 to 5."""
+    return len(head) > 2 and head[0] == 0x80 and 2 <= head[1] <= 5
+
+
+def load(path: Path, *, unsafe: bool) -> Any:
+    """What `torch.save` put into this file, on the CPU. Even with `unsafe`, the safe way is tried first.
+
+    Raises UnsafeCheckpoint where reading would run code and `unsafe` is false, else CheckpointError.
+    """
+    with open(path, "rb") as file:
+        head = file.read(len(LEGACY))
+    zipped = head.startswith(ZIP)
+    if zipped:
+        _check_zip(path)
+    elif head != LEGACY:
+        return _load_plain_pickle(path, unsafe)
+    try:
+        return _torch_load(path, zipped, weights_only=True)
+    except Exception as cause:  # torch raises nearly everything for a damaged file
+        imports = wanted_imports(path, zipped)
+        if unsafe and (imports or isinstance(cause, pickle.UnpicklingError)):
+            return _running_code(path, lambda: _torch_load(path, zipped, weights_only=False))
+        if imports:
+            raise _unsafe(path, imports) from None
+        raise CheckpointError(
+            f"{path} is damaged or cut off: {_first_line(cause)}", hint=COPY_AGAIN
+        ) from cause
+
+
+def _torch_load(path: Path, zipped: bool, *, weights_only: bool) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about deprecated dtypes and storages: nothing the reader can act on
+        if zipped and path.suffix != ".safetensors":  # torch believes the extension, where it gets a path
+            return torch.load(path, map_location="cpu", mmap=True, weights_only=weights_only)
+        with open(path, "rb") as file:
+            return torch.load(file, map_location="cpu", weights_only=weights_only)
+
+
+def _load_plain_pickle(path: Path, unsafe: bool) -> Any:
+    if unsafe:
+        with open(path, "rb") as file:
+            return _running_code(path, lambda: pickle.load(file))
+    if imports := wanted_imports(path, zipped=False):
+        raise _unsafe(path, imports)
+    raise CheckpointError(f"{path} is no checkpoint: a pickle that torch.save did not write, without tensors")
+
+
+def _running_code(path: Path, load: Callable[[], Any]) -> Any:
+    try:
+        return load()
+    except Exception as cause:
+        raise CheckpointError(
+            f"{path} was unpickled, and that failed: {type(cause).__name__}: {_first_line(cause)}",
+            hint="The code that it was saved with must be importable: run from its folder, "
+            "or save plain weights there.",
+        ) from cause
+
+
+def _check_zip(path: Path) -> None:
+    """Refuse what torch would read wrongly, or only with a message about its internals."""
+    size = os.path.getsize(path)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            records = archive.infolist()
+    except (zipfile.BadZipFile, ValueError, NotImplementedError) as cause:
+        raise CheckpointError(
+            f"{path} is cut off or damaged: it begins as a zip file ({size:,} bytes) but does not end as one",
+            hint=COPY_AGAIN,
+        ) from cause
+    names = [record.filename for record in records]
+    last = {name.rpartition("/")[2] for name in names}
+    if "constants.pkl" in last:
+        raise CheckpointError(
+            f"{path} is a TorchScript archive, a program with its weights",
+            hint=f'Save its weights: python -c "import torch; '
+            f"torch.save(torch.jit.load('{path}').state_dict(), 'weights.pt')\"",
+        )
+    if "data.pkl" not in last:
+        kind = "a NumPy archive" if names and all(name.endswith(".npy") for name in names) else "a zip file"
+        shown = ", ".join(names[:5]) or "nothing"
+        raise CheckpointError(f"{path} is {kind} that torch.save did not write; it holds {shown}")
+    # Mapped, a compressed record would be read as if its bytes were weights.
+    if packed := [record.filename for record in records if record.compress_type != zipfile.ZIP_STORED]:
+        raise CheckpointError(
+            f"{path}: its records are compressed, as torch.save never does",
+            problems=packed[:3],
+            hint=f"Save it again: python -c \"import torch; torch.save(torch.load('{path}'), 'weights.pt')\"",
+        )
+    if any(record.header_offset + record.file_size > size for record in records):
+        raise CheckpointError(f"{path} is damaged: its records are longer than the file", hint=COPY_AGAIN)
+
+
+def wanted_imports(path: Path, zipped: bool) -> list[str]:
+    """What unpickling would import beyond plain tensors, as "module.name", sorted; nothing is executed."""
+    if not zipped:
+        with open(path, "rb") as file:
+            return sorted(set(_imports(file)))
+    with zipfile.ZipFile(path) as archive:
+        pickled = next(name for name in archive.namelist() if name.rpartition("/")[2] == "data.pkl")
+        with archive.open(pickled) as file:
+            return sorted(set(_imports(file)))
+
+
+def _imports(file: BinaryIO | Any) -> Iterable[str]:
+    """The imports of up to five pickles in a row (a file of the old format has five)."""
+    for _ in range(5):
+        strings: list[str] = []
+        memo: dict[int, str] = {}
+        try:
+            for opcode, argument, _position in pickletools.genops(file):
+                found = ""
+                if opcode.name in ("GLOBAL", "INST"):
+                    found = argument.replace(" ", ".")
+                elif opcode.name == "STACK_GLOBAL" and len(strings) >= 2:
+                    found = ".".join(strings[-2:])
+                elif opcode.name == "MEMOIZE":
+                    memo[len(memo)] = strings[-1] if strings else ""
+                elif "PUT" in opcode.name:
+                    memo[argument] = strings[-1] if strings else ""
+                elif opcode.name in ("GET", "BINGET", "LONG_BINGET"):
+                    strings.append(memo.get(argument, ""))
+                elif isinstance(argument, str):
+                    strings.append(argument)
+                if found and not _PLAIN.fullmatch(found):
+                    yield found
+        except (ValueError, IndexError, UnicodeDecodeError):  # the end, or no pickle any more
+            return
+
+
+def _unsafe(path: Path, imports: list[str]) -> UnsafeCheckpoint:
+    what = "a whole pickled network, not plain tensors" if _is_module(imports) else "not plain tensors"
+    return UnsafeCheckpoint(
+        f"{path} is {what}: reading it would run code, so it was not read",
+        problems=[f"wants to import {name}" for name in imports],
+        hint=f"{_convert(path, imports)} Or, if you trust its source, pass --unsafe-load.",
+    )
+
+
+def _is_module(imports: list[str]) -> bool:
+    return any(name.startswith("torch.nn.modules.") for name in imports)
+
+
+def _convert(path: Path, imports: list[str]) -> str:
+    weights = ".state_dict()" if _is_module(imports) else "['state_dict']"
+    return (
+        'Convert it where it was made: python -c "import torch; '
+        f"torch.save(torch.load('{path}', weights_only=False){weights}, 'weights.pt')\"."
+    )
+
+
+def _first_line(cause: BaseException) -> str:
+    """What torch says happened, without its advice to load unsafely."""
+    text = str(cause)
+    if "WeightsUnpickler error: " in text:
+        text = text.rpartition("WeightsUnpickler error: ")[2]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return (lines[0] if lines else type(cause).__name__)[:200]

@@ -1,0 +1,370 @@
+"""Named tensors to safetensors files, and text to text files: completely or not at all.
+
+A file is written beside its name under a temporary one, flushed to the disk and renamed. Whatever goes
+wrong before that (an error, Ctrl-C, a full disk), the temporary file is removed and an older file under
+the name stays as it was. Tensors are asked for one at a time, so memory stays bounded by the largest.
+The same tensors and metadata give the same bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import glob
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import torch
+from torch import Tensor
+
+from ..errors import OutputExists, ResourceError, UsageError, unknown
+from .locate import TORCH_SUFFIXES
+from .safetensors_format import CODES, encode_header, nbytes
+from .tensors import blocks, chunks, plan_of
+
+Plan = dict[str, tuple[torch.dtype, tuple[int, ...]]]
+
+SUFFIX = ".safetensors"
+DTYPE_NAMES: dict[str, torch.dtype] = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float8_e4m3fn": torch.float8_e4m3fn,
+    "float8_e5m2": torch.float8_e5m2,
+}
+_SHORT = {
+    **{"f64": "float64", "fp64": "float64", "double": "float64"},
+    **{"f32": "float32", "fp32": "float32", "float": "float32", "single": "float32"},
+    **{"f16": "float16", "fp16": "float16", "half": "float16"},
+    **{"bf16": "bfloat16", "f8_e4m3": "float8_e4m3fn", "f8_e5m2": "float8_e5m2"},
+}
+_UNITS = {"": 1, "b": 1} | {
+    f"{prefix}{ending}": base**power
+    for power, prefix in enumerate("kmgt", start=1)
+    for ending, base in (("b", 1000), ("", 1000), ("ib", 1024))
+}
+
+
+def write_safetensors(
+    path: str | os.PathLike[str],
+    tensors: Mapping[str, Tensor],
+    *,
+    metadata: Mapping[str, str] | None = None,
+    force: bool = False,
+    shard_size: int | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> list[Path]:
+    """Write all tensors; return the files written, an index last.
+
+    `tensors` is a dict, a Checkpoint or a LazyTensors. The latter two decide dtypes and shapes before a
+    value is read; a floating-point tensor that comes in another precision is converted to its `dtypes`
+    entry, or to `out_dtype`, which applies to floating-point tensors only. Tied tensors are written once
+    for every name. `metadata` is text to text; `format: pt` is added, as Hugging Face's loaders demand.
+
+    With `shard_size` (bytes of tensors) smaller than the whole: NAME-00001-of-00003.safetensors … and
+    NAME.safetensors.index.json; a tensor larger than a shard gets one of its own. Either all of these
+    files appear or none. With `force` they take the place of an earlier output, whichever form it had.
+
+    Raises what `check_output` raises; ResourceError where the disk is full or fails; UsageError where a
+    value is beyond the range of its output dtype.
+    """
+    path = check_output(path, force=force)
+    old = _earlier(path)
+    plan = _output_plan(tensors, out_dtype)
+    texts = {"format": "pt", **(metadata or {})}
+    if not all(isinstance(text, str) for pair in texts.items() for text in pair):
+        raise TypeError("metadata maps text to text")
+    # A file name in the metadata need not be valid Unicode; the header must.
+    texts = {key: value.encode("utf-8", "backslashreplace").decode() for key, value in texts.items()}
+    total = sum(nbytes(*planned) for planned in plan.values())
+    _check_space(path.parent, total)
+    shards = _shards(plan, shard_size)
+    with _staged(path, old) as stage:
+        if len(shards) == 1:
+            with stage(path) as file:
+                _write_file(file, path, shards[0], tensors, texts)
+            return [path]
+        files = _shard_names(path, len(shards))
+        for shard, name in zip(shards, files, strict=True):
+            with stage(path.with_name(name)) as file:
+                _write_file(file, path, shard, tensors, texts)
+        weight_map = {name: file for shard, file in zip(shards, files, strict=True) for name in shard}
+        index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+        with stage(_index(path)) as file, _disk(path):
+            file.write((json.dumps(index, indent=2, sort_keys=True) + "\n").encode())
+    return [*(path.with_name(name) for name in files), _index(path)]
+
+
+def write_text_atomic(path: str | os.PathLike[str], content: str | bytes, *, force: bool = False) -> Path:
+    """Write a report or other small artefact completely or not at all. Raises as `check_output` does."""
+    path = check_output(path, force=force, text=True)
+    with _staged(path) as stage, stage(path) as file, _disk(path):
+        file.write(content.encode("utf-8") if isinstance(content, str) else content)
+    return path
+
+
+def check_output(path: str | os.PathLike[str], *, force: bool = False, text: bool = False) -> Path:
+    """Whether `path` can be written, asked before the work begins; return the file that links lead to.
+
+    Raises OutputExists without `force` where the file is there, or (weights, not `text`) its index or shards:
+    one form would shadow the other. UsageError where weights would not be safetensors or the path is no
+    file; ResourceError where the folder is missing or cannot be written.
+    """
+    path = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
+    if path.is_dir():
+        hint = None if text else f"Use {path / f'merged{SUFFIX}'}."
+        raise UsageError(f"{path} is a folder, not a file", hint=hint)
+    if not text and path.suffix != SUFFIX:
+        wanted = path.with_suffix(SUFFIX) if path.suffix in TORCH_SUFFIXES else f"{path}{SUFFIX}"
+        raise UsageError(f"{path}: weights are written as safetensors", hint=f"Use {wanted}.")
+    if path.exists() and not path.is_file():  # a rename would replace /dev/null itself
+        raise UsageError(f"{path} is not a regular file: it cannot be replaced in one step")
+    if not force and (there := [path] * path.exists() if text else _earlier(path)):
+        raise OutputExists(f"{there[0]} exists", hint="Overwrite it with --force, or choose another name.")
+    _check_folder(path.parent)
+    return path
+
+
+def check_report_folder(folder: Path) -> None:
+    """Whether a folder is there or can be made: raises UsageError for a file, ResourceError otherwise."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is a file, not a folder")
+    _check_folder(next(place for place in (folder, *folder.absolute().parents) if place.exists()))
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and its parents where they are missing. Raises ResourceError."""
+    with _disk(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+def _earlier(path: Path) -> list[Path]:
+    """What an earlier output under this name left, in either form: the file, an index, its shards."""
+    shards = path.parent.glob(f"{glob.escape(path.stem)}-?????-of-?????{SUFFIX}")
+    return [there for there in (path, _index(path), *sorted(shards)) if there.is_file()]
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise ResourceError(f"{folder}: no such folder", hint=f"Make it first: mkdir -p {folder}")
+    # By trying: permission bits say nothing about a read-only disk, and nothing to root.
+    probe = folder / _temporary()
+    try:
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+        os.unlink(probe)
+    except OSError as cause:
+        raise _resource_error(folder, cause) from cause
+
+
+def _check_space(folder: Path, needed: int) -> None:
+    disk = shutil.disk_usage(folder)
+    if disk.total and disk.free < needed:  # some network disks report a total of 0
+        raise ResourceError(
+            f"{folder}: the disk has {disk.free:,} bytes free, the output needs {needed:,}",
+            hint="Free some space or write to another disk; nothing was written.",
+        )
+
+
+def _output_plan(tensors: Mapping[str, Tensor], out_dtype: torch.dtype | None) -> Plan:
+    plan = plan_of(tensors)
+    if out_dtype is not None:
+        plan = {
+            name: (out_dtype if dtype.is_floating_point else dtype, shape)
+            for name, (dtype, shape) in plan.items()
+        }
+    wrong = [f"{name}  {dtype}" for name, (dtype, _) in plan.items() if dtype not in CODES]
+    wrong += [f"{name}  is a reserved name" for name in plan if name == "__metadata__"]
+    if wrong:
+        raise UsageError("a safetensors file cannot hold these tensors", problems=wrong)
+    return plan
+
+
+def _shards(plan: Plan, size: int | None) -> list[Plan]:
+    """The plan cut into pieces of at most `size` bytes, names in sorted order."""
+    shards: list[Plan] = [{}]
+    filled = 0
+    for name in sorted(plan):
+        here = nbytes(*plan[name])
+        if size is not None and shards[-1] and filled + here > size:
+            shards.append({})
+            filled = 0
+        shards[-1][name] = plan[name]
+        filled += here
+    return shards
+
+
+def _shard_names(path: Path, count: int) -> list[str]:
+    return [f"{path.stem}-{number:05d}-of-{count:05d}{SUFFIX}" for number in range(1, count + 1)]
+
+
+def _index(path: Path) -> Path:
+    return path.with_name(f"{path.name}.index.json")
+
+
+def _write_file(
+    file: BinaryIO, path: Path, plan: Plan, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
+) -> None:
+    header, order = encode_header(plan, metadata)
+    with _disk(path):
+        file.write(header)
+    for name in order:
+        # In a function of its own, so that one tensor is gone before the next is asked for.
+        _write_tensor(file, path, tensors, name, *plan[name])
+
+
+def _write_tensor(
+    file: BinaryIO,
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    name: str,
+    dtype: torch.dtype,
+    shape: tuple[int, ...],
+) -> None:
+    made = 0
+    for block in blocks(tensors, name):  # outside of _disk: what fails in making a tensor is not the disk
+        made += len(block) if shape else 1
+        if (*block.shape[1:],) != shape[1:] or block.ndim != len(shape):
+            raise ValueError(f"{name} has shape {tuple(block.shape)}, {shape} was announced")
+        if block.dtype != dtype and not (block.is_floating_point() and dtype.is_floating_point):
+            raise ValueError(f"{name} is {block.dtype}, {dtype} was announced")
+        for chunk in chunks(block):
+            data = _converted(chunk, dtype, name).view(torch.uint8).numpy().data
+            with _disk(path):
+                file.write(data)
+    if made != (shape[0] if shape else 1):
+        raise ValueError(f"{name} has {made} rows, {shape} was announced")
+
+
+def _converted(chunk: Tensor, dtype: torch.dtype, name: str) -> Tensor:
+    if chunk.dtype == dtype:
+        return chunk
+    largest = torch.finfo(dtype).max
+    if torch.finfo(chunk.dtype).max > largest:
+        values = chunk.float() if chunk.dtype.itemsize == 1 else chunk  # isfinite does not know float8
+        beyond = values[values.isfinite() & (values.abs() > largest)]
+        if beyond.numel():
+            raise UsageError(
+                f"{name} holds {float(beyond[0]):.6g}, beyond {largest:.6g}, where {dtype} ends",
+                hint="Use --out-dtype bfloat16 or float32.",
+            )
+    return chunk.to(dtype)
+
+
+@contextlib.contextmanager
+def _staged(
+    path: Path, old: Sequence[Path] = ()
+) -> Iterator[Callable[[Path], contextlib.AbstractContextManager[BinaryIO]]]:
+    """Give a function that opens files under temporary names; on leaving well, all are renamed in that order.
+
+    They take the place of the `old` files. On any exception none of the new ones is left, neither temporary
+    nor under its name, and the old ones are as they were.
+    """
+    waiting: list[tuple[Path, Path]] = []
+
+    @contextlib.contextmanager
+    def stage(final: Path) -> Iterator[BinaryIO]:
+        temporary = final.with_name(_temporary())
+        waiting.append((temporary, final))
+        with _disk(path):
+            file = open(temporary, "xb")
+        try:
+            yield file
+            with _disk(path):
+                file.flush()
+                os.fsync(file.fileno())
+        finally:
+            with contextlib.suppress(OSError):  # closing tries to flush again what a full disk refused
+                file.close()
+
+    try:
+        yield stage
+        _rename(path, waiting, old)
+    except BaseException:
+        _remove(temporary for temporary, _ in waiting)
+        raise
+    _sync_folder(path.parent)
+
+
+def _rename(path: Path, waiting: Sequence[tuple[Path, Path]], old: Sequence[Path]) -> None:
+    """Give the waiting files their names, the old ones' place; on any exception everything is moved back."""
+    if len(waiting) == 1 and set(old) <= {path}:  # one rename does it: the name is never missing
+        with _disk(path):
+            os.replace(*waiting[0])
+        return
+    aside = [(there, there.with_name(_temporary())) for there in old]
+    moves = []
+    try:
+        for source, target in (*aside, *waiting):
+            moves.append((source, target))  # before it is moved: Ctrl-C may come right after
+            with _disk(path):
+                os.replace(source, target)
+    except BaseException:
+        for source, target in reversed(moves):
+            if not source.exists():
+                with contextlib.suppress(OSError):
+                    os.replace(target, source)
+        raise
+    _remove(backup for _, backup in aside)
+
+
+def _remove(files: Iterable[Path]) -> None:
+    for file in files:
+        with contextlib.suppress(OSError):
+            file.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the renames last through a power cut, where the system can."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _temporary() -> str:
+    return f".rebasin-{secrets.token_hex(6)}.tmp"
+
+
+@contextlib.contextmanager
+def _disk(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as cause:
+        raise _resource_error(path, cause) from cause
+
+
+def _resource_error(path: Path, cause: OSError) -> ResourceError:
+    if cause.errno in (errno.ENOSPC, errno.EDQUOT):
+        hint = "Free some space or write to another disk; nothing was written."
+    else:
+        hint = "Choose a folder that can be written; nothing was written."
+    return ResourceError(f"{path} cannot be written: {cause.strerror or cause}", hint=hint)
+
+
+def parse_size(text: str) -> int:
+    """Bytes: "2GB" is 2·10⁹, "2GiB" is 2·2³⁰, "1.5 GB" and a bare number work. Raises UsageError."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
+    size = int(float(match[1]) * _UNITS[match[2]]) if match and match[2] in _UNITS else 0
+    if size < 1:
+        raise UsageError(
+            f"{text!r} is not a size", hint="Expected a number with a unit, such as 500MB, 2GB or 2GiB."
+        )
+    return size
+
+
+def parse_dtype(text: str) -> torch.dtype:
+    """A floating-point dtype for `out_dtype`: "float32", "bf16", "fp16", "half", … Raises UsageError."""
+    name = text.strip().lower().removeprefix("torch.")
+    name = _SHORT.get(name, name)
+    if name not in DTYPE_NAMES:
+        raise unknown("dtype", text, DTYPE_NAMES)
+    return DTYPE_NAMES[name]

@@ -1,0 +1,82 @@
+"""`rebasin demo`: the whole story in under a minute, on data that is shipped with the package."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+from ..checkpoints import writing
+from ..networks import training
+from . import pipeline, resume
+from .outputs import Output, permutation_path, removed_on_failure, report_files
+from .settings import Settings
+from .shared import Listener
+
+SEEDS = (1, 2)
+EPOCHS, WIDTH = 40, 128
+
+
+def demo(folder: Path, listener: Listener, *, force: bool = False) -> tuple[Any, list[str]]:
+    """Train two MLPs on `digits`, align, merge, measure; the report, and commands to try next.
+
+    Writes a.safetensors, b.safetensors, b_aligned.safetensors, merged.safetensors and report/ into
+    `folder`. Raises OutputExists where they are there already.
+    """
+    writing.check_report_folder(folder)
+    models = [folder / "a.safetensors", folder / "b.safetensors"]
+    aligned, merged, report = (
+        folder / "b_aligned.safetensors",
+        folder / "merged.safetensors",
+        folder / "report",
+    )
+    weights = (*models, aligned, permutation_path(aligned), merged)
+    for path in weights if folder.exists() else ():
+        writing.check_output(path, force=force)
+    report_files(report, {}, force=force)
+    with removed_on_failure(*weights, *map(resume.state_path, weights)):
+        return _tell(folder, models, aligned, merged, report, listener, force=force)
+
+
+def _tell(
+    folder: Path,
+    models: list[Path],
+    aligned: Path,
+    merged: Path,
+    report: Path,
+    listener: Listener,
+    *,
+    force: bool,
+) -> tuple[Any, list[str]]:
+    writing.make_folder(folder)
+    for path, seed in zip(models, SEEDS, strict=True):
+        listener.say(f"training an MLP on digits with seed {seed} → {path}")
+        trained = training.train(
+            "mlp",
+            "digits",
+            seed=seed,
+            width=WIDTH,
+            epochs=EPOCHS,
+            progress=lambda p: listener.step(f"seed {seed}", p.epoch, p.epochs, f"loss {p.loss:.3f}"),  # noqa: B023
+        )
+        writing.write_safetensors(path, trained.tensors, metadata=trained.metadata, force=force)
+    settings = Settings(data="digits", device="cpu")
+    pipeline.align(*models, Output(aligned, force=force), settings, listener)
+    pipeline.merge(models, Output(merged, force=force), settings, listener)
+    a, b = (shlex.quote(str(path)) for path in models)
+    measured = pipeline.barrier(
+        *models,
+        settings,
+        listener,
+        folder=report,
+        force=force,
+        command=f"rebasin barrier {a} {b} --data digits --report {shlex.quote(str(report))}",
+    )
+    return measured, [
+        f"rebasin inspect {shlex.quote(str(merged))}",
+        f"rebasin eval {shlex.quote(str(merged))}",
+        f"rebasin verify {b} {shlex.quote(str(aligned))}",
+        f"rebasin barrier {a} {b} --max-barrier 0.1",
+        "rebasin spec show mlp",
+        "rebasin train mlp --data mnist --seed 1 -o mnist1.safetensors",
+    ]

@@ -1,0 +1,216 @@
+"""A spec for a person to read: fitted to a checkpoint, or to a fresh network of the name it goes by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import nets
+from ..checkpoints import writing
+from ..checkpoints.checkpoint import open_checkpoint
+from ..errors import SpecError, UsageError
+from ..inference import explaining
+from ..inference import prove as proving
+from ..reports._accounts import describe_proof
+from ..spec import library
+from ..spec.fitting import fit
+from ..spec.parsing import parse
+from ..spec.spec import FittedSpec, Shapes
+from . import intake, running
+from .settings import Settings
+
+LARGE, SMALL, DIGIT = (3, 224, 224), (3, 32, 32), (1, 28, 28)
+FLATTENING = ("mlp", "two_layer")  # take inputs of any shape
+INPUTS = {"mlp": DIGIT, "two_layer": DIGIT, "vgg": LARGE, "resnet": LARGE, "googlenet": LARGE}
+
+
+def fit_named(
+    name: str,
+    checkpoint: Path | None = None,
+    *,
+    key: str | None = None,
+    unsafe_load: bool = False,
+    width: float | None = None,
+    depth: int | None = None,
+    input: str | None = None,
+    classes: int | None = None,
+) -> FittedSpec:
+    """A spec fitted to a checkpoint; without one, to the network of that name at `width` (no values made).
+
+    Raises UsageError where neither is there, SpecError where it does not fit.
+    """
+    spec = library.load(name)
+    if checkpoint is not None:
+        shapes = open_checkpoint(checkpoint, key=key, unsafe_load=unsafe_load).shapes
+        try:
+            return fit(spec, shapes)
+        except SpecError as error:
+            raise SpecError(
+                f"{error.message} {checkpoint}", problems=error.problems, hint=error.hint
+            ) from None
+    return fit(spec, _fresh_shapes(name, width, depth, input, classes))
+
+
+def _fresh_shapes(
+    name: str, width: float | None, depth: int | None, input: str | None, classes: int | None
+) -> Shapes:
+    known = nets.variants()
+    spec = library.load(name)
+    name = name if name in known else next((alias for alias in spec.names if alias in known), name)
+    if name not in known:
+        raise UsageError(
+            f"{spec.source} names no network of ours to show it on", hint="Give a checkpoint as well"
+        )
+    kind = known[name].__name__.rsplit(".", 1)[1]
+    shape = INPUTS.get(kind, SMALL)
+    if input:
+        like = None if kind in FLATTENING else shape
+        _, *shape = running.parse_shape(input, like=like)
+    big = shape[-1] >= 64
+    with torch.device("meta"):
+        network = nets.build(
+            name, input_shape=shape, classes=classes or (1000 if big else 10), width=width, depth=depth
+        )
+    return {key: tuple(tensor.shape) for key, tensor in network.state_dict().items()}
+
+
+def headline(fitted: FittedSpec) -> str:
+    return (
+        f"{len(fitted.words)} permutations, 10^{fitted.log10_symmetries():.1f} symmetries, "
+        f"{100 * fitted.moved_share():.1f} % of the parameters move"
+    )
+
+
+def describe(fitted: FittedSpec) -> dict[str, Any]:
+    return {
+        "spec": fitted.spec.name,
+        "source": fitted.spec.source,
+        "net": fitted.spec.net,
+        "words": fitted.words,
+        "log10_symmetries": fitted.log10_symmetries(),
+        "moved_share": fitted.moved_share(),
+        "tensors": {name: " ".join(map(str, axes)) for name, axes in fitted.tensors.items()},
+        "statistics": sorted(fitted.statistics),
+        "ignored": sorted(fitted.ignored),
+    }
+
+
+def lines(fitted: FittedSpec) -> Iterator[str]:
+    yield f"{fitted.spec.name}: {headline(fitted)}"
+    yield f"log10 symmetries: {fitted.log10_symmetries():.1f}"
+    yield f"network: {fitted.spec.net or 'none named'}"
+    yield ""
+    yield "permutations:"
+    for word in fitted.words:
+        yield f"  {word:<32} {fitted.units(word)}"
+    yield ""
+    yield "tensors (. stays, a number states the size of what stays):"
+    for name, axes in fitted.tensors.items():
+        mark = "  statistic" if name in fitted.statistics else ""
+        yield f'  {name:<44} "{" ".join(map(str, axes))}"{mark}'
+    for name in sorted(fitted.ignored):
+        yield f"  {name:<44} ignored"
+
+
+def prove(
+    fitted: FittedSpec,
+    settings: Settings,
+    say: Callable[[str], None],
+    *,
+    checkpoint: Path | None = None,
+) -> dict[str, Any]:
+    """The proof, word by word, as values; `checkpoint` is what the spec was fitted to.
+
+    Raises NotProven, NetworkError, UsageError without inputs.
+    """
+    network = running.need_network(fitted, settings, say)
+    batch = running.need_inputs(network, settings)
+    found = proving.prove(network, fitted, batch, output=settings.output, seed=settings.seed, each_word=True)
+    models = []
+    if checkpoint is not None:
+        models = [open_checkpoint(checkpoint, key=settings.key, unsafe_load=settings.unsafe_load)]
+    return {
+        "spec": fitted.spec.name,
+        "proof": describe_proof(found) | running.origin(network, fitted, models, settings),
+        "words": len(found.words),
+        "differences": dict(sorted(found.words.items(), key=lambda item: -item[1])),
+    }
+
+
+def infer(
+    settings: Settings,
+    say: Callable[[str], None],
+    *,
+    checkpoint: Path | None = None,
+    out: Path | None = None,
+    force: bool = False,
+) -> dict[str, Any]:
+    """The spec of `--net`, its text and what it permutes; written to `out`, where that is given.
+
+    Raises OutputExists, UsageError, NetworkError, SpecError, ResourceError.
+    """
+    if out is not None:
+        writing.check_output(out, force=force, text=True)
+    shapes = None if checkpoint is None else open_checkpoint(checkpoint).shapes
+    found = intake.infer_spec(shapes, settings, say)
+    done = _delivered(found.text, out, force)
+    done |= {"permutations": len(found.fitted.words), "spec": headline(found.fitted)}
+    return done | {"proof": describe_proof(found.proof, "there is nothing to prove")}
+
+
+def explain(settings: Settings, *, checkpoint: Path | None = None) -> dict[str, Any]:
+    """Why every axis of `--net` may move or stays; with `settings.spec`, where that spec differs.
+
+    Raises UsageError, NetworkError, SpecError, CheckpointError.
+    """
+    given = None if settings.spec is None else library.load(settings.spec)
+    shapes = None
+    if checkpoint is not None:
+        shapes = open_checkpoint(checkpoint, key=settings.key, unsafe_load=settings.unsafe_load).shapes
+    found = intake.infer_spec(shapes, settings, lambda _: None)
+    inferred = {"inferred": headline(found.fitted)}
+    if given is None:
+        return inferred | explaining.explain(found)
+    with intake.naming([checkpoint or Path(settings.net)]):
+        fitted = fit(given, found.fitted.shapes)
+    return {"spec": f"{given.source}: {headline(fitted)}"} | inferred | explaining.compare(fitted, found)
+
+
+def import_axes(
+    file: Path,
+    settings: Settings,
+    *,
+    checkpoint: Path | None = None,
+    out: Path | None = None,
+    force: bool = False,
+) -> dict[str, Any]:
+    """The text of our spec for a dictionary of axes in a file; written to `out`, where that is given.
+
+    Raises UsageError, SpecError, CheckpointError, OutputExists, ResourceError.
+    """
+    from ..inference import importing  # with all of inference, which takes a second
+
+    if out is not None:
+        writing.check_output(out, force=force, text=True)
+    mapping = importing.read(file)
+    shapes = None
+    if checkpoint is not None:
+        shapes = open_checkpoint(checkpoint, key=settings.key, unsafe_load=settings.unsafe_load).shapes
+    try:
+        text = importing.from_axes(mapping, shapes, description=f"imported from {file.name}")
+    except (SpecError, UsageError) as error:
+        message = f"{file}: {error.message}"
+        if error.message.endswith("does not fit"):
+            message = f"{file} does not fit {checkpoint}"
+        raise type(error)(message, problems=error.problems, hint=error.hint) from None
+    told = {} if shapes is None else {"spec": headline(fit(parse(text, name=file.stem), shapes))}
+    return _delivered(text, out, force) | told
+
+
+def _delivered(text: str, out: Path | None, force: bool) -> dict[str, Any]:
+    """A spec's text, written to a file where one is named."""
+    written = {} if out is None else {"written": [str(writing.write_text_atomic(out, text, force=force))]}
+    return written | {"text": text}

@@ -1,0 +1,60 @@
+"""`rebasin train` on files: an endpoint, and beside it the state of a training that was interrupted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..checkpoints import writing
+from ..errors import OutputExists, ResourceError, UsageError
+from ..networks import training
+from ..runtime import devices
+from .outputs import Output, check_outputs
+from .shared import Listener
+
+
+def train(
+    net: str, data: str, output: Output, listener: Listener, *, device: str, **recipe: Any
+) -> dict[str, Any]:
+    """Train an endpoint and write it with its provenance; an interrupted training is kept beside it."""
+    check_outputs(output)
+    state = output.path.with_name(f"{output.path.stem}.training.pt")
+    if state.exists() and not (output.resume or output.force):
+        raise OutputExists(
+            f"{state} exists: a training was interrupted",
+            hint="Go on with --resume, or start anew with --force",
+        )
+    if output.resume and not state.exists():
+        raise UsageError(
+            f"--resume: there is no {state}", hint="Only an interrupted training leaves one; start anew"
+        )
+
+    def progress(at: training.Progress) -> None:
+        tested = "" if at.test_accuracy is None else f"  test accuracy {at.test_accuracy:.4f}"
+        done = (at.epoch - 1) * at.steps + at.step
+        detail = f"epoch {at.epoch}/{at.epochs}  loss {at.loss:.4f}{tested}"
+        listener.step("training", done, at.epochs * at.steps, detail)
+
+    try:
+        trained = training.train(
+            net,
+            data,
+            device=devices.choose(device),
+            state_path=state,
+            resume=output.resume,
+            progress=progress,
+            **recipe,
+        )
+        writing.write_safetensors(output.path, trained.tensors, metadata=trained.metadata, force=output.force)
+    except (KeyboardInterrupt, ResourceError):
+        if state.exists():
+            listener.say(f"stopped; the last finished epoch is kept in {state}: go on with --resume")
+        raise
+    state.unlink(missing_ok=True)
+    meta = trained.metadata
+    accuracies = {f"{s}_accuracy": float(meta[f"rebasin.{s}_accuracy"]) for s in ("train", "test")}
+    return {
+        "written": [str(output.path)],
+        "net": net,
+        "data": data,
+        "epochs": int(meta["rebasin.epochs"]),
+    } | accuracies

@@ -1,0 +1,194 @@
+"""Why each unit may move or stays: what inference found for every axis, and what a given spec makes of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..spec.notation import Axis, Fixed, Product, Sum, Word, length_of, words_of
+from ..spec.spec import FittedSpec
+
+if TYPE_CHECKING:
+    from . import Inferred
+
+_PLACE = re.compile(r"(?P<tensor>.+) axis (?P<axis>\d+)(?P<part> \(in part\))?")
+
+
+def explain(found: Inferred) -> dict[str, Any]:
+    """Words with their sizes and places, what stays by reason, and every tensor axis by axis."""
+    fitted = found.fitted
+    why = reasons(found)
+    places: dict[str, list[str]] = {}  # the first is where the word is written
+    tensors: dict[str, list[dict[str, Any]]] = {}
+    for name, axes in fitted.tensors.items():
+        tensors[name] = []
+        for k, axis in enumerate(axes):
+            for word in dict.fromkeys(words_of(axis)):
+                places.setdefault(word, []).append(f"{name} axis {k}")
+            size = fitted.shapes[name][k]
+            tensors[name].append({"axis": str(axis), "size": size, "stays": why.get((name, k), [])})
+    return {
+        "words": {
+            word: {"units": fitted.words[word], "told": fitted.units(word), "axes": where}
+            for word, where in places.items()
+        },
+        "stays": [{"why": frozen.why, "axes": list(frozen.places)} for frozen in found.reasons],
+        "tensors": tensors,
+    }
+
+
+def reasons(found: Inferred) -> dict[tuple[str, int], list[str]]:
+    """(tensor, axis) → why it, or part of it, stays."""
+    why: dict[tuple[str, int], list[str]] = {}
+    for frozen in found.reasons:
+        for place in frozen.places:
+            at = _PLACE.fullmatch(place)
+            why.setdefault((at["tensor"], int(at["axis"])), []).append(frozen.why)
+    return why
+
+
+def compare(given: FittedSpec, found: Inferred) -> dict[str, Any]:
+    """Where a spec has the freedom that inference finds, where less, where more: axis by axis.
+
+    `same` counts axes. A word that inference has as several is `tied`, several that it has as one are
+    `split`; the latter, and what `moves` although inference keeps it, are not necessarily wrong: values
+    are not looked at, and the example inputs may not reach everything. `spec prove` tells.
+    """
+    own = found.fitted
+    mine, theirs = _partners(given, own)
+    why = reasons(found)
+    same, keeps, moves, unlike = 0, [], [], []
+    for name, axes in own.tensors.items():
+        for k, axis in enumerate(axes):
+            said = given.tensors[name][k] if name in given.tensors else Fixed()
+            place = f"{name} axis {k}"
+            spec_words, words = set(words_of(said)), set(words_of(axis))
+            if not spec_words and not words:
+                same += 1
+            elif not spec_words:
+                keeps.append({"axis": place, "word": str(axis)})
+            elif not words:
+                stays = why.get((name, k), [])
+                moves.append({"axis": place, "word": str(said), "why": stays})
+            elif _alike(said, axis, given, own, mine, theirs):
+                same += 1
+            else:
+                unlike.append({"axis": place, "spec": str(said), "inferred": str(axis)})
+    return {
+        "same": same,
+        "keeps": keeps,
+        "moves": moves,
+        "tied": {word: sorted(others) for word, others in mine.items() if len(others) > 1},
+        "split": {word: sorted(others) for word, others in theirs.items() if len(others) > 1},
+        "unlike": unlike,
+    }
+
+
+def _partners(given: FittedSpec, own: FittedSpec) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+    """Words that stand at the same positions and are as large: both ways."""
+    mine: dict[str, set[str]] = {}
+    theirs: dict[str, set[str]] = {}
+    for name in own.tensors.keys() & given.tensors.keys():
+        for said, axis in zip(given.tensors[name], own.tensors[name], strict=True):
+            found = {(start, step, n): word for word, start, step, n in _runs(axis, own.sizes)}
+            for word, *where in _runs(said, given.sizes):
+                if (other := found.get(tuple(where))) is not None:
+                    mine.setdefault(word, set()).add(other)
+                    theirs.setdefault(other, set()).add(word)
+    return mine, theirs
+
+
+def _runs(axis: Axis, sizes: Mapping[str, int]) -> Iterator[tuple[str, int, int, int]]:
+    """Every word of an axis: where it begins, how far apart its units are, how many they are."""
+
+    def walk(part: Axis, start: int, inner: int) -> Iterator[tuple[str, int, int, int]]:
+        if isinstance(part, Word):
+            yield part.name, start, inner, sizes[part.name]
+        elif isinstance(part, Product):
+            for k, factor in enumerate(part.factors):
+                below = inner
+                for other in part.factors[k + 1 :]:
+                    below *= length_of(other, sizes)
+                yield from walk(factor, start, below)
+        elif isinstance(part, Sum):
+            for term in part.terms:
+                yield from walk(term, start, inner)
+                start += inner * length_of(term, sizes)
+
+    yield from walk(axis, 0, 1)
+
+
+def _alike(said: Axis, axis: Axis, given: FittedSpec, own: FittedSpec, mine, theirs) -> bool:
+    """Whether both move the same units, by words that are each other's only partner."""
+    renamed = set()
+    for word, *where in _runs(said, given.sizes):
+        others = mine.get(word, set())
+        if len(others) != 1 or len(theirs[min(others)]) != 1:
+            return False
+        renamed.add((min(others), *where))
+    return renamed == set(_runs(axis, own.sizes))
+
+
+def lines(told: Mapping[str, Any], *, tensors: bool = False) -> Iterator[str]:
+    """What `explain` found, for a person; with `tensors`, each of them too."""
+    yield "moves:"
+    for word, found in told["words"].items():
+        yield f"  {word}  {found['told']}"
+        yield f"    {_some(found['axes'])}"
+    if not told["words"]:
+        yield "  nothing"
+    yield ""
+    yield "stays:"
+    for found in told["stays"]:
+        yield f"  {found['why']}"
+        yield f"    {_some(found['axes'])}"
+    if not told["stays"]:
+        yield "  nothing that has a choice"
+    if tensors:
+        yield ""
+        yield "tensors:"
+        for name, axes in told["tensors"].items():
+            yield f"  {name}{'' if axes else '  no axes'}"
+            for k, axis in enumerate(axes):
+                stays = f"  stays: {'; '.join(axis['stays'])}" if axis["stays"] else ""
+                yield f"    axis {k}  {axis['size']:>6}  {axis['axis']}{stays}"
+
+
+def comparison(told: Mapping[str, Any]) -> Iterator[str]:
+    """What `compare` found, for a person."""
+    yield f"{_axes(told['same'])} with the same freedom"
+    sections = (
+        ("keeps", "kept by the spec that could move", lambda at: f'could be "{at["word"]}"'),
+        ("moves", "moved by the spec that inference keeps, which need not be wrong", _moved),
+        ("unlike", "moved by both, but not alike", lambda at: f'"{at["spec"]}", inferred "{at["inferred"]}"'),
+    )
+    for key, title, line in sections:
+        groups: dict[str, list[str]] = {}
+        for at in told[key]:
+            groups.setdefault(line(at), []).append(at["axis"])
+        if groups:
+            yield ""
+            yield f"{_axes(len(told[key]))} {title}:"
+        for said, axes in groups.items():
+            yield f"  {said}"
+            yield f"    {_some(axes)}"
+    if told["tied"] or told["split"]:
+        yield ""
+    for word, others in told["tied"].items():
+        yield f'"{word}" could be {len(others)} words: {", ".join(others)}'
+    for word, others in told["split"].items():
+        yield f'{", ".join(others)} are one word in what was inferred: "{word}"'
+
+
+def _moved(at: Mapping[str, Any]) -> str:
+    return f'"{at["word"]}"' + (f"; {'; '.join(at['why'])}" if at["why"] else "")
+
+
+def _some(axes: list[str], most: int = 4) -> str:
+    more = f" … {len(axes) - most} more" if len(axes) > most else ""
+    return ", ".join(axes[:most]) + more
+
+
+def _axes(count: int) -> str:
+    return f"{count:,} {'axis' if count == 1 else 'axes'}"

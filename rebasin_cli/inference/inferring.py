@@ -1,0 +1,137 @@
+"""Infer a spec: export the network, follow its units, write down what may be permuted and prove it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from .. import networks
+from ..errors import NetworkError, NotProven, SpecError
+from ..networks.evaluation import evaluating, forward
+from ..spec.fitting import fit
+from ..spec.parsing import parse
+from ..spec.spec import FittedSpec, Spec
+from . import prove as proving
+from .axes import constants, variables
+from .following import Walk, follow
+from .prove import Proof
+from .rendering import names, text_of
+from .tracing import export
+from .writable import drop_unwritable, sizes
+
+REFUSED = "the proof refused it"
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """Units that stay where they are: `why`, and the axes that have them ("fc.weight axis 0")."""
+
+    why: str
+    places: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Inferred:
+    """A spec read off a network: its text, what it means for the tensors, and what it leaves out."""
+
+    text: str
+    fitted: FittedSpec
+    reasons: tuple[Frozen, ...]
+    proof: Proof | None = None
+
+    @property
+    def spec(self) -> Spec:
+        return self.fitted.spec
+
+
+def infer(
+    module: nn.Module,
+    args: tuple[Any, ...] | torch.Tensor = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    output: str | int | None = None,
+    prove: bool = True,
+    name: str = "inferred",
+) -> Inferred:
+    """The permutation symmetries of a network, from one batch of inputs `module(*args, **kwargs)`.
+
+    Every axis of every tensor is given an unknown permutation; each operation of the exported graph says
+    which of them must be equal, and inputs, outputs and operations that are not understood say which must
+    be none. What is left is written down. With `prove`, the result is proven on the inputs, and words that
+    fail (a mistake of this program) are taken out. Values are not looked at: symmetries that hold for
+    some weights only are not found, nor those that the notation cannot write.
+
+    Raises NetworkError where the network cannot be run or traced or has no such output, SpecError where a
+    tensor's name cannot be written in a spec.
+    """
+    args, kwargs = (args,) if isinstance(args, torch.Tensor) else tuple(args), dict(kwargs or {})
+    try:
+        program = export(module, args, kwargs)
+    except NetworkError:
+        with evaluating(module), torch.no_grad():  # does it run at all? that error is the plainer one
+            forward(lambda: module(*args, **kwargs), ())
+        raise
+    walk = follow(module, program, output)
+    drop_unwritable(walk)
+    inferred = _write(module, walk, name)
+    if not prove or not inferred.fitted.words:
+        return inferred
+    return _proven(module, walk, inferred, networks.batch_of(module, args, kwargs), output, name)
+
+
+def _write(module: nn.Module, walk: Walk, name: str) -> Inferred:
+    words = names(walk.units, walk.tensors, walk.used, walk.hints)
+    parents = {var: walk.units.parents(var) for var in words}
+    written = {var: f"{word}*" if parents[var] else word for var, word in words.items()}
+    title = f"inferred from {type(module).__name__}"
+    told = {words[var]: size for var, size in sizes(walk.units, walk.tensors).items()}
+    shapes = {key: tuple(tensor.shape) for key, tensor in module.state_dict().items()}
+    text = text_of(walk.units, walk.tensors, written, description=title, sizes=told, shapes=shapes)
+    fitted = fit(parse(text, name=name, source="the inferred spec"), shapes)
+    expected = {
+        word: var.size * math.prod(parent.size for parent in parents[var]) for var, word in words.items()
+    }
+    if fitted.words != expected:  # never seen; sizes that differ would be another spec
+        raise SpecError(
+            "the inferred spec reads back with other sizes", problems=[f"{fitted.words} {expected}"]
+        )
+    return Inferred(text, fitted, _reasons(walk))
+
+
+def _reasons(walk: Walk) -> tuple[Frozen, ...]:
+    found: dict[str, list[str]] = {}
+    for name, axes in walk.tensors.items():
+        for k, axis in enumerate(axes):
+            whole = walk.units.resolve(axis)
+            for why in dict.fromkeys(constant.why for constant in constants(whole) if constant.why):
+                part = "" if not list(variables(whole)) else " (in part)"
+                found.setdefault(why, []).append(f"{name} axis {k}{part}")
+    return tuple(Frozen(why, tuple(places)) for why, places in found.items())
+
+
+def _proven(
+    module: nn.Module, walk: Walk, inferred: Inferred, inputs: Any, output: str | int | None, name: str
+) -> Inferred:
+    """The spec after the proof; words that break the function alone, or else all, are frozen."""
+    for _ in range(3):
+        try:
+            proof = proving.prove(module, inferred.fitted, inputs, output=output)
+        except NotProven as error:
+            why = f"{REFUSED}: {error.message.partition(': ')[2]}"
+            for var, word in names(walk.units, walk.tensors, walk.used, walk.hints).items():
+                if word in error.words or not error.words:
+                    walk.freeze(var, why)
+            drop_unwritable(walk)
+            inferred = _write(module, walk, name)
+            if not inferred.fitted.words:
+                return inferred
+        else:
+            return Inferred(inferred.text, inferred.fitted, inferred.reasons, proof)
+    for axes in walk.tensors.values():
+        walk.freeze(axes, REFUSED)
+    return _write(module, walk, name)

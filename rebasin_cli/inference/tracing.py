@@ -1,0 +1,140 @@
+"""From a module and example inputs to a functional graph of a few dozen kinds of operations."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import re
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.export.graph_signature import OutputKind
+from torch.utils import _pytree as pytree
+
+from ..datasets._batches import describe
+from ..errors import NetworkError
+from ..networks.evaluation import evaluating, pick
+
+# Composite operations with a rule of their own; all others are taken apart by PyTorch.
+KEPT = (
+    "linear", "matmul", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
+    "conv_transpose3d", "batch_norm", "layer_norm", "group_norm", "instance_norm",
+    "scaled_dot_product_attention", "embedding", "upsample_nearest1d", "upsample_nearest2d",
+    "upsample_nearest3d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_linear1d",
+    "upsample_trilinear3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d",
+)  # fmt: skip
+
+
+def export(
+    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> torch.export.ExportedProgram:
+    """The module in evaluation mode as a graph without side effects.
+
+    Raises NetworkError where `torch.export` cannot trace the network, with its reason.
+    """
+    with evaluating(module), warnings.catch_warnings(), _quiet():
+        warnings.simplefilter("ignore")
+        try:
+            program = torch.export.export(module, tuple(args), dict(kwargs), strict=False)
+            return program.run_decompositions(_decompositions())
+        except MemoryError:
+            raise
+        except Exception as cause:  # whatever the user's code or the tracer raises
+            raise NetworkError(
+                "the network cannot be traced, so no spec can be inferred",
+                problems=_reasons(cause),
+                hint="Control flow that depends on values cannot be followed; write a spec (docs/specs.md)",
+            ) from cause
+
+
+def outputs_of(program: torch.export.ExportedProgram, output: str | int | None) -> list[fx.Node]:
+    """The values that must stay: all that the network returns, or what `pick` picks of it.
+
+    Buffers and inputs that it writes into are always among them: the next call may read them. Raises
+    NetworkError where there is no such output, or no tensor in it.
+    """
+    results, chosen = program.graph.output_node().args[0], None
+    kinds = [spec.kind for spec in program.graph_signature.output_specs]
+    if output is not None:
+        values = [node.meta.get("val") if isinstance(node, fx.Node) else node for node in results]
+        own = [value for value, kind in zip(values, kinds, strict=True) if kind == OutputKind.USER_OUTPUT]
+        returned = pytree.tree_unflatten(own, program.call_spec.out_spec)
+        leaves = pytree.tree_leaves(pick(returned, output))
+        chosen = {id(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)}
+        if not chosen:
+            raise NetworkError(f"the network returns {describe(returned)}, where {output!r} holds no tensor")
+        if not chosen <= {id(value) for value in own}:  # rows of a tensor: all of it stays
+            chosen = None
+    return [
+        node
+        for node, kind in zip(results, kinds, strict=True)
+        if isinstance(node, fx.Node)
+        and (chosen is None or kind != OutputKind.USER_OUTPUT or id(node.meta.get("val")) in chosen)
+    ]
+
+
+def needed_for(nodes: list[fx.Node]) -> set[fx.Node]:
+    """These nodes and all that they are computed from."""
+    found, left = set(), list(nodes)
+    while left:
+        node = left.pop()
+        if node not in found:
+            found.add(node)
+            left += node.all_input_nodes
+    return found
+
+
+def _decompositions() -> dict:
+    table = torch.export.default_decompositions()
+    for operator in list(table.keys()):
+        if operator.namespace == "aten" and operator._opname in KEPT:
+            table.pop(operator, None)
+    return table
+
+
+@contextlib.contextmanager
+def _quiet():
+    """Exporting logs and prints the graph so far before it raises; the error is enough."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _reasons(cause: BaseException) -> list[str]:
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    told = lines[0] if lines else "no message"
+    place = re.search(r'File "([^"]+)", line (\d+), in forward', str(cause))
+    where = [f"{place[1]}:{place[2]}"] if place else _frames(cause)
+    return [f"{type(cause).__name__}: {told}", *(f"in {line}" for line in where)]
+
+
+def _frames(cause: BaseException) -> list[str]:
+    """Where in somebody's forward it happened, if it did."""
+    found, trace = [], cause.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if code.co_name == "forward" and "/torch/" not in code.co_filename:
+            found = [f"{code.co_filename}:{trace.tb_lineno}"]
+        trace = trace.tb_next
+    return found
+
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\s*\n\s*(.*)')
+
+
+def line_of(node: fx.Node) -> str:
+    """The user's line behind an operation: `net.py:12: x = x.flip(1)`; "" where it is unknown."""
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    own = [frame for frame in frames if "/torch/" not in frame[0]] or frames
+    if not own:
+        return ""
+    file, line, _, code = own[-1]
+    return f"{file.rsplit('/', 1)[-1]}:{line}: {code.strip()}"

@@ -1,0 +1,390 @@
+"""Where a permutation's activations are: the values of the executed graph that show a word's units.
+
+The network is exported and followed as for inference, so every value has axes; the spec's axes and the
+graph's are made one, and a value shows the words that its axes then name. From everything that reads a
+word (the operation that sums over its units), the graph is followed back to where the units were last
+worked on:
+
+    an activation    after it (post), and what it reads (pre): past a norm; a gate a·σ(b) reads a and b
+    a sum            x + f(x), both sides the word's units: itself, and every sum before it
+    neither          the value as it is read, before moving about and pooling: heads, linear maps
+
+Norms, pools, depthwise convolutions, reshapes and concatenations are passed through; an activation before
+a depthwise convolution that is followed by another is not the last one, and no site.
+
+Tatro et al. 2020, section 2.2 and appendix D, arXiv:2009.02439.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.export.graph_signature import InputKind
+
+from ...errors import NetworkError, SpecError
+from ...inference.axes import Axes, Expr, Var, product, total, variables
+from ...inference.axes import Fixed as Still
+from ...inference.axes import Product as Factors
+from ...inference.axes import Sum as Segments
+from ...inference.following import Value, Walk, follow
+from ...inference.shaping import broadcast
+from ...inference.tracing import export
+from ...networks.evaluation import check_runs
+from ...spec.atoms import Atom, atoms
+from ...spec.notation import Axis, Fixed, Product, Sum, Word, factors_of, starred_of
+from ...spec.spec import FittedSpec
+
+READERS = frozenset({
+    "linear", "mm", "bmm", "matmul", "mv", "dot", "addmm", "baddbmm", "addbmm", "addmv", "convolution",
+    "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+    "scaled_dot_product_attention",
+})  # fmt: skip
+ADDING = frozenset({"add", "sub", "rsub"})
+SCALING = frozenset({"mul", "div"})
+# Pointwise, and yet no activation: they let a unit through as it is, or scaled, or hidden at some places
+PLAIN = ADDING | SCALING | {
+    "neg", "clone", "_to_copy", "to", "alias", "detach", "contiguous", "positive", "copy", "where",
+    "masked_fill", "dropout", "lift_fresh_copy", "nan_to_num",
+}  # fmt: skip
+CURVED = frozenset({
+    "_prelu_kernel", "softplus", "hardswish", "hardtanh", "leaky_relu", "elu", "gelu", "hardsigmoid", "mish",
+    "silu", "celu", "log_sigmoid", "clamp",
+})  # pointwise activations that torch does not tag as such  # fmt: skip
+# What only moves entries about, or pools them
+MOVING = (
+    "view", "reshape", "_unsafe_view", "permute", "transpose", "t", "flatten", "unflatten", "clone",
+    "contiguous", "expand", "unsqueeze", "squeeze", "slice", "split", "split_with_sizes", "chunk", "getitem",
+    "cat", "select", "unbind", "alias", "detach", "dropout", "_to_copy", "repeat", "constant_pad_nd", "roll",
+    "mean", "amax", "sum", "pool", "upsample", "pad",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Place:
+    """One part of a node's value, with the axis of one word."""
+
+    node: fx.Node
+    word: str
+    atom: Atom
+
+    def units(self, value: torch.Tensor) -> torch.Tensor:
+        """(n, samples): a row a unit; batch and positions are samples.
+
+        Axes of other words are averaged over: what stands where on them differs between models.
+        """
+        view = self.atom.view(value)
+        at = self.atom.words.index(self.word)
+        others = [d for d, word in enumerate(self.atom.words) if word is not None and d != at]
+        view = view.movedim(at, 0)
+        others = [d + (d < at) for d in others]
+        return (view.mean(others) if others else view).flatten(1)
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a word's units are once: after the activation and before; the same places where there is none."""
+
+    post: tuple[Place, ...]
+    pre: tuple[Place, ...]
+
+
+@dataclass(frozen=True)
+class Sites:
+    """The graph for inputs of one shape, and every word's sites in the order of the graph.
+
+    A word that starred words lie within may have none: its units are seen as theirs.
+    """
+
+    program: torch.export.ExportedProgram
+    of: dict[str, tuple[Site, ...]]
+
+
+def find(
+    network: nn.Module,
+    fitted: FittedSpec,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    output: str | int | None = None,
+) -> Sites:
+    """The sites of all words of a spec on a network, for inputs of this shape.
+
+    Raises NetworkError where the network cannot be traced, SpecError that names every word without a site.
+    """
+    try:
+        program = export(network, args, kwargs)
+    except NetworkError as error:
+        check_runs(network, kwargs or (args[0] if len(args) == 1 else args))
+        raise NetworkError(
+            "the network cannot be traced, so nobody knows where its units' activations are",
+            problems=error.problems,
+            hint="Match by weights alone: --method wm",
+        ) from error
+    graph = _Graph(fitted, program, follow(network, program, output))
+    found = {word: tuple(graph.sites(word)) for word, size in fitted.words.items() if size > 1}
+    seen = {fitted.within[word].word for word in found if word in fitted.within and found[word]}
+    lost = [word for word, its in found.items() if not its and word not in seen]
+    if lost:
+        raise SpecError(
+            f"{fitted.spec.source} has words whose activations are nowhere in the network's graph",
+            problems=[f'"{word}"  {graph.lost(word)}' for word in lost],
+            hint="Compare it with what the graph allows: rebasin spec explain --net REF --spec FILE; "
+            "or match by weights alone: --method wm",
+        )
+    return Sites(program, found)
+
+
+@dataclass(frozen=True)
+class _Graph:
+    """A followed graph, its values named by the words of the spec."""
+
+    fitted: FittedSpec
+    program: torch.export.ExportedProgram
+    walk: Walk
+
+    # ------------------------------------------------------------------------------- which value shows what
+
+    @cached_property
+    def own(self) -> dict[str, Expr]:
+        """The spec's words as axes of the walk, once both are one."""
+        walk, within = self.walk, self.fitted.within
+        known: dict[str, Expr] = {}
+        for word in sorted(self.fitted.words, key=lambda word: word in within):
+            block = within.get(word)
+            outer = [known[block.word]] if block and block.word else []
+            known[word] = walk.units.new(self.fitted.sizes[word], outer)
+        for name, axes in self.fitted.tensors.items():
+            if name in walk.tensors:
+                broadcast(walk, [walk.tensors[name], tuple(_expression(axis, known) for axis in axes)])
+        return {word: walk.units.resolve(axis) for word, axis in known.items()}
+
+    @cached_property
+    def names(self) -> dict[Var, str]:
+        found: dict[Var, str] = {}
+        for word, axis in self.own.items():
+            if isinstance(axis, Var):
+                found.setdefault(axis, word)
+        return found
+
+    @cached_property
+    def shown(self) -> dict[fx.Node, frozenset[str]]:
+        """The words on the axes of every value."""
+        names, resolve = self.names, self.walk.units.resolve
+        return {
+            node: frozenset(
+                names[var]
+                for axes in _axes_in(value)
+                for axis in axes
+                for var in variables(resolve(axis))
+                if var in names
+            )
+            for node, value in self.walk.values.items()
+        }
+
+    @cached_property
+    def of_data(self) -> set[fx.Node]:
+        """Values that depend on the network's inputs."""
+        inputs = {
+            spec.arg.name
+            for spec in self.program.graph_signature.input_specs
+            if spec.kind == InputKind.USER_INPUT and hasattr(spec.arg, "name")
+        }
+        found: set[fx.Node] = set()
+        for node in self.program.graph.nodes:
+            if node.name in inputs if node.op == "placeholder" else found & set(node.all_input_nodes):
+                found.add(node)
+        return found
+
+    def sources(self, node: fx.Node, word: str) -> list[fx.Node]:
+        """The data that a node reads with this word's units on an axis."""
+        return [
+            n
+            for n in node.all_input_nodes
+            if n in self.of_data and word in self.shown.get(n, ()) and _floats(n)
+        ]
+
+    def place(self, node: fx.Node, word: str) -> Place | None:
+        """The first part of the value that shows all units of the word on one axis; None: there is none."""
+        return next(iter(self.places(node, word)), None)
+
+    def places(self, node: fx.Node, word: str) -> list[Place]:
+        """The parts of a value that show all units of a word: one a segment that has it."""
+        value = self.walk.values.get(node)
+        if not isinstance(value, Value) or value.axes is None or value.pieces:
+            return []
+        axes = tuple(self._axis(self.walk.units.resolve(axis)) for axis in value.axes)
+        if not _complete(axes, self.fitted):
+            return []
+        whole = replace(self.fitted, tensors={node.name: axes}, statistics=frozenset())
+        found, shape = [], torch.empty(value.shape, device="meta")
+        for atom in atoms(whole):
+            if atom.words.count(word) == 1:
+                size = atom.view(shape).shape[atom.words.index(word)]
+                found += [Place(node, word, atom)] * (size == self.fitted.words[word])
+        return found
+
+    def _axis(self, axis: Expr) -> Axis:
+        if isinstance(axis, Var) and axis in self.names:
+            word = self.names[axis]
+            return Word(word, each=word in self.fitted.within)
+        if isinstance(axis, Factors):
+            return Product(tuple(map(self._axis, axis.factors)))
+        if isinstance(axis, Segments):
+            return Sum(tuple(map(self._axis, axis.terms)))
+        return Fixed(axis.size)
+
+    def lost(self, word: str) -> str:
+        """Why a word has no site."""
+        axis = self.own[word]
+        if not isinstance(axis, Var):
+            return "is held in place by the graph, as far as it is understood"
+        if self.names[axis] != word:
+            return f'is "{self.names[axis]}" by the graph: both have one order'
+        return "is read by nothing that depends on the inputs"
+
+    # ------------------------------------------------------------------------------------ following it back
+
+    def sites(self, word: str) -> Iterator[Site]:
+        """The sites of one word, in the order of the graph."""
+        order = {node: k for k, node in enumerate(self.program.graph.nodes)}
+        reads = [x for node in order if self._reads(node, word) for x in self.sources(node, word)]
+        if not reads:  # nothing sums over products with its units: then whatever loses them
+            reads = [
+                x
+                for node in order
+                if node in self.walk.values and word not in self.shown[node]
+                for x in self.sources(node, word)
+            ]
+        found: dict[fx.Node, Site] = {}
+        for post, pre in self._ends(reads, word):
+            if post in found:
+                continue
+            after = tuple(self.places(post, word))
+            before = tuple(place for node in pre for place in self.places(node, word))
+            if after:
+                found[post] = Site(after, before or after)
+        for node in sorted(found, key=order.get):
+            yield found[node]
+
+    def _reads(self, node: fx.Node, word: str) -> bool:
+        """Whether an operation multiplies with the units: its weights, or other data, have them too."""
+        if _name(node) not in READERS or _depthwise(node) or not self.sources(node, word):
+            return False
+        return sum(word in self.shown.get(n, ()) for n in node.all_input_nodes) > 1
+
+    def _ends(self, reads: list[fx.Node], word: str) -> Iterator[tuple[fx.Node, list[fx.Node]]]:
+        """Nodes after the last work on the units, each with those before it, back from what is read."""
+        left = [(node, (), False) for node in reversed(reads)]
+        seen: set[tuple[fx.Node, bool]] = set()
+        while left:
+            node, path, quiet = left.pop()  # quiet: beyond a sum, where only sums count
+            if (node, quiet) in seen:
+                continue
+            seen.add((node, quiet))
+            path, sources = (*path, node), self.sources(node, word)
+            if self._adds(node, word):
+                yield self._near(path, word), [node]
+                left += [(source, (), True) for source in sources]
+            elif self._bends(node, word):
+                if not quiet:
+                    yield self._near(path, word), self._before(node, word)
+            elif sources and not self._reads(node, word):
+                left += [(source, path, quiet) for source in sources]
+            elif not quiet:
+                moved = next((k for k, n in enumerate(path) if not _moves(n)), len(path) - 1)
+                near = self._near(path[: moved + 1], word)
+                yield near, [near]
+
+    def _near(self, path: tuple[fx.Node, ...], word: str) -> fx.Node:
+        """The last node of a path, or the nearest to it that shows all units of the word on one axis."""
+        return next((node for node in reversed(path) if self.place(node, word) is not None), path[-1])
+
+    def _before(self, node: fx.Node, word: str) -> list[fx.Node]:
+        """What an activation reads: of a gate, what its sides were made from, point by point."""
+        gate, found, left = _name(node) in PLAIN, [], list(reversed(self.sources(node, word)))
+        while left:
+            source = left.pop()
+            inner = self.sources(source, word)
+            onwards = self._bends(source, word) or (gate and _name(source) in PLAIN - {"clone"})
+            if onwards and inner and not self._adds(source, word):
+                left += reversed(inner)
+            elif source not in found:
+                found.append(source)
+        return found
+
+    def _adds(self, node: fx.Node, word: str) -> bool:
+        return _name(node) in ADDING and len(self.sources(node, word)) > 1
+
+    def _bends(self, node: fx.Node, word: str) -> bool:
+        """Whether it is an activation: a curve, point by point, or a product of two values of one unit."""
+        name, sources = _name(node), self.sources(node, word)
+        if not sources or node.op != "call_function":
+            return False
+        if name in SCALING:
+            return len(sources) > 1 or list(node.args[:2]) == sources * 2
+        pointwise = torch.Tag.pointwise in getattr(node.target, "tags", ())
+        return name in CURVED or (pointwise and name not in PLAIN)
+
+
+def _name(node: fx.Node) -> str:
+    return getattr(node.target, "_opname", getattr(node.target, "__name__", ""))
+
+
+def _floats(node: fx.Node) -> bool:
+    """Whether its value, or the first of several, is of real numbers: masks say nothing of units."""
+    value = node.meta.get("val")
+    while isinstance(value, (tuple, list)) and value:
+        value = value[0]
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _depthwise(node: fx.Node) -> bool:
+    """Whether every channel is convolved by itself."""
+    if "conv" not in _name(node):
+        return False
+    weight = node.args[1].meta["val"].shape
+    return weight[1] == 1 and weight[0] == node.args[0].meta["val"].shape[-len(weight) + 1] > 1
+
+
+def _moves(node: fx.Node) -> bool:
+    name = _name(node)
+    return name in MOVING or any(part in name for part in ("pool", "upsample", "pad"))
+
+
+def _axes_in(value: Any) -> Iterator[Axes]:
+    if isinstance(value, Value):
+        if value.axes is not None and not value.pieces:
+            yield value.axes
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _axes_in(item)
+
+
+def _expression(axis: Axis, known: Mapping[str, Expr]) -> Expr:
+    """A spec's axis as one of the walk."""
+    if isinstance(axis, Word):
+        return known[axis.name]
+    if isinstance(axis, Product):
+        return product([_expression(factor, known) for factor in axis.factors])
+    if isinstance(axis, Sum):
+        return total([_expression(term, known) for term in axis.terms])
+    return Still(axis.size, "the spec keeps it")
+
+
+def _complete(axes: tuple[Axis, ...], fitted: FittedSpec) -> bool:
+    """Whether every starred word stands behind, or beside, what it lies within."""
+    for k, axis in enumerate(axes):
+        for word, outer in starred_of(axis):
+            block = fitted.within[word]
+            beside = [
+                other for j, other in enumerate(axes) if j != k and Word(block.word) in factors_of(other)
+            ]
+            behind = outer == Word(block.word) if block.word else isinstance(outer, Fixed)
+            if not (behind or (block.word and outer is None and len(beside) == 1)):
+                return False
+    return True

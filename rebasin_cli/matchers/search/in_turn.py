@@ -1,0 +1,85 @@
+"""A search over many models by a method that takes two: one model after the other, with one state of all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+
+from ...permutations.permutation import Permutations
+from .. import MatchResult, Problem, State
+from ..straight_through.looks import packed, unpacked
+
+FIGURES = ("objective_before", "objective_after", "sweeps", "solves", "converged")
+CASTS = (float, float, int, int, bool)
+
+T = TypeVar("T")
+
+
+def search(module: Any, problem: Problem, options: Any, start: State | None) -> MatchResult:
+    """One search over all models, or one per model for methods that take two.
+
+    The objective is the sum over these, or where it is a loss their mean.
+
+    The state of several searches holds the finished models' permutations and, last, those of the current one;
+    its notes hold the finished ones' figures, its tensors what these saw of held-out samples. Permutations
+    without figures are where a search starts.
+    """
+    if module.MANY or len(problem.models) == 2:
+        return module.match(replace(problem, start=start), options)
+    parts: list[MatchResult] = []
+    begun = start.permutations if start else ()
+    notes: dict[str, float] = {} if start is None else _finished(start.notes)
+    looks: dict[str, torch.Tensor] = {} if start is None else _finished(start.tensors)
+    for k, model in enumerate(problem.models[1:]):
+        figures = [notes[name] for name in (f"model {k} {figure}" for figure in FIGURES) if name in notes]
+        if k < len(begun) - 1 and len(figures) == len(FIGURES):  # finished before the interruption
+            seen = unpacked(looks[f"model {k} history"]) if f"model {k} history" in looks else ()
+            values = (cast(v) for cast, v in zip(CASTS, figures, strict=True))
+            parts.append(MatchResult((begun[k],), *values, history=seen))
+            continue
+        finished = tuple(part.permutations[0] for part in parts)
+        place = {"model": float(k + 2), "models": float(len(problem.models))}
+        report = partial(_report, problem, finished, notes | place, dict(looks))
+        first = None
+        if k < len(begun):  # what else is kept is of the last one
+            first = State((begun[k],)) if k < len(begun) - 1 else replace(start, permutations=(begun[k],))
+        pair = replace(problem, models=(problem.models[0], model), start=first, progress=report)
+        parts.append(module.match(pair, options))
+        notes |= {f"model {k} {name}": float(getattr(parts[-1], name)) for name in FIGURES}
+        if parts[-1].history:
+            looks[f"model {k} history"] = packed(parts[-1].history)
+    learnt = hasattr(options, "learning_rate")  # then the objective is a loss, and sweeps are steps
+    share = 1 / len(parts) if learnt else 1
+    inits = {part.init for part in parts if part.init}  # those that had ended do not say
+    return MatchResult(
+        tuple(part.permutations[0] for part in parts),
+        share * sum(part.objective_before for part in parts),
+        share * sum(part.objective_after for part in parts),
+        (sum if learnt else max)(part.sweeps for part in parts),
+        sum(part.solves for part in parts),
+        all(part.converged for part in parts),
+        history=tuple({"model": k + 2, **row} for k, part in enumerate(parts) for row in part.history),
+        init=inits.pop() if len(inits) == 1 else None,
+    )
+
+
+def _report(
+    problem: Problem,
+    finished: tuple[Permutations, ...],
+    notes: Mapping[str, float],
+    looks: Mapping[str, torch.Tensor],
+    state: State,
+) -> None:
+    """The state of all searches, of which the last is in this one."""
+    sets = (*finished, *state.permutations)
+    own = {"notes": {**state.notes, **notes}, "tensors": {**state.tensors, **looks}}
+    problem.report(replace(state, permutations=sets, **own))
+
+
+def _finished(kept: Mapping[str, T]) -> dict[str, T]:
+    """What a state keeps of searches that have ended."""
+    return {name: value for name, value in kept.items() if name.startswith("model ")}

@@ -1,0 +1,111 @@
+"""The network at a mixture of models: its loss there, that on held-out samples, and what a pass costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from ... import networks
+from ...datasets._batches import checked, describe, size_of, to_device
+from ...datasets._held import MOST
+from ...errors import DataError, NetworkError
+from ...networks.evaluation import accuracy, call, check_logits
+from .. import Problem
+from .flat import Flat, prepared
+
+
+class Mixture:
+    """Σ λ_k π_k(θ_k) of models that stand in one row of numbers each, `rows`, the reference first.
+
+    Two more rows hold the network's parameters and their gradients, and each helps to fill the other.
+    """
+
+    def __init__(self, problem: Problem, precision: str):
+        self.problem, self.precision = problem, precision
+        self.device = torch.device(problem.device)
+        self.network = prepared(problem.network, self.device)
+        self.flat = Flat(self.network)
+        self.rows = [self.flat.row(model) for model in problem.models]
+        self._point, self._gradient = (torch.zeros_like(self.rows[0]) for _ in range(2))
+        self.flat.install(self.network, self._point, self._gradient)
+        self.normed = int(networks.has_running_statistics(self.network))  # samples that say nothing
+
+    def mix(self, share: torch.Tensor) -> None:
+        """Let the network hold the models in these shares (n,), and no gradient."""
+        reference, *others = self.rows
+        with torch.no_grad():
+            total = self._gradient if self.flat.turned else self._point
+            torch.mul(reference, share[0].item(), out=total)
+            for row, weight in zip(others, share[1:], strict=True):
+                total.add_(row, alpha=weight.item())
+            if self.flat.turned:
+                self.flat.to_network(total, self._point)
+            self._gradient.zero_()
+
+    def gradient(self) -> torch.Tensor:
+        """Of the loss, in nats, with respect to the sum (numbers,), added up over passes, as a model's row.
+
+        It takes the place of the network's parameters: `mix` anew before the next pass.
+        """
+        if not self.flat.turned:
+            return self._gradient
+        self.flat.from_network(self._gradient, self._point)
+        return self._point
+
+    def loss(self, inputs: Any, targets: Any, number: int) -> torch.Tensor:
+        """The mean loss of a batch, with a gradient; `number` is what an error calls the batch."""
+        return self._scored(inputs, targets, number)[0]
+
+    def _scored(self, inputs: Any, targets: Any, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The loss, and the outputs."""
+        kind, half = self.device.type, self.precision == "bf16"
+        with torch.autocast(kind, torch.bfloat16) if half else nullcontext():
+            outputs = call(self.network, inputs, output=self.problem.output)
+        if self.problem.loss is not None:
+            value = self.problem.loss(outputs, targets)
+            if not isinstance(value, torch.Tensor) or value.ndim:
+                raise NetworkError(f"the loss is {describe(value)}; expected a tensor with one number")
+            return value, outputs
+        check_logits(outputs, targets, number)
+        return F.cross_entropy(outputs.float(), targets), outputs
+
+    def passes(self, inputs: Any) -> float:
+        """Multiplications of a forward and a backward pass on such a batch."""
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            call(self.network, inputs, output=self.problem.output)
+        return 3 * counter.get_total_flops() / 2
+
+    def held_out(self, held: Iterable[Any], number: int = 0) -> tuple[float, float]:
+        """Loss in nats (inf where it is no number) and accuracy of the mean, norms on batch statistics.
+
+        Accuracy is NaN for a loss of the user's own, whose outputs may be no logits.
+        """
+        count = len(self.rows)
+        self.mix(torch.full((count,), 1 / count))
+        total = right = 0.0
+        samples = 0
+        with torch.no_grad():
+            for inputs, targets in checked(held):
+                size = size_of(targets)
+                if not size or (size <= self.normed and samples):
+                    continue
+                targets = to_device(targets, self.device)
+                loss, outputs = self._scored(to_device(inputs, self.device), targets, number)
+                total += size * loss.item()
+                samples += size
+                if self.problem.loss is None:
+                    right += size * accuracy(outputs, targets)
+                if samples >= MOST:
+                    break
+        if not samples:
+            raise DataError(
+                "the data holds no samples", hint="Is the loader a generator that was read before?"
+            )
+        known = self.problem.loss is None
+        return (math.inf if math.isnan(total) else total / samples), right / samples if known else math.nan

@@ -1,0 +1,152 @@
+"""The permutations that bring one model nearest to weights which move a little at every step.
+
+The model stands permuted as it was last found, so what is solved is by how much its units have to move from
+there: mostly not at all. Each assignment starts from the last one's duals (Ito et al. 2025, section 4.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+
+from ...permutations import assignment, permutation
+from ...permutations.assignment import Solution
+from ...permutations.permutation import Permutations, permute_
+from ...spec.notation import words_of
+from ...spec.spec import FittedSpec
+from ..weights import starred
+from ..weights.pair import Pair
+
+AHEAD = 1 << 30  # bytes of matrices that are assigned while the next are made, beside a GPU
+TOGETHER = 1 << 22  # bytes of matrices that are assigned one after the other: the solver stays in the caches
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+class Projection:
+    """One model, standing in memory of its own (`standing`, changed in place), and the weights it follows.
+
+    `moving` are those weights, changed by others. `names` are the words that can be solved, of coupled ones
+    the first; solving all of them once is one sweep of weight matching. `permutations` say how the model
+    stands.
+    """
+
+    def __init__(self, moving: Tensors, standing: Tensors, fitted: FittedSpec, *, device: str = "cpu"):
+        self.fitted, self.standing = fitted, standing
+        self.pair = Pair(moving, standing, fitted, device=device)
+        self.pair.settle_offsets()  # the same ones for a search that was interrupted
+        self.permutations = permutation.identity(fitted.words)
+        self.solves = 0
+        self._still = permutation.identity(fitted.words)
+        self._groups = starred.groups(fitted.within)
+        coupled = {word for group in self._groups.values() for word in group.words}
+        self.members = {word: (word,) for word in fitted.words if word not in coupled}
+        self.members |= {name: group.words for name, group in self._groups.items()}
+        self.names = sorted(
+            name for name, words in self.members.items() if any(fitted.words[word] > 1 for word in words)
+        )
+        self._starts: dict[str, Solution] = {}
+        self._carrying = {
+            word: [name for name in _once(standing) if word in _words(fitted, name)] for word in fitted.words
+        }
+
+    def work(self, name: str) -> int:
+        """Multiplications that the similarity of a word takes."""
+        pair = self.pair
+        parts = (
+            (pair.words[w], pair.columns(pair.single[w] + pair.double[w], w)) for w in self.members[name]
+        )
+        return sum(units**2 * columns for units, columns in parts)
+
+    def place(self, permutations: Permutations) -> None:
+        """Stand so: from however it stands now."""
+        back = permutation.invert(self.permutations)
+        self._move(permutation.compose(back, permutations))
+
+    def solve(self, names: Sequence[str]) -> int:
+        """Best permutations of these words and groups in turn, all others held; how many units moved.
+
+        Words that do not touch are solved together, ahead of those between them.
+        """
+        total = 0
+        for some in self._side_by_side(names):
+            self.pair.refresh()
+            self.solves += len(some)
+            changes = self._together(some[0]) if some[0] in self._groups else self._alone(some)
+            moved = {word: int((change != self._still[word]).sum()) for word, change in changes.items()}
+            if any(moved.values()):
+                self._move({word: changes[word] for word in changes if moved[word]})
+            total += sum(moved.values())
+        return total
+
+    def _side_by_side(self, names: Sequence[str]) -> Iterator[list[str]]:
+        """Sets of words that do not touch, as many together as may be, cut where their matrices are many."""
+        waiting, room = list(names), TOGETHER if self.pair.on_cpu else AHEAD
+        while waiting:
+            together, later = [], []
+            for name in waiting:
+                (together if self._apart(name, together) else later).append(name)
+            some, left = [], room
+            for name in together:
+                left -= self.pair.dtype.itemsize * self.pair.words[name] ** 2
+                if some and left < 0:
+                    yield some
+                    some, left = [], room
+                some.append(name)
+            yield some
+            waiting = later
+
+    def _apart(self, name: str, others: Sequence[str]) -> bool:
+        """Whether a word touches none of these; a group is by itself."""
+        if not others:
+            return True
+        return not self._groups.keys() & {name, *others} and not self.pair.neighbours[name] & {*others}
+
+    def _alone(self, words: Sequence[str]) -> dict[str, torch.Tensor]:
+        starts = [self._starts.get(word) for word in words]
+        solutions = assignment.solve_all(map(self._similarity, words), starts, pool=self.pair.meanwhile)
+        return {word: self._taken(word, found) for word, found in zip(words, solutions, strict=True)}
+
+    def _similarity(self, word: str) -> torch.Tensor:
+        pair = self.pair
+        similarity = pair.matrix(word, {}, chosen=pair.single[word])
+        if pair.double[word]:  # the gradient of a quadratic form: taken only if the objective rises
+            pair.matrix(word, {}, chosen=pair.double[word], out=similarity)
+        return similarity
+
+    def _taken(self, word: str, solution: Solution) -> torch.Tensor:
+        """The word's permutation from here, and the start of its next assignment."""
+        pair, still = self.pair, self._still[word]
+        if pair.double[word] and not starred.gain(pair, {word: still}, {word: solution.perm}) > 0:
+            return still
+        self._starts[word] = solution.settled()
+        return solution.perm
+
+    def _together(self, name: str) -> dict[str, torch.Tensor]:
+        pair, group = self.pair, self._groups[name]
+        here = {word: self._still[word] for word in group.words}
+        changes, gain = starred.step(pair, pair, group, here)
+        if starred.quadratic(pair, group):
+            gain = starred.gain(pair, here, changes)
+        return changes if gain > 0 else here
+
+    def _move(self, changes: Permutations) -> None:
+        """Let units change places: in the tensors that carry them, and in the account."""
+        whole = {**self._still, **changes}
+        touched = dict.fromkeys(name for word in changes for name in self._carrying[word])
+        for name in touched:
+            permute_(self.standing[name], self.fitted.tensors[name], whole, self.fitted.within)
+        self.permutations = permutation.compose(self.permutations, whole)
+
+
+def _once(tensors: Tensors) -> list[str]:
+    """Names without those that share another one's memory."""
+    seen: dict[tuple[int, int], str] = {}
+    for name, tensor in tensors.items():
+        seen.setdefault((tensor.data_ptr(), tensor.numel()), name)
+    return list(seen.values())
+
+
+def _words(fitted: FittedSpec, name: str) -> set[str]:
+    return {word for axis in fitted.tensors.get(name, ()) for word in words_of(axis)}

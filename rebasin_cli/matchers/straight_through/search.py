@@ -1,0 +1,279 @@
+"""Straight-through estimation: permutations of n models that make the loss at their mean small.
+
+Every model but the reference has a dummy: weights that start at the reference and follow the gradient. A
+model stands permuted as near to its dummy as it can; the loss is taken at a mixture Σ λ_k π_k(θ_k) of the
+models as they stand, and its gradient with respect to each of them, λ_k ∂L/∂m, moves the dummy as if there
+were no projection in between. One forward and one backward pass a step serve all models.
+
+Ainsworth et al. 2022, section 3.3 and Algorithm 2, arXiv:2209.04836; Ito, Yamada and Kumagai 2025, section
+4.1, Algorithm 1 (ICML, PMLR 267).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ... import networks
+from ...datasets import Data
+from ...datasets._batches import to_device
+from ...datasets._held import held_out
+from ...errors import DataError, NetworkError, SpecError, UsageError
+from ...permutations import permutation
+from ...permutations.permutation import Permutations
+from ...runtime.seeds import derive, generator
+from ...runtime.signals import held_back
+from .. import INITS, MatchResult, Problem, State, am, wm
+from .epochs import epoch, with_last
+from .followers import Followers
+from .looks import packed, unpacked
+from .mixture import Mixture
+from .projection import Projection
+from .training import Training, optimizer_of
+
+# Multiplications of matching for one of a forward and backward pass, where nothing else is said
+MATCHING = 0.4
+LOOKS = 2  # an epoch, at the held-out samples
+STARTS = (*INITS, "given")
+
+log = logging.getLogger("rebasin")
+
+Weights = Callable[[torch.Generator, int], torch.Tensor]  # of the models (n,), which add up to 1
+
+
+def search(problem: Problem, options: Training, weights: Weights, *, scale: float = 1.0) -> MatchResult:
+    """The best permutations by the held-out loss at the models' mean.
+
+    That is looked at twice an epoch, once where a loader does not say how long an epoch is. The objective is
+    the loss in nats, negative. `weights` draws each step's mixture, reference first;
+    `scale` multiplies what the optimizer does. Raises UsageError without a network or data and for a state
+    that lacks something, DataError and NetworkError for what is wrong with network and data.
+    """
+    if problem.network is None or problem.data is None:
+        raise UsageError(
+            "straight-through estimation needs the network and data", hint="Give both: network=…, data=…"
+        )
+    with torch.inference_mode(False), torch.enable_grad():  # whatever holds for the caller
+        run = Run(problem, options, weights, scale)
+        try:
+            run.begin(problem.start)
+            for inputs, targets, look in run.batches():
+                run.step(inputs, targets)
+                if look:
+                    run.look()
+            return run.result()
+        finally:
+            run.close()
+
+
+class Run:
+    """One search: what it holds is n models in one row of numbers each, n − 1 dummies and their optimizers.
+
+    All that `state` shows is enough to go on from, bit for bit.
+    """
+
+    def __init__(self, problem: Problem, options: Training, weights: Weights, scale: float):
+        self.problem, self.options, self.weights, self.seed = problem, options, weights, problem.seed
+        self.mixture = Mixture(problem, options.precision)
+        reference, *rows = self.mixture.rows
+        self.dummies = [reference.clone().requires_grad_() for _ in rows]
+        self.optimizers = [optimizer_of(dummy, options, scale) for dummy in self.dummies]
+        views, rest = self.mixture.flat.views, problem.models[0]
+        projections = [
+            Projection(
+                views(dummy.detach(), rest),
+                views(row, model),
+                problem.fitted,
+                device=problem.device,
+            )
+            for dummy, row, model in zip(self.dummies, rows, problem.models[1:], strict=True)
+        ]
+        self.followers = Followers(projections, self.seed)
+        data = problem.data
+        if options.limit is not None and isinstance(data, Data):
+            data = data.subset(options.limit, self.seed)
+        self.train, self.held = held_out(data, derive(self.seed, "held out"))
+        self.length = len(self.train) if isinstance(self.train, Data) else None  # batches an epoch
+        self.done = self.looked = 0  # steps
+        self.notes: dict[str, float] = {}
+        self.best: tuple[Permutations, ...] = ()
+        self.objective = self.before = -math.inf
+        self.history: list[dict[str, float]] = []
+        self.init, self.solves = STARTS[-1], 0  # the solves that were done before it was interrupted
+        work = self.followers.queue.work
+        self.quota: float | None = None if options.share is None else options.share * work
+
+    # --------------------------------------------------------------------------------------------- start
+
+    def begin(self, start: State | None) -> None:
+        """From where a search stood, from given permutations, or from those of `init`."""
+        loss, _ = self.mixture.held_out(self.held)
+        self.before = -loss
+        if start is not None and start.tensors:
+            try:
+                self._resume(start)
+            except KeyError as cause:
+                raise UsageError(
+                    f"the search cannot go on: what was kept of it lacks {cause}",
+                    hint="Start anew with --force",
+                ) from cause
+            return
+        if start is not None:
+            found = start.permutations
+        else:
+            self.init, found = _initial(self.problem, self.options.init, self.train)
+        self.followers.place(found)
+        self.look()
+
+    def _resume(self, start: State) -> None:
+        kept, self.done, self.objective = start.tensors, start.sweep, start.objective
+        self.best = tuple(dict(perms) for perms in start.permutations)
+        words = self.problem.fitted.words
+        self.followers.place(
+            [{word: kept[f"at.{k}.{word}"] for word in words} for k in range(len(self.dummies))]
+        )
+        for k, (dummy, optimizer) in enumerate(zip(self.dummies, self.optimizers, strict=True)):
+            with torch.no_grad():
+                dummy.copy_(kept[f"dummy.{k}"])
+            prefix = f"optimizer.{k}."
+            saved = {
+                name.removeprefix(prefix): t.clone() for name, t in kept.items() if name.startswith(prefix)
+            }
+            optimizer.load_state_dict({**optimizer.state_dict(), "state": {0: saved} if saved else {}})
+        self.history = [*unpacked(kept["history"])]
+        self.init = STARTS[int(start.notes["init"])]
+        self.solves = int(start.notes["solves"])
+        queue = self.followers.queue
+        queue.position, queue.credit = int(start.notes["position"]), start.notes["credit"]
+        self.quota = start.notes["quota"]
+        self.looked = int(start.notes["looked"])
+        self.notes = {name: start.notes[name] for name in ("loss", "changed")}
+
+    # --------------------------------------------------------------------------------------------- steps
+
+    def batches(self) -> Iterator[tuple[Any, Any, bool]]:
+        """The batches that are still to come, and after which of them to look at the held-out samples."""
+        number = 0
+        for turn in range(self.options.epochs):
+            if self.length and number + self.length < self.done:  # nothing of it is left
+                number += self.length
+                continue
+            first, half = number, (self.length or 0) // LOOKS
+            for batch, last in with_last(self._epoch(turn)):
+                number += 1
+                look = last or number - first == half
+                if number > self.done:
+                    yield *batch, look
+                elif look and number == self.done > self.looked:  # it was interrupted just then
+                    self.look()
+            if number == first:
+                raise DataError(
+                    "the data holds no samples", hint="Is the loader a generator that was read before?"
+                )
+
+    def _epoch(self, number: int) -> Iterator[tuple[Any, Any]]:
+        rng = generator(self.seed, f"order of epoch {number}")
+        return epoch(self.train, rng, limit=self.options.limit, least=self.mixture.normed + 1)
+
+    def step(self, inputs: Any, targets: Any) -> None:
+        """One mixture, its gradient, the dummies moved, and the models brought near to them again."""
+        share = self.weights(generator(self.seed, f"mixture {self.done}"), len(self.dummies) + 1)
+        self.mixture.mix(share)
+        device = self.mixture.device
+        inputs, targets = to_device(inputs, device), to_device(targets, device)
+        if self.quota is None:  # one permutation a step at least: what is counted may be next to nothing
+            queue = self.followers.queue
+            least = queue.work / max(1, len(queue.turns))
+            self.quota = max(MATCHING * self.mixture.passes(inputs), least)
+        loss = self.mixture.loss(inputs, targets, self.done)
+        if not math.isfinite(value := loss.item()):
+            raise NetworkError(
+                f"the loss is {value} at step {self.done + 1}", hint="Try a smaller --lr, or look at --loss"
+            )
+        loss.backward()
+        gradient = self.mixture.gradient()
+        with held_back():  # nothing may be left half-done
+            for dummy, optimizer, weight in zip(self.dummies, self.optimizers, share[1:], strict=True):
+                dummy.grad = gradient * weight.item()
+                optimizer.step()
+                dummy.grad = None
+            moved, units = self.followers.solve(self.quota)
+            self.done += 1
+            self.notes = {"loss": value, "changed": moved / max(1, units)}
+            self._report()
+
+    # ---------------------------------------------------------------------------------------- what is kept
+
+    def look(self) -> None:
+        """The held-out loss at the mean; the permutations are kept where none were better."""
+        loss, right = self.mixture.held_out(self.held, self.done)
+        self.looked = self.done
+        row = {"step": float(self.done), "loss": self.notes.get("loss", math.nan)}
+        row |= {"held_out_loss": loss, "held_out_accuracy": right}
+        self.history.append({name: value for name, value in row.items() if not math.isnan(value)})
+        if not self.best or -loss > self.objective:
+            self.objective, self.best = -loss, self.followers.permutations
+        if self.done:
+            self._report()
+
+    def _report(self) -> None:
+        if self.problem.progress is None:
+            return
+        found = {name: value for name, value in self.history[-1].items() if name.startswith("held_out")}
+        total = {"steps": float(self.length * self.options.epochs)} if self.length else {}
+        place = {
+            "position": float(self.followers.queue.position),
+            "credit": self.followers.queue.credit,
+            "quota": self.quota,
+            "looked": float(self.looked),
+            "init": float(STARTS.index(self.init)),
+            "solves": float(self.solves + self.followers.solves),
+        }
+        tensors = {
+            f"at.{k}.{word}": perm
+            for k, perms in enumerate(self.followers.permutations)
+            for word, perm in perms.items()
+        }
+        for k, (dummy, optimizer) in enumerate(zip(self.dummies, self.optimizers, strict=True)):
+            tensors[f"dummy.{k}"] = dummy.detach()
+            for name, value in optimizer.state_dict()["state"].get(0, {}).items():
+                if value is not None:
+                    tensors[f"optimizer.{k}.{name}"] = value
+        tensors["history"] = packed(self.history)
+        notes = {**self.notes, **found, **total, **place}
+        self.problem.report(State(self.best, self.done, self.objective, notes, tensors))
+
+    def result(self) -> MatchResult:
+        solves, looks = self.solves + self.followers.solves, tuple(self.history)
+        return MatchResult(
+            self.best, self.before, self.objective, self.done, solves, True, history=looks, init=self.init
+        )
+
+    def close(self) -> None:
+        self.followers.close()
+
+
+def _initial(problem: Problem, init: str | None, data: Iterable[Any]) -> tuple[str, Sequence[Permutations]]:
+    """Where the other models start, each matched to the reference by itself, on `data` where it needs any.
+
+    And the name of that.
+    """
+    if init is None and networks.has_running_statistics(problem.network):
+        try:
+            return _initial(problem, "am", data)
+        except (NetworkError, SpecError) as error:  # its units cannot be seen
+            log.info("permutations start from wm, since activations cannot be matched: %s", error.message)
+    init = init or "wm"
+    if init == "identity":
+        return init, [permutation.identity(problem.fitted.words)] * (len(problem.models) - 1)
+    matcher = {"wm": wm, "am": am}[init]
+    pairs = (
+        replace(problem, models=(problem.models[0], model), data=data, start=None, progress=None)
+        for model in problem.models[1:]
+    )
+    return init, [matcher.match(pair).permutations[0] for pair in pairs]

@@ -1,0 +1,68 @@
+"""What a straight-through search may be told, the memory that it takes, and its optimizers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from ...errors import UsageError, unknown
+from .. import INITS
+
+OPTIMIZERS = ("adam", "sgd")
+PRECISIONS = ("fp32", "bf16")
+RATES = {"adam": 1e-3, "sgd": 1e-2}
+
+
+@dataclass(frozen=True)
+class Training:
+    """`optimizer` (adam, or sgd with momentum 0.9) and `learning_rate` (1e-3, or 1e-2) move the dummies.
+
+    `share` of all permutations are solved anew in each step: 1 is all of them, and None as many as take
+    less than half of a step. `init` is where permutations start: wm, am, identity; None is am for networks
+    with running statistics whose units can be seen, else wm. `precision` is that of the products in forward
+    and backward passes. `limit`: samples an epoch.
+    """
+
+    epochs: int = 8
+    optimizer: str = "adam"
+    learning_rate: float | None = None
+    share: float | None = None
+    init: str | None = None
+    precision: str = "fp32"
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        named = [("optimizer", OPTIMIZERS), ("precision", PRECISIONS)]
+        for name, known in named if self.init is None else [*named, ("init", INITS)]:
+            if getattr(self, name) not in known:
+                raise unknown(name, getattr(self, name), known)
+        if self.epochs < 1:
+            raise UsageError(f"{self.epochs} epochs leave nothing to do", hint="Give 1 or more.")
+        if self.limit is not None and self.limit < 1:
+            raise UsageError(f"a limit of {self.limit} samples leaves nothing", hint="Give 1 or more.")
+        if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
+            raise UsageError(f"a learning rate of {self.learning_rate:g} makes no sense", hint="Try 1e-3.")
+        if self.share is not None and not 0 < self.share <= 1:
+            raise UsageError(f"{self.share:g} is no share of the permutations", hint="Give one in 0–1.")
+
+
+def memory(models: int, parameters: int, options: Training) -> dict[str, int]:
+    """Bytes that a search holds beside the files: every model, the dummies, their optimizers, one network."""
+    row, moments = 4 * parameters, 2 if options.optimizer == "adam" else 1
+    network = 4 * row  # as it was given, the copy that is trained, its gradient, a dummy's share of that
+    return {
+        "models": models * row,
+        "dummies": (models - 1) * row,
+        "optimizers": (models - 1) * moments * row,
+        "network": network,
+    }
+
+
+def optimizer_of(dummy: torch.Tensor, options: Training, scale: float) -> torch.optim.Optimizer:
+    """What moves a dummy; `scale` multiplies the learning rate."""
+    rate = scale * (options.learning_rate or RATES[options.optimizer])
+    if options.optimizer == "adam":
+        return torch.optim.Adam([dummy], lr=rate)
+    return torch.optim.SGD([dummy], lr=rate, momentum=0.9)

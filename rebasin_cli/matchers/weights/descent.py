@@ -1,0 +1,328 @@
+"""Coordinate descent over the permutations of one pair, one linear assignment a step.
+
+A permutation whose neighbours did not change since its last solve is not solved again, nor one that is
+proven to stay the best. Its similarity is changed only where neighbours moved, its assignment starts from the
+last one's duals, and words that do not touch are solved at the same time. A word on two axes of a tensor has
+a quadratic objective: its assignment is solved on the gradient, and taken only if the true objective rises.
+Starred words are solved together with what they lie within (`_wreath`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import torch
+
+from ...permutations import assignment
+from ...permutations.assignment import Solution
+from ...permutations.permutation import Permutations
+from ...runtime.ranks import Ranks
+from ...runtime.seeds import generator
+from ...spec.atoms import Atom
+from . import sampling, starred
+from .pair import Pair
+from .proof import margins_left, proven
+from .similarity import Basis, Similarities
+
+DAMPING = (0.5, 0.25)  # steps towards the assignment that are tried where the whole one would lose
+THREADED = 1000  # units, below which an assignment takes less than waking a thread
+DOUBT = 1e-6  # a gain below this share of the norms of the units that move may be round-off
+
+
+class Descent:
+    """What is remembered from solve to solve, and the sweeps that use it.
+
+    `words` are those that can move; of coupled ones (`groups`) the first. A gain below `tolerance` × ‖A‖·‖B‖,
+    over the tensors that carry the word, means and vectors left out, counts as none.
+    """
+
+    def __init__(self, pair: Pair, tolerance: float, memory: int | None = None):
+        self.pair, self.tolerance, self.solves = pair, tolerance, 0
+        self.small: set[str] = set()  # words whose last solve gained something, but too little
+        self.groups = starred.groups(pair.within)
+        members = {name: group.words for name, group in self.groups.items()}
+        coupled = {word for words in members.values() for word in words}
+        self.members = {word: (word,) for word in pair.words if word not in coupled} | members
+        self.words = sorted(
+            name for name, words in self.members.items() if any(pair.words[word] > 1 for word in words)
+        )
+        self.single = [word for word in self.words if word not in self.groups]
+        leader = {word: name for name, words in self.members.items() for word in words}
+        self.neighbours = {
+            name: {leader[other] for word in words for other in pair.neighbours[word]} - {name}
+            for name, words in self.members.items()
+        }
+        self.similarities = Similarities(pair, memory)
+        self.solutions: dict[str, Solution] = {}
+        self.margins: dict[str, torch.Tensor] = {}  # by how much each row prefers its column
+        self.bases: dict[str, Basis] = {}  # in a matrix of this
+        self._reaches: dict[tuple[str, ...], float] = {}
+        self.proving = False  # whether proofs are tried before solves: they succeed where models nearly match
+        self.sampling = True  # whether the first sweep looks at a part of the columns: no longer if in vain
+
+    def order(self, seed: int, name: str) -> list[str]:
+        """The words in a random order of their own for every seed and name."""
+        rng = generator(seed, name)
+        return [self.words[k] for k in torch.randperm(len(self.words), generator=rng).tolist()]
+
+    def outward(self, order: Sequence[str], current: Permutations) -> dict[str, torch.Tensor]:
+        """The first sweep: from what cannot move, inputs and outputs, to the inside.
+
+        At the beginning the permutations around a word are as good as random, and what they say is noise
+        that a search may never get rid of. So the next word is the one that most is known about, and only
+        tensors whose other words have had their turn say anything. `order` decides among equals.
+        """
+        pair, found = self.pair, dict(current)
+        known = {word for name in self.members.keys() - {*order} for word in self.members[name]}
+        total = {name: self._columns({w: pair.single[w] for w in self.members[name]}) for name in order}
+        waiting = list(order)
+        while waiting:
+            resting = {n: {w: pair.resting_on(w, known) for w in self.members[n]} for n in waiting}
+            word = max(waiting, key=lambda n: self._columns(resting[n]) / max(1, total[n]))
+            evidence = resting[word]
+            waiting.remove(word)
+            if (group := self.groups.get(word)) is not None:
+                known |= {*group.words}
+                changes, gained = starred.step(pair, self.similarities, group, found, known)
+                if gained > self._least(*group.words):
+                    found |= self._same(changes)
+                continue
+            known.add(word)
+            if (perm := self._sampled(word, evidence[word], found)) is not None:
+                found[word] = perm
+                continue
+            similarity = self.similarities.matrix(word, found, chosen=evidence[word])
+            (solution,) = self._solved([word], [similarity])
+            if self._gain(similarity, solution.perm, found[word]) > self._least(word):
+                found[word] = solution.perm
+        return found
+
+    def sweep(self, order: Sequence[str], current: dict[str, torch.Tensor], stale: set[str]) -> float:
+        """Every stale word once, words that do not touch together; `current` and `stale` change in place.
+
+        What the objective gains.
+        """
+        gained, waiting = 0.0, [word for word in order if word in stale]
+        while waiting:
+            together = self._apart(waiting)
+            waiting = [word for word in waiting if word not in together]
+            coupled = [word for word in together if word in self.groups]
+            single = [word for word in together if word not in self.groups]
+            steps = [(word, gain, {word: perm}) for word, gain, perm in self._improved(single, current)]
+            for word, gain, changes in [*steps, *self._coupled(coupled, current)]:
+                stale.discard(word)
+                if gain > 0:
+                    gained += gain
+                    current |= changes
+                    stale |= self.neighbours[word] & set(order)
+                    if any(self.pair.double[w] for w in changes):
+                        stale.add(word)  # its own gradient has moved
+        return gained
+
+    def move(self, word: str, perm: torch.Tensor, current: dict[str, torch.Tensor]) -> float:
+        """Give a word this permutation, for better or worse; what the objective gains."""
+        if self.pair.double[word]:
+            gain = self.pair.gain(word, current, perm)
+        else:
+            gain = self._gain(self.similarities.matrix(word, current), perm, current[word])
+        current[word] = perm
+        return gain
+
+    def settle(self, current: dict[str, torch.Tensor], seed: int, *, max_sweeps: int = 100) -> None:
+        """Sweep in random orders until nothing improves; `current` changes in place."""
+        stale, sweep = set(self.words), 0
+        while stale and sweep < max_sweeps:
+            self.sweep(self.order(seed, f"sweep {sweep}"), current, stale)
+            sweep += 1
+
+    def _apart(self, waiting: Sequence[str]) -> list[str]:
+        """The first word, and those after it that touch none before them."""
+        together: list[str] = []
+        for word in waiting:
+            if not self.neighbours[word] & {*together}:
+                together.append(word)
+        return together
+
+    def _improved(self, words: Sequence[str], current: Permutations):
+        """For each word, what its best assignment gains with the others held, and the assignment."""
+        proven = [word for word in words if self._proven(word, current)]
+        yield from ((word, 0.0, current[word]) for word in proven)
+        words = [word for word in words if word not in proven]
+        for group in self.similarities.together([word for word in words if not self.pair.double[word]]):
+            matrices: list[torch.Tensor] = []
+            solutions = self._solved(group, self._made(group, current, matrices))
+            for word, similarity, solution in zip(group, matrices, solutions, strict=True):
+                yield word, *self._judged(word, similarity, solution.perm, current)
+            del matrices, similarity  # before the next group's are made
+        for word in words:
+            if self.pair.double[word]:
+                yield word, *self._quadratic(word, current)
+
+    def _made(self, words: Sequence[str], current: Permutations, kept: list) -> Iterator[torch.Tensor]:
+        """The words' matrices, one after the other, and all of them in `kept`."""
+        for word in words:
+            kept.append(self.similarities.matrix(word, current))
+            yield kept[-1]
+
+    def _coupled(self, names: Sequence[str], current: Permutations):
+        """As `_improved`, for groups of words: first all together, then within the blocks alone."""
+        for name in names:
+            group, pair = self.groups[name], self.pair
+            self.solves += 1
+            self.small.discard(name)
+            changes, _ = starred.step(pair, self.similarities, group, current)
+            gain = starred.gain(pair, current, changes := self._same(changes))
+            if gain <= self._least(*group.words) and starred.quadratic(pair, group):
+                changes = self._same(starred.reordered(pair, group, current))
+                gain = starred.gain(pair, current, changes)
+            if gain > self._least(*group.words):
+                yield name, gain, changes
+            else:
+                if gain > 0:
+                    self.small.add(name)
+                yield name, 0.0, {}
+
+    def _same(self, changes: Permutations) -> dict[str, torch.Tensor]:
+        """On all ranks those of the first, whatever their processors round."""
+        ranks = self.pair.ranks
+        return {
+            word: ranks.broadcast(perm.clone(), source=0) if ranks.size > 1 else perm
+            for word, perm in changes.items()
+        }
+
+    def _sampled(self, word: str, chosen: Sequence[Atom], current: Permutations) -> torch.Tensor | None:
+        """The best permutation on `chosen`, found on a part of their columns and proven on all, if it can be.
+
+        As `outward` takes it: the present one where nothing is gained.
+        """
+        pair, old = self.pair, current[word]
+        if not self.sampling or not sampling.worth_it(pair, word, chosen):
+            return None
+        sample = sampling.draw(pair, word, chosen, current)
+        self.sampling = sample is not None
+        if sample is None:
+            return None
+        nothing = torch.zeros_like(sample.prices)
+        self.solutions[word] = Solution(sample.nearest(), [nothing] * 3)
+        (solution,) = self._solved([word], [sample.matrix])
+        perm = solution.perm
+        left = margins_left(pair, word, solution.margins, chosen, {**current, word: perm})
+        self.sampling = proven(pair, word, left)
+        least = pair.ranks.agree(left[perm != old].sum().item())  # what is gained
+        if not self.sampling or (least <= self._least(word) and not torch.equal(perm, old)):
+            del self.solutions[word]  # its prices are no start for all columns
+            return None
+        prices = (solution.columns + sample.prices) / sample.share  # of all columns, about
+        self.solutions[word] = Solution(perm, (solution.rows, prices, solution.margins))
+        self.margins[word], self.bases[word] = left, Basis.standing(pair, word, chosen, current)
+        return perm
+
+    def _columns(self, chosen: Mapping[str, Sequence[Atom]]) -> int:
+        return sum(self.pair.columns(atoms, word) for word, atoms in chosen.items())
+
+    def _proven(self, word: str, current: Permutations) -> bool:
+        """Whether the last solution is known to be still the best: its matrix would only have grown."""
+        pair, solution, basis = self.pair, self.solutions.get(word), self.bases.get(word)
+        if not self.proving or pair.double[word] or solution is None or basis is None:
+            return False
+        if not torch.equal(solution.perm, current[word]) or not basis.holds(current):
+            return False
+        margins, present = self.margins[word], {*basis.atoms}
+        if not proven(pair, word, margins):
+            return False
+        added = [atom for atom in pair.single[word] if atom not in present]
+        if best := proven(pair, word, margins_left(pair, word, margins, added, current)):
+            self.small.discard(word)
+        return best
+
+    def _solved(self, words: Sequence[str], matrices: Iterable[torch.Tensor]) -> list[Solution]:
+        """Each word's assignment, from where its last one ended; with several ranks each solves its share."""
+        ranks, sizes = self.pair.ranks, [self.pair.words[word] for word in words]
+        mine = range(ranks.rank, len(words), ranks.size)
+
+        def solve(k: int, matrix: torch.Tensor) -> Solution | None:
+            return assignment.solve(matrix, start=self.solutions.get(words[k])) if k in mine else None
+
+        long = min((sizes[k] for k in mine), default=0) >= THREADED
+        solutions = self.pair.solved(solve, matrices, long=long)
+        if ranks.size > 1:
+            solutions = [
+                _shared(ranks, solution, size, k % ranks.size)
+                for k, (solution, size) in enumerate(zip(solutions, sizes, strict=True))
+            ]
+        self.solutions |= zip(words, solutions, strict=True)
+        self.margins |= {word: self.solutions[word].margins for word in words}
+        made = self.similarities.bases
+        self.bases |= {word: made[word] for word in words if word in made}
+        self.solves += len(words)
+        return solutions
+
+    def _least(self, *words: str) -> float:
+        """What counts as a gain."""
+        pair = self.pair
+        if words not in self._reaches:
+            self._reaches[words] = pair.reach([a for w in words for a in pair.single[w] + pair.double[w]])
+        return self.tolerance * self._reaches[words]
+
+    def _gain(self, similarity: torch.Tensor, perm: torch.Tensor, old: torch.Tensor) -> float:
+        """The same on all ranks, whatever their processors round."""
+        return self.pair.ranks.agree(assignment.total(similarity, perm) - assignment.total(similarity, old))
+
+    def _judged(
+        self, word: str, similarity: torch.Tensor, perm: torch.Tensor, current: Permutations
+    ) -> tuple[float, torch.Tensor]:
+        """The gain and the permutation; 0 and the old one where nothing is gained.
+
+        A gain near the round-off of the products is measured again in float64 before it is believed: so
+        the objective rises with every step, and no round-off keeps the search alive.
+        """
+        old, pair = current[word], self.pair
+        if torch.equal(perm, old):
+            self.small.discard(word)
+            return 0.0, old
+        gain = self._gain(similarity, perm, old)
+        if gain < DOUBT * pair.scale(word):
+            a, b = pair.unit_norms(word)
+            moved = perm != old
+            norms = (a[moved] * (b[perm[moved]] + b[old[moved]])).sum().item()
+            if gain < DOUBT * pair.ranks.agree(norms):
+                gain = pair.gain(word, current, perm)
+        if gain > self._least(word):
+            self.small.discard(word)
+            return gain, perm
+        if gain > 0:
+            self.small.add(word)
+        return 0.0, old
+
+    def _quadratic(self, word: str, current: Permutations) -> tuple[float, torch.Tensor]:
+        """As `_judged`, for a word that sits on two axes of a tensor."""
+        pair, old = self.pair, current[word]
+        least = self._least(word)
+        similarity = self.similarities.matrix(word, current)
+        gradient = pair.matrix(word, current, chosen=pair.double[word])
+        (solution,) = self._solved([word], [similarity + gradient])
+        self.small.discard(word)
+        if torch.equal(solution.perm, old):
+            return 0.0, old
+        if (gain := pair.gain(word, current, solution.perm)) > least:
+            return gain, solution.perm
+        best = gain
+        # The gradient is linear in the permutation, so a point between the two has the gradients' mean.
+        far = pair.matrix(word, {**current, word: solution.perm}, chosen=pair.double[word])
+        for step in DAMPING:
+            (solution,) = self._solved([word], [similarity + torch.lerp(gradient, far, step)])
+            if (gain := pair.gain(word, current, solution.perm)) > least:
+                return gain, solution.perm
+            best = max(best, gain)
+        if best > 0:
+            self.small.add(word)
+        return 0.0, old
+
+
+def _shared(ranks: Ranks, solution: Solution | None, size: int, source: int) -> Solution:
+    """The solution that the rank `source` found, on all ranks."""
+    parts = torch.zeros(4, size, dtype=torch.float64)
+    if solution is not None:
+        parts = torch.stack([solution.perm.double(), solution.rows, solution.columns, solution.margins])
+    parts = ranks.broadcast(parts, source=source)
+    return Solution(parts[0].long(), parts[1:].numpy())

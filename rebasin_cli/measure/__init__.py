@@ -1,0 +1,1 @@
+"""The path between two models: rows, controls, intervals, gates, and the barrier report, in memory."""

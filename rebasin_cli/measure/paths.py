@@ -1,0 +1,108 @@
+"""Loss and accuracy along the straight path between two models."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from .. import networks
+from ..errors import UsageError
+from ..networks.evaluation import Scores, evaluate
+from ..permutations.averages import interpolate
+from ..reports import Barrier, Curve, Middle, Reliability, Row, barrier_of
+
+Tensors = Mapping[str, torch.Tensor]
+Measure = Callable[..., Scores]  # of a network and batches; `output` and `each` as `evaluate` takes them
+
+
+@dataclass(frozen=True)
+class Path:
+    """One row to measure: a straight line from `a` to `b` in `points` equal steps, both ends included.
+
+    `repair` is run on the network, and λ if it `takes_place`, at every inner point before measuring; the
+    ends are the models as given. `wrap` makes of the network, repaired, what is measured at inner points; it
+    returns logits, and its `details` are the row's. `keep` names tensors that are `a`'s up to λ = 1, where
+    everything is `b`'s.
+    """
+
+    name: str
+    a: Tensors
+    b: Tensors
+    points: int
+    repair: Callable[..., Any] | None = None
+    keep: Collection[str] = ()
+    shipped: bool = False
+    control: bool = False
+    takes_place: bool = False
+    wrap: Callable[[nn.Module], nn.Module] | None = None
+
+    def __post_init__(self):
+        if self.points < 2:
+            raise UsageError(f"a path needs its two ends at least, not {self.points} points")
+
+    @property
+    def lambdas(self) -> tuple[float, ...]:
+        return tuple(k / (self.points - 1) for k in range(self.points))
+
+
+def measure(
+    path: Path,
+    network: nn.Module,
+    splits: Mapping[str, Iterable[Any]],
+    *,
+    known: Mapping[float, Mapping[str, Scores]] | None = None,
+    scores: Measure = evaluate,
+    progress: Callable[[], None] = lambda: None,
+    at_middle: Callable[[Mapping[str, Scores]], None] = lambda found: None,
+) -> Row:
+    """Curves and barriers of one path on every split; the network's tensors are overwritten.
+
+    `known` holds scores at λ = 0 or 1 that need no second measurement. `at_middle` gets the scores at λ = ½,
+    each sample's too. Raises what `scores` raises.
+    """
+    found: dict[str, list[Scores]] = {split: [] for split in splits}
+    middle: dict[str, Middle] = {}
+    details: dict[str, Any] = {}
+    for t in path.lambdas:
+        here = (known or {}).get(t) or _at(path, t, network, splits, scores, details)
+        for split in splits:
+            found[split].append(dataclasses.replace(here[split], each=None))
+        if t == 0.5:
+            middle = {split: Middle(score.ece, Reliability(*score.bins)) for split, score in here.items()}
+            at_middle(here)
+        progress()
+    curves = {
+        split: Curve(
+            path.lambdas,
+            tuple(point.loss for point in points),
+            tuple(point.accuracy for point in points),
+            points[0].samples,
+        )
+        for split, points in found.items()
+    }
+    barriers: dict[str, Barrier] = {split: barrier_of(curve) for split, curve in curves.items()}
+    return Row(path.name, curves, barriers, path.shipped, path.control, middle, details)
+
+
+def _at(
+    path: Path,
+    t: float,
+    network: nn.Module,
+    splits: Mapping[str, Iterable[Any]],
+    scores: Measure,
+    details: dict[str, Any],
+) -> dict[str, Scores]:
+    networks.load(network, interpolate(path.a, path.b, t, keep=path.keep))
+    more: dict[str, Any] = {"each": True} if t == 0.5 else {}
+    if path.repair is not None and 0 < t < 1:
+        path.repair(network, *[t] * path.takes_place)
+    if path.wrap is not None and 0 < t < 1:
+        network = path.wrap(network)
+        details |= network.details
+        more["output"] = None
+    return {split: scores(network, batches, **more) for split, batches in splits.items()}

@@ -1,0 +1,291 @@
+"""The barrier report in memory: both models, naive and aligned, repaired or not, beside controls."""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from .. import networks, repair
+from ..api import align
+from ..checkpoints.tensors import plain
+from ..errors import DataError, UsageError, unknown
+from ..networks.evaluation import Scores, evaluate
+from ..permutations import permutation
+from ..permutations.averages import interpolate
+from ..permutations.permutation import permuted
+from ..repair import choosing
+from ..repair.choosing import Choice
+from ..reports import Report, Row
+from ..reports import _accounts as accounts
+from ..runtime.seeds import generator
+from ..spec.resolving import resolve_spec
+from ..spec.spec import FittedSpec, Spec
+from ..version import version
+from . import intervals, paths
+from .controls import Ensemble, Scaled
+from .paths import Measure
+from .rows import ENSEMBLE, POINTS, RANDOM, REPAIRED_POINTS, Planned, plan_rows
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+def barrier(
+    a: Tensors,
+    b: Tensors,
+    spec: str | Path | Spec | FittedSpec | None = None,
+    *,
+    network: nn.Module,
+    test: Iterable[Any],
+    train: Iterable[Any] | None = None,
+    reset_batches: Iterable[Any] | None = None,
+    held: Iterable[Any] | None = None,
+    method: str = "wm",
+    permutations: permutation.Permutations | None = None,
+    points: int = POINTS,
+    repaired_points: int = REPAIRED_POINTS,
+    repair_with: str = "auto",
+    controls: bool = True,
+    signature: Sequence[Mapping[str, Any]] | Callable[..., Sequence[Mapping[str, Any]]] = (),
+    output: str | int | None = None,
+    scores: Measure | None = None,
+    device: str = "cpu",
+    seed: int = 0,
+    check: Callable[[Mapping[str, Sequence[Scores]]], Any] | None = None,
+    planned: Callable[[Sequence[Planned]], Any] = lambda plan: None,
+    measured: Callable[[], None] = lambda: None,
+    **align_options: Any,
+) -> Report:
+    """Measure the path from `a` to `b`, naive and aligned, repaired and not, beside controls; see `Report`.
+
+    `train` and `test` are the splits to measure on. `reset_batches` (default: `train`) are what repairs
+    measure; `held` are other training samples, to choose a repair and fit temperatures on (default: every
+    third batch, kept from the repair). `repair_with`: "auto" resets running statistics where the network has
+    some, and elsewhere chooses "repair" or "none" by held-out loss; "none" only says that the row without is
+    the one to ship; "repair", "rescale" or "reshift" gives networks without statistics such rows. `controls`
+    adds rows at λ = ½ and intervals over test samples. `output` picks one of several outputs by key or index.
+    `signature` goes into the report (see `Report`), or is called with the permutations to make it. `check`
+    sees the endpoints' scores before anything else is measured, `planned` the rows; both may raise. `scores`
+    takes `output` and `each` as `evaluate` does. `network` is overwritten. `seconds` are wall time.
+
+    Raises SpecError, UsageError, CheckpointError, DataError, NetworkError.
+    """
+    began = time.perf_counter()
+    a, b = plain([a, b])
+    if repair_with not in ("auto", *repair.REPAIRS):
+        raise unknown("repair", repair_with, ["auto", *repair.REPAIRS])
+    fitted = resolve_spec(spec, [a, b])
+    networks.check(network, fitted.shapes)
+    batches = reset_batches if reset_batches is not None else train
+    statistics = networks.has_running_statistics(network)
+    word = word_of_repair(repair_with, statistics=statistics)
+    auto = repair_with == "auto" and not statistics
+    if auto and batches is None:
+        word, auto, repair_with = "", False, "none"
+    if word and batches is None:
+        raise UsageError(
+            "the network has running statistics: give training batches to re-estimate them on"
+            if word == "reset"
+            else f"{word} measures channels: give training batches"
+        )
+    apart = held is not None and held is not batches
+    if held is None and batches is not None:
+        mended, held = choosing.parted(batches)
+        apart = mended is not batches
+        batches = mended if auto else batches  # only a choice needs samples that nothing was measured on
+    scores = scores or functools.partial(evaluate, output=output, device=device)
+    splits = {"train": train, "test": test} if train is not None else {"test": test}
+    network = network.to(device)
+    ends = [_scores(network, tensors, splits, scores) for tensors in (a, b)]
+    if check is not None:
+        check({split: [end[split] for end in ends] for split in splits})
+
+    alignment = None
+    if permutations is not None:
+        permutation.check(permutations, fitted.words, within=fitted.within)
+    elif method != "none":
+        align_options = {"data": train} | align_options
+        alignment = align(
+            a,
+            b,
+            fitted,
+            method=method,
+            seed=seed,
+            network=network,
+            output=output,
+            device=device,
+            **align_options,
+        )
+        permutations = alignment.permutations[0]
+    others = {"naive": b, ENSEMBLE: b}
+    if permutations is not None:
+        others["aligned"] = permuted(b, fitted, permutations)
+        random = permutation.random(fitted.words, generator(seed, "random permutation"), within=fitted.within)
+        others[RANDOM] = permuted(b, fitted, random)
+    graphs: dict[Any, Any] = {}  # the network is traced once for all rows
+    mending = {
+        base: _mending(word, [a, other], batches, device, graphs) for base, other in others.items() if word
+    }
+    choice = None
+    if auto:
+        best = "naive" if permutations is None else "aligned"
+        networks.load(network, interpolate(a, others[best], 0.5, keep=fitted.ignored))
+        choice = choosing.choose(
+            network,
+            functools.partial(mending[best], t=0.5),
+            held,
+            scores=scores,
+            output=output,
+            device=device,
+            apart=apart,
+        )
+        repair_with = choice.chosen
+        word = "" if choice.why else word
+    plan = plan_rows(
+        aligned=permutations is not None,
+        word=word,
+        ship=repair_with,
+        auto=auto,
+        controls=controls,
+        logits=not math.isnan(ends[0]["test"].ece),
+        held=held is not None,
+        points=points,
+        repaired_points=repaired_points,
+    )
+    planned(plan)
+    middles: dict[str, Scores] = {}
+    found: list[Row] = []
+    for row in plan:
+        path = paths.Path(
+            row.name,
+            a,
+            others[row.base],
+            row.points,
+            mending[row.base] if row.repaired else None,
+            fitted.ignored,
+            shipped=row.shipped,
+            control=row.control,
+            takes_place=row.repaired and word != "reset",
+            wrap=_wrapping(row, a, b, held, output, device),
+        )
+        known = {0.0: ends[0], 1.0: ends[1]}
+        if row.base == "aligned" and not row.repaired and not row.temperature:
+            del known[1.0]
+        found.append(
+            paths.measure(
+                path,
+                network,
+                splits,
+                known=known,
+                scores=scores,
+                progress=measured,
+                at_middle=lambda here, name=row.name: middles.update({name: here["test"]}),
+            )
+        )
+    certain = intervals.compare(found, [end["test"] for end in ends], middles, seed=seed)
+    signed = signature(permutations) if callable(signature) else signature
+    return Report(
+        rebasin=version(),
+        command="barrier",
+        seed=seed,
+        inputs=({"file": "A"}, {"file": "B"}),
+        spec=accounts.describe_spec(fitted),
+        data={
+            "samples": {split: row.samples for split, row in found[0].curves.items()},
+            "points": {row.name: len(row.curves["test"].lambdas) for row in found},
+        },
+        match=accounts.describe_match(alignment, given=permutations is not None),
+        proof=accounts.describe_proof(
+            alignment.proof if alignment else None, "no alignment was searched" if not alignment else ""
+        ),
+        endpoints=tuple(
+            {"name": name} | {split: _endpoint(end[split], certain.ends[k], split) for split in splits}
+            for k, (name, end) in enumerate(zip(("A", "B"), ends, strict=True))
+        ),
+        rows=tuple(certain.rows),
+        notes=tuple(_notes(choice, plan, controls, certain.sure)),
+        seconds=time.perf_counter() - began,
+        differences=certain.differences,
+        choice=choice.account() if choice else {},
+        signature=tuple(dict(word) for word in signed),
+    )
+
+
+def word_of_repair(repair_with: str, *, statistics: bool) -> str:
+    """What repaired rows are called, "" where there are none. Raises UsageError for what is not measured."""
+    if repair_with == "bias":
+        raise UsageError(
+            "calibrated biases are not measured along a path",
+            hint="Merge with --repair bias, and measure the result with rebasin eval",
+        )
+    if statistics:
+        return "reset"
+    if repair_with == "auto":
+        return "repair"
+    return repair_with if repair_with in repair.MATCHES else ""
+
+
+def _mending(
+    word: str, ends: Sequence[Tensors], batches: Any, device: str, graphs: dict[Any, Any]
+) -> Callable[..., Any]:
+    """The repair of one row: of a network, or of a network and λ."""
+    if word == "reset":
+        return functools.partial(repair.reset, batches=batches, device=device)
+    known: dict[Any, Any] = {"graphs": graphs}
+
+    def match(network: nn.Module, t: float) -> None:
+        weights = [1 - t, t]
+        repair.renormalize(network, ends, batches, match=word, weights=weights, known=known, device=device)
+
+    return match
+
+
+def _wrapping(
+    row: Planned, a: Tensors, b: Tensors, held: Any, output: str | int | None, device: str
+) -> Callable[[nn.Module], nn.Module] | None:
+    """What is measured in the network's place."""
+    if row.base == ENSEMBLE:
+        return lambda network: Ensemble(network, a, b, output)
+    if row.temperature:
+        return lambda network: Scaled(network, held, output, device)
+    return None
+
+
+def _endpoint(score: Scores, intervals: Mapping[str, tuple[float, ...]], split: str) -> dict[str, Any]:
+    """What the report says of a model on one split; intervals are of the test split."""
+    found: dict[str, Any] = {"loss": score.loss, "accuracy": score.accuracy}
+    if score.bins:
+        names = ("samples", "confidence", "accuracy")
+        found |= {"ece": score.ece, "reliability": dict(zip(names, map(list, score.bins), strict=True))}
+    return found | (
+        {"intervals": {name: list(both) for name, both in intervals.items()}}
+        if split == "test" and intervals
+        else {}
+    )
+
+
+def _notes(choice: Choice | None, plan: Sequence[Planned], controls: bool, sure: bool) -> list[str]:
+    found = [choosing.in_words(choice)] if choice else []
+    if controls and not any(row.base == ENSEMBLE for row in plan):
+        found.append(
+            "no ensemble and no temperatures: outputs are not logits (N, classes) under cross-entropy"
+        )
+    if controls and not sure:
+        found.append("no intervals: a loss or metric of one's own says nothing of single samples")
+    return found
+
+
+def _scores(
+    network: nn.Module, tensors: Tensors, splits: Mapping[str, Any], scores: Measure
+) -> dict[str, Scores]:
+    networks.load(network, tensors)
+    found = {split: scores(network, batches, each=split == "test") for split, batches in splits.items()}
+    if any(not score.samples for score in found.values()):
+        raise DataError("the data holds no samples")
+    return found

@@ -1,0 +1,150 @@
+"""A network to run tensors through: where it comes from, and how tensors get into it."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from .. import nets
+from ..errors import NetworkError, UsageError
+from ..registry import import_reference
+from ..spec.spec import Shapes, Spec
+
+OWN = "rebasin_cli.nets."  # the only code that a spec may name by itself
+
+
+def resolve(
+    reference: str | None, spec: Spec, shapes: Shapes, *, trust_code: bool = False
+) -> nn.Module | None:
+    """The network of these tensors, None where neither the user nor the spec names one.
+
+    `reference` (`file.py:factory`, `package.module:factory`, or a built-in name such as "mlp") beats
+    the spec's own. Raises UsageError if the spec wants to import code from elsewhere without
+    `trust_code`, NetworkError if the factory fails or builds something else.
+    """
+    if reference is None and spec.net is None:
+        return None
+    if reference is None and not spec.net.startswith(OWN) and not trust_code:
+        raise UsageError(
+            f"{spec.source} names the network {spec.net}, which would import and run that code",
+            hint=f"Allow it with --trust-code, or say so yourself: --net {spec.net}",
+        )
+    return from_reference(reference or spec.net, shapes)
+
+
+def from_reference(name: str, shapes: Shapes | None) -> nn.Module:
+    """The network that a factory, or one of ours, builds: for these tensors, where there are some."""
+    if name in nets.variants() and shapes is None:
+        raise UsageError(f"{name} is a family of networks", hint="Give a checkpoint to say how large")
+    factory = nets.variants()[name].from_shapes if name in nets.variants() else _factory(name)
+    network = _call(factory, name, shapes or {})
+    if shapes is not None:
+        check(network, shapes, name)
+    return network
+
+
+def _factory(name: str) -> Callable[..., Any]:
+    if ":" not in name:
+        nets.build(name, input_shape=(), classes=0)  # an unknown name: raises with the nearest ones
+    return nets.resolve(name) if not name.startswith(OWN) else import_reference(name, error=NetworkError)
+
+
+def _call(factory: Callable[..., Any], name: str, shapes: Shapes) -> nn.Module:
+    """`factory(shapes)` where it takes an argument, `factory()` where it takes none."""
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+        wanted = any(
+            p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+            for p in parameters
+        )
+        network = factory(dict(shapes)) if wanted else factory()
+    except (NetworkError, UsageError):
+        raise
+    except Exception as cause:
+        raise NetworkError(f"{name} failed to build the network: {type(cause).__name__}: {cause}") from cause
+    if not isinstance(network, nn.Module):
+        raise NetworkError(f"{name} returned {type(network).__name__}, expected a torch.nn.Module")
+    return network
+
+
+def check(network: nn.Module, shapes: Shapes, name: str = "the network") -> None:
+    """Raise NetworkError that lists every tensor on which network and checkpoint differ.
+
+    UsageError for what is no network.
+    """
+    if not isinstance(network, nn.Module):
+        raise UsageError(f"{name} is of type {type(network).__name__}, not a torch.nn.Module")
+    own = {key: tuple(tensor.shape) for key, tensor in network.state_dict().items()}
+    problems = [f"{key}  is in the network, not in the checkpoint" for key in own if key not in shapes]
+    problems += [f"{key}  is in the checkpoint, not in the network" for key in shapes if key not in own]
+    problems += [
+        f"{key}  is {own[key]} in the network, {tuple(shapes[key])} in the checkpoint"
+        for key in own
+        if key in shapes and own[key] != tuple(shapes[key])
+    ]
+    if problems:
+        raise NetworkError(f"{name} is not the network of this checkpoint", problems=problems)
+
+
+def load(network: nn.Module, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
+    """Copy tensors into the network, in place and one at a time; tied ones are written once a name."""
+    with torch.no_grad():
+        for name, own in network.state_dict().items():
+            own.copy_(tensors[name])
+    return network
+
+
+def on(network: nn.Module, device: str | torch.device) -> nn.Module:
+    """The network itself if it is on the device, else a copy that is: the caller's own stays where it was."""
+    there = torch.device(device)
+    places = {tensor.device for tensor in (*network.parameters(), *network.buffers())}
+    return network if places <= {there} else copy.deepcopy(network).to(there)
+
+
+def running_norms(network: nn.Module) -> dict[str, nn.Module]:
+    """The norms that keep running statistics in training, by name; frozen ones have no momentum."""
+    return {
+        name: module
+        for name, module in network.named_modules()
+        if getattr(module, "running_mean", None) is not None and hasattr(module, "momentum")
+    }
+
+
+def has_running_statistics(network: nn.Module) -> bool:
+    return bool(running_norms(network))
+
+
+def example_inputs(network: nn.Module, generator: torch.Generator, *, batch: int = 2) -> torch.Tensor | None:
+    """Random inputs of the shape that the network says it takes; None where it says none."""
+    shape = getattr(network, "example_shape", None)
+    return None if shape is None else torch.rand(batch, *shape, generator=generator, dtype=torch.float64)
+
+
+def batch_of(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """One batch of these arguments: a tuple of them, or everything by keyword.
+
+    Raises NetworkError where `forward` does not take them, UsageError where neither form can hold them.
+    """
+    if not kwargs:
+        return args
+    if not args:
+        return dict(kwargs)
+    try:
+        bound = inspect.signature(module.forward).bind(*args, **kwargs)
+    except (TypeError, ValueError) as cause:
+        raise NetworkError(f"the inputs do not fit the network's forward: {cause}") from None
+    if not bound.kwargs:  # all can be given by position
+        return bound.args
+    parameters = inspect.signature(module.forward).parameters.values()
+    if any(p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL) and p.name in bound.arguments for p in parameters):
+        raise UsageError("some inputs go by position only and others by name, which cannot be proven")
+    named = {p.name: bound.arguments[p.name] for p in parameters if p.name in bound.arguments}
+    for p in parameters:
+        if p.kind is p.VAR_KEYWORD:
+            named |= named.pop(p.name, {})
+    return named

@@ -1,0 +1,228 @@
+"""How good a network is: mean loss, accuracy and calibration over batches.
+
+Sums are float64, so how the samples are batched hardly matters. Every module is in evaluation mode
+meanwhile and leaves in the mode it came in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..datasets._batches import checked, describe, size_of, to_device
+from ..errors import DataError, NetworkError, RebasinError
+from ..runtime import devices
+
+BINS = 15
+
+
+@dataclass(frozen=True)
+class Scores:
+    """`loss` in nats a sample (inf where the network's outputs are no numbers), `accuracy` 0–1.
+
+    `ece` is the expected calibration error over 15 bins of equal width, 0–1 (Guo et al. 2017, eq. 3,
+    arXiv:1706.04599); NaN where the outputs are not logits (N, classes). `bins` are those bins: how many
+    samples, their mean confidence, their accuracy, each (15,), NaN in empty bins; () where there is no `ece`.
+    `each` holds every sample's loss and accuracy, float32 (samples, 2) in the data's order, where asked for.
+    """
+
+    loss: float
+    accuracy: float
+    samples: int
+    ece: float
+    bins: tuple[tuple[float, ...], ...] = field(default=(), repr=False, compare=False)
+    each: Tensor | None = field(default=None, repr=False, compare=False)
+
+
+def evaluate(
+    network: nn.Module,
+    batches: Iterable[Any],
+    *,
+    loss: Callable[[Tensor, Any], Any] | None = None,
+    metric: Callable[[Tensor, Any], Any] | None = None,
+    output: str | int | None = None,
+    device: str | torch.device = "cpu",
+    each: bool = False,
+) -> Scores:
+    """Measure `network`, already on `device`, on `(inputs, targets)` batches.
+
+    `loss(outputs, targets)` is a batch's mean (default: cross-entropy); so is `metric(outputs, targets)`,
+    larger is better (default: accuracy). `output` picks one of several outputs by key or index. `each` keeps
+    the figures of every sample, where loss and metric are the defaults: a batch's mean says nothing of those.
+    Raises DataError for what is wrong with the batches, NetworkError for what is wrong with the network.
+    """
+    total = right = 0.0
+    samples, calibrated = 0, True
+    bins = torch.zeros(3, BINS, dtype=torch.float64)  # samples, sums of confidence and of right answers
+    kept: list[Tensor] | None = [] if each and loss is None and metric is None else None
+    with evaluating(network), torch.inference_mode():
+        for number, (inputs, targets) in enumerate(checked(batches)):
+            if not (size := size_of(targets)):
+                continue
+            targets = to_device(targets, device)
+            outputs = call(network, to_device(inputs, device), output=output)
+            if loss is None or metric is None:
+                check_logits(outputs, targets, number)
+            value = cross_entropy(outputs, targets) if loss is None else _apply(loss, outputs, targets)
+            total += size * (math.inf if math.isnan(value) else value)
+            right += size * (accuracy if metric is None else _metric(metric))(outputs, targets)
+            samples += size
+            calibrated &= loss is None and outputs.ndim == 2
+            if calibrated:
+                _fill(bins, outputs, targets)
+            if kept is not None:
+                kept.append(_each(outputs, targets))
+    if not samples:
+        raise DataError("the data holds no samples", hint="Is the loader a generator that was read before?")
+    ece = (bins[1] - bins[2]).abs().sum().item() / samples if calibrated else math.nan
+    found = (bins[0], bins[1] / bins[0], bins[2] / bins[0])
+    return Scores(
+        total / samples,
+        right / samples,
+        samples,
+        ece,
+        tuple(tuple(row.tolist()) for row in found) if calibrated else (),
+        torch.cat(kept) if kept is not None else None,
+    )
+
+
+@contextmanager
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """Evaluation mode, and each module's own mode back afterwards (frozen norms stay frozen)."""
+    modes = {module: module.training for module in network.modules()}
+    network.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+def call(network: Callable[..., Any], inputs: Any, *, output: str | int | None = None) -> Tensor:
+    """One output of `forward`. Raises NetworkError."""
+    return select(forward(network, inputs), output)
+
+
+def forward(network: Callable[..., Any], inputs: Any) -> Any:
+    """`network(inputs)`, a dict as keywords, a tuple as arguments. Raises NetworkError if it fails."""
+    try:
+        if isinstance(inputs, Mapping):
+            return network(**inputs)
+        if isinstance(inputs, (tuple, list)):
+            return network(*inputs)
+        return network(inputs)
+    except (RebasinError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as cause:
+        if "can't allocate memory" in str(cause):  # torch has no type of its own for this on the CPU
+            raise MemoryError(str(cause).partition("\n")[0]) from cause
+        raise NetworkError(
+            f"the network fails on inputs {describe(inputs)}: {type(cause).__name__}: {cause}"
+        ) from cause
+
+
+def check_runs(network: nn.Module, inputs: Any) -> None:
+    """Raise NetworkError where the network as it is fails on these inputs: tracing has no part in it then."""
+    with evaluating(network), torch.no_grad():
+        forward(network, inputs)
+
+
+def pick(outputs: Any, output: str | int | None) -> Any:
+    """Part of what a network returned, as it is: KEY of a mapping or attribute, INDEX of a tuple; None: all.
+
+    Raises NetworkError where there is no such part.
+    """
+    if output is None:
+        return outputs
+    key = int(output) if isinstance(output, str) and output.removeprefix("-").isdecimal() else output
+    try:
+        attribute = isinstance(key, str) and not isinstance(outputs, Mapping)
+        return getattr(outputs, key) if attribute else outputs[key]
+    except (KeyError, IndexError, TypeError, AttributeError) as cause:
+        raise NetworkError(f"the network returns {describe(outputs)}, which has no {output!r}") from cause
+
+
+def select(outputs: Any, output: str | int | None) -> Tensor:
+    """What `pick` picks, which has to be one tensor. Raises NetworkError."""
+    chosen = pick(outputs, output)
+    if not isinstance(chosen, Tensor):
+        raise NetworkError(
+            f"the network returns {describe(chosen)}; expected one tensor of logits",
+            hint="Choose one of several outputs with --output KEY or --output INDEX.",
+        )
+    return chosen
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> float:
+    """Mean cross-entropy in nats, in float64."""
+    return F.cross_entropy(_wide(outputs), targets).item()
+
+
+def accuracy(outputs: Tensor, targets: Tensor) -> float:
+    """How often the largest logit is the label's, 0–1; outputs with NaN are wrong."""
+    right = _right(outputs, targets)
+    return right.sum().item() / right.numel()
+
+
+def _right(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs.argmax(dim=1) == targets) & ~outputs.isnan().any(dim=1)
+
+
+def _metric(function: Callable[[Tensor, Any], Any]) -> Callable[[Tensor, Any], float]:
+    return lambda outputs, targets: _apply(function, outputs, targets)
+
+
+def _apply(function: Callable[[Tensor, Any], Any], outputs: Tensor, targets: Any) -> float:
+    try:
+        return float(function(outputs, targets))
+    except (RebasinError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as cause:
+        name = getattr(function, "__name__", str(function))
+        raise NetworkError(f"{name} fails: {type(cause).__name__}: {cause}") from cause
+
+
+def check_logits(outputs: Tensor, targets: Any, number: int) -> None:
+    """Whether cross-entropy and accuracy mean anything here. Raises DataError or NetworkError."""
+    if not isinstance(targets, Tensor) or targets.dtype != torch.int64:
+        raise DataError(
+            f"batch {number}: targets are {describe(targets)}; expected class numbers, int64 (N,)",
+            hint="For other targets give --loss module:function and --metric module:function.",
+        )
+    if outputs.ndim < 2 or outputs.shape[:1] + outputs.shape[2:] != targets.shape:
+        raise NetworkError(
+            f"batch {number}: outputs {tuple(outputs.shape)} do not fit targets {tuple(targets.shape)}; "
+            "expected (N, classes) and (N,)"
+        )
+    low, high = int(targets.min()), int(targets.max())
+    if low < 0 or high >= outputs.shape[1]:
+        raise DataError(
+            f"batch {number}: targets lie in {low}…{high}, but the network knows {outputs.shape[1]} classes",
+            hint="Is this the data set that the network was trained on?",
+        )
+
+
+def _fill(bins: Tensor, outputs: Tensor, targets: Tensor) -> None:
+    confidence, chosen = _wide(outputs).softmax(dim=1).nan_to_num(0.0).cpu().double().max(dim=1)
+    index = (confidence * BINS).ceil().long().sub(1).clamp(0, BINS - 1)  # (0, 1/15], (1/15, 2/15], …
+    bins[0].index_add_(0, index, torch.ones_like(confidence))
+    bins[1].index_add_(0, index, confidence)
+    bins[2].index_add_(0, index, (chosen == targets.cpu()).double())
+
+
+def _each(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Loss and accuracy of every sample, (N, 2); of a sample with many targets, their mean."""
+    losses = F.cross_entropy(_wide(outputs), targets, reduction="none").nan_to_num(math.inf, posinf=math.inf)
+    both = torch.stack([losses, _right(outputs, targets).to(losses)], dim=1)
+    return both.flatten(2).mean(2).float().cpu() if both.ndim > 2 else both.float().cpu()
+
+
+def _wide(outputs: Tensor) -> Tensor:
+    return outputs.double() if devices.has_float64(outputs.device) else outputs.float()

@@ -1,0 +1,1 @@
+"""The convention and its algebra, the assignment problem, and averages of models."""

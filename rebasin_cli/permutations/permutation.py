@@ -1,0 +1,297 @@
+"""THE convention, stated once:
+
+    perm[i] is the old position of the unit that is now at i;
+    permuting axis a of a tensor is index_select(a, perm);
+    the reference model always has the identity.
+
+A permutation set maps each word of a spec to an int64 tensor of shape (n,) that holds every number of
+0 … n−1 once. Composing "first p, then q" gives p[q].
+
+A starred word `d*` within a word p of H units, D in each, has one permutation of all H·D units; each unit
+of p is a block of D that stays together: d[k·D : (k+1)·D] // D is p[k]. Inverting and composing keep that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from ..checkpoints.checkpoint import open_checkpoint
+from ..checkpoints.tensors import LazyTensors, in_memory, plan_of, rows
+from ..checkpoints.writing import write_safetensors
+from ..errors import CheckpointError
+from ..spec.notation import Axis, Fixed, Sum, Word, factors_of, length_of, starred_of, words_of
+from ..spec.spec import Block, FittedSpec
+
+Permutations = Mapping[str, torch.Tensor]
+Tensors = Mapping[str, torch.Tensor]
+Within = Mapping[str, Block]  # what starred words lie within: `FittedSpec.within`
+PLAIN: Within = {}
+FEW = 0.15  # of the units: more are copied sooner with all others
+
+
+def identity(words: Mapping[str, int]) -> dict[str, torch.Tensor]:
+    return {word: torch.arange(size) for word, size in words.items()}
+
+
+def random(
+    words: Mapping[str, int], generator: torch.Generator, *, within: Within = PLAIN
+) -> dict[str, torch.Tensor]:
+    """Uniform permutations, drawn in the order of the words' names.
+
+    The blocks of a starred word lie as its outer word says, in order where that is not among `words`.
+    """
+    drawn = {}
+    for word in sorted(words):
+        if (block := within.get(word)) is None:
+            drawn[word] = torch.randperm(words[word], generator=generator)
+        else:
+            orders = [torch.randperm(block.size, generator=generator) for _ in range(block.count)]
+            drawn[word] = join(torch.arange(block.count), torch.stack(orders))
+    return carried(drawn, within)
+
+
+def split(perm: torch.Tensor, block: Block) -> tuple[torch.Tensor, torch.Tensor]:
+    """A starred word's permutation as the order of its blocks (H,), and the order within each (H, D)."""
+    units = perm.reshape(block.count, block.size)
+    return units[:, 0] // block.size, units % block.size
+
+
+def join(outer: torch.Tensor, inner: torch.Tensor) -> torch.Tensor:
+    """The permutation (H·D,) that `split` takes apart; row k of `inner` orders the block that is now at k."""
+    return (outer[:, None] * inner.shape[1] + inner).flatten()
+
+
+def carried(permutations: Permutations, within: Within) -> dict[str, torch.Tensor]:
+    """The same permutations, the blocks of starred words moved to where their outer words say.
+
+    Each block keeps the order within. What is consistent already stays as it is.
+    """
+    result = dict(permutations)
+    for word in result.keys() & within.keys():
+        if (outer := result.get(within[word].word)) is not None:
+            blocks, inner = split(result[word], within[word])
+            result[word] = join(outer, inner[torch.argsort(blocks)[outer]])
+    return result
+
+
+def invert(permutations: Permutations) -> dict[str, torch.Tensor]:
+    return {word: torch.argsort(perm) for word, perm in permutations.items()}
+
+
+def compose(first: Permutations, then: Permutations) -> dict[str, torch.Tensor]:
+    """Applying the result is applying `first`, and `then` to what came out."""
+    return {word: perm[then[word]] for word, perm in first.items()}
+
+
+def is_identity(permutations: Permutations) -> bool:
+    return all(torch.equal(perm, torch.arange(len(perm))) for perm in permutations.values())
+
+
+def check(permutations: Permutations, words: Mapping[str, int], *, within: Within = PLAIN) -> None:
+    """Raise CheckpointError unless there is one bijection of the right size for every word.
+
+    Those of starred words must also keep their blocks together, and order them as the outer word does.
+    """
+    problems = [f'"{word}" has no permutation' for word in words if word not in permutations]
+    problems += [f'"{word}" is not a word of the spec' for word in permutations if word not in words]
+    for word in words.keys() & permutations.keys():
+        perm = permutations[word]
+        if perm.dtype != torch.int64 or perm.shape != (words[word],):
+            problems.append(f'"{word}" has {tuple(perm.shape)} {perm.dtype}, expected ({words[word]},) int64')
+        elif not torch.equal(perm.sort().values, torch.arange(words[word])):
+            problems.append(f'"{word}" is not a bijection')
+    for word in [] if problems else within:
+        block = within[word]
+        outer = torch.arange(block.count) if block.word is None else permutations[block.word]
+        if not (permutations[word].view(block.count, block.size) // block.size == outer[:, None]).all():
+            why = "in place" if block.word is None else f'ordered as "{block.word}"'
+            problems.append(f'"{word}" does not keep its {block.count} blocks of {block.size} units {why}')
+    if problems:
+        raise CheckpointError("these permutations do not fit the spec", problems=sorted(problems))
+
+
+def axis_index(axis: Axis, permutations: Permutations, within: Within = PLAIN) -> torch.Tensor:
+    """Old positions, in the new order, of all entries along one axis that depends on no other axis."""
+    return _old(axis, permutations, within, {}).flatten()
+
+
+def _old(
+    axis: Axis, permutations: Permutations, within: Within, outer: Mapping[str | None, torch.Tensor]
+) -> torch.Tensor:
+    """Old positions (m, n) along an axis at m places of what it lies within; (1, n) where all are alike.
+
+    `outer` maps the words that are known there to their new positions (m,), None to those of the first
+    number.
+    """
+    if isinstance(axis, Word) and axis.each:
+        block = within[axis.name]
+        return split(permutations[axis.name], block)[1][outer[block.word]]
+    if isinstance(axis, Word):
+        return permutations[axis.name][None]
+    if isinstance(axis, Fixed):
+        return torch.arange(axis.size)[None]
+    if isinstance(axis, Sum):
+        parts, offset = [], 0
+        for term in axis.terms:
+            part = _old(term, permutations, within, outer)
+            parts.append(part + offset)
+            offset += part.shape[1]
+        places = max(len(part) for part in parts)
+        return torch.cat([part.expand(places, -1) for part in parts], dim=1)
+    places = next((len(at) for at in outer.values()), 1)
+    index = torch.zeros(places, dtype=torch.int64)
+    for factor in factors_of(axis):
+        inner = _old(factor, permutations, within, outer)
+        count = inner.shape[1]
+        outer = {word: at.repeat_interleave(count) for word, at in outer.items()}
+        if isinstance(factor, Word) and not factor.each:
+            outer[factor.name] = torch.arange(count).repeat(len(index))
+        elif isinstance(factor, Fixed):
+            outer.setdefault(None, torch.arange(count).repeat(len(index)))
+        index = (index[:, None] * count + inner).flatten()
+    return index.view(places, -1)
+
+
+def permute(
+    tensor: torch.Tensor, axes: tuple[Axis, ...], permutations: Permutations, within: Within = PLAIN
+) -> torch.Tensor:
+    """One tensor with every axis permuted; the tensor itself where nothing moves."""
+    if any(_elsewhere(axis, within) for axis in axes):
+        words = {word for axis in axes for word in words_of(axis)}
+        if is_identity({word: permutations[word] for word in words}):
+            return tensor
+        return _gather(tensor, axes, permutations, within)
+    for dim, axis in enumerate(axes):
+        if isinstance(axis, Fixed):
+            continue
+        index = axis_index(axis, permutations, within)
+        if not torch.equal(index, torch.arange(len(index))):
+            tensor = index_select(tensor, dim, index.to(tensor.device))
+    return tensor
+
+
+def permute_(
+    tensor: torch.Tensor, axes: tuple[Axis, ...], permutations: Permutations, within: Within = PLAIN
+) -> None:
+    """`permute` in place; where few units move, only those are copied."""
+    if any(_elsewhere(axis, within) for axis in axes):
+        tensor.copy_(permute(tensor, axes, permutations, within))
+        return
+    order = in_memory(tensor)
+    lying = tensor.permute(order)
+    for dim, axis in enumerate(axes):
+        if isinstance(axis, Fixed):
+            continue
+        index = axis_index(axis, permutations, within)
+        moved = torch.nonzero(index != torch.arange(len(index))).flatten()
+        at, here = order.index(dim), lying
+        if at > 1 and lying.is_contiguous():  # of a matrix columns are gathered much sooner
+            at, here = 1, lying.flatten(0, at - 1)
+        if len(moved) > FEW * len(index):
+            here.copy_(index_select(here, at, index.to(tensor.device)))
+        elif len(moved):
+            part = index_select(here, at, index[moved].to(tensor.device))
+            _bytes(here).index_copy_(at, moved.to(tensor.device), _bytes(part))
+
+
+def _elsewhere(axis: Axis, within: Within) -> list[str]:
+    """The words on other axes of a tensor that the order of this one depends on."""
+    return sorted({within[word].word for word, outer in starred_of(axis) if outer is None}) if within else []
+
+
+def _gather(
+    tensor: torch.Tensor,
+    axes: tuple[Axis, ...],
+    permutations: Permutations,
+    within: Within,
+    rows: slice = slice(None),
+) -> torch.Tensor:
+    """`permute` for axes whose order depends on where one is on another axis: `i*` in "(g o*) i*"."""
+    sizes = {word: within[word].size if word in within else len(perm) for word, perm in permutations.items()}
+    last = max(k for k, axis in enumerate(axes) if not isinstance(axis, Fixed))
+    axes, indices = axes[: last + 1], []  # behind it whole pieces are copied
+    for k, axis in enumerate(axes):
+        others = {
+            word: next(j for j, other in enumerate(axes) if j != k and Word(word) in factors_of(other))
+            for word in _elsewhere(axis, within)
+        }
+        dims = sorted(set(others.values()))
+        places = [tensor.shape[j] for j in dims]
+        at = {
+            word: _positions(axes[j], word, sizes)
+            .view([-1 if j == dim else 1 for dim in dims])
+            .expand(places)
+            .flatten()
+            for word, j in others.items()
+        }
+        index = _old(axis, permutations, within, at).view(*places, -1)
+        index = index.movedim(-1, sum(dim < k for dim in dims))
+        index = index.reshape([n if j in (k, *dims) else 1 for j, n in enumerate(tensor.shape[: len(axes)])])
+        indices.append((index[rows] if 0 in (k, *dims) else index).to(tensor.device))
+    return _bytes(tensor)[tuple(indices)].view(tensor.dtype)
+
+
+def _positions(axis: Axis, word: str, sizes: Mapping[str, int]) -> torch.Tensor:
+    """At which unit of one of its factors each entry of an axis is."""
+    factors = factors_of(axis)
+    before = factors[: factors.index(Word(word))]
+    after = factors[len(before) + 1 :]
+    count = math.prod(length_of(factor, sizes) for factor in after)
+    times = math.prod(length_of(factor, sizes) for factor in before)
+    return torch.arange(sizes[word]).repeat_interleave(count).repeat(times)
+
+
+def index_select(tensor: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
+    """torch's own, for float8 as well."""
+    return _bytes(tensor).index_select(dim, index).view(tensor.dtype)
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor as what can be indexed: float8 cannot, but its bytes move just as well."""
+    return tensor.view(torch.uint8) if tensor.dtype.itemsize == 1 else tensor
+
+
+def permuted(tensors: Tensors, fitted: FittedSpec, permutations: Permutations) -> LazyTensors:
+    """A model with its units permuted, tensor by tensor as they are asked for; the input is untouched."""
+    plan, within = plan_of(tensors), fitted.within
+
+    def part(name: str, start: int, stop: int) -> torch.Tensor:
+        axes = fitted.tensors.get(name, (Fixed(),))
+        if any(_elsewhere(axis, within) for axis in axes):
+            return _gather(tensors[name], axes, permutations, within, slice(start, stop))
+        first, *others = axes
+        if isinstance(first, Fixed):
+            chosen = rows(tensors, name, start, stop)
+        else:
+            whole = tensors[name]
+            index = axis_index(first, permutations, within)[start:stop]
+            chosen = index_select(whole, 0, index.to(whole.device))
+        return permute(chosen, (Fixed(), *others), permutations, within)
+
+    return LazyTensors(
+        {name: shape for name, (_, shape) in plan.items()},
+        {name: dtype for name, (dtype, _) in plan.items()},
+        lambda name: permute(tensors[name], fitted.tensors.get(name, ()), permutations, within),
+        part,
+    )
+
+
+def save(path: Path, permutations: Permutations, *, metadata: Mapping[str, str], force: bool = False) -> None:
+    """Write a permutation set to `*.perm.safetensors`."""
+    tensors = {word: perm.to(torch.int64).contiguous() for word, perm in permutations.items()}
+    write_safetensors(path, tensors, metadata={"rebasin.kind": "permutations", **metadata}, force=force)
+
+
+def load(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """A permutation set and its metadata. Raises CheckpointError for any other file."""
+    checkpoint = open_checkpoint(path)
+    if checkpoint.metadata.get("rebasin.kind") != "permutations":
+        raise CheckpointError(
+            f"{path} is not a permutation file",
+            hint="rebasin align writes one beside its output: *.perm.safetensors",
+        )
+    return {word: checkpoint[word] for word in checkpoint}, dict(checkpoint.metadata)

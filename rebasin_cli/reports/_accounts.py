@@ -1,0 +1,107 @@
+"""What was found, as plain values: for reports, for `--json`, for provenance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..api import Alignment
+from ..inference.prove import Proof
+from ..repair import Repaired
+from ..repair.choosing import Choice
+from ..spec.spec import FittedSpec
+
+
+def describe_spec(fitted: FittedSpec) -> dict[str, Any]:
+    return {
+        "name": fitted.spec.name,
+        "sha256": fitted.spec.digest,
+        "words": len(fitted.words),
+        "log10_symmetries": fitted.log10_symmetries(),
+        "moved_share": fitted.moved_share(),
+    }
+
+
+def describe_match(alignment: Alignment | None, *, given: bool = False) -> dict[str, Any]:
+    if alignment is None:
+        return {"method": "given permutations" if given else "none"}
+    result, found = alignment.result, {}
+    if result.upper_bound is not None and result.objective_after > 0:
+        gap = max(0.0, result.upper_bound / result.objective_after - 1)
+        found = {"upper_bound": result.upper_bound, "gap": gap}
+    found |= {
+        "method": alignment.method,
+        "sweeps": result.sweeps,
+        "solves": result.solves,
+        "objective_before": result.objective_before,
+        "objective_after": result.objective_after,
+        "seconds": alignment.seconds,
+    }
+    if result.init:
+        found["init"] = result.init
+    if result.history:  # it ended with its last step, whatever was left to gain
+        return found | {"history": [dict(row) for row in result.history]}
+    return found | {"converged": result.converged}
+
+
+def describe_proof(proof: Proof | None, reason: str = "") -> dict[str, Any]:
+    if proof is None:
+        return {"status": "unavailable", "reason": reason or "no network to prove the spec on"}
+    return {
+        "status": "proven",
+        "largest_difference": proof.largest_difference,
+        "tolerance": proof.tolerance,
+        "trials": proof.trials,
+    }
+
+
+def describe_repair(done: Repaired | None, choice: Choice | None = None) -> dict[str, Any]:
+    """For the result of a command. `left` maps layers to why they were not, or only in part, corrected."""
+    if choice is not None:
+        losses = {name: round(loss, 6) for name, loss in choice.losses.items()}
+        return describe_repair(done) | {"held_out_loss": losses}
+    if done is None:
+        return {"repair": "none"}
+    if done.method == "reset":
+        return {"repair": "reset", "repaired_norms": len(done.corrected)}
+    if done.method == "bias":
+        return {"repair": "bias", "repaired_layers": len(done.corrected)}
+    added = {"added": list(done.added)} if done.added else {}
+    return {
+        "repair": done.method,
+        "repaired_layers": len(done.corrected),
+        "dead_channels": done.dead,
+        "passes": done.passes,
+        "left": dict(done.left),
+    } | added
+
+
+def tell_repair(say: Callable[[str], None], done: Repaired, splits: Mapping[str, Any], *, asked: str) -> None:
+    """What was repaired, and what was not and why, in sentences."""
+    count = len(done.corrected)
+    layers = "1 layer" if count == 1 else f"{count} layers"
+    if done.method == "bias":
+        say(f"repair: biases of {layers} calibrated, without data")
+        return
+    samples = splits["reset"].samples
+    if done.method == "reset":
+        instead = (
+            " (this network has BatchNorm: reset takes the place of repair)" if asked == "repair" else ""
+        )
+        say(f"repair: statistics of {count} norms re-estimated on {samples} samples{instead}")
+        return
+    matched = {
+        "repair": "mean and standard deviation",
+        "rescale": "standard deviation",
+        "reshift": "mean",
+    }[done.method]
+    say(
+        f"repair: {matched} of the channels of {layers} matched to the endpoints' "
+        f"on {samples} samples, {done.passes} passes"
+    )
+    if done.dead:
+        say(f"repair: {done.dead} dead channels left alone")
+    for name, why in done.left:
+        say(f"not repaired: {name}: {why}")
+    if done.added:
+        say(f"repair: new tensors, which the network did not have: {', '.join(done.added)}")

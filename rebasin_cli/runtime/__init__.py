@@ -1,0 +1,1 @@
+"""The machine: devices, processes that search together, signals, seeds. Knows nothing of models."""

@@ -1,0 +1,325 @@
+"""Several processes as one, by torch.distributed: sums, errors that end all of them, signals.
+
+Small things and CPU tensors go through gloo, tensors on GPUs through NCCL. A rank that fails by itself says
+why in the store before it leaves; the others notice by the closed connection and look there. torchrun sends
+SIGTERM to the rest once one has ended: that ends a step of the first rank that waits for nobody.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
+
+from ..errors import Elsewhere, Lost, UsageError, account
+from .ranks import Ranks
+
+MEETING = timedelta(minutes=10)  # between the first process and the last one
+# Longer than what one rank does while the others wait: a proof, one large assignment, writing. It is only
+# for a machine that vanishes without closing its connections; a process that dies is noticed at once.
+PATIENCE = timedelta(hours=3)
+FAREWELL = timedelta(seconds=20)  # for all to notice that all is well
+GRACE = 15.0  # seconds between SIGTERM and a hard end; torchrun sends SIGKILL after 30
+STOPPED = "told to stop (SIGTERM), as torchrun does to all ranks once one has ended"
+HINT = "Nothing was written. See what the other ranks say (one killed for its memory says nothing); run again"
+
+_runs = itertools.count()  # a store may outlive a group, and keys of the last one would mislead the next
+
+
+@dataclass
+class Ending:
+    """Whether this process has begun to end: then another signal changes nothing."""
+
+    begun: bool = False
+    over: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass(frozen=True)
+class Together(Ranks):
+    """Ranks that talk; `on_gpu` where NCCL sums what lies on a GPU."""
+
+    store: Any = None
+    ending: Ending = field(default_factory=Ending)
+    on_gpu: bool = False
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.device.type != "cpu" and not self.on_gpu:
+            return self.sum(tensor.cpu()).to(tensor.device)
+        tensor = tensor.contiguous()
+        self._do(dist.all_reduce, tensor)
+        return tensor
+
+    def sum_float(self, value: float) -> float:
+        return self.sum(torch.tensor(value, dtype=torch.float64)).item()
+
+    def agree(self, value: float) -> float:
+        return self.broadcast(torch.tensor(value, dtype=torch.float64), source=0).item()
+
+    def broadcast(self, tensor: torch.Tensor, *, source: int) -> torch.Tensor:
+        if tensor.device.type != "cpu" and not self.on_gpu:
+            return self.broadcast(tensor.cpu(), source=source).to(tensor.device)
+        tensor = tensor.contiguous()
+        self._do(dist.broadcast, tensor, src=source)
+        return tensor
+
+    def first(self, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return self._first(step, args, kwargs, must_tell=True)
+
+    def last(self, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return self._first(step, args, kwargs, must_tell=False)
+
+    def _first(self, step: Callable[..., Any], args: tuple, kwargs: dict, *, must_tell: bool) -> Any:
+        if self.rank > 0:
+            error, result = self._from_first(None)
+            if error is not None:
+                raise Elsewhere(*error)
+            return result
+        try:
+            result = step(*args, **kwargs)
+            if not must_tell:
+                self.ending.begun = True
+        except BaseException as error:
+            self.ending.begun = True
+            with suppress(Lost):  # the others may be gone too, but this is why
+                self._from_first((_account(error), None))
+            raise
+        with suppress(*[] if must_tell else [Lost]):
+            self._from_first((None, result))
+        return result
+
+    def each(self, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        result, error = None, None
+        try:
+            result = step(*args, **kwargs)
+        except Exception as raised:
+            error = raised
+        outcomes = self._all(None if error is None else _account(error))
+        failed = next((rank for rank, outcome in enumerate(outcomes) if outcome is not None), None)
+        if failed is None:
+            return result
+        if failed == self.rank:
+            raise error
+        raise Elsewhere(*outcomes[failed])
+
+    def check_same(self, facts: Mapping[str, Any]) -> None:
+        everyone = self._all(dict(facts))
+        problems = [
+            f"rank {rank}  {name} differs from that of rank 0"
+            for rank, theirs in enumerate(everyone)
+            for name in everyone[0]
+            if theirs.get(name) != everyone[0][name]
+        ]
+        if problems:
+            error = UsageError(
+                "the processes do not all work on the same",
+                problems=problems,
+                hint="Give every machine the same files, options and version of rebasin",
+            )
+            raise error if self.rank == 0 else Elsewhere(error.message, error.exit_code)
+
+    def _from_first(self, value: Any) -> Any:
+        box = [value]
+        self._do(dist.broadcast_object_list, box, src=0, device=torch.device("cpu"))
+        return box[0]
+
+    def _all(self, value: Any) -> list[Any]:
+        found = [None] * self.size
+        self._do(dist.all_gather_object, found, value)
+        return found
+
+    def _do(self, collective: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        try:
+            collective(*args, **kwargs)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            raise _lost(error) from error
+
+
+def _lost(error: BaseException) -> Lost:
+    """What torch.distributed raised, as a message."""
+    found = (str(error).splitlines() or [type(error).__name__])[0]
+    found = re.sub(r"^\[[^]]*\] *", "", found).partition(". This is typically")[
+        0
+    ]  # gloo's own place and advice
+    return Lost("the connection to another rank is lost", problems=[found], hint=HINT)
+
+
+def _account(error: BaseException) -> tuple[str, int]:
+    """What to tell the others of an error, and the exit code for all."""
+    return account(error) or (f"{type(error).__name__}: {error}", 1)
+
+
+# ---------------------------------------------------------------------------------------- together and apart
+
+
+@contextmanager
+def joined(device: str, store: Any = None) -> Iterator[Together]:
+    """All processes, met in `store` (by default the one that the environment names), for this block."""
+    rank, size = _number("RANK"), _number("WORLD_SIZE")
+    ending = Ending()
+    with _listening(ending):
+        try:
+            store = dist.PrefixStore(f"rebasin {next(_runs)}", store or _meeting_place(rank, size))
+            on_gpu = _meet(store, rank, size, torch.device(device))
+            yield Together(rank, size, store, ending, on_gpu)
+            with suppress(
+                Lost
+            ):  # the last words of one must have been heard before it closes its connections
+                _everyone(store, "done", rank, size, FAREWELL)
+        except BaseException as error:
+            ending.begun = True
+            _give_reason(store, rank, error)
+            if isinstance(error, Lost | dist.DistError):  # an NCCL error may come up at any later step
+                raise _reason(store, rank) or (error if isinstance(error, Lost) else _lost(error)) from error
+            raise
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+
+
+def _number(name: str) -> int:
+    value = os.environ.get(name, "")
+    if not value.isdigit():
+        raise UsageError(
+            f"WORLD_SIZE is {os.environ.get('WORLD_SIZE')}, but {name} is {value or 'not set'}",
+            hint="Start with torchrun, which sets them all, or unset WORLD_SIZE",
+        )
+    return int(value)
+
+
+def _meeting_place(rank: int, size: int) -> Any:
+    """The store that MASTER_ADDR and MASTER_PORT name."""
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        if not os.environ.get(name):
+            raise UsageError(f"{name} is not set", hint="Start with torchrun, which sets it")
+    try:
+        return next(iter(rendezvous("env://", rank, size, timeout=MEETING)))[0]
+    except (RuntimeError, ValueError) as error:
+        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        raise Lost(
+            f"the others are not to be reached at {where}",
+            problems=[str(error).splitlines()[0]],
+            hint="Start all of them within 10 minutes, on machines that reach one another",
+        ) from error
+
+
+def _meet(store: Any, rank: int, size: int, device: torch.device) -> bool:
+    """Wait for all, and connect them; whether GPUs are connected directly."""
+    apart = (
+        device.type == "cuda" and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) <= torch.cuda.device_count()
+    )
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    # NCCL refuses two processes on one GPU; then, or where one machine has none, all go through the CPU.
+    on_gpu = all(_everyone(store, "here", rank, size, MEETING, apart))
+    kind = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
+    try:
+        dist.init_process_group(kind, store=store, rank=rank, world_size=size, timeout=PATIENCE)
+    except RuntimeError as error:
+        raise _lost(error) from error
+    # One that is connected and fails at once would leave those that still try to reach it waiting.
+    _everyone(store, "connected", rank, size, MEETING)
+    return on_gpu
+
+
+def _everyone(
+    store: Any, what: str, rank: int, size: int, patience: timedelta, value: bool = True
+) -> list[bool]:
+    """Wait in the store until all ranks have come to this point; what they say there."""
+    points = [f"{what} {other}" for other in range(size)]
+    until = time.monotonic() + patience.total_seconds()
+    try:
+        store.set(points[rank], json.dumps(value))
+        while not store.check(points):  # and not `wait`, which hears neither signals nor that one has failed
+            if (reason := _reason(store, rank)) is not None:
+                raise reason
+            if time.monotonic() > until:
+                missing = ", ".join(str(k) for k, point in enumerate(points) if not store.check([point]))
+                raise Lost(
+                    f"waited {patience} in vain for rank {missing}",
+                    hint="Start all of them together, on machines that reach one another",
+                )
+            time.sleep(0.01)
+        return [json.loads(store.get(point)) for point in points]
+    except RuntimeError as error:
+        raise _lost(error) from error
+
+
+def _give_reason(store: Any, rank: int, error: BaseException) -> None:
+    """Say in the store why this rank leaves; the first to do so counts, and who only follows says nothing."""
+    if isinstance(error, Elsewhere | Lost | dist.DistError):
+        return
+    message, code = _account(error)
+    with suppress(RuntimeError, AttributeError):  # the store may be gone, or not yet there
+        store.compare_set("reason", "", json.dumps([rank, message, code]))
+
+
+def _reason(store: Any, rank: int) -> Lost | None:
+    """Why another rank has left, where it said so."""
+    with suppress(RuntimeError, AttributeError):
+        if store.check(["reason"]):
+            other, message, code = json.loads(store.get("reason"))
+            if other != rank:
+                error = Lost(f"stopped, because rank {other} failed: {message}")
+                error.exit_code = code
+                return error
+    return None
+
+
+# ------------------------------------------------------------------------------------------------- signals
+
+
+@contextmanager
+def _listening(ending: Ending) -> Iterator[None]:
+    """SIGTERM raises Lost, once. Where that is not heard, because the process waits in C, it ends hard.
+
+    After a failure SIGTERM is ignored for good: the process has to say why, and to leave with its own code.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: Any) -> None:
+        if not ending.begun:
+            ending.begun = True
+            raise Lost(STOPPED, hint=HINT)
+
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    threading.Thread(target=_end_hard, args=(reading, ending), daemon=True).start()
+    before = signal.signal(signal.SIGTERM, stop)
+    wakeup = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    try:
+        yield
+    except BaseException:
+        before = signal.SIG_IGN  # a handler in Python would go, before the process does
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        signal.set_wakeup_fd(wakeup)
+        os.close(writing)  # ends the thread
+
+
+def _end_hard(reading: int, ending: Ending) -> None:
+    """Wait for SIGTERM, give the main thread time to end by itself, then end all the same."""
+    while heard := os.read(reading, 1):
+        if heard[0] == signal.SIGTERM and not ending.over.wait(GRACE):
+            who = f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}"
+            print(f"rebasin: {who}: {STOPPED}", file=sys.stderr, flush=True)
+            os._exit(Lost.exit_code)
+    os.close(reading)
