@@ -25,9 +25,9 @@ import torch
 from _rows import described, environment, heading, median, random_net, row
 
 from rebasin_cli import nets, networks
-from rebasin_cli.commands.sampling import MATCH_BATCH
 from rebasin_cli.datasets import open_data
 from rebasin_cli.matchers import Problem, am
+from rebasin_cli.matchers.activations import MATCH_BATCH
 from rebasin_cli.matchers.activations.moments import Moments, watch
 from rebasin_cli.matchers.activations.sites import find
 from rebasin_cli.networks.evaluation import evaluating

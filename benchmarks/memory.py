@@ -50,7 +50,7 @@ def pair(folder: Path, name: str) -> tuple[Path, Path, int]:
 
 
 def main(names: list[str]) -> None:
-    imported = peak("import rebasin_cli.commands.pipeline, rebasin_cli.cli.align, rebasin_cli.matchers.wm")
+    imported = peak("import rebasin_cli.commands.align, rebasin_cli.cli.align, rebasin_cli.matchers.wm")
     print(f"a process with the same packages: {imported / 1e6:.0f} MB")
     print(f"{'net':<10} {'checkpoints':>12} {'similarity':>11} {'bound':>9} {'used':>9}  used/bound")
     for name in names or NETS:

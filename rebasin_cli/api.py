@@ -1,4 +1,4 @@
-"""The library: align and merge tensors in memory (`measuring` has `barrier`). No files, no printing.
+"""The library: align, merge and measure tensors in memory. No files, no printing.
 
     import rebasin_cli
     aligned = rebasin_cli.align(a, b, "mlp")            # state dicts in
@@ -12,7 +12,6 @@ any re-iterable of (inputs, targets).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,47 +20,28 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import matchers, networks, repair
+from . import networks
 from .checkpoints.tensors import plain, replaced
 from .errors import UsageError, unknown
-from .inference import prove as proving
-from .inference.prove import Proof
-from .matchers import MatchResult, Problem, State
-from .matchers.search import in_turn
+from .matchers import State
+from .matchers.search import align as searching
+from .matchers.search.align import Alignment
+from .measure.report import barrier
 from .permutations import permutation
 from .permutations.averages import average, slerp
 from .permutations.permutation import permuted
-from .repair import choosing, mending
-from .runtime import devices
+from .repair import Repaired, Repairs, repair_merged
+from .repair.choosing import Choice
+from .repair.repairing import settle
 from .runtime.ranks import ALONE, Ranks
-from .runtime.seeds import generator
 from .spec.resolving import resolve_spec
 from .spec.spec import FittedSpec, Spec
+
+__all__ = ["Alignment", "Merged", "align", "barrier", "merge"]
 
 Tensors = Mapping[str, torch.Tensor]
 
 INTERPOLATIONS = ("linear", "slerp")
-
-
-@dataclass(frozen=True)
-class Alignment:
-    """`models`: all models, the first as it was, the others permuted, lazily; `tensors` is the last.
-
-    `permutations` has one set per model after the first; `result` tells how the search went; `proof`
-    is None where no network was given.
-    """
-
-    models: tuple[Tensors, ...]
-    permutations: tuple[permutation.Permutations, ...]
-    result: MatchResult
-    fitted: FittedSpec
-    proof: Proof | None
-    method: str
-    seconds: float
-
-    @property
-    def tensors(self) -> Tensors:
-        return self.models[-1]
 
 
 @dataclass(frozen=True)
@@ -76,8 +56,8 @@ class Merged:
     tensors: Tensors
     alignment: Alignment | None
     repaired: int = 0
-    repair: repair.Repaired | None = None
-    choice: choosing.Choice | None = None
+    repair: Repaired | None = None
+    choice: Choice | None = None
 
 
 def align(
@@ -101,9 +81,9 @@ def align(
     With `network` (and `prove`), the spec is proven on `inputs` (one batch; by default random ones of the
     network's `example_shape`); `output` picks one of several outputs by key or index. Methods that run the
     network need it and `data`, re-iterable batches of training samples; those that train take the gradient of
-    `loss(outputs, targets)`, by default cross-entropy. `options` is the method's own
-    Options, `device` where it computes. `ranks` are processes that search together, each of which calls this
-    alike. Inputs are untouched.
+    `loss(outputs, targets)`, by default cross-entropy. `options` is the method's own Options, or a mapping of
+    those that differ from their defaults; `device` is where it computes. `ranks` are processes that search
+    together, each of which calls this alike. Inputs are untouched.
 
     Raises SpecError (also NotProven), UsageError, CheckpointError for weights that are not finite.
 
@@ -121,63 +101,23 @@ def align(
     models = plain(models)
     if len(models) < 2:
         raise UsageError("aligning takes at least two models")
-    fitted = resolve_spec(spec, models)
-    module = matchers.registry.get(method)
-    check_needs(method, network=network is not None, data=data is not None)
-    if network is not None:
-        networks.check(network, fitted.shapes)
-    proof = None
-    if network is not None and prove:
-        proof = prove_spec(network, fitted, inputs=inputs, output=output, seed=seed)
-    problem = Problem(
-        fitted,
-        tuple(models),
-        seed,
-        progress=progress,
+    return searching.align(
+        models,
+        resolve_spec(spec, models),
+        method=method,
+        seed=seed,
+        options=options,
         network=network,
         data=data,
+        inputs=inputs,
         output=output,
         loss=loss,
-        device=devices.for_search(device),
+        prove=prove,
+        start=start,
+        progress=progress,
+        device=device,
         ranks=ranks,
     )
-    began = time.perf_counter()
-    result = in_turn.search(module, problem, options or module.Options(), start)
-    seconds = time.perf_counter() - began
-    for permutations in result.permutations:
-        permutation.check(permutations, fitted.words, within=fitted.within)
-    moved = [permuted(m, fitted, p) for m, p in zip(models[1:], result.permutations, strict=True)]
-    return Alignment((models[0], *moved), result.permutations, result, fitted, proof, method, seconds)
-
-
-def check_needs(method: str, *, network: bool, data: bool) -> None:
-    """Raise UsageError that names all that a method needs and is not there, and how to give it."""
-    needs = matchers.registry.get(method).NEEDS
-    ways = {
-        "network": ("the network", "--net file.py:factory (network=… in Python)"),
-        "data": ("training samples", "--data NAME (data=… in Python)"),
-    }
-    lacking = [
-        ways[need] for need, there in (("network", network), ("data", data)) if need in needs and not there
-    ]
-    if lacking:
-        raise UsageError(
-            f"the method {method} runs the network on data: it lacks {' and '.join(w for w, _ in lacking)}",
-            hint=f"Give {' and '.join(how for _, how in lacking)}; or match by weights alone: --method wm",
-        )
-
-
-def prove_spec(
-    network: nn.Module,
-    fitted: FittedSpec,
-    *,
-    inputs: Any = None,
-    output: str | int | None = None,
-    seed: int = 0,
-) -> Proof | None:
-    """Prove a spec on a network; None where there are neither inputs nor an `example_shape`."""
-    inputs = networks.example_inputs(network, generator(seed, "prove inputs")) if inputs is None else inputs
-    return None if inputs is None else proving.prove(network, fitted, inputs, output=output, seed=seed)
 
 
 def merge(
@@ -213,15 +153,12 @@ def merge(
         raise unknown("interpolation", interpolation, INTERPOLATIONS)
     if interpolation == "slerp" and len(models) != 2:
         raise UsageError(f"slerp joins two models, not {len(models)}")
-    if repair_with not in ("auto", *repair.REPAIRS):
-        raise unknown("repair", repair_with, ["auto", *repair.REPAIRS])
+    settle(repair_with, statistics=False, measurable=False)  # its check, before the models are looked at
     if not models:
         raise UsageError("there are no models to merge")
     fitted = resolve_spec(spec, models)
-    if repair_with == "auto" and fitted.statistics:
-        repair_with = "reset"
-    if repair_with == "auto" and (network is None or train is None):
-        repair_with = "none"
+    measurable = network is not None and train is not None
+    repair_with = settle(repair_with, statistics=bool(fitted.statistics), measurable=measurable)
     if repair_with not in ("none", "auto") and (network is None or (train is None and repair_with != "bias")):
         raise UsageError(
             "repair needs the network and training data: statistics are measured anew",
@@ -240,7 +177,9 @@ def merge(
         models = [models[0], *(permuted(m, fitted, p) for m, p in zip(models[1:], permutations, strict=True))]
     elif method != "none":
         align_options = {"data": train} | align_options
-        alignment = align(*models, fitted, method=method, network=network, device=device, **align_options)
+        alignment = searching.align(
+            models, fitted, method=method, network=network, device=device, **align_options
+        )
         models = alignment.models
     weights = [1 / len(models)] * len(models) if weights is None else weights
     if interpolation == "slerp":
@@ -250,30 +189,18 @@ def merge(
         tensors = average(models, weights, keep=fitted.ignored)
     if repair_with == "none":
         return Merged(tensors, alignment)
-    choice = None
-    if repair_with == "auto":
-        choice, done, changed = mending.mend_if_better(
-            network.to(device),
-            tensors,
-            models,
-            weights=weights,
-            batches=train,
-            held=held,
-            output=align_options.get("output"),
-            device=device,
-        )
-        if done is None:
-            return Merged(tensors, alignment, choice=choice)
-    else:
-        done, changed = mending.mend(
-            network.to(device),
-            tensors,
-            models,
-            repair_with,
-            weights=weights,
-            new_bias=new_bias,
-            batches=train,
-            inputs=align_options.get("inputs"),
-            device=device,
-        )
-    return Merged(replaced(tensors, changed), alignment, len(done.corrected), done, choice)
+    repairs = Repairs(
+        repair_with,
+        models,
+        train,
+        inputs=align_options.get("inputs"),
+        new_bias=new_bias,
+        device=device,
+    )
+    done = repair_merged(
+        network.to(device), tensors, repairs, weights, held=held, output=align_options.get("output")
+    )
+    if done.repaired is None:
+        return Merged(tensors, alignment, choice=done.choice)
+    count = len(done.repaired.corrected)
+    return Merged(replaced(tensors, done.tensors), alignment, count, done.repaired, done.choice)

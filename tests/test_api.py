@@ -380,10 +380,15 @@ def test_norms_add_the_repaired_rows_and_the_control_measured_against_the_ends_a
 
 
 def test_a_repair_is_done_inside_the_path_and_not_at_its_ends():
-    repaired = []
-    path = paths.Path("row", A, B, 4, repair=repaired.append)
+    class Recorded:
+        def apply(self, network, weights):
+            weights_seen.append(weights)
+
+    weights_seen = []
+    path = paths.Path("row", A, B, 4, repair=Recorded())
     row = paths.measure(path, network(), {"test": TEST})
-    assert len(repaired) == 2 and row.curves["test"].lambdas == (0.0, 1 / 3, 2 / 3, 1.0)
+    assert weights_seen == [[1 - t, t] for t in (1 / 3, 2 / 3)]
+    assert row.curves["test"].lambdas == (0.0, 1 / 3, 2 / 3, 1.0)
 
 
 def test_norms_without_training_data_are_refused_before_anything_is_measured():

@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from .. import matchers, networks
-from ..api import align
 from ..checkpoints.tensors import plain
 from ..errors import UsageError
+from ..matchers.search.align import align
 from ..networks.evaluation import Scores, evaluate
 from ..permutations import permutation
 from ..permutations.averages import average
@@ -185,7 +185,7 @@ def compare(
                 tuple(simplex.midpoints(bench.measure, moved, ends)),
                 tuple(simplex.anywhere(bench.measure, moved, ends, points, seed=seed)),
                 geometry(moved, names),
-                bench.curvature(average(moved, keep=fitted.ignored), mended=True),
+                bench.curvature(average(moved, keep=fitted.ignored), mixed=True),
             )
         )
     rng = generator(seed, "random orders")
@@ -198,7 +198,7 @@ def compare(
         spec=accounts.describe_spec(fitted),
         data={"samples": {split: ends[0][split].samples for split in bench.splits}},
         proof=accounts.describe_proof(None, "no proof was asked for"),
-        repair="none" if bench.mend is None else "reset",
+        repair="none" if bench.reset is None else "reset",
         endpoints=tuple(ends),
         methods=tuple(found),
         given=geometry(models, names),
@@ -214,38 +214,39 @@ def compare(
 class Bench:
     """A network to put weights into, and all that is measured on it.
 
-    `mend`, where there is one, mends the network at every mixture; `ignored` tensors are the first model's.
+    `reset`, where there is one, re-estimates the network's statistics at every mixture; `ignored` tensors
+    are the first model's.
     """
 
     network: nn.Module
     splits: Mapping[str, Iterable[Any]]
     scores: Callable[[nn.Module, Any], Scores]
-    mend: Callable[[], Any] | None
+    reset: Callable[[], Any] | None
     ignored: Collection[str]
     measured: Callable[[], None]
     curved: Mapping[str, Iterable[Any]]
     sharpness: Callable[..., Sharpness]
 
-    def _load(self, tensors: Tensors, *, mended: bool) -> None:
+    def _load(self, tensors: Tensors, *, mixed: bool) -> None:
         networks.load(self.network, tensors)
-        if mended and self.mend is not None:
-            self.mend()
+        if mixed and self.reset is not None:
+            self.reset()
 
-    def scores_of(self, tensors: Tensors, *, mended: bool = False) -> dict[str, Scores]:
-        self._load(tensors, mended=mended)
+    def scores_of(self, tensors: Tensors, *, mixed: bool = False) -> dict[str, Scores]:
+        self._load(tensors, mixed=mixed)
         found = {split: self.scores(self.network, batches) for split, batches in self.splits.items()}
         self.measured()
         return found
 
     def measure(self, models: Sequence[Tensors], weights: Sequence[float]) -> dict[str, Scores]:
-        """For `simplex`: the scores of a mixture; a single model is not mended."""
-        return self.scores_of(average(models, weights, keep=self.ignored), mended=len(models) > 1)
+        """For `simplex`: the scores of a mixture; a single model keeps its own statistics."""
+        return self.scores_of(average(models, weights, keep=self.ignored), mixed=len(models) > 1)
 
-    def curvature(self, tensors: Tensors, *, mended: bool = False) -> Curvature:
+    def curvature(self, tensors: Tensors, *, mixed: bool = False) -> Curvature:
         """Sharpness by split; empty where none was asked for."""
         if not self.curved:
             return {}
-        self._load(tensors, mended=mended)
+        self._load(tensors, mixed=mixed)
         return {split: self.sharpness(self.network, batches) for split, batches in self.curved.items()}
 
 
@@ -279,10 +280,10 @@ def _matched(
         return
     if matchers.registry.get(method).MANY and not once:
         for count in counts:
-            found = align(*models[:count], fitted, method=method, **options)
+            found = align(models[:count], fitted, method=method, **options)
             yield found.permutations, accounts.describe_match(found)
         return
-    found = align(*models, fitted, method=method, **options)
+    found = align(models, fitted, method=method, **options)
     account = accounts.describe_match(found)
     yield from ((found.permutations[: count - 1], account) for count in counts)
 
@@ -302,6 +303,6 @@ def _cycles(
     told = functools.partial(progress, "pairs")
     pairs = {}
     for i, j in combinations(range(len(models)), 2):
-        pair = align(models[i], models[j], fitted, method=PAIRWISE, seed=seed, progress=told)
+        pair = align([models[i], models[j]], fitted, method=PAIRWISE, seed=seed, progress=told)
         pairs[i, j] = pair.permutations[0]
     return inconsistency(pairs)

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..commands import sampling
 from ..errors import CheckpointError, DataError, NetworkError, SpecError, UsageError
 from ..matchers import Problem, am
+from ..matchers.activations import MATCH_BATCH
 from ..matchers.activations.moments import Moments
 from ..permutations.permutation import Permutations, check, identity
 from ..spec.spec import FittedSpec
@@ -83,7 +83,7 @@ def in_report(
     So it is for networks that do not show all of their units, or whose activations are no numbers: a report
     does not need it.
     """
-    some = data.subset(REPORTED, seed).with_batch_size(sampling.MATCH_BATCH)
+    some = data.subset(REPORTED, seed).with_batch_size(MATCH_BATCH)
 
     def signed(permutations: Permutations | None) -> tuple[dict[str, Any], ...]:
         try:

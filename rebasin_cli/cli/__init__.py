@@ -1,12 +1,14 @@
 """The command line, one file a command. Each reads options, calls one function, shows, and exits.
 
-Nothing heavy is imported here: a command imports what it needs when it runs.
+A file in this folder is a command: there is no list of them. Nothing heavy is imported here: a command
+imports what it needs when it runs.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -41,6 +43,15 @@ app = typer.Typer(
 )
 
 
+_together: set[str] = {"spec"}  # commands that several processes may run at once
+
+
+def together(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark a command that processes may run together: they share its work, or it writes nothing."""
+    _together.add(command.__name__.strip("_"))
+    return command
+
+
 def _show_version(value: bool) -> None:
     if value:
         from ..version import version
@@ -56,7 +67,7 @@ def _main(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    if os.environ.get("WORLD_SIZE", "1") not in ("", "1") and context.invoked_subcommand in ALONE:
+    if os.environ.get("WORLD_SIZE", "1") not in ("", "1") and context.invoked_subcommand not in _together:
         refusal = UsageError(
             f"rebasin {context.invoked_subcommand} runs in one process: WORLD_SIZE is "
             f"{os.environ['WORLD_SIZE']}, and all would write the same files",
@@ -65,24 +76,5 @@ def _main(
         raise refusal if os.environ.get("RANK", "0") == "0" else Elsewhere(str(refusal), refusal.exit_code)
 
 
-ALONE = ("apply", "merge", "repair", "barrier", "compare", "signature", "verify", "eval", "train", "demo")
-ORDER = (
-    "align",
-    "apply",
-    "merge",
-    "repair",
-    "barrier",
-    "signature",
-    "doctor",
-    "compare",
-    "verify",
-    "eval",
-    "train",
-    "inspect",
-    "spec",
-    "demo",
-    "list",
-)
-
-for _name in (*ORDER, *sorted({path.stem for path in Path(__file__).parent.glob("[!_]*.py")} - set(ORDER))):
-    importlib.import_module(f"{__name__}.{_name}")
+for _path in sorted(Path(__file__).parent.glob("[!_]*.py")):
+    importlib.import_module(f"{__name__}.{_path.stem}")

@@ -4,29 +4,87 @@
     @g.shared(g.LOADING, g.NETWORK)
     def command(model: Path, **options: Any) -> None: ...
 
-The command gets what was given under the names of these options; help shows them after its own.
+The command gets what was given under the names of these options; help shows them after its own. The options
+of methods, repairs and report formats are not written here: they are read off what declares them, those of
+other packages too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Mapping
 from inspect import Parameter, Signature, signature
-from typing import Any, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
-from ..commands.settings import Settings
+import typer
+
+from ..registry import Option, Registry
+from ..registry.options import declared
 from . import _options as o
 
 Group = dict[str, tuple[Any, Any]]  # parameter: its annotation and default
-DEFAULTS = {field.name: field.default for field in fields(Settings)}
+DEFAULTS = {"device": "auto", "seed": 0, "batch_size": 500}
 
 
 def _group(**hints: Any) -> Group:
-    """Options with the defaults of `Settings`; what is none of these is False for a switch, else None."""
+    """What is not in `DEFAULTS` is False for a switch, else None."""
     return {
         name: (hint, DEFAULTS.get(name, False if get_args(hint)[0] is bool else None))
         for name, hint in hints.items()
     }
+
+
+def _generated(option: Option, kind: type, *, panel: str, help: str) -> tuple[Any, Any]:
+    """The annotation and default of an option that something declares."""
+    flags, default = [option.flag], None
+    if kind is bool and option.default:
+        flags = [f"{option.flag}/--no-{option.flag.removeprefix('--')}"]
+    elif kind is bool:
+        default = False
+    metavar = option.metavar or "|".join(option.choices) or None
+    ranged = {"min": option.min, "max": option.max} if kind in (int, float) else {}
+    complete = {"autocompletion": lambda: list(option.choices)} if option.choices else {}
+    shown = typer.Option(
+        *flags, help=help, metavar=metavar, rich_help_panel=panel, show_default=False, **ranged, **complete
+    )
+    return Annotated[kind if default is False else kind | None, shown], default
+
+
+def of_methods(every: Mapping[str, Iterable[Option]]) -> Group:
+    """The options of all methods, those with the same ones together; one line for one name.
+
+    Where methods mean different types by a name, what is given is read as the chosen method's.
+    """
+    having: dict[str, dict[str, Option]] = {}
+    for method, known in every.items():
+        for option in known:
+            having.setdefault(option.name, {})[method] = option
+    group: Group = {}
+    for name, of in sorted(having.items(), key=lambda item: (-len(item[1]), tuple(item[1]))):
+        first, *others = of.values()
+        types = {str if option.kind == "bytes" else option.type for option in of.values()}
+        told = {_sentence(option): method for method, option in of.items()}
+        help = " ".join(told) if len(told) == 1 else " ".join(f"{m}: {text}" for text, m in told.items())
+        panel = f"Options of {', '.join(of)}"
+        group[name] = _generated(first, types.pop() if len(types) == 1 else str, panel=panel, help=help)
+    return group
+
+
+def _sentence(option: Option) -> str:
+    default = f" ({option.shown_default})" if option.shown_default else ""
+    return option.help.removesuffix(".") + default + "." if option.help else default.strip()
+
+
+def of_formats(reports: Registry) -> Group:
+    """An option for every report format that has a file name, to write it alone."""
+    group: Group = {}
+    for name in reports.names():
+        if not reports.constant(name, "FILENAME"):
+            continue
+        flag = "--json-file" if name == "json" else f"--{name}"
+        help = reports.constant(name, "HELP") or f"Write the report as {name}."
+        option = Option(f"file_{name.replace('-', '_')}", str, None, help=help, flag=flag, metavar="FILE")
+        group[option.name] = _generated(option, str, panel="Report", help=help)
+    return group
 
 
 LOADING = _group(spec=o.Spec, key=o.Key, unsafe_load=o.UnsafeLoad)
@@ -41,48 +99,45 @@ NETWORK = _group(
 DATA = _group(data=o.Data, data_root=o.DataRoot, normalize=o.Normalize)
 SAMPLES = _group(limit=o.Limit, batch_size=o.BatchSize)
 SCORES = _group(loss=o.Loss, metric=o.Metric, skip_checks=o.SkipChecks)
-SEARCH = _group(
-    max_sweeps=o.MaxSweeps,
-    effort=o.Effort,
-    memory=o.Memory,
-    cost=o.Cost,
-    at=o.At,
-    sites=o.Sites,
-    mix=o.Mix,
-)
-STRAIGHT_THROUGH = _group(
-    epochs=o.Epochs,
-    optimizer=o.Optimizer,
-    learning_rate=o.LearningRate,
-    share=o.Share,
-    init=o.Init,
-    precision=o.Precision,
-    mixture=o.Mixture,
-    parameter=o.Parameter,
-)
-FOR_MANY = STRAIGHT_THROUGH | _group(weights_prior=o.WeightsPrior)
+METHOD = of_methods(Registry("matchers", "method").every_option())
+REPAIR = {
+    option.name: _generated(option, option.type, panel=o.SEARCH, help=_sentence(option))
+    for option in declared("rebasin_cli.repair.options") or ()
+}
 KEPT = _group(checkpoint_every=o.CheckpointEvery, log=o.Log, resume=o.Resume)
+FORMATS = of_formats(Registry("reports", "report format"))
 WRITTEN = _group(force=o.Force, out_dtype=o.OutDtype, out_shard_size=o.OutShardSize)
 TOLD = _group(quiet=o.Quiet, verbose=o.Verbose)
 
 
 def shared(*groups: Group) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Put the groups' options into the signature of a command that takes `**options`."""
+    """Put the groups' options into the signature of a command that takes `**options`.
+
+    A name or a flag that the command has already stays the command's: a method's `limit` is --limit.
+    """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         hints = get_type_hints(command, include_extras=True)
-        own = [
+        parameters = [
             parameter.replace(annotation=hints[name])
             for name, parameter in signature(command).parameters.items()
             if parameter.kind is not Parameter.VAR_KEYWORD
         ]
-        more = [
-            Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=hint)
-            for group in groups
-            for name, (hint, default) in group.items()
-        ]
-        command.__signature__ = Signature([*own, *more])
-        command.__annotations__ = {parameter.name: parameter.annotation for parameter in [*own, *more]}
+        taken = {flag for parameter in parameters for flag in _flags(parameter.name, parameter.annotation)}
+        for name, (hint, default) in (item for group in groups for item in group.items()):
+            flags = _flags(name, hint)
+            if name in {parameter.name for parameter in parameters} or taken & flags:
+                continue
+            taken |= flags
+            parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=hint))
+        command.__signature__ = Signature(parameters)
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return command
 
     return decorate
+
+
+def _flags(name: str, hint: Any) -> set[str]:
+    """What a parameter is on the command line: its flags, or those that typer makes of its name."""
+    declared = [d for told in get_args(hint)[1:] for d in getattr(told, "param_decls", None) or ()]
+    return {flag for text in declared for flag in text.split("/")} or {f"--{name.replace('_', '-')}"}

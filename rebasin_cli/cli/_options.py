@@ -9,9 +9,9 @@ import typer
 
 from ..registry import Registry
 
-# From the folders' files, so that a new one is named here by itself; nothing is imported.
-METHODS = ", ".join(Registry("matchers", "method").names(own=True))
-DATA_SETS = ", ".join(Registry("datasets", "data set").names(own=True))
+# From the folders' files and other packages' entry points; nothing is imported.
+METHODS = ", ".join(Registry("matchers", "method").names())
+DATA_SETS = ", ".join(Registry("datasets", "data set").names())
 
 
 def _option(*names: str, panel: str = "Options", **kwargs: Any) -> Any:
@@ -151,127 +151,9 @@ Seed = Annotated[
         show_default=True,
     ),
 ]
-MaxSweeps = Annotated[
-    int | None, _option("--max-sweeps", min=1, panel=SEARCH, help="Stop the search after this many sweeps.")
-]
-Effort = Annotated[
-    str | None,
-    _option(
-        "--effort",
-        metavar="fast|normal|high",
-        panel=SEARCH,
-        help="How hard wm looks for a better match of weights (normal).",
-    ),
-]
-Memory = Annotated[
-    str | None,
-    _option(
-        "--memory",
-        metavar="SIZE",
-        panel=SEARCH,
-        help="Similarities that wm may keep between solves, such as 2GB: faster, for large models.",
-    ),
-]
-Bound = Annotated[
-    bool,
-    _option("--bound", panel=SEARCH, help="Also find what no permutation's objective exceeds, and the gap."),
-]
 NoProve = Annotated[
     bool,
     _option("--no-prove", panel=SEARCH, help="Do not test that the spec preserves the network's function."),
-]
-Cost = Annotated[
-    str | None,
-    _option(
-        "--cost",
-        metavar="correlation|inner|l2",
-        panel=SEARCH,
-        help="How am and dual compare the activations of two units (correlation).",
-    ),
-]
-At = Annotated[
-    str | None,
-    _option(
-        "--at",
-        metavar="post|pre|both",
-        panel=SEARCH,
-        help="Where am and dual look: after the activation, before it, or (am) both (post).",
-    ),
-]
-Sites = Annotated[
-    str | None,
-    _option(
-        "--sites",
-        metavar="all|first|last",
-        panel=SEARCH,
-        help="Which sums of a residual stream am and dual look at (all).",
-    ),
-]
-Mix = Annotated[
-    float | None,
-    _option(
-        "--mix",
-        metavar="0–1",
-        min=0,
-        max=1,
-        panel=SEARCH,
-        help="How much activations count in dual: 0 is wm, 1 is am (0.5).",
-    ),
-]
-TRAIN = "Straight-through estimation (ste, ste-mm)"
-Epochs = Annotated[
-    int | None, _option("--epochs", min=1, panel=TRAIN, help="Passes over the training samples (8).")
-]
-Optimizer = Annotated[
-    str | None,
-    _option("--optimizer", metavar="adam|sgd", panel=TRAIN, help="What moves the dummies (adam)."),
-]
-LearningRate = Annotated[
-    float | None,
-    _option("--lr", metavar="RATE", panel=TRAIN, help="Its learning rate (adam 1e-3, sgd 1e-2)."),
-]
-Share = Annotated[
-    float | None,
-    _option(
-        "--share",
-        metavar="0–1",
-        panel=TRAIN,
-        help="Permutations that are solved anew in each step; else as many as take less than half of it.",
-    ),
-]
-Init = Annotated[
-    str | None,
-    _option(
-        "--init",
-        metavar="wm|am|identity|FILE",
-        panel=TRAIN,
-        help="Where permutations start (with BatchNorm am, else wm); FILE as `rebasin align` wrote it.",
-    ),
-]
-Precision = Annotated[
-    str | None,
-    _option("--precision", metavar="fp32|bf16", panel=TRAIN, help="Of forward and backward passes (fp32)."),
-]
-Mixture = Annotated[
-    str | None,
-    _option(
-        "--mixture", metavar="half|uniform", panel=TRAIN, help="ste: the λ of each step, ½ or random (half)."
-    ),
-]
-Parameter = Annotated[
-    str | None,
-    _option(
-        "--parameter", metavar="model|midpoint", panel=TRAIN, help="ste: what the optimizer moves (model)."
-    ),
-]
-WeightsPrior = Annotated[
-    str | None,
-    _option(
-        "--weights-prior",
-        metavar="uniforms|dirichlet",
-        panel=TRAIN,
-        help="ste-mm: how each step's mixture is drawn (uniforms, normalised).",
-    ),
 ]
 CheckpointEvery = Annotated[
     int | None,
@@ -279,13 +161,13 @@ CheckpointEvery = Annotated[
         "--checkpoint-every",
         metavar="STEPS",
         min=1,
-        panel=TRAIN,
+        panel=SEARCH,
         help="Keep the search's state for --resume after so many steps; else every minute.",
     ),
 ]
 Log = Annotated[
     Path | None,
-    _option("--log", metavar="FILE", panel=TRAIN, help="Append every step's figures, a line of JSON each."),
+    _option("--log", metavar="FILE", panel=SEARCH, help="Append every step's figures, a line of JSON each."),
 ]
 Repair = Annotated[
     str,
@@ -296,14 +178,6 @@ Repair = Annotated[
         "(re-estimate BatchNorm statistics), repair, rescale or reshift (match channels to the endpoints'), "
         "or bias (needs no data).",
         show_default=True,
-    ),
-]
-NewBias = Annotated[
-    bool,
-    _option(
-        "--allow-new-bias",
-        panel=SEARCH,
-        help="Let --repair give layers a bias that have none; the output then has more tensors.",
     ),
 ]
 BakeTemperature = Annotated[

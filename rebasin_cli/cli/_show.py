@@ -84,7 +84,7 @@ class Screen:
 @contextmanager
 def screen(quiet: bool = False, verbose: bool = False) -> Iterator[Any]:
     """A `Listener` on the terminal; the bars are gone however the command ends."""
-    from ..commands.shared import Listener
+    from ..commands.job.listener import Listener
 
     shown = Screen(quiet=quiet, verbose=verbose)
     log, told = logging.getLogger("rebasin"), Told(shown.say)
@@ -97,36 +97,6 @@ def screen(quiet: bool = False, verbose: bool = False) -> Iterator[Any]:
         log.removeHandler(told)
         log.setLevel(level)
         shown.close()
-
-
-def settings_of(options: Mapping[str, Any], **own: Any) -> Any:
-    """A command's options, by the names of its parameters, as one `Settings`."""
-    from dataclasses import fields
-
-    from ..checkpoints.writing import parse_size
-    from ..commands.settings import Settings
-
-    given = {**options, **own}
-    chosen = {field.name: given[field.name] for field in fields(Settings) if field.name in given}
-    if chosen.get("memory"):
-        chosen["memory"] = parse_size(chosen["memory"])
-    return Settings(**chosen, prove=not given.get("no_prove", False))
-
-
-def output_of(out: Any, options: Mapping[str, Any], **own: bool) -> Any:
-    """The options about the output as an `outputs.Output`."""
-    from ..checkpoints.writing import parse_dtype, parse_size
-    from ..commands.outputs import Output
-
-    size, dtype = options["out_shard_size"], options["out_dtype"]
-    return Output(
-        out,
-        options["force"],
-        parse_size(size) if size else None,
-        parse_dtype(dtype) if dtype else None,
-        resume=options.get("resume", False),
-        **own,
-    )
 
 
 def result(values: Mapping[str, Any], as_json: bool) -> None:

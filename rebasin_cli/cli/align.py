@@ -9,19 +9,20 @@ import typer
 
 from . import _groups as g
 from . import _options as o
-from . import app
-from ._show import output_of, result, screen, settings_of
+from . import app, together
+from ._settings import output_of, settings_of
+from ._show import result, screen
 
 
+@together
 @app.command(rich_help_panel="Align and merge")
-@g.shared(g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.SEARCH, g.STRAIGHT_THROUGH, g.KEPT, g.WRITTEN, g.TOLD)
+@g.shared(g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.METHOD, g.KEPT, g.WRITTEN, g.TOLD)
 def align(
     reference: Annotated[Path, typer.Argument(metavar="A", help="The model that stays.")],
     model: Annotated[Path, typer.Argument(metavar="B", help="The model that is permuted.")],
     out: o.Out = None,
     method: o.Method = "wm",
     loss: o.Loss = None,
-    bound: o.Bound = False,
     no_prove: o.NoProve = False,
     dry_run: o.DryRun = False,
     json: o.Json = False,
@@ -35,16 +36,18 @@ def align(
 
     Example: rebasin align a.pt b.pt --method wm -o b_aligned.safetensors
     """
-    from ..commands import pipeline
-    from ..commands.outputs import default_path
-    from ..runtime import devices, together
+    from ..commands.align import align as run
+    from ..commands.job.outputs import default_path
+    from ..runtime import devices
+    from ..runtime.together import from_environment
 
-    settings = settings_of(options, method=method, loss=loss, bound=bound, no_prove=no_prove)
+    own = {"method": method, "loss": loss, "no_prove": no_prove}
+    settings = settings_of(options, "loading", "network", "data", "search", **own)
     out = out or default_path(model, "aligned")
     written = output_of(out, options, dry_run=dry_run)
-    with together.from_environment(devices.choose(options["device"])) as ranks:
+    with from_environment(devices.choose(options["device"])) as ranks:
         first = ranks.rank == 0
         with screen(options["quiet"] or not first, options["verbose"]) as listener:
-            done = pipeline.align(reference, model, written, settings, listener, ranks=ranks)
+            done = run(reference, model, written, listener, ranks=ranks, **settings)
     if first:
         result(done, json)

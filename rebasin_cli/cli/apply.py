@@ -10,7 +10,8 @@ import typer
 from . import _groups as g
 from . import _options as o
 from . import app
-from ._show import output_of, result, screen, settings_of
+from ._settings import output_of, settings_of
+from ._show import result, screen
 
 
 @app.command(rich_help_panel="Align and merge")
@@ -29,11 +30,10 @@ def apply(
 
     Example: rebasin apply b_aligned.perm.safetensors b.pt --key ema -o b_ema_aligned.safetensors
     """
-    from ..commands import relabel
-    from ..commands.outputs import default_path
+    from ..commands.apply import apply as run
+    from ..commands.job.outputs import default_path
 
     output = output_of(out or default_path(model, "permuted"), options)
-    settings = settings_of(options)
     with screen(options["quiet"], options["verbose"]) as listener:
-        done = relabel.apply(perm, model, output, settings, listener, invert=invert)
+        done = run(perm, model, output, listener, invert=invert, **settings_of(options, "loading"))
     result(done, json)

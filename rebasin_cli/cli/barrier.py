@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +10,8 @@ import typer
 from . import _groups as g
 from . import _options as o
 from . import app
-from ._show import result, screen, settings_of
+from ._settings import report_of, settings_of
+from ._show import result, screen
 
 GATES, REPORTS = "Gates (exit code 1 where one is not met)", "Report"
 
@@ -25,7 +25,7 @@ def _report(*names: str, **kwargs):
 
 
 @app.command(rich_help_panel="Measure")
-@g.shared(g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.SCORES, g.SEARCH, g.STRAIGHT_THROUGH, g.TOLD)
+@g.shared(g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.SCORES, g.METHOD, g.FORMATS, g.TOLD)
 def barrier(
     context: typer.Context,
     a: Annotated[Path, typer.Argument(metavar="A", help="The reference.")],
@@ -52,19 +52,6 @@ def barrier(
         ),
     ] = None,
     json: Annotated[bool, _report("--json", help="Print the report as JSON.")] = False,
-    json_file: Annotated[
-        Path | None, _report("--json-file", metavar="FILE", help="Write the report as JSON.")
-    ] = None,
-    markdown: Annotated[
-        Path | None,
-        _report("--markdown", metavar="FILE", help="Write the report as Markdown, for a CI summary."),
-    ] = None,
-    html: Annotated[
-        Path | None, _report("--html", metavar="FILE", help="Write the report as one HTML file.")
-    ] = None,
-    junit: Annotated[
-        Path | None, _report("--junit", metavar="FILE", help="Write one JUnit case per gate.")
-    ] = None,
     max_barrier: Annotated[
         float | None,
         _gate("--max-barrier", metavar="NATS", help="Test-loss barrier (chord) of the shipped row."),
@@ -102,10 +89,12 @@ def barrier(
 
     Example: rebasin barrier a.pt b.pt --data cifar10 --report report/ --max-barrier 0.05
     """
-    from ..commands import outputs, reporting
+    from ..commands.barrier import barrier as run
+    from ..commands.job.outputs import read_baseline
     from ..measure import gates
 
-    settings = settings_of(options, method=method, repair=repair, full=full, no_prove=no_prove)
+    own = {"method": method, "repair": repair, "full": full, "no_prove": no_prove}
+    settings = settings_of(options, "loading", "network", "data", "search", "repair", **own)
     limits = {
         "max_barrier": max_barrier,
         "min_accuracy": min_accuracy,
@@ -115,24 +104,12 @@ def barrier(
     gates.check_limits(**limits)
     thresholds = limits | {
         "gates": [gates.parse_gate(text) for text in gate or ()],
-        "baseline": outputs.read_baseline(baseline) if baseline else None,
+        "baseline": read_baseline(baseline) if baseline else None,
     }
-    files = {"json": json_file, "markdown": markdown, "html": html, "junit": junit}
+    written = report_of(context, report, options, force=force, dry_run=dry_run)
+    pairs = [_two(text) for text in pair or ()]
     with screen(options["quiet"], options["verbose"]) as listener:
-        made = reporting.barrier(
-            a,
-            b,
-            settings,
-            listener,
-            perm=perm,
-            folder=report,
-            files={name: path for name, path in files.items() if path},
-            force=force,
-            command=shlex.join(["rebasin", *context.find_root().obj]),
-            dry_run=dry_run,
-            thresholds=thresholds,
-            pairs=[_two(text) for text in pair or ()],
-        )
+        made = run(a, b, written, listener, perm=perm, pairs=pairs, thresholds=thresholds, **settings)
     if dry_run:
         result(made, json)
         return

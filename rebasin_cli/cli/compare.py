@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +10,8 @@ import typer
 from . import _groups as g
 from . import _options as o
 from . import app
-from ._show import result, screen, settings_of
+from ._settings import report_of, settings_of
+from ._show import result, screen
 
 REPORTS = "Report"
 
@@ -21,7 +21,7 @@ def _report(*names: str, **kwargs: Any) -> Any:
 
 
 @app.command(rich_help_panel="Measure")
-@g.shared(g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.SCORES, g.FOR_MANY, g.TOLD)
+@g.shared(g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.SCORES, g.METHOD, g.TOLD)
 def compare(
     context: typer.Context,
     models: Annotated[
@@ -71,25 +71,17 @@ def compare(
 
     Example: rebasin compare a.pt b.pt c.pt --method wm --method merge-many --data mnist --report many/
     """
-    from ..commands import compare
+    from ..commands.compare import Looks
+    from ..commands.compare import compare as run
 
-    files = {"json": json_file, "markdown": markdown}
+    methods = method or ["wm"]
+    own = {"method": methods, "repair": repair, "full": full, "no_prove": no_prove}
+    settings = settings_of(options, "loading", "network", "data", "search", "repair", **own)
+    files = {"file_json": json_file, "file_markdown": markdown}
+    written = report_of(context, report, files, force=force, dry_run=dry_run)
+    looks = Looks(points, once, sharpness, probes)
     with screen(options["quiet"], options["verbose"]) as listener:
-        found = compare.compare(
-            models,
-            method or ["wm"],
-            settings_of(options, repair=repair, full=full, no_prove=no_prove),
-            listener,
-            points=points,
-            once=once,
-            sharpness=sharpness,
-            probes=probes,
-            folder=report,
-            files={name: path for name, path in files.items() if path},
-            force=force,
-            command=shlex.join(["rebasin", *context.find_root().obj]),
-            dry_run=dry_run,
-        )
+        found = run(models, methods, written, listener, looks=looks, **settings)
     if dry_run:
         result(found, json)
     elif json:

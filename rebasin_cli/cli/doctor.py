@@ -11,10 +11,12 @@ import typer
 
 from . import _groups as g
 from . import _options as o
-from . import app
-from ._show import result, screen, settings_of
+from . import app, together
+from ._settings import settings_of
+from ._show import result, screen
 
 
+@together
 @app.command(rich_help_panel="Measure")
 @g.shared(g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.TOLD)
 def doctor(
@@ -30,11 +32,11 @@ def doctor(
 
     Example: rebasin doctor a.pt b.pt --data cifar10
     """
-    from ..commands import examining
+    from ..commands.doctor import doctor as run
 
-    settings = settings_of(options)
+    settings = settings_of(options, "loading", "network", "data")
     with screen(options["quiet"], options["verbose"]) as listener:
-        done = examining.doctor(a, b, settings, listener)
+        done = run(a, b, listener, **settings)
     if json:
         result(done, True)
         return

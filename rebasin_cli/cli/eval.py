@@ -10,7 +10,8 @@ import typer
 from . import _groups as g
 from . import _options as o
 from . import app
-from ._show import result, screen, settings_of
+from ._settings import settings_of
+from ._show import result, screen
 
 
 @app.command(rich_help_panel="Measure")
@@ -25,9 +26,9 @@ def eval(
 
     Example: rebasin eval merged.safetensors --data cifar10
     """
-    from ..commands import reporting
+    from ..commands.eval import evaluate
 
-    settings = settings_of(options)
+    settings = settings_of(options, "loading", "network", "data")
     with screen(options["quiet"], options["verbose"]) as listener:
-        done = reporting.evaluate(model, settings, listener, split=split)
+        done = evaluate(model, listener, split=split, **settings)
     result(done, json)

@@ -9,10 +9,11 @@ from typing import Annotated
 import typer
 
 from . import _options as o
-from . import app
+from . import app, together
 from ._show import many
 
 
+@together
 @app.command(rich_help_panel="Look")
 def inspect(
     file: Annotated[Path, typer.Argument(metavar="FILE")],

@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
-from . import app
+from . import app, together
 
 KINDS = ("methods", "specs", "nets", "data", "reports")
 
 
+@together
 @app.command(name="list", rich_help_panel="Look")
 def list_(
     kind: Annotated[str | None, typer.Argument(metavar="[KIND]", help=", ".join(KINDS))] = None,

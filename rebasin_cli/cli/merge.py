@@ -10,11 +10,12 @@ import typer
 from . import _groups as g
 from . import _options as o
 from . import app
-from ._show import output_of, result, screen, settings_of
+from ._settings import output_of, settings_of
+from ._show import result, screen
 
 
 @app.command(rich_help_panel="Align and merge")
-@g.shared(g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.SEARCH, g.FOR_MANY, g.KEPT, g.WRITTEN, g.TOLD)
+@g.shared(g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.METHOD, g.REPAIR, g.KEPT, g.WRITTEN, g.TOLD)
 def merge(
     models: Annotated[
         list[Path], typer.Argument(metavar="A B …", help="Two models or more; the first is the reference.")
@@ -34,7 +35,6 @@ def merge(
         Path | None, typer.Option(metavar="FILE", help="Use this permutation for the second of two models.")
     ] = None,
     repair: o.Repair = "auto",
-    new_bias: o.NewBias = False,
     bake_temperature: o.BakeTemperature = False,
     loss: o.Loss = None,
     no_prove: o.NoProve = False,
@@ -53,18 +53,13 @@ def merge(
 
     Example: rebasin merge a.pt b.pt c.pt --method merge-many -o merged.safetensors
     """
-    from ..commands import pipeline
+    from ..commands.merge import Average
+    from ..commands.merge import merge as run
     from ..errors import UsageError
 
-    settings = settings_of(
-        options,
-        method=method,
-        loss=loss,
-        repair=repair,
-        new_bias=new_bias,
-        no_prove=no_prove,
-        bake_temperature=bake_temperature,
-    )
+    own = {"method": method, "loss": loss, "no_prove": no_prove}
+    own |= {"repair": repair, "bake_temperature": bake_temperature}
+    settings = settings_of(options, "loading", "network", "data", "search", "repair", **own)
     try:
         numbers = [float(part) for part in weights.split(",")] if weights else None
     except ValueError:
@@ -73,14 +68,6 @@ def merge(
         ) from None
     written = output_of(out, options, dry_run=dry_run)
     with screen(options["quiet"], options["verbose"]) as listener:
-        done = pipeline.merge(
-            models,
-            written,
-            settings,
-            listener,
-            reference=reference,
-            weights=numbers,
-            interpolation=interpolation,
-            perm=perm,
-        )
+        mean = Average(reference, numbers, interpolation, perm)
+        done = run(models, written, listener, mean=mean, **settings)
     result(done, json)

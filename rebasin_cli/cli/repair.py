@@ -10,11 +10,12 @@ import typer
 from . import _groups as g
 from . import _options as o
 from . import app
-from ._show import output_of, result, screen, settings_of
+from ._settings import output_of, settings_of
+from ._show import result, screen
 
 
 @app.command(rich_help_panel="Align and merge")
-@g.shared(g.LOADING, g.NETWORK, g.DATA, g.WRITTEN, g.TOLD)
+@g.shared(g.LOADING, g.NETWORK, g.DATA, g.REPAIR, g.WRITTEN, g.TOLD)
 def repair(
     model: Annotated[Path, typer.Argument(metavar="FILE", help="What was merged of A and B.")],
     endpoints: Annotated[
@@ -26,7 +27,6 @@ def repair(
         float, typer.Option("--lambda", metavar="λ", help="Where FILE lies between A (0) and B (1).")
     ] = 0.5,
     repair: o.Repair = "repair",
-    new_bias: o.NewBias = False,
     bake_temperature: o.BakeTemperature = False,
     perm: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The permutation of B that FILE was merged with.")
@@ -41,18 +41,12 @@ def repair(
 
     Example: rebasin repair merged.safetensors --endpoints a.pt b_aligned.safetensors --data cifar10
     """
-    from ..commands import repair
-    from ..commands.outputs import default_path
+    from ..commands.job.outputs import default_path
+    from ..commands.repair import repair as run
 
+    own = {"repair": repair, "bake_temperature": bake_temperature}
+    settings = settings_of(options, "loading", "network", "data", "repair", **own)
     written = output_of(out or default_path(model, "repaired"), options)
     with screen(options["quiet"], options["verbose"]) as listener:
-        done = repair.repair(
-            model,
-            endpoints,
-            written,
-            settings_of(options, repair=repair, new_bias=new_bias, bake_temperature=bake_temperature),
-            listener,
-            share=share,
-            perm=perm,
-        )
+        done = run(model, endpoints, written, listener, share=share, perm=perm, **settings)
     result(done, json)

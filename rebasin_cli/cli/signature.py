@@ -12,11 +12,12 @@ import typer
 from . import _groups as g
 from . import _options as o
 from . import app
-from ._show import result, screen, settings_of
+from ._settings import settings_of
+from ._show import result, screen
 
 
 @app.command(rich_help_panel="Measure")
-@g.shared(g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.SEARCH, g.TOLD)
+@g.shared(g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.METHOD, g.TOLD)
 def signature(
     a: Annotated[Path, typer.Argument(metavar="A", help="The reference.")],
     b: Annotated[Path, typer.Argument(metavar="B", help="The model that is aligned to it.")],
@@ -46,12 +47,13 @@ def signature(
 
     Example: rebasin signature a.pt b.pt --data cifar10 --method am --plot signature.png
     """
-    from ..commands import examining
+    from ..commands.signature import Drawn
+    from ..commands.signature import signature as run
 
-    settings = settings_of(options, method=method)
+    settings = settings_of(options, "loading", "network", "data", "search", method=method)
     counts = _counts(stability)
     with screen(options["quiet"], options["verbose"]) as listener:
-        done = examining.signature(a, b, settings, listener, perm=perm, counts=counts, plot=plot, force=force)
+        done = run(a, b, listener, perm=perm, counts=counts, drawn=Drawn(plot, force), **settings)
     if json:
         result(done, True)
         return

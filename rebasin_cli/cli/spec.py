@@ -63,13 +63,13 @@ def show(
 
     Example: rebasin spec show resnet20 --width 4
     """
-    from ..commands import spec
+    from ..commands import spec as overview
 
-    fitted = spec.fit_named(spec, checkpoint, width=width, depth=depth, input=input, classes=classes)
+    fitted = overview.fit_named(spec, checkpoint, width=width, depth=depth, input=input, classes=classes)
     if json:
-        typer.echo(json_module.dumps(spec.describe(fitted), indent=2))
+        typer.echo(json_module.dumps(overview.describe(fitted), indent=2))
         return
-    for line in spec.lines(fitted):
+    for line in overview.lines(fitted):
         typer.echo(line)
 
 
@@ -84,10 +84,10 @@ def check(
 
     Example: rebasin spec check my.yaml b.safetensors
     """
-    from ..commands import spec
+    from ..commands import spec as overview
 
-    fitted = spec.fit_named(spec, checkpoint, key=key, unsafe_load=unsafe_load)
-    typer.echo(f"{fitted.spec.source} fits {checkpoint}: {spec.headline(fitted)}")
+    fitted = overview.fit_named(spec, checkpoint, key=key, unsafe_load=unsafe_load)
+    typer.echo(f"{fitted.spec.source} fits {checkpoint}: {overview.headline(fitted)}")
 
 
 @spec_app.command()
@@ -111,21 +111,14 @@ def prove(
 
     Example: rebasin spec prove resnet20 a.safetensors
     """
-    from ..commands import spec
-    from ..commands.settings import Settings
+    from ..commands import spec as overview
+    from ..commands.job.settings import Loading, Network
 
-    fitted = spec.fit_named(spec, checkpoint, width=width, depth=depth, key=key, unsafe_load=unsafe_load)
-    settings = Settings(
-        net=net,
-        trust_code=trust_code,
-        key=key,
-        unsafe_load=unsafe_load,
-        input=input,
-        output=output,
-        seed=seed,
-    )
+    fitted = overview.fit_named(spec, checkpoint, width=width, depth=depth, key=key, unsafe_load=unsafe_load)
+    run = {"loading": Loading(None, key, unsafe_load)}
+    run["network"] = Network(net, trust_code, input, output, seed=seed)
     with screen() as listener:
-        done = spec.prove(fitted, settings, listener.say, checkpoint=checkpoint)
+        done = overview.prove(fitted, listener.say, checkpoint=checkpoint, **run)
     result(done if json else {k: v for k, v in done.items() if k != "differences"}, json)
     if not json:
         typer.echo("largest difference when one word alone is permuted, relative to the largest output:")
@@ -150,12 +143,12 @@ def infer(
 
     Example: rebasin spec infer --net model.py:build --input 1x3x224x224 -o spec.yaml
     """
-    from ..commands import spec
-    from ..commands.settings import Settings
+    from ..commands import spec as overview
+    from ..commands.job.settings import Network
 
-    settings = Settings(net=net, input=input, output=output, seed=seed)
+    network = Network(net, input=input, output=output, seed=seed)
     with screen(quiet) as listener:
-        done = spec.infer(settings, listener.say, checkpoint=checkpoint, out=out, force=force)
+        done = overview.infer(network, listener.say, checkpoint=checkpoint, out=out, force=force)
     if out is None:
         typer.echo(done["text"], nl=False)
     else:
@@ -184,15 +177,13 @@ def explain(
 
     Example: rebasin spec explain --net model.py:build --input 1x3x224x224
     """
-    from ..commands import spec
-    from ..commands.settings import Settings
+    from ..commands import spec as overview
+    from ..commands.job.settings import Loading, Network
     from ..inference import explaining
 
-    settings = Settings(
-        spec=spec, net=net, input=input, output=output, key=key, unsafe_load=unsafe_load, seed=seed
-    )
+    network = Network(net, input=input, output=output, seed=seed)
     with screen():
-        told = spec.explain(settings, checkpoint=checkpoint)
+        told = overview.explain(network, checkpoint=checkpoint, loading=Loading(spec, key, unsafe_load))
     if json:
         result(told, True)
         return
@@ -220,11 +211,11 @@ def import_(
 
     Example: rebasin spec import axes.json --checkpoint a.safetensors -o own.yaml
     """
-    from ..commands import spec
-    from ..commands.settings import Settings
+    from ..commands import spec as overview
+    from ..commands.job.settings import Loading
 
-    settings = Settings(key=key, unsafe_load=unsafe_load)
-    done = spec.import_axes(file, settings, checkpoint=checkpoint, out=out, force=force)
+    loading = Loading(None, key, unsafe_load)
+    done = overview.import_axes(file, checkpoint=checkpoint, loading=loading, out=out, force=force)
     if out is None:
         typer.echo(done["text"], nl=False)
     else:

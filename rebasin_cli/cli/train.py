@@ -68,8 +68,8 @@ def train(
 
     Example: rebasin train mlp --data mnist --seed 1 -o mnist1.safetensors
     """
-    from ..commands import train
-    from ..commands.outputs import Output
+    from ..commands.job.outputs import Output
+    from ..commands.train import train as run
 
     recipe = {
         "width": width,
@@ -88,7 +88,5 @@ def train(
         "limit": limit,
     }
     with screen(quiet, verbose) as listener:
-        done = train.train(
-            net, data, Output(out, force, resume=resume), listener, seed=seed, device=device, **recipe
-        )
+        done = run(net, data, Output(out, force, resume=resume), listener, seed=seed, device=device, **recipe)
     result(done, json)

@@ -32,12 +32,12 @@ def verify(
 
     Example: rebasin verify b.pt b_aligned.safetensors
     """
-    from ..commands import relabel
-    from ..commands.settings import Settings
+    from ..commands.job.settings import Loading
+    from ..commands.verify import verify as run
 
-    settings = Settings(spec=spec, key=key, unsafe_load=unsafe_load, seed=seed)
+    loading = Loading(spec, key, unsafe_load)
     with screen(quiet) as listener:
-        done = relabel.verify(a, b, settings, listener, output=out, force=force)
+        done = run(a, b, listener, loading=loading, seed=seed, output=out, force=force)
     result(done, json)
     if done["answer"] != "yes":
         raise typer.Exit(1)

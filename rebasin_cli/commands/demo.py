@@ -8,10 +8,13 @@ from typing import Any
 
 from ..checkpoints import writing
 from ..networks import training
-from . import pipeline, resume
-from .outputs import Output, permutation_path, removed_on_failure, report_files
-from .settings import Settings
-from .shared import Listener
+from .align import align
+from .barrier import Written, barrier
+from .job.listener import Listener
+from .job.outputs import Output, permutation_path, removed_on_failure, report_files
+from .job.resume import state_path
+from .job.settings import Data, Network
+from .merge import merge
 
 SEEDS = (1, 2)
 EPOCHS, WIDTH = 40, 128
@@ -34,7 +37,7 @@ def demo(folder: Path, listener: Listener, *, force: bool = False) -> tuple[Any,
     for path in weights if folder.exists() else ():
         writing.check_output(path, force=force)
     report_files(report, {}, force=force)
-    with removed_on_failure(*weights, *map(resume.state_path, weights)):
+    with removed_on_failure(*weights, *map(state_path, weights)):
         return _tell(folder, models, aligned, merged, report, listener, force=force)
 
 
@@ -60,18 +63,12 @@ def _tell(
             progress=lambda p: listener.step(f"seed {seed}", p.epoch, p.epochs, f"loss {p.loss:.3f}"),  # noqa: B023
         )
         writing.write_safetensors(path, trained.tensors, metadata=trained.metadata, force=force)
-    settings = Settings(data="digits", device="cpu")
-    pipeline.align(*models, Output(aligned, force=force), settings, listener)
-    pipeline.merge(models, Output(merged, force=force), settings, listener)
+    subjects = {"data": Data("digits"), "network": Network(device="cpu")}
+    align(*models, Output(aligned, force=force), listener, **subjects)
+    merge(models, Output(merged, force=force), listener, **subjects)
     a, b = (shlex.quote(str(path)) for path in models)
-    measured = pipeline.barrier(
-        *models,
-        settings,
-        listener,
-        folder=report,
-        force=force,
-        command=f"rebasin barrier {a} {b} --data digits --report {shlex.quote(str(report))}",
-    )
+    command = f"rebasin barrier {a} {b} --data digits --report {shlex.quote(str(report))}"
+    measured = barrier(*models, Written(report, force=force, command=command), listener, **subjects)
     return measured, [
         f"rebasin inspect {shlex.quote(str(merged))}",
         f"rebasin eval {shlex.quote(str(merged))}",

@@ -10,7 +10,7 @@ from typing import Any
 from ..checkpoints.checkpoint import open_checkpoint
 from ..errors import CheckpointError, SpecError
 from ..spec import library
-from . import provenance
+from .job import provenance
 
 
 def inspect(

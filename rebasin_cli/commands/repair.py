@@ -1,10 +1,10 @@
-"""`rebasin repair` on files: a merged checkpoint, mended after the fact."""
+"""`rebasin repair` on files: a checkpoint that was merged already, repaired after the fact."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
@@ -12,14 +12,14 @@ from ..checkpoints.tensors import replaced
 from ..errors import SpecError, UsageError, unknown
 from ..permutations.averages import interpolate
 from ..permutations.permutation import permuted
-from ..repair import REPAIRS, Repaired, baking, choosing, mending
+from ..repair import REPAIRS, Repairs, repair_merged
 from ..reports import _accounts as accounts
-from ..runtime import devices
 from ..spec.spec import FittedSpec
-from . import deciding, intake, provenance, running, sampling
-from .outputs import Output, check_outputs, write
-from .settings import Settings
-from .shared import Listener, bake
+from .job import provenance, repairing
+from .job.job import Job
+from .job.listener import SILENT, Listener
+from .job.outputs import Output, check_outputs, write
+from .job.settings import ForRepair, Repair
 
 FAR = 1 / 3  # of the distance between the endpoints: units in another order are farther, repaired ones nearer
 
@@ -28,83 +28,50 @@ def repair(
     path: Path,
     endpoints: tuple[Path, Path],
     output: Output,
-    settings: Settings,
-    listener: Listener,
+    listener: Listener = SILENT,
     *,
     share: float = 0.5,
     perm: Path | None = None,
+    **subjects: Unpack[ForRepair],
 ) -> dict[str, Any]:
     """Repair the merged model in `path`, which lies at λ = `share` between `endpoints`, and write it.
 
     `perm` brings the second endpoint into the first one's basin, where it is not there yet. Raises SpecError
-    where the merged model is not between the endpoints, and as `pipeline.merge` does. "auto" leaves the model
-    as it is where its held-out loss is not less when repaired.
+    where the merged model is not between the endpoints, and as `merge` does. "auto" leaves the model as it is
+    where its held-out loss is not less when repaired.
     """
     check_outputs(output)
-    if settings.repair not in ("auto", *REPAIRS[1:]):
-        raise unknown("repair", settings.repair, ["auto", *REPAIRS[1:]])
+    repair = subjects.setdefault("repair", Repair("repair"))
+    if repair.repair not in ("auto", *REPAIRS[1:]):
+        raise unknown("repair", repair.repair, ["auto", *REPAIRS[1:]])
     if not 0 < share < 1:
         raise UsageError(f"--lambda {share:g} is not between the endpoints", hint="Choose one in 0–1: 0.5")
-    device = devices.choose(settings.device)
-    models = intake.read_models([path, *endpoints], settings, listener.say)
-    fitted = intake.fit_spec(models, settings, listener.say)
-    has_data = sampling.data_reference(models, settings) is not None
-    how = deciding.choose_repair(fitted, settings, has_data=has_data)
-    given, of_given = intake.read_permutation(perm, fitted) if perm else (None, {})
-    merged, first, second = models
-    aligned = permuted(second, fitted, given) if given else second
-    check_between(merged, first, aligned, share, fitted)
-    network = running.need_network(fitted, settings, listener.say)
-    measured, auto = how != "bias", how == "auto"
-    wanted = [*["reset"] * measured, *["held"] * (auto or settings.bake_temperature)]
-    splits = (
-        sampling.open_splits(models, settings, listener.say, wanted=wanted, choosing=auto) if wanted else {}
+    job = Job("repair", [path, *endpoints], listener, **subjects, perm=perm)
+    how = job.settle_repair()
+    given, of_given = job.given
+    merged, first, second = job.models
+    aligned = permuted(second, job.fitted, given) if given else second
+    check_between(merged, first, aligned, share, job.fitted)
+    job.need_network()
+    ready = repairing.prepare(job, how, needed=True)
+    inputs = job.need_inputs() if how == "bias" else None
+    mending = Repairs(
+        how, [first, aligned], ready.splits.get("reset"), inputs, new_bias=repair.new_bias, device=job.device
     )
-    layer = None
-    if settings.bake_temperature:
-        layer = baking.logits_layer(network, splits["held"].example(), settings.output)
-    choice = None
-    if auto:
-        choice, done, changed = mending.mend_if_better(
-            network.to(device),
-            merged,
-            [first, aligned],
-            weights=[1 - share, share],
-            batches=splits["reset"],
-            held=splits["held"],
-            output=settings.output,
-            device=device,
-        )
-        listener.say(f"repair: {choosing.in_words(choice)}")
-        done = done or Repaired("none", ())
-    else:
-        done, changed = mending.mend(
-            network.to(device),
-            merged,
-            [first, aligned],
-            how,
-            weights=[1 - share, share],
-            new_bias=settings.new_bias,
-            batches=splits.get("reset"),
-            inputs=None if measured else running.need_inputs(network, settings),
-            device=device,
-        )
-    if done.method != "none":
-        accounts.tell_repair(listener.say, done, splits, asked=settings.repair)
-    mended = replaced(merged, changed)
-    tensors, baked = bake(network, mended, layer, splits.get("held"), settings, listener, device=device)
-    options = {"lambda": share, "repair": done.method, "added": list(done.added)} | baked | of_given
-    if choice is not None:
-        options["repair_choice"] = choice.account()
-    if measured:
-        options["repair_data"] = provenance.describe_data(splits["reset"], full=settings.full)
-        options["repair_data"] |= {"samples": splits["reset"].samples, "device": device}
-    meta = provenance.describe(
-        "repair", models, fitted, method=done.method, seed=settings.seed, options=options, like=models
+    done = repair_merged(
+        job.network.to(job.device),
+        merged,
+        mending,
+        [1 - share, share],
+        held=ready.splits.get("held"),
+        output=job.output,
     )
-    written = write(output, tensors, merged, meta, added=done.added)
-    account = accounts.describe_repair(done if done.method != "none" else None, choice)
-    return {"written": written, "spec": accounts.describe_spec(fitted), **account, **baked}
+    tensors, options, account = repairing.finish(job, ready, replaced(merged, done.tensors), done)
+    options = {"lambda": share, "added": []} | options | of_given
+    about = {"method": options["repair"], "seed": job.seed, "options": options, "like": job.models}
+    meta = provenance.describe("repair", job.models, job.fitted, **about)
+    written = write(output, tensors, merged, meta, added=options["added"])
+    return {"written": written, "spec": accounts.describe_spec(job.fitted), **account}
 
 
 def check_between(

@@ -10,7 +10,7 @@ import torch
 
 from .. import nets
 from ..checkpoints import writing
-from ..checkpoints.checkpoint import open_checkpoint
+from ..checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ..errors import SpecError, UsageError
 from ..inference import explaining
 from ..inference import prove as proving
@@ -19,8 +19,9 @@ from ..spec import library
 from ..spec.fitting import fit
 from ..spec.parsing import parse
 from ..spec.spec import FittedSpec, Shapes
-from . import intake, running
-from .settings import Settings
+from .job.models import infer_spec, naming
+from .job.network import find_network, need_inputs, none_named, origin, parse_shape
+from .job.settings import Data, Loading, Network
 
 LARGE, SMALL, DIGIT = (3, 224, 224), (3, 32, 32), (1, 28, 28)
 FLATTENING = ("mlp", "two_layer")  # take inputs of any shape
@@ -68,7 +69,7 @@ def _fresh_shapes(
     shape = INPUTS.get(kind, SMALL)
     if input:
         like = None if kind in FLATTENING else shape
-        _, *shape = running.parse_shape(input, like=like)
+        _, *shape = parse_shape(input, like=like)
     big = shape[-1] >= 64
     with torch.device("meta"):
         network = nets.build(
@@ -117,31 +118,33 @@ def lines(fitted: FittedSpec) -> Iterator[str]:
 
 def prove(
     fitted: FittedSpec,
-    settings: Settings,
     say: Callable[[str], None],
     *,
     checkpoint: Path | None = None,
+    loading: Loading = Loading(),  # noqa: B008 (frozen)
+    network: Network = Network(),  # noqa: B008
 ) -> dict[str, Any]:
     """The proof, word by word, as values; `checkpoint` is what the spec was fitted to.
 
     Raises NotProven, NetworkError, UsageError without inputs.
     """
-    network = running.need_network(fitted, settings, say)
-    batch = running.need_inputs(network, settings)
-    found = proving.prove(network, fitted, batch, output=settings.output, seed=settings.seed, each_word=True)
+    if (module := find_network(fitted, network, say)) is None:
+        raise none_named(fitted)
+    batch = need_inputs(module, network)
+    found = proving.prove(module, fitted, batch, output=network.output, seed=network.seed, each_word=True)
     models = []
     if checkpoint is not None:
-        models = [open_checkpoint(checkpoint, key=settings.key, unsafe_load=settings.unsafe_load)]
+        models = [_opened(checkpoint, loading)]
     return {
         "spec": fitted.spec.name,
-        "proof": describe_proof(found) | running.origin(network, fitted, models, settings),
+        "proof": describe_proof(found) | origin(module, fitted, models, network),
         "words": len(found.words),
         "differences": dict(sorted(found.words.items(), key=lambda item: -item[1])),
     }
 
 
 def infer(
-    settings: Settings,
+    network: Network,
     say: Callable[[str], None],
     *,
     checkpoint: Path | None = None,
@@ -155,35 +158,40 @@ def infer(
     if out is not None:
         writing.check_output(out, force=force, text=True)
     shapes = None if checkpoint is None else open_checkpoint(checkpoint).shapes
-    found = intake.infer_spec(shapes, settings, say)
+    found = infer_spec(shapes, network, Data(), say)
     done = _delivered(found.text, out, force)
     done |= {"permutations": len(found.fitted.words), "spec": headline(found.fitted)}
     return done | {"proof": describe_proof(found.proof, "there is nothing to prove")}
 
 
-def explain(settings: Settings, *, checkpoint: Path | None = None) -> dict[str, Any]:
-    """Why every axis of `--net` may move or stays; with `settings.spec`, where that spec differs.
+def explain(
+    network: Network,
+    *,
+    checkpoint: Path | None = None,
+    loading: Loading = Loading(),  # noqa: B008 (frozen)
+) -> dict[str, Any]:
+    """Why every axis of `--net` may move or stays; with a spec in `loading`, where that spec differs.
 
     Raises UsageError, NetworkError, SpecError, CheckpointError.
     """
-    given = None if settings.spec is None else library.load(settings.spec)
+    given = None if loading.spec is None else library.load(loading.spec)
     shapes = None
     if checkpoint is not None:
-        shapes = open_checkpoint(checkpoint, key=settings.key, unsafe_load=settings.unsafe_load).shapes
-    found = intake.infer_spec(shapes, settings, lambda _: None)
+        shapes = _opened(checkpoint, loading).shapes
+    found = infer_spec(shapes, network, Data(), lambda _: None)
     inferred = {"inferred": headline(found.fitted)}
     if given is None:
         return inferred | explaining.explain(found)
-    with intake.naming([checkpoint or Path(settings.net)]):
+    with naming([checkpoint or Path(network.net)]):
         fitted = fit(given, found.fitted.shapes)
     return {"spec": f"{given.source}: {headline(fitted)}"} | inferred | explaining.compare(fitted, found)
 
 
 def import_axes(
     file: Path,
-    settings: Settings,
     *,
     checkpoint: Path | None = None,
+    loading: Loading = Loading(),  # noqa: B008 (frozen)
     out: Path | None = None,
     force: bool = False,
 ) -> dict[str, Any]:
@@ -198,7 +206,7 @@ def import_axes(
     mapping = importing.read(file)
     shapes = None
     if checkpoint is not None:
-        shapes = open_checkpoint(checkpoint, key=settings.key, unsafe_load=settings.unsafe_load).shapes
+        shapes = _opened(checkpoint, loading).shapes
     try:
         text = importing.from_axes(mapping, shapes, description=f"imported from {file.name}")
     except (SpecError, UsageError) as error:
@@ -208,6 +216,10 @@ def import_axes(
         raise type(error)(message, problems=error.problems, hint=error.hint) from None
     told = {} if shapes is None else {"spec": headline(fit(parse(text, name=file.stem), shapes))}
     return _delivered(text, out, force) | told
+
+
+def _opened(checkpoint: Path, loading: Loading) -> Checkpoint:
+    return open_checkpoint(checkpoint, key=loading.key, unsafe_load=loading.unsafe_load)
 
 
 def _delivered(text: str, out: Path | None, force: bool) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from ..checkpoints import writing
 from ..errors import OutputExists, ResourceError, UsageError
 from ..networks import training
 from ..runtime import devices
-from .outputs import Output, check_outputs
-from .shared import Listener
+from .job.listener import Listener
+from .job.outputs import Output, check_outputs
 
 
 def train(

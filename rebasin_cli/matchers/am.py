@@ -21,6 +21,7 @@ from .. import networks
 from ..datasets._batches import checked, part_of, size_of, to_device
 from ..errors import CheckpointError, DataError, UsageError, unknown
 from ..permutations import assignment, permutation
+from ..registry import option
 from ..runtime import devices
 from ..spec.spec import FittedSpec
 from . import MatchResult, Problem, State
@@ -56,10 +57,14 @@ class Options:
     all of their similarities, or the first or the last one's alone. `limit`: samples.
     """
 
-    cost: str = "correlation"
-    at: str = "post"
-    sites: str = "all"
-    limit: int = 10_000
+    cost: str = option("correlation", "How the activations of two units are compared.", choices=COSTS)
+    at: str = option(
+        "post",
+        "Where units are looked at: after the activation, before it, or (am) both.",
+        choices=AT,
+    )
+    sites: str = option("all", "Which sums of a residual stream are looked at.", choices=SITES)
+    limit: int = option(10_000, "Look at this many training samples.", min=1)
 
     def __post_init__(self) -> None:
         for name, known in (("cost", COSTS), ("at", AT), ("sites", SITES)):

@@ -26,8 +26,10 @@ from ..checkpoints.tensors import LazyTensors, plan_of
 from ..errors import UsageError
 from ..permutations import assignment
 from ..permutations.permutation import Within
+from ..registry import option
 from ..spec.notation import Axis, Fixed, Product, Word
 from . import MatchResult, Problem, State, Tensors, am, wm
+from .weights.options import Effort
 from .weights.pair import Pair
 
 NEEDS = frozenset({"network", "data"})
@@ -37,16 +39,10 @@ DECLARES = frozenset({"identity", "planted"})  # its objective never falls, eith
 
 
 @dataclass(frozen=True)
-class Options(am.Options):
-    """`mix`: β, from 0, which is `wm`, to 1, which is `am`.
+class Options(am.Options, Effort):
+    """`mix`: β, from 0, which is `wm`, to 1, which is `am`. The rest is as in these two."""
 
-    `max_sweeps`, `effort` and `memory` are those of `wm`, the rest those of `am`.
-    """
-
-    mix: float = 0.5
-    max_sweeps: int = wm.Options.max_sweeps
-    effort: str = wm.Options.effort
-    memory: int | None = None
+    mix: float = option(0.5, "How much activations count: 0 is wm, 1 is am.", metavar="0–1", min=0, max=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()

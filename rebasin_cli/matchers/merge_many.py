@@ -15,6 +15,7 @@ from ..errors import UsageError
 from ..permutations import permutation
 from . import MatchResult, Problem, State
 from .weights.many import objective_of, relative, round_of
+from .weights.options import Sweeps, Tolerance
 
 NEEDS = frozenset()
 MANY = True
@@ -23,11 +24,8 @@ DECLARES = frozenset({"identity", "planted", "monotone"})
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Tolerance, Sweeps):
     """`tolerance` is that of the weight matching inside; rounds end when no model moves."""
-
-    max_sweeps: int = 100
-    tolerance: float = 1e-12
 
 
 def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noqa: B008 (frozen)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from ..errors import UsageError, unknown
+from ..registry import option
 from . import MatchResult, Problem
 from .straight_through.search import search
 from .straight_through.training import Training, memory
@@ -39,8 +40,8 @@ class Options(Training):
     then matched to 2M̃ − A. The two differ by the length of their steps and in nothing else.
     """
 
-    mixture: str = "half"
-    parameter: str = "model"
+    mixture: str = option("half", "The λ of each step: ½, or random.", choices=MIXTURES)
+    parameter: str = option("model", "What the optimizer moves.", choices=PARAMETERS)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from ..errors import UsageError, unknown
+from ..registry import option
 from . import MatchResult, Problem
 from .straight_through.search import search
 from .straight_through.training import Training, memory
@@ -44,7 +45,9 @@ PRIORS = {"uniforms": uniforms, "dirichlet": dirichlet}
 class Options(Training):
     """Those of the training, and `weights_prior`, how mixtures are drawn: uniforms, or dirichlet."""
 
-    weights_prior: str = "uniforms"
+    weights_prior: str = option(
+        "uniforms", "How each step's mixture is drawn; uniforms are normalised.", choices=PRIORS
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

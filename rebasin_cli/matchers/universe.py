@@ -29,12 +29,14 @@ from ..errors import UsageError
 from ..permutations import assignment, permutation
 from ..permutations.assignment import Solution
 from ..permutations.permutation import Permutations
+from ..registry import option
 from ..spec.spec import FittedSpec
 from . import MatchResult, Problem, State
 from .weights import starred
 from .weights.descent import THREADED
 from .weights.many import objective_of, relative, round_of
 from .weights.mixed import Mixed
+from .weights.options import Sweeps, Tolerance
 
 NEEDS = frozenset()
 MANY = True
@@ -44,17 +46,15 @@ Sets = list[dict[str, torch.Tensor]]
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Tolerance, Sweeps):
     """Frank-Wolfe ends when two steps gain less than `gain`, a share of Σ over pairs ‖θ_i‖·‖θ_j‖.
 
     `ascent`: rounds of MergeMany follow; `tolerance` is that of the weight matching inside. `max_sweeps`
     counts the steps and the rounds.
     """
 
-    max_sweeps: int = 100
-    gain: float = 1e-3
-    ascent: bool = True
-    tolerance: float = 1e-12
+    gain: float = option(1e-3, "Stop mixing when two steps gain less than this share of the norms.", min=0)
+    ascent: bool = option(True, "Go on with rounds of merge-many after mixing.")
 
 
 def memory(models: int, parameters: int, options: Options) -> dict[str, int]:

@@ -18,13 +18,15 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ..errors import UsageError, unknown
+from ..errors import UsageError
 from ..permutations import permutation
+from ..registry import option
 from ..runtime.seeds import generator
 from . import MatchResult, Problem, State
 from .weights.bound import upper_bound
 from .weights.descent import DOUBT, Descent
 from .weights.exact import enumerate_all
+from .weights.options import ATTEMPTS, Effort, Tolerance
 from .weights.pair import Pair
 from .weights.soft import fits, soft_start
 
@@ -33,11 +35,6 @@ MANY = False
 DECLARES = frozenset({"identity", "planted", "monotone"})
 
 KICK = 0.1  # the share of every word's units that a kick moves
-ATTEMPTS = {
-    "fast": ("descent",),
-    "normal": ("descent", "kick", "kick", "polish", "fine kick", "polish"),
-    "high": ("descent", "soft", *("kick",) * 16, "polish"),
-}
 WIDE = 768  # units of the largest word, from which a kick pays once nothing is left to polish
 ROUGH = 3e-4  # the tolerance of what goes before a polish
 LITTLE = 4e-3  # of what permutations can reach: where later sweeps gain less, kicks lead nowhere else
@@ -49,26 +46,14 @@ SOFT_MEMORY = 1 << 30  # bytes that a soft start may take
 
 
 @dataclass(frozen=True)
-class Options:
-    """`effort`: fast leaves gains below 3e-4 of ‖A‖·‖B‖ where they are; normal kicks a search that is not
-    done after its first sweeps, again if that gains nothing, and wide words once more in the end; high tries
-    a soft start and more kicks.
-
-    `tolerance`: a gain below this share of ‖A‖·‖B‖, over the tensors concerned, counts as none.
-    `memory`: bytes of similarity matrices that are kept between solves, beyond the one worked on; 64 MB
-    and one of the largest by default.
-    `bound`: also find a number that no permutation's objective exceeds, for about two sweeps' time.
+class Options(Tolerance, Effort):
+    """Those of `Effort` and `Tolerance`, and `bound`: also find a number that no permutation's objective
+    exceeds, for about two sweeps' time.
     """
 
-    max_sweeps: int = 100
-    effort: str = "normal"
-    tolerance: float = 1e-12
-    memory: int | None = None
-    bound: bool = False
-
-    def __post_init__(self) -> None:
-        if self.effort not in ATTEMPTS:
-            raise unknown("effort", self.effort, ATTEMPTS)
+    bound: bool = option(
+        False, "Also find what no permutation's objective exceeds, and the gap.", effect="nothing"
+    )
 
 
 def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noqa: B008 (frozen)

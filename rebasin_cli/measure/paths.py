@@ -14,6 +14,7 @@ from .. import networks
 from ..errors import UsageError
 from ..networks.evaluation import Scores, evaluate
 from ..permutations.averages import interpolate
+from ..repair import Repairs
 from ..reports import Barrier, Curve, Middle, Reliability, Row, barrier_of
 
 Tensors = Mapping[str, torch.Tensor]
@@ -24,8 +25,8 @@ Measure = Callable[..., Scores]  # of a network and batches; `output` and `each`
 class Path:
     """One row to measure: a straight line from `a` to `b` in `points` equal steps, both ends included.
 
-    `repair` is run on the network, and λ if it `takes_place`, at every inner point before measuring; the
-    ends are the models as given. `wrap` makes of the network, repaired, what is measured at inner points; it
+    `repair` is applied to the network at every inner point before measuring; the ends are the models as
+    given. `wrap` makes of the network, repaired, what is measured at inner points; it
     returns logits, and its `details` are the row's. `keep` names tensors that are `a`'s up to λ = 1, where
     everything is `b`'s.
     """
@@ -34,11 +35,10 @@ class Path:
     a: Tensors
     b: Tensors
     points: int
-    repair: Callable[..., Any] | None = None
+    repair: Repairs | None = None
     keep: Collection[str] = ()
     shipped: bool = False
     control: bool = False
-    takes_place: bool = False
     wrap: Callable[[nn.Module], nn.Module] | None = None
 
     def __post_init__(self):
@@ -100,7 +100,7 @@ def _at(
     networks.load(network, interpolate(path.a, path.b, t, keep=path.keep))
     more: dict[str, Any] = {"each": True} if t == 0.5 else {}
     if path.repair is not None and 0 < t < 1:
-        path.repair(network, *[t] * path.takes_place)
+        path.repair.apply(network, [1 - t, t])
     if path.wrap is not None and 0 < t < 1:
         network = path.wrap(network)
         details |= network.details

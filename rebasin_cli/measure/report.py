@@ -12,16 +12,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from .. import networks, repair
-from ..api import align
+from .. import networks
 from ..checkpoints.tensors import plain
-from ..errors import DataError, UsageError, unknown
+from ..errors import DataError, UsageError
+from ..matchers.search.align import align
 from ..networks.evaluation import Scores, evaluate
 from ..permutations import permutation
 from ..permutations.averages import interpolate
 from ..permutations.permutation import permuted
-from ..repair import choosing
+from ..repair import MATCHES, Repairs, choosing
+from ..repair.calibration import Scaled
 from ..repair.choosing import Choice
+from ..repair.repairing import set_apart, settle
 from ..reports import Report, Row
 from ..reports import _accounts as accounts
 from ..runtime.seeds import generator
@@ -29,7 +31,7 @@ from ..spec.resolving import resolve_spec
 from ..spec.spec import FittedSpec, Spec
 from ..version import version
 from . import intervals, paths
-from .controls import Ensemble, Scaled
+from .controls import Ensemble
 from .paths import Measure
 from .rows import ENSEMBLE, POINTS, RANDOM, REPAIRED_POINTS, Planned, plan_rows
 
@@ -78,27 +80,23 @@ def barrier(
     """
     began = time.perf_counter()
     a, b = plain([a, b])
-    if repair_with not in ("auto", *repair.REPAIRS):
-        raise unknown("repair", repair_with, ["auto", *repair.REPAIRS])
+    settle(repair_with, statistics=False, measurable=False)  # its check, before the models are looked at
     fitted = resolve_spec(spec, [a, b])
     networks.check(network, fitted.shapes)
     batches = reset_batches if reset_batches is not None else train
     statistics = networks.has_running_statistics(network)
-    word = word_of_repair(repair_with, statistics=statistics)
-    auto = repair_with == "auto" and not statistics
-    if auto and batches is None:
-        word, auto, repair_with = "", False, "none"
+    repair_with = settle(repair_with, statistics=statistics, measurable=batches is not None)
+    word, auto = word_of_repair(repair_with, statistics=statistics), repair_with == "auto"
     if word and batches is None:
         raise UsageError(
             "the network has running statistics: give training batches to re-estimate them on"
             if word == "reset"
             else f"{word} measures channels: give training batches"
         )
-    apart = held is not None and held is not batches
-    if held is None and batches is not None:
-        mended, held = choosing.parted(batches)
-        apart = mended is not batches
-        batches = mended if auto else batches  # only a choice needs samples that nothing was measured on
+    apart = False
+    if batches is not None:
+        measured_on, held, apart = set_apart(batches, held)
+        batches = measured_on if auto else batches  # only a choice needs samples that nothing was measured on
     scores = scores or functools.partial(evaluate, output=output, device=device)
     splits = {"train": train, "test": test} if train is not None else {"test": test}
     network = network.to(device)
@@ -112,8 +110,7 @@ def barrier(
     elif method != "none":
         align_options = {"data": train} | align_options
         alignment = align(
-            a,
-            b,
+            [a, b],
             fitted,
             method=method,
             seed=seed,
@@ -129,22 +126,16 @@ def barrier(
         random = permutation.random(fitted.words, generator(seed, "random permutation"), within=fitted.within)
         others[RANDOM] = permuted(b, fitted, random)
     graphs: dict[Any, Any] = {}  # the network is traced once for all rows
-    mending = {
-        base: _mending(word, [a, other], batches, device, graphs) for base, other in others.items() if word
+    repairs = {
+        base: Repairs(word, [a, other], batches, device=device, known={"graphs": graphs})
+        for base, other in others.items()
+        if word
     }
     choice = None
     if auto:
         best = "naive" if permutations is None else "aligned"
         networks.load(network, interpolate(a, others[best], 0.5, keep=fitted.ignored))
-        choice = choosing.choose(
-            network,
-            functools.partial(mending[best], t=0.5),
-            held,
-            scores=scores,
-            output=output,
-            device=device,
-            apart=apart,
-        )
+        choice, _ = repairs[best].choose(network, [0.5, 0.5], held, scores=scores, output=output, apart=apart)
         repair_with = choice.chosen
         word = "" if choice.why else word
     plan = plan_rows(
@@ -167,11 +158,10 @@ def barrier(
             a,
             others[row.base],
             row.points,
-            mending[row.base] if row.repaired else None,
+            repairs[row.base] if row.repaired else None,
             fitted.ignored,
             shipped=row.shipped,
             control=row.control,
-            takes_place=row.repaired and word != "reset",
             wrap=_wrapping(row, a, b, held, output, device),
         )
         known = {0.0: ends[0], 1.0: ends[1]}
@@ -228,22 +218,7 @@ def word_of_repair(repair_with: str, *, statistics: bool) -> str:
         return "reset"
     if repair_with == "auto":
         return "repair"
-    return repair_with if repair_with in repair.MATCHES else ""
-
-
-def _mending(
-    word: str, ends: Sequence[Tensors], batches: Any, device: str, graphs: dict[Any, Any]
-) -> Callable[..., Any]:
-    """The repair of one row: of a network, or of a network and λ."""
-    if word == "reset":
-        return functools.partial(repair.reset, batches=batches, device=device)
-    known: dict[Any, Any] = {"graphs": graphs}
-
-    def match(network: nn.Module, t: float) -> None:
-        weights = [1 - t, t]
-        repair.renormalize(network, ends, batches, match=word, weights=weights, known=known, device=device)
-
-    return match
+    return repair_with if repair_with in MATCHES else ""
 
 
 def _wrapping(

@@ -1,4 +1,4 @@
-"""Mend what merging breaks; one way a file.
+"""What repairs a merged model; one way a file, and the choice between them (`repairing`).
 
 `reset` measures BatchNorm's running statistics again. `repair`, `rescale` and `reshift` give every channel
 the mean and spread that it should have between its endpoints, folded into the weights. `calibrated_biases`
@@ -11,18 +11,19 @@ from .batchnorm import reset
 from .biases import calibrated_biases
 from .calibration import temperature
 from .channels import MATCHES, Repaired, layers_touched, renormalize, repair, rescale, reset_norms, reshift
-
-# What --repair takes. Those of MATCHES change weights and need samples, "bias" changes biases and needs none.
-REPAIRS = ("none", "reset", *MATCHES, "bias")
+from .repairing import REPAIRS, Outcome, Repairs, repair_merged
 
 __all__ = [
     "MATCHES",
+    "Outcome",
     "REPAIRS",
     "Repaired",
+    "Repairs",
     "calibrated_biases",
     "layers_touched",
     "renormalize",
     "repair",
+    "repair_merged",
     "rescale",
     "reset",
     "reset_norms",

@@ -19,9 +19,8 @@ from torch.export.graph_signature import OutputKind
 from .. import networks
 from ..errors import NetworkError, UsageError
 from ..inference.tracing import outputs_of
-from ..measure.controls import fit_temperature
 from ..networks.evaluation import evaluate
-from .calibration import COLDEST, HOTTEST
+from .calibration import COLDEST, HOTTEST, fit_temperature
 from .producers import Producers, Site, find, named, operation
 
 PASSING = {  # operations of one value that a division of it may be moved across

@@ -1,13 +1,17 @@
-"""One number that makes logits as sure as they should be. Weights stay as they are."""
+"""One number that makes logits as sure as they should be, and a network whose logits are divided by it."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from ..datasets._batches import checked, size_of, to_device
 from ..errors import UsageError
+from ..networks.evaluation import call, evaluating, select
 
 COLDEST, HOTTEST = 1e-2, 1e2
 
@@ -47,3 +51,36 @@ def temperature(logits: Tensor, targets: Tensor) -> float:
         else:
             high = middle
     return math.exp((low + high) / 2)
+
+
+class Scaled(nn.Module):
+    """A network's logits divided by the temperature that fits held-out samples best.
+
+    Weights stay as they are. `details` tells the temperature. Guo et al. 2017, section 4.2, arXiv:1706.04599.
+    """
+
+    def __init__(self, network: nn.Module, held: Iterable[Any], output: str | int | None, device: str):
+        super().__init__()
+        self.network, self.output = network, output
+        self.temperature = fit_temperature(network, held, output=output, device=device)
+        self.details = {"temperature": self.temperature}
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        return select(self.network(*args, **kwargs), self.output) / self.temperature
+
+
+def fit_temperature(
+    network: nn.Module, held: Iterable[Any], *, output: str | int | None = None, device: str = "cpu"
+) -> float:
+    """The temperature of least loss on `held`, batches that the network is not tested on.
+
+    NaN where some logits are not finite: what divides them by it has no loss either.
+    """
+    logits, targets = [], []
+    with evaluating(network), torch.inference_mode():
+        for inputs, wanted in checked(held):
+            if size_of(wanted):
+                logits.append(call(network, to_device(inputs, device), output=output).cpu())
+                targets.append(wanted.cpu())
+    every = torch.cat(logits)
+    return temperature(every, torch.cat(targets)) if every.isfinite().all() else math.nan

@@ -17,9 +17,8 @@ from torch import nn
 
 from ..datasets import _held
 from ..errors import DataError, NetworkError, UsageError
-from ..measure.controls import Scaled
 from ..networks.evaluation import Scores
-from .calibration import COLDEST
+from .calibration import COLDEST, Scaled
 
 SURE = 2.0  # standard errors by which a repair must win
 EVERY = 3  # of a caller's batches the third, sixth, … are held out
@@ -50,7 +49,7 @@ class Choice:
 
 def choose(
     network: nn.Module,
-    mend: Callable[[nn.Module], object],
+    apply: Callable[[nn.Module], object],
     held: Iterable[Any],
     *,
     scores: Callable[..., Scores],
@@ -59,16 +58,16 @@ def choose(
     repair: str = "repair",
     apart: bool = True,
 ) -> Choice:
-    """Measure `network`, which holds the merged weights, then `mend` it and measure again; the better wins.
+    """Measure `network`, which holds the merged weights, `apply` the repair, measure again; the better wins.
 
-    In doubt nothing is changed. The network is left as `mend` leaves it. What cannot be measured or mended
-    is not repaired, and `why` says so: nobody asked for that very repair.
+    In doubt nothing is changed. The network is left as `apply` leaves it. What cannot be measured or
+    repaired stays as it is, and `why` says so: nobody asked for that very repair.
     """
     losses: dict[str, float] = {}
     try:
         before, cold = _measure(network, held, scores, output, device)
         losses["none"] = before[0].loss
-        mend(network)
+        apply(network)
         after, cold_after = _measure(network, held, scores, output, device)
     except (DataError, NetworkError, UsageError) as error:
         return Choice("none", losses, apart=apart, why=error.message)

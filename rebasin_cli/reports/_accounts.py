@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..api import Alignment
 from ..inference.prove import Proof
+from ..matchers.search.align import Alignment
 from ..repair import Repaired
 from ..repair.choosing import Choice
 from ..spec.spec import FittedSpec

@@ -10,8 +10,7 @@ from rebasin_cli import nets
 from rebasin_cli.analysis.diagnosis import Diagnosis
 from rebasin_cli.analysis.diagnosis.judging import VERDICTS
 from rebasin_cli.checkpoints.writing import write_safetensors
-from rebasin_cli.commands.examining import next_command
-from rebasin_cli.commands.settings import Settings
+from rebasin_cli.commands.doctor import next_command
 from rebasin_cli.permutations import permutation
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
@@ -123,7 +122,7 @@ def test_recorded_data_that_are_gone_are_no_error(trained, done, monkeypatch):
     def gone(*args, **kwargs):
         raise DataError("digits is not here")
 
-    monkeypatch.setattr("rebasin_cli.commands.sampling.open_data", gone)
+    monkeypatch.setattr("rebasin_cli.commands.job.samples.open_data", gone)
     found = done("doctor", *trained, "--json").json()
     assert "digits is not here" in found["unseen"] and found["next"].startswith("rebasin align ")
 
@@ -145,10 +144,10 @@ def test_networks_with_batchnorm_are_sent_to_activation_matching(net, method):
     network = nets.build(net, input_shape=(3, 32, 32), classes=10)
     fitted = fit(library.load(net), {name: tuple(t.shape) for name, t in network.state_dict().items()})
     found = Diagnosis("doubtful", "", (), (), ())
-    words = shlex.split(next_command(found, Path("a"), Path("b"), fitted, Settings(), able=True))
+    words = shlex.split(next_command(found, Path("a"), Path("b"), fitted, {}, able=True))
     assert (words[words.index("--method") + 1] if "--method" in words else None) == method
     assert ("--repair" in words) == (method is None)
-    alone = next_command(found, Path("a"), Path("b"), fitted, Settings(), able=False)
+    alone = next_command(found, Path("a"), Path("b"), fitted, {}, able=False)
     assert alone == "rebasin align a b"  # nothing to look at activations with
 
 

@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
-from rebasin_cli.cli import ORDER
+from rebasin_cli.cli import app
 from rebasin_cli.errors import CheckpointError
 from rebasin_cli.registry import Registry
 from rebasin_cli.version import version
@@ -55,7 +56,7 @@ def test_the_error_for_a_spec_that_does_not_fit(refused, tmp_path):
     golden("error_spec.txt", refused(4, "spec", "check", "two.yaml", "a.safetensors").err)
 
 
-@pytest.mark.parametrize("command", ORDER)
+@pytest.mark.parametrize("command", sorted(typer.main.get_command(app).commands))
 def test_every_command_explains_itself(done, command):
     out = done(command, "-h").out
     assert "Usage: rebasin " + command in out

@@ -12,7 +12,7 @@ import pytest
 
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.cli._show import _line
-from rebasin_cli.commands import sampling
+from rebasin_cli.commands.job import samples
 
 from .conftest import fresh, same
 
@@ -243,8 +243,8 @@ def test_what_methods_looked_at_is_recorded(models, done):
 
 
 def test_statistics_after_training_are_measured_on_one_epoch(resnets, done, monkeypatch):
-    monkeypatch.setattr(sampling, "RESET_SAMPLES", 20)
-    monkeypatch.setattr(sampling, "HELD_SAMPLES", 16)
+    monkeypatch.setattr(samples, "RESET_SAMPLES", 20)
+    monkeypatch.setattr(samples, "HELD_SAMPLES", 16)
     merge = ("merge", *resnets, "--data", "npz:pictures.npz", "--force", "--method")
     steps = ("--epochs", "1", "--batch-size", "32")
     expected = [
@@ -253,7 +253,7 @@ def test_statistics_after_training_are_measured_on_one_epoch(resnets, done, monk
         (20, ["ste", *steps, "--limit", "10"]),  # no fewer than after any other method
         (64, ["ste-mm", *steps, "--bake-temperature"]),
     ]
-    for samples, method in expected:
+    for count, method in expected:
         outcome = done(*merge, *method, "--json")
-        assert f"statistics of 21 norms re-estimated on {samples} samples" in outcome.err
+        assert f"statistics of 21 norms re-estimated on {count} samples" in outcome.err
     assert outcome.json()["temperature"]["samples"] == 16

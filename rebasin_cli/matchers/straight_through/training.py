@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from ...errors import UsageError, unknown
+from ...registry import option
 from .. import INITS
 
 OPTIMIZERS = ("adam", "sgd")
@@ -25,13 +26,25 @@ class Training:
     and backward passes. `limit`: samples an epoch.
     """
 
-    epochs: int = 8
-    optimizer: str = "adam"
-    learning_rate: float | None = None
-    share: float | None = None
-    init: str | None = None
-    precision: str = "fp32"
-    limit: int | None = None
+    epochs: int = option(8, "Passes over the training samples.", min=1)
+    optimizer: str = option("adam", "What moves the dummies.", choices=OPTIMIZERS)
+    learning_rate: float | None = option(
+        None, "Its learning rate (adam 1e-3, sgd 1e-2).", flag="--lr", metavar="RATE"
+    )
+    share: float | None = option(
+        None,
+        "Permutations that are solved anew in each step; else as many as take less than half of it.",
+        metavar="0–1",
+    )
+    init: str | None = option(
+        None,
+        "Where permutations start (with BatchNorm am, else wm); FILE as `rebasin align` wrote it.",
+        metavar="wm|am|identity|FILE",
+        choices=INITS,
+        kind="start",
+    )
+    precision: str = option("fp32", "Of forward and backward passes.", choices=PRECISIONS)
+    limit: int | None = option(None, "Train on this many samples an epoch.", min=1)
 
     def __post_init__(self) -> None:
         named = [("optimizer", OPTIMIZERS), ("precision", PRECISIONS)]

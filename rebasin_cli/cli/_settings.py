@@ -1,0 +1,83 @@
+"""The options of a command, by the names of its parameters, as the settings that commands on files take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ._groups import METHOD
+
+
+def settings_of(options: Mapping[str, Any], *subjects: str, **own: Any) -> dict[str, Any]:
+    """The settings by `subjects`, such as "loading" and "search", from `options` and the command's `own`."""
+    from dataclasses import fields
+
+    from ..commands.job import settings
+
+    given = {**options, **own}
+    found = {}
+    for subject in subjects:
+        kind = getattr(settings, subject.capitalize())
+        chosen = {field.name: given[field.name] for field in fields(kind) if field.name in given}
+        if subject == "search":
+            chosen["options"] = _of_method(given)
+            chosen["method"] = given["method"] if isinstance(given["method"], str) else "none"  # of several
+            chosen["prove"] = not given.get("no_prove", False)
+        found[subject] = kind(**chosen)
+    return found
+
+
+def _of_method(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those options of methods that were set, in the types that the chosen methods mean."""
+    from ..checkpoints.writing import parse_size
+    from ..errors import UsageError
+    from ..matchers import registry
+
+    methods = given.get("method") or []
+    methods = [methods] if isinstance(methods, str) else methods
+    known = {option.name: option for m in methods if m in registry.names() for option in registry.options(m)}
+    chosen = {name: given[name] for name in METHOD if given.get(name) is not None}
+    for name, value in list(chosen.items()):
+        option = known.get(name)
+        if value is False and METHOD[name][1] is False:  # a switch that was not given
+            del chosen[name]
+        elif option is not None and option.kind == "bytes":
+            chosen[name] = parse_size(value)
+        elif option is not None and isinstance(value, str) and option.type is not str:
+            try:
+                chosen[name] = option.type(value)
+            except ValueError:
+                raise UsageError(f"{option.flag} {value!r} is not of type {option.type.__name__}") from None
+    return {name: value for name, value in chosen.items() if name != "limit"}
+
+
+def output_of(out: Path, options: Mapping[str, Any], **own: bool) -> Any:
+    """The options about the output as an `outputs.Output`."""
+    from ..checkpoints.writing import parse_dtype, parse_size
+    from ..commands.job.outputs import Output
+
+    size, dtype = options["out_shard_size"], options["out_dtype"]
+    return Output(
+        out,
+        options["force"],
+        parse_size(size) if size else None,
+        parse_dtype(dtype) if dtype else None,
+        resume=options.get("resume", False),
+        **own,
+    )
+
+
+def report_of(context: Any, folder: Path | None, options: Mapping[str, Any], **own: Any) -> Any:
+    """The options about reports as a `barrier.Written`."""
+    import shlex
+
+    from ..commands.barrier import Written
+
+    asked = {
+        name.removeprefix("file_"): path
+        for name, path in options.items()
+        if name.startswith("file_") and path
+    }
+    files = {name.replace("_", "-"): Path(path) for name, path in asked.items()}
+    return Written(folder, files, command=shlex.join(["rebasin", *context.find_root().obj]), **own)

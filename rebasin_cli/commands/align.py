@@ -1,0 +1,50 @@
+"""`rebasin align` on files: permute one model into another's basin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Unpack
+
+from ..permutations import permutation
+from ..runtime.ranks import ALONE, Ranks
+from .job.job import Job
+from .job.listener import SILENT, Listener
+from .job.method_options import where_it_began
+from .job.outputs import Output, appearing, check_outputs, permutation_path, write
+from .job.settings import ForSearch
+
+
+def align(
+    reference: Path,
+    model: Path,
+    output: Output,
+    listener: Listener = SILENT,
+    *,
+    ranks: Ranks = ALONE,
+    **subjects: Unpack[ForSearch],
+) -> dict[str, Any]:
+    """Permute `model` into the basin of `reference`; write it, and the permutation beside it.
+
+    Several `ranks` call this alike: the first one checks, proves and writes, all read and search.
+    """
+    beside = permutation_path(output.path)
+    ranks.first(check_outputs, output, beside)
+    job = Job("align", [reference, model], listener, **subjects, ranks=ranks)
+    job.check_search(output)
+    job.check_same()
+    if output.dry_run:
+        return job.plan()
+    evidence, proof = job.evidence(), job.proof()
+    job.forget_network()  # the search needs its memory
+    with job.kept(output) as kept:
+        found = job.search(kept, evidence)
+
+        def write_both() -> list[str]:
+            options = where_it_began(found)
+            meta = job.describe(options=options, proof=proof, like=job.models[1:], results=True)
+            with appearing(beside) as path:
+                permutation.save(path, found.permutations[0], metadata=meta)
+                return write(output, found.tensors, job.models[0], meta)
+
+        written = ranks.last(write_both)
+    return job.summary(found, proof, written=[*written, str(beside)])

@@ -1,0 +1,37 @@
+"""`rebasin apply` on files: permute a checkpoint by a saved permutation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..permutations import permutation
+from .job import provenance
+from .job.job import Job
+from .job.listener import SILENT, Listener
+from .job.outputs import Output, check_outputs, write
+from .job.settings import Loading
+
+
+def apply(
+    perm: Path,
+    model: Path,
+    output: Output,
+    listener: Listener = SILENT,
+    *,
+    loading: Loading = Loading(),  # noqa: B008 (frozen)
+    invert: bool = False,
+) -> dict[str, Any]:
+    """Permute a checkpoint by a saved permutation: EMA weights, or moments stored by parameter name.
+
+    Raises SpecError if the permutation was found with another spec, CheckpointError if it does not fit.
+    """
+    check_outputs(output)
+    job = Job("apply", [model], listener, loading=loading, perm=perm)
+    found, given = job.given
+    found = permutation.invert(found) if invert else found
+    options = {"invert": invert, **given}
+    about = {"method": "given", "seed": job.seed, "options": options, "like": job.models, "results": True}
+    meta = provenance.describe("apply", job.models, job.fitted, **about)
+    written = write(output, permutation.permuted(job.models[0], job.fitted, found), job.models[0], meta)
+    return {"written": written, "permutations": len(found), "inverted": invert}

@@ -1,0 +1,159 @@
+"""`rebasin barrier` on files: the path between two models, as a report that gates judge."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Unpack
+
+from ..analysis import signatures
+from ..errors import UsageError
+from ..measure import gates, intervals
+from ..measure import report as measuring
+from ..measure.rows import Planned, plan_rows
+from ..reports import Report
+from .job import planning, provenance
+from .job.job import Job
+from .job.listener import SILENT, Listener
+from .job.method_options import bounded, start_file
+from .job.outputs import report_files, write_reports
+from .job.progress import shown
+from .job.settings import ForMerge
+
+MEASURED = ("train", "test")
+
+
+@dataclass(frozen=True)
+class Written:
+    """Where a report goes: every format that has a file name into `folder`, `files` maps formats to files.
+
+    `command` is the command line that it names. A dry run writes nothing.
+    """
+
+    folder: Path | None = None
+    files: Mapping[str, Path] = field(default_factory=dict)
+    force: bool = False
+    command: str = ""
+    dry_run: bool = False
+
+
+def barrier(
+    a: Path,
+    b: Path,
+    written: Written = Written(),  # noqa: B008 (frozen)
+    listener: Listener = SILENT,
+    *,
+    perm: Path | None = None,
+    pairs: Sequence[tuple[Path, Path]] = (),
+    thresholds: Mapping[str, Any] | None = None,
+    **subjects: Unpack[ForMerge],
+) -> Report | dict[str, Any]:
+    """Measure the path between two models, and write the report in every format asked for.
+
+    Further `pairs` of the same architecture are measured alike, for means over pairs; all else is of A and B.
+    Gates are judged in the report and never raised here: everything is written first. A dry run gives the
+    plan instead.
+    """
+    thresholds = thresholds or {}
+    destinations = report_files(written.folder, written.files, force=written.force)
+    job = Job("barrier", [a, b], listener, **subjects, perm=perm)
+    job.check_search(or_none=True)
+    planned = _plan(job, pairs, thresholds)
+    if written.dry_run:
+        return job.plan() | planned.figures
+    report = _measure(job, planned, written.command or "rebasin barrier", thresholds)
+    others = []
+    for number, (c, d) in enumerate(pairs, start=2):
+        listener.say(f"pair {number} of {1 + len(pairs)}: {c} and {d}")
+        quiet = dataclasses.replace(listener, say=lambda text: None)
+        others.append(barrier(c, d, listener=quiet, **subjects))
+    report = intervals.with_pairs(report, others) if others else report
+    report = dataclasses.replace(report, gates=gates.evaluate_gates(report, **thresholds))
+    write_reports(report, destinations, force=written.force)
+    return report
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The repair that is measured (`word` is what its rows are called), the rows, and the plan's figures."""
+
+    repair: str
+    word: str
+    rows: Sequence[Planned]
+    figures: dict[str, Any]
+
+
+def _plan(job: Job, pairs: Sequence[tuple[Path, Path]], thresholds: Mapping[str, Any]) -> _Plan:
+    """Everything that can be refused before an hour of measuring; the minutes are told."""
+    _ = job.scores
+    job.fitted  # noqa: B018 (models and spec, before the pairs)
+    _check_pairs(job, pairs)
+    repair = job.settle_repair(has_data=True)
+    word = measuring.word_of_repair(repair, statistics=bool(job.fitted.statistics))
+    _ = job.given
+    network, auto = job.need_network(), repair == "auto"
+    splits = job.open_splits("train", "test", "held", *["reset"] * bool(word), choosing=auto)
+    ship, logits = None if auto else repair, job.data.loss is None
+    rows = plan_rows(aligned=job.moved, word=word, ship=ship, auto=auto, logits=logits)
+    gates.check_gate_names(thresholds.get("gates", ()), [row.name for row in rows], MEASURED)
+    if thresholds.get("baseline"):
+        gates.check_baseline(thresholds["baseline"], data=splits["test"].name)
+    count = 1 + len(pairs)
+    figures = planning.plan_report(network, splits, rows, output=job.output, device=job.device, pairs=count)
+    figures |= planning.not_estimated([(job.method, job.options)])
+    job.say(planning.in_words(figures))
+    return _Plan(repair, word, rows, figures)
+
+
+def _measure(job: Job, planned: _Plan, command: str, thresholds: Mapping[str, Any]) -> Report:
+    """The report of A and B."""
+    evidence, proof = job.evidence(), job.proof()
+    splits, network, names = job.splits, job.need_network(), thresholds.get("gates", ())
+    done, total = itertools.count(1), sum(row.points for row in planned.rows)
+    run = {"network": network, "output": job.output, "device": job.device}
+    report = measuring.barrier(
+        *job.models,
+        job.fitted,
+        train=splits["train"],
+        test=splits["test"],
+        reset_batches=splits.get("reset"),
+        held=splits["held"],
+        method=job.searched.method,
+        permutations=job.given[0],
+        repair_with=planned.repair,
+        signature=signatures.in_report(*job.models, job.fitted, data=splits["train"], seed=job.seed, **run),
+        scores=job.scores,
+        seed=job.seed,
+        check=job.endpoint_check(),
+        planned=lambda rows: gates.check_gate_names(names, [row.name for row in rows], MEASURED),
+        measured=lambda: job.listener.step("measuring", next(done), total, ""),
+        options=bounded(job.options),
+        data=evidence.get("data"),
+        loss=evidence.get("loss"),
+        start=job.first_state,
+        prove=False,
+        progress=shown(job.listener.step),
+        **run,
+    )
+    notes = provenance.notes(splits, proof, repair=planned.word)
+    about = {"proof": proof, "command": command, "full": job.data.full, "notes": notes}
+    return provenance.signed(report, job.models, splits["test"], **about)
+
+
+def _check_pairs(job: Job, pairs: Sequence[tuple[Path, Path]]) -> None:
+    """Raise for further pairs that cannot be measured as the first one is, before an hour of measuring."""
+    if pairs and (job.perm is not None or start_file(job.searched) is not None):
+        raise UsageError(
+            "a permutation file (--perm, --init) is for one pair of models, and --pair names more",
+            hint="Align each first (rebasin align), then measure with --method none",
+        )
+    for pair in pairs:
+        other = Job("barrier", pair, loading=job.loading, network=job.running, data=job.data).fitted
+        if other.spec.digest != job.fitted.spec.digest or other.shapes != job.fitted.shapes:
+            raise UsageError(
+                f"--pair {pair[0]},{pair[1]}: these have another architecture than the first pair",
+                hint="A mean over pairs is one over models that differ in nothing but their training",
+            )

@@ -1,0 +1,124 @@
+"""`rebasin doctor` on files: what to expect of merging two models, before hours are spent."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Unpack
+
+from ..analysis import diagnosis
+from ..analysis.diagnosis import Diagnosis
+from ..errors import DataError, NetworkError, UsageError
+from ..reports import _accounts as accounts
+from ..spec.spec import FittedSpec
+from .job.job import Job
+from .job.listener import SILENT, Listener
+from .job.models import naming
+from .job.settings import Data, ForLook
+
+LOOK = 2_560  # samples that the doctor runs four networks on
+FEW = 1_000  # samples of a first measurement of what is not promising
+
+
+def doctor(a: Path, b: Path, listener: Listener = SILENT, **subjects: Unpack[ForLook]) -> dict[str, Any]:
+    """Facts about a pair, a verdict and the command to run next, as values for --json.
+
+    What lacks a network or data is left out and named; what the user named has to work.
+    """
+    asked = subjects.get("data", Data())
+    limited = dataclasses.replace(asked, limit=asked.limit or LOOK)
+    job = Job("doctor", [a, b], listener, **subjects | {"data": limited})
+    models, fitted = job.models, job.fitted
+    network, no_network = _if_there(job.running.net, lambda: job.network)
+    data, no_data = None, ""
+    if job.has_data:
+        data, no_data = _if_there(asked.data, lambda: job.open_splits("match")["match"])
+    with naming([a, b]):
+        found = diagnosis.doctor(
+            *models,
+            fitted,
+            network=network,
+            data=data,
+            limit=limited.limit,
+            output=job.output,
+            seed=job.seed,
+            device=job.device,
+        )
+    unseen = [*found.unseen, *filter(None, (no_network, no_data))]
+    if network is None:
+        unseen.append("Give the network with --net file.py:factory")
+    if data is None:
+        unseen.append("Name data with --data NAME")
+    able = network is not None and data is not None
+    return {
+        "files": [str(a), str(b)],
+        "spec": accounts.describe_spec(fitted),
+        "verdict": found.verdict,
+        "advice": found.advice,
+        "next": next_command(found, a, b, fitted, given_options(job), able=able),
+        "facts": {
+            fact.name: {"value": fact.value, "says": fact.says, "warns": fact.warns} for fact in found.facts
+        },
+        "words": list(found.words),
+        "tensors": list(found.tensors),
+        "unseen": unseen,
+    }
+
+
+def _if_there(named: str | None, get: Callable[[], Any]) -> tuple[Any, str]:
+    """What `get` gives; or None and why, where it fails on what nobody named."""
+    try:
+        return get(), ""
+    except (NetworkError, DataError, UsageError) as error:
+        if named:
+            raise
+        return None, error.message
+
+
+WEIGHTS = ("spec", "key", "unsafe_load")
+RUN = ("net", "trust_code", "data", "data_root", "normalize", "output")
+
+
+def next_command(
+    found: Diagnosis, a: Path, b: Path, fitted: FittedSpec, given: Mapping[str, Any], *, able: bool
+) -> str:
+    """The command that a verdict leads to. `able`: there are a network and data to measure on."""
+    both, reset = [str(a), str(b)], bool(fitted.statistics)
+    # With BatchNorm activations match far better than weights: 4 and 24 points on CIFAR-10 (docs/doctor.md)
+    mend = ["--method", "am"] if reset else ["--repair", "repair"]
+    measure = ["barrier", *both, "--report", "report"]
+    merge = ["merge", *both, "-o", "merged.safetensors"]
+    unmended = ["--repair", "none"] if reset and not able else []  # what lies so near has near statistics too
+    align = ["align", *both]
+    if found.verdict == "identical" or (found.verdict == "relabelled" and found.exact):
+        return _line(["verify", *both], given, WEIGHTS)
+    words = {
+        "average": [*merge, "--method", "none", *unmended],
+        "relabelled": align if unmended else merge,
+        "related": measure if able else align,
+        "align": measure if able else align,
+        "align-and-repair": [*measure, *mend] if able else align,
+        "doubtful": [*measure, *mend, "--limit", str(FEW)] if able else align,
+        "nothing-in-common": ["eval", str(a)] if able else ["inspect", str(a)],
+    }[found.verdict]
+    carried = {"inspect": WEIGHTS[1:], "eval": (*WEIGHTS, *RUN)}.get(words[0], (*WEIGHTS, *RUN, "input"))
+    return _line(words, given, carried)
+
+
+def given_options(job: Job) -> dict[str, Any]:
+    """The options by name that the next command may take over."""
+    return {**vars(job.loading), **vars(job.running), **vars(job.data)}
+
+
+def _line(words: Sequence[str], given: Mapping[str, Any], carried: Sequence[str]) -> str:
+    """The command with those of the user's own options that it takes too."""
+    options = []
+    for name in carried:
+        option, value = f"--{name.replace('_', '-')}", given.get(name)
+        if value is True:
+            options.append(option)
+        elif value:
+            options += [option, str(value)]
+    return shlex.join(["rebasin", *words, *options])

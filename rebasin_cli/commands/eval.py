@@ -1,0 +1,40 @@
+"""`rebasin eval` on files: what one model is worth on one split."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Unpack
+
+from .. import networks
+from ..datasets import SPLITS
+from ..errors import unknown
+from .job.job import Job
+from .job.listener import SILENT, Listener
+from .job.settings import Data, ForLook
+
+
+def evaluate(
+    path: Path,
+    listener: Listener = SILENT,
+    *,
+    split: str = "test",
+    **subjects: Unpack[ForLook],
+) -> dict[str, Any]:
+    """Loss (nats), accuracy (0–1) and expected calibration error (0–1) of one model on one split.
+
+    Raises UsageError for an unknown split and without a network, DataError for a trained model at chance.
+    """
+    if split not in SPLITS:
+        raise unknown("split", split, SPLITS)
+    subjects["data"] = dataclasses.replace(subjects.get("data", Data()), full=True)
+    job = Job("eval", [path], listener, **subjects)
+    scorer, (model,) = job.scores, job.models
+    module = job.need_network()
+    samples = job.open_splits(split)[split]
+    scores = scorer(networks.load(module, model).to(job.device), samples)
+    made = model.metadata.get("rebasin.command")
+    if split == "test" and made not in ("merge", "repair"):  # these were not trained, may well be at chance
+        job.endpoint_check()({"test": [scores]})
+    figures = {name: getattr(scores, name) for name in ("loss", "accuracy", "samples", "ece")}
+    return {"file": str(path), "data": samples.name, "split": split} | figures

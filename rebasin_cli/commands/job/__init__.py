@@ -1,0 +1,1 @@
+"""What the commands on files share: one `Job` with models, spec, network, samples, proof and search in it."""

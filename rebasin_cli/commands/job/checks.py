@@ -1,0 +1,82 @@
+"""What is refused before a file is read or an hour is spent, as far as options alone can tell."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from ... import matchers
+from ...checkpoints import writing
+from ...errors import UsageError, unknown
+from ...repair import MATCHES
+from ...repair.repairing import settle
+from ...spec.spec import FittedSpec
+from . import method_options, resume
+from .outputs import Output, permutation_path
+from .settings import Repair, Search
+
+
+def check_method(search: Search, *, or_none: bool = False) -> None:
+    """Raise UsageError for a method that there is not."""
+    if search.method == "none" and or_none:
+        return
+    if search.method == "none":
+        raise UsageError("--method none leaves nothing to do", hint="Choose one of: rebasin list methods")
+    known = [*matchers.registry.names(), *["none"] * or_none]
+    if search.method not in known:
+        raise unknown("method", search.method, known)
+
+
+def check_log(search: Search, output: Output, inputs: Sequence[Path]) -> None:
+    """Raise UsageError for a `--log` of a method that takes no steps, or over a file of the search itself.
+
+    OutputExists where it is there already, unless it is overwritten or gone on with.
+    """
+    if search.log is None:
+        return
+    if not method_options.trains(search.method):
+        raise UsageError(f"--log: the method {search.method} takes no steps that could be logged")
+    own = (*inputs, output.path, permutation_path(output.path), resume.state_path(output.path))
+    if os.path.realpath(search.log) in map(os.path.realpath, own):
+        raise UsageError(
+            f"--log {search.log} is a model, or an output of this very search", hint="Choose another name"
+        )
+    if not output.resume:  # to overwrite the log of a search that can go on is no advice
+        resume.check_none_kept(resume.state_path(output.path), force=output.force)
+    writing.check_output(search.log, force=output.force or output.resume, text=True)
+
+
+def settle_repair(fitted: FittedSpec, repair: Repair, *, has_data: bool) -> str:
+    """The repair of this network: "reset" where there are running statistics and data, unless told otherwise.
+
+    There "repair" is "reset" too. "auto" stays where it is to be chosen by held-out loss: with data, and
+    without running statistics. Raises UsageError for running statistics without data, whose average
+    describes neither model, and for a repair that this network or a lack of data rules out.
+    """
+    how, statistics = repair.repair, bool(fitted.statistics)
+    settled = settle(how, statistics=statistics, measurable=has_data)
+    if repair.new_bias and how not in ("repair", "reshift"):
+        raise UsageError("--allow-new-bias is for --repair repair or reshift")
+    if how == "none":
+        return "none"
+    if not statistics:
+        if how == "reset":
+            raise UsageError("--repair reset: this network has no running statistics to reset")
+        if how in MATCHES and not has_data:
+            raise UsageError(
+                f"--repair {how} measures channels on training samples, and no data set is known",
+                hint="Name one with --data, or choose --repair bias, which needs none",
+            )
+        return settled
+    if how not in ("auto", "reset", "repair"):
+        raise UsageError(
+            f"--repair {how} is for networks without BatchNorm, and this one has its statistics",
+            hint="Re-estimate them with --repair reset",
+        )
+    if not has_data:
+        raise UsageError(
+            "this network has BatchNorm statistics, and averaging them makes a broken model",
+            hint="Re-estimate them with --data NAME, or merge all the same with --repair none",
+        )
+    return "reset"

@@ -1,0 +1,348 @@
+"""One command on files: its models, spec, network, samples, proof and search, each resolved on first use.
+
+A command opens a `Job` from paths and settings, and that is all it passes on. Whatever the job resolves it
+keeps, and says what it chose. The order of a command's lines is the order in which things are read.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from ... import matchers
+from ...checkpoints.checkpoint import Checkpoint
+from ...errors import UsageError
+from ...matchers import State
+from ...matchers.search import align as searching
+from ...networks.evaluation import Scores
+from ...permutations.permutation import Permutations
+from ...reports import _accounts as accounts
+from ...runtime import devices
+from ...runtime.ranks import ALONE, Ranks
+from ...spec.spec import FittedSpec
+from . import checks, method_options, planning, provenance, resume, same_run, samples
+from .listener import SILENT, Listener
+from .models import fit_spec, read_models, read_permutation
+from .network import find_network, need_inputs, none_named, origin, proof_inputs
+from .outputs import Output
+from .progress import shown
+from .resume import Kept
+from .samples import Splits
+from .settings import Data, Loading, Network, Repair, Search
+
+
+class Job:
+    """What a command works with. `command` is its name in provenance; `paths` are its models, A first.
+
+    Of several `ranks`, each opens a job of its own alike. `perm` is a file with the permutation of the second
+    model, which takes the place of a search.
+    """
+
+    def __init__(
+        self,
+        command: str,
+        paths: Sequence[Path],
+        listener: Listener = SILENT,
+        *,
+        loading: Loading | None = None,
+        network: Network | None = None,
+        data: Data | None = None,
+        search: Search | None = None,
+        repair: Repair | None = None,
+        perm: Path | None = None,
+        ranks: Ranks = ALONE,
+    ):
+        self.command, self.paths, self.listener, self.ranks = command, list(paths), listener, ranks
+        self.loading, self.running = loading or Loading(), network or Network()
+        self.data, self.searched = data or Data(), search or Search()
+        self.repaired, self.perm = repair or Repair(), perm
+        self.seed, self.output = self.running.seed, self.running.output
+        self.splits: Splits = {}  # those that were opened last
+
+    def by(self, search: Search) -> Job:
+        """This very job, by another search: models, spec, network and samples are the same ones."""
+        other = copy.copy(self)
+        for name in ("options", "search_options", "first_state"):
+            other.__dict__.pop(name, None)
+        other.searched = search
+        return other
+
+    def say(self, text: str) -> None:
+        self.listener.say(text)
+
+    # ----------------------------------------------------------------------------- options, device, files
+
+    def check_search(self, output: Output | None = None, *, or_none: bool = False) -> None:
+        """Raise UsageError for a method, its options or a log that make no sense, before anything is read."""
+        self.ranks.each(checks.check_method, self.searched, or_none=or_none)
+        self.ranks.each(lambda: self.options if output is None else self.search_options)
+        if output is not None:
+            self.ranks.first(checks.check_log, self.searched, output, self.paths)
+
+    @cached_property
+    def options(self) -> Any:
+        """The method's Options where a limit of samples may also be one for measuring; None for "none"."""
+        return method_options.make(self.searched, self.data, measuring=True)
+
+    @cached_property
+    def search_options(self) -> Any:
+        """The method's Options where every option is for the search."""
+        return method_options.make(self.searched, self.data)
+
+    @cached_property
+    def device(self) -> str:
+        return devices.choose(self.running.device)
+
+    @cached_property
+    def scores(self) -> Callable[..., Scores]:
+        """`evaluate` with the user's own loss, metric and output."""
+        return samples.scorer(self.data, self.output, self.device)
+
+    @cached_property
+    def models(self) -> list[Checkpoint]:
+        """The checkpoints, opened and looked through; a device that is not there is refused before."""
+        _ = self.device
+        return self.ranks.each(read_models, self.paths, self.loading, self.say, self.ranks)
+
+    @cached_property
+    def fitted(self) -> FittedSpec:
+        """The spec, fitted to the models."""
+        return self.ranks.each(fit_spec, self.models, self.loading, self.running, self.data, self.say)
+
+    @cached_property
+    def given(self) -> tuple[Permutations | None, dict[str, str]]:
+        """The permutation of the file `perm`, and what an output records of it."""
+        return read_permutation(self.perm, self.fitted) if self.perm else (None, {})
+
+    @property
+    def method(self) -> str:
+        """What an output records: the method of the search, or "given"."""
+        return "given" if self.perm else self.searched.method
+
+    @property
+    def moved(self) -> bool:
+        """Whether units change their places at all."""
+        return self.method != "none"
+
+    def check_same(self) -> None:
+        """Raise UsageError unless all ranks were asked for the same search."""
+        alone = self.ranks.size == 1
+        self.ranks.check_same(
+            {} if alone else same_run.facts(self.models, self.fitted, self.searched, self.running)
+        )
+
+    # ------------------------------------------------------------------------------------ network, samples
+
+    @cached_property
+    def network(self) -> nn.Module | None:
+        """The network on the CPU, in float32; None where nobody names one."""
+        return find_network(self.fitted, self.running, self.say, named=self.loading.spec is not None)
+
+    def need_network(self) -> nn.Module:
+        """The network. Raises UsageError where nobody names one."""
+        if self.network is None:
+            raise none_named(self.fitted)
+        return self.network
+
+    def forget_network(self) -> None:
+        """Give the network's memory back: what asks for it next makes it anew."""
+        self.__dict__.pop("network", None)
+
+    @property
+    def network_is_assumed(self) -> bool:
+        """Whether only the tensors' names tell what network they belong to."""
+        return (
+            self.network is not None
+            and origin(self.network, self.fitted, self.models, self.running)["assumed"]
+        )
+
+    def need_inputs(self) -> Any:
+        """One batch that the network takes. Raises UsageError where nobody tells."""
+        return need_inputs(self.need_network(), self.running, self.data)
+
+    @cached_property
+    def has_data(self) -> bool:
+        """Whether a data set is named or recorded."""
+        return samples.data_reference(self.models, self.data) is not None
+
+    def open_splits(self, *wanted: str, **how: Any) -> Splits:
+        """The wanted splits, as `samples.open_splits` says."""
+        found = samples.open_splits(self.models, self.data, self.seed, self.say, wanted=wanted, **how)
+        self.splits |= found
+        return found
+
+    def settle_repair(self, *, has_data: bool | None = None) -> str:
+        """Which repair, as far as the spec and the options tell; refuses what cannot be."""
+        there = self.has_data if has_data is None else has_data
+        return checks.settle_repair(self.fitted, self.repaired, has_data=there)
+
+    def endpoint_check(self) -> Callable[[Mapping[str, Sequence[Scores]]], None]:
+        """A look at the endpoints' test scores that stops a run fed the wrong inputs."""
+        test = self.splits["test"]
+        return samples.endpoint_check(self.models, test.name, test.classes, self.data)
+
+    # ------------------------------------------------------------------------------------- proof and search
+
+    def evidence(self) -> dict[str, Any]:
+        """The network and the training samples that a method looks at.
+
+        Empty where weights are enough. Raises UsageError that says what is missing.
+        """
+        if not method_options.needs_data(self.method):
+            return {}
+        return self.ranks.each(self._find_evidence)
+
+    def _find_evidence(self) -> dict[str, Any]:
+        network, method = self.network, self.searched.method
+        searching.check_needs(method, network=network is not None, data=self.has_data)
+        count = getattr(matchers.registry.get(method), "SAMPLES", samples.MATCH_SAMPLES)
+        say = (lambda text: None) if self.splits else self.say  # which data it is was told already
+        data = samples.open_splits(self.models, self.data, self.seed, say, wanted=["match"], match=count)[
+            "match"
+        ]
+        found = {"network": network, "data": data, "output": self.output, "prove": False}
+        return found | ({"loss": samples.loss_of(self.data)} if self.data.loss else {})
+
+    def proof(self) -> dict[str, Any]:
+        """Prove that permuting by the spec preserves the network's function; the account of it, or why none.
+
+        Raises NotProven, and NetworkError where the network fails.
+        """
+        return self.ranks.first(self._prove)
+
+    def _prove(self) -> dict[str, Any]:
+        if not self.searched.prove:
+            return {"status": "skipped", "reason": "--no-prove"}
+        if not self.moved:
+            return {"status": "skipped", "reason": "nothing was permuted"}
+        if (network := self.network) is None:
+            return accounts.describe_proof(None)
+        inputs = proof_inputs(network, self.running, self.data, self.splits)
+        proof = searching.prove_spec(network, self.fitted, inputs=inputs, output=self.output, seed=self.seed)
+        account = accounts.describe_proof(
+            proof, "the network does not say its input: give --input SHAPE or --data"
+        )
+        whose = origin(network, self.fitted, self.models, self.running)
+        return account if proof is None else account | whose
+
+    @contextmanager
+    def kept(self, output: Output) -> Iterator[Kept]:
+        """The state of this very search is kept beside the output when it is interrupted."""
+        identity = self.ranks.first(
+            provenance.describe,
+            self.command,
+            self.models,
+            self.fitted,
+            method=self.searched.method,
+            seed=self.seed,
+            options=method_options.identity(self.searched, self.data, self.running),
+        )
+        with resume.keeping(
+            output.path,
+            identity,
+            self.fitted.words,
+            within=self.fitted.within,
+            resume=output.resume,
+            say=self.say,
+            ranks=self.ranks,
+            every=self.searched.checkpoint_every,
+            log=self.searched.log,
+            force=output.force,
+        ) as kept:
+            yield kept
+
+    @cached_property
+    def first_state(self) -> State | None:
+        """Where a permutation file lets the search start (`--init FILE`); None where none is named.
+
+        Raises UsageError for more than two models, and what `read_permutation` does.
+        """
+        if (file := method_options.start_file(self.searched)) is None:
+            return None
+        option = method_options.declared(self.searched.method)[
+            method_options.start_option(self.searched.method)
+        ]
+        if len(self.models) != 2:
+            raise UsageError(
+                f"{option.flag} {file} is for the second of two models, not of {len(self.models)}",
+                hint=f"Choose one of {', '.join(option.choices)}",
+            )
+        return State((read_permutation(file, self.fitted)[0],))
+
+    def search(
+        self,
+        kept: Kept | None = None,
+        evidence: Mapping[str, Any] | None = None,
+        *,
+        options: Any = None,
+    ) -> searching.Alignment | None:
+        """Find the permutations with the method that was asked for, from where `kept` says.
+
+        None where there is nothing to search: the method is "none", or a permutation is given. `evidence` is
+        what a method looks at, if that was found before; `options` are others than `search_options`.
+        """
+        if self.method in ("none", "given"):
+            return None
+        kept = kept or Kept()
+        show = shown(self.listener.step, kept.start)
+
+        def progress(state: State) -> None:
+            kept.reached(state)
+            show(state)
+
+        return searching.align(
+            self.models,
+            self.fitted,
+            method=self.searched.method,
+            seed=self.seed,
+            options=self.search_options if options is None else options,
+            start=kept.start or self.first_state,
+            progress=progress,
+            **(self.evidence() if evidence is None else evidence),
+            device=devices.own(self.device),
+            ranks=self.ranks,
+        )
+
+    # --------------------------------------------------------------------------------------- plans, accounts
+
+    def plan(self) -> dict[str, Any]:
+        """Tensors, permutations, sizes and memory of the search, without running anything."""
+        return planning.plan_search(
+            self.models,
+            self.fitted,
+            self.method,
+            proof=self.searched.prove,
+            memory=self.searched.options.get("memory"),
+            options=self.options,
+        )
+
+    def describe(
+        self, *, method: str | None = None, options: Mapping[str, Any] | None = None, **more: Any
+    ) -> dict[str, str]:
+        """Provenance of an output: of the search, if this command searches, and of `options` beside it."""
+        return provenance.describe(
+            self.command,
+            self.models,
+            self.fitted,
+            method=method or self.method,
+            seed=self.seed,
+            options=method_options.recorded(self.searched, self.data) | dict(options or {}),
+            **more,
+        )
+
+    def summary(
+        self, found: searching.Alignment | None, proof: Mapping[str, Any], *, written: Sequence[str]
+    ) -> dict[str, Any]:
+        """What a command did, as values for --json and for a person."""
+        return {
+            "written": list(written),
+            "spec": accounts.describe_spec(self.fitted),
+            "match": accounts.describe_match(found, given=self.perm is not None),
+            "proof": proof,
+        }

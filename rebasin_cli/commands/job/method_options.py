@@ -1,0 +1,139 @@
+"""A method's own options: what the user set of them, as the method's `Options` and as provenance.
+
+What there is to set is said by the methods themselves (`registry.option`); nothing here knows a name of
+theirs, but that --limit is also an option about data.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ... import matchers
+from ...checkpoints.tensors import digest
+from ...errors import UsageError
+from ...matchers.search.align import foreign_option, options_of
+from ...permutations import permutation
+from ...registry import Option
+from .settings import Data, Network, Search
+
+# Files of rebasin 0.1 name these two of every search, set or not; the same merge shall give the same bytes.
+ALWAYS_RECORDED = {"max_sweeps": None, "effort": None}
+
+
+def declared(method: str) -> dict[str, Option]:
+    """The options of a method by name; none for "none" and permutations that are given."""
+    if method in ("none", "given"):
+        return {}
+    return {option.name: option for option in matchers.registry.options(method)}
+
+
+def make(search: Search, data: Data, *, measuring: bool = False) -> Any:
+    """The method's own Options, with what the user set. A limit of samples may also be for `measuring`.
+
+    Raises UsageError for an unknown method, and for an option that it does not have.
+    """
+    chosen, known = dict(search.options), declared(search.method)
+    if search.method == "none":
+        if chosen:
+            raise foreign_option(next(iter(chosen)), "none")
+        return None
+    if data.limit is not None and ("limit" in known or not measuring):
+        chosen["limit"] = data.limit
+    if (file := start_file(search)) is not None:
+        if not file.is_file():
+            option = known[start_option(search.method)]
+            raise UsageError(
+                f"{option.flag} {file}: neither a way to start nor a file",
+                hint=f"Choose one of {', '.join(option.choices)}, or a *.perm.safetensors",
+            )
+        chosen[start_option(search.method)] = "identity"
+    return options_of(search.method, chosen)
+
+
+def start_option(method: str) -> str | None:
+    """The name of the option that may say with a file where a search starts."""
+    return next((name for name, option in declared(method).items() if option.kind == "start"), None)
+
+
+def start_file(search: Search) -> Path | None:
+    """The permutation file that the search starts from; None where it starts in a way of its own."""
+    name = start_option(search.method)
+    value = search.options.get(name) if name else None
+    return None if value is None or value in declared(search.method)[name].choices else Path(value)
+
+
+def recorded(search: Search, data: Data) -> dict[str, Any]:
+    """The options that change what a method finds, as far as the user set them: for provenance.
+
+    Of methods that look at data also which and how much of it; a file's own path is not told.
+    """
+    return ALWAYS_RECORDED | _with_effect(search, "length") | _finding(search, data)
+
+
+def identity(search: Search, data: Data, network: Network) -> dict[str, Any]:
+    """All that a kept search must agree on with the one that goes on with it, as far as options decide."""
+    chosen = _finding(search, data)
+    if needs_data(search.method):
+        asked = {"output": network.output, "net": network.net}
+        chosen |= asked | {n: getattr(data, n) for n in ("data", "normalize", "limit", "batch_size", "loss")}
+    return chosen
+
+
+def _finding(search: Search, data: Data) -> dict[str, Any]:
+    chosen = _with_effect(search, "result")
+    if (file := start_file(search)) is not None:
+        chosen[start_option(search.method)] = digest(permutation.load(file)[0])
+    if needs_data(search.method):
+        name = None if data.data is None else data.data.partition(":")[0]
+        chosen |= {"data": name, "limit": data.limit, "normalize": data.normalize}
+        if trains(search.method):
+            chosen["batch_size"] = data.batch_size
+    return {name: value for name, value in chosen.items() if value is not None}
+
+
+def _with_effect(search: Search, effect: str) -> dict[str, Any]:
+    known = declared(search.method)
+    return {name: value for name, value in search.options.items() if known[name].effect == effect}
+
+
+def needs_data(method: str) -> bool:
+    """Whether a method runs the network on samples."""
+    return method not in ("none", "given") and bool(matchers.registry.get(method).NEEDS)
+
+
+def trains(method: str) -> bool:
+    """Whether a method learns by the gradient of a loss."""
+    return "learning_rate" in declared(method)
+
+
+def for_those_that_have_them(search: Search, methods: list[str]) -> dict[str, Search]:
+    """The search by every method, each with those of the options that it has.
+
+    Raises UsageError for an option that none of them has.
+    """
+    known = {method: declared(method) for method in methods}
+    for name in search.options:
+        if not any(name in options for options in known.values()):
+            raise foreign_option(name, methods[0])
+    return {
+        method: dataclasses.replace(search, method=method, options=_only(search.options, options))
+        for method, options in known.items()
+    }
+
+
+def _only(given: Mapping[str, Any], known: Mapping[str, Option]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if name in known}
+
+
+def bounded(options: Any) -> Any:
+    """The same options with a bound on the objective, where the method knows one: for reports."""
+    return dataclasses.replace(options, bound=True) if hasattr(options, "bound") else options
+
+
+def where_it_began(found: Any) -> dict[str, str]:
+    """How a search that learns began, for provenance; nothing where the user said it with a file."""
+    init = found.result.init if found else None
+    return {} if init in (None, "given") else {"init": init}

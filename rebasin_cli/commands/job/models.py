@@ -1,0 +1,175 @@
+"""The models of a command, the spec that fits them, a permutation file. Errors name the files."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ... import networks
+from ...checkpoints.checkpoint import Checkpoint, open_checkpoint, validate
+from ...checkpoints.tensors import LazyTensors, digest
+from ...datasets._batches import map_tensors
+from ...errors import CheckpointError, NoEnvelope, SpecError, UsageError
+from ...permutations import permutation
+from ...runtime.ranks import ALONE, Ranks
+from ...spec.notation import Axis
+from ...spec.resolving import resolve_spec
+from ...spec.spec import FittedSpec, Shapes
+from .network import need_inputs
+from .settings import Data, Loading, Network
+
+if TYPE_CHECKING:
+    from ...inference import Inferred
+
+
+def read_models(
+    paths: Sequence[Path], loading: Loading, say: Callable[[str], None], ranks: Ranks = ALONE
+) -> list[Checkpoint]:
+    """Open checkpoints and check their values. Says what was chosen on opening.
+
+    `key` is for the files that have several state dicts, of which there must be one.
+    Several `ranks` look at the values of a share each: that reads whole files, which may lie far away.
+    """
+    models = []
+    for path, model in zip(paths, _opened(paths, loading, say), strict=True):
+        for note in model.notes:
+            say(f"{path}: {note}")
+        validate(_share(model, ranks), name=str(path))
+        if not len(model):
+            raise CheckpointError(f"{path} holds no tensors")
+        models.append(model)
+    return models
+
+
+def _opened(paths: Sequence[Path], loading: Loading, say: Callable[[str], None]) -> list[Checkpoint]:
+    opened: list[Checkpoint] = []
+    whole: dict[Path, NoEnvelope] = {}
+    for path in paths:
+        try:
+            opened.append(open_checkpoint(path, key=loading.key, unsafe_load=loading.unsafe_load))
+        except NoEnvelope as error:
+            whole[path] = error
+            opened.append(open_checkpoint(path, unsafe_load=loading.unsafe_load))
+    if len(whole) == len({*paths}):
+        raise next(iter(whole.values()))
+    for path in whole:
+        say(f"{path}: holds one set of weights, which is taken: --key {loading.key} is for the others")
+    return opened
+
+
+def _share(model: Checkpoint, ranks: Ranks) -> Mapping[str, torch.Tensor]:
+    """The tensors that are this rank's to look at."""
+    if ranks.size == 1:
+        return model
+    mine = ranks.share(list(model.shapes), [math.prod(shape) for shape in model.shapes.values()])
+    return LazyTensors(
+        {name: shape for name, shape in model.shapes.items() if name in mine},
+        {name: dtype for name, dtype in model.dtypes.items() if name in mine},
+        model.read,
+    )
+
+
+def fit_spec(
+    models: Sequence[Checkpoint],
+    loading: Loading,
+    network: Network,
+    data: Data,
+    say: Callable[[str], None],
+) -> FittedSpec:
+    """The spec of these models: named, found or inferred; SpecError with the files where it does not fit."""
+    with naming([model.path for model in models]):
+        inferred = loading.spec == "infer"
+        spec = infer_spec(models[0].shapes, network, data, say).spec if inferred else loading.spec
+        fitted = resolve_spec(spec, models)
+        for model in models:
+            check_tied(model, fitted)
+    if loading.spec is None:
+        words = len(fitted.words)
+        many = "1 permutation" if words == 1 else f"{words} permutations"
+        say(f"spec: {fitted.spec.name}, found from the tensors ({many})")
+    return fitted
+
+
+def infer_spec(shapes: Shapes | None, network: Network, data: Data, say: Callable[[str], None]) -> Inferred:
+    """The spec read off the network of `--net`, as large as these tensors where the factory asks for shapes.
+
+    Raises UsageError where the network or its input is not named, NetworkError where it cannot be traced.
+    """
+    from ...inference import infer  # torch.export takes a second to import
+
+    if network.net is None:
+        raise UsageError(
+            "a spec is inferred from the network, and none is named",
+            hint="Give yours with --net file.py:factory (a function that returns the torch.nn.Module)",
+        )
+    module = networks.from_reference(network.net, shapes)
+    batch = map_tensors(
+        lambda t: t.float() if t.is_floating_point() else t, need_inputs(module, network, data)
+    )
+    args, kwargs = ((), batch) if isinstance(batch, Mapping) else (batch, {})
+    found = infer(module.float(), args, kwargs, output=network.output)
+    for frozen in found.reasons:
+        say(f"stays: {', '.join(frozen.places[:3])}{' …' * (len(frozen.places) > 3)}: {frozen.why}")
+    return found
+
+
+@contextmanager
+def naming(paths: Sequence[Path]) -> Iterator[None]:
+    """Put file names into what the core raises, once: into its message, and for "model 1", "model 2" …"""
+    try:
+        yield
+    except (SpecError, CheckpointError) as error:
+        names = {f"in model {k}": f"in {path}" for k, path in enumerate(paths, start=1)}
+        problems = [
+            re.sub(r"in model \d+\b", lambda found: names.get(found[0], found[0]), problem)
+            for problem in error.problems
+        ]
+        message, first = error.message, str(paths[0])
+        if message.endswith("does not fit"):
+            message = f"{message} {first}"
+        elif len(paths) == 1 or "no built-in spec" in message or "do not fit" in message:
+            message = f"{first}: {message}"
+        hint = error.hint or (
+            f"See what a file holds with: rebasin inspect {first}" if len(paths) > 1 else None
+        )
+        raise type(error)(message, problems=problems, hint=hint) from None
+
+
+def check_tied(model: Checkpoint, fitted: FittedSpec) -> None:
+    """Tied tensors must be permuted alike. Raises SpecError where the spec knows nothing of the tie."""
+    problems = []
+    for group in model.tied:
+        axes: dict[tuple[Axis, ...] | None, str] = {}
+        for name in group:
+            axes.setdefault(fitted.tensors.get(name), name)
+        if len(axes) > 1:
+            said = (f'{name} is "{" ".join(map(str, a)) if a else "ignored"}"' for a, name in axes.items())
+            problems.append(f"{' = '.join(group)} share storage, but {', '.join(said)}")
+    if problems:
+        raise SpecError(
+            f"{fitted.spec.source} permutes tensors differently that are tied in {model.path}",
+            problems=problems,
+            hint="Save them untied (a clone of each), or write a spec that permutes them alike",
+        )
+
+
+def read_permutation(path: Path, fitted: FittedSpec) -> tuple[dict[str, Any], dict[str, str]]:
+    """A saved permutation for this very spec, and what an output records of it.
+
+    Raises SpecError if it was found with another spec, CheckpointError if it does not fit.
+    """
+    found, made = permutation.load(path)
+    if made.get("rebasin.spec_sha256") not in (None, fitted.spec.digest):
+        raise SpecError(
+            f"{path} was found with another spec ({made.get('rebasin.spec')}) than {fitted.spec.source}",
+            hint="Name the same one with --spec",
+        )
+    with naming([path]):
+        permutation.check(found, fitted.words, within=fitted.within)
+    return found, {"permutation": digest(found)}

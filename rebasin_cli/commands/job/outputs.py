@@ -1,0 +1,153 @@
+"""What a command leaves behind: weights, a permutation beside them, reports.
+
+Whether it can be written is asked before any work; it is written completely or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ... import reports
+from ...checkpoints import writing
+from ...checkpoints.checkpoint import Checkpoint
+from ...checkpoints.tensors import LazyTensors, rows
+from ...errors import UsageError
+from ...reports import Report
+
+CHECKPOINT_SUFFIXES = (".safetensors.index.json", ".safetensors", ".pt", ".pth", ".bin", ".ckpt")
+Destinations = Sequence[tuple[str, Path]]
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where and how weights are written."""
+
+    path: Path
+    force: bool = False
+    shard_size: int | None = None
+    dtype: Any = None
+    resume: bool = False
+    dry_run: bool = False
+
+
+def default_path(model: Path, what: str) -> Path:
+    """`b_aligned.safetensors` in the working directory, for a model `elsewhere/b.pt`."""
+    name = model.name or model.resolve().name
+    suffix = next((suffix for suffix in CHECKPOINT_SUFFIXES if name.endswith(suffix)), "")
+    return Path(f"{name.removesuffix(suffix)}_{what}.safetensors")
+
+
+def permutation_path(path: Path) -> Path:
+    return path.with_name(f"{path.stem}.perm.safetensors")
+
+
+def check_outputs(output: Output, *beside: Path) -> None:
+    """Whether everything can be written, before any work."""
+    writing.check_output(output.path, force=output.force)
+    for path in beside:
+        writing.check_output(path, force=output.force)
+
+
+def write(
+    output: Output,
+    tensors: Mapping[str, Any],
+    like: Checkpoint,
+    metadata: dict[str, str],
+    *,
+    added: Sequence[str] = (),
+) -> list[str]:
+    """Write with the names, order and dtypes of the reference, `added` names last; the files written."""
+    shapes = {**like.shapes} | {name: tuple(tensors[name].shape) for name in added}
+    dtypes = {**like.dtypes} | {name: tensors[name].dtype for name in added}
+    named = LazyTensors(shapes, dtypes, lambda name: tensors[name], lambda *part: rows(tensors, *part))
+    files = writing.write_safetensors(
+        output.path,
+        named,
+        metadata=metadata,
+        force=output.force,
+        shard_size=output.shard_size,
+        out_dtype=output.dtype,
+    )
+    return [str(path) for path in files]
+
+
+@contextmanager
+def appearing(path: Path) -> Iterator[Path]:
+    """A temporary name beside `path`: what the block writes there becomes `path` if the block ends well."""
+    temporary = path.with_name(f".rebasin-{secrets.token_hex(6)}.tmp.safetensors")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def report_files(folder: Path | None, files: Mapping[str, Path], *, force: bool) -> Destinations:
+    """(format, file) for every file asked for; refuses what exists before any work begins."""
+    destinations = list(files.items())
+    if folder is not None:
+        named = {name: reports.registry.get(name).FILENAME for name in reports.registry.names()}
+        destinations += [(name, folder / file) for name, file in named.items() if file]
+    return check_files(destinations, folder=folder, force=force)
+
+
+def check_files(destinations: Destinations, *, folder: Path | None = None, force: bool) -> Destinations:
+    """The same, each file once; refuses what exists or cannot be written before any work begins."""
+    if folder is not None:
+        writing.check_report_folder(folder)
+    formats: dict[Path, str] = {}
+    for name, path in destinations:
+        if formats.setdefault(path.resolve(), name) != name:
+            raise UsageError(f"{path} cannot be both the {formats[path.resolve()]} and the {name} report")
+        writing.check_report_folder(path.parent)
+        if path.parent.exists():
+            writing.check_output(path, force=force, text=True)
+    return list({path.resolve(): (name, path) for name, path in destinations}.values())
+
+
+def write_reports(report: Report, destinations: Destinations, *, force: bool) -> None:
+    """Write every file, or none of those that are new."""
+    write_files(
+        [(path, reports.registry.get(name).render(report)) for name, path in destinations], force=force
+    )
+
+
+def write_files(rendered: Sequence[tuple[Path, str | bytes]], *, force: bool) -> None:
+    """Every file with its content, or none of those that are new; folders are made."""
+    with removed_on_failure(*(path for path, _ in rendered)):
+        for path, content in rendered:
+            writing.make_folder(path.parent)
+            writing.write_text_atomic(path, content, force=force)
+
+
+@contextmanager
+def removed_on_failure(*paths: Path) -> Iterator[None]:
+    """Files that appear in the block, and folders for them, are gone again where it fails."""
+    parents = {folder for path in paths for folder in path.absolute().parents}
+    new = [path for path in (*paths, *sorted(parents, reverse=True)) if not path.exists()]
+    try:
+        yield
+    except BaseException:
+        for path in new:
+            with suppress(OSError):  # a folder that holds something else stays
+                path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
+        raise
+
+
+def read_baseline(path: Path) -> Report:
+    """The report in a JSON file, as `barrier` wrote it. Raises UsageError."""
+    try:
+        return reports.registry.get("json").load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--baseline {path} cannot be read: {error}") from None
+    except UsageError as error:
+        raise UsageError(
+            f"--baseline {path}: {error.message}", problems=error.problems, hint=error.hint
+        ) from None

@@ -1,0 +1,146 @@
+"""What a command is about to do, before it does it: sizes, memory, minutes."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ... import matchers, networks
+from ...checkpoints.checkpoint import Checkpoint
+from ...matchers.weights.similarity import KEEP
+from ...measure.rows import ENSEMBLE, Planned
+from ...networks.evaluation import call
+from ...spec.spec import FittedSpec
+from .samples import Splits
+
+TRACING = 1.0  # seconds to trace a network whose channels are matched
+OVERHEAD = 100 << 20  # slabs of products and torch's own scratch space, in bytes
+
+
+def plan_search(
+    models: Sequence[Checkpoint],
+    fitted: FittedSpec,
+    method: str,
+    *,
+    proof: bool,
+    memory: int | None = None,
+    options: Any = None,
+) -> dict[str, Any]:
+    """Tensors, permutations, assignment sizes and estimated peak memory in bytes, without running anything.
+
+    The search holds the models, two similarity matrices in float32, what the method says it holds beyond
+    (`BYTES_A_PARAMETER`, or its `memory`, which the plan then takes apart), and the matrices that it keeps,
+    up to `memory` bytes. Where the plan takes them apart, `search_parts` add up to `search_bytes`. The proof
+    comes before it and holds the network in float32 and in float64, and its activations, which are not
+    counted. What a method that trains takes in time is not known, and `not_estimated` says so.
+    """
+    sizes = sorted(fitted.words.values(), reverse=True)
+    stored = sum(math.prod(s) * model.dtypes[n].itemsize for model in models for n, s in model.shapes.items())
+    numbers = sum(math.prod(shape) for shape in fitted.shapes.values())
+    matcher = None if method in ("none", "given") else matchers.registry.get(method)
+    similarities = 8 * (sizes[0] if sizes else 0) ** 2
+    if matcher is not None:
+        similarities += min(KEEP if memory is None else memory, sum(4 * size**2 for size in sizes))
+    own = matcher.memory(len(models), numbers, options) if hasattr(matcher, "memory") else {}
+    parts = {"files": stored, **own, "similarities": similarities, "scratch space": OVERHEAD}
+    search = sum(parts.values()) + getattr(matcher, "BYTES_A_PARAMETER", 0) * numbers
+    proving = 12 * numbers if proof else 0
+    return {
+        "models": len(models),
+        "tensors": len(fitted.shapes),
+        "parameters": numbers,
+        "spec": fitted.spec.name,
+        "method": method,
+        "permutations": len(fitted.words),
+        "log10_symmetries": round(fitted.log10_symmetries(), 1),
+        "assignment_sizes": {str(size): sizes.count(size) for size in dict.fromkeys(sizes)},
+        "search_bytes": search,
+        **({"search_parts": parts} if own else {}),
+        "proof_bytes": proving,
+        "peak_bytes": max(search, stored + proving),
+    } | not_estimated([(method, options)])
+
+
+def not_estimated(searches: Iterable[tuple[str, Any]]) -> dict[str, str]:
+    """What no plan knows the seconds of: methods that train; `searches` are (method, options)."""
+    trained = [
+        f"the training of {method} ({options.epochs} epoch{'' if options.epochs == 1 else 's'})"
+        for method, options in searches
+        if method != "given" and hasattr(options, "epochs")
+    ]
+    return {"not_estimated": " and ".join(trained)} if trained else {}
+
+
+def plan_report(
+    network: nn.Module,
+    splits: Splits,
+    rows: Iterable[Planned],
+    *,
+    output: str | None,
+    device: str,
+    pairs: int = 1,
+) -> dict[str, Any]:
+    """Rows, points and estimated seconds of a barrier report; None where inputs are no plain tensors.
+
+    `rows` holds the points of each; points and seconds are those of all `pairs` together.
+    """
+    rows = list(rows)
+    seconds = estimate_seconds(network, splits, rows, output=output, device=device)
+    return {
+        "rows": {row.name: row.points for row in rows},
+        "points": pairs * sum(row.points for row in rows),
+        "samples": {split: data.samples for split, data in splits.items()},
+        "estimated_seconds": None if seconds is None else pairs * seconds,
+    } | ({"pairs": pairs} if pairs > 1 else {})
+
+
+def in_words(plan: Mapping[str, Any]) -> str:
+    seconds = plan["estimated_seconds"]
+    minutes = "" if seconds is None else f", about {max(seconds, 6) / 60:.1f} minutes of measuring"
+    pairs = f" of {plan['pairs']} pairs" if "pairs" in plan else ""
+    without = f", without {plan['not_estimated']}" if "not_estimated" in plan else ""
+    return f"plan: {plan['points']} points in {len(plan['rows'])} rows{pairs}{minutes}{without}"
+
+
+def estimate_seconds(
+    network: nn.Module, splits: Splits, rows: Sequence[Planned], *, output: str | None, device: str
+) -> float | None:
+    """Seconds that a report will take: one timed batch, times the samples that all rows read.
+
+    A point at an end of the path is known. A reset reads its samples once a point; matching channels reads
+    them about L/2 times a point and twice a row, for L layers in a row, and first traces the network.
+    """
+    if (a_sample := seconds_a_sample(network, splits, output=output, device=device)) is None:
+        return None
+    sizes = {split: data.samples for split, data in splits.items()}
+    measured = sum(sizes.get(split, 0) for split in ("train", "test"))
+    resets = networks.has_running_statistics(network)
+    layers = sum(getattr(m, "weight", None) is not None and m.weight.ndim > 1 for m in network.modules())
+    samples = 2 * measured
+    for row in rows:
+        networks_run = 2 if row.base == ENSEMBLE else 1
+        samples += row.inner * measured * networks_run + row.temperature * sizes.get("held", 0)
+        if row.repaired:
+            passes = row.inner if resets else row.inner * max(layers, 1) / 2 + 2
+            samples += passes * sizes.get("reset", 0)
+    traced = {row.base for row in rows if row.repaired} if not resets else ()
+    return a_sample * samples + TRACING * len(traced)
+
+
+def seconds_a_sample(network: nn.Module, splits: Splits, *, output: str | None, device: str) -> float | None:
+    """One forward pass of a sample, by one timed batch; None where inputs are no plain tensors."""
+    some = next(iter(splits.values()))
+    inputs = some.example(min(some.samples, some.batch_size or 100))
+    if not isinstance(inputs, torch.Tensor):
+        return None
+    network.to(device).eval()
+    with torch.inference_mode():
+        call(network, inputs[:2].to(device), output=output)
+        began = time.perf_counter()
+        call(network, inputs.to(device), output=output).sum().item()  # a GPU has then done it, too
+        return (time.perf_counter() - began) / len(inputs)

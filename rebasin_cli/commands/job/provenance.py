@@ -1,0 +1,127 @@
+"""What an output file says of its making: text metadata, the same for the same inputs, options and seed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from ...checkpoints.checkpoint import Checkpoint
+from ...datasets._batches import LoaderData
+from ...spec.spec import FittedSpec
+from ...version import version
+
+T = TypeVar("T")
+TRAINING = ("rebasin.data", "rebasin.normalization", "rebasin.net")  # shared by models of one training
+RESULTS = ("rebasin.train_accuracy", "rebasin.test_accuracy")  # a relabelled model keeps them
+
+
+def describe(
+    command: str,
+    models: Sequence[Checkpoint],
+    fitted: FittedSpec,
+    *,
+    method: str,
+    seed: int,
+    options: Mapping[str, Any] | None = None,
+    like: Sequence[Checkpoint] = (),
+    results: bool = False,
+    proof: Mapping[str, Any] | None = None,
+) -> dict[str, str]:
+    """Version, method, options, seed, digests of inputs and spec; no paths and no times.
+
+    What all of `like` record alike on their training is carried over, with `results` their accuracies too.
+    Of the `proof`, its status, and whether it was for an assumed network.
+    """
+    keys = TRAINING + RESULTS * results
+    proven = {} if proof is None else {"rebasin.proof": status(proof)}
+    return (
+        proven
+        | {
+            "rebasin.version": version(),
+            "rebasin.command": command,
+            "rebasin.method": method,
+            "rebasin.options": json.dumps(dict(options or {}), sort_keys=True),
+            "rebasin.seed": str(seed),
+            "rebasin.inputs": json.dumps([model.digest() for model in models]),
+            "rebasin.spec": fitted.spec.name,
+            "rebasin.spec_sha256": fitted.spec.digest,
+        }
+        | {key: values.pop() for key in keys if len(values := _values(like, key)) == 1 and None not in values}
+    )
+
+
+def status(proof: Mapping[str, Any]) -> str:
+    return proof["status"] + " (assumed network)" * bool(proof.get("assumed"))
+
+
+def _values(models: Sequence[Checkpoint], key: str) -> set[str | None]:
+    return {model.metadata.get(key) for model in models}
+
+
+def describe_input(model: Checkpoint) -> dict[str, Any]:
+    """What a report says of a model."""
+    return {"file": str(model.path), "sha256": model.digest(), "recorded": recorded(model)}
+
+
+def describe_data(data: Any, *, full: bool) -> dict[str, Any]:
+    """What a report says of the data that was measured on."""
+    shown = "the loader's own" if data.normalization is None else str(data.normalization)
+    return {"name": data.name, "normalization": shown, "full": full}
+
+
+def signed(
+    found: T,
+    models: Sequence[Checkpoint],
+    data: Any,
+    *,
+    proof: Mapping[str, Any],
+    command: str,
+    full: bool,
+    notes: Sequence[str],
+) -> T:
+    """A `Report` or `Comparison` with what it was made of: files, data, proof, command; `notes` are added."""
+    return dataclasses.replace(
+        found,
+        proof=proof,
+        command=command,
+        inputs=tuple(describe_input(model) for model in models),
+        data=found.data | describe_data(data, full=full),
+        notes=(*found.notes, *notes),
+    )
+
+
+def notes(splits: Mapping[str, Any], proof: Mapping[str, Any], *, repair: str = "reset") -> list[str]:
+    """What a reader of a report should know before believing it."""
+    found = []
+    held = splits.get("held")
+    rest = isinstance(held, LoaderData) and held.skip and held.samples < held.limit  # all that is left
+    first = [
+        f"{split} {data.limit}"
+        for split, data in splits.items()
+        if not (rest and split == "reset") and isinstance(data, LoaderData) and data.limit == data.samples
+    ]
+    if first:
+        found.append(
+            f"of the loader's data the first samples were taken, in its own order: {', '.join(first)}"
+        )
+    if "reset" in splits and repair != "reset":
+        found.append(
+            f"{repair}: channels matched to the endpoints' on {splits['reset'].samples} training samples at "
+            "every inner point; the ends are the models as given"
+        )
+    elif "reset" in splits:
+        found.append(
+            f"reset: BatchNorm statistics re-estimated on {splits['reset'].samples} training samples at "
+            "every inner point; the ends are the models as given"
+        )
+        found.append("a permutation-only figure of a BatchNorm network means nothing by itself")
+    if proof.get("reason") == "--no-prove":
+        found.append("the spec was not proven (--no-prove)")
+    return found
+
+
+def recorded(model: Checkpoint) -> dict[str, str] | None:
+    """The provenance that a checkpoint carries; None where it carries none."""
+    return {key: value for key, value in sorted(model.metadata.items()) if key.startswith("rebasin.")} or None

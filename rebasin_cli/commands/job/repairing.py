@@ -1,0 +1,146 @@
+"""The repair of a job: which one, on which network and samples; what was done, for people and provenance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from ... import networks
+from ... import repair as repairs
+from ...checkpoints.tensors import replaced
+from ...datasets._batches import map_tensors
+from ...errors import DataError, NetworkError, UsageError
+from ...repair import Outcome, baking, choosing
+from ...repair.producers import Site
+from ...reports import _accounts as accounts
+from . import provenance
+from .job import Job
+from .method_options import trains
+from .network import find_network, need_inputs
+from .samples import Splits
+
+
+@dataclass(frozen=True)
+class Ready:
+    """All that a repair needs, before an hour of searching: `how`, its `network` and its `splits`.
+
+    `layer` gives the logits, where a temperature is to be baked into it.
+    """
+
+    how: str
+    network: nn.Module | None = None
+    splits: Splits = field(default_factory=dict)
+    layer: Site | None = None
+
+    @property
+    def measured(self) -> bool:
+        """Whether training samples are read for it."""
+        return self.how not in ("none", "bias")
+
+
+def prepare(job: Job, how: str, *, needed: bool = False) -> Ready:
+    """Find what the repair `how` runs on.
+
+    Where a choice is to be made ("auto") and its network or samples are not there, nothing is repaired; if
+    the repair is `needed`, that is an error. Raises UsageError, NetworkError, DataError.
+    """
+    network, splits = None, {}
+    if how == "auto" and not needed:
+        network, splits = _if_there(job)
+        how = "none" if network is None else how
+    elif how != "none":
+        network = job.need_network()
+    bake = job.repaired.bake_temperature
+    wanted = [*["reset"] * (how not in ("none", "bias")), *["held"] * (bake or how == "auto")]
+    if wanted and not splits:
+        epoch = how == "reset" and trains(job.method)
+        splits = job.open_splits(*wanted, choosing=how == "auto", epoch=epoch)
+    layer = None
+    if bake:
+        network = job.need_network()
+        layer = baking.logits_layer(network, splits["held"].example(), job.output)
+    return Ready(how, network, splits, layer)
+
+
+def _if_there(job: Job) -> tuple[nn.Module | None, Splits]:
+    """The network and the samples to choose a repair by, as `--repair auto` does; says why where it cannot.
+
+    Whose network it is must be known: tensors' names alone do not tell what is computed with them. What the
+    user named must be there, what the checkpoints record may be missing.
+    """
+    why = "no network is known"
+    try:
+        network = job.network
+        if job.network_is_assumed:
+            network, why = None, "only the tensors' names tell the network (give yours with --net)"
+    except NetworkError as error:
+        if job.running.net is not None:
+            raise
+        network, why = None, error.message
+    if network is None:
+        job.say(f"repair: --repair auto is none: {why}")
+        return None, {}
+    try:
+        return network, job.open_splits("reset", "held", choosing=True)
+    except DataError as error:
+        if job.data.data is not None:
+            raise
+        job.say(f"repair: --repair auto is none: {error.message}")
+        return None, {}
+
+
+def finish(
+    job: Job, ready: Ready, tensors: Mapping[str, Tensor], done: Outcome
+) -> tuple[Mapping[str, Tensor], dict[str, Any], dict[str, Any]]:
+    """Say what was repaired, and bake a temperature in where one was asked for.
+
+    The tensors to write, what provenance records, and what the result of the command says.
+    """
+    options: dict[str, Any] = {"repair": done.repaired.method if done.repaired else "none"}
+    if done.choice:
+        job.say(f"repair: {choosing.in_words(done.choice)}")
+        options["repair_choice"] = done.choice.account()
+    if done.repaired:
+        accounts.tell_repair(job.say, done.repaired, ready.splits, asked=job.repaired.repair)
+        if done.repaired.added:
+            options["added"] = list(done.repaired.added)
+    if ready.measured:
+        on = ready.splits["reset"]
+        options["repair_data"] = provenance.describe_data(on, full=job.data.full)
+        options["repair_data"] |= {"samples": on.samples, "device": job.device}
+    baked = {}
+    if ready.layer is not None:
+        held = ready.splits["held"]
+        found = baking.bake(ready.network, tensors, ready.layer, held, output=job.output, device=job.device)
+        job.say(f"temperature: {found.in_words()}")
+        tensors, baked = replaced(tensors, found.tensors), {"temperature": found.account()}
+    return tensors, options | baked, accounts.describe_repair(done.repaired, done.choice) | baked
+
+
+def plan(job: Job, how: str) -> dict[str, Any]:
+    """The repair and, where a network is at hand, the layers that it would touch and those that it leaves.
+
+    `how` may be "auto": then these are what "repair" would touch.
+    """
+    planned: dict[str, Any] = {"repair": how}
+    if how == "none":
+        return planned
+    network = find_network(job.fitted, job.running, lambda text: None, named=job.loading.spec is not None)
+    if network is None:
+        return planned
+    if how == "reset":
+        return planned | {"repair_layers": list(networks.running_norms(network))}
+    try:
+        inputs = need_inputs(network, job.running, job.data)
+    except UsageError:  # it does not say what it takes
+        return planned
+    inputs = map_tensors(lambda t: t.float() if t.is_floating_point() else t, inputs)
+    try:
+        match, new_bias = "repair" if how == "auto" else how, job.repaired.new_bias
+        touched, left = repairs.layers_touched(network, inputs, match=match, new_bias=new_bias)
+    except NetworkError as error:
+        return planned | {"repair_left": {"the network": error.message}}
+    return planned | {"repair_layers": list(touched), "repair_left": dict(left)}

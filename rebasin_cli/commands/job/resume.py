@@ -1,0 +1,257 @@
+"""Searches that can be interrupted at will: their state beside the output, taken up again with --resume."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...checkpoints.checkpoint import open_checkpoint
+from ...checkpoints.writing import write_safetensors
+from ...errors import CheckpointError, Lost, OutputExists, RebasinError, ResourceError, UsageError
+from ...matchers import State
+from ...permutations import permutation
+from ...permutations.permutation import PLAIN, Within
+from ...runtime.ranks import ALONE, Ranks
+
+LINE = b'{"step": '  # how every line of a log begins
+SAVE_EVERY = 60.0  # seconds; a long search may be killed at any time
+
+
+@dataclass
+class Kept:
+    """Where a search starts, and the last state that it reported.
+
+    `save`, where there is one, is called now and then with the state, and not only when all ends: after
+    every so many sweeps (`every`), else after a minute where the search is long. `log` gets a line of JSON
+    for every state that has figures.
+    """
+
+    start: State | None = None
+    last: State | None = field(default=None)
+    save: Callable[[State], object] | None = None
+    every: int | None = None
+    log: Path | None = None
+    always: bool = False  # whether a minute counts for short searches too
+    saved: float = field(default_factory=time.monotonic)
+
+    def reached(self, state: State) -> None:
+        self.last = state
+        if self.log is not None and "loss" in state.notes:
+            self._write(state)
+        if self.save is None:
+            return
+        if self.every is not None:
+            due = state.sweep % self.every == 0
+        else:
+            long = self.always or bool(state.tensors)
+            due = long and time.monotonic() - self.saved > SAVE_EVERY
+        if due:
+            self.save(state)
+            self.saved = time.monotonic()
+
+    def begin_log(self) -> None:
+        """Lines of steps that a resumed search takes again are removed; a new search begins an empty file."""
+        if self.log is None:
+            return
+        start = self.start
+        first = (start.notes.get("model", 0), start.sweep, _looked(start)) if start else (0, 0, False)
+        try:
+            lines = self.log.read_bytes().splitlines() if self.start and self.log.exists() else []
+            places = [_step_of(line, self.log, last=k == len(lines)) for k, line in enumerate(lines, start=1)]
+            kept = [line for line, place in zip(lines, places, strict=True) if place and place <= first]
+            self.log.write_bytes(b"".join(line + b"\n" for line in kept))
+        except OSError as cause:
+            raise ResourceError(f"{self.log} cannot be written: {cause}") from cause
+
+    def _write(self, state: State) -> None:
+        """A line a step; a second one where the held-out samples were looked at after it."""
+        names = ("held_out_loss", "held_out_accuracy") if _looked(state) else ("loss", "changed")
+        row: dict[str, Any] = {"step": state.sweep}
+        if "model" in state.notes:  # of several, which is at work
+            row["model"] = int(state.notes["model"])
+        row |= {name: state.notes[name] for name in names if name in state.notes}
+        row = {n: v if math.isfinite(v) else str(v) for n, v in row.items()}  # JSON has no infinity
+        try:
+            with open(self.log, "a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+        except OSError as cause:
+            raise ResourceError(f"{self.log} cannot be written: {cause}") from cause
+
+
+def _step_of(line: bytes, log: Path, *, last: bool) -> tuple[float, int, bool] | None:
+    """A line's model, step, and whether it is of a look; None for a last one that was cut off."""
+    try:
+        row = json.loads(line)
+        return row.get("model", 0), int(row["step"]), "loss" not in row
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as cause:
+        if last and line.startswith(LINE[: len(line)]):
+            return None
+        raise UsageError(
+            f"{log} is not the log of a search: a line of it has no step",
+            hint="Choose another --log, or move that file away",
+        ) from cause
+
+
+def _place(state: State) -> str:
+    place = f"{'step' if 'loss' in state.notes else 'sweep'} {state.sweep}"
+    return f"{place} of model {state.notes['model']:.0f}" if "model" in state.notes else place
+
+
+def _looked(state: State) -> bool:
+    """Whether it was reported once more, with what the held-out samples said after its last step."""
+    return state.notes.get("looked") == state.sweep
+
+
+OWN = "own"  # what a method itself needs to go on, among a kept state's tensors
+
+
+def state_path(output: Path) -> Path:
+    return output.with_name(f"{output.stem}.search.safetensors")
+
+
+@contextmanager
+def keeping(
+    output: Path,
+    identity: Mapping[str, str],
+    words: Mapping[str, int],
+    *,
+    within: Within = PLAIN,
+    resume: bool,
+    say: Callable[[str], None],
+    ranks: Ranks = ALONE,
+    every: int | None = None,
+    log: Path | None = None,
+    force: bool = False,
+) -> Iterator[Kept]:
+    """While searching and writing the result: on Ctrl-C the last state is written beside `output`.
+
+    It is removed once the block has finished. `identity` says what search it is: a kept state of another
+    one is refused with UsageError. `words` are the spec's, with their sizes, and `within` says of the starred
+    ones what they lie within: permutations that do not fit are refused with CheckpointError. Of several
+    `ranks` the first one keeps the state, also when another is lost, and all start from it. Long searches
+    are written every minute, or after `every` so many sweeps, and to the `log` a line of JSON a step. Raises
+    OutputExists where something has the state's name, unless it is a search and `force` begins anew,
+    ResourceError where the log cannot be written.
+    """
+    path = state_path(output)
+    kept = Kept(ranks.first(_begin, path, identity, words, within, resume=resume, force=force))
+    if kept.start is not None:
+        say(f"going on after {_place(kept.start)}")
+    if ranks.rank > 0:
+        yield kept
+        return
+    kept.save = lambda state: _keep(path, state, identity)
+    kept.always, kept.every, kept.log = ranks.size > 1, every, log
+    kept.begin_log()
+    try:
+        yield kept
+    except (KeyboardInterrupt, Lost):
+        if kept.last is not None:
+            say(_keep(path, kept.last, identity))
+        elif kept.start is not None:
+            say(f"interrupted; the search is still kept in {path}: go on with --resume")
+        raise
+    path.unlink(missing_ok=True)
+
+
+def _begin(
+    path: Path,
+    identity: Mapping[str, str],
+    words: Mapping[str, int],
+    within: Within,
+    *,
+    resume: bool,
+    force: bool,
+) -> State | None:
+    """Where to start; None is the beginning. Nothing may lie where the search would be kept."""
+    if resume:
+        return _read(path, identity, words, within)
+    check_none_kept(path, force=force)
+    return None
+
+
+def check_none_kept(path: Path, *, force: bool = False) -> None:
+    """Raise OutputExists for anything of that name, but for a kept search where `force` begins anew."""
+    if path.exists() and not _is_search(path):
+        raise OutputExists(
+            f"{path} exists, and an interrupted search would be kept there",
+            hint="Rename it, or choose another output",
+        )
+    if path.exists() and not force:
+        raise OutputExists(
+            f"{path} exists: a search was interrupted",
+            hint="Go on with --resume, or start anew with --force",
+        )
+
+
+def _keep(path: Path, state: State, identity: Mapping[str, str]) -> str:
+    """Write the state; a sentence on how that went, since the user is leaving either way."""
+    tensors = {
+        f"{k}/{word}": perm for k, perms in enumerate(state.permutations) for word, perm in perms.items()
+    }
+    tensors |= {f"{OWN}/{name}": tensor.cpu().contiguous() for name, tensor in state.tensors.items()}
+    metadata = {
+        **identity,
+        "rebasin.kind": "search",
+        "rebasin.sweep": str(state.sweep),
+        "rebasin.objective": repr(state.objective),
+        "rebasin.notes": json.dumps(dict(state.notes), sort_keys=True),
+    }
+    try:
+        write_safetensors(path, tensors, metadata=metadata, force=True)
+    except RebasinError as error:
+        return f"interrupted after {_place(state)}; the search could not be kept: {error.message}"
+    return f"interrupted after {_place(state)}; the search is kept in {path}: go on with --resume"
+
+
+def _is_search(path: Path) -> bool:
+    try:
+        return open_checkpoint(path).metadata.get("rebasin.kind") == "search"
+    except CheckpointError:
+        return False
+
+
+def _read(path: Path, identity: Mapping[str, str], words: Mapping[str, int], within: Within) -> State:
+    if not path.is_file():
+        raise UsageError(
+            f"--resume: there is no {path}", hint="Only an interrupted search leaves one; start anew"
+        )
+    try:
+        kept = open_checkpoint(path)
+    except CheckpointError as error:
+        hint = "Remove it, and start anew"
+        raise CheckpointError(error.message, problems=error.problems, hint=hint) from error
+    if kept.metadata.get("rebasin.kind") != "search":
+        raise CheckpointError(f"{path} is not a kept search", hint="Start anew with --force")
+    other = [key for key, value in identity.items() if kept.metadata.get(key) != value]
+    if other:
+        raise UsageError(
+            f"{path} is from another search",
+            problems=[f"{key}  was {kept.metadata.get(key)}, now {identity[key]}" for key in other],
+            hint="Start anew with --force",
+        )
+    sets: dict[int, dict] = {}
+    own: dict[str, torch.Tensor] = {}
+    try:
+        for name in kept:
+            k, _, word = name.partition("/")
+            if k == OWN:
+                own[word] = kept[name]
+            else:
+                sets.setdefault(int(k), {})[word] = kept[name]
+        sweep, objective = int(kept.metadata["rebasin.sweep"]), float(kept.metadata["rebasin.objective"])
+        notes = json.loads(kept.metadata["rebasin.notes"])
+        state = State(tuple(sets[k] for k in range(len(sets))), sweep, objective, notes, own)
+        for permutations in state.permutations:
+            permutation.check(permutations, words, within=within)
+    except (KeyError, ValueError, CheckpointError) as cause:
+        raise CheckpointError(f"{path} is damaged", hint="Start anew with --force") from cause
+    return state

@@ -1,0 +1,209 @@
+"""Data and names to batches: which splits, how normalised, how scored, and whether the endpoints agree."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from ... import datasets
+from ...checkpoints.checkpoint import Checkpoint
+from ...datasets import Data as DataSet
+from ...datasets import open_data
+from ...datasets._batches import LoaderData
+from ...errors import DataError, UsageError
+from ...matchers.activations import MATCH_BATCH
+from ...networks.evaluation import Scores, evaluate
+from ...registry import import_reference
+from .settings import Data
+
+Splits = dict[str, DataSet | LoaderData]
+
+TRAIN_SAMPLES, RESET_SAMPLES, RESET_BATCH = 5_000, 2_560, 256
+HELD_SAMPLES = 2_560  # to choose a repair and to fit a temperature on
+MATCH_SAMPLES = 10_000  # for methods that do not say how many they look at
+MARGIN = 0.05  # an endpoint this far below its recorded accuracy is fed something else
+
+
+def data_reference(models: Sequence[Checkpoint], data: Data) -> str | None:
+    """`--data`, else the data set that all models record.
+
+    On a file's word only a name is taken, never code to run or a path to open.
+    """
+    if data.data is not None:
+        return data.data
+    found = {model.metadata.get("rebasin.data") for model in models}
+    recorded = found.pop() if len(found) == 1 else None
+    return recorded if recorded in datasets.registry.names() else None
+
+
+def _no_data(models: Sequence[Checkpoint]) -> UsageError:
+    """Why `data_reference` found none."""
+    recorded = {str(model.path): model.metadata.get("rebasin.data") for model in models}
+    hint = "Give one with --data (mnist, cifar10, npz:FILE, imagefolder:DIR, file.py:loader)"
+    if not any(recorded.values()):
+        return UsageError("no data set is named, and the checkpoints record none", hint=hint)
+    problems = [f"{path}  records {name or 'none'}" for path, name in recorded.items()]
+    if any(name and ":" in name for name in recorded.values()):
+        hint = "A file's word is not enough to open a path or run code: if you mean it, say so with --data"
+    return UsageError(
+        "no data set is named, and none can be taken from the checkpoints", problems=problems, hint=hint
+    )
+
+
+def open_splits(
+    models: Sequence[Checkpoint],
+    data: Data,
+    seed: int,
+    say: Callable[[str], None],
+    *,
+    wanted: Sequence[str],
+    match: int | None = MATCH_SAMPLES,
+    choosing: bool = False,
+    epoch: bool = False,
+) -> Splits:
+    """The wanted ones of "train", "test", "match", "reset" (what repairs measure) and "held".
+
+    All but "test" are training samples, a seeded subset unless `full`. Those "held" are others than those of
+    "reset" where there are enough; for `choosing` a repair some are kept from it if need be. With `epoch`
+    "reset" is as many as a method that trains sees in one epoch. `match` is how
+    many a method looks at, None for all. Raises UsageError where no data set is named or the models record
+    different normalisations, DataError where it cannot be read.
+    """
+    reference = data_reference(models, data)
+    if reference is None:
+        raise _no_data(models)
+    normalize = data.normalize or _recorded_normalization(models, reference)
+    splits: Splits = {}
+    if {"train", "reset", "held", "match"} & set(wanted):
+        train = _open(reference, "train", normalize, data)
+        if "train" in wanted:
+            size = data.limit or (None if data.full else TRAIN_SAMPLES)
+            splits["train"] = train if size is None else train.subset(size, seed)
+        if {"reset", "held"} & set(wanted):
+            mend, held = _apart(train, data, seed, choosing=choosing, epoch=epoch)
+            mixed = mend.with_batch_size(RESET_BATCH).mixed(seed)  # every batch has every class
+            parts = {"reset": mixed, "held": mixed if held is mend else held}
+            splits |= {name: part for name, part in parts.items() if name in wanted}
+        if "match" in wanted:
+            size = data.limit or match
+            splits["match"] = train if size is None else train.subset(size, seed)
+            if match is not None:
+                splits["match"] = splits["match"].with_batch_size(min(MATCH_BATCH, data.batch_size))
+    if "test" in wanted:
+        test = _open(reference, "test", normalize, data)
+        splits["test"] = test if data.limit is None else test.subset(data.limit, seed)
+    some = next(iter(splits.values()))
+    used = "as the loader yields them" if some.normalization is None else f"normalised {some.normalization}"
+    say(f"data: {reference}{_other_record(models, reference)}, inputs {used}")
+    return splits
+
+
+def _other_record(models: Sequence[Checkpoint], reference: str) -> str:
+    """A remark where the checkpoints record that they were trained on something else."""
+    names = {model.metadata.get("rebasin.data") for model in models} - {None, reference}
+    return f" (the checkpoints record {' and '.join(sorted(names))})" if names else ""
+
+
+def _apart(train: Any, data: Data, seed: int, *, choosing: bool, epoch: bool) -> tuple[Any, Any]:
+    """Training samples to measure a repair on, and others to choose it and fit a temperature on.
+
+    Of a loader's data no more are counted than are needed. Where nothing is left, both are the same; where an
+    `epoch` is measured, the others are some of it.
+    """
+    if epoch and not data.full:
+        whole = data.limit is None
+        mend = train if whole else train.subset(max(data.limit, RESET_SAMPLES), seed)
+        return mend, train.subset(HELD_SAMPLES, seed)
+    loader = isinstance(train, LoaderData)
+    if loader and data.full:
+        return train, train
+    there = train.subset(RESET_SAMPLES + HELD_SAMPLES).samples if loader else train.samples
+    measured = there if data.full else min(RESET_SAMPLES, there)
+    if choosing:
+        measured = max(1, min(measured, max(there - HELD_SAMPLES, there * 2 // 3)))
+    mend = train if measured == there and data.full else train.subset(max(1, measured), seed)
+    if measured >= there:
+        return mend, mend
+    return mend, train.subset(HELD_SAMPLES, seed, skip=measured)
+
+
+def _open(reference: str, split: str, normalize: str | None, data: Data) -> DataSet | LoaderData:
+    return open_data(reference, split, root=data.data_root, batch_size=data.batch_size, normalize=normalize)
+
+
+def _recorded_normalization(models: Sequence[Checkpoint], reference: str) -> str | None:
+    """What the models were trained with, where they record this data set; None: its default."""
+    recorded = {
+        str(model.path): model.metadata["rebasin.normalization"]
+        for model in models
+        if model.metadata.get("rebasin.data") == reference and "rebasin.normalization" in model.metadata
+    }
+    values = {value for value in recorded.values() if value != "None"}
+    if len(values) > 1:
+        raise UsageError(
+            "the models were trained on differently normalised inputs",
+            problems=[f"{path}  {value}" for path, value in recorded.items()],
+            hint="They cannot be merged as they are; to measure all the same, choose with --normalize",
+        )
+    return values.pop() if values else None
+
+
+def endpoint_check(
+    models: Sequence[Checkpoint], reference: str, classes: int | None, data: Data
+) -> Callable[[Mapping[str, Sequence[Scores]]], None]:
+    """A look at the endpoints' test scores that stops a run fed the wrong inputs.
+
+    Raises DataError for an endpoint at chance (within three standard errors of it), or more than 5 points
+    below the accuracy that it records on this data set.
+    """
+
+    def check(scores: Mapping[str, Sequence[Scores]]) -> None:
+        if data.skip_checks or data.metric:
+            return
+        problems = []
+        for model, score in zip(models, scores["test"], strict=True):
+            recorded = _number(model.metadata.get("rebasin.test_accuracy"))
+            chance = 1 / classes if classes else 0.0
+            if classes and score.accuracy <= chance + 3 * math.sqrt(chance * (1 - chance) / score.samples):
+                problems.append(f"{model.path}  accuracy {score.accuracy:.4f}, chance is {chance:.4f}")
+            elif recorded is not None and model.metadata.get("rebasin.data") == reference:
+                error = 3 * math.sqrt(0.25 / score.samples)  # a small sample scatters
+                if score.accuracy < recorded - max(MARGIN, error):
+                    problems.append(f"{model.path}  accuracy {score.accuracy:.4f}, it records {recorded:.4f}")
+        if problems:
+            raise DataError(
+                "the models do not do what they were trained for: is this the right data, normalised right?",
+                problems=problems,
+                hint="Choose with --normalize unit|dataset|MEAN/STD; measure all the same with --skip-checks",
+            )
+
+    return check
+
+
+def _number(text: str | None) -> float | None:
+    """What a checkpoint records as a number, None where it is none."""
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def loss_of(data: Data) -> Callable[..., Any] | None:
+    """The user's own loss; None for cross-entropy. Raises UsageError."""
+    return import_reference(data.loss, error=UsageError) if data.loss else None
+
+
+def scorer(data: Data, output: str | None, device: str) -> Callable[..., Scores]:
+    """`evaluate` with the user's own loss, metric and output."""
+    loss = loss_of(data)
+    metric = import_reference(data.metric, error=UsageError) if data.metric else None
+
+    def scores(network: nn.Module, batches: Any, **more: Any) -> Scores:
+        options = {"loss": loss, "metric": metric, "output": output, "device": device} | more
+        return evaluate(network, batches, **options)
+
+    return scores

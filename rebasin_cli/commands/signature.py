@@ -1,0 +1,100 @@
+"""`rebasin signature` on files: how alike are the units that a permutation matches?"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Unpack
+
+from ..analysis import signatures
+from ..checkpoints import writing
+from ..errors import UsageError
+from ..permutations.permutation import identity
+from ..reports import _accounts as accounts
+from ..reports import _signature
+from .job.job import Job
+from .job.listener import SILENT, Listener
+from .job.samples import MATCH_SAMPLES
+from .job.settings import Data, ForSearch, Search
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The picture that is written; an existing one only by `force`."""
+
+    plot: Path | None = None
+    force: bool = False
+
+
+def signature(
+    a: Path,
+    b: Path,
+    listener: Listener = SILENT,
+    *,
+    perm: Path | None = None,
+    counts: Sequence[int] = (),
+    drawn: Drawn = Drawn(),  # noqa: B008 (frozen)
+    **subjects: Unpack[ForSearch],
+) -> dict[str, Any]:
+    """How alike matched units are, before and after alignment, as values for --json.
+
+    B is aligned with the method of the search, or `perm`. `counts` of samples ask how stable activation
+    matching is, and take the place of the limit.
+    """
+    if drawn.plot is not None:
+        writing.check_output(drawn.plot, force=drawn.force, text=True)
+    search, data = subjects.get("search", Search()), subjects.get("data", Data())
+    job = Job(
+        "signature", [a, b], listener, **subjects | {"data": _samples(data, search, counts, perm)}, perm=perm
+    )
+    job.check_search(or_none=True)
+    models, fitted, (given, _) = job.models, job.fitted, job.given
+    network = job.need_network()
+    samples = job.open_splits("match")["match"]
+    run = {"network": network, "output": job.output, "device": job.device}
+    stable, found = None, None
+    if counts:
+        shuffled = samples.mixed(job.seed)
+        stable = signatures.stability(*models, fitted, counts, data=shuffled, options=job.options, **run)
+        rows = stable.table
+    else:
+        evidence = {"network": network, "data": samples, "output": job.output, "prove": False}
+        found = job.search(evidence=evidence, options=job.options)
+        permutations = found.permutations[0] if found else given or identity(fitted.words)
+        limit = job.data.limit or MATCH_SAMPLES
+        rows = signatures.signature(*models, fitted, permutations, data=samples, limit=limit, **run)
+    if drawn.plot is not None:
+        picture = _signature.render(rows, f"{a.name} and {b.name}")
+        writing.write_text_atomic(drawn.plot, picture, force=drawn.force)
+    match = {"method": "am"} if stable else accounts.describe_match(found, given=perm is not None)
+    return {
+        "spec": accounts.describe_spec(fitted),
+        "match": match,
+        "data": samples.name,
+        "samples": stable.samples[-1] if stable else samples.samples,
+        "signature": list(rows),
+        "stability": None if stable is None else _described(stable),
+        "written": [str(drawn.plot)] if drawn.plot else None,
+    }
+
+
+def _samples(data: Data, search: Search, counts: Sequence[int], perm: Path | None) -> Data:
+    """The settings of the data, for so many counts of samples where these are given. Raises UsageError."""
+    if data.limit == 1:
+        raise UsageError("--limit 1: a correlation needs two samples or more", hint="Leave --limit out")
+    if not counts:
+        return data
+    if search.method != "am" or perm is not None:
+        raise UsageError(
+            "--stability compares matches by activations", hint="Match with --method am, without --perm"
+        )
+    if data.limit is not None:
+        raise UsageError("--stability and --limit both say how many samples", hint="Leave --limit out")
+    return dataclasses.replace(data, limit=max(counts))
+
+
+def _described(stable: signatures.Stability) -> dict[str, Any]:
+    words = {word: list(shares) for word, shares in stable.words.items()}
+    return {"samples": list(stable.samples), "words": words, "overall": list(stable.overall)}

@@ -1,0 +1,112 @@
+"""`rebasin verify` on files: is one model a relabelling of another?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..matchers.search.align import align
+from ..permutations import permutation
+from ..runtime.seeds import derive
+from ..spec.spec import FittedSpec
+from .job import provenance
+from .job.job import Job
+from .job.listener import SILENT, Listener
+from .job.outputs import Output, check_outputs
+from .job.settings import Loading, Network
+
+TRIES = 5  # searches from different seeds before `verify` gives up
+CLOSE = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 1e-2, torch.float16: 1e-3}
+
+
+def verify(
+    a: Path,
+    b: Path,
+    listener: Listener = SILENT,
+    *,
+    loading: Loading = Loading(),  # noqa: B008 (frozen)
+    seed: int = 0,
+    output: Path | None = None,
+    force: bool = False,
+) -> dict[str, Any]:
+    """Is B a relabelling of A? Values as for `--json`: "answer" is "yes", "no" or "undecided".
+
+    Counters (whole numbers without axes, such as `num_batches_tracked`) are not compared. "no" is certain:
+    some other tensor holds other values. "undecided": the same values, but no search found the
+    permutation. "yes" comes with the permutation, written to `output`, that turns B into A.
+    """
+    if output is not None:
+        check_outputs(Output(output, force))
+    job = Job("verify", [a, b], listener, loading=loading, network=Network(seed=seed))
+    models, fitted = job.models, job.fitted
+    compared = [name for name in fitted.shapes if not _is_counter(models[0][name])]
+    different = [name for name in compared if not _same_values(models[0][name], models[1][name])]
+    if different:
+        return {"answer": "no", "reason": "these tensors hold other values", "tensors": different}
+    best = None
+    for attempt in range(TRIES):
+        found = align(models, fitted, seed=seed if attempt == 0 else derive(seed, f"verify {attempt}"))
+        largest = _largest_difference(models[0], found.tensors, fitted)
+        best = largest if best is None else min(best, largest)
+        listener.step("searching", attempt + 1, TRIES, f"largest difference {largest:.2g}")
+        if _equal(models[0], found.tensors, compared):
+            break
+    else:
+        return {
+            "answer": "undecided",
+            "reason": f"every tensor holds the same values, but {TRIES} searches found no permutation",
+            "largest_difference": best,
+        }
+    perms = found.permutations[0]
+    if output is not None:
+        meta = provenance.describe("verify", models, fitted, method="wm", seed=seed)
+        permutation.save(output, perms, metadata=meta, force=force)
+    moved = {word: int((perm != torch.arange(len(perm))).sum()) for word, perm in perms.items()}
+    return {
+        "answer": "yes",
+        "largest_difference": largest,
+        "units_moved": sum(moved.values()),
+        "units": sum(fitted.words.values()),
+        "written": [str(output)] if output else None,
+    }
+
+
+def _same_values(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors hold the same values in any order, within the precision of their dtypes."""
+    if not (a.is_floating_point() and b.is_floating_point()):
+        return a.dtype == b.dtype and torch.equal(a.flatten().sort().values, b.flatten().sort().values)
+    x, y = (tensor.double().flatten().sort().values for tensor in (a, b))
+    return _close(x, y, a.dtype, b.dtype)
+
+
+def _is_counter(tensor: torch.Tensor) -> bool:
+    return tensor.ndim == 0 and not tensor.is_floating_point()
+
+
+def _equal(a: Mapping[str, torch.Tensor], b: Mapping[str, torch.Tensor], compared: Sequence[str]) -> bool:
+    for name in compared:
+        x, y = a[name], b[name]
+        if x.is_floating_point() and y.is_floating_point():
+            if not _close(x.double(), y.double(), x.dtype, y.dtype):
+                return False
+        elif not torch.equal(x, y):
+            return False
+    return True
+
+
+def _close(x: torch.Tensor, y: torch.Tensor, *dtypes: torch.dtype) -> bool:
+    """Whether they agree to the precision of the coarser dtype, relative to the largest value."""
+    if not x.numel():
+        return True
+    close = max(CLOSE.get(dtype, 1e-1) for dtype in dtypes)
+    return bool(((x - y).abs() <= close * x.abs().max().clamp_min(1e-30)).all())
+
+
+def _largest_difference(a: Mapping, b: Mapping, fitted: FittedSpec) -> float:
+    return max(
+        ((a[n].double() - b[n].double()).abs().max().item() for n in fitted.tensors if a[n].numel()),
+        default=0.0,
+    )

@@ -1,0 +1,152 @@
+"""One search by any method, in memory: what it needs, what is proven before, what was found."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ... import networks
+from ...errors import UsageError
+from ...inference import prove as proving
+from ...inference.prove import Proof
+from ...permutations import permutation
+from ...permutations.permutation import permuted
+from ...runtime import devices
+from ...runtime.ranks import ALONE, Ranks
+from ...runtime.seeds import generator
+from ...spec.spec import FittedSpec
+from .. import MatchResult, Problem, State, registry
+from . import in_turn
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """`models`: all models, the first as it was, the others permuted, lazily; `tensors` is the last.
+
+    `permutations` has one set per model after the first; `result` tells how the search went; `proof`
+    is None where no network was given.
+    """
+
+    models: tuple[Tensors, ...]
+    permutations: tuple[permutation.Permutations, ...]
+    result: MatchResult
+    fitted: FittedSpec
+    proof: Proof | None
+    method: str
+    seconds: float
+
+    @property
+    def tensors(self) -> Tensors:
+        return self.models[-1]
+
+
+def align(
+    models: Sequence[Tensors],
+    fitted: FittedSpec,
+    *,
+    method: str = "wm",
+    seed: int = 0,
+    options: Any = None,
+    network: nn.Module | None = None,
+    data: Iterable[Any] | None = None,
+    inputs: Any = None,
+    output: str | int | None = None,
+    loss: Callable[[torch.Tensor, Any], torch.Tensor] | None = None,
+    prove: bool = True,
+    start: State | None = None,
+    progress: Callable[[State], None] | None = None,
+    device: str = "cpu",
+    ranks: Ranks = ALONE,
+) -> Alignment:
+    """Permute models into the first one's basin; everything is as `api.align` says.
+
+    `options` is the method's own Options, or a mapping of those that differ from their defaults.
+    """
+    if len(models) < 2:
+        raise UsageError("aligning takes at least two models")
+    module = registry.get(method)
+    check_needs(method, network=network is not None, data=data is not None)
+    if network is not None:
+        networks.check(network, fitted.shapes)
+    proof = None
+    if network is not None and prove:
+        proof = prove_spec(network, fitted, inputs=inputs, output=output, seed=seed)
+    problem = Problem(
+        fitted,
+        tuple(models),
+        seed,
+        progress=progress,
+        network=network,
+        data=data,
+        output=output,
+        loss=loss,
+        device=devices.for_search(device),
+        ranks=ranks,
+    )
+    began = time.perf_counter()
+    result = in_turn.search(module, problem, options_of(method, options), start)
+    seconds = time.perf_counter() - began
+    for permutations in result.permutations:
+        permutation.check(permutations, fitted.words, within=fitted.within)
+    moved = [permuted(m, fitted, p) for m, p in zip(models[1:], result.permutations, strict=True)]
+    return Alignment((models[0], *moved), result.permutations, result, fitted, proof, method, seconds)
+
+
+def options_of(method: str, given: Any = None) -> Any:
+    """The Options of a method: as given, or made from a mapping of those that differ from their defaults.
+
+    Raises UsageError for an option that the method does not have, with the methods that have it.
+    """
+    module = registry.get(method)
+    if not isinstance(given, Mapping):
+        return given or module.Options()
+    for name in given:
+        if not hasattr(module.Options, name):
+            raise foreign_option(name, method)
+    return module.Options(**given)
+
+
+def foreign_option(name: str, method: str) -> UsageError:
+    """What to say of an option that a method (or "none") does not have."""
+    every = registry.every_option()
+    having = {other: option for other, known in every.items() for option in known if option.name == name}
+    flag = next((option.flag for option in having.values()), f"--{name.replace('_', '-')}")
+    hint = f"It is for {', '.join(having)}" if having else None
+    return UsageError(f"{flag}: the method {method} has no such option", hint=hint)
+
+
+def check_needs(method: str, *, network: bool, data: bool) -> None:
+    """Raise UsageError that names all that a method needs and is not there, and how to give it."""
+    needs = registry.get(method).NEEDS
+    ways = {
+        "network": ("the network", "--net file.py:factory (network=… in Python)"),
+        "data": ("training samples", "--data NAME (data=… in Python)"),
+    }
+    lacking = [
+        ways[need] for need, there in (("network", network), ("data", data)) if need in needs and not there
+    ]
+    if lacking:
+        raise UsageError(
+            f"the method {method} runs the network on data: it lacks {' and '.join(w for w, _ in lacking)}",
+            hint=f"Give {' and '.join(how for _, how in lacking)}; or match by weights alone: --method wm",
+        )
+
+
+def prove_spec(
+    network: nn.Module,
+    fitted: FittedSpec,
+    *,
+    inputs: Any = None,
+    output: str | int | None = None,
+    seed: int = 0,
+) -> Proof | None:
+    """Prove a spec on a network; None where there are neither inputs nor an `example_shape`."""
+    inputs = networks.example_inputs(network, generator(seed, "prove inputs")) if inputs is None else inputs
+    return None if inputs is None else proving.prove(network, fitted, inputs, output=output, seed=seed)

@@ -1,0 +1,54 @@
+"""The options that methods which descend on weights share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...errors import unknown
+from ...registry import option
+
+ATTEMPTS = {
+    "fast": ("descent",),
+    "normal": ("descent", "kick", "kick", "polish", "fine kick", "polish"),
+    "high": ("descent", "soft", *("kick",) * 16, "polish"),
+}
+
+
+@dataclass(frozen=True)
+class Sweeps:
+    """How long a search goes round at most."""
+
+    max_sweeps: int = option(100, "Stop the search after this many sweeps.", min=1, effect="length")
+
+
+@dataclass(frozen=True)
+class Effort(Sweeps):
+    """`effort`: fast leaves gains below 3e-4 of ‖A‖·‖B‖ where they are; normal kicks a search that is not
+    done after its first sweeps, again if that gains nothing, and wide words once more in the end; high tries
+    a soft start and more kicks.
+
+    `memory`: bytes of similarity matrices that are kept between solves, beyond the one worked on; 64 MB
+    and one of the largest by default.
+    """
+
+    effort: str = option(
+        "normal", "How hard to look for a better match of weights.", choices=("fast", "normal", "high")
+    )
+    memory: int | None = option(
+        None,
+        "Similarities that may be kept between solves, such as 2GB: faster, for large models.",
+        metavar="SIZE",
+        kind="bytes",
+        effect="nothing",
+    )
+
+    def __post_init__(self) -> None:
+        if self.effort not in ATTEMPTS:
+            raise unknown("effort", self.effort, ATTEMPTS)
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """A gain below this share of ‖A‖·‖B‖, over the tensors concerned, counts as none."""
+
+    tolerance: float = option(1e-12, "A gain below this share of the norms counts as none.", min=0)

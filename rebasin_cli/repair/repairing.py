@@ -1,0 +1,171 @@
+"""The one way to repair a merged model: settle what is done, choose where there is a choice, apply, account.
+
+`rebasin merge`, `rebasin repair`, the rows of a barrier report and `rebasin_cli.merge` all come here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from .. import networks
+from ..datasets._batches import map_tensors
+from ..errors import UsageError, unknown
+from ..networks.evaluation import Scores, evaluate
+from .biases import calibrated_biases
+from .channels import MATCHES, Repaired, renormalize, reset_norms
+from .choosing import Choice, choose, parted
+
+# What --repair takes, beside auto. Those of MATCHES change weights and need samples, "bias" needs none.
+REPAIRS = ("none", "reset", *MATCHES, "bias")
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+def settle(how: str, *, statistics: bool, measurable: bool) -> str:
+    """What "auto" is, as far as nothing has to be measured for it; all else stays as it is.
+
+    Running `statistics` are reset: their average describes neither model. Where there are none, "auto" stays
+    if a network and training samples are there to choose by (`measurable`), and is "none" where not.
+
+    Raises UsageError for a repair that there is not.
+    """
+    if how not in ("auto", *REPAIRS):
+        raise unknown("repair", how, ["auto", *REPAIRS])
+    if how == "auto" and statistics:
+        return "reset"
+    return "none" if how == "auto" and not measurable else how
+
+
+@dataclass(frozen=True)
+class Repairs:
+    """One repair for all merges of the same `endpoints`, which are in one basin.
+
+    `how` is one of `REPAIRS` but "none". `batches` are the training samples that it measures; "bias" takes
+    one batch of `inputs` in their place, or random ones of the network's `example_shape`. Networks are run
+    on `device`. `known` keeps what the endpoints say: it is measured once for all merges.
+    """
+
+    how: str
+    endpoints: Sequence[Tensors]
+    batches: Iterable[Any] | None = None
+    inputs: Any = None
+    new_bias: bool = False
+    device: str = "cpu"
+    known: dict[Any, Any] = field(default_factory=dict)
+
+    def apply(self, network: nn.Module, weights: Sequence[float]) -> Repaired:
+        """Repair `network`, which holds the merge with these `weights` of the endpoints, in place."""
+        if self.how == "reset":
+            return reset_norms(network, self.batches, device=self.device)
+        return renormalize(
+            network,
+            self.endpoints,
+            self.batches,
+            match=self.how,
+            weights=weights,
+            new_bias=self.new_bias,
+            known=self.known,
+            device=self.device,
+        )
+
+    def choose(
+        self,
+        network: nn.Module,
+        weights: Sequence[float],
+        held: Iterable[Any],
+        *,
+        scores: Callable[..., Scores] | None = None,
+        output: str | int | None = None,
+        apart: bool = True,
+    ) -> tuple[Choice, Repaired | None]:
+        """Whether the loss on `held` falls by the repair; what it did, if so. The network is left repaired.
+
+        `held` are samples `apart` from those that the repair measures, if that can be. What cannot be
+        measured is not repaired, and the choice says why (`choosing.choose`).
+        """
+        done: list[Repaired] = []
+        choice = choose(
+            network,
+            lambda it: done.append(self.apply(it, weights)),
+            held,
+            scores=scores or partial(evaluate, output=output, device=self.device),
+            output=output,
+            device=self.device,
+            repair=self.how,
+            apart=apart,
+        )
+        return choice, None if choice.chosen == "none" else done[-1]
+
+    def biases(self, network: nn.Module, weights: Sequence[float]) -> dict[str, torch.Tensor]:
+        """The biases that `how` "bias" gives the merge, which the network holds and keeps."""
+        inputs = self.inputs
+        if inputs is None:
+            inputs = networks.example_inputs(network, torch.Generator())
+        if inputs is None:
+            raise UsageError("the network does not say what it takes", hint="Give one batch of `inputs`")
+        like = next((p.dtype for p in network.parameters() if p.is_floating_point()), torch.float32)
+        shown = map_tensors(lambda t: t.to(self.device, like if t.is_floating_point() else None), inputs)
+        return calibrated_biases(network, self.endpoints, shown, weights=weights)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a merged model: `tensors` that are others now, on the CPU; how, and why.
+
+    `repaired` is None where nothing was done, `choice` where nothing was chosen.
+    """
+
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    repaired: Repaired | None = None
+    choice: Choice | None = None
+
+
+def repair_merged(
+    network: nn.Module,
+    tensors: Tensors,
+    repairs: Repairs,
+    weights: Sequence[float],
+    *,
+    held: Iterable[Any] | None = None,
+    output: str | int | None = None,
+) -> Outcome:
+    """Repair the merge that `tensors` are, with these `weights` of the endpoints.
+
+    `how` "auto" repairs where the loss on `held` falls by it, else leaves the model as it is. `network`, on
+    the device of `repairs`, is overwritten. Raises UsageError, DataError, NetworkError.
+    """
+    networks.load(network, tensors)
+    if repairs.how == "bias":
+        biases = repairs.biases(network, weights)
+        return Outcome(biases, Repaired("bias", tuple(biases), passes=0, tensors=tuple(biases)))
+    choice = None
+    if repairs.how != "auto":
+        done = repairs.apply(network, weights)
+    else:
+        batches, held, apart = set_apart(repairs.batches, held)
+        tried = Repairs("repair", repairs.endpoints, batches, device=repairs.device)
+        choice, done = tried.choose(network, weights, held, output=output, apart=apart)
+        if done is None:
+            return Outcome(choice=choice)
+    state = network.state_dict()
+    changed = {name: state[name].to("cpu", copy=True) for name in done.tensors if name in state}
+    return Outcome(changed, done, choice)
+
+
+def set_apart(
+    batches: Iterable[Any], held: Iterable[Any] | None
+) -> tuple[Iterable[Any], Iterable[Any], bool]:
+    """Batches to measure a repair on, others to judge it by, and whether these are others.
+
+    Where no `held` are given, every third batch is kept from the repair.
+    """
+    if held is not None:
+        return batches, held, held is not batches
+    measured, held = parted(batches)
+    return measured, held, measured is not batches

@@ -1,0 +1,59 @@
+"""What commands leave behind: the names of outputs, and all or nothing."""
+
+from pathlib import Path
+
+import pytest
+
+from rebasin_cli.commands.job.outputs import appearing, default_path, removed_on_failure, report_files
+from rebasin_cli.errors import OutputExists, UsageError
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        ("deep/b.pt", "b_aligned.safetensors"),
+        ("b.safetensors", "b_aligned.safetensors"),
+        ("b.safetensors.index.json", "b_aligned.safetensors"),
+        ("llama-3.1/", "llama-3.1_aligned.safetensors"),
+        ("v1.0", "v1.0_aligned.safetensors"),
+    ],
+)
+def test_an_output_is_named_after_its_model(model, expected):
+    assert default_path(Path(model), "aligned") == Path(expected)
+
+
+def test_a_folder_without_a_name_has_one_all_the_same(tmp_path, monkeypatch):
+    (tmp_path / "model").mkdir()
+    monkeypatch.chdir(tmp_path / "model")
+    assert default_path(Path("."), "aligned") == Path("model_aligned.safetensors")
+
+
+def test_a_file_appears_when_the_block_ends_well(tmp_path):
+    with appearing(tmp_path / "p") as beside:
+        beside.write_text("new")
+        assert not (tmp_path / "p").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["p"]
+    with pytest.raises(KeyboardInterrupt), appearing(tmp_path / "p") as beside:
+        beside.write_text("newer")
+        raise KeyboardInterrupt
+    assert (tmp_path / "p").read_text() == "new" and len(list(tmp_path.iterdir())) == 1
+
+
+def test_new_files_and_folders_go_where_the_block_fails_and_old_ones_stay(tmp_path):
+    (tmp_path / "old").write_text("old")
+    deep = tmp_path / "x" / "y" / "new"
+    with pytest.raises(ValueError), removed_on_failure(tmp_path / "old", deep):
+        deep.parent.mkdir(parents=True)
+        deep.write_text("new")
+        raise ValueError
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_every_format_once(tmp_path):
+    wanted = report_files(tmp_path, {"json": tmp_path / "report.json"}, force=False)
+    assert [path.name for _, path in wanted].count("report.json") == 1 and len(wanted) >= 5
+    with pytest.raises(UsageError, match="cannot be both the json and the html report"):
+        report_files(None, {"json": tmp_path / "r", "html": tmp_path / "r"}, force=False)
+    (tmp_path / "report.md").write_text("")
+    with pytest.raises(OutputExists):
+        report_files(tmp_path, {}, force=False)

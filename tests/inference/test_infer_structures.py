@@ -1,0 +1,242 @@
+"""Inference on what larger networks are made of: each structure keeps all the freedom that it has."""
+
+import re
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from rebasin_cli.inference import explaining, infer
+from rebasin_cli.inference.axes import product, total
+from rebasin_cli.inference.units import Units
+from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.parsing import parse
+from tests.inference.test_infer import IMAGES, ROWS, SEQUENCE, Net, attention, lines_of, rand, stays
+
+
+def heads(x, count):
+    """(batch, length, count · dim) → (batch, count, length, dim)"""
+    return x.unflatten(-1, (count, -1)).transpose(1, 2)
+
+
+def why(network, inputs, place):
+    """The reasons for what stays on an axis."""
+    return " ".join(frozen.why for frozen in infer(network, inputs).reasons if place in frozen.places)
+
+
+def test_experts_have_hidden_units_of_their_own_and_a_router_that_knows_them_by_number():
+    def mixture(s, x):
+        gate = torch.softmax(s.router(x), -1)
+        return s.h(sum(gate[:, k : k + 1] * expert(x) for k, expert in enumerate(s.experts)))
+
+    experts = nn.ModuleList(nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 5)) for _ in range(3))
+    lines = lines_of(Net(mixture, router=nn.Linear(3, 3), experts=experts, h=nn.Linear(5, 2)), ROWS)
+    hidden = [lines[f"experts.{k}.0.bias"] for k in range(3)]
+    assert len({*hidden}) == 3 and not any(map(stays, hidden)) and stays(lines["router.bias"])
+    assert len({lines[f"experts.{k}.2.bias"] for k in range(3)}) == 1
+
+
+def test_cross_attention_ties_its_queries_to_keys_of_another_stream():
+    own = nn.MultiheadAttention(8, 2, kdim=6, vdim=6, batch_first=True)
+    network = Net(
+        lambda s, x, y: s.h(s.a(s.i(x), s.j(y), s.j(y))[0]),
+        i=nn.Linear(3, 8), j=nn.Linear(3, 6), a=own, h=nn.Linear(8, 2),
+    )  # fmt: skip
+    lines = lines_of(network, SEQUENCE, rand(2, 4, 3))
+    assert (
+        lines["a.q_proj_weight"] == "(a.heads a.dim*) i" and lines["a.k_proj_weight"] == "(a.heads a.dim*) j"
+    )
+    assert lines["a.v_proj_weight"] == "(a.heads a.value*) j"
+    assert lines["a.out_proj.weight"].endswith("(a.heads a.value*)")
+
+
+def test_rotary_embeddings_hold_queries_and_keys_in_place_and_say_so():
+    def rotated(x):
+        angles = torch.outer(torch.arange(5.0), 10.0 ** -torch.arange(2.0)).repeat(1, 2)
+        a, b = x.chunk(2, -1)
+        return x * angles.cos() + torch.cat([-b, a], -1) * angles.sin()
+
+    def function(s, x):
+        q, k, v = (heads(m(x), 3) for m in (s.q, s.k, s.v))
+        y = F.scaled_dot_product_attention(rotated(q), rotated(k), v)
+        return s.o(y.transpose(1, 2).flatten(2))
+
+    network = Net(function, **{name: nn.Linear(3, 12) for name in "qkv"}, o=nn.Linear(12, 2))
+    lines = lines_of(network, SEQUENCE)
+    assert lines["q.bias"] == lines["k.bias"] == "(q 4)" and lines["v.bias"] == "(q v*)"
+    assert "arange numbers its units (test_infer.py:" in why(network, (SEQUENCE,), "q.bias axis 0 (in part)")
+
+
+def test_shifted_windows_and_a_table_of_relative_positions_leave_heads_free():
+    class Window(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.i, self.qkv, self.o, self.h = (nn.Linear(*n) for n in ((3, 8), (8, 24), (8, 8), (8, 2)))
+            self.bias = nn.Parameter(torch.rand(49, 2))
+            near = torch.arange(16)
+            self.register_buffer("index", (near[:, None] - near[None]) % 49)
+
+        def forward(self, x):
+            x = self.i(x.permute(0, 2, 3, 1))
+            y = torch.roll(x, (-2, -2), (1, 2)).view(-1, 2, 4, 2, 4, 8).permute(0, 1, 3, 2, 4, 5)
+            q, k, v = self.qkv(y.reshape(-1, 16, 8)).reshape(-1, 16, 3, 2, 4).permute(2, 0, 3, 1, 4)
+            mask = self.bias[self.index.view(-1)].view(16, 16, 2).permute(2, 0, 1)
+            y = torch.softmax(q @ k.transpose(-2, -1) + mask, -1) @ v
+            y = self.o(y.transpose(1, 2).reshape(-1, 16, 8)).view(-1, 2, 2, 4, 4, 8)
+            y = torch.roll(y.permute(0, 1, 3, 2, 4, 5).reshape(-1, 8, 8, 8), (2, 2), (1, 2))
+            return self.h((x + y).mean((1, 2)))
+
+    lines = lines_of(Window(), IMAGES)
+    assert lines["qkv.bias"] == "(2 qkv.heads qkv.dim*) + (qkv.heads qkv.value*)"
+    assert lines["bias"] == "49 qkv.heads" and lines["o.weight"] == "i (qkv.heads qkv.value*)"
+
+
+def test_an_encoder_and_a_decoder():
+    network = Net(
+        lambda s, x, y: s.h(s.t(s.i(x), s.j(y))), i=nn.Linear(3, 8), j=nn.Linear(3, 8), h=nn.Linear(8, 2),
+        t=nn.Transformer(8, 2, 1, 1, 6, batch_first=True),
+    )  # fmt: skip
+    lines = lines_of(network, SEQUENCE, rand(2, 4, 3))
+    crossed = lines["t.decoder.layers.0.multihead_attn.in_proj_weight"]
+    assert crossed.count("*") == 2  # rows of q, k and v; the columns are two streams, packed into one tensor
+    assert not stays(lines["t.encoder.layers.0.linear1.bias"]) and not stays(lines["i.bias"])
+
+
+@pytest.mark.parametrize(("cell", "gates"), [(nn.LSTMCell, 4), (nn.GRUCell, 3)])
+def test_cells_unrolled_by_hand(cell, gates):
+    def unrolled(s, x):
+        state = None
+        for step in x.unbind(1):
+            state = s.c(step, state)
+        return s.h(state[0] if gates == 4 else state)
+
+    lines = lines_of(Net(unrolled, c=cell(3, 6), h=nn.Linear(6, 2)), SEQUENCE)
+    assert lines["c.weight_hh"] == f"({gates} c) c" and lines["h.weight"] == "2 c"
+
+
+def test_heads_that_are_cut_apart_share_the_orders_within_no_longer():
+    """Two of three heads are summed: these have one order within, as their sum has no place for two."""
+
+    def function(s, x):
+        y = torch.relu(s.l(x)).view(4, 3, 4)
+        return s.h(y[:, :2].sum(1)) + s.g(y[:, 2])
+
+    lines = lines_of(Net(function, l=nn.Linear(3, 12), h=nn.Linear(4, 2), g=nn.Linear(4, 2)), ROWS)
+    assert "*" not in lines["l.bias"] and not stays(lines["l.bias"])
+
+
+def test_orders_that_depend_on_two_words_are_common_to_the_inner_one():
+    network = Net(
+        lambda s, x: s.h(torch.relu(s.l(x)).view(4, 2, 3, 4).flatten(1)),
+        l=nn.Linear(3, 24),
+        h=nn.Linear(24, 2),
+    )
+    assert lines_of(network, ROWS)["h.weight"] == "2 (l.0 l.1* l.2*)"
+    found = infer(network, (ROWS,)).fitted.within
+    assert {(block.word, block.count) for block in found.values()} == {("l.0", 2)}
+
+
+def test_a_sum_over_heads_has_one_order_within_whatever_reads_it():
+    network = Net(
+        lambda s, x: s.h(torch.relu(s.l(x)).view(4, 3, 4).sum(1).amax(1, keepdim=True)),
+        l=nn.Linear(3, 12), h=nn.Linear(1, 2),
+    )  # fmt: skip
+    lines = lines_of(network, ROWS)
+    assert "*" not in lines["l.bias"] and not stays(lines["l.bias"])
+
+
+# The algebra of orders that depend on places --------------------------------------------------------------
+
+
+def blocks(units, count, size):
+    outer = units.new(count)
+    return outer, units.new(size, [outer])
+
+
+def test_an_axis_split_in_two_has_an_order_for_each_block():
+    units = Units()
+    whole = units.new(12)
+    outer, inner = units.split(whole, (3, 4), "")
+    assert units.parents(inner) == {outer} and not units.parents(outer)
+    deepest = units.split(inner, (2, 2), "")[1]
+    assert len(units.parents(deepest)) == 2
+
+
+def test_what_has_no_blocks_makes_the_orders_one():
+    units = Units()
+    outer, inner = blocks(units, 3, 4)
+    units.unify(inner, units.new(4), "")
+    assert not units.parents(units.resolve(inner))
+
+
+def test_orders_stay_apart_where_blocks_are_the_same_and_not_where_they_are_others():
+    units = Units()
+    one, two = blocks(units, 3, 4), blocks(units, 3, 4)
+    units.unify(product(one), product(two), "")
+    assert units.parents(units.resolve(one[1])) == {units.resolve(one[0])}
+    units = Units()
+    one, two = blocks(units, 3, 4), blocks(units, 3, 4)
+    units.unify(one[1], two[1], "")
+    assert not units.parents(units.resolve(one[1]))
+
+
+def test_what_one_order_is_made_of_depends_on_no_more_than_it_did():
+    units = Units()
+    other = units.new(3)
+    outer = units.new(2, [other])
+    inner = units.new(2, [other, outer])
+    assert len(units.parents(inner)) == 2
+    units.unify(units.new(4), product([outer, inner]), "", along=frozenset({other}))
+    assert not units.parents(outer) and units.parents(inner) == {outer}
+
+
+def test_a_frozen_or_divided_parent_tells_nothing_apart():
+    for change in (
+        lambda units, outer: units.freeze(outer, ""),
+        lambda units, outer: units.cut(outer, 1, ""),
+    ):
+        units = Units()
+        outer, inner = blocks(units, 3, 4)
+        change(units, outer)
+        assert not units.parents(inner)
+
+
+def test_a_tensor_without_the_parents_axis_or_with_it_twice_takes_it_away():
+    units = Units()
+    outer, inner = blocks(units, 3, 4)
+    units.ground([units.new(5), outer, inner])
+    assert units.parents(inner) == {outer}
+    units.ground([outer, outer, inner])
+    assert not units.parents(inner)
+    outer, inner = blocks(units, 3, 4)
+    units.ground([inner])
+    assert not units.parents(inner)
+
+
+def test_only_axes_at_the_same_place_align():
+    units = Units()
+    a, b, c = units.new(3), units.new(3), units.new(4)
+    assert units.aligned([(a, b, c), (a, c, b)]) == {a}
+    assert units.aligned([(a, a, c), (a, a, c)]) == {c}
+    assert units.aligned([(total([a, b]), c), (total([a, b]), c)], at=1) == frozenset()
+
+
+def test_free_units_take_whatever_order_is_asked_of_them():
+    units = Units()
+    outer, inner = blocks(units, 3, 4)
+    units.unify(inner, units.free(4), "", along=frozenset({outer}))
+    assert units.parents(units.resolve(inner)) == {outer}
+
+
+# Compared with a spec that somebody wrote -----------------------------------------------------------------
+
+
+def test_a_spec_that_keeps_the_orders_within_heads_is_told_apart_from_one_that_moves_them():
+    network = attention(True)
+    found = infer(network, (SEQUENCE,))
+    shapes = found.fitted.shapes
+    assert explaining.compare(fit(parse(found.text, name="own"), shapes), found)["unlike"] == []
+    timid = re.sub(r" qkv\.(dim|value)\*", " 4", found.text)
+    told = explaining.compare(fit(parse(timid, name="timid"), shapes), found)["unlike"]
+    assert {place["axis"] for place in told} == {"qkv.weight axis 0", "qkv.bias axis 0", "o.weight axis 1"}
