@@ -29,6 +29,7 @@ from rebasin_cli.datasets import open_data
 from rebasin_cli.matchers import Problem, am
 from rebasin_cli.matchers.activations import MATCH_BATCH
 from rebasin_cli.matchers.activations.moments import Moments, watch
+from rebasin_cli.matchers.activations.similarities import similarities
 from rebasin_cli.matchers.activations.sites import find
 from rebasin_cli.networks.evaluation import evaluating
 
@@ -54,7 +55,7 @@ def forwards(network: torch.nn.Module, models: list, data: Any) -> None:
 
 def observed(network: torch.nn.Module, models: list, data: Any) -> None:
     problem = Problem(described(models[0]), tuple(models), network=network, data=data)
-    am.similarities(problem, am.Options())
+    similarities(problem, am.Options())
 
 
 TASKS = {"nothing": lambda *_: None, "forward passes": forwards, "am": observed}

@@ -18,6 +18,8 @@ from ..errors import CheckpointError, DataError, NetworkError, SpecError, UsageE
 from ..matchers import Problem, am
 from ..matchers.activations import MATCH_BATCH
 from ..matchers.activations.moments import Moments
+from ..matchers.activations.observing import Sums, observed
+from ..matchers.activations.similarities import assigned, compared, leading, sides_of
 from ..permutations.permutation import Permutations, check, identity
 from ..spec.spec import FittedSpec
 
@@ -68,7 +70,7 @@ def signature(
     """
     check(permutations, fitted.words, within=fitted.within)
     problem = Problem(fitted, (a, b), network=network, data=data, output=output, device=device)
-    *_, (_, sums) = am.observed(problem, am.Options(limit=limit), sides=[SIDE])
+    *_, (_, sums) = observed(problem, am.Options(limit=limit), sides=[SIDE])
     return table(sums, fitted, permutations)
 
 
@@ -95,8 +97,8 @@ def in_report(
     return signed
 
 
-def table(sums: am.Sums, fitted: FittedSpec, permutations: Permutations) -> tuple[dict[str, Any], ...]:
-    """The rows of `signature`, from what `am.observed` added up."""
+def table(sums: Sums, fitted: FittedSpec, permutations: Permutations) -> tuple[dict[str, Any], ...]:
+    """The rows of `signature`, from what `observed` added up."""
     still = identity(fitted.words)
     return tuple(
         {"word": word, "units": fitted.words[word], "dead": sum(dead(its))}
@@ -108,7 +110,7 @@ def table(sums: am.Sums, fitted: FittedSpec, permutations: Permutations) -> tupl
     )
 
 
-def _places(sums: am.Sums) -> dict[str, list[Moments]]:
+def _places(sums: Sums) -> dict[str, list[Moments]]:
     """What was added up after activations, by word."""
     places: dict[str, list[Moments]] = {}
     for (side, word, *_), moments in sums.items():
@@ -167,10 +169,10 @@ def stability(
         )
     problem = Problem(fitted, (a, b), network=network, data=data, output=output, device=device)
     options = am.Options(options.cost, options.at, options.sites, limit=samples[-1])
-    sides = tuple(dict.fromkeys([SIDE, *am.sides_of(options)]))
+    sides = tuple(dict.fromkeys([SIDE, *sides_of(options)]))
     found, rows, alive, seen = [], (), {}, 0
-    for seen, sums in am.observed(problem, options, sides=sides, counts=samples):
-        found.append(am.assigned(*am.leading(am.compared(sums, options), options), fitted))
+    for seen, sums in observed(problem, options, sides=sides, counts=samples):
+        found.append(assigned(*leading(compared(sums, options), options), fitted))
         if seen == samples[-1]:
             rows = table(sums, fitted, found[-1])
             alive = {word: _alive(its, found[-1][word]) for word, its in _places(sums).items()}

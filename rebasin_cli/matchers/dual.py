@@ -29,6 +29,7 @@ from ..permutations.permutation import Within
 from ..registry import option
 from ..spec.notation import Axis, Fixed, Product, Word
 from . import MatchResult, Problem, State, Tensors, am, wm
+from .activations.similarities import assigned, similarities
 from .weights.options import Effort
 from .weights.pair import Pair
 
@@ -95,9 +96,9 @@ def _activations(problem: Problem, options: Options) -> tuple[dict[str, torch.Te
     That is 1 where no unit ever changes on the data.
     """
     seen = {}
-    for word, matrix in am.similarities(problem, options)[options.at].items():
+    for word, matrix in similarities(problem, options)[options.at].items():
         seen[word] = matrix - matrix.mean(0) - matrix.mean(1, keepdim=True) + matrix.mean()
-    best = am.assigned(seen, {}, problem.fitted)
+    best = assigned(seen, {}, problem.fitted)
     return seen, sum(assignment.total(matrix, best[word]) for word, matrix in seen.items()) or 1.0
 
 

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from rebasin_cli.analysis import signatures
 from rebasin_cli.errors import CheckpointError, DataError, UsageError
 from rebasin_cli.matchers import Problem, am
+from rebasin_cli.matchers.activations import options as looking
 from rebasin_cli.matchers.activations.moments import Moments
 from rebasin_cli.permutations import permutation
 from rebasin_cli.reports import _signature
@@ -102,7 +103,7 @@ class Counted(list):
         return super().__iter__()
 
 
-@pytest.mark.parametrize("at", am.AT)
+@pytest.mark.parametrize("at", looking.AT)
 def test_stability_is_that_of_separate_matches_and_reads_the_data_once(pair, at):
     network, fitted, data, a, b = pair
     b = {name: 0.5 * tensor + 0.5 * a[name] for name, tensor in b.items()}

@@ -12,7 +12,9 @@ from rebasin_cli import nets
 from rebasin_cli.errors import SpecError, UsageError
 from rebasin_cli.inference import infer
 from rebasin_cli.matchers import Problem, am
+from rebasin_cli.matchers.activations import options as looking
 from rebasin_cli.matchers.activations.moments import Moments, watch
+from rebasin_cli.matchers.activations.similarities import _solved, similarities
 from rebasin_cli.matchers.activations.sites import find
 from rebasin_cli.permutations import assignment, permutation
 from rebasin_cli.permutations.permutation import permuted
@@ -99,7 +101,7 @@ def places(network, fitted, data):
 
 
 @pytest.mark.parametrize("name", ["mlp", "resnet20", "transformer"])
-@pytest.mark.parametrize("at", am.AT)
+@pytest.mark.parametrize("at", looking.AT)
 def test_a_planted_permutation_is_recovered_also_under_noise(name, at):
     network, fitted, data = setting(name)
     model = randomised(network.state_dict(), 0)
@@ -116,8 +118,8 @@ def test_a_planted_permutation_is_recovered_also_under_noise(name, at):
         assert equal(found.permutations[0], permutation.invert(perm))
 
 
-@pytest.mark.parametrize("cost", am.COSTS)
-@pytest.mark.parametrize("sites", am.SITES)
+@pytest.mark.parametrize("cost", looking.COSTS)
+@pytest.mark.parametrize("sites", looking.SITES)
 def test_every_cost_and_choice_of_sites_recovers_it(cost, sites):
     network, fitted, data = setting("resnet20")
     model = randomised(network.state_dict(), 0)
@@ -292,9 +294,7 @@ def test_dead_units_leave_the_others_where_they_belong():
     hidden, perm = shuffled(model, fitted)
     found = am.match(Problem(fitted, (model, hidden), network=network, data=data))
     back = permutation.compose(perm, found.permutations[0])
-    similar = am.similarities(Problem(fitted, (model, model), network=network, data=data), am.Options())[
-        "post"
-    ]
+    similar = similarities(Problem(fitted, (model, model), network=network, data=data), am.Options())["post"]
     for word, order in back.items():
         alive = similar[word].diagonal() > 0.5
         assert torch.equal(order[alive], torch.arange(24)[alive])
@@ -307,12 +307,12 @@ def test_dead_units_leave_the_others_where_they_belong():
 def test_both_takes_the_best_before_the_activation_among_the_best_after_it():
     post = torch.tensor([[1.0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0.0]], dtype=torch.float64)
     pre = torch.tensor([[0, 9, 9, 9], [0, 0, 0, 1], [0, 1, 0, 0], [9, 0, 1, 0.0]], dtype=torch.float64)
-    assert torch.equal(am._solved(post, None), torch.arange(4))
-    assert torch.equal(am._solved(post, pre), torch.tensor([0, 3, 1, 2]))
+    assert torch.equal(_solved(post, None), torch.arange(4))
+    assert torch.equal(_solved(post, pre), torch.tensor([0, 3, 1, 2]))
     rng = torch.Generator().manual_seed(0)
     post, pre = (torch.rand(30, 30, generator=rng, dtype=torch.float64) for _ in range(2))
     post = post.mul(4).round()  # many are equally good
-    found = am._solved(post, pre)
+    found = _solved(post, pre)
     best = assignment.solve(post).perm
     assert assignment.total(post, found) == assignment.total(post, best)
     assert assignment.total(pre, found) > assignment.total(pre, best)
@@ -322,7 +322,7 @@ def test_sites_of_a_tied_word_are_averaged_or_one_is_chosen():
     network, fitted, data = built("resnet20")
     models = tuple(randomised(network.state_dict(), seed) for seed in range(2))
     problem = Problem(fitted, models, network=network, data=data)
-    found = {which: am.similarities(problem, am.Options(sites=which))["post"] for which in am.SITES}
+    found = {which: similarities(problem, am.Options(sites=which))["post"] for which in looking.SITES}
     assert not torch.allclose(found["first"]["stage1"], found["last"]["stage1"])
     assert torch.allclose(found["first"]["inner1.0"], found["all"]["inner1.0"])
     sites = find(network, fitted, (data[0][0],), {}).of["stage1"]
@@ -341,8 +341,8 @@ def test_a_limit_cuts_the_last_batch_and_another_size_is_traced_anew():
     network, fitted, data = built("mlp")
     models = tuple(randomised(network.state_dict(), seed) for seed in range(2))
     few = [(x[:20], y[:20]) for x, y in [(torch.cat([x for x, _ in data]), torch.zeros(48))]]
-    cut = am.similarities(Problem(fitted, models, network=network, data=data), am.Options(limit=20))
-    whole = am.similarities(Problem(fitted, models, network=network, data=few), am.Options())
+    cut = similarities(Problem(fitted, models, network=network, data=data), am.Options(limit=20))
+    whole = similarities(Problem(fitted, models, network=network, data=few), am.Options())
     for word in fitted.words:
         assert torch.allclose(cut["post"][word], whole["post"][word], atol=1e-6)
 

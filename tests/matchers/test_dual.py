@@ -10,6 +10,8 @@ import rebasin_cli
 from rebasin_cli.checkpoints.tensors import LazyTensors
 from rebasin_cli.errors import UsageError
 from rebasin_cli.matchers import Problem, am, dual, wm
+from rebasin_cli.matchers.activations import options as looking
+from rebasin_cli.matchers.activations.similarities import similarities
 from rebasin_cli.permutations import assignment, permutation
 from rebasin_cli.spec.notation import words_of
 from tests.matchers.test_am import batches, built, inferred, setting, shuffled, transformer
@@ -59,20 +61,20 @@ def test_nearly_nothing_and_nearly_everything_are_nearly_that():
     given = problem(seed=3)
     little, much = (dual.match(given, dual.Options(mix=mix)).permutations[0] for mix in (1e-7, 1 - 1e-7))
     assert equal(little, wm.match(given).permutations[0])
-    similar = am.similarities(given, am.Options())["post"]
+    similar = similarities(given, am.Options())["post"]
     for word, perm in am.match(given).permutations[0].items():
         assert assignment.total(similar[word], much[word]) == pytest.approx(
             assignment.total(similar[word], perm), rel=1e-5
         )
 
 
-@pytest.mark.parametrize("cost", am.COSTS)
+@pytest.mark.parametrize("cost", looking.COSTS)
 @pytest.mark.parametrize("mix", [0.2, 0.7])
 def test_the_objective_is_the_sum_of_both_parts_and_never_falls(cost, mix):
     options, states = dual.Options(mix=mix, cost=cost), []
     given = problem("resnet20" if mix > 0.5 and cost == "correlation" else "mlp")
     found = dual.match(replace(given, progress=states.append), options)
-    similar = am.similarities(given, options)["post"]
+    similar = similarities(given, options)["post"]
     sets = [permutation.identity(given.fitted.words), *(state.permutations[0] for state in states)]
     heights = []
     for perms in sets:
@@ -89,7 +91,7 @@ def test_neither_part_alone_is_as_good_for_the_sum():
     found = {
         "dual": dual.match(given, options), "wm": wm.match(given), "am": am.match(given)
     }  # fmt: skip
-    similar = am.similarities(given, options)["post"]
+    similar = similarities(given, options)["post"]
     heights = {name: sum(both_parts(given, f.permutations[0], similar)) for name, f in found.items()}
     assert heights["dual"] > max(heights["wm"], heights["am"])
 
@@ -98,7 +100,7 @@ def test_equal_models_have_one_in_both_parts():
     given = problem()
     same = replace(given, models=(given.models[0],) * 2)
     found = dual.match(same, dual.Options(mix=0.3))
-    seen, weighed = both_parts(same, found.permutations[0], am.similarities(same, am.Options())["post"])
+    seen, weighed = both_parts(same, found.permutations[0], similarities(same, am.Options())["post"])
     assert seen == pytest.approx(1) and permutation.is_identity(found.permutations[0])
     assert found.objective_after == pytest.approx(0.3 * seen + 0.7 * weighed, rel=1e-5)
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from ...matchers import Problem, am
 from ...matchers.activations.moments import Moments
+from ...matchers.activations.observing import observed
 from ...permutations.averages import interpolate
 from ...permutations.permutation import permuted
 from ...repair.channels import Moments as Spread
@@ -57,7 +58,7 @@ def look(
         for other in (b, permuted(b, fitted, permutations))
     ]
     problem = Problem(fitted, (a, b, *middles), network=network, data=data, output=output, device=device)
-    *_, (_, sums) = am.observed(problem, am.Options(limit=limit), sides=["post"], none=_Four.none)
+    *_, (_, sums) = observed(problem, am.Options(limit=limit), sides=["post"], none=_Four.none)
     places: dict[str, list[_Four]] = {}
     for (_, word, *_), four in sums.items():
         places.setdefault(word, []).append(four)

@@ -28,7 +28,7 @@ from ...permutations import permutation
 from ...permutations.permutation import Permutations
 from ...runtime.seeds import derive, generator
 from ...runtime.signals import held_back
-from .. import INITS, MatchResult, Problem, State, am, wm
+from .. import INITS, MatchResult, Problem, State, registry
 from .epochs import epoch, with_last
 from .followers import Followers
 from .looks import packed, unpacked
@@ -271,9 +271,9 @@ def _initial(problem: Problem, init: str | None, data: Iterable[Any]) -> tuple[s
     init = init or "wm"
     if init == "identity":
         return init, [permutation.identity(problem.fitted.words)] * (len(problem.models) - 1)
-    matcher = {"wm": wm, "am": am}[init]
     pairs = (
         replace(problem, models=(problem.models[0], model), data=data, start=None, progress=None)
         for model in problem.models[1:]
     )
-    return init, [matcher.match(pair).permutations[0] for pair in pairs]
+    match = registry.get(init).match
+    return init, [match(pair).permutations[0] for pair in pairs]

@@ -1,0 +1,105 @@
+"""One pass of all models over the data: what is added up of the activations of every word's units."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ... import networks
+from ...datasets._batches import checked, part_of, size_of, to_device
+from ...errors import CheckpointError, DataError
+from ...runtime import devices
+from .. import Problem
+from .moments import Moments, on_one_thread, watch
+from .options import Looking
+from .sites import Place, Site, Sites, find
+
+Key = tuple[str, str, int, int]  # "post" or "pre", word, number of the site, number of the place there
+Sums = Mapping[Key, Any]
+
+
+def observed(
+    problem: Problem,
+    options: Looking,
+    *,
+    sides: Sequence[str],
+    counts: Collection[int] = (),
+    none: Callable[[int, torch.device], Any] = Moments.none,
+) -> Iterator[tuple[int, Sums]]:
+    """One pass of all models over the data: the number of samples so far and what was added up.
+
+    It comes at each of the `counts` of samples and at the end; what was given is added to afterwards.
+    Places are in the order of the graph. `none(units, device)` makes what is added to at one: its `add`
+    takes the units × samples of every model. Raises as `match`.
+    """
+    device, output = devices.for_search(problem.device), problem.output
+    network = networks.on(problem.network, device)
+    known: dict[Any, Sites] = {}
+    sums: dict[Key, Any] = {}
+    models, seen = tuple(problem.models), 0
+    for size, (args, kwargs) in _batches(problem.data, device, options.limit, counts):
+        with on_one_thread():
+            shape = _shapes((args, kwargs))
+            if shape not in known:
+                known[shape] = find(network, problem.fitted, args, kwargs, output=output)
+            chosen = dict(_chosen(known[shape], sides, options.sites))
+            order = {node: k for k, node in enumerate(known[shape].program.graph.nodes)}
+            for key in sorted(chosen.keys() - sums.keys(), key=lambda key: (order[chosen[key].node], key)):
+                sums[key] = none(problem.fitted.words[key[1]], torch.device(device))
+            watch(known[shape], models, (args, kwargs), [(p, sums[key]) for key, p in chosen.items()], device)
+        seen += size
+        if seen in counts:
+            yield seen, _finite(sums)
+    if not known:
+        raise DataError("the data holds no samples", hint="Is the loader a generator that was read before?")
+    if seen not in counts:
+        yield seen, _finite(sums)
+
+
+def _finite(sums: Sums) -> Sums:
+    if broken := sorted({word for (_, word, *_), moments in sums.items() if not moments.finite()}):
+        raise CheckpointError(
+            f'the activations of "{broken[0]}" hold NaN or infinite values', hint="Check both models' weights"
+        )
+    return sums
+
+
+def _chosen(sites: Sites, wanted: tuple[str, ...], which: str) -> Iterator[tuple[Key, Place]]:
+    """The places to look at, by side, word, and their numbers."""
+    for word, its in sites.of.items():
+        some: tuple[Site, ...] = {"all": its, "first": its[:1], "last": its[-1:]}[which]
+        for side in wanted:
+            for k, site in enumerate(some):
+                for j, place in enumerate(getattr(site, side)):
+                    yield (side, word, k, j), place
+
+
+def _batches(
+    data: Any, device: str, limit: int, counts: Collection[int]
+) -> Iterator[tuple[int, tuple[tuple[Any, ...], Mapping[str, Any]]]]:
+    """Samples a batch and arguments of the network's forward, until there were `limit`; cut at `counts`."""
+    seen = 0
+    for inputs, targets in checked(data):
+        begun, end = 0, min(size_of(targets), limit - seen)
+        while begun < end:
+            stop = min([end, *(count - seen + begun for count in counts if count > seen)])
+            part = inputs if stop - begun == size_of(targets) else part_of(inputs, begun, stop)
+            part = to_device(part, device)
+            seen, size, begun = seen + stop - begun, stop - begun, stop
+            if isinstance(part, Mapping):
+                yield size, ((), part)
+            else:
+                yield size, (tuple(part) if isinstance(part, (tuple, list)) else (part,), {})
+        if seen >= limit:
+            return
+
+
+def _shapes(value: Any) -> Any:
+    """What a graph depends on: structure, shapes and types."""
+    if isinstance(value, torch.Tensor):
+        return tuple(value.shape), value.dtype
+    if isinstance(value, Mapping):
+        return tuple((key, _shapes(item)) for key, item in value.items())
+    return tuple(map(_shapes, value)) if isinstance(value, (tuple, list)) else value

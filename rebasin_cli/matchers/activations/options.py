@@ -1,0 +1,39 @@
+"""The options that methods which look at activations share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...errors import UsageError, unknown
+from ...registry import option
+
+COSTS = ("correlation", "inner", "l2")
+AT = ("post", "pre", "both")
+SITES = ("all", "first", "last")
+
+
+@dataclass(frozen=True)
+class Looking:
+    """`cost`: correlation of standardised units; inner, their mean products, not centred; l2, the squared
+    distance, which differs from inner by what no permutation changes.
+
+    `at`: post, after the activation; pre, before it; both, the best before it among the assignments that
+    are best after it. `sites`: where a word has several, such as the sums of a residual stream, the mean of
+    all of their similarities, or the first or the last one's alone. `limit`: samples.
+    """
+
+    cost: str = option("correlation", "How the activations of two units are compared.", choices=COSTS)
+    at: str = option(
+        "post",
+        "Where units are looked at: after the activation, before it, or (am) both.",
+        choices=AT,
+    )
+    sites: str = option("all", "Which sums of a residual stream are looked at.", choices=SITES)
+    limit: int = option(10_000, "Look at this many training samples.", min=1)
+
+    def __post_init__(self) -> None:
+        for name, known in (("cost", COSTS), ("at", AT), ("sites", SITES)):
+            if getattr(self, name) not in known:
+                raise unknown(name, getattr(self, name), known)
+        if self.limit < 1:
+            raise UsageError(f"a limit of {self.limit} samples leaves nothing", hint="Give 1 or more.")

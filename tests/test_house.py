@@ -1,0 +1,123 @@
+"""The house: who may import whom, what stands on the top floor, and who may print (docs/contributing.md)."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+HOUSE = ROOT / "rebasin_cli"
+
+# From the top floor down. A file imports from its own room and from those below it, never from above.
+FLOORS = """
+    cli  commands  commands.job  api
+    measure  analysis  reports
+    matchers  matchers.search  matchers.straight_through  matchers.activations  matchers.weights
+    repair  inference  networks  permutations  spec
+    nets  datasets  checkpoints  runtime  registry  version  errors
+""".split()
+ENTRANCES = {"__init__", "__main__"}  # they open the doors, and belong to no floor
+PROTOCOLS = {"matchers"}  # what stands in the folder's __init__ is for the rooms within it, too
+
+
+def name_of(path):
+    parts = path.relative_to(HOUSE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+
+
+MODULES = {name_of(path): path for path in sorted(HOUSE.rglob("*.py"))}
+
+
+def room_of(module):
+    """The innermost room that a module lies in."""
+    return max((room for room in FLOORS if f"{module}.".startswith(f"{room}.")), key=len, default=None)
+
+
+@cache
+def imports_of(module):
+    """(line, module) of all that a file imports from this package, wherever in the file it does so."""
+    path = MODULES[module]
+    here = path.relative_to(ROOT).parts[:-1]
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        package = [*here[: len(here) - (node.level - 1)]] if node.level else []
+        base = [*package, *(node.module or "").split(".")] if node.module else package
+        if base[:1] != ["rebasin_cli"]:
+            continue
+        for alias in node.names:
+            whole, parent = ".".join([*base[1:], alias.name]), ".".join(base[1:])
+            found.add((node.lineno, whole if whole in MODULES else parent))
+    return sorted(found)
+
+
+def test_nothing_new_stands_on_the_top_floor():
+    files = {path.stem for path in HOUSE.glob("*.py")}
+    assert files == ENTRANCES | {"api", "errors", "version"}
+    folders = {path.name for path in HOUSE.iterdir() if (path / "__init__.py").exists()}
+    assert folders == {room for room in FLOORS if "." not in room} - files
+
+
+@pytest.mark.parametrize("module", sorted(MODULES.keys() - ENTRANCES))
+def test_no_import_goes_up(module):
+    room = room_of(module)
+    assert room is not None, f"{module} lies in no room: see docs/contributing.md"
+    height = FLOORS.index(room)
+    up = [
+        f"{module}:{line} imports {other}, which is in the room above ({room_of(other)})"
+        for line, other in imports_of(module)
+        if other and other not in PROTOCOLS and FLOORS.index(room_of(other)) < height
+    ]
+    assert not up, "\n".join(up)
+
+
+def test_an_import_that_goes_up_is_noticed():
+    """The check above would be worth nothing if it saw no imports."""
+    assert ("errors", "cli") == (FLOORS[-1], FLOORS[0])
+    seen = {other for module in MODULES for _, other in imports_of(module)}
+    assert {"commands.job.job", "matchers", "checkpoints.tensors", "runtime.ranks"} <= seen
+    assert room_of("matchers.weights.pair") == "matchers.weights" and room_of("matchers.wm") == "matchers"
+
+
+def test_rooms_do_not_stand_in_a_circle():
+    """What `FLOORS` allows within the protocols' exception: no two files import each other's rooms back."""
+    ends = {
+        (room_of(module), room_of(other))
+        for module in MODULES.keys() - ENTRANCES
+        for _, other in imports_of(module)
+        if other and room_of(module) != room_of(other) and other not in PROTOCOLS
+    }
+    assert not {(a, b) for a, b in ends if (b, a) in ends}
+
+
+@pytest.mark.parametrize(
+    "package, rooms", [("typer", {"cli"}), ("rich", {"cli", "reports.terminal"}), ("print", {"cli"})]
+)
+def test_only_the_screen_prints(package, rooms):
+    """`print` is the function; the others are packages."""
+    for module, path in MODULES.items():
+        if module in ENTRANCES or module.split(".")[0] in rooms or module in rooms:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            called = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+            taken = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            taken += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            assert package != called and package not in {name.split(".")[0] for name in taken}, (
+                f"{module}:{node.lineno} uses {package}"
+            )
+
+
+def test_every_room_says_what_is_in_it():
+    for module, path in MODULES.items():
+        if path.name == "__init__.py" and module not in ENTRANCES:
+            assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), f"{module} says nothing"
+
+
+def test_the_floors_are_those_that_the_page_draws():
+    page = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
+    drawn = page.partition("<!-- floors -->")[2].partition("<!-- end -->")[0]
+    names = re.findall(r"([a-z_]+(?:/[a-z_]+)*)(?:/|\.py)(?=\s)", drawn)
+    assert [name.replace("/", ".") for name in names] == [room for room in FLOORS if room != "version"]
