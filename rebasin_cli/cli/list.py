@@ -6,39 +6,37 @@ from typing import Annotated
 
 import typer
 
+from . import _options as o
 from . import app, together
-
-KINDS = ("methods", "specs", "nets", "data", "reports")
+from ._show import result
 
 
 @together
 @app.command(name="list", rich_help_panel="Look")
 def list_(
-    kind: Annotated[str | None, typer.Argument(metavar="[KIND]", help=", ".join(KINDS))] = None,
+    kind: Annotated[
+        str | None, typer.Argument(metavar="[KIND]", help="methods, specs, nets, data, reports.")
+    ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="The options of every method, too.")
+    ] = False,
+    json: o.Json = False,
 ) -> None:
-    """List methods, specs, nets, data sets and report formats, those of other packages included."""
-    from .. import datasets, matchers, nets, reports
-    from ..errors import unknown
-    from ..spec import library
+    """List methods, specs, nets, data sets and report formats, those of other packages included.
 
-    if kind is not None and kind not in KINDS:
-        raise unknown("kind", kind, KINDS)
+    Example: rebasin list methods --verbose
+    """
+    from ..commands.list import listed, option_lines
 
-    def summaries(registry) -> dict[str, str]:
-        return {name: registry.summary(name) for name in registry.names()}
-
-    found = {
-        "methods": lambda: summaries(matchers.registry),
-        "specs": lambda: {name: spec.description for name, spec in library.builtin().items()},
-        "nets": lambda: {
-            variant: nets.registry.summary(name)
-            for name in nets.registry.names()
-            for variant in nets.registry.get(name).VARIANTS
-        },
-        "data": lambda: summaries(datasets.registry),
-        "reports": lambda: summaries(reports.registry),
-    }
-    for name in [kind] if kind else KINDS:
+    found = listed(kind)
+    if json:
+        result(found, True)
+        return
+    for name, things in found.items():
         typer.echo(f"{name}:")
-        for item, summary in found[name]().items():
-            typer.echo(f"  {item:<24} {summary}")
+        for thing in things:
+            typer.echo(f"  {thing['name']:<24} {thing['summary']}")
+            if verbose and "broken" in thing:
+                typer.echo(f"      {thing['broken']}")
+            for line in option_lines(thing.get("options", ())) if verbose else ():
+                typer.echo(f"      {line}")

@@ -24,6 +24,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..errors import UsageError, unknown
+
 KEY = "rebasin"  # of a field's metadata
 EFFECTS = ("result", "length", "nothing")
 TYPES = {"int": int, "float": float, "str": str, "bool": bool}
@@ -55,6 +57,15 @@ class Option:
     def shown_default(self) -> str:
         """As help shows it: nothing for what is found out, and for switches."""
         return "" if self.default is None or self.type is bool else f"{self.default}"
+
+    def check(self, value: Any) -> None:
+        """Raise UsageError for a value that the declaration rules out."""
+        if self.choices and self.kind != "start" and value not in self.choices:
+            raise unknown(self.name.replace("_", " "), value, self.choices)
+        low, high = self.min is not None and value < self.min, self.max is not None and value > self.max
+        if low or high:
+            bound = f"at least {self.min:g}" if low else f"at most {self.max:g}"
+            raise UsageError(f"{self.flag} {value:g}: expected {bound}")
 
 
 def option(

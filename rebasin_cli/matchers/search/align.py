@@ -107,9 +107,12 @@ def options_of(method: str, given: Any = None) -> Any:
     module = registry.get(method)
     if not isinstance(given, Mapping):
         return given or module.Options()
-    for name in given:
+    known = {option.name: option for option in registry.options(method)}
+    for name, value in given.items():
         if not hasattr(module.Options, name):
             raise foreign_option(name, method)
+        if name in known:
+            known[name].check(value)
     return module.Options(**given)
 
 

@@ -1,0 +1,85 @@
+"""`rebasin list`: what there is to name in an option, and the options that methods bring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .. import datasets, matchers, nets, reports
+from ..errors import RebasinError, unknown
+from ..registry import Option, Registry
+from ..spec import library
+
+KINDS: dict[str, Callable[[], list[dict[str, Any]]]] = {
+    "methods": lambda: [_method(name) for name in matchers.registry.names()],
+    "specs": lambda: [_thing(name, spec.description) for name, spec in library.builtin().items()],
+    "nets": lambda: [
+        _thing(variant, nets.registry.summary(name))
+        for name in nets.registry.names()
+        for variant in nets.registry.get(name).VARIANTS
+    ],
+    "data": lambda: _things(datasets.registry),
+    "reports": lambda: _things(reports.registry),
+}
+
+
+def listed(kind: str | None = None) -> dict[str, list[dict[str, Any]]]:
+    """By kind, every thing's "name" and "summary"; of methods also their "options".
+
+    Raises UsageError for an unknown kind.
+    """
+    if kind is not None and kind not in KINDS:
+        raise unknown("kind", kind, KINDS)
+    return {name: KINDS[name]() for name in ([kind] if kind else KINDS)}
+
+
+def _things(registry: Registry) -> list[dict[str, Any]]:
+    return [_thing(name, registry.summary(name)) for name in registry.names()]
+
+
+def _thing(name: str, summary: str) -> dict[str, Any]:
+    return {"name": name, "summary": summary}
+
+
+def _method(name: str) -> dict[str, Any]:
+    """A method of another package that cannot be imported is listed with the reason."""
+    found = _thing(name, matchers.registry.summary(name))
+    try:
+        return found | {"options": [_option(option) for option in matchers.registry.options(name)]}
+    except RebasinError as error:
+        return found | {"options": [], "broken": error.message}
+
+
+def _option(option: Option) -> dict[str, Any]:
+    """What help says of an option, and what it says nothing of: its name in Python."""
+    told = {
+        "name": option.name,
+        "flag": option.flag,
+        "type": "bytes" if option.kind == "bytes" else option.type.__name__,
+        "default": option.default,
+        "help": option.help,
+    }
+    if option.choices:
+        told["choices"] = list(option.choices)
+    told |= {name: getattr(option, name) for name in ("min", "max") if getattr(option, name) is not None}
+    return told
+
+
+def option_lines(options: Sequence[dict[str, Any]]) -> list[str]:
+    """An option a line: flag, what it may be, its default, its sentence."""
+    rows = [(option["flag"], _values(option), option["help"]) for option in options]
+    wide, values = (max((len(row[k]) for row in rows), default=0) for k in (0, 1))
+    return [f"{flag:<{wide}}  {may:<{values}}  {help}".rstrip() for flag, may, help in rows]
+
+
+def _values(option: dict[str, Any]) -> str:
+    kind = "|".join(option.get("choices", ())) or option["type"]
+    low, high = option.get("min"), option.get("max")
+    if low is not None or high is not None:
+        kind += f" {'' if low is None else f'{low:g}'}…{'' if high is None else f'{high:g}'}"
+    default = option["default"]
+    return (
+        kind
+        if default is None
+        else f"{kind} ({str(default).lower() if option['type'] == 'bool' else default})"
+    )

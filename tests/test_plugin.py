@@ -1,0 +1,136 @@
+"""A package of somebody else's, installed into a fresh environment and used from the command line.
+
+Processes are the point here: entry points are found by an interpreter that starts with them installed.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).with_name("plugin_example")
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """A virtual environment with the example in it, and behind it all that this one has, rebasin included."""
+    folder = tmp_path_factory.mktemp("plugin")
+    built = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
+    shutil.copytree(EXAMPLE, folder / "source", ignore=built)
+    venv = folder / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+    scheme = {"base": str(venv), "platbase": str(venv)}
+    site = Path(sysconfig.get_path("purelib", vars=scheme))
+    here = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    lines = [*here, *(f"import site; site.addsitedir({path!r})" for path in here)]
+    (site / "behind.pth").write_text("\n".join(lines) + "\n")
+    python = venv / "bin" / "python"
+    subprocess.run(
+        [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps"]
+        + ["--no-index", "--no-build-isolation", str(folder / "source")],
+        check=True,
+    )
+    return folder, python
+
+
+@pytest.fixture(scope="module")
+def rebasin(environment):
+    folder, python = environment
+    variables = {k: v for k, v in os.environ.items() if not k.startswith(("REBASIN", "PYTHONPATH"))}
+
+    def rebasin(*arguments, code=0):
+        done = subprocess.run(
+            [str(python), "-m", "rebasin_cli", *map(str, arguments)],
+            cwd=folder, env={**variables, "COLUMNS": "200"}, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == code, done.stderr
+        return done.stderr if code else done.stdout
+
+    for seed in (1, 2):
+        net = ("one-layer", "--data", "stripes", "--width", 12, "--epochs", 20, "--lr", "0.05")
+        rebasin("train", *net, "-q", "--seed", seed, "-o", f"{seed}.safetensors")
+    return rebasin
+
+
+MODELS = ("1.safetensors", "2.safetensors", "--trust-code")
+
+
+def test_all_that_it_adds_is_listed_with_its_options(rebasin):
+    told = json.loads(rebasin("list", "--json"))
+    names = {kind: {thing["name"]: thing for thing in things} for kind, things in told.items()}
+    assert {"restarts", "by-norm"} <= names["methods"].keys() and "stripes" in names["data"]
+    assert "one-layer" in names["nets"] and "points" in names["reports"] and "one_layer" in names["specs"]
+    options = {option["name"]: option for option in names["methods"]["restarts"]["options"]}
+    assert list(options) == ["max_sweeps", "starts", "keep", "effort", "hurry"]
+    assert options["starts"] == {
+        "name": "starts", "flag": "--starts", "type": "int", "default": 3,
+        "help": "Search from this many seeds.", "min": 1,
+    }  # fmt: skip
+    assert "--keep        best|worst (best)" in rebasin("list", "methods", "--verbose")
+
+
+def test_help_shows_its_options_and_shares_lines_with_ours(rebasin):
+    text = rebasin("align", "--help")
+    assert "--starts" in text and "Search from this many seeds (3)." in text
+    assert "Options of dual, merge-many, restarts, universe, wm" in text  # max-sweeps: one name, one meaning
+    assert text.count("--max-sweeps ") == 1
+    assert "restarts: How hard each search looks (fast)." in text  # effort: one name, two sentences
+    assert "--points" in rebasin("barrier", "--help")
+
+
+def test_its_options_reach_the_search_and_the_provenance(rebasin):
+    asked = ("--method", "restarts", "--starts", 5, "--keep", "worst")
+    assert "restarts, 5 sweeps" in rebasin("align", *MODELS, *asked, "-o", "worst.safetensors")
+    recorded = json.loads(rebasin("inspect", "worst.safetensors", "--json"))["metadata"]
+    assert recorded["rebasin.method"] == "restarts"
+    options = json.loads(recorded["rebasin.options"])
+    assert options == {"keep": "worst", "starts": 5, "max_sweeps": None, "effort": None}
+    hurried = rebasin("align", *MODELS, *asked, "--hurry", "--max-sweeps", 50, "-o", "first.safetensors")
+    assert "restarts, 1 sweep," in hurried
+    assert "by-norm" in rebasin("align", *MODELS, "--method", "by-norm", "-o", "norms.safetensors")
+
+
+def test_what_makes_no_sense_is_refused_with_the_methods_that_have_it(rebasin):
+    assert "It is for restarts" in rebasin("align", *MODELS, "--starts", 2, code=2)
+    assert "x>=1" in rebasin("align", *MODELS, "-m", "restarts", "--starts", 0, code=2)
+    assert "Did you mean best?" in rebasin("align", *MODELS, "-m", "restarts", "--keep", "beste", code=2)
+
+
+def test_its_report_its_spec_and_its_network_work(rebasin, environment):
+    folder, _ = environment
+    report = ("--report", "report", "--points", "alone.csv", "--limit", 100, "--skip-checks", "-q")
+    rebasin("barrier", *MODELS, "--method", "restarts", "--starts", 2, *report)
+    table = (folder / "report" / "points.csv").read_text()
+    assert table.startswith("row,split,lambda,loss\nnaive,train,0.0,")
+    assert table == (folder / "alone.csv").read_text()
+    assert "one_layer, 1 permutation" in rebasin("merge", *MODELS, "--repair", "none")
+
+
+def test_its_options_are_completed(environment):
+    folder, python = environment
+    words = {"_REBASIN_COMPLETE": "complete_bash", "COMP_WORDS": "rebasin align --st", "COMP_CWORD": "2"}
+    command = [str(python), "-m", "rebasin_cli"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=os.environ | words)
+    assert "--starts" in done.stdout.split(), done
+
+
+def test_a_package_that_cannot_be_imported_harms_nobody_but_its_own(rebasin, environment):
+    _, python = environment
+    site = next(python.parents[1].glob("lib/python*/site-packages"))
+    info = site / "broken-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[rebasin_cli.matchers]\nbroken = nowhere.at_all\n")
+    try:
+        assert "--starts" in rebasin("align", "--help")
+        assert "broken comes from nowhere.at_all, which cannot be imported" in rebasin(
+            "align", *MODELS, "--method", "broken", code=2
+        )
+        assert "cannot be imported" in rebasin("list", "methods", "--verbose")
+    finally:
+        shutil.rmtree(info)
