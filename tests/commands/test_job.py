@@ -108,9 +108,9 @@ def test_other_data_than_recorded_is_remarked(record):
     assert said[0].startswith("data: digits (the checkpoints record mnist), ")
 
 
-def judge(model, accuracy, *, samples=10_000, classes=10, reference="digits", **options):
+def judge(model, accuracy, *, count=10_000, classes=10, reference="digits", **options):
     check = samples.endpoint_check([model], reference, classes, Data(**options))
-    check({"test": [Scores(1.0, accuracy, samples, 0.0)]})
+    check({"test": [Scores(1.0, accuracy, count, 0.0)]})
 
 
 def test_endpoints_at_chance_or_below_their_record_stop_the_run(record):
@@ -126,7 +126,7 @@ def test_endpoints_at_chance_or_below_their_record_stop_the_run(record):
 
 def test_small_samples_scatter_and_other_data_is_no_comparison(record):
     model = record(data="digits", test_accuracy="0.9000")
-    judge(model, 0.80, samples=50)
+    judge(model, 0.80, count=50)
     judge(model, 0.50, reference="mnist")
     judge(record(data="digits", test_accuracy="high"), 0.5)
 

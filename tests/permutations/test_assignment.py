@@ -374,7 +374,7 @@ def test_threads_change_nothing(solver):
 
 
 def test_the_environment_chooses_scipy():
-    code = "from rebasin_cli import assignment; print(assignment.compiled())"
+    code = "from rebasin_cli.permutations import assignment; print(assignment.compiled())"
     for solver, expected in (("scipy", "False"), ("", str(assignment.compiled()))):
         variables = {**os.environ, "REBASIN_SOLVER": solver}
         done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True)
