@@ -26,7 +26,7 @@ _WHERE = {
     "over_pairs": "measure.intervals",
     "open_checkpoint": "checkpoints.checkpoint",
     "permutation": "permutations.permutation:",
-    "pipeline": "commands.on_files:",
+    "pipeline": "commands.pipeline:",
     "prove": "inference.prove",
     "renormalize": "repair",
     "reset": "repair",

@@ -104,10 +104,10 @@ REPAIR = {
     option.name: _generated(option, option.type, panel=o.SEARCH, help=_sentence(option))
     for option in declared("rebasin_cli.repair.options") or ()
 }
-KEPT = _group(checkpoint_every=o.CheckpointEvery, log=o.Log, resume=o.Resume)
+RESUMABLE = _group(checkpoint_every=o.CheckpointEvery, log=o.Log, resume=o.Resume)
 FORMATS = of_formats(Registry("reports", "report format"))
 WRITTEN = _group(force=o.Force, out_dtype=o.OutDtype, out_shard_size=o.OutShardSize)
-TOLD = _group(quiet=o.Quiet, verbose=o.Verbose)
+SCREEN = _group(quiet=o.Quiet, verbose=o.Verbose)
 
 
 def shared(*groups: Group) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -14,7 +14,7 @@ from typing import Any
 import typer
 
 
-class Told(logging.Handler):
+class LogLines(logging.Handler):
     """What the library logs, for a person: a download begins."""
 
     def __init__(self, say: Callable[[str], None]):
@@ -87,14 +87,14 @@ def screen(quiet: bool = False, verbose: bool = False) -> Iterator[Any]:
     from ..commands.job.listener import Listener
 
     shown = Screen(quiet=quiet, verbose=verbose)
-    log, told = logging.getLogger("rebasin"), Told(shown.say)
+    log, lines = logging.getLogger("rebasin"), LogLines(shown.say)
     level = log.level
-    log.addHandler(told)
+    log.addHandler(lines)
     log.setLevel(logging.INFO)
     try:
         yield Listener(shown.say, shown.step)
     finally:
-        log.removeHandler(told)
+        log.removeHandler(lines)
         log.setLevel(level)
         shown.close()
 

@@ -15,7 +15,7 @@ from ._show import result, screen
 
 
 @app.command(rich_help_panel="Align and merge")
-@g.shared(g.LOADING, g.WRITTEN, g.TOLD)
+@g.shared(g.LOADING, g.WRITTEN, g.SCREEN)
 def apply(
     perm: Annotated[
         Path, typer.Argument(metavar="PERM", help="A *.perm.safetensors that align or verify wrote.")

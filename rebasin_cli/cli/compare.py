@@ -21,7 +21,7 @@ def _report(*names: str, **kwargs: Any) -> Any:
 
 
 @app.command(rich_help_panel="Measure")
-@g.shared(g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.SCORES, g.METHOD, g.TOLD)
+@g.shared(g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.SCORES, g.METHOD, g.SCREEN)
 def compare(
     context: typer.Context,
     models: Annotated[
@@ -71,7 +71,7 @@ def compare(
 
     Example: rebasin compare a.pt b.pt c.pt --method wm --method merge-many --data mnist --report many/
     """
-    from ..commands.compare import Looks
+    from ..commands.compare import Scope
     from ..commands.compare import compare as run
 
     methods = method or ["wm"]
@@ -79,9 +79,9 @@ def compare(
     settings = settings_of(options, "loading", "network", "data", "search", "repair", **own)
     files = {"file_json": json_file, "file_markdown": markdown}
     written = report_of(context, report, files, force=force, dry_run=dry_run)
-    looks = Looks(points, once, sharpness, probes)
+    scope = Scope(points, once, sharpness, probes)
     with screen(options["quiet"], options["verbose"]) as listener:
-        found = run(models, methods, written, listener, looks=looks, **settings)
+        found = run(models, methods, written, listener, scope=scope, **settings)
     if dry_run:
         result(found, json)
     elif json:

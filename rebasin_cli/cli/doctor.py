@@ -18,7 +18,7 @@ from ._show import result, screen
 
 @together
 @app.command(rich_help_panel="Measure")
-@g.shared(g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.TOLD)
+@g.shared(g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.SCREEN)
 def doctor(
     a: Annotated[Path, typer.Argument(metavar="A")],
     b: Annotated[Path, typer.Argument(metavar="B")],

@@ -17,7 +17,7 @@ from ._show import result, screen
 
 
 @app.command(rich_help_panel="Measure")
-@g.shared(g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.METHOD, g.TOLD)
+@g.shared(g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.METHOD, g.SCREEN)
 def signature(
     a: Annotated[Path, typer.Argument(metavar="A", help="The reference.")],
     b: Annotated[Path, typer.Argument(metavar="B", help="The model that is aligned to it.")],

@@ -34,10 +34,10 @@ def align(
     job.check_same()
     if output.dry_run:
         return job.plan()
-    evidence, proof = job.evidence(), job.proof()
+    inputs, proof = job.match_inputs(), job.proof()
     job.forget_network()  # the search needs its memory
-    with job.kept(output) as kept:
-        found = job.search(kept, evidence)
+    with job.resumable(output) as state:
+        found = job.search(state, inputs)
 
         def write_both() -> list[str]:
             options = where_it_began(found)

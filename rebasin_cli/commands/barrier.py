@@ -92,7 +92,7 @@ def _plan(job: Job, pairs: Sequence[tuple[Path, Path]], thresholds: Mapping[str,
     job.fitted  # noqa: B018 (models and spec, before the pairs)
     _check_pairs(job, pairs)
     repair = job.settle_repair(has_data=True)
-    word = measuring.word_of_repair(repair, statistics=bool(job.fitted.statistics))
+    word = measuring.repaired_label(repair, statistics=bool(job.fitted.statistics))
     _ = job.given
     network, auto = job.need_network(), repair == "auto"
     splits = job.open_splits("train", "test", "held", *["reset"] * bool(word), choosing=auto)
@@ -110,7 +110,7 @@ def _plan(job: Job, pairs: Sequence[tuple[Path, Path]], thresholds: Mapping[str,
 
 def _measure(job: Job, planned: _Plan, command: str, thresholds: Mapping[str, Any]) -> Report:
     """The report of A and B."""
-    evidence, proof = job.evidence(), job.proof()
+    inputs, proof = job.match_inputs(), job.proof()
     splits, network, names = job.splits, job.need_network(), thresholds.get("gates", ())
     done, total = itertools.count(1), sum(row.points for row in planned.rows)
     run = {"network": network, "output": job.output, "device": job.device}
@@ -131,8 +131,8 @@ def _measure(job: Job, planned: _Plan, command: str, thresholds: Mapping[str, An
         planned=lambda rows: gates.check_gate_names(names, [row.name for row in rows], MEASURED),
         measured=lambda: job.listener.step("measuring", next(done), total, ""),
         options=bounded(job.options),
-        data=evidence.get("data"),
-        loss=evidence.get("loss"),
+        data=inputs.get("data"),
+        loss=inputs.get("loss"),
         start=job.first_state,
         prove=False,
         progress=shown(job.listener.step),

@@ -25,7 +25,7 @@ CURVED_SAMPLES = 1_000  # a split, for sharpness: a probe costs several times wh
 
 
 @dataclass(frozen=True)
-class Looks:
+class Scope:
     """What is measured: so many random `points` of the simplex, `sharpness` with so many `probes`.
 
     All models are matched `once`, or the first 2, 3 … anew.
@@ -43,7 +43,7 @@ def compare(
     written: Written = Written(),  # noqa: B008 (frozen)
     listener: Listener = SILENT,
     *,
-    looks: Looks = Looks(),  # noqa: B008 (frozen)
+    scope: Scope = Scope(),  # noqa: B008 (frozen)
     **subjects: Unpack[ForMerge],
 ) -> Comparison | dict[str, Any]:
     """Compare merges of these models, the first of which is the reference, and write what was asked for.
@@ -61,12 +61,12 @@ def compare(
     options = {m: method_options.make(search, job.data, measuring=True) for m, search in searches.items()}
     scores, repair = job.scores, _repair(job)
     splits = job.open_splits("train", "test", *["reset"] * (repair == "reset"))
-    plan = _plan(job, len(methods), looks.points) | planning.not_estimated(options.items())
+    plan = _plan(job, len(methods), scope.points) | planning.not_estimated(options.items())
     listener.say(planning.in_words(plan))
     jobs = {method: job.by(search) for method, search in searches.items()}
     if written.dry_run:
         return _largest([each.plan() for each in jobs.values()], methods) | plan
-    evidence = {method: each.evidence() | {"options": options[method]} for method, each in jobs.items()}
+    inputs = {method: each.match_inputs() | {"options": options[method]} for method, each in jobs.items()}
     moving = next((each for each in jobs.values() if each.moved), jobs[methods[0]])
     proof = moving.proof()
     curved = {s: splits[s].subset(CURVED_SAMPLES, job.seed) for s in ("test", "train")}
@@ -80,10 +80,10 @@ def compare(
         reset_batches=splits.get("reset"),
         methods=methods,
         repair_with=repair,
-        points=looks.points,
-        once=looks.once,
-        curved=curved if looks.sharpness else None,
-        probes=looks.probes,
+        points=scope.points,
+        once=scope.once,
+        curved=curved if scope.sharpness else None,
+        probes=scope.probes,
         seed=job.seed,
         scores=scores,
         loss=loss_of(job.data),
@@ -91,7 +91,7 @@ def compare(
         device=job.device,
         check=job.endpoint_check(),
         measured=lambda: listener.step("measuring", next(done), plan["points"], ""),
-        align_options=evidence,
+        align_options=inputs,
         progress=functools.partial(_show, listener),
     )
     notes = provenance.notes({k: v for k, v in splits.items() if k != "reset"}, proof)

@@ -52,9 +52,9 @@ def merge(
     if output.dry_run:
         return job.plan() | repairing.plan(job, how)
     ready = repairing.prepare(job, how)
-    evidence, proof = job.evidence(), job.proof()
-    with job.kept(output) as kept:
-        found = job.search(kept, evidence)
+    inputs, proof = job.match_inputs(), job.proof()
+    with job.resumable(output) as state:
+        found = job.search(state, inputs)
         merged = api.merge(
             found.models if found else job.models,
             job.fitted,

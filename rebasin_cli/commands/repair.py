@@ -55,13 +55,13 @@ def repair(
     job.need_network()
     ready = repairing.prepare(job, how, needed=True)
     inputs = job.need_inputs() if how == "bias" else None
-    mending = Repairs(
+    repairs = Repairs(
         how, [first, aligned], ready.splits.get("reset"), inputs, new_bias=repair.new_bias, device=job.device
     )
     done = repair_merged(
         job.network.to(job.device),
         merged,
-        mending,
+        repairs,
         [1 - share, share],
         held=ready.splits.get("held"),
         output=job.output,

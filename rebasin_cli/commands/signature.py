@@ -60,8 +60,8 @@ def signature(
         stable = signatures.stability(*models, fitted, counts, data=shuffled, options=job.options, **run)
         rows = stable.table
     else:
-        evidence = {"network": network, "data": samples, "output": job.output, "prove": False}
-        found = job.search(evidence=evidence, options=job.options)
+        inputs = {"network": network, "data": samples, "output": job.output, "prove": False}
+        found = job.search(inputs=inputs, options=job.options)
         permutations = found.permutations[0] if found else given or identity(fitted.words)
         limit = job.data.limit or MATCH_SAMPLES
         rows = signatures.signature(*models, fitted, permutations, data=samples, limit=limit, **run)

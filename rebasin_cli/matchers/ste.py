@@ -54,7 +54,7 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     """Permutations for the one model beside the reference, learnt on `problem.data` with `problem.network`.
 
     The objective is the loss at the midpoint on held-out training samples, in nats and negative. A sweep is
-    one step. Raises UsageError for more than two models, and as `_straight.search` does.
+    one step. Raises UsageError for more than two models, and as `straight_through.search` does.
     """
     if len(problem.models) != 2:
         raise UsageError(

@@ -59,7 +59,7 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     """Permutations for every model but the first, learnt on `problem.data` with `problem.network`.
 
     The objective is the loss at the mean of all models on held-out training samples, in nats and negative.
-    A sweep is one step. Raises UsageError for fewer than two models, and as `_straight.search` does.
+    A sweep is one step. Raises UsageError for fewer than two models, and as `straight_through.search` does.
     """
     if len(problem.models) < 2:
         raise UsageError("ste-mm needs at least two models")

@@ -86,7 +86,7 @@ def barrier(
     batches = reset_batches if reset_batches is not None else train
     statistics = networks.has_running_statistics(network)
     repair_with = settle(repair_with, statistics=statistics, measurable=batches is not None)
-    word, auto = word_of_repair(repair_with, statistics=statistics), repair_with == "auto"
+    word, auto = repaired_label(repair_with, statistics=statistics), repair_with == "auto"
     if word and batches is None:
         raise UsageError(
             "the network has running statistics: give training batches to re-estimate them on"
@@ -207,7 +207,7 @@ def barrier(
     )
 
 
-def word_of_repair(repair_with: str, *, statistics: bool) -> str:
+def repaired_label(repair_with: str, *, statistics: bool) -> str:
     """What repaired rows are called, "" where there are none. Raises UsageError for what is not measured."""
     if repair_with == "bias":
         raise UsageError(

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import nn
 
-from ..datasets import _held
+from ..datasets import _held_out
 from ..errors import DataError, NetworkError, UsageError
 from ..networks.evaluation import Scores
 from .calibration import COLDEST, Scaled
@@ -133,5 +133,5 @@ def parted(batches: Iterable[Any]) -> tuple[Iterable[Any], Iterable[Any]]:
     """Re-iterable batches to measure a repair on, and others to judge it by; twice the same if too few."""
     for number, _ in enumerate(batches, start=1):
         if number == EVERY:
-            return _held.parted(batches, every=EVERY, at=EVERY - 1)
+            return _held_out.parted(batches, every=EVERY, at=EVERY - 1)
     return batches, batches

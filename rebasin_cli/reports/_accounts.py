@@ -76,7 +76,7 @@ def describe_repair(done: Repaired | None, choice: Choice | None = None) -> dict
     } | added
 
 
-def tell_repair(say: Callable[[str], None], done: Repaired, splits: Mapping[str, Any], *, asked: str) -> None:
+def say_repair(say: Callable[[str], None], done: Repaired, splits: Mapping[str, Any], *, asked: str) -> None:
     """What was repaired, and what was not and why, in sentences."""
     count = len(done.corrected)
     layers = "1 layer" if count == 1 else f"{count} layers"

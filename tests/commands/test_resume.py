@@ -15,7 +15,7 @@ def test_a_kept_search_comes_back_as_it_was(tmp_path):
     state = State(({"h": torch.tensor([2, 0, 1])},), 4, 0.1 + 0.2, {"attempt": 2, "first": 1 / 3})
 
     def begun(resume):
-        return keeping.keeping(output, {"rebasin.seed": "1"}, words, resume=resume, say=said.append)
+        return keeping.resumable(output, {"rebasin.seed": "1"}, words, resume=resume, say=said.append)
 
     with pytest.raises(KeyboardInterrupt), begun(False) as kept:
         kept.reached(state)
@@ -36,18 +36,18 @@ def test_what_a_method_itself_needs_is_kept_too(tmp_path):
     state = State(({"h": torch.arange(3)},), 12, -0.5, {"loss": 0.25}, tensors)
     with (
         pytest.raises(KeyboardInterrupt),
-        keeping.keeping(output, {}, words, resume=False, say=print) as kept,
+        keeping.resumable(output, {}, words, resume=False, say=print) as kept,
     ):
         kept.reached(state)
         raise KeyboardInterrupt
-    with keeping.keeping(output, {}, words, resume=True, say=print) as kept:
+    with keeping.resumable(output, {}, words, resume=True, say=print) as kept:
         assert kept.start.tensors.keys() == tensors.keys()
         assert all(torch.equal(kept.start.tensors[name], tensors[name]) for name in tensors)
 
 
 def test_the_state_is_written_after_so_many_steps(tmp_path):
     output, seen = tmp_path / "out.safetensors", []
-    with keeping.keeping(output, {}, {"h": 3}, resume=False, say=print, every=5) as kept:
+    with keeping.resumable(output, {}, {"h": 3}, resume=False, say=print, every=5) as kept:
         for step in range(1, 13):
             kept.reached(State(({"h": torch.arange(3)},), step, 0.0, {}, {"x": torch.zeros(1)}))
             seen.append(keeping.state_path(output).exists())
@@ -63,7 +63,7 @@ def test_the_log_of_a_search_that_goes_on_has_every_step_once(tmp_path):
         return State(({"h": torch.arange(3)},), step, 0.0, notes, {"x": torch.zeros(1)})
 
     def search(steps, *, resume, killed=False):
-        with keeping.keeping(output, {}, {"h": 3}, resume=resume, say=print, every=2, log=log) as kept:
+        with keeping.resumable(output, {}, {"h": 3}, resume=resume, say=print, every=2, log=log) as kept:
             for step in steps:
                 kept.reached(state(step))
                 if step == 4:
@@ -89,7 +89,7 @@ def test_a_log_that_was_cut_off_in_a_line_is_gone_on_with(tmp_path):
     def interrupted(*, resume):
         with (
             pytest.raises(KeyboardInterrupt),
-            keeping.keeping(output, {}, {"h": 3}, resume=resume, say=print, log=log) as kept,
+            keeping.resumable(output, {}, {"h": 3}, resume=resume, say=print, log=log) as kept,
         ):
             step = kept.start.sweep + 1 if kept.start else 1
             kept.reached(State(({"h": torch.arange(3)},), step, 0.0, {"loss": 0.5, "changed": 0.0}))
@@ -112,6 +112,6 @@ def test_a_kept_search_that_was_cut_off_is_said_to_be_begun_anew(tmp_path):
     keeping.state_path(output).write_bytes(b"\x10")
     with (
         pytest.raises(CheckpointError, match="Remove it, and start anew"),
-        keeping.keeping(output, {}, {"h": 3}, resume=True, say=print),
+        keeping.resumable(output, {}, {"h": 3}, resume=True, say=print),
     ):
         pass

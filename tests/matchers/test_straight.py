@@ -15,7 +15,7 @@ from torch.nn import functional as F
 import rebasin_cli
 from rebasin_cli import nets
 from rebasin_cli.datasets import open_data
-from rebasin_cli.datasets._held import held_out
+from rebasin_cli.datasets._held_out import held_out
 from rebasin_cli.errors import DataError, NetworkError, UsageError
 from rebasin_cli.matchers import Problem, State, ste, ste_mm
 from rebasin_cli.matchers.search import in_turn

@@ -43,7 +43,7 @@ def check_log(search: Search, output: Output, inputs: Sequence[Path]) -> None:
             f"--log {search.log} is a model, or an output of this very search", hint="Choose another name"
         )
     if not output.resume:  # to overwrite the log of a search that can go on is no advice
-        resume.check_none_kept(resume.state_path(output.path), force=output.force)
+        resume.check_no_search(resume.state_path(output.path), force=output.force)
     writing.check_output(search.log, force=output.force or output.resume, text=True)
 
 

@@ -32,7 +32,7 @@ from .models import fit_spec, read_models, read_permutation
 from .network import find_network, need_inputs, none_named, origin, proof_inputs
 from .outputs import Output
 from .progress import shown
-from .resume import Kept
+from .resume import Resumable
 from .samples import Splits
 from .settings import Data, Loading, Network, Repair, Search
 
@@ -189,16 +189,16 @@ class Job:
 
     # ------------------------------------------------------------------------------------- proof and search
 
-    def evidence(self) -> dict[str, Any]:
-        """The network and the training samples that a method looks at.
+    def match_inputs(self) -> dict[str, Any]:
+        """The network and the training samples that a method matches by.
 
         Empty where weights are enough. Raises UsageError that says what is missing.
         """
         if not method_options.needs_data(self.method):
             return {}
-        return self.ranks.each(self._find_evidence)
+        return self.ranks.each(self._find_match_inputs)
 
-    def _find_evidence(self) -> dict[str, Any]:
+    def _find_match_inputs(self) -> dict[str, Any]:
         network, method = self.network, self.searched.method
         searching.check_needs(method, network=network is not None, data=self.has_data)
         count = getattr(matchers.registry.get(method), "SAMPLES", samples.MATCH_SAMPLES)
@@ -232,7 +232,7 @@ class Job:
         return account if proof is None else account | whose
 
     @contextmanager
-    def kept(self, output: Output) -> Iterator[Kept]:
+    def resumable(self, output: Output) -> Iterator[Resumable]:
         """The state of this very search is kept beside the output when it is interrupted."""
         identity = self.ranks.first(
             provenance.describe,
@@ -243,7 +243,7 @@ class Job:
             seed=self.seed,
             options=method_options.identity(self.searched, self.data, self.running),
         )
-        with resume.keeping(
+        with resume.resumable(
             output.path,
             identity,
             self.fitted.words,
@@ -254,8 +254,8 @@ class Job:
             every=self.searched.checkpoint_every,
             log=self.searched.log,
             force=output.force,
-        ) as kept:
-            yield kept
+        ) as state:
+            yield state
 
     @cached_property
     def first_state(self) -> State | None:
@@ -277,24 +277,24 @@ class Job:
 
     def search(
         self,
-        kept: Kept | None = None,
-        evidence: Mapping[str, Any] | None = None,
+        state: Resumable | None = None,
+        inputs: Mapping[str, Any] | None = None,
         *,
         options: Any = None,
     ) -> searching.Alignment | None:
-        """Find the permutations with the method that was asked for, from where `kept` says.
+        """Find the permutations with the method that was asked for, from where `state` says.
 
-        None where there is nothing to search: the method is "none", or a permutation is given. `evidence` is
-        what a method looks at, if that was found before; `options` are others than `search_options`.
+        None where there is nothing to search: the method is "none", or a permutation is given. `inputs` are
+        those of `match_inputs`, where they were found before; `options` are others than `search_options`.
         """
         if self.method in ("none", "given"):
             return None
-        kept = kept or Kept()
-        show = shown(self.listener.step, kept.start)
+        state = state or Resumable()
+        show = shown(self.listener.step, state.start)
 
-        def progress(state: State) -> None:
-            kept.reached(state)
-            show(state)
+        def progress(reached: State) -> None:
+            state.reached(reached)
+            show(reached)
 
         return searching.align(
             self.models,
@@ -302,9 +302,9 @@ class Job:
             method=self.searched.method,
             seed=self.seed,
             options=self.search_options if options is None else options,
-            start=kept.start or self.first_state,
+            start=state.start or self.first_state,
             progress=progress,
-            **(self.evidence() if evidence is None else evidence),
+            **(self.match_inputs() if inputs is None else inputs),
             device=devices.own(self.device),
             ranks=self.ranks,
         )

@@ -104,7 +104,7 @@ def finish(
         job.say(f"repair: {choosing.in_words(done.choice)}")
         options["repair_choice"] = done.choice.account()
     if done.repaired:
-        accounts.tell_repair(job.say, done.repaired, ready.splits, asked=job.repaired.repair)
+        accounts.say_repair(job.say, done.repaired, ready.splits, asked=job.repaired.repair)
         if done.repaired.added:
             options["added"] = list(done.repaired.added)
     if ready.measured:

@@ -26,7 +26,7 @@ SAVE_EVERY = 60.0  # seconds; a long search may be killed at any time
 
 
 @dataclass
-class Kept:
+class Resumable:
     """Where a search starts, and the last state that it reported.
 
     `save`, where there is one, is called now and then with the state, and not only when all ends: after
@@ -118,7 +118,7 @@ def state_path(output: Path) -> Path:
 
 
 @contextmanager
-def keeping(
+def resumable(
     output: Path,
     identity: Mapping[str, str],
     words: Mapping[str, int],
@@ -130,7 +130,7 @@ def keeping(
     every: int | None = None,
     log: Path | None = None,
     force: bool = False,
-) -> Iterator[Kept]:
+) -> Iterator[Resumable]:
     """While searching and writing the result: on Ctrl-C the last state is written beside `output`.
 
     It is removed once the block has finished. `identity` says what search it is: a kept state of another
@@ -142,7 +142,7 @@ def keeping(
     ResourceError where the log cannot be written.
     """
     path = state_path(output)
-    kept = Kept(ranks.first(_begin, path, identity, words, within, resume=resume, force=force))
+    kept = Resumable(ranks.first(_begin, path, identity, words, within, resume=resume, force=force))
     if kept.start is not None:
         say(f"going on after {_place(kept.start)}")
     if ranks.rank > 0:
@@ -174,11 +174,11 @@ def _begin(
     """Where to start; None is the beginning. Nothing may lie where the search would be kept."""
     if resume:
         return _read(path, identity, words, within)
-    check_none_kept(path, force=force)
+    check_no_search(path, force=force)
     return None
 
 
-def check_none_kept(path: Path, *, force: bool = False) -> None:
+def check_no_search(path: Path, *, force: bool = False) -> None:
     """Raise OutputExists for anything of that name, but for a kept search where `force` begins anew."""
     if path.exists() and not _is_search(path):
         raise OutputExists(

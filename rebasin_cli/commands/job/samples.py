@@ -83,9 +83,9 @@ def open_splits(
             size = data.limit or (None if data.full else TRAIN_SAMPLES)
             splits["train"] = train if size is None else train.subset(size, seed)
         if {"reset", "held"} & set(wanted):
-            mend, held = _apart(train, data, seed, choosing=choosing, epoch=epoch)
-            mixed = mend.with_batch_size(RESET_BATCH).mixed(seed)  # every batch has every class
-            parts = {"reset": mixed, "held": mixed if held is mend else held}
+            measured_on, held = _apart(train, data, seed, choosing=choosing, epoch=epoch)
+            mixed = measured_on.with_batch_size(RESET_BATCH).mixed(seed)  # every batch has every class
+            parts = {"reset": mixed, "held": mixed if held is measured_on else held}
             splits |= {name: part for name, part in parts.items() if name in wanted}
         if "match" in wanted:
             size = data.limit or match
@@ -115,8 +115,8 @@ def _apart(train: Any, data: Data, seed: int, *, choosing: bool, epoch: bool) ->
     """
     if epoch and not data.full:
         whole = data.limit is None
-        mend = train if whole else train.subset(max(data.limit, RESET_SAMPLES), seed)
-        return mend, train.subset(HELD_SAMPLES, seed)
+        measured_on = train if whole else train.subset(max(data.limit, RESET_SAMPLES), seed)
+        return measured_on, train.subset(HELD_SAMPLES, seed)
     loader = isinstance(train, LoaderData)
     if loader and data.full:
         return train, train
@@ -124,10 +124,10 @@ def _apart(train: Any, data: Data, seed: int, *, choosing: bool, epoch: bool) ->
     measured = there if data.full else min(RESET_SAMPLES, there)
     if choosing:
         measured = max(1, min(measured, max(there - HELD_SAMPLES, there * 2 // 3)))
-    mend = train if measured == there and data.full else train.subset(max(1, measured), seed)
+    measured_on = train if measured == there and data.full else train.subset(max(1, measured), seed)
     if measured >= there:
-        return mend, mend
-    return mend, train.subset(HELD_SAMPLES, seed, skip=measured)
+        return measured_on, measured_on
+    return measured_on, train.subset(HELD_SAMPLES, seed, skip=measured)
 
 
 def _open(reference: str, split: str, normalize: str | None, data: Data) -> DataSet | LoaderData:

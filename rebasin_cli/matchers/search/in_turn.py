@@ -11,7 +11,7 @@ import torch
 
 from ...permutations.permutation import Permutations
 from .. import MatchResult, Problem, State
-from ..straight_through.looks import packed, unpacked
+from ..straight_through.history import packed, unpacked
 
 FIGURES = ("objective_before", "objective_after", "sweeps", "solves", "converged")
 CASTS = (float, float, int, int, bool)

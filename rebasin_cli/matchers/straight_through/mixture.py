@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ... import networks
 from ...datasets._batches import checked, describe, size_of, to_device
-from ...datasets._held import MOST
+from ...datasets._held_out import MOST
 from ...errors import DataError, NetworkError
 from ...networks.evaluation import accuracy, call, check_logits
 from .. import Problem

@@ -22,7 +22,7 @@ import torch
 from ... import networks
 from ...datasets import Data
 from ...datasets._batches import to_device
-from ...datasets._held import held_out
+from ...datasets._held_out import held_out
 from ...errors import DataError, NetworkError, SpecError, UsageError
 from ...permutations import permutation
 from ...permutations.permutation import Permutations
@@ -31,7 +31,7 @@ from ...runtime.signals import held_back
 from .. import INITS, MatchResult, Problem, State, registry
 from .epochs import epoch, with_last
 from .followers import Followers
-from .looks import packed, unpacked
+from .history import packed, unpacked
 from .mixture import Mixture
 from .projection import Projection
 from .training import Training, optimizer_of

@@ -4,7 +4,7 @@ A permutation whose neighbours did not change since its last solve is not solved
 proven to stay the best. Its similarity is changed only where neighbours moved, its assignment starts from the
 last one's duals, and words that do not touch are solved at the same time. A word on two axes of a tensor has
 a quadratic objective: its assignment is solved on the gradient, and taken only if the true objective rises.
-Starred words are solved together with what they lie within (`_wreath`).
+Starred words are solved together with what they lie within (`starred`).
 """
 
 from __future__ import annotations

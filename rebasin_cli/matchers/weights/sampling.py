@@ -1,6 +1,6 @@
 """A part of the columns of a similarity, in place of all of them: near copies are told apart by a few.
 
-What is found so is proven on all columns, or not believed (`_proof`).
+What is found so is proven on all columns, or not believed (`proof`).
 """
 
 from __future__ import annotations
