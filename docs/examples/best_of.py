@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from rebasin_cli.matchers import MatchResult, Problem, State, wm
+from rebasin_cli.registry import option
 from rebasin_cli.runtime.seeds import derive
 
 NEEDS = frozenset()  # weights alone
@@ -12,8 +13,8 @@ DECLARES = frozenset({"identity", "planted", "monotone"})
 
 @dataclass(frozen=True)
 class Options:
-    max_sweeps: int = 100
-    starts: int = 3
+    max_sweeps: int = option(100, "Stop each search after this many sweeps.", min=1, effect="length")
+    starts: int = option(3, "Search from this many seeds.", min=1)
 
 
 def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noqa: B008 (frozen)
