@@ -53,7 +53,7 @@ def merge(
 
     Example: rebasin merge a.pt b.pt c.pt --method merge-many -o merged.safetensors
     """
-    from ..commands.merge import Average
+    from ..commands.job.averaging import Average
     from ..commands.merge import merge as run
     from ..errors import UsageError
 

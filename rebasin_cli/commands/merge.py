@@ -3,34 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
 from .. import api
-from ..errors import UsageError, unknown
-from ..permutations.averages import average
 from ..repair import Outcome
 from .job import repairing
+from .job.averaging import Average
 from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.method_options import where_it_began
 from .job.outputs import Output, check_outputs, write
 from .job.settings import ForMerge
-
-
-@dataclass(frozen=True)
-class Average:
-    """How the models are averaged: one weight a model, adding up to 1 (None: equal), along which line.
-
-    `reference` is the model that the others are aligned to (None: the first). `perm` is a permutation file
-    for the second of two models, in place of a search.
-    """
-
-    reference: Path | None = None
-    weights: Sequence[float] | None = None
-    interpolation: str = "linear"
-    perm: Path | None = None
 
 
 def merge(
@@ -43,8 +27,8 @@ def merge(
 ) -> dict[str, Any]:
     """Align all models to the reference, average them, repair what averaging broke; write one model."""
     check_outputs(output)
-    paths, mean = _reference_first(paths, mean)
-    _check(len(paths), mean)
+    paths, mean = mean.reference_first(paths)
+    mean.check(len(paths))
     job = Job("merge", paths, listener, **subjects, perm=mean.perm)
     job.check_search(output, or_none=True)
     how = job.settle_repair()
@@ -79,40 +63,3 @@ def merge(
         added = merged.repair.added if merged.repair else ()
         written = write(output, tensors, job.models[0], meta, added=added)
     return job.summary(found, proof, written=written) | {"models": len(paths)} | account
-
-
-def _reference_first(paths: Sequence[Path], mean: Average) -> tuple[Sequence[Path], Average]:
-    """The models, and their weights, in an order that begins with the reference. Raises UsageError."""
-    reference, weights = mean.reference, mean.weights
-    if reference is None or not paths:
-        return paths, mean
-    first = next((k for k, path in enumerate(paths) if path.resolve() == reference.resolve()), None)
-    if first == 0:
-        return paths, mean
-    if first is None:
-        raise UsageError(
-            f"--reference {reference} is none of the models",
-            problems=[str(path) for path in paths],
-            hint="Name one of those that are merged",
-        )
-    if weights is not None and len(weights) != len(paths):
-        average([{}] * len(paths), weights)  # its error
-    order = [first, *(k for k in range(len(paths)) if k != first)]
-    return [paths[k] for k in order], replace(mean, weights=weights and [weights[k] for k in order])
-
-
-def _check(models: int, mean: Average) -> None:
-    """Raise UsageError for what cannot be merged so, before an hour of searching."""
-    if models < 2:
-        raise UsageError("merging takes at least two models", hint="rebasin merge A B …")
-    if mean.interpolation not in api.INTERPOLATIONS:
-        raise unknown("interpolation", mean.interpolation, api.INTERPOLATIONS)
-    if mean.interpolation == "slerp" and models != 2:
-        raise UsageError(f"slerp joins two models, not {models}", hint="Use --interpolation linear")
-    if mean.perm and models != 2:
-        raise UsageError(
-            f"--perm is for the second of two models, not of {models}",
-            hint="Apply it first: rebasin apply PERM MODEL -o aligned.safetensors",
-        )
-    if mean.weights is not None:
-        average([{}] * models, mean.weights)  # only its checks

@@ -5,10 +5,11 @@ from __future__ import annotations
 from .align import align
 from .barrier import Written, barrier
 from .eval import evaluate
+from .job.averaging import Average
 from .job.listener import Listener
 from .job.outputs import Output
 from .job.settings import Data, Loading, Network, Repair, Search
-from .merge import Average, merge
+from .merge import merge
 from .train import train
 
 __all__ = [
