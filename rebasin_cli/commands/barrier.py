@@ -96,7 +96,7 @@ def _plan(job: Job, pairs: Sequence[tuple[Path, Path]], thresholds: Mapping[str,
     _ = job.given
     network, auto = job.need_network(), repair == "auto"
     splits = job.open_splits("train", "test", "held", *["reset"] * bool(word), choosing=auto)
-    ship, logits = None if auto else repair, job.data.loss is None
+    ship, logits = None if auto else repair, job.asked.data.loss is None
     rows = plan_rows(aligned=job.moved, word=word, ship=ship, auto=auto, logits=logits)
     gates.check_gate_names(thresholds.get("gates", ()), [row.name for row in rows], MEASURED)
     if thresholds.get("baseline"):
@@ -121,7 +121,7 @@ def _measure(job: Job, planned: _Plan, command: str, thresholds: Mapping[str, An
         test=splits["test"],
         reset_batches=splits.get("reset"),
         held=splits["held"],
-        method=job.searched.method,
+        method=job.asked.search.method,
         permutations=job.given[0],
         repair_with=planned.repair,
         signature=signatures.in_report(*job.models, job.fitted, data=splits["train"], seed=job.seed, **run),
@@ -139,19 +139,21 @@ def _measure(job: Job, planned: _Plan, command: str, thresholds: Mapping[str, An
         **run,
     )
     notes = provenance.notes(splits, proof, repair=planned.word)
-    about = {"proof": proof, "command": command, "full": job.data.full, "notes": notes}
+    about = {"proof": proof, "command": command, "full": job.asked.data.full, "notes": notes}
     return provenance.signed(report, job.models, splits["test"], **about)
 
 
 def _check_pairs(job: Job, pairs: Sequence[tuple[Path, Path]]) -> None:
     """Raise for further pairs that cannot be measured as the first one is, before an hour of measuring."""
-    if pairs and (job.perm is not None or start_file(job.searched) is not None):
+    if pairs and (job.perm is not None or start_file(job.asked.search) is not None):
         raise UsageError(
             "a permutation file (--perm, --init) is for one pair of models, and --pair names more",
             hint="Align each first (rebasin align), then measure with --method none",
         )
     for pair in pairs:
-        other = Job("barrier", pair, loading=job.loading, network=job.running, data=job.data).fitted
+        other = Job(
+            "barrier", pair, loading=job.asked.loading, network=job.asked.network, data=job.asked.data
+        ).fitted
         if other.spec.digest != job.fitted.spec.digest or other.shapes != job.fitted.shapes:
             raise UsageError(
                 f"--pair {pair[0]},{pair[1]}: these have another architecture than the first pair",

@@ -58,7 +58,9 @@ def compare(
     destinations = _destinations(written)
     searches = _searches(subjects.pop("search", Search()), methods)
     job = Job("compare", paths, listener, **subjects)
-    options = {m: method_options.make(search, job.data, measuring=True) for m, search in searches.items()}
+    options = {
+        m: method_options.make(search, job.asked.data, measuring=True) for m, search in searches.items()
+    }
     scores, repair = job.scores, _repair(job)
     splits = job.open_splits("train", "test", *["reset"] * (repair == "reset"))
     plan = _plan(job, len(methods), scope.points) | planning.not_estimated(options.items())
@@ -86,7 +88,7 @@ def compare(
         probes=scope.probes,
         seed=job.seed,
         scores=scores,
-        loss=loss_of(job.data),
+        loss=loss_of(job.asked.data),
         output=job.output,
         device=job.device,
         check=job.endpoint_check(),
@@ -95,7 +97,7 @@ def compare(
         progress=functools.partial(_show, listener),
     )
     notes = provenance.notes({k: v for k, v in splits.items() if k != "reset"}, proof)
-    about = {"proof": proof, "command": written.command or "rebasin compare", "full": job.data.full}
+    about = {"proof": proof, "command": written.command or "rebasin compare", "full": job.asked.data.full}
     found = provenance.signed(found, job.models, splits["test"], **about, notes=notes)
     rendered = [(path, formats.RENDER[name](found)) for name, path in destinations]
     outputs.write_files(rendered, force=written.force)

@@ -31,7 +31,7 @@ def doctor(a: Path, b: Path, listener: Listener = SILENT, **subjects: Unpack[For
     limited = dataclasses.replace(asked, limit=asked.limit or LOOK)
     job = Job("doctor", [a, b], listener, **subjects | {"data": limited})
     models, fitted = job.models, job.fitted
-    network, no_network = _if_there(job.running.net, lambda: job.network)
+    network, no_network = _if_there(job.asked.network.net, lambda: job.network)
     data, no_data = None, ""
     if job.has_data:
         data, no_data = _if_there(asked.data, lambda: job.open_splits("match")["match"])
@@ -109,7 +109,7 @@ def next_command(
 
 def given_options(job: Job) -> dict[str, Any]:
     """The options by name that the next command may take over."""
-    return {**vars(job.loading), **vars(job.running), **vars(job.data)}
+    return {**vars(job.asked.loading), **vars(job.asked.network), **vars(job.asked.data)}
 
 
 def _line(words: Sequence[str], given: Mapping[str, Any], carried: Sequence[str]) -> str:

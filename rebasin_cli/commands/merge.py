@@ -47,7 +47,7 @@ def merge(
             interpolation=mean.interpolation,
             permutations=[given] if given else None,
             repair_with=ready.how,
-            new_bias=job.repaired.new_bias,
+            new_bias=job.asked.repair.new_bias,
             network=ready.network,
             train=ready.splits.get("reset"),
             held=ready.splits.get("held"),

@@ -63,7 +63,7 @@ def signature(
         inputs = {"network": network, "data": samples, "output": job.output, "prove": False}
         found = job.search(inputs=inputs, options=job.options)
         permutations = found.permutations[0] if found else given or identity(fitted.words)
-        limit = job.data.limit or MATCH_SAMPLES
+        limit = job.asked.data.limit or MATCH_SAMPLES
         rows = signatures.signature(*models, fitted, permutations, data=samples, limit=limit, **run)
     if drawn.plot is not None:
         picture = _signature.render(rows, f"{a.name} and {b.name}")

@@ -9,9 +9,10 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from torch import nn
 
@@ -34,7 +35,7 @@ from .outputs import Output
 from .progress import shown
 from .resume import Resumable
 from .samples import Splits
-from .settings import Data, Loading, Network, Repair, Search
+from .settings import Asked, ForMerge, Search
 
 
 class Job:
@@ -50,19 +51,13 @@ class Job:
         paths: Sequence[Path],
         listener: Listener = SILENT,
         *,
-        loading: Loading | None = None,
-        network: Network | None = None,
-        data: Data | None = None,
-        search: Search | None = None,
-        repair: Repair | None = None,
         perm: Path | None = None,
         ranks: Ranks = ALONE,
+        **subjects: Unpack[ForMerge],
     ):
         self.command, self.paths, self.listener, self.ranks = command, list(paths), listener, ranks
-        self.loading, self.running = loading or Loading(), network or Network()
-        self.data, self.searched = data or Data(), search or Search()
-        self.repaired, self.perm = repair or Repair(), perm
-        self.seed, self.output = self.running.seed, self.running.output
+        self.asked, self.perm = Asked(**subjects), perm
+        self.seed, self.output = self.asked.network.seed, self.asked.network.output
         self.splits: Splits = {}  # those that were opened last
 
     def by(self, search: Search) -> Job:
@@ -70,7 +65,7 @@ class Job:
         other = copy.copy(self)
         for name in ("options", "search_options", "first_state"):
             other.__dict__.pop(name, None)
-        other.searched = search
+        other.asked = replace(self.asked, search=search)
         return other
 
     def say(self, text: str) -> None:
@@ -80,40 +75,42 @@ class Job:
 
     def check_search(self, output: Output | None = None, *, or_none: bool = False) -> None:
         """Raise UsageError for a method, its options or a log that make no sense, before anything is read."""
-        self.ranks.each(checks.check_method, self.searched, or_none=or_none)
+        self.ranks.each(checks.check_method, self.asked.search, or_none=or_none)
         self.ranks.each(lambda: self.options if output is None else self.search_options)
         if output is not None:
-            self.ranks.first(checks.check_log, self.searched, output, self.paths)
+            self.ranks.first(checks.check_log, self.asked.search, output, self.paths)
 
     @cached_property
     def options(self) -> Any:
         """The method's Options where a limit of samples may also be one for measuring; None for "none"."""
-        return method_options.make(self.searched, self.data, measuring=True)
+        return method_options.make(self.asked.search, self.asked.data, measuring=True)
 
     @cached_property
     def search_options(self) -> Any:
         """The method's Options where every option is for the search."""
-        return method_options.make(self.searched, self.data)
+        return method_options.make(self.asked.search, self.asked.data)
 
     @cached_property
     def device(self) -> str:
-        return devices.choose(self.running.device)
+        return devices.choose(self.asked.network.device)
 
     @cached_property
     def scores(self) -> Callable[..., Scores]:
         """`evaluate` with the user's own loss, metric and output."""
-        return samples.scorer(self.data, self.output, self.device)
+        return samples.scorer(self.asked.data, self.output, self.device)
 
     @cached_property
     def models(self) -> list[Checkpoint]:
         """The checkpoints, opened and looked through; a device that is not there is refused before."""
         _ = self.device
-        return self.ranks.each(read_models, self.paths, self.loading, self.say, self.ranks)
+        return self.ranks.each(read_models, self.paths, self.asked.loading, self.say, self.ranks)
 
     @cached_property
     def fitted(self) -> FittedSpec:
         """The spec, fitted to the models."""
-        return self.ranks.each(fit_spec, self.models, self.loading, self.running, self.data, self.say)
+        return self.ranks.each(
+            fit_spec, self.models, self.asked.loading, self.asked.network, self.asked.data, self.say
+        )
 
     @cached_property
     def given(self) -> tuple[Permutations | None, dict[str, str]]:
@@ -123,7 +120,7 @@ class Job:
     @property
     def method(self) -> str:
         """What an output records: the method of the search, or "given"."""
-        return "given" if self.perm else self.searched.method
+        return "given" if self.perm else self.asked.search.method
 
     @property
     def moved(self) -> bool:
@@ -134,7 +131,7 @@ class Job:
         """Raise UsageError unless all ranks were asked for the same search."""
         alone = self.ranks.size == 1
         self.ranks.check_same(
-            {} if alone else same_run.facts(self.models, self.fitted, self.searched, self.running)
+            {} if alone else same_run.facts(self.models, self.fitted, self.asked.search, self.asked.network)
         )
 
     # ------------------------------------------------------------------------------------ network, samples
@@ -142,7 +139,9 @@ class Job:
     @cached_property
     def network(self) -> nn.Module | None:
         """The network on the CPU, in float32; None where nobody names one."""
-        return find_network(self.fitted, self.running, self.say, named=self.loading.spec is not None)
+        return find_network(
+            self.fitted, self.asked.network, self.say, named=self.asked.loading.spec is not None
+        )
 
     def need_network(self) -> nn.Module:
         """The network. Raises UsageError where nobody names one."""
@@ -159,33 +158,33 @@ class Job:
         """Whether only the tensors' names tell what network they belong to."""
         return (
             self.network is not None
-            and origin(self.network, self.fitted, self.models, self.running)["assumed"]
+            and origin(self.network, self.fitted, self.models, self.asked.network)["assumed"]
         )
 
     def need_inputs(self) -> Any:
         """One batch that the network takes. Raises UsageError where nobody tells."""
-        return need_inputs(self.need_network(), self.running, self.data)
+        return need_inputs(self.need_network(), self.asked.network, self.asked.data)
 
     @cached_property
     def has_data(self) -> bool:
         """Whether a data set is named or recorded."""
-        return samples.data_reference(self.models, self.data) is not None
+        return samples.data_reference(self.models, self.asked.data) is not None
 
     def open_splits(self, *wanted: str, **how: Any) -> Splits:
         """The wanted splits, as `samples.open_splits` says."""
-        found = samples.open_splits(self.models, self.data, self.seed, self.say, wanted=wanted, **how)
+        found = samples.open_splits(self.models, self.asked.data, self.seed, self.say, wanted=wanted, **how)
         self.splits |= found
         return found
 
     def settle_repair(self, *, has_data: bool | None = None) -> str:
         """Which repair, as far as the spec and the options tell; refuses what cannot be."""
         there = self.has_data if has_data is None else has_data
-        return checks.settle_repair(self.fitted, self.repaired, has_data=there)
+        return checks.settle_repair(self.fitted, self.asked.repair, has_data=there)
 
     def endpoint_check(self) -> Callable[[Mapping[str, Sequence[Scores]]], None]:
         """A look at the endpoints' test scores that stops a run fed the wrong inputs."""
         test = self.splits["test"]
-        return samples.endpoint_check(self.models, test.name, test.classes, self.data)
+        return samples.endpoint_check(self.models, test.name, test.classes, self.asked.data)
 
     # ------------------------------------------------------------------------------------- proof and search
 
@@ -199,15 +198,15 @@ class Job:
         return self.ranks.each(self._find_match_inputs)
 
     def _find_match_inputs(self) -> dict[str, Any]:
-        network, method = self.network, self.searched.method
+        network, method = self.network, self.asked.search.method
         searching.check_needs(method, network=network is not None, data=self.has_data)
         count = getattr(matchers.registry.get(method), "SAMPLES", samples.MATCH_SAMPLES)
         say = (lambda text: None) if self.splits else self.say  # which data it is was told already
-        data = samples.open_splits(self.models, self.data, self.seed, say, wanted=["match"], match=count)[
-            "match"
-        ]
+        data = samples.open_splits(
+            self.models, self.asked.data, self.seed, say, wanted=["match"], match=count
+        )["match"]
         found = {"network": network, "data": data, "output": self.output, "prove": False}
-        return found | ({"loss": samples.loss_of(self.data)} if self.data.loss else {})
+        return found | ({"loss": samples.loss_of(self.asked.data)} if self.asked.data.loss else {})
 
     def proof(self) -> dict[str, Any]:
         """Prove that permuting by the spec preserves the network's function; the account of it, or why none.
@@ -217,18 +216,18 @@ class Job:
         return self.ranks.first(self._prove)
 
     def _prove(self) -> dict[str, Any]:
-        if not self.searched.prove:
+        if not self.asked.search.prove:
             return {"status": "skipped", "reason": "--no-prove"}
         if not self.moved:
             return {"status": "skipped", "reason": "nothing was permuted"}
         if (network := self.network) is None:
             return accounts.describe_proof(None)
-        inputs = proof_inputs(network, self.running, self.data, self.splits)
+        inputs = proof_inputs(network, self.asked.network, self.asked.data, self.splits)
         proof = searching.prove_spec(network, self.fitted, inputs=inputs, output=self.output, seed=self.seed)
         account = accounts.describe_proof(
             proof, "the network does not say its input: give --input SHAPE or --data"
         )
-        whose = origin(network, self.fitted, self.models, self.running)
+        whose = origin(network, self.fitted, self.models, self.asked.network)
         return account if proof is None else account | whose
 
     @contextmanager
@@ -239,9 +238,9 @@ class Job:
             self.command,
             self.models,
             self.fitted,
-            method=self.searched.method,
+            method=self.asked.search.method,
             seed=self.seed,
-            options=method_options.identity(self.searched, self.data, self.running),
+            options=method_options.identity(self.asked.search, self.asked.data, self.asked.network),
         )
         with resume.resumable(
             output.path,
@@ -251,8 +250,8 @@ class Job:
             resume=output.resume,
             say=self.say,
             ranks=self.ranks,
-            every=self.searched.checkpoint_every,
-            log=self.searched.log,
+            every=self.asked.search.checkpoint_every,
+            log=self.asked.search.log,
             force=output.force,
         ) as state:
             yield state
@@ -263,10 +262,10 @@ class Job:
 
         Raises UsageError for more than two models, and what `read_permutation` does.
         """
-        if (file := method_options.start_file(self.searched)) is None:
+        if (file := method_options.start_file(self.asked.search)) is None:
             return None
-        option = method_options.declared(self.searched.method)[
-            method_options.start_option(self.searched.method)
+        option = method_options.declared(self.asked.search.method)[
+            method_options.start_option(self.asked.search.method)
         ]
         if len(self.models) != 2:
             raise UsageError(
@@ -299,7 +298,7 @@ class Job:
         return searching.align(
             self.models,
             self.fitted,
-            method=self.searched.method,
+            method=self.asked.search.method,
             seed=self.seed,
             options=self.search_options if options is None else options,
             start=state.start or self.first_state,
@@ -317,8 +316,8 @@ class Job:
             self.models,
             self.fitted,
             self.method,
-            proof=self.searched.prove,
-            memory=self.searched.options.get("memory"),
+            proof=self.asked.search.prove,
+            memory=self.asked.search.options.get("memory"),
             options=self.options,
         )
 
@@ -332,7 +331,7 @@ class Job:
             self.fitted,
             method=method or self.method,
             seed=self.seed,
-            options=method_options.recorded(self.searched, self.data) | dict(options or {}),
+            options=method_options.recorded(self.asked.search, self.asked.data) | dict(options or {}),
             **more,
         )
 

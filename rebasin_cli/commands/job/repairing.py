@@ -53,7 +53,7 @@ def prepare(job: Job, how: str, *, needed: bool = False) -> Ready:
         how = "none" if network is None else how
     elif how != "none":
         network = job.need_network()
-    bake = job.repaired.bake_temperature
+    bake = job.asked.repair.bake_temperature
     wanted = [*["reset"] * (how not in ("none", "bias")), *["held"] * (bake or how == "auto")]
     if wanted and not splits:
         epoch = how == "reset" and trains(job.method)
@@ -77,7 +77,7 @@ def _if_there(job: Job) -> tuple[nn.Module | None, Splits]:
         if job.network_is_assumed:
             network, why = None, "only the tensors' names tell the network (give yours with --net)"
     except NetworkError as error:
-        if job.running.net is not None:
+        if job.asked.network.net is not None:
             raise
         network, why = None, error.message
     if network is None:
@@ -86,7 +86,7 @@ def _if_there(job: Job) -> tuple[nn.Module | None, Splits]:
     try:
         return network, job.open_splits("reset", "held", choosing=True)
     except DataError as error:
-        if job.data.data is not None:
+        if job.asked.data.data is not None:
             raise
         job.say(f"repair: --repair auto is none: {error.message}")
         return None, {}
@@ -104,12 +104,12 @@ def finish(
         job.say(f"repair: {choosing.in_words(done.choice)}")
         options["repair_choice"] = done.choice.account()
     if done.repaired:
-        accounts.say_repair(job.say, done.repaired, ready.splits, asked=job.repaired.repair)
+        accounts.say_repair(job.say, done.repaired, ready.splits, asked=job.asked.repair.repair)
         if done.repaired.added:
             options["added"] = list(done.repaired.added)
     if ready.measured:
         on = ready.splits["reset"]
-        options["repair_data"] = provenance.describe_data(on, full=job.data.full)
+        options["repair_data"] = provenance.describe_data(on, full=job.asked.data.full)
         options["repair_data"] |= {"samples": on.samples, "device": job.device}
     baked = {}
     if ready.layer is not None:
@@ -128,18 +128,20 @@ def plan(job: Job, how: str) -> dict[str, Any]:
     planned: dict[str, Any] = {"repair": how}
     if how == "none":
         return planned
-    network = find_network(job.fitted, job.running, lambda text: None, named=job.loading.spec is not None)
+    network = find_network(
+        job.fitted, job.asked.network, lambda text: None, named=job.asked.loading.spec is not None
+    )
     if network is None:
         return planned
     if how == "reset":
         return planned | {"repair_layers": list(networks.running_norms(network))}
     try:
-        inputs = need_inputs(network, job.running, job.data)
+        inputs = need_inputs(network, job.asked.network, job.asked.data)
     except UsageError:  # it does not say what it takes
         return planned
     inputs = map_tensors(lambda t: t.float() if t.is_floating_point() else t, inputs)
     try:
-        match, new_bias = "repair" if how == "auto" else how, job.repaired.new_bias
+        match, new_bias = "repair" if how == "auto" else how, job.asked.repair.new_bias
         touched, left = repairs.layers_touched(network, inputs, match=match, new_bias=new_bias)
     except NetworkError as error:
         return planned | {"repair_left": {"the network": error.message}}

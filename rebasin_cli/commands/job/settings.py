@@ -67,6 +67,17 @@ class Repair:
     bake_temperature: bool = False
 
 
+@dataclass(frozen=True)
+class Asked:
+    """All that was asked of a command; the subjects that it does not take have their defaults."""
+
+    loading: Loading = Loading()
+    network: Network = Network()
+    data: Data = Data()
+    search: Search = Search()
+    repair: Repair = Repair()
+
+
 class ForLook(TypedDict, total=False):
     """The subjects of a command that runs models on data."""
 
