@@ -1,0 +1,129 @@
+"""Options that are declared once, and read from the source without importing anything."""
+
+import importlib
+import sys
+
+import pytest
+
+from rebasin_cli.errors import UsageError
+from rebasin_cli.matchers import am, registry
+from rebasin_cli.matchers.search.align import options_of
+from rebasin_cli.registry import Registry, option
+from rebasin_cli.registry.options import constant, declared, of_module
+
+SOURCES = {
+    "__init__": "import nothing_that_there_is  # fails where it is imported\n",
+    "base": """
+from dataclasses import dataclass
+from rebasin_cli.registry import option
+
+WAYS = {"slow": print, "quick": len}
+LEAST = 2
+
+@dataclass(frozen=True)
+class Common:
+    rounds: int = option(7, "So many rounds.", min=LEAST)
+""",
+    "method": """
+from dataclasses import dataclass
+import nothing_that_there_is
+from rebasin_cli.registry import option
+from . import base
+from .base import LEAST as FEW, WAYS
+
+PLAIN = "as it is"
+
+@dataclass(frozen=True)
+class Options(base.Common):
+    \"\"\"What it takes.\"\"\"
+
+    way: str = option("slow", "In which way.", choices=WAYS, effect="length")
+    few: "int | None" = FEW
+    word: str = PLAIN
+    rate: float | None = option(None, "How fast.", flag="--rate-of-it", metavar="RATE")
+    ready: bool = option(True, "Whether it is ready.")
+    parts: tuple = ()
+
+    def later(self):
+        return self
+""",
+    "computed": "from dataclasses import dataclass\n\n@dataclass\nclass Options:\n    size: int = 2 * 3\n",
+}
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    folder = tmp_path / "somebodys"
+    folder.mkdir()
+    for name, source in SOURCES.items():
+        (folder / f"{name}.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield folder
+    for name in [name for name in sys.modules if name.partition(".")[0] == "somebodys"]:
+        del sys.modules[name]
+
+
+def test_declarations_are_read_through_bases_imports_and_constants_and_nothing_is_imported(package):
+    found = {option.name: option for option in declared("somebodys.method")}
+    assert list(found) == ["rounds", "way", "few", "word", "rate", "ready"]  # bases first; no tuple
+    assert not any(name.startswith("somebodys") for name in sys.modules)
+    rounds, way, rate = found["rounds"], found["way"], found["rate"]
+    assert (rounds.default, rounds.min, rounds.help, rounds.flag) == (7, 2, "So many rounds.", "--rounds")
+    assert (way.choices, way.effect, way.type) == (("slow", "quick"), "length", str)
+    assert (found["few"].default, found["few"].type, found["few"].help) == (2, int, "")
+    assert found["word"].default == "as it is"
+    assert (rate.type, rate.default, rate.flag, rate.metavar) == (float, None, "--rate-of-it", "RATE")
+    assert found["ready"].type is bool and found["ready"].default is True
+
+
+def test_what_only_running_can_tell_is_left_to_the_import(package):
+    (package / "__init__.py").write_text("")
+    assert declared("somebodys.computed") is None
+    (size,) = of_module(importlib.import_module("somebodys.computed"))
+    assert (size.name, size.default, size.type) == ("size", 6, int)
+    assert declared("somebodys.no_such_module") is None and declared("nowhere.at_all") is None
+    assert of_module(object()) == ()
+
+
+def test_constants_are_read_too(package):
+    assert constant("somebodys.method", "PLAIN") == "as it is"
+    assert constant("somebodys.method", "NOTHING") is None
+
+
+@pytest.mark.parametrize("method", registry.names(own=True))
+def test_the_source_says_of_our_methods_what_the_dataclass_says(method):
+    read, imported = Registry("matchers", "method").options(method), of_module(registry.get(method))
+    assert {option.name: option for option in read} == {option.name: option for option in imported}
+    for each in read:
+        assert each.help.endswith("."), f"{method}: {each.name} explains nothing"
+        assert not each.choices or each.default is None or each.default in each.choices
+
+
+def test_an_effect_that_there_is_not_is_refused():
+    with pytest.raises(ValueError, match="effect is 'nice'"):
+        option(1, "One.", effect="nice")
+
+
+def test_options_may_be_a_mapping_of_what_differs():
+    assert options_of("am", {"cost": "l2"}) == am.Options(cost="l2")
+    assert options_of("am") == am.Options() and options_of("am", am.Options(at="pre")).at == "pre"
+
+
+@pytest.mark.parametrize(
+    "given, says",
+    [
+        ({"cost": "l3"}, "unknown cost 'l3'"),
+        ({"limit": 0}, "--limit 0: expected at least 1"),
+        ({"epochs": 1}, "--epochs: the method am has no such option"),
+        ({"learning_rate": 1.0}, "--lr: the method am has no such option"),
+    ],
+)
+def test_what_a_declaration_rules_out_is_refused(given, says):
+    with pytest.raises(UsageError, match=says) as caught:
+        options_of("am", given)
+    assert "epochs" not in given or caught.value.hint == "It is for ste, ste-mm"
+
+
+def test_a_range_has_two_ends():
+    with pytest.raises(UsageError, match="--mix 1.5: expected at most 1"):
+        options_of("dual", {"mix": 1.5})
