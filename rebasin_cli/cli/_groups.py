@@ -11,7 +11,7 @@ other packages too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, get_args, get_type_hints
 
@@ -33,24 +33,29 @@ def _group(**hints: Any) -> Group:
     }
 
 
-def _generated(option: Option, kind: type, *, panel: str, help: str) -> tuple[Any, Any]:
-    """The annotation and default of an option that something declares."""
-    flags, default = [option.flag], None
-    if kind is bool and option.default:
-        flags = [f"{option.flag}/--no-{option.flag.removeprefix('--')}"]
+def _generated(options: Sequence[Option], *, panel: str, help: str) -> tuple[Any, Any]:
+    """The annotation and default of what several declare alike: everything that one of them allows."""
+    kinds = {str if option.kind == "bytes" else option.type for option in options}
+    kind = kinds.pop() if len(kinds) == 1 else str
+    flags, default = list(dict.fromkeys(option.flag for option in options)), None
+    if kind is bool and any(option.default for option in options):
+        flags = [f"{flag}/--no-{flag.removeprefix('--')}" for flag in flags]
     elif kind is bool:
         default = False
-    metavar = option.metavar or "|".join(option.choices) or None
-    ranged = {"min": option.min, "max": option.max} if kind in (int, float) else {}
-    complete = {"autocompletion": lambda: list(option.choices)} if option.choices else {}
+    choices = list(dict.fromkeys(choice for option in options for choice in option.choices))
+    metavar = next((option.metavar for option in options if option.metavar), "|".join(choices) or None)
+    told: dict[str, Any] = {"autocompletion": lambda: choices} if choices else {}
+    if kind in (int, float):
+        lows, highs = [option.min for option in options], [option.max for option in options]
+        told |= {"min": None if None in lows else min(lows), "max": None if None in highs else max(highs)}
     shown = typer.Option(
-        *flags, help=help, metavar=metavar, rich_help_panel=panel, show_default=False, **ranged, **complete
+        *flags, help=help, metavar=metavar, rich_help_panel=panel, show_default=False, **told
     )
     return Annotated[kind if default is False else kind | None, shown], default
 
 
 def of_methods(every: Mapping[str, Iterable[Option]]) -> Group:
-    """The options of all methods, those with the same ones together; one line for one name.
+    """The options of all methods, those of the same methods together; one line for one name.
 
     Where methods mean different types by a name, what is given is read as the chosen method's.
     """
@@ -58,15 +63,20 @@ def of_methods(every: Mapping[str, Iterable[Option]]) -> Group:
     for method, known in every.items():
         for option in known:
             having.setdefault(option.name, {})[method] = option
-    group: Group = {}
-    for name, of in sorted(having.items(), key=lambda item: (-len(item[1]), tuple(item[1]))):
-        first, *others = of.values()
-        types = {str if option.kind == "bytes" else option.type for option in of.values()}
-        told = {_sentence(option): method for method, option in of.items()}
-        help = " ".join(told) if len(told) == 1 else " ".join(f"{m}: {text}" for text, m in told.items())
-        panel = f"Options of {', '.join(of)}"
-        group[name] = _generated(first, types.pop() if len(types) == 1 else str, panel=panel, help=help)
-    return group
+    return {
+        name: _generated(tuple(of.values()), panel=f"Options of {', '.join(of)}", help=_help(of))
+        for name, of in sorted(having.items(), key=lambda item: (-len(item[1]), tuple(item[1])))
+    }
+
+
+def _help(of: Mapping[str, Option]) -> str:
+    """One sentence where all methods say the same; else each, with the names of its methods."""
+    saying: dict[str, list[str]] = {}
+    for method, option in of.items():
+        saying.setdefault(_sentence(option), []).append(method)
+    if len(saying) == 1:
+        return next(iter(saying))
+    return " ".join(f"{', '.join(methods)}: {sentence}" for sentence, methods in saying.items())
 
 
 def _sentence(option: Option) -> str:
@@ -83,7 +93,7 @@ def of_formats(reports: Registry) -> Group:
         flag = "--json-file" if name == "json" else f"--{name}"
         help = reports.constant(name, "HELP") or f"Write the report as {name}."
         option = Option(f"file_{name.replace('-', '_')}", str, None, help=help, flag=flag, metavar="FILE")
-        group[option.name] = _generated(option, str, panel="Report", help=help)
+        group[option.name] = _generated([option], panel="Report", help=help)
     return group
 
 
@@ -101,7 +111,7 @@ SAMPLES = _group(limit=o.Limit, batch_size=o.BatchSize)
 SCORES = _group(loss=o.Loss, metric=o.Metric, skip_checks=o.SkipChecks)
 METHOD = of_methods(Registry("matchers", "method").every_option())
 REPAIR = {
-    option.name: _generated(option, option.type, panel=o.SEARCH, help=_sentence(option))
+    option.name: _generated([option], panel=o.SEARCH, help=_sentence(option))
     for option in declared("rebasin_cli.repair.options") or ()
 }
 RESUMABLE = _group(checkpoint_every=o.CheckpointEvery, log=o.Log, resume=o.Resume)

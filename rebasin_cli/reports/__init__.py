@@ -3,6 +3,7 @@
 A format is a module with
 
     FILENAME = "report.md"                     # its name in a report folder; None where it has none
+    HELP = "Write the report as Markdown."     # of the option that writes it alone
     def render(report: Report) -> str | bytes  # everything from the report, nothing recomputed
 
 Loss in nats per sample, accuracy in 0–1, barriers in the unit of what they measure, times in seconds.

@@ -48,6 +48,7 @@ from ._page import STYLE
 from ._plot import describe, legend, logarithmic, styles, svg
 
 FILENAME = "report.html"
+HELP = "Write the report as one HTML file."
 
 
 def render(report: Report) -> str:

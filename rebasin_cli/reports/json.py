@@ -15,6 +15,7 @@ from ..errors import UsageError
 from . import SCHEMA, Report
 
 FILENAME = "report.json"
+HELP = "Write the report as JSON."
 
 # JSON has no word for these; they are written as strings, and read back as numbers.
 NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}

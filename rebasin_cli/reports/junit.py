@@ -9,6 +9,7 @@ from ._conclusion import conclude
 from ._format import clean, figures, headline, splits, title
 
 FILENAME = "junit.xml"
+HELP = "Write one JUnit case per gate."
 
 CLASSNAME = "rebasin.barrier"
 KEYS = ("loss", "accuracy", "barrier_midpoint", "barrier_chord", "accuracy_midpoint", "accuracy_chord")

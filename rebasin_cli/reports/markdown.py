@@ -36,6 +36,7 @@ from ._format import (
 )
 
 FILENAME = "report.md"
+HELP = "Write the report as Markdown, for a CI summary."
 
 
 def render(report: Report) -> str:

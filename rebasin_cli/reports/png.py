@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ._diagrams import Diagram
 
 FILENAME = "report.png"
+HELP = "Draw the report as one picture."
 
 FONT = "DejaVu Sans"  # comes with matplotlib, so that every machine draws the same
 INK, FAINT, GRID, CHORD = "#1f2328", "#656d76", "#e4e7eb", "#9aa1a9"
