@@ -97,7 +97,9 @@ def test_its_options_reach_the_search_and_the_provenance(rebasin):
 
 def test_what_makes_no_sense_is_refused_with_the_methods_that_have_it(rebasin):
     assert "It is for restarts" in rebasin("align", *MODELS, "--starts", 2, code=2)
-    assert "x>=1" in rebasin("align", *MODELS, "-m", "restarts", "--starts", 0, code=2)
+    assert "Invalid value for '--starts'" in rebasin(
+        "align", *MODELS, "-m", "restarts", "--starts", 0, code=2
+    )
     assert "Did you mean best?" in rebasin("align", *MODELS, "-m", "restarts", "--keep", "beste", code=2)
 
 

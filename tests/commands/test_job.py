@@ -230,3 +230,32 @@ def test_a_permutation_of_another_size_names_its_file(record, tmp_path):
     fitted = library.find(record().shapes)
     with pytest.raises(CheckpointError, match="p.perm.safetensors: these permutations do not fit"):
         intake.read_permutation(path, fitted)
+
+
+def test_provenance_records_what_changes_the_result_and_how_long_to_search():
+    given = {"effort": "high", "max_sweeps": 3, "memory": 10**6, "bound": True}
+    assert method_options.recorded(Search("wm", given), Data()) == {"effort": "high", "max_sweeps": 3}
+    assert method_options.recorded(Search("wm"), Data("mnist", limit=5)) == {
+        "effort": None,
+        "max_sweeps": None,
+    }  # wm looks at no data; the two names are in every file of ours
+    looking = method_options.recorded(Search("am", {"cost": "l2"}), Data("npz:/home/me/x.npz", limit=5))
+    assert looking == {"effort": None, "max_sweeps": None, "cost": "l2", "data": "npz", "limit": 5}
+    training = method_options.recorded(Search("ste", {"epochs": 2}), Data(batch_size=7))
+    assert training["batch_size"] == 7 and training["epochs"] == 2
+
+
+def test_a_search_that_goes_on_must_agree_on_what_it_finds_and_not_on_how_long_it_takes():
+    asked = Search("wm", {"effort": "high", "max_sweeps": 3, "memory": 10**6})
+    assert method_options.identity(asked, Data(), Network()) == {"effort": "high"}
+    feeding = method_options.identity(Search("am"), Data("mnist", batch_size=7), Network("file.py:net"))
+    assert feeding["net"] == "file.py:net" and feeding["data"] == "mnist" and feeding["batch_size"] == 7
+    assert feeding.keys() == {"data", "normalize", "limit", "batch_size", "loss", "output", "net"}
+
+
+def test_options_of_several_methods_go_to_those_that_have_them():
+    each = method_options.for_those_that_have_them(Search(options={"epochs": 2, "cost": "l2"}), ["am", "ste"])
+    assert each["am"].options == {"cost": "l2"} and each["ste"].options == {"epochs": 2}
+    assert each["am"].method == "am"
+    with pytest.raises(UsageError, match="--mix: the method am has no such option"):
+        method_options.for_those_that_have_them(Search(options={"mix": 0.5}), ["am", "ste"])
