@@ -65,6 +65,12 @@ def test_with_a_permutation_of_ones_own(pair, done, tmp_path):
     assert told["rebasin.method"] == "given" and '"permutation": "' in told["rebasin.options"]
 
 
+def test_a_permutation_of_ones_own_needs_no_data_whatever_the_method(pair, done):
+    done("align", *pair, "-o", "aligned.safetensors")
+    given = ("--perm", "aligned.perm.safetensors", "--method", "am")
+    assert "given permutations" in done("merge", *pair, *given, "-o", "given.safetensors").out
+
+
 @pytest.mark.parametrize("method", ["wm", "merge-many"])
 def test_many_models(three, done, method):
     outcome = done("merge", *three, "--method", method, "--json").json()

@@ -46,6 +46,16 @@ def test_endpoints_and_the_merged_model_stay_as_they_are(merged, done):
     )
 
 
+def test_auto_is_measured_where_the_user_asked_for_it_though_only_names_tell_the_network(pair, done):
+    done("align", *pair, "-o", "moved.safetensors")
+    done("merge", pair[0], "moved.safetensors", "--method", "none", "--repair", "none", "-o", "m.safetensors")
+    asked = ("--repair", "auto", "--data", "digits", "--json")
+    outcome = done("repair", "m.safetensors", "--endpoints", pair[0], "moved.safetensors", *asked)
+    assert outcome.json()["held_out_loss"].keys() == {"none", "repair"}
+    whole = done("merge", pair[0], "moved.safetensors", "--method", "none", "--data", "digits", "--force")
+    assert "only the tensors' names tell the network" in whole.err  # there it is a default
+
+
 def test_biases_of_a_merged_model(merged, done):
     model, a, b = merged
     outcome = done("repair", model, "--endpoints", a, b, "--repair", "bias", "--json").json()

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 import rebasin_cli
 from rebasin_cli.errors import DataError, NetworkError, UsageError
 from rebasin_cli.repair import calibrated_biases, renormalize, repair, rescale, reset, reshift, temperature
+from rebasin_cli.repair.repairing import set_apart, settle
 
 
 def small_network() -> nn.Sequential:
@@ -494,3 +495,26 @@ def test_a_temperature_stays_finite_and_refuses_nonsense():
     ]:
         with pytest.raises(UsageError):
             temperature(logits, targets)
+
+
+# ------------------------------------------------------------------------------------ what is decided once
+
+
+def test_a_repair_is_judged_by_batches_that_it_was_not_measured_on():
+    batches = [(torch.full((2, 1), k), torch.zeros(2)) for k in range(9)]
+    measured, held, apart = set_apart(batches, None)
+    numbers = [[int(x[0]) for x, _ in some] for some in (measured, held)]
+    assert apart and numbers == [[0, 1, 3, 4, 6, 7], [2, 5, 8]]
+    measured, held, apart = set_apart(batches[:2], None)  # too few to be parted
+    assert not apart and list(measured) == list(held) == batches[:2]
+    assert set_apart(batches, batches[:1]) == (batches, batches[:1], True)
+
+
+@pytest.mark.parametrize(
+    "statistics, measurable, is_", [(True, False, "reset"), (False, True, "auto"), (False, False, "none")]
+)
+def test_auto_is_settled_by_what_there_is(statistics, measurable, is_):
+    assert settle("auto", statistics=statistics, measurable=measurable) == is_
+    assert settle("rescale", statistics=statistics, measurable=measurable) == "rescale"
+    with pytest.raises(UsageError, match="unknown repair"):
+        settle("mend", statistics=statistics, measurable=measurable)
