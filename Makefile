@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint docs bench wheel clean
+.PHONY: demo test test-all lint docs bench wheel clean
 
 # torch comes first and alone: with torch pinned and present, nothing pulls another build of it.
 $(VENV)/installed: pyproject.toml constraints.txt
@@ -22,8 +22,16 @@ demo: $(VENV)/installed
 	$(BIN)/rebasin demo --force
 	@echo "rebasin is installed in $(BIN); begin with: . $(BIN)/activate"
 
+# make test                             all but the sweeps
+# make test FILE=tests/spec             … of one folder or file; a small one takes less time in one process
+# make test-all                         the sweeps: large networks, many seeds
+FILE ?= tests
+PARALLEL = $(if $(filter tests tests/cli tests/matchers,$(FILE:/=)),-n auto --maxprocesses 4 --dist worksteal)
 test: $(VENV)/developing
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
+	$(BIN)/python -m pytest $(PARALLEL) -m "not sweep" $(FILE)
+
+test-all: $(VENV)/developing
+	$(BIN)/python -m pytest $(PARALLEL) -m sweep $(FILE)
 
 lint: $(VENV)/developing
 	$(BIN)/ruff check .
