@@ -1,14 +1,24 @@
-"""For every test: one thread (small tensors, and the machine may be busy), and Ctrl-C as on a terminal."""
+"""For every test: one thread (small tensors, and the machine may be busy), and Ctrl-C as on a terminal.
+
+And networks of ours that are traced once (see traced).
+"""
 
 import signal
 
 import pytest
 import torch
 
+from tests.traced import trace_once
+
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread():
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def traced_once():
+    trace_once()
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,49 @@
+"""A network of ours is traced once for inputs of one shape, as long as a process lives.
+
+Inference, methods that look at activations and repairs trace the network whenever they are called. PyTorch
+takes 0.2 s or more for that, which is most of the time of a test with a small network; and the graph depends
+on the structure of the network and on the shapes of its inputs, not on its weights. Networks that tests or
+users define are traced every time.
+"""
+
+import torch
+from torch.utils import _pytree as pytree
+
+from rebasin_cli.inference import inferring, tracing
+from rebasin_cli.matchers.activations import sites
+from rebasin_cli.repair import producers
+
+USERS = inferring, sites, producers
+_TRACED = {}  # the network as well, so that nothing of it gives its place in memory to another one
+
+
+def export(network, args, kwargs):
+    if not type(network).__module__.startswith("rebasin_cli.nets"):
+        return tracing.export(network, args, kwargs)
+    leaves, structure = pytree.tree_flatten((args, dict(kwargs)))
+    inputs = [_kind(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    key = repr((_described(network), inputs, structure))
+    if key not in _TRACED:
+        _TRACED[key] = network, tracing.export(network, args, kwargs)
+    return _TRACED[key][1]
+
+
+def _kind(tensor):
+    return tuple(tensor.shape), tensor.dtype, tensor.device
+
+
+def _described(network):
+    """All attributes of all modules, with the shapes and types of tensors for their values."""
+    found = []
+    for name, module in network.named_modules():
+        own = {key: value for key, value in vars(module).items() if key not in ("_modules", "training")}
+        for held in ("_parameters", "_buffers"):
+            own[held] = {key: t if t is None else _kind(t) for key, t in own[held].items()}
+        assert not own["_non_persistent_buffers_set"], "a constant of the graph"
+        found.append((name, type(module), own))
+    return found
+
+
+def trace_once():
+    for module in USERS:
+        module.export = export
