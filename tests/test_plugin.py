@@ -1,8 +1,10 @@
 """A package of somebody else's, installed into a fresh environment and used from the command line.
 
-Processes are the point here: entry points are found by an interpreter that starts with them installed.
+Processes are the point here: entry points are found by an interpreter that starts with them installed. One of
+them runs all commands but those that need another beginning.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -38,23 +40,51 @@ def environment(tmp_path_factory):
     return folder, python
 
 
-@pytest.fixture(scope="module")
-def rebasin(environment):
+COMMANDS = """
+import contextlib, io, json, sys
+from rebasin_cli.__main__ import main
+
+for line in sys.stdin:
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main(json.loads(line))
+        except SystemExit as left:
+            code = left.code or 0
+    print(json.dumps([code, out.getvalue(), err.getvalue()]), flush=True)
+"""
+
+
+@contextlib.contextmanager
+def started(environment):
+    """An interpreter of that environment, which runs commands until it is no longer asked."""
     folder, python = environment
     variables = {k: v for k, v in os.environ.items() if not k.startswith(("REBASIN", "PYTHONPATH"))}
+    variables |= {"COLUMNS": "200", "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [str(python), "-c", COMMANDS],
+        cwd=folder, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
 
     def rebasin(*arguments, code=0):
-        done = subprocess.run(
-            [str(python), "-m", "rebasin_cli", *map(str, arguments)],
-            cwd=folder, env={**variables, "COLUMNS": "200"}, capture_output=True, text=True,
-        )  # fmt: skip
-        assert done.returncode == code, done.stderr
-        return done.stderr if code else done.stdout
+        process.stdin.write(json.dumps([str(argument) for argument in arguments]) + "\n")
+        process.stdin.flush()
+        found, out, err = json.loads(process.stdout.readline())
+        assert found == code, err
+        return err if code else out
 
-    for seed in (1, 2):
-        net = ("one-layer", "--data", "stripes", "--width", 12, "--epochs", 20, "--lr", "0.05")
-        rebasin("train", *net, "-q", "--seed", seed, "-o", f"{seed}.safetensors")
-    return rebasin
+    with process:
+        yield rebasin
+        process.stdin.close()
+
+
+@pytest.fixture(scope="module")
+def rebasin(environment):
+    with started(environment) as rebasin:
+        for seed in (1, 2):
+            net = ("one-layer", "--data", "stripes", "--width", 12, "--epochs", 20, "--lr", "0.05")
+            rebasin("train", *net, "-q", "--seed", seed, "-o", f"{seed}.safetensors")
+        yield rebasin
 
 
 MODELS = ("1.safetensors", "2.safetensors", "--trust-code")
@@ -129,10 +159,11 @@ def test_a_package_that_cannot_be_imported_harms_nobody_but_its_own(rebasin, env
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[rebasin_cli.matchers]\nbroken = nowhere.at_all\n")
     try:
-        assert "--starts" in rebasin("align", "--help")
-        assert "broken comes from nowhere.at_all, which cannot be imported" in rebasin(
-            "align", *MODELS, "--method", "broken", code=2
-        )
-        assert "cannot be imported" in rebasin("list", "methods", "--verbose")
+        with started(environment) as fresh:
+            assert "--starts" in fresh("align", "--help")
+            assert "broken comes from nowhere.at_all, which cannot be imported" in fresh(
+                "align", *MODELS, "--method", "broken", code=2
+            )
+            assert "cannot be imported" in fresh("list", "methods", "--verbose")
     finally:
         shutil.rmtree(info)

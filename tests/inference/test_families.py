@@ -94,7 +94,12 @@ def expanded():
     return expanded
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+LARGE = {"resnet50", "googlenet"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.sweep if name in LARGE else ()) for name in NETWORKS]
+)
 def test_families_say_what_the_lines_said_in_fewer(expanded, name):
     tensors, statistics, sizes, shapes = expanded(name)
     plain = spec_text(tensors, statistics, sizes=sizes, description="plain")

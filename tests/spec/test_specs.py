@@ -171,7 +171,15 @@ def test_every_permutation_of_the_spec_preserves_the_function(key):
     assert proof.largest_difference <= proof.tolerance == TOLERANCE
 
 
-@each_case
+LARGE = {("googlenet", "plain"), ("resnet_basic", "resnet34"), ("resnet_cifar", "resnet32")}
+LARGE |= {("resnet_bottleneck", "resnet50"), ("resnet_bottleneck", "port"), ("googlenet", "with heads")}
+
+
+@pytest.mark.parametrize(
+    "key",
+    [pytest.param(key, marks=pytest.mark.sweep if key in LARGE else ()) for key in CASES],
+    ids=", ".join,
+)
 def test_inference_finds_the_freedom_that_the_spec_says(key):
     """Words of one unit left out. Where zeros join stages, the spec keeps the streams."""
     network, fitted = case(key)
