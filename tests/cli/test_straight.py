@@ -246,7 +246,7 @@ def test_statistics_after_training_are_measured_on_one_epoch(resnets, done, monk
     monkeypatch.setattr(samples, "RESET_SAMPLES", 20)
     monkeypatch.setattr(samples, "HELD_SAMPLES", 16)
     merge = ("merge", *resnets, "--data", "npz:pictures.npz", "--force", "--method")
-    steps = ("--epochs", "1", "--batch-size", "32")
+    steps = ("--epochs", "1", "--batch-size", "32", "--init", "wm")
     expected = [
         (20, ["wm"]),
         (40, ["ste", *steps, "--limit", "40"]),
