@@ -151,19 +151,84 @@ def test_its_options_are_completed(environment):
     assert "--starts" in done.stdout.split(), done
 
 
-def test_a_package_that_cannot_be_imported_harms_nobody_but_its_own(rebasin, environment):
+@contextlib.contextmanager
+def installed(environment, entry_points, **sources):
+    """Another package beside the example, with these modules, as long as the block runs."""
     _, python = environment
     site = next(python.parents[1].glob("lib/python*/site-packages"))
-    info = site / "broken-1.0.dist-info"
+    info, code = site / "rude-1.0.dist-info", site / "rude"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[rebasin_cli.matchers]\nbroken = nowhere.at_all\n")
+    code.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rude\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(entry_points)
+    for name, source in {"__init__": "", **sources}.items():
+        (code / f"{name}.py").write_text(source)
     try:
         with started(environment) as fresh:
-            assert "--starts" in fresh("align", "--help")
-            assert "broken comes from nowhere.at_all, which cannot be imported" in fresh(
-                "align", *MODELS, "--method", "broken", code=2
-            )
-            assert "cannot be imported" in fresh("list", "methods", "--verbose")
+            yield fresh
     finally:
         shutil.rmtree(info)
+        shutil.rmtree(code)
+
+
+BROKEN = """
+[rebasin_cli.matchers]
+broken = nowhere.at_all
+leaving = rude.leaving
+misdeclared = rude.misdeclared
+[rebasin_cli.reports]
+broken = nowhere.at_all
+leaving = rude.leaving
+"""
+DECLARES = """
+from dataclasses import dataclass
+from rebasin_cli.registry import option
+
+NEEDS, MANY, DECLARES = frozenset(), False, frozenset()
+
+@dataclass(frozen=True)
+class Options:
+"""
+
+
+def test_a_package_that_cannot_be_imported_harms_nobody_but_its_own(rebasin, environment):
+    misdeclared = DECLARES + '    starts: int = option(3, "So many.", minimum=1)\n'
+    modules = {"leaving": "import sys; sys.exit(3)\n", "misdeclared": misdeclared}
+    with installed(environment, BROKEN, **modules) as fresh:
+        assert "--starts" in fresh("align", "--help") and "--points" in fresh("barrier", "--help")
+        fresh("inspect", MODELS[0], "--json")
+        for name, why in (
+            ("broken", "nowhere.at_all"),
+            ("leaving", "SystemExit"),
+            ("misdeclared", "minimum"),
+        ):
+            said = fresh("align", *MODELS, "--method", name, code=2)
+            assert "cannot be imported" in said and why in said
+        assert fresh("list", "methods", "--verbose").count("cannot be imported") == 3
+
+
+def test_names_and_flags_that_a_command_has_stay_the_commands(rebasin, environment):
+    """Whatever others call their options: those that clash are Python's alone, and ours work as ever."""
+    rude = (
+        DECLARES
+        + """
+    seed: int = option(0, "Of its own.")
+    batch_size: int = option(128, "Of its own.")
+    force: float = option(1.0, "How hard.")
+    verbose: bool = option(False, "Talk.")
+    rate: float | None = option(None, "How fast.", flag="--lr")
+    hush: bool = option(False, "Be quiet.", flag="--quiet")
+    level: int = option(1, "One of two.", choices=(1, 2))
+
+def match(problem, options):
+    from rebasin_cli.matchers import wm
+    return wm.match(problem)
+"""
+    )
+    with installed(environment, "[rebasin_cli.matchers]\nrude = rude.method\n", method=rude) as fresh:
+        fresh("align", *MODELS, "--seed", 1, "--force", "-q", "-o", "wm.safetensors")
+        fresh("align", *MODELS, "--method", "rude", "--level", 2, "--force", "-v", "-o", "rude.safetensors")
+        assert "unknown level 3" in fresh("align", *MODELS, "-m", "rude", "--level", 3, "--force", code=2)
+        trained = ("--method", "ste", "--epochs", 1, "--lr", "0.001", "--limit", 50)
+        fresh("align", *MODELS, *trained, "--force", "-q", "-o", "ste.safetensors")
+        assert "1|2 (1)" in fresh("list", "methods", "--verbose")

@@ -17,11 +17,13 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
+from ..errors import RebasinError
 from ..registry import Option, Registry
 from ..registry.options import declared
 from . import _options as o
 
 Group = dict[str, tuple[Any, Any]]  # parameter: its annotation and default
+OF_METHOD, OF_FORMAT = "method_", "file_"  # how parameters begin that were read off declarations
 DEFAULTS = {"device": "auto", "seed": 0, "batch_size": 500}
 
 
@@ -42,7 +44,7 @@ def _generated(options: Sequence[Option], *, panel: str, help: str) -> tuple[Any
         flags = [f"{flag}/--no-{flag.removeprefix('--')}" for flag in flags]
     elif kind is bool:
         default = False
-    choices = list(dict.fromkeys(choice for option in options for choice in option.choices))
+    choices = list(dict.fromkeys(str(choice) for option in options for choice in option.choices))
     metavar = next((option.metavar for option in options if option.metavar), "|".join(choices) or None)
     told: dict[str, Any] = {"autocompletion": lambda: choices} if choices else {}
     if kind in (int, float):
@@ -64,7 +66,7 @@ def of_methods(every: Mapping[str, Iterable[Option]]) -> Group:
         for option in known:
             having.setdefault(option.name, {})[method] = option
     return {
-        name: _generated(tuple(of.values()), panel=f"Options of {', '.join(of)}", help=_help(of))
+        OF_METHOD + name: _generated(tuple(of.values()), panel=f"Options of {', '.join(of)}", help=_help(of))
         for name, of in sorted(having.items(), key=lambda item: (-len(item[1]), tuple(item[1])))
     }
 
@@ -88,12 +90,15 @@ def of_formats(reports: Registry) -> Group:
     """An option for every report format that has a file name, to write it alone."""
     group: Group = {}
     for name in reports.names():
-        if not reports.constant(name, "FILENAME"):
+        try:
+            named, help = (reports.constant(name, constant) for constant in ("FILENAME", "HELP"))
+        except RebasinError:  # of a package that cannot be imported: it harms who asks for it
             continue
-        flag = "--json-file" if name == "json" else f"--{name}"
-        help = reports.constant(name, "HELP") or f"Write the report as {name}."
-        option = Option(f"file_{name.replace('-', '_')}", str, None, help=help, flag=flag, metavar="FILE")
-        group[option.name] = _generated([option], panel="Report", help=help)
+        if named:
+            flag = "--json-file" if name == "json" else f"--{name}"
+            option = Option(name, str, None, flag=flag, metavar="FILE")
+            help = help or f"Write the report as {name}."
+            group[OF_FORMAT + name.replace("-", "_")] = _generated([option], panel="Report", help=help)
     return group
 
 
@@ -123,7 +128,8 @@ SCREEN = _group(quiet=o.Quiet, verbose=o.Verbose)
 def shared(*groups: Group) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Put the groups' options into the signature of a command that takes `**options`.
 
-    A name or a flag that the command has already stays the command's: a method's `limit` is --limit.
+    Options that were read off declarations come last, and a flag that the command has already stays the
+    command's: a method's `limit` is --limit.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -134,9 +140,12 @@ def shared(*groups: Group) -> Callable[[Callable[..., None]], Callable[..., None
             if parameter.kind is not Parameter.VAR_KEYWORD
         ]
         taken = {flag for parameter in parameters for flag in _flags(parameter.name, parameter.annotation)}
-        for name, (hint, default) in (item for group in groups for item in group.items()):
+        items = [item for group in groups for item in group.items()]
+        for name, (hint, default) in sorted(
+            items, key=lambda item: item[0].startswith((OF_METHOD, OF_FORMAT))
+        ):
             flags = _flags(name, hint)
-            if name in {parameter.name for parameter in parameters} or taken & flags:
+            if taken & flags:
                 continue
             taken |= flags
             parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=hint))
@@ -149,5 +158,8 @@ def shared(*groups: Group) -> Callable[[Callable[..., None]], Callable[..., None
 
 def _flags(name: str, hint: Any) -> set[str]:
     """What a parameter is on the command line: its flags, or those that typer makes of its name."""
-    declared = [d for told in get_args(hint)[1:] for d in getattr(told, "param_decls", None) or ()]
-    return {flag for text in declared for flag in text.split("/")} or {f"--{name.replace('_', '-')}"}
+    declared = []
+    for told in get_args(hint)[1:]:  # typer takes the first of them for a default
+        declared += [getattr(told, "default", None), *(getattr(told, "param_decls", None) or ())]
+    flags = [text for text in declared if isinstance(text, str) and text.startswith("-")]
+    return {flag for text in flags for flag in text.split("/")} or {f"--{name.replace('_', '-')}"}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ._groups import METHOD
+from ._groups import METHOD, OF_FORMAT, OF_METHOD
 
 
 def settings_of(options: Mapping[str, Any], *subjects: str, **own: Any) -> dict[str, Any]:
@@ -31,25 +31,23 @@ def settings_of(options: Mapping[str, Any], *subjects: str, **own: Any) -> dict[
 def _of_method(given: Mapping[str, Any]) -> dict[str, Any]:
     """Those options of methods that were set, in the types that the chosen methods mean."""
     from ..checkpoints.writing import parse_size
-    from ..errors import UsageError
     from ..matchers import registry
 
     methods = given.get("method") or []
     methods = [methods] if isinstance(methods, str) else methods
     known = {option.name: option for m in methods if m in registry.names() for option in registry.options(m)}
-    chosen = {name: given[name] for name in METHOD if given.get(name) is not None}
-    for name, value in list(chosen.items()):
+    chosen = {}
+    for parameter, (_, default) in METHOD.items():
+        name, value = parameter.removeprefix(OF_METHOD), given.get(parameter)
+        if value is None or (value is False and default is False):  # it was not given
+            continue
         option = known.get(name)
-        if value is False and METHOD[name][1] is False:  # a switch that was not given
-            del chosen[name]
-        elif option is not None and option.kind == "bytes":
-            chosen[name] = parse_size(value)
-        elif option is not None and isinstance(value, str) and option.type is not str:
-            try:
-                chosen[name] = option.type(value)
-            except ValueError:
-                raise UsageError(f"{option.flag} {value!r} is not of type {option.type.__name__}") from None
-    return {name: value for name, value in chosen.items() if name != "limit"}
+        if option is not None and option.kind == "bytes":
+            value = parse_size(value)
+        elif option is not None and isinstance(value, str):
+            value = option.read(value)
+        chosen[name] = value
+    return chosen
 
 
 def output_of(out: Path, options: Mapping[str, Any], **own: bool) -> Any:
@@ -74,10 +72,6 @@ def report_of(context: Any, folder: Path | None, options: Mapping[str, Any], **o
 
     from ..commands.barrier import Written
 
-    asked = {
-        name.removeprefix("file_"): path
-        for name, path in options.items()
-        if name.startswith("file_") and path
-    }
-    files = {name.replace("_", "-"): Path(path) for name, path in asked.items()}
+    asked = {name: path for name, path in options.items() if name.startswith(OF_FORMAT) and path}
+    files = {name.removeprefix(OF_FORMAT).replace("_", "-"): Path(path) for name, path in asked.items()}
     return Written(folder, files, command=shlex.join(["rebasin", *context.find_root().obj]), **own)

@@ -62,6 +62,7 @@ def compare(
         m: method_options.make(search, job.asked.data, measuring=True) for m, search in searches.items()
     }
     scores, repair = job.scores, _repair(job)
+    network = job.need_network()
     splits = job.open_splits("train", "test", *["reset"] * (repair == "reset"))
     plan = _plan(job, len(methods), scope.points) | planning.not_estimated(options.items())
     listener.say(planning.in_words(plan))
@@ -76,7 +77,7 @@ def compare(
     found = comparison.compare(
         job.models,
         job.fitted,
-        network=job.need_network(),
+        network=network,
         test=splits["test"],
         train=splits["train"],
         reset_batches=splits.get("reset"),

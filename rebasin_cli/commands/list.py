@@ -73,7 +73,7 @@ def option_lines(options: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _values(option: dict[str, Any]) -> str:
-    kind = "|".join(option.get("choices", ())) or option["type"]
+    kind = "|".join(map(str, option.get("choices", ()))) or option["type"]
     low, high = option.get("min"), option.get("max")
     if low is not None or high is not None:
         kind += f" {'' if low is None else f'{low:g}'}…{'' if high is None else f'{high:g}'}"

@@ -14,6 +14,7 @@ from ..errors import UsageError
 from ..permutations.permutation import identity
 from ..reports import _accounts as accounts
 from ..reports import _signature
+from .job.checks import check_method
 from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.samples import MATCH_SAMPLES
@@ -46,6 +47,7 @@ def signature(
     if drawn.plot is not None:
         writing.check_output(drawn.plot, force=drawn.force, text=True)
     search, data = subjects.get("search", Search()), subjects.get("data", Data())
+    check_method(search, or_none=True)
     job = Job(
         "signature", [a, b], listener, **subjects | {"data": _samples(data, search, counts, perm)}, perm=perm
     )

@@ -58,7 +58,7 @@ class Registry:
             return points[name].load()
         except RebasinError:
             raise
-        except Exception as cause:
+        except (Exception, SystemExit) as cause:
             raise UsageError(
                 f"the {self.kind} {name} comes from {points[name].value}, which cannot be imported: "
                 f"{type(cause).__name__}: {cause}",

@@ -20,6 +20,7 @@ import dataclasses
 import functools
 import importlib.machinery
 import importlib.util
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -58,10 +59,25 @@ class Option:
         """As help shows it: nothing for what is found out, and for switches."""
         return "" if self.default is None or self.type is bool else f"{self.default}"
 
+    def read(self, text: str) -> Any:
+        """What a text on the command line stands for. Raises UsageError for what is not of this type."""
+        if self.type is bool and text.lower() in ("true", "false"):
+            return text.lower() == "true"
+        try:
+            return text if self.type is str else {"int": int, "float": float}[self.type.__name__](text)
+        except (ValueError, KeyError):
+            raise UsageError(f"{self.flag} {text!r} is not of type {self.type.__name__}") from None
+
     def check(self, value: Any) -> None:
         """Raise UsageError for a value that the declaration rules out."""
+        if value is None and self.default is None:
+            return
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        right = {int: whole, float: whole or (isinstance(value, float) and not math.isnan(value))}
+        if not right.get(self.type, isinstance(value, self.type)):
+            raise UsageError(f"{self.flag} {value!r} is not of type {self.type.__name__}")
         if self.choices and self.kind != "start" and value not in self.choices:
-            raise unknown(self.name.replace("_", " "), value, self.choices)
+            raise unknown(self.name.replace("_", " "), value, map(str, self.choices))
         low, high = self.min is not None and value < self.min, self.max is not None and value > self.max
         if low or high:
             bound = f"at least {self.min:g}" if low else f"at most {self.max:g}"
@@ -128,7 +144,7 @@ def declared(module: str) -> tuple[Option, ...] | None:
     """The options of a module by its name, without importing it; None where only an import can tell."""
     try:
         return tuple(_fields(module, "Options").values())
-    except (Unreadable, OSError, SyntaxError, RecursionError):
+    except Exception:  # whatever is wrong with it, the import says so in words
         return None
 
 
@@ -136,7 +152,7 @@ def constant(module: str, name: str) -> Any:
     """A top-level constant of a module, without importing it; None where there is none, or it is computed."""
     try:
         return _value(module, ast.Name(name))
-    except (Unreadable, OSError, SyntaxError, RecursionError):
+    except Exception:
         return None
 
 

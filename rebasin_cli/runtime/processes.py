@@ -320,7 +320,6 @@ def _end_hard(reading: int, ending: Ending) -> None:
     while heard := os.read(reading, 1):
         if heard[0] == signal.SIGTERM and not ending.over.wait(GRACE):
             who = f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}"
-            sys.stderr.write(f"rebasin: {who}: {STOPPED}\n")
-            sys.stderr.flush()
+            print(f"rebasin: {who}: {STOPPED}", file=sys.stderr, flush=True)
             os._exit(Lost.exit_code)
     os.close(reading)

@@ -107,3 +107,20 @@ def test_a_temperature_is_baked_in_on_request(merged, trained, done):
     assert "temperature" not in options[0] and f'"value": {told["value"]}' in options[1]
     done("merge", *trained, "--repair", "repair", "--bake-temperature", "-o", "whole.safetensors")
     assert same("sure.safetensors", "whole.safetensors")
+
+
+def test_auto_without_data_says_that_it_lacks_some(pair, done, refused):
+    done("align", *pair, "-o", "moved.safetensors")
+    done("merge", pair[0], "moved.safetensors", "--method", "none", "--repair", "none", "-o", "m.safetensors")
+    says = ("no data set is named", "--data")
+    refused(
+        2,
+        "repair",
+        "m.safetensors",
+        "--endpoints",
+        pair[0],
+        "moved.safetensors",
+        "--repair",
+        "auto",
+        says=says,
+    )

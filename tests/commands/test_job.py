@@ -248,9 +248,10 @@ def test_provenance_records_what_changes_the_result_and_how_long_to_search():
 def test_a_search_that_goes_on_must_agree_on_what_it_finds_and_not_on_how_long_it_takes():
     asked = Search("wm", {"effort": "high", "max_sweeps": 3, "memory": 10**6})
     assert method_options.identity(asked, Data(), Network()) == {"effort": "high"}
+    assert method_options.identity(Search(), Data(), Network()) == {"effort": None}
     feeding = method_options.identity(Search("am"), Data("mnist", batch_size=7), Network("file.py:net"))
     assert feeding["net"] == "file.py:net" and feeding["data"] == "mnist" and feeding["batch_size"] == 7
-    assert feeding.keys() == {"data", "normalize", "limit", "batch_size", "loss", "output", "net"}
+    assert feeding.keys() == {*"data normalize limit batch_size loss output net effort".split()}
 
 
 def test_options_of_several_methods_go_to_those_that_have_them():

@@ -116,12 +116,21 @@ def test_options_may_be_a_mapping_of_what_differs():
         ({"limit": 0}, "--limit 0: expected at least 1"),
         ({"epochs": 1}, "--epochs: the method am has no such option"),
         ({"learning_rate": 1.0}, "--lr: the method am has no such option"),
+        ({"limit": 2.5}, "--limit 2.5 is not of type int"),
+        ({"limit": True}, "--limit True is not of type int"),
+        ({"limit": None}, "--limit None is not of type int"),
     ],
 )
 def test_what_a_declaration_rules_out_is_refused(given, says):
     with pytest.raises(UsageError, match=says) as caught:
         options_of("am", given)
     assert "epochs" not in given or caught.value.hint == "It is for ste, ste-mm"
+
+
+def test_what_a_method_does_besides_is_no_option():
+    with pytest.raises(UsageError, match="--descent: the method dual has no such option"):
+        options_of("dual", {"descent": 1})
+    assert options_of("ste", {"share": None, "learning_rate": 1}).learning_rate == 1
 
 
 def test_a_range_has_two_ends():

@@ -58,7 +58,7 @@ class Job:
         self.command, self.paths, self.listener, self.ranks = command, list(paths), listener, ranks
         self.asked, self.perm = Asked(**subjects), perm
         self.seed, self.output = self.asked.network.seed, self.asked.network.output
-        self.splits: Splits = {}  # those that were opened last
+        self.splits: Splits = {}  # those that were opened
 
     def by(self, search: Search) -> Job:
         """This very job, by another search: models, spec, network and samples are the same ones."""

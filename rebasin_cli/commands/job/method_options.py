@@ -75,7 +75,7 @@ def recorded(search: Search, data: Data) -> dict[str, Any]:
 
 def identity(search: Search, data: Data, network: Network) -> dict[str, Any]:
     """All that a kept search must agree on with the one that goes on with it, as far as options decide."""
-    chosen = _finding(search, data)
+    chosen = {"effort": None} | _finding(search, data)  # named by searches that older releases kept, too
     if needs_data(search.method):
         asked = {"output": network.output, "net": network.net}
         chosen |= asked | {n: getattr(data, n) for n in ("data", "normalize", "limit", "batch_size", "loss")}
@@ -96,7 +96,7 @@ def _finding(search: Search, data: Data) -> dict[str, Any]:
 
 def _with_effect(search: Search, effect: str) -> dict[str, Any]:
     known = declared(search.method)
-    return {name: value for name, value in search.options.items() if known[name].effect == effect}
+    return {n: v for n, v in search.options.items() if n in known and known[n].effect == effect}
 
 
 def needs_data(method: str) -> bool:

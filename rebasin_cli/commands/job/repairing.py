@@ -54,7 +54,8 @@ def prepare(job: Job, how: str, *, needed: bool = False) -> Ready:
     elif how != "none":
         network = job.need_network()
     bake = job.asked.repair.bake_temperature
-    wanted = [*["reset"] * (how not in ("none", "bias")), *["held"] * (bake or how == "auto")]
+    measured = how != "bias" and (needed or how != "none")
+    wanted = [*["reset"] * measured, *["held"] * (bake or how == "auto")]
     if wanted and not splits:
         epoch = how == "reset" and trains(job.method)
         splits = job.open_splits(*wanted, choosing=how == "auto", epoch=epoch)

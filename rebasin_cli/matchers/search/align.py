@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -75,6 +76,7 @@ def align(
     check_needs(method, network=network is not None, data=data is not None)
     if network is not None:
         networks.check(network, fitted.shapes)
+    options = options_of(method, options)
     proof = None
     if network is not None and prove:
         proof = prove_spec(network, fitted, inputs=inputs, output=output, seed=seed)
@@ -91,7 +93,7 @@ def align(
         ranks=ranks,
     )
     began = time.perf_counter()
-    result = in_turn.search(module, problem, options_of(method, options), start)
+    result = in_turn.search(module, problem, options, start)
     seconds = time.perf_counter() - began
     for permutations in result.permutations:
         permutation.check(permutations, fitted.words, within=fitted.within)
@@ -108,8 +110,10 @@ def options_of(method: str, given: Any = None) -> Any:
     if not isinstance(given, Mapping):
         return given or module.Options()
     known = {option.name: option for option in registry.options(method)}
+    own = dataclasses.is_dataclass(module.Options)
+    fields = [field.name for field in dataclasses.fields(module.Options)] if own else []
     for name, value in given.items():
-        if not hasattr(module.Options, name):
+        if name not in fields:
             raise foreign_option(name, method)
         if name in known:
             known[name].check(value)
