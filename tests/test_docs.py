@@ -162,6 +162,7 @@ def test_commands_of_the_page_run_and_print_what_it_shows(page, tmp_path, monkey
 
 
 def test_the_command_line_starts_as_a_module():
+    """In a process, since that is what starts."""
     done = subprocess.run(
         [sys.executable, "-m", "rebasin_cli", "--version"], capture_output=True, text=True, env=os.environ
     )
@@ -213,6 +214,7 @@ def test_command_lines_are_found_and_looked_at():
 
 
 def test_generated_pages_are_current():
+    """In a process: another width and colours must be there when the program is imported."""
     done = subprocess.run(
         [sys.executable, str(DOCS / "generate.py"), "--check"],
         capture_output=True,

@@ -25,7 +25,7 @@ from tests.matchers.test_am import Net, built
 
 
 def trained(seed, *, start=None, width=64, epochs=30, **recipe):
-    """An MLP on digits, from `start` where that is given."""
+    """An MLP trained on digits, from `start` where that is given: random weights have no kin to tell."""
     if start is None:
         return train("mlp", "digits", width=width, epochs=epochs, seed=seed, **recipe).tensors
     return train(loaded(start), "digits", epochs=epochs, seed=seed, **recipe).tensors

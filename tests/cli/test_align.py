@@ -90,6 +90,7 @@ def test_a_planted_relabelling_comes_back(pair, relabelled, done):
 
 
 def test_two_processes_write_the_same_bytes(pair, done, tmp_path):
+    """The other one hashes strings with another seed, which only an interpreter that starts can be given."""
     done("align", *pair, "-o", "here.safetensors")
     done("merge", *pair, "-o", "merged_here.safetensors")
     code = (

@@ -25,7 +25,8 @@ ALIGN = {
     "wm of residual ones": ("align", *NETS),
     "am": ("align", *MLPS, "--method", "am", *DIGITS),
     "am with BatchNorm": ("align", *NETS, "--method", "am", *PICTURES),
-    "dual": ("align", *NETS, "--method", "dual", *PICTURES),
+    "dual": ("align", *MLPS, "--method", "dual", *DIGITS),
+    "dual with BatchNorm": ("align", *NETS, "--method", "dual", *PICTURES),
     "ste": ("align", *MLPS, "--method", "ste", *DIGITS, *EPOCHS, *EVERY),
     "ste with BatchNorm": ("align", *NETS, "--method", "ste", *PICTURES, *EPOCHS),
 }

@@ -125,6 +125,7 @@ print("HEAVY", sorted({{"torch", "numpy", "scipy", "yaml", "safetensors", "matpl
     ],
 )
 def test_help_and_completion_import_nothing_heavy(arguments, environment):
+    """In a process, for in this one everything is imported."""
     ran = _process(LIGHT.format(arguments=arguments), **environment)
     assert ran.stdout.endswith("HEAVY []\n"), ran.stdout + ran.stderr
     if environment:
@@ -143,6 +144,7 @@ def test_errors_and_results_go_to_their_streams(tmp_path):
 
 
 def test_a_terminal_that_knows_no_arrows(tmp_path):
+    """In a process, whose streams get their encoding when it starts."""
     ran = _process(
         "from rebasin_cli.__main__ import main; main(['barrier', '--help'])",
         PYTHONIOENCODING="ascii",
@@ -152,6 +154,7 @@ def test_a_terminal_that_knows_no_arrows(tmp_path):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_full_disk_under_stdout():
+    """In a process: its stdout is that device, flushed when it ends."""
     with open("/dev/full", "w") as full:
         ran = subprocess.run(
             [sys.executable, "-m", "rebasin_cli", "--help"], stdout=full, stderr=subprocess.PIPE, text=True
@@ -160,6 +163,7 @@ def test_a_full_disk_under_stdout():
 
 
 def test_a_reader_that_leaves():
+    """In a process: its stdout is a pipe that nobody reads."""
     ran = subprocess.run(
         f"{sys.executable} -m rebasin_cli --help | true", shell=True, stderr=subprocess.PIPE, text=True
     )

@@ -313,6 +313,17 @@ def test_a_dead_channel_is_left_alone():
     assert torch.equal(network[0].weight[3], weight) and network[0].bias[3] == bias
 
 
+def test_a_channel_that_hardly_varies_is_as_good_as_dead():
+    """Scaled up to the spread of its endpoints it would be nothing but noise."""
+    ends, network = two_and_between(mlp)
+    with torch.no_grad():
+        network[0].weight[3] *= 1e-9
+        network[0].bias[3] = 0  # so that what little it varies is not rounded away
+    weight = network[0].weight[3].clone()
+    assert repair(network, ends, samples(FLAT)).dead == 1
+    assert torch.equal(network[0].weight[3], weight) and network[0].bias[3] == 0
+
+
 def test_without_a_bias_only_the_scale_is_matched_and_that_is_told():
     ends, network = two_and_between(lambda: mlp(bias=False))
     data = samples(FLAT)

@@ -18,7 +18,7 @@ WORKER = Path(__file__).parent / "ranks_worker.py"
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
-    """What every rank has found: {scenario: [rank 0's, rank 1's, …]}."""
+    """What every rank has found, each of them a process: {scenario: [rank 0's, rank 1's, …]}."""
     folder = tmp_path_factory.mktemp("ranks")
     workers, written = [], []
     for k in range(SIZE):
