@@ -157,7 +157,7 @@ def infer(
     """
     if out is not None:
         writing.check_output(out, force=force, text=True)
-    shapes = None if checkpoint is None else open_checkpoint(checkpoint).shapes
+    shapes = _shapes(checkpoint, Loading())
     found = infer_spec(shapes, network, Data(), say)
     done = _delivered(found.text, out, force)
     done |= {"permutations": len(found.fitted.words), "spec": headline(found.fitted)}
@@ -175,9 +175,7 @@ def explain(
     Raises UsageError, NetworkError, SpecError, CheckpointError.
     """
     given = None if loading.spec is None else library.load(loading.spec)
-    shapes = None
-    if checkpoint is not None:
-        shapes = _opened(checkpoint, loading).shapes
+    shapes = _shapes(checkpoint, loading)
     found = infer_spec(shapes, network, Data(), lambda _: None)
     inferred = {"inferred": headline(found.fitted)}
     if given is None:
@@ -204,9 +202,7 @@ def import_axes(
     if out is not None:
         writing.check_output(out, force=force, text=True)
     mapping = importing.read(file)
-    shapes = None
-    if checkpoint is not None:
-        shapes = _opened(checkpoint, loading).shapes
+    shapes = _shapes(checkpoint, loading)
     try:
         text = importing.from_axes(mapping, shapes, description=f"imported from {file.name}")
     except (SpecError, UsageError) as error:
@@ -216,6 +212,11 @@ def import_axes(
         raise type(error)(message, problems=error.problems, hint=error.hint) from None
     told = {} if shapes is None else {"spec": headline(fit(parse(text, name=file.stem), shapes))}
     return _delivered(text, out, force) | told
+
+
+def _shapes(checkpoint: Path | None, loading: Loading) -> Shapes | None:
+    """What the network is to hold; None where no checkpoint says it."""
+    return None if checkpoint is None else _opened(checkpoint, loading).shapes
 
 
 def _opened(checkpoint: Path, loading: Loading) -> Checkpoint:
