@@ -1,6 +1,7 @@
 """rebasin compare."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -82,3 +83,11 @@ def test_options_go_to_the_methods_that_have_them(three, done, refused):
     outcome = done(*few, "-m", "wm", "-m", "ste-mm", "--epochs", "1", "--lr", "0.01", "--json")
     assert [method["name"] for method in outcome.json()["methods"]] == ["wm", "ste-mm"]
     refused(2, *few, "-m", "wm", "-m", "none", "--epochs", "1", says="the method wm has no such option")
+
+
+def test_a_network_that_is_missing_is_told_before_data_are_opened(pair, refused, tmp_path):
+    text = (Path(__file__).parents[2] / "specs" / "mlp.yaml").read_text()
+    lines = [line for line in text.splitlines() if not line.startswith("net:")]
+    (tmp_path / "nonet.yaml").write_text("\n".join(lines) + "\n")
+    command = ("compare", *pair, "--spec", "nonet.yaml", "--data", "nowhere.py:load")
+    refused(2, *command, says="names no network")

@@ -83,3 +83,10 @@ def test_a_network_is_needed(done, refused, tmp_path):
         2, "signature", "a.safetensors", "b.safetensors", "--spec", "own.yaml", "--data", "digits",
         says=("names no network", "--net"),
     )  # fmt: skip
+
+
+def test_an_unknown_method_is_told_before_what_it_would_need(pair, refused):
+    for more in (("--limit", 1), ("--stability", "20,50")):
+        refused(
+            2, "signature", *pair, "--method", "amm", *more, says=("unknown method 'amm'", "Did you mean am")
+        )
