@@ -49,7 +49,17 @@ def _stop(message: str, code: int, error: BaseException) -> None:
     who = f"rank {rank} of {size}: " if rank and size not in ("", "1") else ""
     if message:
         print(f"rebasin: {who}{message}", file=sys.stderr, flush=True)
+        _annotate(error, f"{who}{message}")
     sys.exit(code)
+
+
+def _annotate(error: BaseException, message: str) -> None:
+    """What ended the program, where a job's page shows it."""
+    from .reports import _github
+
+    if _github.running():
+        for line in _github.of_error(error, message):
+            print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

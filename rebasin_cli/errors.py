@@ -26,6 +26,7 @@ from __future__ import annotations
 import difflib
 import errno
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 
 class RebasinError(Exception):
@@ -51,7 +52,10 @@ class RebasinError(Exception):
 
 
 class GateNotMet(RebasinError):
+    """`gates` are those that were missed, as values (`reports._gates.GateResult`)."""
+
     exit_code = 1
+    gates: tuple[Any, ...] = ()
 
 
 class UsageError(RebasinError):

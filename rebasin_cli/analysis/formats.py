@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ..reports._format import clean, facts
+from ..reports._markup import escape, fence
 from ..reports._plot import MARKERS, PALETTE
 from ..reports.json import dump
-from ..reports.markdown import escape, fence
 from ..reports.png import DASHED, DPI, FAINT, FONT, GRID, INK
 from .comparison import Comparison
 from .tables import Table, headline, tables, title

@@ -14,7 +14,9 @@ from ..errors import UsageError
 from ..measure import gates, intervals
 from ..measure import report as measuring
 from ..measure.rows import Planned, plan_rows
-from ..reports import Report
+from ..reports import Report, _gates, markdown
+from ..reports._format import title
+from ..reports._github import StepSummary
 from .job import planning, provenance
 from .job.job import Job
 from .job.listener import SILENT, Listener
@@ -30,7 +32,8 @@ MEASURED = ("train", "test")
 class Written:
     """Where a report goes: every format that has a file name into `folder`, `files` maps formats to files.
 
-    `command` is the command line that it names. A dry run writes nothing.
+    A `summary` of a CI run's step is added to. `command` is the command line that it names. A dry run
+    writes nothing.
     """
 
     folder: Path | None = None
@@ -38,6 +41,7 @@ class Written:
     force: bool = False
     command: str = ""
     dry_run: bool = False
+    summary: StepSummary | None = None
 
 
 def barrier(
@@ -59,6 +63,8 @@ def barrier(
     """
     thresholds = thresholds or {}
     destinations = report_files(written.folder, written.files, force=written.force)
+    if written.summary is not None and not written.dry_run:
+        written.summary.check()
     job = Job("barrier", [a, b], listener, **subjects, perm=perm)
     job.check_search(or_none=True)
     planned = _plan(job, pairs, thresholds)
@@ -73,6 +79,10 @@ def barrier(
     report = intervals.with_pairs(report, others) if others else report
     report = dataclasses.replace(report, gates=gates.evaluate_gates(report, **thresholds))
     write_reports(report, destinations, force=written.force)
+    if written.summary is not None:
+        found = _gates.results(report)
+        if told := written.summary.add(found, markdown.sections(report), title=title(report)):
+            listener.say(told)
     return report
 
 

@@ -129,6 +129,7 @@ class Gate:
     limit: float
     met: bool
     detail: str  # a sentence: row, split, definition
+    wanted: str = ""  # the limit in words: "at most 0.05 nats"
 
 
 @dataclass(frozen=True)

@@ -256,15 +256,6 @@ def headline(report: Report) -> str:
     return f"{clean(shipped.name)}: {clean(split)} barrier {barrier} nats (chord){compared}"
 
 
-def verdict(report: Report) -> str:
-    """How many gates hold, "" where there are none."""
-    count, missed = len(report.gates), sum(not gate.met for gate in report.gates)
-    if not count:
-        return ""
-    many = "1 gate" if count == 1 else f"{missed} of {count} gates" if missed else f"all {count} gates"
-    return f"{many} {'not met' if missed else 'met'}"
-
-
 def facts(report: Report) -> list[tuple[str, str]]:
     """(word, sentence) on how the figures came about: match, proof, data, spec, seed."""
     made = f"measured in {duration(report.seconds)} with rebasin {clean(report.rebasin)}"

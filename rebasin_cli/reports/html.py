@@ -41,9 +41,9 @@ from ._format import (
     splits,
     tags,
     title,
-    verdict,
     within,
 )
+from ._gates import verdict
 from ._page import STYLE
 from ._plot import describe, legend, logarithmic, styles, svg
 
@@ -122,7 +122,7 @@ def _header(report: Report) -> str:
     badge = ""
     if report.gates:
         css, mark = ("met", "✓") if all(gate.met for gate in report.gates) else ("missed", "✗")
-        badge = f'<p class="badge {css}">{mark} {_text(verdict(report))}</p>'
+        badge = f'<p class="badge {css}">{mark} {_text(verdict(report.gates))}</p>'
     said = [_text(headline(report)), f"<b>{_text(conclude(report))}</b>" if conclude(report) else ""]
     lines = "\n".join(f"<p>{line}</p>" for line in said if line)
     return f"<header>\n<h1>{_text(title(report))}</h1>\n{lines}\n{badge}\n</header>"
@@ -274,7 +274,7 @@ def _gates(report: Report) -> str:
             f'<td class="n">{number(gate.limit)}</td><td>{_text(gate.detail)}</td></tr>'
         )
     head = [("gate", ""), ("result", ""), ("measured", "n"), ("limit", "n"), ("in words", "")]
-    return _table(_text(verdict(report)), head, rows)
+    return _table(_text(verdict(report.gates)), head, rows)
 
 
 def _facts(report: Report) -> str:

@@ -29,7 +29,7 @@ def one_thread():
 @pytest.fixture(autouse=True)
 def in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("REBASIN_DEBUG", "REBASIN_DATA", "FORCE_COLOR"):
+    for name in ("REBASIN_DEBUG", "REBASIN_DATA", "FORCE_COLOR", "GITHUB_ACTIONS"):
         monkeypatch.delenv(name, raising=False)
 
 

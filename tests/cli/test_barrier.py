@@ -71,6 +71,38 @@ def test_a_gate_that_is_not_met_ends_with_1_after_everything_is_written(trained,
     assert len(list(suite.iter("failure"))) == 2
 
 
+def test_the_summary_of_a_ci_step_and_annotations_of_missed_gates(trained, run, tmp_path, monkeypatch):
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "github.md"))
+    gates = ("--max-barrier", "-1", "--gate", "naive:test:loss<=100")
+    outcome = run(*barrier(*trained, *gates, "--json"))
+    assert outcome.code == 1 and len(outcome.json()["gates"]) == 2
+    (line,) = [line for line in outcome.err.splitlines() if line.startswith("::")]
+    assert line.startswith("::error title=rebasin%3A gate not met::--max-barrier -1: ")
+    text = (tmp_path / "github.md").read_text()
+    assert text.startswith("## Barrier between ") and ": 1 of 2 gates not met\n" in text
+    assert "| naive:test:loss\\<=100 | ✓ met |" in text and "### How it was measured" in text
+    assert run(*barrier(*trained, *gates, "--step-summary", "own.md")).code == 1
+    assert (tmp_path / "own.md").read_text().startswith("## Barrier between ")
+    assert (tmp_path / "github.md").read_text() == text
+
+
+def test_whatever_ends_the_program_is_one_annotation_in_a_job_of_github(trained, refused, monkeypatch):
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    outcome = refused(3, *barrier(trained[0], "none.pt"), says="\n::error title=rebasin::none.pt")
+    assert outcome.err.count("::error") == 1
+    monkeypatch.setenv("GITHUB_ACTIONS", "false")
+    assert "::error" not in refused(3, *barrier(trained[0], "none.pt")).err
+
+
+def test_a_summary_that_cannot_be_written_is_told_first(trained, refused, run, monkeypatch):
+    refused(5, *barrier(*trained, "--step-summary", "no/s.md"), says="there is no folder")
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "no/s.md")
+    outcome = run("barrier", *trained, "--limit", 50)
+    assert outcome.code == 0 and "the step summary no/s.md cannot be written" in outcome.err
+
+
 def test_a_baseline(trained, done, run, refused, tmp_path, monkeypatch):
     done(*barrier(*trained, "--json-file", "base.json"))
     assert "--baseline chord" in done(*barrier(*trained, "--baseline", "base.json", "--json")).out

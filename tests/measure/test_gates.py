@@ -13,9 +13,9 @@ from rebasin_cli.measure.gates import (
     check_limits,
     evaluate_gates,
     parse_gate,
-    raise_unmet,
 )
 from rebasin_cli.reports import Barrier, Curve, Report, Row
+from rebasin_cli.reports._gates import raise_unmet, results
 
 
 def _row(name, loss, accuracy, barrier, **flags):
@@ -261,13 +261,12 @@ def test_a_baseline_that_compares_nothing_is_refused_before_measuring():
 
 
 def test_unmet_gates_raise_one_error_that_names_them_all():
-    raise_unmet([])
     gates = evaluate_gates(report(), max_barrier=0.1, min_accuracy=0.99, gates=["naive:test:chord<=1"])
     with pytest.raises(GateNotMet, match="2 of 3 gates not met") as caught:
-        raise_unmet(gates)
+        raise_unmet(results(dataclasses.replace(report(), gates=gates)))
     assert caught.value.exit_code == 1
     assert [problem.split(": ")[0] for problem in caught.value.problems] == [
         "--min-accuracy 0.99",
         "naive:test:chord<=1",
     ]
-    raise_unmet(gates[:1])
+    raise_unmet(results(dataclasses.replace(report(), gates=gates[:1])))
