@@ -62,6 +62,7 @@ def output_of(out: Path, options: Mapping[str, Any], **own: bool) -> Any:
         parse_size(size) if size else None,
         parse_dtype(dtype) if dtype else None,
         resume=options.get("resume", False),
+        attest=options.get("attest"),
         **own,
     )
 

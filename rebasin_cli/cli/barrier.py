@@ -99,7 +99,7 @@ def barrier(
     Example: rebasin barrier a.pt b.pt --data cifar10 --report report/ --max-barrier 0.05
     """
     from ..commands.barrier import barrier as run
-    from ..commands.job.outputs import read_baseline
+    from ..commands.job.outputs import read_report
     from ..measure import gates
     from ..reports import _gates, _github
 
@@ -114,7 +114,7 @@ def barrier(
     gates.check_limits(**limits)
     thresholds = limits | {
         "gates": [gates.parse_gate(text) for text in gate or ()],
-        "baseline": read_baseline(baseline) if baseline else None,
+        "baseline": read_report(baseline, "--baseline") if baseline else None,
     }
     written = report_of(context, report, options, force=force, dry_run=dry_run)
     written = dataclasses.replace(written, summary=_github.step_summary(step_summary))

@@ -10,7 +10,7 @@ from ..runtime.ranks import ALONE, Ranks
 from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.method_options import where_it_began
-from .job.outputs import Output, appearing, check_outputs, permutation_path, write
+from .job.outputs import Output, appearing, attested, check_outputs, permutation_path, write
 from .job.settings import ForSearch
 
 
@@ -44,7 +44,8 @@ def align(
             meta = job.describe(options=options, proof=proof, like=job.models[1:], results=True)
             with appearing(beside) as path:
                 permutation.save(path, found.permutations[0], metadata=meta)
-                return write(output, found.tensors, job.models[0], meta)
+                files = write(output, found.tensors, job.models[0], meta)
+            return attested(output, job.paths, {"written": [*files, str(beside)]})["written"]
 
         written = ranks.last(write_both)
-    return job.summary(found, proof, written=[*written, str(beside)])
+    return job.summary(found, proof, written=written)

@@ -13,7 +13,7 @@ from .job.averaging import Average
 from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.method_options import where_it_began
-from .job.outputs import Output, check_outputs, write
+from .job.outputs import Output, attested, check_outputs, write
 from .job.settings import ForMerge
 
 
@@ -62,4 +62,5 @@ def merge(
         meta = job.describe(options=options, proof=proof, like=job.models)
         added = merged.repair.added if merged.repair else ()
         written = write(output, tensors, job.models[0], meta, added=added)
-    return job.summary(found, proof, written=written) | {"models": len(paths)} | account
+    done = job.summary(found, proof, written=written) | {"models": len(paths)} | account
+    return attested(output, job.paths, done)

@@ -23,9 +23,10 @@ def code(text: object) -> str:
     return f"{'`' * (longest + 1)}{pad}{text}{pad}{'`' * (longest + 1)}" if text else ""
 
 
-def fence(text: str) -> str:
+def fence(text: str, language: str = "sh") -> str:
     marks = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
-    return f"{marks}sh\n{clean(text)}\n{marks}"
+    shown = "\n".join(map(clean, text.rstrip().split("\n")))
+    return f"{marks}{language}\n{shown}\n{marks}"
 
 
 def line(cells: Iterable[str]) -> str:

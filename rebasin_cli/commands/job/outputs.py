@@ -15,10 +15,11 @@ from typing import Any
 
 from ... import reports
 from ...checkpoints import writing
-from ...checkpoints.checkpoint import Checkpoint
+from ...checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ...checkpoints.tensors import LazyTensors, rows
 from ...errors import UsageError
 from ...reports import Report
+from . import attesting
 
 CHECKPOINT_SUFFIXES = (".safetensors.index.json", ".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 Destinations = Sequence[tuple[str, Path]]
@@ -26,7 +27,7 @@ Destinations = Sequence[tuple[str, Path]]
 
 @dataclass(frozen=True)
 class Output:
-    """Where and how weights are written."""
+    """Where and how weights are written; `attest` is a file for the statement on where they come from."""
 
     path: Path
     force: bool = False
@@ -34,6 +35,7 @@ class Output:
     dtype: Any = None
     resume: bool = False
     dry_run: bool = False
+    attest: Path | None = None
 
 
 def default_path(model: Path, what: str) -> Path:
@@ -52,6 +54,23 @@ def check_outputs(output: Output, *beside: Path) -> None:
     writing.check_output(output.path, force=output.force)
     for path in beside:
         writing.check_output(path, force=output.force)
+    if output.attest is not None:
+        check_files([("statement", output.attest)], force=output.force)
+
+
+def attested(output: Output, parents: Sequence[Path], done: dict[str, Any]) -> dict[str, Any]:
+    """What a command did, and the statement on it where one is asked for: written last, of what is there."""
+    if output.attest is None:
+        return done
+    made = open_checkpoint(Path(done["written"][0])).metadata
+    content = attesting.statement(
+        [Path(name) for name in done["written"]],
+        parents,
+        asked=attesting.of_metadata(made, keys=attesting.ASKED),
+        resolved=attesting.of_metadata(made, keys=attesting.RESOLVED),
+    )
+    write_files([(output.attest, attesting.text(content))], force=output.force)
+    return done | {"written": [*done["written"], str(output.attest)]}
 
 
 def write(
@@ -141,13 +160,12 @@ def removed_on_failure(*paths: Path) -> Iterator[None]:
         raise
 
 
-def read_baseline(path: Path) -> Report:
-    """The report in a JSON file, as `barrier` wrote it. Raises UsageError."""
+def read_report(path: Path, option: str) -> Report:
+    """The report in a JSON file, as `barrier` wrote it, that was named by `option`. Raises UsageError."""
     try:
         return reports.registry.get("json").load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--baseline {path} cannot be read: {error}") from None
+        raise UsageError(f"{option} {path} cannot be read: {error}") from None
     except UsageError as error:
-        raise UsageError(
-            f"--baseline {path}: {error.message}", problems=error.problems, hint=error.hint
-        ) from None
+        message = f"{option} {path}: {error.message}"
+        raise UsageError(message, problems=error.problems, hint=error.hint) from None
