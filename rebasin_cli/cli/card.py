@@ -35,9 +35,9 @@ def card(
     library: Annotated[
         str | None, typer.Option("--library", metavar="NAME", help="What loads it, such as transformers.")
     ] = None,
-    report: Annotated[
+    barrier: Annotated[
         Path | None,
-        typer.Option("--report", metavar="FILE", help="The report.json of rebasin barrier on its parents."),
+        typer.Option("--barrier", metavar="FILE", help="The report.json of rebasin barrier on its parents."),
     ] = None,
     recipe: Annotated[
         Path | None, typer.Option("--recipe", metavar="FILE", help="The recipe that made it, to be shown.")
@@ -58,5 +58,5 @@ def card(
     settings = settings_of(options, "loading", "network", "data")
     about = About(name or "", tuple(base_model or ()), license, library)
     with screen(options["quiet"], options["verbose"]) as listener:
-        done = run(model, out, about, listener, report=report, recipe=recipe, force=force, **settings)
+        done = run(model, out, about, listener, report=barrier, recipe=recipe, force=force, **settings)
     result(done, json)

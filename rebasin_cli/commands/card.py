@@ -43,7 +43,7 @@ def card(
         raise UsageError(
             f"{model} does not record that it was merged", hint="A card is for what rebasin merge wrote"
         )
-    measured = None if report is None else _of_parents(read_report(report, "--report"), record, report)
+    measured = None if report is None else _of_parents(read_report(report, "--barrier"), record, report)
     text = None if recipe is None else _text(recipe)
     data = subjects.get("data")
     scores = [evaluate(model, listener, **subjects)] if data is not None and data.data else []
@@ -62,7 +62,7 @@ def _of_parents(report: Report, record: dict[str, str], path: Path) -> Report:
     ]
     if not all(known):
         raise UsageError(
-            f"--report {path} is on other models than this one was merged of",
+            f"--barrier {path} is on other models than this one was merged of",
             problems=[
                 str(given["file"]) for given, good in zip(report.inputs, known, strict=True) if not good
             ],

@@ -1,8 +1,8 @@
 """Where weights come from, as an in-toto statement: their digests, those of their parents, and what was done.
 
 The predicate is SLSA provenance v1 (https://slsa.dev/spec/v1.0/provenance), which registries and policy
-engines read. It is signed by nobody here: sign it where the job runs (`cosign attest-blob`, GitHub's attestations).
-The same files, options and versions give the same bytes: it holds no times.
+engines read. It is signed by nobody here: sign it where the job runs (`cosign attest-blob`, GitHub's
+attestations). The same files, options and versions give the same bytes: it holds no times.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ Beside the outputs, in one folder (`.rebasin` by default):
     locks/ID.lock      held by the job that writes these outputs
 
 A key is the SHA-256 of the command line, the digests of all files that it names, and the versions of rebasin
-and of the libraries that compute. A record counts only where every output still has its digest. Everything may be
-deleted at any time: then steps are run again.
+and of the libraries that compute. A record counts only where every output still has its digest. Everything
+may be deleted at any time: then steps are run again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a CI server and a supply chain read of a whole run: gates of all steps, and a statement on its weights."""
+"""What others read of a whole run: the gates of all steps, and a statement on its weights."""
 
 from __future__ import annotations
 
