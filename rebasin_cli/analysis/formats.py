@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ..reports._format import clean, facts
+from ..reports._format import clean, facts, took
 from ..reports._markup import escape, fence
 from ..reports._plot import MARKERS, PALETTE
 from ..reports.json import dump
@@ -24,7 +24,7 @@ ROOM = 1.25  # times what all else needs, as high as the axis is then
 
 
 def json(found: Comparison) -> str:
-    """Strictly valid JSON with the fields of `Comparison`, `schema` "rebasin.compare/1" first."""
+    """Strictly valid JSON with the fields of `Comparison`, `schema` "rebasin.compare/2" first."""
     return dump(found.to_dict())
 
 
@@ -39,6 +39,7 @@ def markdown(found: Comparison) -> str:
         ]
     blocks += ["### How it was measured", "\n".join(f"- {w}: {escape(t)}" for w, t in facts(found))]
     blocks += ["\n".join(f"- {escape(note)}" for note in found.notes), fence(found.command)]
+    blocks += [f"<sub>took {escape(took(found.times))}</sub>"]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 

@@ -100,7 +100,7 @@ def _show(found: Any) -> None:
     from rich.text import Text
 
     from ..analysis import tables
-    from ..reports._format import facts
+    from ..reports._format import facts, took
 
     console = Console()
     width = min(console.width, 100)
@@ -123,5 +123,6 @@ def _show(found: Any) -> None:
         if table.note:
             put(table.note, "dim")
     console.print()
-    for word, text in [*facts(found), *(("note", note) for note in found.notes)]:
+    told = [*facts(found), *(("note", note) for note in found.notes), ("took", took(found.times))]
+    for word, text in told:
         put(f"{word}  {text}")

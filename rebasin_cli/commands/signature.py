@@ -79,6 +79,7 @@ def signature(
         "signature": list(rows),
         "stability": None if stable is None else _described(stable),
         "written": [str(drawn.plot)] if drawn.plot else None,
+        "times": accounts.times(found),
     }
 
 

@@ -74,7 +74,7 @@ def barrier(
     adds rows at λ = ½ and intervals over test samples. `output` picks one of several outputs by key or index.
     `signature` goes into the report (see `Report`), or is called with the permutations to make it. `check`
     sees the endpoints' scores before anything else is measured, `planned` the rows; both may raise. `scores`
-    takes `output` and `each` as `evaluate` does. `network` is overwritten. `seconds` are wall time.
+    takes `output` and `each` as `evaluate` does. `network` is overwritten.
 
     Raises SpecError, UsageError, CheckpointError, DataError, NetworkError.
     """
@@ -200,7 +200,7 @@ def barrier(
         ),
         rows=tuple(certain.rows),
         notes=tuple(_notes(choice, plan, controls, certain.sure)),
-        seconds=time.perf_counter() - began,
+        times=accounts.times(alignment, total=time.perf_counter() - began),
         differences=certain.differences,
         choice=choice.account() if choice else {},
         signature=tuple(dict(word) for word in signed),

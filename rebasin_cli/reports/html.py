@@ -25,7 +25,6 @@ from ._format import (
     certain,
     clean,
     code_pieces,
-    duration,
     endpoint_figures,
     endpoints,
     facts,
@@ -41,6 +40,7 @@ from ._format import (
     splits,
     tags,
     title,
+    took,
     within,
 )
 from ._gates import verdict
@@ -66,6 +66,7 @@ def render(report: Report) -> str:
         _section("Measure it again", _again(report)),
         _details("What the words mean", _pairs((word, _text(text)) for word, text in DEFINITIONS)),
         *(_details(f"Every point: {_text(row.name)}", _points(row)) for row in report.rows),
+        f'<p class="legend">took {_text(took(report.times))}</p>' if report.times else "",
     ]
     style = "\n".join([STYLE.strip(), _colors(report), colors(reliability(report))])
     return _PAGE.format(title=_text(title(report)), style=style, body="\n".join(filter(None, body)))
@@ -309,7 +310,7 @@ def _inputs(report: Report) -> str:
 def _again(report: Report) -> str:
     return (
         f"<pre><code>{_text(report.command)}</code></pre>\n<p>rebasin {_text(report.rebasin)}, "
-        f"seed {_text(report.seed)}, took {duration(report.seconds)}; schema {_text(report.schema)}</p>"
+        f"seed {_text(report.seed)}; schema {_text(report.schema)}</p>"
     )
 
 

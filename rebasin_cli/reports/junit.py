@@ -20,7 +20,7 @@ def render(report: Report) -> str:
         _gates.results(report) or [_gates.GateResult("measured", 0.0, "", True, said)],
         name=title(report),
         classname=CLASSNAME,
-        seconds={"": report.seconds},
+        seconds={"": report.times.get("total", 0.0)},
         properties=_properties(report),
         remarks=(*report.notes, report.command),
     )

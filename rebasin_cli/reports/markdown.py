@@ -30,6 +30,7 @@ from ._format import (
     signature,
     splits,
     title,
+    took,
 )
 from ._gates import results, table, verdict
 from ._markup import code, escape, fence, head, line
@@ -61,6 +62,7 @@ def sections(report: Report) -> list[str]:
             "\n".join(_input(model) for model in report.inputs),
             fence(report.command),
             f"<sub>{escape(LEGEND)} ▸ {_sentence(SHIPPED)}.</sub>",
+            f"<sub>took {escape(took(report.times))}</sub>" if report.times else "",
         ],
     ]
     return ["\n\n".join(filter(None, part)) for part in parts if part]
