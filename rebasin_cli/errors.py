@@ -16,6 +16,7 @@
     │   ├── DataError                  6   the data set
     │   └── NetworkError               6   the network's code
     └── Interrupted                  130   Ctrl-C
+        ├── HungUp                   129   SIGHUP: the terminal is gone
         └── Terminated               143   SIGTERM
 
 The core states the fact; the command line adds file names once.
@@ -45,10 +46,14 @@ class RebasinError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> list[str]:
+        """What is shown, a line each; names from outside may hold anything, so whoever prints cleans them."""
         shown = [f"  {problem}" for problem in self.problems[:20]]
         if len(self.problems) > 20:
             shown.append(f"  … and {len(self.problems) - 20} more")
-        return "\n".join([self.message, *shown, *([self.hint] if self.hint else [])])
+        return [self.message, *shown, *([self.hint] if self.hint else [])]
 
 
 class GateNotMet(RebasinError):
@@ -118,6 +123,10 @@ class Interrupted(RebasinError):
     exit_code = 130
 
 
+class HungUp(Interrupted):
+    exit_code = 129
+
+
 class Terminated(Interrupted):
     exit_code = 143
 
@@ -125,19 +134,19 @@ class Terminated(Interrupted):
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 
 
-def account(error: BaseException) -> tuple[str, int] | None:
-    """What to say of an error, and the exit code; None for a bug, which deserves its traceback."""
+def account(error: BaseException) -> tuple[list[str], int] | None:
+    """What to say of an error, line by line, and the exit code; None for a bug, which shows its traceback."""
     if isinstance(error, RebasinError):
-        return str(error), error.exit_code
+        return error.lines(), error.exit_code
     if isinstance(error, KeyboardInterrupt):
-        return "interrupted", Interrupted.exit_code
+        return ["interrupted"], Interrupted.exit_code
     if isinstance(error, MemoryError):
-        return "out of memory", ResourceError.exit_code
+        return ["out of memory"], ResourceError.exit_code
     if isinstance(error, OSError):
         told = f"{error.filename or 'the output'}: {error.strerror}"
-        return (told, ResourceError.exit_code) if error.errno in NO_ROOM else None
+        return ([told], ResourceError.exit_code) if error.errno in NO_ROOM else None
     if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error):
-        return f"out of memory: {str(error).splitlines()[0]}", ResourceError.exit_code
+        return [f"out of memory: {str(error).splitlines()[0]}"], ResourceError.exit_code
     return None
 
 

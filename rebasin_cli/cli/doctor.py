@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..runtime.text import line
 from . import _groups as g
 from . import _options as o
 from . import app, together
@@ -49,9 +50,9 @@ def _show(done: Mapping[str, Any]) -> None:
     from rich.table import Table
 
     console = Console(highlight=False, markup=False)
-    console.print(f"{done['files'][0]} and {done['files'][1]}", style="bold")
+    console.print(line(f"{done['files'][0]} and {done['files'][1]}"), style="bold")
     for fact in done["facts"].values():
-        console.print(f" {'!' if fact['warns'] else '·'} {fact['says']}", soft_wrap=True)
+        console.print(line(f" {'!' if fact['warns'] else '·'} {fact['says']}"), soft_wrap=True)
     if any("midpoint" in row for row in done["words"]):
         table = Table(box=box.SIMPLE)
         table.add_column("word", overflow="fold")
@@ -61,17 +62,17 @@ def _show(done: Mapping[str, Any]) -> None:
             alike, middle = (row["before"]["mean"], row["after"]["mean"]), row["midpoint"]
             figures = (*alike, middle["naive"], middle["aligned"])
             counts = (row["units"], row["dead_a"], row["dead_b"])
-            table.add_row(row["word"], *(f"{count:,}" for count in counts), *map(_figure, figures))
+            table.add_row(line(row["word"]), *(f"{count:,}" for count in counts), *map(_figure, figures))
         console.print(table)
         console.print(
             " corr., matched: correlation of units, as they are and matched. ½: standard deviation of the "
             "midpoint's activations over the endpoints'.\n",
         )
     for text in done["unseen"]:
-        console.print(f" not looked at: {text}" if ": " in text else f" {text}", soft_wrap=True)
-    console.print(f"verdict  {done['verdict']}", style="bold")
-    console.print(f"         {done['advice']}", soft_wrap=True)
-    console.print(f"next     {done['next']}", soft_wrap=True)
+        console.print(line(f" not looked at: {text}" if ": " in text else f" {text}"), soft_wrap=True)
+    console.print(line(f"verdict  {done['verdict']}"), style="bold")
+    console.print(line(f"         {done['advice']}"), soft_wrap=True)
+    console.print(line(f"next     {done['next']}"), soft_wrap=True)
 
 
 def _figure(value: float) -> str:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..runtime.text import line
 from . import _groups as g
 from . import _options as o
 from . import app
@@ -94,7 +95,7 @@ def _show(done: Mapping[str, Any]) -> None:
         shares = stable["words"][row["word"]][:-1] if stable else ()
         figures = [row[when][what] for when in ("before", "after") for what in ("mean", "std")]
         table.add_row(
-            row["word"], f"{row['units']:,}", f"{row['dead']:,}", *map(_figure, figures),
+            line(row["word"]), f"{row['units']:,}", f"{row['dead']:,}", *map(_figure, figures),
             *(_share(share) for share in shares),
         )  # fmt: skip
     if stable:
@@ -103,7 +104,7 @@ def _show(done: Mapping[str, Any]) -> None:
     console = Console()
     console.print(table, highlight=False, markup=False)
     for path in done["written"] or ():
-        console.print(f"written              {path}", highlight=False, markup=False)
+        console.print(line(f"written              {path}"), highlight=False, markup=False)
 
 
 def _figure(value: float) -> str:

@@ -6,10 +6,10 @@ Nothing here measures or decides anything; it reads a `Report` and returns text 
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
+from ..runtime.text import clean
 from . import Barrier, Report, Row
 
 MISSING = "—"
@@ -58,22 +58,6 @@ CERTAIN = ("loss", "accuracy", "chord barrier at λ=½", "ECE")
 OVER_PAIRS = ("loss at λ=½", "accuracy at λ=½", "barrier chord")
 SIGNATURE = ("units", "dead", "before", "after")
 LEARNING = ("loss", "accuracy")
-
-
-def clean(value: Any) -> str:
-    """`value` as one line of text that no terminal, XML reader or browser takes for a command.
-
-    Control characters, half surrogates (file names that are not UTF-8), direction marks and
-    noncharacters become �; line breaks and tabs become spaces.
-    """
-
-    def safe(char: str) -> str:
-        if char in "\t\n\r\v\f\x85\u2028\u2029":
-            return " "
-        hidden = unicodedata.category(char) in ("Cc", "Cs", "Cf") or ord(char) & 0xFFFE == 0xFFFE
-        return "\ufffd" if hidden else char
-
-    return "".join(map(safe, str(value)))
 
 
 def fixed(value: Any) -> str:
