@@ -28,7 +28,7 @@ from .matchers.search import align as searching
 from .matchers.search.align import Alignment
 from .measure.report import barrier
 from .permutations import permutation
-from .permutations.averages import average, slerp
+from .averages.mixing import average, slerp
 from .permutations.permutation import permuted
 from .repair import Repaired, Repairs, repair_merged
 from .repair.choosing import Choice

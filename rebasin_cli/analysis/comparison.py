@@ -20,7 +20,7 @@ from ..errors import UsageError
 from ..matchers.search.align import align
 from ..networks.evaluation import Scores, evaluate
 from ..permutations import permutation
-from ..permutations.averages import average
+from ..averages.mixing import average
 from ..permutations.permutation import Permutations, permuted
 from ..repair import reset
 from ..reports import _accounts as accounts

@@ -10,7 +10,7 @@ import torch
 
 from ..checkpoints.tensors import replaced
 from ..errors import SpecError, UsageError, unknown
-from ..permutations.averages import interpolate
+from ..averages.mixing import interpolate
 from ..permutations.permutation import permuted
 from ..repair import REPAIRS, Repairs, repair_merged
 from ..reports import _accounts as accounts

@@ -13,7 +13,7 @@ from torch import nn
 from .. import networks
 from ..errors import UsageError
 from ..networks.evaluation import Scores, evaluate
-from ..permutations.averages import interpolate
+from ..averages.mixing import interpolate
 from ..repair import Repairs
 from ..reports import Barrier, Curve, Middle, Reliability, Row, barrier_of
 

@@ -18,7 +18,7 @@ from ..errors import DataError, UsageError
 from ..matchers.search.align import align
 from ..networks.evaluation import Scores, evaluate
 from ..permutations import permutation
-from ..permutations.averages import interpolate
+from ..averages.mixing import interpolate
 from ..permutations.permutation import permuted
 from ..repair import MATCHES, Repairs, choosing
 from ..repair.calibration import Scaled

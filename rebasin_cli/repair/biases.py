@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UsageError
-from ..permutations.averages import average
+from ..averages.mixing import average
 from .producers import find
 
 

@@ -23,7 +23,7 @@ from .. import networks
 from ..datasets._batches import checked, map_tensors, to_device
 from ..errors import DataError, NetworkError, UsageError, unknown
 from ..networks.evaluation import evaluating, forward
-from ..permutations.averages import average
+from ..averages.mixing import average
 from .batchnorm import reset
 from .producers import Producers, Site, find
 

@@ -12,7 +12,7 @@ from torch import nn
 from ...matchers import Problem, am
 from ...matchers.activations.moments import Moments
 from ...matchers.activations.observing import observed
-from ...permutations.averages import interpolate
+from ...averages.mixing import interpolate
 from ...permutations.permutation import permuted
 from ...repair.channels import Moments as Spread
 from ...spec.spec import FittedSpec

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...api import INTERPOLATIONS
 from ...errors import UsageError, unknown
-from ...permutations.averages import average
+from ...averages.mixing import average
 
 
 @dataclass(frozen=True)
