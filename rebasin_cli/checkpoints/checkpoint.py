@@ -24,6 +24,7 @@ from ..errors import CheckpointError, NoEnvelope
 from . import envelopes, torch_format
 from .locate import locate, read_index
 from .safetensors_format import COPY_AGAIN, SafetensorsFile
+from .stored import Piece, StoredFile
 from .tensors import digest, validate
 
 __all__ = ["Checkpoint", "digest", "open_checkpoint", "validate"]
@@ -35,8 +36,10 @@ MAX_REPEATED = 1 << 30  # bytes that the tensors of a file may claim beyond thos
 class Checkpoint(Mapping[str, Tensor]):
     """Named tensors of one file (or folder of shards), each read when it is asked for.
 
-    `checkpoint[name]` is a view of the mapped file where the format allows it: take it as read-only,
-    clone before changing it in place. Names come in the file's order, without the prefixes of wrappers.
+    `checkpoint[name]` reads the tensor from the file, each time anew: keep what is needed more than once, or
+    the whole with `tensors.held`. Raises CheckpointError where the file has changed since it was opened. Take
+    a tensor as read-only: one of an old torch file is in memory for all. Names come in the file's order,
+    without the prefixes of wrappers.
     """
 
     path: Path
@@ -44,6 +47,7 @@ class Checkpoint(Mapping[str, Tensor]):
     shapes: dict[str, tuple[int, ...]]
     dtypes: dict[str, torch.dtype]
     read: Callable[[str], Tensor]
+    read_rows: Callable[[str, int, int], Tensor]  # a part of the first axis
     metadata: dict[str, str] = field(default_factory=dict)  # empty for torch files
     envelope: str = ""  # the dotted path to the state dict, such as "ema.shadow"; "" where there is none
     alternatives: tuple[str, ...] = ()  # other state dicts in the file, for --key
@@ -53,6 +57,10 @@ class Checkpoint(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         return self.read(name)  # KeyError for a name that is not there
+
+    def rows(self, name: str, start: int, stop: int) -> Tensor:
+        """A part of one tensor's first axis, read without the rest where the file allows it."""
+        return self.read_rows(name, start, stop)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.shapes)
@@ -169,6 +177,7 @@ def _checkpoint(
         shapes={name: entry.shape for name, entry in entries.items()},
         dtypes={name: entry.dtype for name, entry in entries.items()},
         read=lambda name: source[names[name]].tensor(names[name]),
+        read_rows=lambda name, start, stop: source[names[name]].rows(names[name], start, stop),
         metadata=metadata,
         stripped=stripped,
         skipped=skipped | left_out,
@@ -185,7 +194,9 @@ def _plain(
 
 
 def _open_torch(path: Path, key: str | None, unsafe_load: bool) -> Checkpoint:
-    found = envelopes.find(torch_format.load(path, unsafe=unsafe_load), key=key, name=str(path))
+    file = StoredFile(path)
+    loaded = torch_format.load(path, unsafe=unsafe_load)
+    found = envelopes.find(loaded.saved, key=key, name=str(path))
     saved = {
         name: value.detach()
         for name, value in found.tensors.items()
@@ -195,18 +206,43 @@ def _open_torch(path: Path, key: str | None, unsafe_load: bool) -> Checkpoint:
     _check_storage(saved, path)
     names, stripped, left_out = _plain(saved, lightning=found.lightning, path=path)
     tensors = {name: saved[stored] for name, stored in names.items()}
+    reader = _TorchTensors(file, {name: loaded.piece(tensor) or tensor for name, tensor in tensors.items()})
     return Checkpoint(
         path=path,
         format="torch",
         shapes={name: tuple(tensor.shape) for name, tensor in tensors.items()},
         dtypes={name: tensor.dtype for name, tensor in tensors.items()},
-        read=tensors.__getitem__,
+        read=reader.tensor,
+        read_rows=reader.rows,
         envelope=found.envelope,
         alternatives=found.alternatives,
         stripped=stripped,
         skipped=skipped | left_out,
         tied=_tied(tensors),
     )
+
+
+@dataclass
+class _TorchTensors:
+    """Tensors of a torch file: pieces of it, or what is in memory."""
+
+    file: StoredFile
+    kept: Mapping[str, Piece | Tensor]
+    last: tuple[str, Tensor] | None = None  # one that does not lie row by row, and is asked for in parts
+
+    def tensor(self, name: str) -> Tensor:
+        kept = self.kept[name]
+        return kept if isinstance(kept, Tensor) else self.file.tensor(kept)
+
+    def rows(self, name: str, start: int, stop: int) -> Tensor:
+        kept = self.kept[name]
+        if isinstance(kept, Piece) and kept.in_rows:
+            return self.file.tensor(kept.rows(start, stop))
+        last = self.last
+        if last is None or last[0] != name:
+            self.last = None
+            last = self.last = name, self.tensor(name)
+        return last[1][start:stop]
 
 
 def _check_storage(tensors: Mapping[str, Tensor], path: Path) -> None:

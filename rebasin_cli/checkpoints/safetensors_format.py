@@ -1,4 +1,4 @@
-"""The safetensors format: a checked header, tensors mapped from the file, and our canonical header.
+"""The safetensors format: a checked header, tensors read from the file, and our canonical header.
 
     8 bytes   n, little-endian: how long the header is
     n bytes   JSON: {"__metadata__": {text: text}, name: {"dtype", "shape", "data_offsets"}, …}
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import math
-import mmap
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +20,8 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from ..errors import CheckpointError, ResourceError
+from ..errors import CheckpointError
+from .stored import Piece, StoredFile
 
 DTYPES: dict[str, torch.dtype] = {
     "F64": torch.float64,
@@ -59,43 +59,25 @@ class Entry:
 
 
 class SafetensorsFile:
-    """One .safetensors file: `entries` and `metadata` from its header, tensors mapped when asked for.
+    """One .safetensors file: `entries` and `metadata` from its header, tensors read when asked for.
 
-    Opening reads the header only. A tensor is a view of the mapped file: pages come in as they are
-    touched and can be dropped again, so reading needs no memory of its own. Writing into such a tensor
-    changes this process's copy of the page, never the file.
-
-    Raises CheckpointError with every problem of the header, ResourceError where the file cannot be mapped.
+    Opening reads the header only. Raises CheckpointError with every problem of the header.
     """
 
     def __init__(self, path: Path):
-        self.path = path
+        self.file = StoredFile(path)
         with open(path, "rb") as file:
             self.entries, self.metadata = read_header(file, path)
-            self._map = _map(file, path)
 
     def tensor(self, name: str) -> Tensor:
+        return self.file.tensor(self._piece(name))
+
+    def rows(self, name: str, start: int, stop: int) -> Tensor:
+        return self.file.tensor(self._piece(name).rows(start, stop))
+
+    def _piece(self, name: str) -> Piece:
         entry = self.entries[name]
-        count = math.prod(entry.shape)
-        if count == 0:
-            return torch.empty(entry.shape, dtype=entry.dtype)
-        stored = torch.frombuffer(
-            self._map, dtype=torch.uint8, count=entry.stop - entry.start, offset=entry.start
-        )
-        if entry.start % entry.dtype.itemsize:  # the format allows it, kernels expect better: a copy
-            stored = stored.clone()
-        return stored.view(entry.dtype).view(entry.shape)
-
-
-def _map(file: BinaryIO, path: Path) -> mmap.mmap:
-    try:
-        if not hasattr(mmap, "MAP_PRIVATE"):  # Windows
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        # Private and writable: torch wants writable memory. Unreserved: a file larger than memory must map.
-        flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0)
-        return mmap.mmap(file.fileno(), 0, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-    except OSError as cause:
-        raise ResourceError(f"{path} cannot be mapped into memory: {cause.strerror}") from cause
+        return Piece(entry.start, entry.dtype, entry.shape)
 
 
 def read_header(file: BinaryIO, path: Path) -> tuple[dict[str, Entry], dict[str, str]]:

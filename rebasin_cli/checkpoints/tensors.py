@@ -98,6 +98,25 @@ class LazyTensors(Mapping[str, Tensor]):
         return name in self.shapes  # the inherited one would compute the tensor
 
 
+class _Held(LazyTensors):
+    """A checkpoint's tensors, each read once."""
+
+    def __init__(self, model: Mapping[str, Tensor]):
+        kept: dict[str, Tensor] = {}
+
+        def get(name: str) -> Tensor:
+            if name not in kept:
+                kept[name] = model[name]
+            return kept[name]
+
+        super().__init__(model.shapes, model.dtypes, get)
+
+
+def held(model: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The same model; what reads a tensor from a file whenever it is asked for reads it once."""
+    return _Held(model) if hasattr(model, "read_rows") else model
+
+
 def plan_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
     """Dtype and shape of every tensor, without reading values where the mapping knows them."""
     if hasattr(tensors, "shapes") and hasattr(tensors, "dtypes"):
@@ -131,7 +150,7 @@ def replaced(tensors: Mapping[str, Tensor], by: Mapping[str, Tensor]) -> LazyTen
 
 def blocks(tensors: Mapping[str, Tensor], name: str, size: int = CHUNK) -> Iterator[Tensor]:
     """One tensor in pieces of its first axis, about `size` bytes each where they are made on demand."""
-    if not isinstance(tensors, LazyTensors):
+    if not hasattr(tensors, "rows"):
         yield tensors[name]
         return
     shape, dtype = tensors.shapes[name], tensors.dtypes[name]
@@ -196,7 +215,7 @@ def validate(tensors: Mapping[str, Tensor], *, name: str = "") -> None:
         if wrong:
             kind = True
             problems.append(f"{key}  {wrong}")
-        elif dtype.is_floating_point and (wrong := _wrong_values(tensors[key])):
+        elif dtype.is_floating_point and (wrong := _wrong_values(blocks(tensors, key), shape)):
             not_finite = True
             problems.append(f"{key}  {wrong}")
     if problems:
@@ -227,10 +246,10 @@ def wrong_dtype(name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> str:
     return ""
 
 
-def _wrong_values(tensor: Tensor) -> str:
+def _wrong_values(parts: Iterable[Tensor], shape: tuple[int, ...]) -> str:
     nan = infinite = seen = 0
     first = None
-    for chunk in chunks(tensor):
+    for chunk in (chunk for part in parts for chunk in chunks(part)):
         values = chunk.float() if chunk.dtype.itemsize == 1 else chunk  # isfinite does not know float8
         finite = torch.isfinite(values)
         if not finite.all():
@@ -243,7 +262,7 @@ def _wrong_values(tensor: Tensor) -> str:
     if first is None:
         return ""
     counts = [f"{count:,} {word}" for count, word in ((nan, "NaN"), (infinite, "infinite")) if count]
-    return f"{' and '.join(counts)} of {seen:,} values, first at {_position(first, tensor.shape)}"
+    return f"{' and '.join(counts)} of {seen:,} values, first at {_position(first, shape)}"
 
 
 def _position(index: int, shape: tuple[int, ...]) -> list[int]:

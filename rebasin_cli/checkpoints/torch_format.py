@@ -1,7 +1,7 @@
 """Files written by `torch.save`, read without running the code that a pickle may hold.
 
-`load` returns whatever was saved; finding the weights in it is `envelopes.py`'s work. Files in the zip
-format (PyTorch 1.6 and later) are mapped, not read; older ones are read whole.
+`load` returns whatever was saved; finding the weights in it is `envelopes.py`'s work. Of files in the zip
+format (PyTorch 1.6 and later) the values are read when they are asked for; older ones are read whole.
 """
 
 from __future__ import annotations
@@ -10,16 +10,23 @@ import os
 import pickle
 import pickletools
 import re
+import struct
+import sys
 import warnings
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
+from torch import Tensor
 
 from ..errors import CheckpointError, UnsafeCheckpoint
 from .safetensors_format import COPY_AGAIN
+from .stored import Piece
+
+Records = dict[int, int]  # where the values of a storage begin in the file: how many bytes they are
 
 ZIP = b"PK\x03\x04"
 LEGACY = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # the magic number, pickled first until PyTorch 1.6
@@ -36,7 +43,30 @@ def is_pickle(head: bytes) -> bool:
     return len(head) > 2 and head[0] == 0x80 and 2 <= head[1] <= 5
 
 
-def load(path: Path, *, unsafe: bool) -> Any:
+@dataclass(frozen=True)
+class Loaded:
+    """What was saved, and where in the file its storages lie: {address: (first byte, bytes)}.
+
+    Where `places` is there, the tensors' own memory is the mapped file, which is never to be looked at:
+    `piece` says what to read instead. It is None where everything was read into memory.
+    """
+
+    saved: Any
+    places: dict[int, tuple[int, int]] | None = None
+
+    def piece(self, tensor: Tensor) -> Piece | None:
+        """Where a tensor's values lie in the file; None where its own are in memory, or are none."""
+        plain = tensor.layout is torch.strided and not tensor.is_quantized and tensor.device.type == "cpu"
+        if self.places is None or not plain or tensor.is_conj() or tensor.is_neg():
+            return None
+        place = self.places.get(tensor.untyped_storage().data_ptr()) if tensor.numel() else (0, 0)
+        if place is None:
+            return None
+        start = place[0] + tensor.storage_offset() * tensor.dtype.itemsize
+        return Piece(start, tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()))
+
+
+def load(path: Path, *, unsafe: bool) -> Loaded:
     """What `torch.save` put into this file, on the CPU. Even with `unsafe`, the safe way is tried first.
 
     Raises UnsafeCheckpoint where reading would run code and `unsafe` is false, else CheckpointError.
@@ -44,16 +74,15 @@ def load(path: Path, *, unsafe: bool) -> Any:
     with open(path, "rb") as file:
         head = file.read(len(LEGACY))
     zipped = head.startswith(ZIP)
-    if zipped:
-        _check_zip(path)
-    elif head != LEGACY:
-        return _load_plain_pickle(path, unsafe)
+    records = _check_zip(path) if zipped else None
+    if not zipped and head != LEGACY:
+        return Loaded(_load_plain_pickle(path, unsafe))
     try:
-        return _torch_load(path, zipped, weights_only=True)
+        return _torch_load(path, records, weights_only=True)
     except Exception as cause:  # torch raises nearly everything for a damaged file
         imports = wanted_imports(path, zipped)
         if unsafe and (imports or isinstance(cause, pickle.UnpicklingError)):
-            return _running_code(path, lambda: _torch_load(path, zipped, weights_only=False))
+            return _running_code(path, lambda: _torch_load(path, records, weights_only=False))
         if imports:
             raise _unsafe(path, imports) from None
         raise CheckpointError(
@@ -61,13 +90,43 @@ def load(path: Path, *, unsafe: bool) -> Any:
         ) from cause
 
 
-def _torch_load(path: Path, zipped: bool, *, weights_only: bool) -> Any:
+def _torch_load(path: Path, records: Records | None, *, weights_only: bool) -> Loaded:
+    """Mapped for its shapes alone where it can be said which record each storage is; else read whole."""
+    storages: dict[int, int] = {}
+
+    def seen(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage:
+        if storage.nbytes():
+            storages[storage.data_ptr()] = storage.nbytes()
+        return storage
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about deprecated dtypes and storages: nothing the reader can act on
-        if zipped and path.suffix != ".safetensors":  # torch believes the extension, where it gets a path
-            return torch.load(path, map_location="cpu", mmap=True, weights_only=weights_only)
+        if records and path.suffix != ".safetensors":  # torch believes the extension, where it gets a path
+            saved = torch.load(path, map_location=seen, mmap=True, weights_only=weights_only)
+            if (places := _places(storages, records)) is not None:
+                return Loaded(saved, places)
+            del saved
         with open(path, "rb") as file:
-            return torch.load(file, map_location="cpu", weights_only=weights_only)
+            return Loaded(torch.load(file, map_location="cpu", weights_only=weights_only))
+
+
+def _places(storages: Mapping[int, int], records: Records) -> dict[int, tuple[int, int]] | None:
+    """The record of every storage. All lie at one distance from the mapping's first byte, which no one tells:
+
+    it is the one at which each storage is the beginning of a record. None where no distance is, or several.
+    """
+    if not storages:
+        return {}
+    first = min(storages)
+    bases = [first - start for start in records] if len(storages) != len(records) else [first - min(records)]
+    fitting = [
+        base
+        for base in bases
+        if all(records.get(address - base, -1) >= size for address, size in storages.items())
+    ]
+    if len(fitting) != 1:
+        return None
+    return {address: (address - fitting[0], size) for address, size in storages.items()}
 
 
 def _load_plain_pickle(path: Path, unsafe: bool) -> Any:
@@ -90,8 +149,8 @@ def _running_code(path: Path, load: Callable[[], Any]) -> Any:
         ) from cause
 
 
-def _check_zip(path: Path) -> None:
-    """Refuse what torch would read wrongly, or only with a message about its internals."""
+def _check_zip(path: Path) -> Records | None:
+    """Where the values lie. Refuses what torch would read wrongly, or only with a word on its internals."""
     size = os.path.getsize(path)
     try:
         with zipfile.ZipFile(path) as archive:
@@ -122,6 +181,29 @@ def _check_zip(path: Path) -> None:
         )
     if any(record.header_offset + record.file_size > size for record in records):
         raise CheckpointError(f"{path} is damaged: its records are longer than the file", hint=COPY_AGAIN)
+    return _records(path, records)
+
+
+def _records(path: Path, records: Sequence[zipfile.ZipInfo]) -> Records | None:
+    """Where the values of storages lie; None where torch turns their bytes round as it reads."""
+    found: Records = {}
+    with open(path, "rb") as file:
+        for record in records:
+            folder, _, name = record.filename.rpartition("/")
+            is_values = folder.rpartition("/")[2] == "data"
+            if not is_values and name != "byteorder":
+                continue
+            file.seek(record.header_offset)
+            local = file.read(30)
+            # The local header's own lengths: torch.save pads there, so that values are aligned.
+            start = record.header_offset + 30 + sum(struct.unpack("<HH", local[26:30].ljust(4, b"\0")))
+            if is_values and record.file_size:
+                found[start] = record.file_size
+            elif not is_values:
+                file.seek(start)
+                if file.read(min(record.file_size, 16)).decode("latin-1") != sys.byteorder:
+                    return None
+    return found
 
 
 def wanted_imports(path: Path, zipped: bool) -> list[str]:

@@ -258,18 +258,26 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 def permuted(tensors: Tensors, fitted: FittedSpec, permutations: Permutations) -> LazyTensors:
     """A model with its units permuted, tensor by tensor as they are asked for; the input is untouched."""
     plan, within = plan_of(tensors), fitted.within
+    last: tuple[str, torch.Tensor] | None = None  # the tensor that is asked for in parts is read once
+
+    def whole(name: str) -> torch.Tensor:
+        nonlocal last
+        if last is None or last[0] != name:
+            last = None
+            last = name, tensors[name]
+        return last[1]
 
     def part(name: str, start: int, stop: int) -> torch.Tensor:
         axes = fitted.tensors.get(name, (Fixed(),))
         if any(_elsewhere(axis, within) for axis in axes):
-            return _gather(tensors[name], axes, permutations, within, slice(start, stop))
+            return _gather(whole(name), axes, permutations, within, slice(start, stop))
         first, *others = axes
         if isinstance(first, Fixed):
             chosen = rows(tensors, name, start, stop)
         else:
-            whole = tensors[name]
+            tensor = whole(name)
             index = axis_index(first, permutations, within)[start:stop]
-            chosen = index_select(whole, 0, index.to(whole.device))
+            chosen = index_select(tensor, 0, index.to(tensor.device))
         return permute(chosen, (Fixed(), *others), permutations, within)
 
     return LazyTensors(

@@ -130,26 +130,127 @@ def test_one_small_tensor_of_a_sparse_four_gigabyte_file_is_read_at_once(tmp_pat
     before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
     checkpoint = open_checkpoint(path)
     assert checkpoint["small"].tolist() == [1.0, 2.0]
-    assert checkpoint["huge"].shape == (1 << 30,) and checkpoint["huge"][12345] == 0
+    assert checkpoint.rows("huge", 12345, 12346).tolist() == [0]
     assert time.monotonic() - started < 2
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kilobytes
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="the system does not list mapped files")
-def test_values_are_mapped_not_read(tmp_path):
-    def mapped(path):
-        with open("/proc/self/maps") as maps:
-            return str(path) in maps.read()
+@pytest.mark.parametrize("name", ["a.pt", "a.safetensors"])
+def test_nothing_that_is_looked_at_is_mapped(tmp_path, name):
+    """A mapped file that is cut short kills the process."""
+    path = tmp_path / name
+    torch.save(WEIGHTS, path) if name == "a.pt" else safetensors.torch.save_file(WEIGHTS, path)
+    checkpoint = open_checkpoint(path)
+    tensor = checkpoint["fc1.weight"]
+    gc.collect()  # torch.load leaves a cycle
+    with open("/proc/self/maps") as maps:
+        assert str(path) not in maps.read()
+    assert float(tensor[1, 2]) == 5 and checkpoint["fc1.weight"].data_ptr() != tensor.data_ptr()
 
-    safetensors.torch.save_file(WEIGHTS, tmp_path / "a.safetensors")
-    for path in (saved(tmp_path, WEIGHTS), tmp_path / "a.safetensors"):
-        assert not mapped(path)
-        tensor = open_checkpoint(path)["fc1.weight"]
-        assert mapped(path)
-        assert float(tensor[1, 2]) == 5
-        del tensor
-        gc.collect()  # torch.load leaves a cycle
-        assert not mapped(path)
+
+LARGE = {f"{k}.weight": torch.full((256, 64), float(k)) for k in range(8)}
+
+
+def kept(path, form):
+    """A checkpoint of several pages, the same content in each form."""
+    if form == "safetensors":
+        safetensors.torch.save_file(LARGE, path)
+    else:
+        torch.save(LARGE, path, _use_new_zipfile_serialization=form == "zip")
+    return path
+
+
+@pytest.mark.parametrize("form", ["safetensors", "zip"])
+@pytest.mark.parametrize("change", ["cut", "emptied", "longer", "written", "replaced", "gone"])
+def test_a_file_that_changes_after_it_was_opened_is_told(tmp_path, form, change):
+    path = kept(tmp_path / "a", form)
+    checkpoint = open_checkpoint(path)
+    assert float(checkpoint["7.weight"][0, 0]) == 7
+    time.sleep(0.02)  # times are kept in ticks
+    if change == "replaced":
+        kept(tmp_path / "b", form).replace(path)
+    elif change == "gone":
+        path.unlink()
+    else:
+        with open(path, "r+b") as file:
+            size = path.stat().st_size
+            if change in ("cut", "emptied"):
+                file.truncate(5000 if change == "cut" else 0)
+            else:
+                file.seek(size if change == "longer" else size - 100)
+                file.write(b"x")
+    for read in (lambda: checkpoint["7.weight"], lambda: checkpoint.rows("7.weight", 0, 1), checkpoint.digest):
+        with pytest.raises(CheckpointError, match="a changed while it was read"):
+            read()
+
+
+def test_an_old_torch_file_is_read_whole_and_stays_what_it_was(tmp_path):
+    path = kept(tmp_path / "a.pt", "old")
+    checkpoint = open_checkpoint(path)
+    path.unlink()
+    assert float(checkpoint["7.weight"][0, 0]) == 7
+
+
+@pytest.mark.parametrize("form", ["safetensors", "zip", "old"])
+def test_parts_of_a_tensor_are_read_without_the_rest(tmp_path, form):
+    checkpoint = open_checkpoint(kept(tmp_path / "a", form))
+    part = checkpoint.rows("3.weight", 10, 12)
+    assert torch.equal(part, LARGE["3.weight"][10:12])
+    assert form == "old" or part.untyped_storage().nbytes() == 2 * 64 * 4
+
+
+LAYOUTS = {
+    "turned": torch.arange(12.0).reshape(3, 4).t(),
+    "part": torch.arange(20.0).reshape(4, 5)[1:3, 1:4],
+    "every other": torch.arange(10)[::2],
+    "repeated": torch.tensor([1.5]).expand(3, 4),
+    "parameter": nn.Parameter(torch.ones(2, 2)),
+    "scalar": torch.tensor(3.0),
+    "empty": torch.empty(0, 3),
+    "channels last": torch.arange(48.0).reshape(1, 3, 4, 4).contiguous(memory_format=torch.channels_last),
+}
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_tensors_of_a_torch_file_are_read_however_they_lie(tmp_path, zipped):
+    shared = torch.arange(6.0)
+    given = LAYOUTS | {"one": shared, "tied": shared, "half of it": shared[3:]}
+    checkpoint = open_checkpoint(saved(tmp_path, given, _use_new_zipfile_serialization=zipped))
+    assert same(checkpoint, given)
+    assert checkpoint.tied == (("one", "tied"),)
+    for name, tensor in given.items():
+        if tensor.ndim and len(tensor):
+            assert torch.equal(checkpoint.rows(name, 1, len(tensor)), tensor[1:]), name
+    assert checkpoint.digest() == digest(given)
+
+
+def test_a_set_of_weights_among_others_of_the_same_sizes_is_found_in_the_file(tmp_path):
+    """The places of all storages are known by those of all records."""
+    both = {"model": LARGE, "ema": {name: tensor + 100 for name, tensor in LARGE.items()}}
+    path = saved(tmp_path, both)
+    assert same(open_checkpoint(path), LARGE) and same(open_checkpoint(path, key="ema"), both["ema"])
+
+
+def test_a_torch_file_with_values_that_nothing_refers_to_is_read(tmp_path):
+    """Which record is which cannot be told then by their order alone."""
+    path = saved(tmp_path, LARGE)
+    with zipfile.ZipFile(path, "a") as archive:
+        folder = archive.namelist()[0].partition("/")[0]
+        archive.writestr(f"{folder}/data/99", b"x" * 65536)
+    assert same(open_checkpoint(path), LARGE)
+
+
+def test_a_torch_file_of_a_machine_that_turns_bytes_round_is_read(tmp_path):
+    path = tmp_path / "a.pt"
+    with zipfile.ZipFile(saved(tmp_path, {"w": torch.tensor([1.5, -2.0])}, "b.pt")) as archive:
+        with zipfile.ZipFile(path, "w") as turned:
+            for name in archive.namelist():
+                data = archive.read(name)
+                if name.endswith("data/0"):
+                    data = struct.pack(">2f", 1.5, -2.0)
+                turned.writestr(name, b"big" if name.endswith("byteorder") else data)
+    assert open_checkpoint(path)["w"].tolist() == [1.5, -2.0]
 
 
 # Folders and indices

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from ... import networks
+from ...checkpoints.tensors import held
 from ...errors import UsageError
 from ...inference import prove as proving
 from ...inference.prove import Proof
@@ -82,7 +83,7 @@ def align(
         proof = prove_spec(network, fitted, inputs=inputs, output=output, seed=seed)
     problem = Problem(
         fitted,
-        tuple(models),
+        tuple(map(held, models)),  # a search asks for every tensor again and again
         seed,
         progress=progress,
         network=network,
