@@ -1,9 +1,9 @@
-"""What becomes of each tensor of several models: averaged, copied, joined, left out. Shapes decide, and names.
+"""What becomes of each tensor of several models: averaged, copied, joined, left out; by names and shapes.
 
-    averaged   every model has it, floating point, in one shape
-    copied     integers, quantised weights, what the user ignores: as one model has it
-    heads      two models have it with other first sizes: as many rows as there are classes
-    extra      not every model has it
+averaged   every model has it, floating point, in one shape
+copied     integers, quantised weights, what the user ignores: as one model has it
+heads      two models have it with other first sizes: as many rows as there are classes
+extra      not every model has it
 """
 
 from __future__ import annotations
@@ -98,7 +98,9 @@ def parts_of(
             whose = _whose(extra, having)
             if extra == "error":
                 lacking = ", ".join(str(k + 1) for k in range(len(plans)) if k not in having)
-                problems.append(f"{name}  is absent in model {lacking}, {show(plans[having[0]][name])} elsewhere")
+                problems.append(
+                    f"{name}  is absent in model {lacking}, {show(plans[having[0]][name])} elsewhere"
+                )
                 advice.add("--extra keep|keep-a|drop")
             elif whose is None:
                 dropped.append(name)

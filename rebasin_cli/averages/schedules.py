@@ -47,13 +47,13 @@ def in_order(names: Sequence[str]) -> list[int]:
         raise UsageError(
             "the names of the models tell no order: they differ in more than numbers",
             problems=names,
-            hint="Name a run's checkpoints alike (step-200.pt, step-400.pt), or give numbers: --weights 0.2,0.8",
+            hint="Name them alike (step-200.pt, step-400.pt), or give numbers: --weights W,W,…",
         )
     numbers = [tuple(map(int, part[1::2])) for part in parts]
     if len(set(numbers)) < len(names):
         raise UsageError(
             "the names of the models tell no order: two have the same numbers",
             problems=names,
-            hint="Name a run's checkpoints by their steps, or give numbers: --weights 0.2,0.8",
+            hint="Name a run's checkpoints by their steps, or give numbers: --weights W,W,…",
         )
     return sorted(range(len(names)), key=numbers.__getitem__)

@@ -180,7 +180,11 @@ def test_a_file_that_changes_after_it_was_opened_is_told(tmp_path, form, change)
             else:
                 file.seek(size if change == "longer" else size - 100)
                 file.write(b"x")
-    for read in (lambda: checkpoint["7.weight"], lambda: checkpoint.rows("7.weight", 0, 1), checkpoint.digest):
+    for read in (
+        lambda: checkpoint["7.weight"],
+        lambda: checkpoint.rows("7.weight", 0, 1),
+        checkpoint.digest,
+    ):
         with pytest.raises(CheckpointError, match="a changed while it was read"):
             read()
 
