@@ -16,6 +16,7 @@ FLOORS = """
     measure  analysis  reports
     matchers  matchers.search  matchers.straight_through  matchers.activations  matchers.weights
     repair  inference  networks  permutations  spec
+    averages
     nets  datasets  checkpoints  runtime  registry  version  errors
 """.split()
 ENTRANCES = {"__init__", "__main__"}  # they open the doors, and belong to no floor

@@ -15,12 +15,12 @@ import torch
 from torch import nn
 
 from .. import matchers, networks
+from ..averages.mixing import average
 from ..checkpoints.tensors import plain
 from ..errors import UsageError
 from ..matchers.search.align import align
 from ..networks.evaluation import Scores, evaluate
 from ..permutations import permutation
-from ..permutations.averages import average
 from ..permutations.permutation import Permutations, permuted
 from ..repair import reset
 from ..reports import _accounts as accounts

@@ -8,9 +8,9 @@ from typing import Any, Unpack
 
 import torch
 
+from ..averages.mixing import interpolate
 from ..checkpoints.tensors import replaced
 from ..errors import SpecError, UsageError, unknown
-from ..permutations.averages import interpolate
 from ..permutations.permutation import permuted
 from ..repair import REPAIRS, Repairs, repair_merged
 from ..reports import _accounts as accounts

@@ -13,12 +13,12 @@ import torch
 from torch import nn
 
 from .. import networks
+from ..averages.mixing import interpolate
 from ..checkpoints.tensors import plain
 from ..errors import DataError, UsageError
 from ..matchers.search.align import align
 from ..networks.evaluation import Scores, evaluate
 from ..permutations import permutation
-from ..permutations.averages import interpolate
 from ..permutations.permutation import permuted
 from ..repair import MATCHES, Repairs, choosing
 from ..repair.calibration import Scaled

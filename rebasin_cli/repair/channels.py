@@ -20,10 +20,10 @@ from torch.nn.modules.conv import _ConvNd
 from torch.utils import _pytree as pytree
 
 from .. import networks
+from ..averages.mixing import average
 from ..datasets._batches import checked, map_tensors, to_device
 from ..errors import DataError, NetworkError, UsageError, unknown
 from ..networks.evaluation import evaluating, forward
-from ..permutations.averages import average
 from .batchnorm import reset
 from .producers import Producers, Site, find
 

@@ -38,13 +38,25 @@ def read_models(
     """
     models = []
     for path, model in zip(paths, _opened(paths, loading, say), strict=True):
-        for note in model.notes:
-            say(f"{path}: {note}")
+        tell_notes(path, model, say)
         validate(_share(model, ranks), name=str(path))
         if not len(model):
             raise CheckpointError(f"{path} holds no tensors")
         models.append(model)
     return models
+
+
+def open_models(paths: Sequence[Path], loading: Loading, say: Callable[[str], None]) -> list[Checkpoint]:
+    """The same without a look at the values, which are checked where they are averaged."""
+    models = _opened(paths, loading, say)
+    for path, model in zip(paths, models, strict=True):
+        tell_notes(path, model, say)
+    return models
+
+
+def tell_notes(path: Path, model: Checkpoint, say: Callable[[str], None]) -> None:
+    for note in model.notes:
+        say(f"{path}: {note}")
 
 
 def _opened(paths: Sequence[Path], loading: Loading, say: Callable[[str], None]) -> list[Checkpoint]:

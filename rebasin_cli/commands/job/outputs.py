@@ -9,7 +9,7 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,12 @@ Destinations = Sequence[tuple[str, Path]]
 
 @dataclass(frozen=True)
 class Output:
-    """Where and how weights are written; `attest` is a file for the statement on where they come from."""
+    """Where and how weights are written.
+
+    `layout` says of tensors which file of several they go to; `folder` is one that may have to be made, and
+    `copies` are files that belong beside the weights in it: their names and contents (`folders.inside`).
+    `attest` is a file for the statement on where the weights come from.
+    """
 
     path: Path
     force: bool = False
@@ -35,6 +40,9 @@ class Output:
     dtype: Any = None
     resume: bool = False
     dry_run: bool = False
+    layout: Mapping[str, str] | None = None
+    folder: Path | None = None
+    copies: Mapping[str, bytes] = field(default_factory=dict)
     attest: Path | None = None
 
 
@@ -51,9 +59,14 @@ def permutation_path(path: Path) -> Path:
 
 def check_outputs(output: Output, *beside: Path) -> None:
     """Whether everything can be written, before any work."""
-    writing.check_output(output.path, force=output.force)
+    if output.folder is not None and not output.folder.exists():
+        writing.check_report_folder(output.folder)
+        return
+    writing.check_output(output.path, force=output.force, layout=output.layout)
     for path in beside:
         writing.check_output(path, force=output.force)
+    for name in output.copies:
+        writing.check_output(output.path.with_name(name), force=output.force, text=True)
     if output.attest is not None:
         check_files([("statement", output.attest)], force=output.force)
 
@@ -85,15 +98,35 @@ def write(
     shapes = {**like.shapes} | {name: tuple(tensors[name].shape) for name in added}
     dtypes = {**like.dtypes} | {name: tensors[name].dtype for name in added}
     named = LazyTensors(shapes, dtypes, lambda name: tensors[name], lambda *part: rows(tensors, *part))
-    files = writing.write_safetensors(
-        output.path,
-        named,
-        metadata=metadata,
-        force=output.force,
-        shard_size=output.shard_size,
-        out_dtype=output.dtype,
-    )
-    return [str(path) for path in files]
+    return write_as_planned(output, named, metadata)
+
+
+def write_as_planned(output: Output, tensors: LazyTensors, metadata: dict[str, str]) -> list[str]:
+    """Write with the names, order and dtypes that these tensors have; the files written.
+
+    What belongs beside the weights is written before them: a folder without weights cannot be mistaken for
+    a model. Where anything fails, what is new is gone again.
+    """
+    copies = {output.path.with_name(name): content for name, content in output.copies.items()}
+    with removed_on_failure(*copies, *([] if output.folder is None else [output.path])):
+        if output.folder is not None:
+            writing.make_folder(output.folder)
+        for path, content in copies.items():
+            writing.write_text_atomic(path, content, force=output.force)
+        layout = output.layout
+        if layout is not None:  # tensors that it does not know go to its last file
+            last = max(layout.values())
+            layout = {name: layout.get(name, last) for name in tensors}
+        files = writing.write_safetensors(
+            output.path,
+            tensors,
+            metadata=metadata,
+            force=output.force,
+            shard_size=output.shard_size,
+            out_dtype=output.dtype,
+            layout=layout,
+        )
+    return [str(path) for path in (*files, *copies)]
 
 
 @contextmanager
