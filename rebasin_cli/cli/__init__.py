@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from ..errors import Elsewhere, Interrupted, Terminated, UsageError
+from ..registry.user_code import outermost
 from ..runtime.signals import Stopped, stoppable
 
 
@@ -24,7 +25,7 @@ class _Interruptible(TyperGroup):
 
     def invoke(self, ctx: typer.Context) -> Any:
         try:
-            with stoppable():
+            with stoppable(), outermost():
                 return super().invoke(ctx)
         except Stopped as stopped:
             raise Terminated("terminated") from stopped
