@@ -92,7 +92,7 @@ def fed(network: nn.Module, inputs: Any, device: str | torch.device, *, quiet: b
     inputs = to_device(inputs, device)
     wanted = next((t.dtype for t in _tensors_of(network) if t.is_floating_point()), None)
     kinds = tuple(tensor.dtype for tensor in tensors_in(inputs))
-    if wanted is None or all(kind in (wanted, torch.bool) for kind in kinds):
+    if wanted is None or all(kind == wanted for kind in kinds):
         return inputs
     known = _decided.setdefault(network, {})
     if (wanted, kinds) not in known:
@@ -111,7 +111,7 @@ def _tensors_of(network: nn.Module) -> Iterator[Tensor]:
 
 
 def _whole(kind: torch.dtype) -> bool:
-    return not (kind.is_floating_point or kind.is_complex or kind == torch.bool)
+    return not (kind.is_floating_point or kind.is_complex)  # also of booleans: a mask stays, pixels do not
 
 
 def _short(kind: torch.dtype) -> str:

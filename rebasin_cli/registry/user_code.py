@@ -77,7 +77,9 @@ def blamed(
 ) -> RebasinError:
     """The error that says what failed, with the cause and its place."""
     where = place_of(cause)
-    return error(f"{what}: {told(cause)}", problems=[f"in {where}"] if where else (), hint=hint)
+    found = error(f"{what}: {told(cause)}", problems=[f"in {where}"] if where else (), hint=hint)
+    found.place = where
+    return found
 
 
 def told(cause: BaseException) -> str:
