@@ -108,7 +108,10 @@ class Elsewhere(RebasinError):
 
 
 class OutsideError(RebasinError):
+    """`place` is the line of the user's code that raised something, None where there is none."""
+
     exit_code = 6
+    place: str | None = None
 
 
 class DataError(OutsideError):

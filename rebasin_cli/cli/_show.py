@@ -22,9 +22,12 @@ class LogLines(logging.Handler):
     def __init__(self, say: Callable[[str], None]):
         super().__init__(logging.INFO)
         self.say = say
+        self.said: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.say(record.getMessage())
+        if (text := record.getMessage()) not in self.said:  # a network and its copies may say the same
+            self.said.add(text)
+            self.say(text)
 
 
 class Screen:

@@ -23,8 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import DataError, RebasinError, UsageError
-from ..registry import Registry, import_reference, is_reference
+from ..errors import DataError, UsageError
+from ..registry import Registry, import_reference, is_reference, user_code
 from ..runtime.seeds import generator
 from ._batches import LoaderData, open_loader
 
@@ -220,12 +220,8 @@ def _load(reference: str, split: str, root: Path | None) -> tuple[Any, Any]:
     module = registry.get(reference)
     if hasattr(module, "load_from"):
         raise UsageError(f"{reference} needs to know where", hint=f"Write {reference}:PATH.")
-    try:
+    with user_code(f"{reference} failed on {split!r}", DataError):  # it may be another package's
         return module, module.load(split, root)
-    except RebasinError:
-        raise
-    except Exception as cause:  # another package's data set, behind an entry point
-        raise DataError(f"{reference} failed on {split!r}: {type(cause).__name__}: {cause}") from cause
 
 
 def check(samples: Samples, where: str) -> None:

@@ -36,6 +36,16 @@ def is_from(name: str | None, reference: str) -> bool:
     return getattr(module, "__name__", None) == reference.partition(":")[0]
 
 
+def own_factory(reference: str | None) -> Callable[..., nn.Module] | None:
+    """`from_shapes` of a net of ours where `reference` is exactly its name, else None; nothing else is run.
+
+    What merely resembles one (a file, a folder, another attribute) is the user's own code. So is another
+    package's net, though its name may be typed.
+    """
+    known = {f"{module}:from_shapes": name for name, module in registry.own().items()}
+    return registry.get(known[reference]).from_shapes if reference in known else None
+
+
 def build(
     name: str,
     *,

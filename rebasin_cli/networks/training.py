@@ -24,7 +24,8 @@ from ..datasets import Data, open_data
 from ..errors import NetworkError, ResourceError, UsageError
 from ..runtime.seeds import derive
 from ..version import version
-from .evaluation import call, evaluate
+from .evaluation import evaluate
+from .running import call
 
 OPTIMIZERS = ("adam", "sgd")
 SCHEDULES = ("cosine", "constant")

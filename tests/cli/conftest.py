@@ -120,13 +120,13 @@ def interrupted(monkeypatch, tmp_path):
     return interrupted
 
 
-def fresh(path, name="mlp", *, seed=0, shape=(1, 8, 8), classes=10, dtype=None, **options):
+def fresh(path, name="mlp", *, seed=0, shape=(1, 8, 8), classes=10, dtype=None, metadata=None, **options):
     """A checkpoint of a network with random weights."""
     with seeded(seed, "test"):
         network = nets.build(name, input_shape=shape, classes=classes, **options)
     if dtype is not None:
         network.to(dtype)
-    write_safetensors(path, network.state_dict())
+    write_safetensors(path, network.state_dict(), metadata=metadata, force=metadata is not None)
     return path
 
 

@@ -59,6 +59,8 @@ def permutation_path(path: Path) -> Path:
 
 def check_outputs(output: Output, *beside: Path) -> None:
     """Whether everything can be written, before any work."""
+    if output.attest is not None:
+        check_files([("statement", output.attest)], force=output.force)
     if output.folder is not None and not output.folder.exists():
         writing.check_report_folder(output.folder)
         return
@@ -67,8 +69,6 @@ def check_outputs(output: Output, *beside: Path) -> None:
         writing.check_output(path, force=output.force)
     for name in output.copies:
         writing.check_output(output.path.with_name(name), force=output.force, text=True)
-    if output.attest is not None:
-        check_files([("statement", output.attest)], force=output.force)
 
 
 def attested(output: Output, parents: Sequence[Path], done: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from ... import matchers, networks
 from ...checkpoints.checkpoint import Checkpoint
 from ...matchers.weights.similarity import KEEP
 from ...measure.rows import ENSEMBLE, Planned
-from ...networks.evaluation import call
+from ...networks.running import call, fed
 from ...spec.spec import FittedSpec
 from .samples import Splits
 
@@ -144,8 +144,9 @@ def seconds_a_sample(network: nn.Module, splits: Splits, *, output: str | None, 
     if not isinstance(inputs, torch.Tensor):
         return None
     network.to(device).eval()
+    inputs = fed(network, inputs, device)
     with torch.inference_mode():
-        call(network, inputs[:2].to(device), output=output)
+        call(network, inputs[:2], output=output)
         began = time.perf_counter()
-        call(network, inputs.to(device), output=output).sum().item()  # a GPU has then done it, too
+        call(network, inputs, output=output).sum().item()  # a GPU has then done it, too
         return (time.perf_counter() - began) / len(inputs)
