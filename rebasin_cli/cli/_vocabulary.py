@@ -16,6 +16,7 @@ import typer
 
 from ..commands.recipes.running import Performed
 from ..commands.recipes.vocabulary import (
+    DATA_FOLDERS,
     MAY_NAME_A_FILE,
     MAY_READ,
     READS,
@@ -60,7 +61,7 @@ def _parameters(callback: Any) -> Iterator[Parameter]:
 
 
 def _parameter(name: str, hint: Any, told: Any, default: Any) -> Parameter:
-    kind, many = _kind(get_args(hint)[0])
+    kind, many, count = _kind(get_args(hint)[0])
     flags, off = _flags(name, told, kind, default)
     long = next((flag for flag in flags if flag.startswith("--")), "")
     key = long.removeprefix("--").replace("-", "_") or name
@@ -71,6 +72,7 @@ def _parameter(name: str, hint: Any, told: Any, default: Any) -> Parameter:
         off,
         tuple(flag for flag in flags if flag != long),
         many,
+        count,
         default is Argument.empty,
         told.min,
         told.max,
@@ -79,13 +81,15 @@ def _parameter(name: str, hint: Any, told: Any, default: Any) -> Parameter:
     )
 
 
-def _kind(hint: Any) -> tuple[Any, bool]:
-    """The type of one value, and whether there may be several."""
+def _kind(hint: Any) -> tuple[Any, bool, int]:
+    """The type of one value, whether there may be several, and how many there are at once if so."""
     if get_origin(hint) in (Union, UnionType):
         hint = next(part for part in get_args(hint) if part is not NoneType)
     if get_origin(hint) is list:
-        return _kind(get_args(hint)[0])[0], True
-    return ("path" if hint is Path else hint), False
+        return _kind(get_args(hint)[0])[0], True, 0
+    if get_origin(hint) is tuple:
+        return _kind(get_args(hint)[0])[0], True, len(get_args(hint))
+    return ("path" if hint is Path else hint), False, 0
 
 
 def _flags(name: str, told: Any, kind: Any, default: Any) -> tuple[list[str], str]:
@@ -104,7 +108,7 @@ def _flags(name: str, told: Any, kind: Any, default: Any) -> tuple[list[str], st
 def _role(name: str, key: str, kind: Any) -> str:
     if key in WRITTEN or name.startswith(g.OF_FORMAT):
         return WRITES
-    if kind == "path":
+    if kind == "path" and key not in DATA_FOLDERS:
         return READS
     return MAY_READ if key in MAY_NAME_A_FILE else TEXT
 

@@ -54,6 +54,7 @@ class Cache:
             "versions": versions() | {"python": sys.version_info[:2]},
             "line": step.line(),
             "reads": [[str(path), self.digest(path)] for path in dict.fromkeys(step.reads)],
+            "listed": [[str(path), digests.of_listing(path)] for path in step.listed],
             "surroundings": {name: os.environ.get(name) for name in SURROUNDINGS},
         }
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

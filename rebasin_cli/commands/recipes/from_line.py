@@ -58,6 +58,9 @@ def _read(command: Command, words: Sequence[str]) -> tuple[list[str], dict[str, 
             raise UsageError(f"`rebasin {command.name}` has no {flag}", hint=near(flag, flags).capitalize())
         if option.kind is bool:
             value: Any = flag not in off
+        elif option.count and len(rest) >= option.count and not equals:
+            found[option.key], rest = rest[: option.count], rest[option.count :]
+            continue
         elif equals or rest:
             value = _value(option, given if equals else rest.pop(0))
         else:

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from ...errors import UsageError
+from ...spec.notation import natural
 
 MAX_BYTES, MAX_VALUES, MAX_DEPTH = 1 << 20, 20_000, 20
 _VARIABLE = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_]\w*)(?::-(?P<default>[^}]*))?\}|\$\{(?P<bad>[^}]*)\}?")
@@ -52,6 +53,10 @@ class Problems(list[str]):
     def add(self, at: Value, what: str) -> None:
         self.append(f"{at.where}: {at.path + ': ' if at.path else ''}{what}")
 
+    def in_order(self) -> list[str]:
+        """By their lines."""
+        return sorted(self, key=lambda text: natural(text.partition(":")[0]))
+
 
 def read(text: str, environment: Mapping[str, str], problems: Problems) -> Value:
     """The values of a recipe. Raises UsageError for what is no YAML mapping at all."""
@@ -61,7 +66,8 @@ def read(text: str, environment: Mapping[str, str], problems: Problems) -> Value
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         reason = " ".join(str(error).split())
-        raise UsageError("the recipe is not YAML", problems=[reason[:300]]) from None
+        hint = "Within { } a ${NAME} stands in quotes" if "${" in text else None
+        raise UsageError("the recipe is not YAML", problems=[reason[:300]], hint=hint) from None
     if not isinstance(root, yaml.MappingNode):
         raise UsageError(
             "this is no recipe: expected keys such as `steps:`", hint="docs/recipes.md shows one"

@@ -143,7 +143,7 @@ def _steps(
                 f"no command {word!r}; {near(word, vocabulary)}" if word else "expected one command a step"
             )
             problems.add(step, expected)
-            found.append(Step(title, Command((), "", ()), (), {}, (), {}, (), step.where))
+            found.append(Step(title, Command((), "", ()), (), {}, (), (), {}, (), step.where))
             continue
         made = Maker(title, command, step, names, folder, problems, fetch).made(defaults)
         names.outputs |= {

@@ -119,12 +119,15 @@ def _value(option: Parameter) -> dict[str, Any]:
     if option.kind in (int, float):
         one |= {"minimum": option.min} if option.min is not None else {}
         one |= {"maximum": option.max} if option.max is not None else {}
+    told = {"description": option.help} if option.help else {}
     choices = [one] if option.kind in (str, "path") else [one, _VARIABLE]
     if option.kind is str:
         choices.append({"type": "number"})  # `output: 0`
+    if option.count:
+        return {"type": "array", "items": one, "minItems": option.count, "maxItems": option.count} | told
     if option.many or option.role == READS:
         choices.append({"type": "array", "items": one})
     elif option.kind is str:
         choices.append({"type": "array", "items": {"type": ["number", "string"]}})  # `weights: [0.3, 0.7]`
     kind = choices[0] if len(choices) == 1 else {"anyOf": choices}
-    return kind | ({"description": option.help} if option.help else {})
+    return kind | told

@@ -17,8 +17,9 @@ from .vocabulary import MAY_READ, MODELS, READS, WRITES, Command, Parameter, nea
 class Step:
     """A command line to be: what it reads and writes is known before it runs.
 
-    `reads` are all files that its result depends on; `writes` are what it leaves, by the suffix under which
-    other steps name them ("" is the main one). `needs` are the steps that make what it reads.
+    `reads` are all files that its result depends on, `listed` folders of data, of which names, sizes and
+    times count; `writes` are what it leaves, by the suffix under which other steps name them ("" is the main
+    one). `needs` are the steps that make what it reads.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Step:
     arguments: tuple[str, ...]
     options: Mapping[str, Any]
     reads: tuple[Path, ...]
+    listed: tuple[Path, ...]
     writes: Mapping[str, Path]
     needs: tuple[str, ...]
     where: str
@@ -62,6 +64,7 @@ class Maker:
         self.step, self.problems, self.fetch = step, problems, fetch
         self.body = step.value[command.name]
         self.reads: list[Path] = []
+        self.listed: list[Path] = []
         self.needs: list[str] = []
 
     def made(self, defaults: Mapping[str, Value]) -> Step:
@@ -86,6 +89,7 @@ class Maker:
             tuple(arguments),
             options,
             tuple(self.reads),
+            tuple(self.listed),
             writes,
             tuple(dict.fromkeys(self.needs)),
             self.step.where,
@@ -133,6 +137,8 @@ class Maker:
     def _option(self, option: Parameter, value: Value) -> Any:
         values = value.value if value.is_list and option.many else [value]
         found = [text for item in values for text in self._texts(option, item)]
+        if option.count and found and len(found) != option.count:
+            self.problems.add(value, f"expected {option.count} values, and here are {len(found)}")
         return found if option.many else found[0] if found else None
 
     def _texts(self, option: Parameter, value: Value) -> list[Any]:
@@ -194,7 +200,7 @@ class Maker:
             return str(next(iter(self._files(value)), text))
         for part in (text, text.rpartition(":")[0], text.partition(":")[2]):
             if part and Path(part).exists():
-                self.reads.append(Path(part))
+                (self.listed if Path(part).is_dir() else self.reads).append(Path(part))
                 break
         return text
 

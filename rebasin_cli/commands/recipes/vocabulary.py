@@ -17,7 +17,9 @@ MODELS = "models"
 # What `rebasin run` itself decides, for all steps.
 OF_THE_RUN = ("force", "resume", "dry_run", "json", "quiet", "verbose", "help")
 # Options that name a file to write, or a folder; all other files are read.
-WRITTEN = ("out", "report", "log", "attest", "step_summary")
+WRITTEN = ("out", "report", "log", "attest", "step_summary", "plot", "json_file", "markdown")
+# Folders of data: large, and the same under their name; their content is not looked at.
+DATA_FOLDERS = ("data_root",)
 # Commands whose `out` is a model; a step that does not name it writes NAME.safetensors.
 MAKE_WEIGHTS = ("train", "align", "apply", "merge", "repair")
 # Texts that may name a file: a spec, a start, a data set or code of the user's.
@@ -28,7 +30,8 @@ MAY_NAME_A_FILE = ("spec", "init", "net", "data", "loss", "metric")
 class Parameter:
     """One option, or one argument (`flag` is ""). `kind` is int, float, bool, str or "path".
 
-    `many` takes a list; `off` is the flag that says no. `role` tells whether it names a file.
+    `many` takes a list, `count` of them where it is not 0, behind one flag. `off` is the flag that says no.
+    `role` tells whether it names a file.
     """
 
     key: str
@@ -37,6 +40,7 @@ class Parameter:
     off: str = ""
     short: tuple[str, ...] = ()
     many: bool = False
+    count: int = 0
     required: bool = False
     min: float | None = None
     max: float | None = None
@@ -132,6 +136,8 @@ def _told(option: Parameter, value: Any) -> list[str]:
     if option.kind is bool:
         return [option.flag] if value else [option.off] if option.off else []
     values = value if isinstance(value, list) else [value]
+    if option.count:
+        return [option.flag, *map(str, values)]
     return [word for item in values for word in _word(option.flag, str(item))]
 
 
