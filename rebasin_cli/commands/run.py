@@ -67,7 +67,8 @@ def read(path: Path, vocabulary: Mapping[str, Command], asked: Asked, listener: 
     if problems:
         found = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         hint = "Editors find most of them as you type, by the schema: rebasin run --schema"
-        raise UsageError(f"{path} is not a recipe that can be run: {found}", problems=problems.in_order(), hint=hint)
+        message = f"{path} is not a recipe that can be run: {found}"
+        raise UsageError(message, problems=problems.in_order(), hint=hint)
     return recipe
 
 

@@ -13,7 +13,7 @@ from .vocabulary import near
 def wrong(key: str, text: str) -> str | None:
     """What is wrong with the text of an option; None where nothing is, or only its command can tell."""
     check = _CHECKS.get(key)
-    return check(text) if check else None
+    return check(text) if check and "${" not in text else None  # a variable that was not there
 
 
 def _method(text: str) -> str | None:

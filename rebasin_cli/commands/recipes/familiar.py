@@ -28,14 +28,14 @@ def is_mergekit(root: Value) -> bool:
 
 
 def as_recipe(root: Value, problems: Problems) -> Value:
-    """A mergekit file as a recipe of one merge without alignment."""
+    """A mergekit file as a recipe of one merge, without alignment and without repair."""
     for key, value in root.items():
         if key in _CANNOT:
             problems.add(value, f"{key}: {_CANNOT[key]}")
         elif key not in _TOP:
             problems.add(value, f"rebasin does not know mergekit's {key!r}")
     body = {key: value for key, value in root.items() if key in _TOP - {"name"}}
-    body["method"] = _like(root, "method", "none")
+    body |= {key: _like(root, key, "none") for key in ("method", "repair")}
     step = {"merge": replace(root, value=body, path="merge")}
     if "name" in root.value:
         step["name"] = root.value["name"]
@@ -67,8 +67,9 @@ def merge_options(body: Mapping[str, Value], problems: Problems) -> dict[str, Va
             found["weights"] = _like(models, "weights", weights)
     elif parameters is not None:
         problems.add(parameters, "expected a list of models that they are for")
-    if base is not None and "reference" not in found and not (method and method.value == "slerp"):
-        found["reference"] = base
+    named = [item.value for item in found["models"].value] if models is not None and models.is_list else []
+    if base is not None and "reference" not in found and base.value in named:
+        found["reference"] = base  # of no other use here: nothing is said of vocabularies
     dtype = found.pop("dtype", None)
     if dtype is not None:  # sums are in float32 or better, whatever it says; so it is what is written
         found.setdefault("out_dtype", dtype)

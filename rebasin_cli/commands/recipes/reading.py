@@ -76,14 +76,17 @@ def read(text: str, environment: Mapping[str, str], problems: Problems) -> Value
 
 
 class _Reader:
-    def __init__(self, environment: Mapping[str, str], problems: Problems):
-        self.environment, self.problems, self.count = environment, problems, 0
+    def __init__(self, environment: Mapping[str, str], problems: Problems, where: str | None = None):
+        self.environment, self.problems, self.where, self.count = environment, problems, where, 0
+
+    def place(self, node: yaml.Node) -> str:
+        return self.where or f"line {node.start_mark.line + 1}"
 
     def value(self, node: yaml.Node, path: str, depth: int) -> Value:
         self.count += 1  # an alias counts each time that it is followed
         if self.count > MAX_VALUES or depth > MAX_DEPTH:
             raise UsageError(f"a recipe of more than {MAX_VALUES:,} values, or {MAX_DEPTH} levels deep")
-        at = Value(None, path, f"line {node.start_mark.line + 1}")
+        at = Value(None, path, self.place(node))
         if isinstance(node, yaml.MappingNode):
             return replace(at, value=self._map(node, at, depth))
         if isinstance(node, yaml.SequenceNode):
@@ -96,7 +99,7 @@ class _Reader:
         for key, below in node.value:
             name = key.value if isinstance(key, yaml.ScalarNode) else None
             path = f"{at.path}.{name}" if at.path else str(name)
-            here = Value(None, path, f"line {key.start_mark.line + 1}")
+            here = Value(None, path, self.place(key))
             if name is None:
                 self.problems.add(replace(here, path=at.path), "a key is one word")
             elif name in found:
@@ -128,9 +131,11 @@ class _Reader:
                 self.problems.add(at, f"${{{found['bad']}}} is no name of a variable; $${{ stands for ${{")
             elif found["name"] in self.environment:
                 return self.environment[found["name"]]
-            elif found["default"] is None:
+            elif found["default"] is not None:
+                return found["default"]
+            else:
                 self.problems.add(at, f"the environment has no {found['name']}")
-            return found["default"] or ""
+            return found[0]
 
         return _VARIABLE.sub(variable, text)
 
@@ -150,18 +155,9 @@ def with_set(
         except (yaml.YAMLError, RecursionError, ValueError):
             problems.add(at, f"the value {given[:80]!r} is not YAML")
             continue
-        value = _Reader(environment, problems).value(node, path, 0) if node else at
-        root = _replaced(root, path.split("."), _at(value, at.where), at, problems)
+        value = _Reader(environment, problems, at.where).value(node, path, 0) if node else at
+        root = _replaced(root, path.split("."), value, at, problems)
     return root
-
-
-def _at(value: Value, where: str) -> Value:
-    below = value.value
-    if value.is_map:
-        below = {key: _at(item, where) for key, item in value.items()}
-    elif value.is_list:
-        below = [_at(item, where) for item in below]
-    return Value(below, value.path, where)
 
 
 def _replaced(tree: Value, words: list[str], new: Value, at: Value, problems: Problems) -> Value:

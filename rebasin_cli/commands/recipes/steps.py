@@ -123,11 +123,11 @@ class Maker:
                 values = value.value if value.is_list else [value]
                 found += [str(text) for item in values for text in self._texts(argument, item)]
             return found
-        value = given.get(MODELS)
+        value, before = given.get(MODELS), len(self.problems)
         files = [] if value is None else [str(path) for path in self._files(value)]
         few, many = command.counts()
-        complete = value is None or files or not value.value
-        if complete and not (few <= len(files) and (many is None or len(files) <= many)):
+        told = len(self.problems) > before or (self.body.value is not None and not self.body.is_map)
+        if not told and not (few <= len(files) and (many is None or len(files) <= many)):
             expected = f"{few}" if many == few else f"{few} or more" if many is None else f"{few} to {many}"
             self.problems.add(
                 value or self.step, f"`{command.name}` takes {expected} models, and here are {len(files)}"

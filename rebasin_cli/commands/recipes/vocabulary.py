@@ -65,16 +65,14 @@ class Parameter:
         if self.kind is float and not math.isfinite(number):
             return f"expected a finite number, not {value}"
         if (self.min is not None and number < self.min) or (self.max is not None and number > self.max):
-            low = "" if self.min is None else f" from {self.min:,}"
-            return (
-                f"expected {self.expected}{low}{'' if self.max is None else f' to {self.max:,}'}, not {value}"
-            )
+            return f"expected {self.expected}, not {value}"
         return None
 
     @property
     def expected(self) -> str:
         names = {int: "a whole number", float: "a number", "path": "the name of a file"}
-        return names.get(self.kind, "text")
+        low = "" if self.min is None else f" from {self.min:,}"
+        return names.get(self.kind, "text") + low + ("" if self.max is None else f" to {self.max:,}")
 
 
 def _shown(value: Any) -> str:
