@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from .. import nets
 from ..datasets import Data, open_data
-from ..errors import NetworkError, ResourceError, UsageError
+from ..errors import DataError, NetworkError, ResourceError, UsageError
 from ..runtime.seeds import derive
 from ..version import version
 from .evaluation import evaluate
@@ -206,6 +206,12 @@ def _open(data: str | tuple[Data, Data], *, limit: int | None, **options: Any) -
         raise UsageError(
             "training needs the samples of a data set, not the batches of a loader",
             hint="Give a built-in data set, npz:FILE or imagefolder:DIR.",
+        )
+    known, tested = data[0].classes, data[1].classes
+    if tested > known:
+        raise DataError(
+            f"{data[1].name}: test samples are of {tested} classes, training samples of {known}",
+            hint="A network trained on these has no output for the other classes",
         )
     return data
 
