@@ -125,16 +125,6 @@ def check_unpacked(path: Path, packed: int, unpacked: int) -> None:
         )
 
 
-def check_memory(what: str, needed: int) -> None:
-    """Raise ResourceError for what this machine has no memory for. Where its size is not known, let it be."""
-    try:
-        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return
-    if needed > there:
-        raise ResourceError(f"{what} takes {needed:,} bytes of memory, and this machine has {there:,}")
-
-
 class _ArraysOnly(pickle.Unpickler):
     """Finds what rebuilds numpy arrays, and nothing else; nothing is imported by name."""
 

@@ -20,8 +20,8 @@ from PIL import Image, UnidentifiedImageError
 
 from ..errors import DataError, RebasinError, UsageError
 from ..registry.user_code import told
+from ..runtime.memory import check_memory
 from . import UNIT, Samples
-from ._files import check_memory
 
 NORMALIZATION = UNIT
 CLASSES = None
@@ -51,7 +51,7 @@ def load_from(argument: str, split: str) -> Samples:
         mode = "L" if image.mode in ("1", "L", "LA", "I", "I;16") else "RGB"
         size = size or (image.height, image.width)
     shape = (len(files), *size, 1 if mode == "L" else 3)
-    check_memory(f"{wanted}: {len(files)} images of {size[0]}×{size[1]}", 2 * math.prod(shape))
+    check_memory(f"{wanted}: {len(files)} images of {size[0]}×{size[1]} take", 2 * math.prod(shape))
     pixels = np.empty(shape, np.uint8)
     for k, (path, _) in enumerate(files):
         pixels[k] = _read(path, mode, size).reshape(shape[1:])
