@@ -11,7 +11,6 @@ and every network an attribute `example_shape`, one input without the batch.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
@@ -22,6 +21,8 @@ from ..errors import NetworkError, UsageError, unknown
 from ..registry import Registry, import_reference
 
 registry = Registry("nets", "net")
+
+WIDEST, DEEPEST = 1 << 20, 1000  # of what a user may ask for
 
 
 def variants() -> dict[str, ModuleType]:
@@ -59,8 +60,12 @@ def build(
     known = variants()
     if name not in known:
         raise unknown("net", name, known)
-    if width is not None and not 0 < width < math.inf:
-        raise UsageError(f"a width of {width:g} makes no network", hint="Try --width 1.")
+    if width is not None and not 0 < width <= WIDEST:
+        raise UsageError(
+            f"a width of {width:g} makes no network: expected 0 to {WIDEST}", hint="Try --width 1."
+        )
+    if depth is not None and depth > DEEPEST:
+        raise UsageError(f"a depth of {str(depth)[:20]} makes no network: expected 1 to {DEEPEST}")
     return known[name].build(
         name, input_shape=tuple(input_shape), classes=classes, width=width, norm=norm, depth=depth
     )

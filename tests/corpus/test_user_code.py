@@ -345,7 +345,7 @@ NETWORKS = {  # a factory: the words that tell what is wrong with it
     "def __getattr__(name): raise SystemExit(0)": "SystemExit: 0",
     "from mine import other": "ImportError",
     "class net(MLP):\n def __new__(cls): raise SystemExit(0)": "SystemExit: 0",
-    "class A:\n __call__ = 1\n @property\n def __signature__(self): raise SystemExit(0)\nnet = A()": "SystemExit",
+    "class A:\n __call__ = 1\n def __getattribute__(s, n): raise SystemExit(0)\nnet = A()": "SystemExit: 0",
     "class net(MLP):\n def __init__(self): pass": "AttributeError",
 }
 
