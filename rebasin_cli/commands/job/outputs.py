@@ -5,8 +5,6 @@ Whether it can be written is asked before any work; it is written completely or 
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,8 +14,11 @@ from typing import Any
 from ... import reports
 from ...checkpoints import writing
 from ...checkpoints.checkpoint import Checkpoint
+from ...checkpoints.staging import Staging, staged
 from ...checkpoints.tensors import LazyTensors, rows
 from ...errors import UsageError
+from ...permutations import permutation
+from ...permutations.permutation import Permutations
 from ...reports import Report
 
 CHECKPOINT_SUFFIXES = (".safetensors.index.json", ".safetensors", ".pt", ".pth", ".bin", ".ckpt")
@@ -43,10 +44,6 @@ def default_path(model: Path, what: str) -> Path:
     return Path(f"{name.removesuffix(suffix)}_{what}.safetensors")
 
 
-def permutation_path(path: Path) -> Path:
-    return path.with_name(f"{path.stem}.perm.safetensors")
-
-
 def check_outputs(output: Output, *beside: Path) -> None:
     """Whether everything can be written, before any work."""
     writing.check_output(output.path, force=output.force)
@@ -61,6 +58,7 @@ def write(
     metadata: dict[str, str],
     *,
     added: Sequence[str] = (),
+    stage: Staging | None = None,
 ) -> list[str]:
     """Write with the names, order and dtypes of the reference, `added` names last; the files written."""
     shapes = {**like.shapes} | {name: tuple(tensors[name].shape) for name in added}
@@ -73,20 +71,26 @@ def write(
         force=output.force,
         shard_size=output.shard_size,
         out_dtype=output.dtype,
+        stage=stage,
     )
     return [str(path) for path in files]
 
 
-@contextmanager
-def appearing(path: Path) -> Iterator[Path]:
-    """A temporary name beside `path`: what the block writes there becomes `path` if the block ends well."""
-    temporary = path.with_name(f".rebasin-{secrets.token_hex(6)}.tmp.safetensors")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
+def write_with_permutation(
+    output: Output,
+    tensors: Mapping[str, Any],
+    like: Checkpoint,
+    permutations: Permutations,
+    metadata: dict[str, str],
+) -> list[str]:
+    """Weights and the permutation beside them, both or neither; the latter says whose it is."""
+    folder = writing.check_output(output.path, force=output.force).parent
+    beside = permutation.beside(output.path)
+    with staged(folder) as stage:
+        files = write(output, tensors, like, metadata, stage=stage)
+        weights = {permutation.WEIGHTS: writing.staged_digest(stage, [Path(file) for file in files])}
+        permutation.save(beside, permutations, metadata=metadata | weights, force=output.force, stage=stage)
+    return [*files, str(beside)]
 
 
 def report_files(folder: Path | None, files: Mapping[str, Path], *, force: bool) -> Destinations:
