@@ -27,7 +27,7 @@ def apply(
     Raises SpecError if the permutation was found with another spec, CheckpointError if it does not fit.
     """
     check_outputs(output)
-    job = Job("apply", [model], listener, loading=loading, perm=perm)
+    job = Job("apply", [model], listener, loading=loading, perm=perm, undo=invert)
     found, given = job.given
     found = permutation.invert(found) if invert else found
     options = {"invert": invert, **given}

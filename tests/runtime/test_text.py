@@ -66,7 +66,8 @@ def test_a_name_of_fifty_megabytes_is_shown_by_its_ends():
 def test_an_error_of_a_worker_is_one_line():
     told = (
         "Caught ValueError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
-        '  File "/home/me/loader.py", line 7, in __getitem__\n    raise ValueError\nValueError: no picture 12\n'
+        '  File "/home/me/loader.py", line 7, in __getitem__\n    raise ValueError\n'
+        "ValueError: no picture 12\n"
     )
     assert in_a_line(ValueError(told)) == "ValueError: no picture 12, at loader.py:7"
 

@@ -169,10 +169,13 @@ def check_tied(model: Checkpoint, fitted: FittedSpec) -> None:
         )
 
 
-def read_permutation(path: Path, fitted: FittedSpec) -> tuple[dict[str, Any], dict[str, str]]:
+def read_permutation(
+    path: Path, fitted: FittedSpec, model: Checkpoint | None = None, *, undo: bool = False
+) -> tuple[dict[str, Any], dict[str, str]]:
     """A saved permutation for this very spec, and what an output records of it.
 
-    Raises SpecError if it was found with another spec, CheckpointError if it does not fit.
+    `model` is what it will be applied to, or taken back from (`undo`). Raises SpecError if it was found with
+    another spec, CheckpointError if it does not fit or the model is not the one to do that with.
     """
     found, made = permutation.load(path)
     if made.get("rebasin.spec_sha256") not in (None, fitted.spec.digest):
@@ -182,4 +185,23 @@ def read_permutation(path: Path, fitted: FittedSpec) -> tuple[dict[str, Any], di
         )
     with naming([path]):
         permutation.check(found, fitted.words, within=fitted.within)
+    if model is not None:
+        _check_its_weights(path, made.get(permutation.WEIGHTS), model, undo, permutation.is_identity(found))
     return found, {"permutation": digest(found)}
+
+
+def _check_its_weights(path: Path, weights: str | None, model: Checkpoint, undo: bool, still: bool) -> None:
+    """Refuse weights that were permuted by this already, or that replaced those which it was written with."""
+    if weights is None or still:
+        return
+    if not undo and model.digest() == weights:
+        raise CheckpointError(
+            f"{model.path} is permuted by {path} already: they were written together",
+            hint="Give the model as it was before, or leave the permutation out: --method none.",
+        )
+    if undo and permutation.beside(model.path).resolve() == path.resolve() and model.digest() != weights:
+        raise CheckpointError(
+            f"{path} was written beside other weights than {model.path} holds now",
+            problems=[f"sha256 of the weights  {model.digest()}", f"the permutation says   {weights}"],
+            hint="Use the permutation that belongs to these weights, or align again.",
+        )

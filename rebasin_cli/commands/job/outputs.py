@@ -5,8 +5,6 @@ Whether it can be written is asked before any work; it is written completely or 
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -16,8 +14,11 @@ from typing import Any
 from ... import reports
 from ...checkpoints import writing
 from ...checkpoints.checkpoint import Checkpoint, open_checkpoint
+from ...checkpoints.staging import Staging, staged
 from ...checkpoints.tensors import LazyTensors, rows
 from ...errors import UsageError
+from ...permutations import permutation
+from ...permutations.permutation import Permutations
 from ...reports import Report
 from . import attesting
 
@@ -51,10 +52,6 @@ def default_path(model: Path, what: str) -> Path:
     name = model.name or model.resolve().name
     suffix = next((suffix for suffix in CHECKPOINT_SUFFIXES if name.endswith(suffix)), "")
     return Path(f"{name.removesuffix(suffix)}_{what}.safetensors")
-
-
-def permutation_path(path: Path) -> Path:
-    return path.with_name(f"{path.stem}.perm.safetensors")
 
 
 def check_outputs(output: Output, *beside: Path) -> None:
@@ -93,15 +90,18 @@ def write(
     metadata: dict[str, str],
     *,
     added: Sequence[str] = (),
+    stage: Staging | None = None,
 ) -> list[str]:
     """Write with the names, order and dtypes of the reference, `added` names last; the files written."""
     shapes = {**like.shapes} | {name: tuple(tensors[name].shape) for name in added}
     dtypes = {**like.dtypes} | {name: tensors[name].dtype for name in added}
     named = LazyTensors(shapes, dtypes, lambda name: tensors[name], lambda *part: rows(tensors, *part))
-    return write_as_planned(output, named, metadata)
+    return write_as_planned(output, named, metadata, stage=stage)
 
 
-def write_as_planned(output: Output, tensors: LazyTensors, metadata: dict[str, str]) -> list[str]:
+def write_as_planned(
+    output: Output, tensors: LazyTensors, metadata: dict[str, str], *, stage: Staging | None = None
+) -> list[str]:
     """Write with the names, order and dtypes that these tensors have; the files written.
 
     What belongs beside the weights is written before them: a folder without weights cannot be mistaken for
@@ -125,20 +125,26 @@ def write_as_planned(output: Output, tensors: LazyTensors, metadata: dict[str, s
             shard_size=output.shard_size,
             out_dtype=output.dtype,
             layout=layout,
+            stage=stage,
         )
     return [str(path) for path in (*files, *copies)]
 
 
-@contextmanager
-def appearing(path: Path) -> Iterator[Path]:
-    """A temporary name beside `path`: what the block writes there becomes `path` if the block ends well."""
-    temporary = path.with_name(f".rebasin-{secrets.token_hex(6)}.tmp.safetensors")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
+def write_with_permutation(
+    output: Output,
+    tensors: Mapping[str, Any],
+    like: Checkpoint,
+    permutations: Permutations,
+    metadata: dict[str, str],
+) -> list[str]:
+    """Weights and the permutation beside them, both or neither; the latter says whose it is."""
+    folder = writing.check_output(output.path, force=output.force).parent
+    beside = permutation.beside(output.path)
+    with staged(folder) as stage:
+        files = write(output, tensors, like, metadata, stage=stage)
+        weights = {permutation.WEIGHTS: writing.staged_digest(stage, [Path(file) for file in files])}
+        permutation.save(beside, permutations, metadata=metadata | weights, force=output.force, stage=stage)
+    return [*files, str(beside)]
 
 
 def report_files(folder: Path | None, files: Mapping[str, Path], *, force: bool) -> Destinations:
