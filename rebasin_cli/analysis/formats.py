@@ -1,4 +1,4 @@
-"""A comparison as files: JSON for programs, Markdown for people, a picture of loss and accuracy against n."""
+"""A comparison as files: JSON for programs, Markdown and a page for people, a picture of the figures."""
 
 from __future__ import annotations
 
@@ -41,6 +41,13 @@ def markdown(found: Comparison) -> str:
     blocks += ["\n".join(f"- {escape(note)}" for note in found.notes), fence(found.command)]
     blocks += [f"<sub>took {escape(took(found.times))}</sub>"]
     return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def html(found: Comparison) -> str:
+    """One self-contained page."""
+    from .page import render
+
+    return render(found)
 
 
 def _table(table: Table) -> str:
@@ -136,5 +143,10 @@ def _leaving(panel: Axes, beyond: Sequence[tuple[int, float]], top: float, color
         )
 
 
-RENDER: dict[str, Callable[[Comparison], str | bytes]] = {"json": json, "markdown": markdown, "png": picture}
-FILENAMES = {"json": "compare.json", "markdown": "compare.md", "png": "compare.png"}
+RENDER: dict[str, Callable[[Comparison], str | bytes]] = {
+    "json": json,
+    "markdown": markdown,
+    "html": html,
+    "png": picture,
+}
+FILENAMES = {"json": "compare.json", "markdown": "compare.md", "html": "compare.html", "png": "compare.png"}

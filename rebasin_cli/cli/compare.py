@@ -50,7 +50,7 @@ def compare(
     full: Annotated[bool, typer.Option("--full", help="All training samples, also for the reset.")] = False,
     report: Annotated[
         Path | None,
-        _report("--report", metavar="DIR", help="Write Markdown, JSON and a PNG into this folder."),
+        _report("--report", metavar="DIR", help="Write HTML, Markdown, JSON and a PNG into this folder."),
     ] = None,
     json: Annotated[bool, _report("--json", help="Print the comparison as JSON.")] = False,
     json_file: Annotated[
@@ -58,6 +58,9 @@ def compare(
     ] = None,
     markdown: Annotated[
         Path | None, _report("--markdown", metavar="FILE", help="Write the comparison as Markdown.")
+    ] = None,
+    html: Annotated[
+        Path | None, _report("--html", metavar="FILE", help="Write the comparison as one HTML file.")
     ] = None,
     no_prove: o.NoProve = False,
     force: o.Force = False,
@@ -77,7 +80,7 @@ def compare(
     methods = method or ["wm"]
     own = {"method": methods, "repair": repair, "full": full, "no_prove": no_prove}
     settings = settings_of(options, "loading", "network", "data", "search", "repair", **own)
-    files = {"file_json": json_file, "file_markdown": markdown}
+    files = {"file_json": json_file, "file_markdown": markdown, "file_html": html}
     written = report_of(context, report, files, force=force, dry_run=dry_run)
     scope = Scope(points, once, sharpness, probes)
     with screen(options["quiet"], options["verbose"]) as listener:

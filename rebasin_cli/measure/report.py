@@ -30,7 +30,7 @@ from ..runtime.seeds import generator
 from ..spec.resolving import resolve_spec
 from ..spec.spec import FittedSpec, Spec
 from ..version import version
-from . import intervals, paths
+from . import intervals, pairing, paths
 from .controls import Ensemble
 from .paths import Measure
 from .rows import ENSEMBLE, POINTS, RANDOM, REPAIRED_POINTS, Planned, plan_rows
@@ -179,6 +179,7 @@ def barrier(
             )
         )
     certain = intervals.compare(found, [end["test"] for end in ends], middles, seed=seed)
+    shipped = next(row.name for row in found if row.shipped)
     signed = signature(permutations) if callable(signature) else signature
     return Report(
         rebasin=version(),
@@ -204,6 +205,7 @@ def barrier(
         differences=certain.differences,
         choice=choice.account() if choice else {},
         signature=tuple(dict(word) for word in signed),
+        each=pairing.kept(middles.get(shipped), [end["test"] for end in ends], test),
     )
 
 

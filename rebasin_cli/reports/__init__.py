@@ -141,7 +141,7 @@ class Report:
     seed: int
     inputs: tuple[dict[str, Any], ...]  # {"file", "sha256", "recorded": provenance or None} per model
     spec: dict[str, Any]  # {"name", "sha256", "words", "log10_symmetries", "moved_share"}
-    data: dict[str, Any]  # {"name", "normalization", "samples": {"train", "test"}, "full": bool}
+    data: dict[str, Any]  # {"name", "normalization", "samples": {"train", "test"}, "full", "scores"}
     match: dict[str, Any]  # {"method", "sweeps", "objective_before", "objective_after", …}
     proof: dict[str, Any]  # {"status": "proven"|"skipped"|"unavailable", "largest_difference", "reason"}
     # {"name", "train": {"loss", "accuracy", "ece", "reliability", "intervals"}, "test": {…}} per model
@@ -155,6 +155,8 @@ class Report:
     over_pairs: tuple[OverPairs, ...] = ()
     # {"word", "units", "dead", "before": {"mean", "std"}, "after": {…}}: matched correlation
     signature: tuple[dict[str, Any], ...] = ()
+    # Of every test sample, to be compared with by pairs: {"samples", "count", "chord", "accuracy"}
+    each: dict[str, Any] = field(default_factory=dict)
     # Wall times in seconds, {"match", "total"}: all that differs between two identical runs
     times: dict[str, float] = field(default_factory=dict)
     schema: str = field(default=SCHEMA)

@@ -105,22 +105,59 @@ def test_a_summary_that_cannot_be_written_is_told_first(trained, refused, run, m
 
 def test_a_baseline(trained, done, run, refused, tmp_path, monkeypatch):
     done(*barrier(*trained, "--json-file", "base.json"))
-    assert "--baseline chord" in done(*barrier(*trained, "--baseline", "base.json", "--json")).out
+    same = done(*barrier(*trained, "--baseline", "base.json", "--json")).json()["gates"]
+    assert [gate["text"] for gate in same] == ["--baseline chord", "--baseline accuracy"]
+    assert all("as in the baseline: within the tolerance" in gate["detail"] for gate in same)
+    assert all("(paired on 100 samples)" in gate["detail"] for gate in same)
     base = json.loads((tmp_path / "base.json").read_text())
     for row in base["rows"]:
-        row["barriers"]["test"]["chord"] -= 5
+        row["curves"]["test"]["loss"] = [
+            loss - 5 * (0 < k < 24) for k, loss in enumerate(row["curves"]["test"]["loss"])
+        ]
+    base["each"] = {}
     (tmp_path / "better.json").write_text(json.dumps(base))
-    assert run(*barrier(*trained, "--baseline", "better.json")).code == 1
+    missed = run(*barrier(*trained, "--baseline", "better.json"))
+    assert missed.code == 1 and "a real difference" in missed.err
     monkeypatch.setattr(
         "rebasin_cli.measure.report.barrier", lambda *a, **k: pytest.fail("it was measured all the same")
     )
     refused(2, *barrier(*trained, "--baseline", "none.json"), says="--baseline none.json cannot be read")
     (tmp_path / "odd.json").write_text("{")
     refused(2, *barrier(*trained, "--baseline", "odd.json"), says="--baseline odd.json: not a JSON report")
+    wrong = "--baseline is of something else than this run"
+    limit = ("barrier", *trained, "--limit", 50, "--baseline", "base.json", "-q")
+    refused(2, *limit, says=[wrong, "the number of test samples (--limit): 100 there, 50 here"])
+    refused(
+        2, *barrier(*trained, "--normalize", "1/2", "--baseline", "base.json"), says="normalisation of inputs"
+    )
+    (tmp_path / "own.py").write_text("def loss(outputs, targets):\n    return outputs.mean()\n")
+    refused(
+        2, *barrier(*trained, "--loss", "own.py:loss", "--baseline", "base.json"), says="--loss: None there"
+    )
+    wider = [fresh(tmp_path / f"{k}.safetensors", seed=k, width=20, depth=1) for k in (1, 2)]
+    line = barrier(*wider, "--data", "digits", "--skip-checks", "--baseline", "base.json")
+    refused(2, *line, says="the widths of the network")
     base["data"]["name"] = "mnist"
     (tmp_path / "other.json").write_text(json.dumps(base))
-    says = "--baseline was measured on mnist, this report is on digits"
-    refused(2, *barrier(*trained, "--baseline", "other.json"), says=says)
+    refused(2, *barrier(*trained, "--baseline", "other.json"), says="the data set: mnist there, digits here")
+
+
+@pytest.mark.parametrize("limit", ["nan", "inf", "-inf"])
+def test_limits_that_are_no_limits_and_rows_that_are_not_measured_are_refused(
+    limit, trained, refused, monkeypatch
+):
+    monkeypatch.setattr("rebasin_cli.measure.report.barrier", lambda *a, **k: pytest.fail("it was measured"))
+    for option in ("--max-barrier", "--min-accuracy", "--max-accuracy-drop", "--baseline-tolerance"):
+        refused(2, *barrier(*trained, option, limit), says="expected a number")
+    refused(2, *barrier(*trained, "--gate", f"aligned:test:chord<={limit}"), says="expected a number")
+    refused(2, *barrier(*trained, "--gate", "aligned + reset:test:chord<=1"), says="unknown row")
+    refused(2, *barrier(*trained, "--gate", "aligned:validation:chord<=1"), says="unknown split")
+
+
+def test_an_empty_data_set_meets_no_gate(trained, refused, tmp_path):
+    (tmp_path / "empty.py").write_text("def loader(split):\n    return []\n")
+    line = ("barrier", *trained, "--data", "empty.py:loader", "--max-barrier", 100, "-q")
+    refused(6, *line, says="yields no batches")
 
 
 def test_a_permutation_of_ones_own_and_none(trained, done):
