@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,8 @@ def average(
     meta = provenance.describe(
         "merge", models, None, method="none", seed=asked.network.seed, options=options, like=models
     )
-    written = write_as_planned(output, _looked_at(tensors, parts, models, listener), meta)
+    averaged = {*parts.averaged, *parts.heads}
+    written = write_as_planned(output, looked_at(tensors, averaged, models, listener), meta)
     return {"written": written} | _account(models, parts, mean)
 
 
@@ -219,11 +220,11 @@ def _digests(models: Sequence[Checkpoint]) -> None:
         raise failed[0]
 
 
-def _looked_at(
-    tensors: LazyTensors, parts: Parts, models: Sequence[Checkpoint], listener: Listener
+def looked_at(
+    tensors: LazyTensors, averaged: Collection[str], models: Sequence[Checkpoint], listener: Listener
 ) -> LazyTensors:
     """The same tensors; what is averaged and no number is refused, with the file that has it."""
-    averaged, total, begun = {*parts.averaged, *parts.heads}, len(tensors), set()
+    total, begun = len(tensors), set()
 
     def look(name: str, made: Tensor) -> Tensor:
         if name not in begun:
