@@ -58,7 +58,7 @@ def combined(
         if name in extra:
             return take(models[extra[name]])
         if name in parts.heads:
-            whole = _head([model[name] for model in models], weights, heads, dtypes[name])
+            whole = joined_head([model[name] for model in models], weights, heads, dtypes[name])
             return whole[start:stop]
         if turning is not None:
             return turning[name][start:stop] if start is not None else turning[name]
@@ -71,7 +71,10 @@ def _classes(sizes: Sequence[int], heads: str | None) -> int:
     return {"keep-a": sizes[0], "keep-b": sizes[-1], "average": max(sizes), "concat": sum(sizes)}[heads]
 
 
-def _head(both: Sequence[Tensor], weights: Sequence[float], heads: str | None, dtype: torch.dtype) -> Tensor:
+def joined_head(
+    both: Sequence[Tensor], weights: Sequence[float], heads: str | None, dtype: torch.dtype
+) -> Tensor:
+    """One head of two, as `combined` says."""
     if heads in ("keep-a", "keep-b"):
         return both[0 if heads == "keep-a" else -1]
     if heads == "concat":
