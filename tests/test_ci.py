@@ -96,9 +96,8 @@ def job(tmp_path, models):
 
 def inputs_of(arguments=""):
     given = {name: told.get("default", "") for name, told in read(ACTION)["inputs"].items()}
-    used = next(
-        step for step in read(EXAMPLES / "github.yml")["jobs"]["merge"]["steps"] if "rebasin" in step["uses"]
-    )
+    steps = read(EXAMPLES / "github.yml")["jobs"]["merge"]["steps"]
+    used = next(step for step in steps if "rebasin" in step["uses"])
     return given | used["with"] | {"arguments": arguments}
 
 
