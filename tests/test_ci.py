@@ -102,7 +102,7 @@ def inputs_of(arguments=""):
 
 
 def run_action(job, tmp_path, arguments=""):
-    """The composite action as GitHub would run it with the inputs of the example: its shell steps in order."""
+    """The composite action as GitHub would run it with the example's inputs: its shell steps in order."""
     inputs = inputs_of(arguments)
 
     def filled(text):
