@@ -44,11 +44,11 @@ def default_path(model: Path, what: str) -> Path:
     return Path(f"{name.removesuffix(suffix)}_{what}.safetensors")
 
 
-def check_outputs(output: Output, *beside: Path) -> None:
+def check_outputs(output: Output, *, permutation_beside: bool = False) -> None:
     """Whether everything can be written, before any work."""
     writing.check_output(output.path, force=output.force)
-    for path in beside:
-        writing.check_output(path, force=output.force)
+    if permutation_beside:
+        writing.check_output(permutation.beside(output.path), force=output.force)
 
 
 def write(
