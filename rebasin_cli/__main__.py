@@ -51,8 +51,15 @@ def _stop(lines: list[str], code: int, error: BaseException) -> None:
     if lines and sys.stderr is not None:
         first, *others = lines
         shown = [line(f"rebasin: {who}{first}"), *map(line, others)]
-        print("\n".join(shown), file=sys.stderr, flush=True)
+        print("\n".join([*shown, *_annotations(error, "\n".join(shown))]), file=sys.stderr, flush=True)
     sys.exit(code)
+
+
+def _annotations(error: BaseException, told: str) -> list[str]:
+    """What ended the program, as lines that a job's page shows."""
+    from .reports import _github
+
+    return _github.of_error(error, told.removeprefix("rebasin: ")) if _github.running() else []
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from . import networks
+from .averages.mixing import average, slerp
 from .checkpoints.tensors import plain, replaced
 from .errors import UsageError, unknown
 from .matchers import State
@@ -28,7 +29,6 @@ from .matchers.search import align as searching
 from .matchers.search.align import Alignment
 from .measure.report import barrier
 from .permutations import permutation
-from .permutations.averages import average, slerp
 from .permutations.permutation import permuted
 from .repair import Repaired, Repairs, repair_merged
 from .repair.choosing import Choice

@@ -27,6 +27,7 @@ from __future__ import annotations
 import difflib
 import errno
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 
 class RebasinError(Exception):
@@ -56,7 +57,10 @@ class RebasinError(Exception):
 
 
 class GateNotMet(RebasinError):
+    """`gates` are those that were missed, as values (`reports._gates.GateResult`)."""
+
     exit_code = 1
+    gates: tuple[Any, ...] = ()
 
 
 class UsageError(RebasinError):
@@ -104,7 +108,10 @@ class Elsewhere(RebasinError):
 
 
 class OutsideError(RebasinError):
+    """`place` is the line of the user's code that raised something, None where there is none."""
+
     exit_code = 6
+    place: str | None = None
 
 
 class DataError(OutsideError):

@@ -211,7 +211,7 @@ def validate(tensors: Mapping[str, Tensor], *, name: str = "") -> None:
     """
     problems, not_finite, kind = [], False, False
     for key, (dtype, shape) in plan_of(tensors).items():
-        wrong = _wrong_dtype(key, dtype, shape)
+        wrong = wrong_dtype(key, dtype, shape)
         if wrong:
             kind = True
             problems.append(f"{key}  {wrong}")
@@ -230,7 +230,8 @@ def validate(tensors: Mapping[str, Tensor], *, name: str = "") -> None:
         )
 
 
-def _wrong_dtype(name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> str:
+def wrong_dtype(name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> str:
+    """What keeps a tensor from being averaged, as far as its name, dtype and shape tell; "" where nothing."""
     what = str(dtype).removeprefix("torch.")
     if dtype.is_complex:
         return f"{what}, complex"

@@ -56,7 +56,12 @@ class Loaded:
 
     def piece(self, tensor: Tensor) -> Piece | None:
         """Where a tensor's values lie in the file; None where its own are in memory, or are none."""
-        plain = tensor.layout is torch.strided and not tensor.is_quantized and tensor.device.type == "cpu"
+        plain = (
+            not tensor.is_nested
+            and tensor.layout is torch.strided
+            and not tensor.is_quantized
+            and tensor.device.type == "cpu"
+        )
         if self.places is None or not plain or tensor.is_conj() or tensor.is_neg():
             return None
         place = self.places.get(tensor.untyped_storage().data_ptr()) if tensor.numel() else (0, 0)

@@ -59,6 +59,7 @@ def write_safetensors(
     force: bool = False,
     shard_size: int | None = None,
     out_dtype: torch.dtype | None = None,
+    layout: Mapping[str, str] | None = None,
     stage: Staging | None = None,
 ) -> list[Path]:
     """Write all tensors; return the files written, an index last.
@@ -71,12 +72,13 @@ def write_safetensors(
     With `shard_size` (bytes of tensors) smaller than the whole: NAME-00001-of-00003.safetensors … and
     NAME.safetensors.index.json; a tensor larger than a shard gets one of its own. Either all of these
     files appear or none. With `force` they take the place of an earlier output, whichever form it had. With
-    a `stage` in the same folder they wait there for others.
+    a `stage` in the same folder they wait there for others. `layout` says of every tensor which file beside
+    NAME.safetensors.index.json it is written to instead.
 
     Raises what `check_output` raises; ResourceError where the disk is full or fails; UsageError where a
     value is beyond the range of its output dtype.
     """
-    path = check_output(path, force=force)
+    path = check_output(path, force=force, layout=layout)
     plan = _output_plan(tensors, out_dtype)
     texts = {"format": "pt", **(metadata or {})}
     if not all(isinstance(text, str) for pair in texts.items() for text in pair):
@@ -84,15 +86,15 @@ def write_safetensors(
     # A file name in the metadata need not be valid Unicode; the header must.
     texts = {key: value.encode("utf-8", "backslashreplace").decode() for key, value in texts.items()}
     total = sum(nbytes(*planned) for planned in plan.values())
-    _check_space(path.parent, total)
-    shards = _shards(plan, shard_size)
+    check_space(path.parent, total)
+    shards = _shards(plan, shard_size) if layout is None else _shards_by(plan, layout)
     with _in(stage, path) as stage:
-        stage.replaces(lambda: _giving_way(path, _earlier(path), force))
-        if len(shards) == 1:
+        stage.replaces(lambda: _giving_way(path, _earlier(path, layout), force))
+        if len(shards) == 1 and layout is None:
             with stage.open(path) as file:
                 _write_file(file, path, shards[0], tensors, texts)
             return [path]
-        files = _shard_names(path, len(shards))
+        files = _shard_names(path, len(shards)) if layout is None else sorted(set(layout.values()))
         for shard, name in zip(shards, files, strict=True):
             with stage.open(path.with_name(name)) as file:
                 _write_file(file, path, shard, tensors, texts)
@@ -144,7 +146,13 @@ def staged_digest(stage: Staging, files: Sequence[Path]) -> str:
     )
 
 
-def check_output(path: str | os.PathLike[str], *, force: bool = False, text: bool = False) -> Path:
+def check_output(
+    path: str | os.PathLike[str],
+    *,
+    force: bool = False,
+    text: bool = False,
+    layout: Mapping[str, str] | None = None,
+) -> Path:
     """Whether `path` can be written, asked before the work begins; return the file that links lead to.
 
     Raises OutputExists without `force` where the file is there, or (weights, not `text`) its index or shards:
@@ -152,6 +160,8 @@ def check_output(path: str | os.PathLike[str], *, force: bool = False, text: boo
     file; ResourceError where the folder is missing or cannot be written.
     """
     path = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
+    if path.is_symlink():
+        raise ResourceError(f"{path} leads to itself: a loop of symbolic links", hint="Remove the link.")
     if path.is_dir():
         hint = None if text else f"Use {path / f'merged{SUFFIX}'}."
         raise UsageError(f"{path} is a folder, not a file", hint=hint)
@@ -161,7 +171,7 @@ def check_output(path: str | os.PathLike[str], *, force: bool = False, text: boo
     if path.exists() and not path.is_file():  # a rename would replace /dev/null itself
         raise UsageError(f"{path} is not a regular file: it cannot be replaced in one step")
     recover(path.parent)  # what a run left that was killed while it renamed
-    if not force and (there := [path] * path.exists() if text else _earlier(path)):
+    if not force and (there := [path] * path.exists() if text else _earlier(path, layout)):
         raise OutputExists(f"{there[0]} exists", hint="Overwrite it with --force, or choose another name.")
     _check_folder(path.parent)
     return path
@@ -180,10 +190,11 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
 
 
-def _earlier(path: Path) -> list[Path]:
+def _earlier(path: Path, layout: Mapping[str, str] | None = None) -> list[Path]:
     """What an earlier output under this name left, in either form: the file, an index, its shards."""
-    shards = path.parent.glob(f"{glob.escape(path.stem)}-?????-of-?????{SUFFIX}")
-    return [there for there in (path, _index(path), *sorted(shards)) if there.is_file()]
+    shards = {*path.parent.glob(f"{glob.escape(path.stem)}-?????-of-?????{SUFFIX}")}
+    shards |= {path.with_name(name) for name in (layout or {}).values()}
+    return [there for there in (path, _index(path), *sorted(shards - {path})) if there.is_file()]
 
 
 def _check_folder(folder: Path) -> None:
@@ -200,7 +211,8 @@ def _check_folder(folder: Path) -> None:
         raise resource_error(folder, cause) from cause
 
 
-def _check_space(folder: Path, needed: int) -> None:
+def check_space(folder: Path, needed: int) -> None:
+    """Raise ResourceError where the disk of this folder has less room than that."""
     disk = shutil.disk_usage(folder)
     if disk.total and disk.free < needed:  # some network disks report a total of 0
         raise ResourceError(
@@ -235,6 +247,14 @@ def _shards(plan: Plan, size: int | None) -> list[Plan]:
         shards[-1][name] = plan[name]
         filled += here
     return shards
+
+
+def _shards_by(plan: Plan, layout: Mapping[str, str]) -> list[Plan]:
+    """The plan as this layout divides it, by file names in sorted order."""
+    shards: dict[str, Plan] = {file: {} for file in sorted(set(layout.values()))}
+    for name in sorted(plan):
+        shards[layout[name]][name] = plan[name]
+    return list(shards.values())
 
 
 def _shard_names(path: Path, count: int) -> list[str]:

@@ -18,6 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 from ..errors import Elsewhere, HungUp, Interrupted, Terminated, UsageError
+from ..registry.user_code import outermost
 from ..runtime.signals import Stopped, stoppable
 from ..runtime.text import line
 
@@ -35,7 +36,7 @@ class _Interruptible(TyperGroup):
 
     def invoke(self, ctx: typer.Context) -> Any:
         try:
-            with stoppable(), _clean_errors():
+            with stoppable(), _clean_errors(), outermost():
                 return super().invoke(ctx)
         except Stopped as stopped:
             if stopped.number == signal.SIGTERM:

@@ -195,6 +195,15 @@ Out = Annotated[
     Path, _option("--out", "-o", metavar="FILE", panel=OUT, help="Where to write, as safetensors.")
 ]
 Force = Annotated[bool, _option("--force", panel=OUT, help="Overwrite outputs that exist.")]
+Attest = Annotated[
+    Path | None,
+    _option(
+        "--attest",
+        metavar="FILE",
+        panel=OUT,
+        help="Write where the weights come from, as an in-toto statement (SLSA provenance), unsigned.",
+    ),
+]
 OutDtype = Annotated[
     str | None,
     _option("--out-dtype", panel=OUT, help="float32, float16, bfloat16, …; else as the reference."),

@@ -22,9 +22,12 @@ class LogLines(logging.Handler):
     def __init__(self, say: Callable[[str], None]):
         super().__init__(logging.INFO)
         self.say = say
+        self.said: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.say(record.getMessage())
+        if (text := record.getMessage()) not in self.said:  # a network and its copies may say the same
+            self.said.add(text)
+            self.say(text)
 
 
 class Screen:
@@ -133,8 +136,8 @@ def _line(name: str, value: Any) -> str | None:
         return _size(value)
     if name == "search_parts":
         return ", ".join(f"{part} {size}" for part, size in _sizes(value).items())
-    if name == "estimated_seconds":
-        return f"{value:,.0f} ({max(value, 6) / 60:.1f} minutes)"
+    if name == "times":
+        return ", ".join(f"{word} {_duration(seconds)}" for word, seconds in value.items())
     if name == "proof":
         return _proof(value)
     if name == "match":
@@ -154,6 +157,10 @@ def _line(name: str, value: Any) -> str | None:
     if isinstance(value, float):
         return f"{value:.6g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:,.1f} minutes"
 
 
 def _size(number: float) -> str:
@@ -188,12 +195,12 @@ def _match(match: Mapping[str, Any]) -> str:
         start = f" from {match['init']}" if "init" in match else ""
         return (
             f"{match['method']}{start}, {many(match['sweeps'], 'step')}, held-out loss "
-            f"{-match['objective_before']:.6g} → {-match['objective_after']:.6g}, {match['seconds']:.1f} s"
+            f"{-match['objective_before']:.6g} → {-match['objective_after']:.6g}"
         )
     end = "" if match["converged"] else ", stopped before it had converged"
     text = (
         f"{match['method']}, {many(match['sweeps'], 'sweep')}, objective {match['objective_before']:.6g} → "
-        f"{match['objective_after']:.6g}, {match['seconds']:.1f} s{end}"
+        f"{match['objective_after']:.6g}{end}"
     )
     if match.get("gap") is None:
         return text

@@ -13,7 +13,7 @@ from ..runtime.text import line
 from . import _groups as g
 from . import _options as o
 from . import app, together
-from ._settings import settings_of
+from ._settings import command_line, settings_of
 from ._show import result, screen
 
 
@@ -21,9 +21,14 @@ from ._show import result, screen
 @app.command(rich_help_panel="Measure")
 @g.shared(g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.SCREEN)
 def doctor(
+    context: typer.Context,
     a: Annotated[Path, typer.Argument(metavar="A")],
     b: Annotated[Path, typer.Argument(metavar="B")],
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write it as one HTML file.")
+    ] = None,
     json: o.Json = False,
+    force: o.Force = False,
     **options: Any,
 ) -> None:
     """Look at two models before hours are spent: kin or strangers, and what a merge will need.
@@ -33,11 +38,13 @@ def doctor(
 
     Example: rebasin doctor a.pt b.pt --data cifar10
     """
+    from ..commands.doctor import Page
     from ..commands.doctor import doctor as run
 
+    page = None if html is None else Page(html, force, command_line(context))
     settings = settings_of(options, "loading", "network", "data")
     with screen(options["quiet"], options["verbose"]) as listener:
-        done = run(a, b, listener, **settings)
+        done = run(a, b, listener, page=page, **settings)
     if json:
         result(done, True)
         return

@@ -20,7 +20,17 @@ def merge(
     models: Annotated[
         list[Path], typer.Argument(metavar="A B …", help="Two models or more; the first is the reference.")
     ],
-    out: o.Out = Path("merged.safetensors"),
+    out: Annotated[
+        str,
+        o._option(
+            "--out",
+            "-o",
+            metavar="FILE|DIR/",
+            panel=o.OUT,
+            help="Where to write, as safetensors; into a folder in the shards of the first model.",
+            show_default=True,
+        ),
+    ] = "merged.safetensors",
     method: o.Method = "wm",
     reference: Annotated[
         Path | None,
@@ -28,11 +38,44 @@ def merge(
     ] = None,
     weights: Annotated[
         str | None,
-        typer.Option(metavar="W,W,…", help="One weight a model, adding up to 1; equal if left out."),
+        typer.Option(
+            metavar="W,W,…|NAME",
+            help="One weight a model, adding up to 1; equal if left out (uniform). Of a run's checkpoints, "
+            "ordered by their steps, what a decay would have left: linear, cosine, minus-sqrt.",
+        ),
     ] = None,
     interpolation: Annotated[str, typer.Option(help="linear, or slerp for two models.")] = "linear",
     perm: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Use this permutation for the second of two models.")
+    ] = None,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(metavar="GLOB", help="Copy these tensors instead of averaging them; may be repeated."),
+    ] = None,
+    copy_from: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Whose integers and ignored tensors are copied; else the first's."),
+    ] = None,
+    copy_files: Annotated[
+        bool, typer.Option("--copy-files", help="Copy configuration and tokenizer, too, into -o DIR/.")
+    ] = False,
+    heads: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOW",
+            help="Of two models with other numbers of classes: keep-a, keep-b, average (those that both "
+            "have), concat or drop.",
+        ),
+    ] = None,
+    extra: Annotated[
+        str, typer.Option(metavar="HOW", help="Tensors that not all have: error, keep-a, keep or drop.")
+    ] = "error",
+    soup: Annotated[
+        str | None,
+        typer.Option(
+            metavar="greedy",
+            help="Average only models by which the loss on test samples falls.",
+        ),
     ] = None,
     repair: o.Repair = "auto",
     bake_temperature: o.BakeTemperature = False,
@@ -53,21 +96,46 @@ def merge(
 
     Example: rebasin merge a.pt b.pt c.pt --method merge-many -o merged.safetensors
     """
+    from dataclasses import replace
+
     from ..commands.job.averaging import Average
     from ..commands.merge import merge as run
-    from ..errors import UsageError
 
     own = {"method": method, "loss": loss, "no_prove": no_prove}
     own |= {"repair": repair, "bake_temperature": bake_temperature}
     settings = settings_of(options, "loading", "network", "data", "search", "repair", **own)
-    try:
-        numbers = [float(part) for part in weights.split(",")] if weights else None
-    except ValueError:
-        raise UsageError(
-            f"--weights {weights!r} are not numbers", hint="Write them like 0.5,0.3,0.2"
-        ) from None
-    written = output_of(out, options, dry_run=dry_run)
+    written = output_of(Path(out), options, dry_run=dry_run)
+    if out.endswith("/") or written.path.is_dir():
+        written = replace(written, folder=written.path)
+    mean = Average(
+        reference=reference,
+        weights=_weights(weights),
+        interpolation=interpolation,
+        perm=perm,
+        ignore=tuple(ignore or ()),
+        copy_from=copy_from,
+        copy_files=copy_files,
+        heads=heads,
+        extra=extra,
+        soup=soup,
+    )
     with screen(options["quiet"], options["verbose"]) as listener:
-        mean = Average(reference, numbers, interpolation, perm)
         done = run(models, written, listener, mean=mean, **settings)
     result(done, json)
+
+
+def _weights(text: str | None) -> list[float] | str | None:
+    """Numbers with commas between, or a schedule's name. Raises UsageError."""
+    from ..averages.schedules import NAMES
+    from ..errors import UsageError, unknown
+
+    if not text or text in NAMES:
+        return text or None
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        if text.replace("-", "").isalpha():
+            raise unknown("schedule of weights", text, NAMES) from None
+        raise UsageError(
+            f"--weights {text!r} are not numbers", hint=f"Write them like 0.5,0.3,0.2, or {', '.join(NAMES)}"
+        ) from None

@@ -9,7 +9,7 @@ from ..permutations import permutation
 from .job import provenance
 from .job.job import Job
 from .job.listener import SILENT, Listener
-from .job.outputs import Output, check_outputs, write
+from .job.outputs import Output, attested, check_outputs, write
 from .job.settings import Loading
 
 
@@ -34,4 +34,5 @@ def apply(
     about = {"method": "given", "seed": job.seed, "options": options, "like": job.models, "results": True}
     meta = provenance.describe("apply", job.models, job.fitted, **about)
     written = write(output, permutation.permuted(job.models[0], job.fitted, found), job.models[0], meta)
-    return {"written": written, "permutations": len(found), "inverted": invert}
+    done = {"written": written, "permutations": len(found), "inverted": invert}
+    return attested(output, [perm, model], done)

@@ -8,13 +8,13 @@ from typing import Any, Unpack
 
 from .. import api
 from ..repair import Outcome
-from .job import repairing
+from .job import plain, repairing
 from .job.averaging import Average
 from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.method_options import where_it_began
-from .job.outputs import Output, check_outputs, write
-from .job.settings import ForMerge
+from .job.outputs import Output, attested, check_outputs, write
+from .job.settings import Asked, ForMerge
 
 
 def merge(
@@ -25,10 +25,18 @@ def merge(
     mean: Average = Average(),  # noqa: B008 (frozen)
     **subjects: Unpack[ForMerge],
 ) -> dict[str, Any]:
-    """Align all models to the reference, average them, repair what averaging broke; write one model."""
-    check_outputs(output)
-    paths, mean = mean.reference_first(paths)
+    """Align all models to the reference, average them, repair what averaging broke; write one model.
+
+    Where nothing is permuted and nothing repaired, the models are averaged as they are (`plain`).
+    """
+    paths, mean = mean.in_order(paths)
     mean.check(len(paths))
+    output = mean.placed(output, paths)
+    check_outputs(output)
+    if plain.suffices(paths, mean, Asked(**subjects)):
+        done = plain.average(paths, output, listener, mean, Asked(**subjects))
+        return done if output.dry_run else attested(output, paths, done)
+    mean.check_aligned()
     job = Job("merge", paths, listener, **subjects, perm=mean.perm)
     job.check_search(output, or_none=True)
     how = job.settle_repair()
@@ -62,4 +70,5 @@ def merge(
         meta = job.describe(options=options, proof=proof, like=job.models)
         added = merged.repair.added if merged.repair else ()
         written = write(output, tensors, job.models[0], meta, added=added)
-    return job.summary(found, proof, written=written) | {"models": len(paths)} | account
+    done = job.summary(found, proof, written=written) | {"models": len(paths)} | account
+    return attested(output, job.paths, done)

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from .. import networks
+from ..averages.mixing import interpolate
 from ..errors import UsageError
 from ..networks.evaluation import Scores, evaluate
-from ..permutations.averages import interpolate
 from ..repair import Repairs
 from ..reports import Barrier, Curve, Middle, Reliability, Row, barrier_of
 

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..averages.mixing import average
 from ..errors import UsageError
-from ..permutations.averages import average
 from .producers import find
 
 

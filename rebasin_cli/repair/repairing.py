@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from .. import networks
-from ..datasets._batches import map_tensors
 from ..errors import UsageError, unknown
 from ..networks.evaluation import Scores, evaluate
+from ..networks.running import fed
 from .biases import calibrated_biases
 from .channels import MATCHES, Repaired, renormalize, reset_norms
 from .choosing import Choice, choose, parted
@@ -109,8 +109,7 @@ class Repairs:
             inputs = networks.example_inputs(network, torch.Generator())
         if inputs is None:
             raise UsageError("the network does not say what it takes", hint="Give one batch of `inputs`")
-        like = next((p.dtype for p in network.parameters() if p.is_floating_point()), torch.float32)
-        shown = map_tensors(lambda t: t.to(self.device, like if t.is_floating_point() else None), inputs)
+        shown = fed(network, inputs, self.device, quiet=True)
         return calibrated_biases(network, self.endpoints, shown, weights=weights)
 
 

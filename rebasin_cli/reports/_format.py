@@ -240,27 +240,24 @@ def headline(report: Report) -> str:
     return f"{clean(shipped.name)}: {clean(split)} barrier {barrier} nats (chord){compared}"
 
 
-def verdict(report: Report) -> str:
-    """How many gates hold, "" where there are none."""
-    count, missed = len(report.gates), sum(not gate.met for gate in report.gates)
-    if not count:
-        return ""
-    many = "1 gate" if count == 1 else f"{missed} of {count} gates" if missed else f"all {count} gates"
-    return f"{many} {'not met' if missed else 'met'}"
-
-
 def facts(report: Report) -> list[tuple[str, str]]:
-    """(word, sentence) on how the figures came about: match, proof, data, spec, seed."""
-    made = f"measured in {duration(report.seconds)} with rebasin {clean(report.rebasin)}"
+    """(word, sentence) on how the figures came about: match, proof, data, spec, seed; no times."""
     lines = [
         ("match", _match(report.match)),
         ("learning", _learning(learning(report))),
         ("proof", _proof(report.proof)),
         ("data", _data(report.data)),
         ("spec", _spec(report.spec)),
-        ("seed", f"{report.seed}; {made}"),
+        ("seed", f"{report.seed}; measured with rebasin {clean(report.rebasin)}"),
     ]
     return [(word, text) for word, text in lines if text]
+
+
+def took(times: Mapping[str, float]) -> str:
+    """The line on times, which stands last and alone: identical runs differ in nothing else."""
+    rest = [f"{clean(word)} {duration(seconds)}" for word, seconds in times.items() if word != "total"]
+    whole = [duration(times["total"])] if "total" in times else []
+    return ", ".join(whole + ([f"of which {', '.join(rest)}"] if rest else []))
 
 
 def _match(match: Mapping[str, Any]) -> str:
@@ -276,8 +273,6 @@ def _match(match: Mapping[str, Any]) -> str:
         parts.append(f"{word} {number(ends[0])} → {number(ends[1])}")
     if match.get("upper_bound") is not None:
         parts.append(f"at most {number(match['upper_bound'])} for any permutation")
-    if match.get("seconds") is not None:
-        parts.append(duration(match["seconds"]))
     return ", ".join(parts)
 
 

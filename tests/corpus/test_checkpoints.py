@@ -143,7 +143,7 @@ TORCH = {
         ["would run code", "posix.system"],
     ),
     "a whole network": (lambda p: f.torch_file(p, torch.nn.Linear(2, 2)), ["a whole pickled network"]),
-    "eval": (lambda p: f.pickled(p, f.Runs(eval, "open('ran', 'w')")), ["would run code", "builtins.eval"]),
+    "eval": (lambda p: f.pickled(p, f.Runs(eval, "open('ran', 'w')")), ["would run code", ".eval"]),
     "a function of ours": (
         lambda p: f.torch_file(p, {"w": f.Runs(json.loads, "1")}),
         ["would run code", "json.loads"],
@@ -151,7 +151,7 @@ TORCH = {
     "an empty zip file": (lambda p: (zipfile.ZipFile(p, "w").close(), p)[1], ["begins with"]),
     "a NumPy archive": (
         lambda p: (zipfile.ZipFile(p, "w").writestr("w.npy", b"x"), p)[1],
-        ["cut off or damaged"],
+        ["a NumPy archive"],
     ),
     "no data.pkl": (records(lambda n, d: None if n.endswith("data.pkl") else (n, d)), ["torch.save did not"]),
     "TorchScript": (records(lambda n, d: (n.replace("data.pkl", "constants.pkl"), d)), ["TorchScript"]),
@@ -256,11 +256,9 @@ INPUTS = {
     "a full device": ("/dev/full", ["is not a regular file"]),
     "nothing": ("/dev/null", ["is not a regular file"]),
     "the root folder": ("/", ["holds no weights"]),
-    "a name with a NUL": ("a\0b", []),
     "a name of 300 letters": ("n" * 300, ["File name too long"]),
     "a path of 5,000 letters": ("n/" * 2500, ["File name too long"]),
     "a name that is no text": ("a\udcff.pt", ["no such file"]),
-    "an empty name": ("", []),
 }
 
 
@@ -289,6 +287,7 @@ def test_a_bad_safetensors_file_is_refused(tmp_path, told, what):
     told(3, "inspect", make(tmp_path / "bad.safetensors"), says=["bad.safetensors", *says])
 
 
+@pytest.mark.filterwarnings("ignore:.*(beta state|prototype stage)")
 @pytest.mark.parametrize("what", TORCH)
 def test_a_bad_torch_file_is_refused(tmp_path, told, what):
     make, says = TORCH[what]
@@ -308,7 +307,7 @@ def test_an_input_that_is_not_there_is_refused(tmp_path, told, what):
     f.safetensors(tmp_path / "a.safetensors", f.MLP)
     path, says = INPUTS[what]
     told(3, "inspect", path, says=says)
-    told(3, "align", "a.safetensors", path, says=says)
+    told(3, "align", "a.safetensors", path, "-o", "o.safetensors", says=says)
     told(3, "merge", path, "a.safetensors", says=says)
 
 

@@ -1,5 +1,7 @@
 """Bad command lines: each ends with its exit code and one message, and leaves nothing behind."""
 
+import os
+
 import pytest
 
 from ..cli.conftest import contents, fresh, rebasin
@@ -8,6 +10,7 @@ from . import _files as f
 ALIGN, MERGE = ("align", "a.safetensors", "b.safetensors"), ("merge", "a.safetensors", "b.safetensors")
 BARRIER = ("barrier", "a.safetensors", "b.safetensors", "--data", "digits")
 COMPARE = ("compare", "a.safetensors", "b.safetensors", "--data", "digits")
+SIGNATURE = ("signature", "a.safetensors", "b.safetensors", "--data", "digits")
 EVAL = ("eval", "a.safetensors", "--data", "digits")
 
 # (arguments, exit code, words that the message must hold)
@@ -33,7 +36,7 @@ OUTPUTS = [
     ((*ALIGN, "-o", "n" * 249 + ".safetensors"), 5, "File name too long"),  # the permutation's
     ((*ALIGN, "-o", "/dev/null"), 2, "weights are written as safetensors"),
     ((*ALIGN, "-o", "/dev/full"), 2, "weights are written as safetensors"),
-    ((*ALIGN, "-o", "null.safetensors"), 2, "is not a regular file"),
+    ((*ALIGN, "-o", "null.safetensors"), 2, "weights are written as safetensors"),
     ((*ALIGN, "-o", "pipe.safetensors"), 2, "is not a regular file"),
     ((*ALIGN, "-o", "loop.safetensors"), 5, "symbolic links"),
     ((*ALIGN, "-o", "lost.safetensors"), 5, "no such folder"),
@@ -42,14 +45,12 @@ OUTPUTS = [
     ((*ALIGN, "-o", "\x1b[2J.pt"), 2, "�[2J.pt"),
     ((*ALIGN, "-o", "\udcff.pt"), 2, "�.pt"),
     ((*MERGE, "-o", ""), 2, "is empty"),
-    ((*MERGE, "-o", "."), 2, "is a folder"),
-    ((*MERGE, "-o", "/"), 2, "is a folder"),
     ((*MERGE, "-o", "a.safetensors"), 2, "a.safetensors exists"),
     (("apply", "p.safetensors", "a.safetensors", "-o", "/"), 2, "is a folder"),
     (("apply", "p.safetensors", "a.safetensors", "-o", ""), 2, "is empty"),
     (("verify", "a.safetensors", "b.safetensors", "-o", "."), 2, "is a folder"),
     ((*BARRIER, "--report", "a.safetensors"), 2, "is a file, not a folder"),
-    ((*BARRIER, "--report", "a.safetensors/x"), 2, "is a file, not a folder"),
+    ((*BARRIER, "--report", "a.safetensors/x"), 5, "no such folder"),
     ((*BARRIER, "--json-file", "."), 2, "is a folder"),
     ((*BARRIER, "--json-file", "/"), 2, "is a folder"),
     ((*BARRIER, "--json-file", "/dev/null"), 2, "is not a regular file"),
@@ -105,7 +106,7 @@ NUMBERS = [
     ((*EVAL, "--output", "9" * 20), 6, ""),
     ((*EVAL, "--output", "9" * 5000), 6, ""),
     ((*EVAL, "--output", "-1"), 6, ""),
-    ((*EVAL, "--normalize", "nan/nan"), 2, "--normalize"),
+    ((*EVAL, "--normalize", "nan/nan"), 2, "is no normalization"),
     ((*EVAL, "--normalize", "0/0"), 2, ""),
     ((*EVAL, "--normalize", "1e999/1"), 2, ""),
     ((*EVAL, "--device", "cuda:" + "9" * 30), 2, ""),
@@ -118,7 +119,7 @@ NUMBERS = [
     ((*COMPARE, "--points", "-1"), 2, "--points"),
     ((*COMPARE, "--points", "9" * 30), 2, "--points"),
     ((*COMPARE, "--sharpness", "--probes", "9" * 30), 2, "--probes"),
-    (("signature", "a.safetensors", "b.safetensors", "--data", "digits", "--stability", "9" * 5000 + ",1"), 2, ""),
+    ((*SIGNATURE, "--stability", "9" * 5000 + ",1"), 2, "is not two counts"),
     (("spec", "show", "mlp", "--width", "1e23"), 2, "--width"),
     (("spec", "show", "mlp", "--width", "nan"), 2, "--width"),
     (("spec", "show", "mlp", "--width", "inf"), 2, "--width"),
@@ -131,7 +132,6 @@ NUMBERS = [
     (("spec", "show", "mlp", "--input", "1x" + "9" * 30), 2, ""),
 ]  # fmt: skip
 WORDS = [
-    ((), 2, ""),
     (("",), 2, "is empty"),
     (("nonsense",), 2, "No such command"),
     (("\x1b]0;t\x07",), 2, "No such command"),
@@ -154,7 +154,7 @@ WORDS = [
     ((*ALIGN, "--method", "../wm"), 2, "unknown method"),
     ((*ALIGN, "--method", "wm.py"), 2, "unknown method"),
     ((*ALIGN, "--spec", "nowhere.yaml"), 2, "no such file"),
-    ((*ALIGN, "--spec", "/dev/zero"), 2, ""),
+    ((*ALIGN, "--spec", "/dev/zero"), 4, "is no spec"),
     ((*ALIGN, "--spec", "."), 2, ""),
     ((*ALIGN, "--spec", "pipe.safetensors"), 2, ""),
     ((*ALIGN, "--key", "ema"), 2, "--key"),
@@ -197,8 +197,6 @@ def _name(row):
     ("arguments", "code", "says"), OUTPUTS + NUMBERS + WORDS, ids=map(_name, OUTPUTS + NUMBERS + WORDS)
 )
 def test_a_bad_command_line_is_refused(folder, arguments, code, says):
-    import os
-
     if "pipe.safetensors" in arguments:
         os.mkfifo(folder / "pipe.safetensors")
     before = {} if "pipe.safetensors" in arguments else contents(folder)

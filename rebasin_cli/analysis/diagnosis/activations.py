@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...averages.mixing import interpolate
 from ...matchers import Problem, am
 from ...matchers.activations.moments import Moments
 from ...matchers.activations.observing import observed
-from ...permutations.averages import interpolate
 from ...permutations.permutation import permuted
 from ...repair.channels import Moments as Spread
 from ...spec.spec import FittedSpec

@@ -76,8 +76,14 @@ def settle_repair(fitted: FittedSpec, repair: Repair, *, has_data: bool) -> str:
             hint="Re-estimate them with --repair reset",
         )
     if not has_data:
-        raise UsageError(
-            "this network has BatchNorm statistics, and averaging them makes a broken model",
-            hint="Re-estimate them with --data NAME, or merge all the same with --repair none",
-        )
+        raise broken_statistics()
     return "reset"
+
+
+def broken_statistics(problems: Sequence[str] = ()) -> UsageError:
+    """What to say where running statistics would be averaged, and cannot be measured anew."""
+    return UsageError(
+        "this network has BatchNorm statistics, and averaging them makes a broken model",
+        problems=problems,
+        hint="Re-estimate them with --data NAME, or merge all the same with --repair none",
+    )

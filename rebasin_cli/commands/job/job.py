@@ -347,4 +347,5 @@ class Job:
             "spec": accounts.describe_spec(self.fitted),
             "match": accounts.describe_match(found, given=self.perm is not None),
             "proof": proof,
+            "times": accounts.times(found),
         }

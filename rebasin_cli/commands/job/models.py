@@ -15,8 +15,8 @@ import torch
 from ... import networks
 from ...checkpoints.checkpoint import Checkpoint, open_checkpoint, validate
 from ...checkpoints.tensors import LazyTensors, digest
-from ...datasets._batches import map_tensors
 from ...errors import CheckpointError, NoEnvelope, SpecError, UsageError
+from ...networks.running import fed
 from ...permutations import permutation
 from ...runtime.ranks import ALONE, Ranks
 from ...spec.notation import Axis
@@ -39,13 +39,25 @@ def read_models(
     """
     models = []
     for path, model in zip(paths, _opened(paths, loading, say), strict=True):
-        for note in model.notes:
-            say(f"{path}: {note}")
+        tell_notes(path, model, say)
         validate(_share(model, ranks), name=str(path))
         if not len(model):
             raise CheckpointError(f"{path} holds no tensors")
         models.append(model)
     return models
+
+
+def open_models(paths: Sequence[Path], loading: Loading, say: Callable[[str], None]) -> list[Checkpoint]:
+    """The same without a look at the values, which are checked where they are averaged."""
+    models = _opened(paths, loading, say)
+    for path, model in zip(paths, models, strict=True):
+        tell_notes(path, model, say)
+    return models
+
+
+def tell_notes(path: Path, model: Checkpoint, say: Callable[[str], None]) -> None:
+    for note in model.notes:
+        say(f"{path}: {note}")
 
 
 def _opened(paths: Sequence[Path], loading: Loading, say: Callable[[str], None]) -> list[Checkpoint]:
@@ -110,11 +122,9 @@ def infer_spec(shapes: Shapes | None, network: Network, data: Data, say: Callabl
             hint="Give yours with --net file.py:factory (a function that returns the torch.nn.Module)",
         )
     module = networks.from_reference(network.net, shapes)
-    batch = map_tensors(
-        lambda t: t.float() if t.is_floating_point() else t, need_inputs(module, network, data)
-    )
+    batch = fed(module.float(), need_inputs(module, network, data), "cpu", quiet=True)
     args, kwargs = ((), batch) if isinstance(batch, Mapping) else (batch, {})
-    found = infer(module.float(), args, kwargs, output=network.output)
+    found = infer(module, args, kwargs, output=network.output)
     for frozen in found.reasons:
         say(f"stays: {', '.join(frozen.places[:3])}{' …' * (len(frozen.places) > 3)}: {frozen.why}")
     return found

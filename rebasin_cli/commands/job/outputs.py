@@ -5,29 +5,38 @@ Whether it can be written is asked before any work; it is written completely or 
 
 from __future__ import annotations
 
+import errno
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ... import reports
 from ...checkpoints import writing
-from ...checkpoints.checkpoint import Checkpoint
+from ...checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ...checkpoints.staging import Staging, staged
 from ...checkpoints.tensors import LazyTensors, rows
 from ...errors import UsageError
 from ...permutations import permutation
 from ...permutations.permutation import Permutations
 from ...reports import Report
+from . import attesting
 
 CHECKPOINT_SUFFIXES = (".safetensors.index.json", ".safetensors", ".pt", ".pth", ".bin", ".ckpt")
+LARGEST_REPORT = 1 << 28  # bytes
 Destinations = Sequence[tuple[str, Path]]
 
 
 @dataclass(frozen=True)
 class Output:
-    """Where and how weights are written."""
+    """Where and how weights are written.
+
+    `layout` says of tensors which file of several they go to; `folder` is one that may have to be made, and
+    `copies` are files that belong beside the weights in it: their names and contents (`folders.inside`).
+    `attest` is a file for the statement on where the weights come from.
+    """
 
     path: Path
     force: bool = False
@@ -35,6 +44,10 @@ class Output:
     dtype: Any = None
     resume: bool = False
     dry_run: bool = False
+    layout: Mapping[str, str] | None = None
+    folder: Path | None = None
+    copies: Mapping[str, bytes] = field(default_factory=dict)
+    attest: Path | None = None
 
 
 def default_path(model: Path, what: str) -> Path:
@@ -46,9 +59,31 @@ def default_path(model: Path, what: str) -> Path:
 
 def check_outputs(output: Output, *, permutation_beside: bool = False) -> None:
     """Whether everything can be written, before any work."""
-    writing.check_output(output.path, force=output.force)
+    if output.attest is not None:
+        check_files([("statement", output.attest)], force=output.force)
+    if output.folder is not None and not output.folder.exists():
+        writing.check_report_folder(output.folder)
+        return
+    writing.check_output(output.path, force=output.force, layout=output.layout)
     if permutation_beside:
         writing.check_output(permutation.beside(output.path), force=output.force)
+    for name in output.copies:
+        writing.check_output(output.path.with_name(name), force=output.force, text=True)
+
+
+def attested(output: Output, parents: Sequence[Path], done: dict[str, Any]) -> dict[str, Any]:
+    """What a command did, and the statement on it where one is asked for: written last, of what is there."""
+    if output.attest is None:
+        return done
+    made = open_checkpoint(Path(done["written"][0])).metadata
+    content = attesting.statement(
+        [Path(name) for name in done["written"]],
+        parents,
+        asked=attesting.of_metadata(made, keys=attesting.ASKED),
+        resolved=attesting.of_metadata(made, keys=attesting.RESOLVED),
+    )
+    write_files([(output.attest, attesting.text(content))], force=output.force)
+    return done | {"written": [*done["written"], str(output.attest)]}
 
 
 def write(
@@ -64,16 +99,38 @@ def write(
     shapes = {**like.shapes} | {name: tuple(tensors[name].shape) for name in added}
     dtypes = {**like.dtypes} | {name: tensors[name].dtype for name in added}
     named = LazyTensors(shapes, dtypes, lambda name: tensors[name], lambda *part: rows(tensors, *part))
-    files = writing.write_safetensors(
-        output.path,
-        named,
-        metadata=metadata,
-        force=output.force,
-        shard_size=output.shard_size,
-        out_dtype=output.dtype,
-        stage=stage,
-    )
-    return [str(path) for path in files]
+    return write_as_planned(output, named, metadata, stage=stage)
+
+
+def write_as_planned(
+    output: Output, tensors: LazyTensors, metadata: dict[str, str], *, stage: Staging | None = None
+) -> list[str]:
+    """Write with the names, order and dtypes that these tensors have; the files written.
+
+    What belongs beside the weights is written before them: a folder without weights cannot be mistaken for
+    a model. Where anything fails, what is new is gone again.
+    """
+    copies = {output.path.with_name(name): content for name, content in output.copies.items()}
+    with removed_on_failure(*copies, *([] if output.folder is None else [output.path])):
+        if output.folder is not None:
+            writing.make_folder(output.folder)
+        for path, content in copies.items():
+            writing.write_text_atomic(path, content, force=output.force)
+        layout = output.layout
+        if layout is not None:  # tensors that it does not know go to its last file
+            last = max(layout.values())
+            layout = {name: layout.get(name, last) for name in tensors}
+        files = writing.write_safetensors(
+            output.path,
+            tensors,
+            metadata=metadata,
+            force=output.force,
+            shard_size=output.shard_size,
+            out_dtype=output.dtype,
+            layout=layout,
+            stage=stage,
+        )
+    return [str(path) for path in (*files, *copies)]
 
 
 def write_with_permutation(
@@ -145,13 +202,22 @@ def removed_on_failure(*paths: Path) -> Iterator[None]:
         raise
 
 
-def read_baseline(path: Path) -> Report:
-    """The report in a JSON file, as `barrier` wrote it. Raises UsageError."""
+def read_report(path: Path, option: str) -> Report:
+    """The report in a JSON file, as `barrier` wrote it, that was named by `option`. Raises UsageError."""
     try:
-        return reports.registry.get("json").load(path.read_text(encoding="utf-8"))
+        return reports.registry.get("json").load(_text_of(path))
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--baseline {path} cannot be read: {error}") from None
+        raise UsageError(f"{option} {path} cannot be read: {error}") from None
     except UsageError as error:
-        raise UsageError(
-            f"--baseline {path}: {error.message}", problems=error.problems, hint=error.hint
-        ) from None
+        message = f"{option} {path}: {error.message}"
+        raise UsageError(message, problems=error.problems, hint=error.hint) from None
+
+
+def _text_of(path: Path) -> str:
+    """Raises OSError for what is no regular file, or too large to be a report: a device has no end."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file")
+    if status.st_size > LARGEST_REPORT:
+        raise OSError(errno.EFBIG, f"{status.st_size:,} bytes are no report")
+    return path.read_text(encoding="utf-8")

@@ -20,7 +20,7 @@ RESULTS = ("rebasin.train_accuracy", "rebasin.test_accuracy")  # a relabelled mo
 def describe(
     command: str,
     models: Sequence[Checkpoint],
-    fitted: FittedSpec,
+    fitted: FittedSpec | None,
     *,
     method: str,
     seed: int,
@@ -31,8 +31,8 @@ def describe(
 ) -> dict[str, str]:
     """Version, method, options, seed, digests of inputs and spec; no paths and no times.
 
-    What all of `like` record alike on their training is carried over, with `results` their accuracies too.
-    Of the `proof`, its status, and whether it was for an assumed network.
+    Without a spec nothing was permuted. What all of `like` record alike on their training is carried over,
+    with `results` their accuracies too. Of the `proof`, its status, and whether for an assumed network.
     """
     keys = TRAINING + RESULTS * results
     proven = {} if proof is None else {"rebasin.proof": status(proof)}
@@ -45,11 +45,14 @@ def describe(
             "rebasin.options": json.dumps(dict(options or {}), sort_keys=True),
             "rebasin.seed": str(seed),
             "rebasin.inputs": json.dumps([model.digest() for model in models]),
-            "rebasin.spec": fitted.spec.name,
-            "rebasin.spec_sha256": fitted.spec.digest,
         }
+        | ({} if fitted is None else _of_spec(fitted))
         | {key: values.pop() for key in keys if len(values := _values(like, key)) == 1 and None not in values}
     )
+
+
+def _of_spec(fitted: FittedSpec) -> dict[str, str]:
+    return {"rebasin.spec": fitted.spec.name, "rebasin.spec_sha256": fitted.spec.digest}
 
 
 def status(proof: Mapping[str, Any]) -> str:

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
+from rebasin_cli.averages.mixing import average, interpolate, slerp
 from rebasin_cli.errors import UsageError
-from rebasin_cli.permutations.averages import average, interpolate, slerp
 
 
 def model(seed: int, dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:

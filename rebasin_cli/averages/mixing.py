@@ -1,7 +1,7 @@
 """Weights from several models: interpolate two, average many. Tensor by tensor, as they are asked for.
 
-Arithmetic is float32 or better whatever the stored dtype; integer buffers and tensors that a spec
-ignores are the first model's, never averaged. Names, order and dtypes are the first model's.
+Sums are float64 whatever the stored dtype (`mean`); integer buffers and tensors that a spec ignores are the
+first model's, never averaged. Names, order and dtypes are the first model's.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch
 
 from ..checkpoints.tensors import LazyTensors, plan_of, rows
 from ..errors import UsageError
+from .mean import mean_of
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -25,24 +26,14 @@ def average(
     `keep` names tensors that are taken from the first model. Raises UsageError for weights that are
     not one finite number a model, or do not add up to 1.
     """
-    if not models:
-        raise UsageError("there are no models to average")
-    weights = [1 / len(models)] * len(models) if weights is None else list(weights)
-    if len(weights) != len(models):
-        raise UsageError(f"{len(weights)} weights for {len(models)} models")
-    if not all(map(math.isfinite, weights)) or abs(sum(weights) - 1) > 1e-6:
-        raise UsageError(f"the weights add up to {sum(weights):g}, expected 1")
+    weights = checked(weights, len(models))
     plan = plan_of(models[0])
 
     def mean(name: str, take: Callable[[Tensors], torch.Tensor]) -> torch.Tensor:
         first = take(models[0])
         if name in keep or not first.is_floating_point():
             return first
-        wide = torch.float64 if first.dtype == torch.float64 else torch.float32
-        result = first.to(wide) * weights[0]
-        for model, weight in zip(models[1:], weights[1:], strict=True):
-            result.add_(take(model).to(wide), alpha=weight)
-        return result.to(first.dtype)
+        return mean_of([first, *(take(model) for model in models[1:])], weights, first.dtype)
 
     def get(name: str) -> torch.Tensor:
         return mean(name, lambda model: model[name])
@@ -51,6 +42,18 @@ def average(
         return mean(name, lambda model: rows(model, name, start, stop))
 
     return LazyTensors({n: s for n, (_, s) in plan.items()}, {n: d for n, (d, _) in plan.items()}, get, part)
+
+
+def checked(weights: Sequence[float] | None, models: int) -> list[float]:
+    """One weight a model, None for equal ones. Raises UsageError as `average` does."""
+    if not models:
+        raise UsageError("there are no models to average")
+    weights = [1 / models] * models if weights is None else list(weights)
+    if len(weights) != models:
+        raise UsageError(f"{len(weights)} weights for {models} models")
+    if not all(map(math.isfinite, weights)) or abs(sum(weights) - 1) > 1e-6:
+        raise UsageError(f"the weights add up to {sum(weights):g}, expected 1")
+    return weights
 
 
 def interpolate(a: Tensors, b: Tensors, t: float, *, keep: Collection[str] = ()) -> LazyTensors:

@@ -1,0 +1,94 @@
+"""The tensors of a plain average, each made when it is asked for: averaged, copied, or put together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from ..checkpoints.tensors import LazyTensors, chunks, plan_of, rows
+from .mean import mean_of
+from .mixing import checked, slerp
+from .parts import Parts
+
+Tensors = Mapping[str, Tensor]
+
+
+def combined(
+    models: Sequence[Tensors],
+    parts: Parts,
+    weights: Sequence[float] | None = None,
+    *,
+    source: Tensors | None = None,
+    heads: str | None = None,
+    interpolation: str = "linear",
+    dtype: torch.dtype | None = None,
+) -> LazyTensors:
+    """The model that `parts` says, with the names, order and dtypes of the first model.
+
+    `source` is whose tensors are copied (the first model's), `dtype` that of all floating-point tensors
+    (their own): sums are rounded to it once. Heads: "average" is the mean of the rows that both have, and the
+    larger one's own beyond these; "concat" is the first model's rows, then the second's.
+    """
+    weights, source = checked(weights, len(models)), models[0] if source is None else source
+    plans, source_plan = [plan_of(model) for model in models], plan_of(source)
+    turning = slerp(*models, weights[1]) if interpolation == "slerp" else None
+    extra = parts.extra or {}
+    shapes, dtypes = {}, {}
+    for name in dict.fromkeys(name for plan in (*plans, source_plan) for name in plan):
+        if name in parts.averaged or name in parts.heads:
+            own, shape = plans[0][name]
+            if name in parts.heads:
+                shape = (_classes([plan[name][1][0] for plan in plans], heads), *shape[1:])
+        elif name in parts.copied:
+            own, shape = source_plan[name]
+        elif name in extra:
+            own, shape = plans[extra[name]][name]
+        else:
+            continue
+        shapes[name], dtypes[name] = shape, dtype if dtype and own.is_floating_point else own
+
+    def made(name: str, start: int | None, stop: int | None) -> Tensor:
+        def take(model: Tensors) -> Tensor:
+            return model[name] if start is None else rows(model, name, start, stop)
+
+        if name in parts.copied:
+            return take(source)
+        if name in extra:
+            return take(models[extra[name]])
+        if name in parts.heads:
+            whole = _head([model[name] for model in models], weights, heads, dtypes[name])
+            return whole[start:stop]
+        if turning is not None:
+            return turning[name][start:stop] if start is not None else turning[name]
+        return mean_of([take(model) for model in models], weights, dtypes[name])
+
+    return LazyTensors(shapes, dtypes, lambda name: made(name, None, None), made if turning is None else None)
+
+
+def _classes(sizes: Sequence[int], heads: str | None) -> int:
+    return {"keep-a": sizes[0], "keep-b": sizes[-1], "average": max(sizes), "concat": sum(sizes)}[heads]
+
+
+def _head(both: Sequence[Tensor], weights: Sequence[float], heads: str | None, dtype: torch.dtype) -> Tensor:
+    if heads in ("keep-a", "keep-b"):
+        return both[0 if heads == "keep-a" else -1]
+    if heads == "concat":
+        return torch.cat([head.to(dtype) for head in both])
+    common = min(map(len, both))
+    mean = mean_of([head[:common] for head in both], weights, dtype)
+    return torch.cat([mean, max(both, key=len)[common:].to(dtype)])
+
+
+def alike(models: Sequence[Tensors], name: str) -> bool:
+    """Whether all models that have this tensor have the same one, bit for bit."""
+    first, *others = [model for model in models if name in model]
+    plans = {plan_of(model)[name] for model in (first, *others)}
+    return len(plans) == 1 and all(same_bits(first[name], other[name]) for other in others)
+
+
+def same_bits(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors of one dtype and shape hold the same bytes; read in chunks."""
+    pairs = zip(chunks(one), chunks(other), strict=True)
+    return all(torch.equal(x.view(torch.uint8), y.view(torch.uint8)) for x, y in pairs)

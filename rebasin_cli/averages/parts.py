@@ -1,0 +1,168 @@
+"""What becomes of each tensor of several models: averaged, copied, joined, left out; by names and shapes.
+
+averaged   every model has it, floating point, in one shape
+copied     integers, quantised weights, what the user ignores: as one model has it
+heads      two models have it with other first sizes: as many rows as there are classes
+extra      not every model has it
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..checkpoints.tensors import plan_of, wrong_dtype
+from ..errors import SpecError, UsageError, unknown
+
+Tensors = Mapping[str, Tensor]
+Plan = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
+
+HEADS = ("keep-a", "keep-b", "average", "concat", "drop")
+EXTRA = ("error", "keep-a", "keep", "drop")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Names by what becomes of them, in the order of the output. `copied` says why, `extra` whose it is."""
+
+    averaged: tuple[str, ...]
+    copied: dict[str, str]
+    heads: tuple[str, ...] = ()
+    extra: dict[str, int] | None = None
+    dropped: tuple[str, ...] = ()
+
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        """Those averaged ones that are running statistics of a norm, whose average describes no model."""
+        return running_statistics(self.averaged)
+
+
+def running_statistics(names: Sequence[str]) -> tuple[str, ...]:
+    """Names of running means and variances: those that come in pairs, as BatchNorm's do."""
+    there, found = set(names), []
+    for name in names:
+        stem, _, last = name.rpartition(".")
+        pair = {"running_mean": "running_var", "running_var": "running_mean"}.get(last)
+        if pair and f"{stem}.{pair}".lstrip(".") in there:
+            found.append(name)
+    return tuple(found)
+
+
+def check_choices(heads: str | None, extra: str, models: int) -> None:
+    """Raise UsageError for choices that there are not, or that are for two models."""
+    if heads is not None and heads not in HEADS:
+        raise unknown("choice for --heads", heads, HEADS)
+    if extra not in EXTRA:
+        raise unknown("choice for --extra", extra, EXTRA)
+    if heads is not None and models != 2:
+        raise UsageError(f"--heads is for two models, not {models}", hint="Merge them two by two")
+
+
+def parts_of(
+    models: Sequence[Tensors],
+    *,
+    ignore: Sequence[str] = (),
+    source: Tensors | None = None,
+    heads: str | None = None,
+    extra: str = "error",
+) -> Parts:
+    """Sort the tensors of these models. `ignore` are globs; `source` is whose tensors are copied.
+
+    Raises SpecError with every tensor that cannot be averaged, UsageError for choices that there are not.
+    """
+    check_choices(heads, extra, len(models))
+    plans = [plan_of(model) for model in models]
+    source_plan = plans[0] if source is None else plan_of(source)
+    averaged: list[str] = []
+    joined: list[str] = []
+    dropped: list[str] = []
+    copied: dict[str, str] = {}
+    extras: dict[str, int] = {}
+    problems: list[str] = []
+    advice: set[str] = set()
+    names = dict.fromkeys(name for plan in (*plans, source_plan) for name in plan)
+    for name in names:
+        having = [k for k, plan in enumerate(plans) if name in plan]
+        if any(fnmatch.fnmatchcase(name, glob) for glob in ignore):
+            if name in source_plan:
+                copied[name] = "ignored"
+            else:
+                dropped.append(name)
+        elif not having:
+            continue  # the source's alone
+        elif len(having) < len(plans):
+            whose = _whose(extra, having)
+            if extra == "error":
+                lacking = ", ".join(str(k + 1) for k in range(len(plans)) if k not in having)
+                problems.append(
+                    f"{name}  is absent in model {lacking}, {show(plans[having[0]][name])} elsewhere"
+                )
+                advice.add("--extra keep|keep-a|drop")
+            elif whose is None:
+                dropped.append(name)
+            else:
+                extras[name] = whose
+        else:
+            sizes = [plan[name][1] for plan in plans]
+            kinds = {_averages(plan[name][0]) for plan in plans}
+            if len(set(sizes)) > 1:
+                if not _is_head(sizes) or kinds != {True}:
+                    problems.append(_differ(name, plans))
+                elif heads is None:
+                    problems.append(_differ(name, plans))
+                    advice |= {"--heads keep-a|keep-b|average|concat|drop"} if len(plans) == 2 else set()
+                elif heads == "drop":
+                    dropped.append(name)
+                else:
+                    joined.append(name)
+            elif len(kinds) > 1:
+                problems.append(_differ(name, plans))
+            elif kinds == {True}:
+                averaged.append(name)
+            elif name not in source_plan:
+                problems.append(f"{name}  holds integers, and is not in the file that these are copied from")
+            else:
+                copied[name] = _why(name, plans[0][name])
+    if problems:
+        raise SpecError(
+            "the models cannot be averaged: they do not have the same tensors",
+            problems=problems,
+            hint=f"If that is meant, say what shall become of them: {' '.join(sorted(advice))}"
+            if advice
+            else "See what a file holds with: rebasin inspect FILE",
+        )
+    if not averaged and not joined:
+        raise SpecError("the models have no floating-point tensor in common: there is nothing to average")
+    return Parts(tuple(averaged), copied, tuple(joined), extras, tuple(dropped))
+
+
+def _whose(extra: str, having: Sequence[int]) -> int | None:
+    """Whose tensor that not all have is kept; None where it is not."""
+    return {"keep": having[0], "keep-a": 0 if having[0] == 0 else None}.get(extra)
+
+
+def _is_head(sizes: Sequence[tuple[int, ...]]) -> bool:
+    """Whether only the number of rows differs."""
+    return all(len(size) >= 1 for size in sizes) and len({size[1:] for size in sizes}) == 1
+
+
+def _averages(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def _why(name: str, planned: tuple[torch.dtype, tuple[int, ...]]) -> str:
+    return "quantised" if wrong_dtype(name, *planned) else "integers"
+
+
+def _differ(name: str, plans: Sequence[Plan]) -> str:
+    told = (f"{show(plan[name])} in model {k}" for k, plan in enumerate(plans, start=1))
+    return f"{name}  is {', '.join(told)}"
+
+
+def show(planned: tuple[torch.dtype, tuple[int, ...]]) -> str:
+    dtype, shape = planned
+    return f"{str(dtype).removeprefix('torch.')} {'×'.join(map(str, shape)) or 'scalar'}"

@@ -1,0 +1,261 @@
+"""Plain averages on files: models as they are, tensor by tensor, without a spec or a network."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...averages.combining import alike, combined
+from ...averages.mean import BLOCK
+from ...averages.parts import Parts, parts_of
+from ...checkpoints import writing
+from ...checkpoints.checkpoint import Checkpoint
+from ...checkpoints.tensors import CHUNK, LazyTensors, validate
+from ...errors import SpecError, UsageError
+from ...spec import library
+from . import checks, provenance
+from .averaging import Average
+from .folders import tell_differences
+from .listener import Listener
+from .models import naming, open_models
+from .outputs import Output, write_as_planned
+from .samples import data_reference
+from .settings import Asked
+
+OVERHEAD = 64 << 20  # torch's own scratch space, in bytes
+
+
+def suffices(paths: Sequence[Path], mean: Average, asked: Asked) -> bool:
+    """Whether the models are averaged as they are: nothing is asked for that takes a spec.
+
+    Those that record their data set are repaired on it where that loses less, as `--repair auto` does
+    wherever it can, and where a built-in spec knows them.
+    """
+    if not mean.asks_for_no_spec(asked):
+        return False
+    if asked.repair.repair == "none" or mean.for_plain_only():
+        return True
+    models = open_models(paths, asked.loading, lambda text: None)
+    if data_reference(models, asked.data) is None:
+        return True
+    try:
+        library.find(models[0].shapes)
+    except SpecError:
+        return True
+    return False
+
+
+def average(
+    paths: Sequence[Path], output: Output, listener: Listener, mean: Average, asked: Asked
+) -> dict[str, Any]:
+    """Average models as they are and write one; integers are copied. What was done, as values.
+
+    Raises SpecError where the models have different tensors, UsageError for running statistics without
+    `--repair none`, CheckpointError for values that are no numbers.
+    """
+    models = open_models(paths, asked.loading, listener.say)
+    source = None
+    if mean.copy_from is not None:
+        source = open_models([mean.copy_from], asked.loading, listener.say)[0]
+    with naming(paths):
+        parts = parts_of(models, ignore=mean.ignore, source=source, heads=mean.heads, extra=mean.extra)
+    if parts.statistics and asked.repair.repair != "none":
+        raise checks.broken_statistics()
+    tensors = combined(
+        models,
+        parts,
+        mean.weights,
+        source=source,
+        heads=mean.heads,
+        interpolation=mean.interpolation,
+        dtype=output.dtype,
+    )
+    plan = _plan(models, parts, tensors, output, mean)
+    if output.dry_run:
+        return plan
+    _tell(listener, models, parts, plan, mean, source)
+    tell_differences(paths, [*output.copies], listener.say)
+    writing.check_space(_there(output.path.parent), plan["written_bytes"])
+    _digests([*models, *([source] if source is not None else [])])
+    options = {"weights": list(mean.weights or []), "interpolation": mean.interpolation}
+    options |= {"schedule": mean.schedule} if mean.schedule else {}
+    options |= {"ignore": list(mean.ignore)} if mean.ignore else {}
+    options |= {"copied_from": source.digest()} if source is not None else {}
+    options |= {"heads": mean.heads} if parts.heads else {}
+    options |= {"extra": mean.extra} if mean.extra != "error" else {}
+    meta = provenance.describe(
+        "merge", models, None, method="none", seed=asked.network.seed, options=options, like=models
+    )
+    written = write_as_planned(output, _looked_at(tensors, parts, models, listener), meta)
+    return {"written": written} | _account(models, parts, mean)
+
+
+def _plan(
+    models: Sequence[Checkpoint], parts: Parts, tensors: LazyTensors, output: Output, mean: Average
+) -> dict[str, Any]:
+    """What is read and written, in bytes, and the memory that it takes: some blocks of the largest tensor.
+
+    An upper bound: what lies in rows is read a block at a time, other layouts (transposed, in torch files)
+    and heads a whole tensor at a time.
+    """
+    sizes = {n: math.prod(s) * tensors.dtypes[n].itemsize for n, s in tensors.shapes.items()}
+    block = max(
+        (min(size, max(CHUNK, size // max(1, (tensors.shapes[n] or (1,))[0]))) for n, size in sizes.items()),
+        default=0,
+    )
+    whole = max(sizes.values(), default=0) if mean.interpolation == "slerp" or parts.heads else 0
+    free = shutil.disk_usage(_there(output.path.parent)).free
+    return _account(models, parts, mean) | {
+        "parameters": sum(math.prod(shape) for shape in tensors.shapes.values()),
+        "read_bytes": sum(
+            math.prod(s) * model.dtypes[n].itemsize for model in models for n, s in model.shapes.items()
+        ),
+        "written_bytes": sum(sizes.values()),
+        "free_bytes": free,
+        "peak_bytes": OVERHEAD + (len(models) + 2) * block + 16 * BLOCK + 24 * whole,
+    }
+
+
+def _there(folder: Path) -> Path:
+    """The folder, or the nearest one above that exists."""
+    return next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+
+
+def _account(models: Sequence[Checkpoint], parts: Parts, mean: Average) -> dict[str, Any]:
+    weights = mean.weights or [1 / len(models)] * len(models)
+    found: dict[str, Any] = {
+        "models": len(models),
+        "method": "none",
+        "interpolation": mean.interpolation,
+        "weights": {str(m.path): round(w, 6) for m, w in zip(models, weights, strict=True)},
+        "averaged_tensors": len(parts.averaged),
+    }
+    if len(found["weights"]) < len(models):  # a model that is named twice
+        found["weights"] = [round(weight, 6) for weight in weights]
+    found |= {"schedule": mean.schedule} if mean.schedule else {}
+    found |= {"copied": dict(parts.copied)} if parts.copied else {}
+    found |= {"heads": {name: mean.heads for name in parts.heads}} if parts.heads else {}
+    found |= (
+        {"extra": {n: str(models[k].path) for n, k in (parts.extra or {}).items()}} if parts.extra else {}
+    )
+    return found | ({"left_out": list(parts.dropped)} if parts.dropped else {})
+
+
+def _tell(
+    listener: Listener,
+    models: Sequence[Checkpoint],
+    parts: Parts,
+    plan: Mapping[str, Any],
+    mean: Average,
+    source: Checkpoint | None,
+) -> None:
+    """Say the order and the weights, and what is not averaged, before anything is read."""
+    say, whose = listener.say, str((source or models[0]).path)
+    weights = mean.weights or [1 / len(models)] * len(models)
+    of = f" by {mean.schedule}" if mean.schedule else ""
+    told = [f"{m.path} {w:.4g}" for m, w in zip(models, weights, strict=True)]
+    say(f"weights{of}: {', '.join(told[:20])}{f' … and {len(told) - 20} more' * (len(told) > 20)}")
+    read, written, free, peak = (
+        f"{plan[f'{what}_bytes'] / 1e6:,.1f} MB" for what in ("read", "written", "free", "peak")
+    )
+    say(f"plan: reads {read}, writes {written} ({free} free on the disk), takes at most {peak} of memory")
+    for why in dict.fromkeys(parts.copied.values()):
+        names = [name for name, reason in parts.copied.items() if reason == why]
+        say(f"copied from {whose} ({why}): {_some(names)}")
+    with_all = models if source is None else [source, *models]
+    others = [n for n, why in parts.copied.items() if why != "ignored" and not alike(with_all, n)]
+    quantised = [name for name in others if parts.copied[name] == "quantised"]
+    if quantised:
+        raise UsageError(
+            "quantised weights differ among the models, and cannot be averaged",
+            problems=quantised,
+            hint="Convert them to floating point first, or take those of one model: --ignore GLOB",
+        )
+    if others:
+        say(f"these differ among the models: {_some(others)}")
+    if mean.heads and not parts.heads:
+        say(f"--heads {mean.heads} changes nothing: no head differs")
+    if len({model.tied for model in models}) > 1:
+        say("tied tensors are not tied in all models: their averages differ")
+    if len({tuple(sorted(map(str, {*model.dtypes.values()}))) for model in models}) > 1:
+        say(f"the models have different dtypes: those of {models[0].path} are written")
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:6]) + f" … and {len(names) - 6} more" * (len(names) > 6)
+
+
+def _digests(models: Sequence[Checkpoint]) -> None:
+    """Read the models once for the digests that the output records, on as many threads as torch has.
+
+    The threads are daemons: Ctrl-C does not wait for the last gigabyte.
+    """
+    waiting, failed = list(dict.fromkeys(models)), []
+
+    def work() -> None:
+        while waiting and not failed:
+            try:
+                waiting.pop().digest()
+            except IndexError:
+                return
+            except BaseException as error:  # raised again below, in the thread that can be told
+                failed.append(error)
+
+    threads = [
+        threading.Thread(target=work, daemon=True) for _ in range(min(len(models), torch.get_num_threads()))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
+def _looked_at(
+    tensors: LazyTensors, parts: Parts, models: Sequence[Checkpoint], listener: Listener
+) -> LazyTensors:
+    """The same tensors; what is averaged and no number is refused, with the file that has it."""
+    averaged, total, begun = {*parts.averaged, *parts.heads}, len(tensors), set()
+
+    def look(name: str, made: Tensor) -> Tensor:
+        if name not in begun:
+            begun.add(name)
+            listener.step("averaging", len(begun), total, name)
+        if name in averaged and not _finite(made):
+            for model in models:
+                if name in model:
+                    validate(_only(model, name), name=str(model.path))
+            raise UsageError(
+                f"{name}: the average is beyond the range of {made.dtype}",
+                hint="Use --out-dtype bfloat16 or float32.",
+            )
+        return made
+
+    return LazyTensors(
+        tensors.shapes,
+        tensors.dtypes,
+        lambda name: look(name, tensors[name]),
+        lambda name, start, stop: look(name, tensors.rows(name, start, stop)),
+    )
+
+
+def _only(model: Checkpoint, name: str) -> LazyTensors:
+    return LazyTensors({name: model.shapes[name]}, {name: model.dtypes[name]}, model.read)
+
+
+def _finite(values: Tensor) -> bool:
+    """Whether all are numbers: by their sum, and one by one only where that is none."""
+    if values.is_complex():
+        values = torch.view_as_real(values)
+    wide = values.float() if values.dtype.itemsize == 1 else values
+    if math.isfinite(wide.sum(dtype=torch.float64 if wide.dtype == torch.float64 else torch.float32).item()):
+        return True
+    return bool(torch.isfinite(wide).all())
