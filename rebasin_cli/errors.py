@@ -139,7 +139,11 @@ class Terminated(Interrupted):
     exit_code = 143
 
 
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
+# What a disk or a path may do to any command: no bug of ours.
+OF_THE_DISK = frozenset(
+    (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EIO)
+    + (errno.ELOOP, errno.ENOTDIR, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ESTALE, errno.EBUSY)
+)
 
 
 def account(error: BaseException) -> tuple[list[str], int] | None:
@@ -152,7 +156,7 @@ def account(error: BaseException) -> tuple[list[str], int] | None:
         return ["out of memory"], ResourceError.exit_code
     if isinstance(error, OSError):
         told = f"{error.filename or 'the output'}: {error.strerror}"
-        return ([told], ResourceError.exit_code) if error.errno in NO_ROOM else None
+        return ([told], ResourceError.exit_code) if error.errno in OF_THE_DISK else None
     if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error):
         return [f"out of memory: {str(error).splitlines()[0]}"], ResourceError.exit_code
     return None

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import secrets
+import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -159,6 +160,8 @@ def check_output(
     file; ResourceError where the folder is missing or cannot be written.
     """
     path = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
+    if path.is_symlink():
+        raise ResourceError(f"{path} leads to itself: a loop of symbolic links", hint="Remove the link.")
     if path.is_dir():
         hint = None if text else f"Use {path / f'merged{SUFFIX}'}."
         raise UsageError(f"{path} is a folder, not a file", hint=hint)
@@ -196,7 +199,9 @@ def _earlier(path: Path, layout: Mapping[str, str] | None = None) -> list[Path]:
 
 def _check_folder(folder: Path) -> None:
     if not folder.is_dir():
-        raise ResourceError(f"{folder}: no such folder", hint=f"Make it first: mkdir -p {folder}")
+        raise ResourceError(
+            f"{folder}: no such folder", hint=f"Make it first: mkdir -p {shlex.quote(str(folder))}"
+        )
     # By trying: permission bits say nothing about a read-only disk, and nothing to root.
     probe = folder / f".rebasin-{secrets.token_hex(8)}-0.tmp"
     try:
@@ -311,9 +316,9 @@ def _converted(chunk: Tensor, dtype: torch.dtype, name: str) -> Tensor:
 
 def parse_size(text: str) -> int:
     """Bytes: "2GB" is 2·10⁹, "2GiB" is 2·2³⁰, "1.5 GB" and a bare number work. Raises UsageError."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
+    match = re.fullmatch(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([a-z]*)\s*", text.lower())
     size = int(float(match[1]) * _UNITS[match[2]]) if match and match[2] in _UNITS else 0
-    if size < 1:
+    if not 1 <= size < 2**63:
         raise UsageError(
             f"{text!r} is not a size", hint="Expected a number with a unit, such as 500MB, 2GB or 2GiB."
         )

@@ -29,9 +29,10 @@ class _Interruptible(TyperGroup):
     And what typer says of arguments is clean: they may be names from outside.
     """
 
-    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+    def make_context(self, info_name: str | None, args: list[str], **kwargs: Any) -> Any:
+        _refuse_empty(args)
         with _clean_errors():
-            return super().make_context(*args, **kwargs)
+            return super().make_context(info_name, args, **kwargs)
 
     def invoke(self, ctx: typer.Context) -> Any:
         try:
@@ -43,6 +44,17 @@ class _Interruptible(TyperGroup):
             raise HungUp("the terminal is gone") from stopped
         except KeyboardInterrupt as interrupt:
             raise Interrupted("interrupted") from interrupt
+
+
+def _refuse_empty(arguments: list[str]) -> None:
+    """An empty name would be the current folder, an empty option none at all: a variable is unset."""
+    for number, text in enumerate(arguments, start=1):
+        if not text or (text.startswith("--") and text.endswith("=")):
+            what = f"{text} is empty" if text else f"argument {number} is empty"
+            raise UsageError(
+                f"{what}: {' '.join(['rebasin', *arguments[: number - 1]])} …",
+                hint="Is a variable unset that it was made from? Leave the option out if it is not meant.",
+            )
 
 
 # typer's base of all that is wrong with arguments: click's, or a copy of it within typer.

@@ -34,7 +34,7 @@ def compare(
         ),
     ] = None,
     points: Annotated[
-        int, typer.Option("--points", min=0, help="Random points of the simplex to measure at.")
+        int, typer.Option("--points", min=0, max=o.MOST, help="Random points of the simplex to measure at.")
     ] = 10,
     once: Annotated[
         bool,
@@ -43,7 +43,9 @@ def compare(
     sharpness: Annotated[
         bool, typer.Option("--sharpness", help="Also estimate tr(H ⊙ θθᵀ) of the models and the merges.")
     ] = False,
-    probes: Annotated[int, typer.Option("--probes", min=2, help="Random signs for --sharpness.")] = 10,
+    probes: Annotated[
+        int, typer.Option("--probes", min=2, max=o.MOST, help="Random signs for --sharpness.")
+    ] = 10,
     repair: Annotated[
         str, typer.Option("--repair", help="auto, none or reset (re-estimate BatchNorm statistics).")
     ] = "auto",

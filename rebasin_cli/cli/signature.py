@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -72,7 +73,7 @@ def _counts(text: str | None) -> list[int]:
     if text is None:
         return []
     parts = [part.strip() for part in text.split(",")]
-    if len(set(parts)) < 2 or not all(part.isdecimal() and int(part) for part in parts):
+    if len(set(parts)) < 2 or not all(re.fullmatch("0*[1-9][0-9]{0,9}", part) for part in parts):
         raise UsageError(
             f"--stability {text!r} is not two counts of samples or more", hint="Write 2500,5000,10000"
         )

@@ -18,13 +18,19 @@ spec_app = typer.Typer(
 app.add_typer(spec_app, name="spec", rich_help_panel="Look")
 
 Name = Annotated[str, typer.Argument(metavar="SPEC", help="A built-in name or a YAML file.")]
-Width = Annotated[float | None, typer.Option(help="Without a checkpoint: width of the spec's own network.")]
-Depth = Annotated[int | None, typer.Option(help="Without a checkpoint: hidden layers of an mlp.")]
+Width = Annotated[
+    float | None, typer.Option(min=0, max=1e6, help="Without a checkpoint: width of the spec's own network.")
+]
+Depth = Annotated[
+    int | None, typer.Option(min=0, max=10_000, help="Without a checkpoint: hidden layers of an mlp.")
+]
 Shape = Annotated[
     str | None,
     typer.Option("--input", metavar="SHAPE", help="Without a checkpoint: input, batch first: 1x3x224x224."),
 ]
-Classes = Annotated[int | None, typer.Option(help="Without a checkpoint: number of classes.")]
+Classes = Annotated[
+    int | None, typer.Option(min=1, max=o.MOST, help="Without a checkpoint: number of classes.")
+]
 OwnNet = Annotated[
     str, typer.Option("--net", metavar="REF", help="Network: file.py:factory, package.module:factory.")
 ]

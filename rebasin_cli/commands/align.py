@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Unpack
 
-from ..permutations import permutation
 from ..runtime.ranks import ALONE, Ranks
 from .job.job import Job
 from .job.listener import SILENT, Listener
@@ -27,8 +26,7 @@ def align(
 
     Several `ranks` call this alike: the first one checks, proves and writes, all read and search.
     """
-    beside = permutation.beside(output.path)
-    ranks.first(check_outputs, output, beside)
+    ranks.first(check_outputs, output, permutation_beside=True)
     job = Job("align", [reference, model], listener, **subjects, ranks=ranks)
     job.check_search(output)
     job.check_same()

@@ -66,6 +66,10 @@ def _togetherness(path: Path, model: Checkpoint, sha256: str) -> list[str]:
             recorded, beside = model.metadata.get(permutation.WEIGHTS), _weights_beside(path)
             found = open_checkpoint(beside).digest() if beside else None
             names = (path.name, beside and beside.name)
+        elif not path.is_file():
+            return []
+        elif not path.is_file():
+            return []
         else:
             beside = permutation.beside(path.with_name(path.name.removesuffix(".index.json")))
             recorded = permutation.load(beside)[1].get(permutation.WEIGHTS) if beside.is_file() else None

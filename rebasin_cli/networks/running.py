@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -59,7 +60,7 @@ def pick(outputs: Any, output: str | int | None) -> Any:
     """
     if output is None:
         return outputs
-    key = int(output) if isinstance(output, str) and output.removeprefix("-").isdecimal() else output
+    key = int(output) if isinstance(output, str) and re.fullmatch("-?[0-9]{1,9}", output) else output
     try:
         attribute = isinstance(key, str) and not isinstance(outputs, Mapping)
         return getattr(outputs, key) if attribute else outputs[key]

@@ -88,7 +88,7 @@ def test_moments_of_a_network_with_batchnorm(resnets, done, tmp_path):
 
 
 def test_a_permutation_says_which_weights_it_was_written_with(pair, done, refused):
-    """Weights and permutation of different runs may come to lie beside each other: a copy, an older version."""
+    """Those of different runs may come to lie beside each other: a copy, an older version."""
     done("align", *pair, "-o", "aligned.safetensors")
     together = "aligned.perm.safetensors and aligned.safetensors were written together"
     assert together in done("inspect", "aligned.safetensors").out

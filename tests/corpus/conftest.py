@@ -1,5 +1,7 @@
 """A command line that should fail: run in this process, with one message and nothing left behind."""
 
+import signal
+
 import pytest
 import torch
 
@@ -12,6 +14,21 @@ def in_an_empty_folder(tmp_path, monkeypatch):
     for name in ("REBASIN_DEBUG", "REBASIN_DATA", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # no data set of this machine's user
+
+
+PATIENCE = 20  # seconds: a command that hangs is a failure
+
+
+@pytest.fixture(autouse=True)
+def in_time():
+    def hangs(number, frame):
+        pytest.fail(f"this takes longer than {PATIENCE} s")
+
+    before = signal.signal(signal.SIGALRM, hangs)
+    signal.alarm(PATIENCE)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -146,7 +147,7 @@ def naming(paths: Sequence[Path]) -> Iterator[None]:
         elif len(paths) == 1 or "no built-in spec" in message or "do not fit" in message:
             message = f"{first}: {message}"
         hint = error.hint or (
-            f"See what a file holds with: rebasin inspect {first}" if len(paths) > 1 else None
+            f"See what a file holds with: rebasin inspect {shlex.quote(first)}" if len(paths) > 1 else None
         )
         raise type(error)(message, problems=problems, hint=hint) from None
 

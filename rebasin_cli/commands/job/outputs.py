@@ -5,6 +5,8 @@ Whether it can be written is asked before any work; it is written completely or 
 
 from __future__ import annotations
 
+import errno
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -23,6 +25,7 @@ from ...reports import Report
 from . import attesting
 
 CHECKPOINT_SUFFIXES = (".safetensors.index.json", ".safetensors", ".pt", ".pth", ".bin", ".ckpt")
+LARGEST_REPORT = 1 << 28  # bytes
 Destinations = Sequence[tuple[str, Path]]
 
 
@@ -54,7 +57,7 @@ def default_path(model: Path, what: str) -> Path:
     return Path(f"{name.removesuffix(suffix)}_{what}.safetensors")
 
 
-def check_outputs(output: Output, *beside: Path) -> None:
+def check_outputs(output: Output, *, permutation_beside: bool = False) -> None:
     """Whether everything can be written, before any work."""
     if output.attest is not None:
         check_files([("statement", output.attest)], force=output.force)
@@ -62,8 +65,8 @@ def check_outputs(output: Output, *beside: Path) -> None:
         writing.check_report_folder(output.folder)
         return
     writing.check_output(output.path, force=output.force, layout=output.layout)
-    for path in beside:
-        writing.check_output(path, force=output.force)
+    if permutation_beside:
+        writing.check_output(permutation.beside(output.path), force=output.force)
     for name in output.copies:
         writing.check_output(output.path.with_name(name), force=output.force, text=True)
 
@@ -202,9 +205,19 @@ def removed_on_failure(*paths: Path) -> Iterator[None]:
 def read_report(path: Path, option: str) -> Report:
     """The report in a JSON file, as `barrier` wrote it, that was named by `option`. Raises UsageError."""
     try:
-        return reports.registry.get("json").load(path.read_text(encoding="utf-8"))
+        return reports.registry.get("json").load(_text_of(path))
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{option} {path} cannot be read: {error}") from None
     except UsageError as error:
         message = f"{option} {path}: {error.message}"
         raise UsageError(message, problems=error.problems, hint=error.hint) from None
+
+
+def _text_of(path: Path) -> str:
+    """Raises OSError for what is no regular file, or too large to be a report: a device has no end."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file")
+    if status.st_size > LARGEST_REPORT:
+        raise OSError(errno.EFBIG, f"{status.st_size:,} bytes are no report")
+    return path.read_text(encoding="utf-8")
