@@ -70,7 +70,7 @@ def by(rule: str, whole: Report) -> Report:
 def run(
     pair: Sequence[torch.Tensor], end: torch.Tensor, samples: int, runs: int, worse: float
 ) -> dict[tuple[float, str], int]:
-    """How many of `runs` miss the gate on loss, by tolerance and rule, where the second loses `worse` more."""
+    """How many of `runs` miss the gate on loss by tolerance and rule, where the second loses `worse` more."""
     rng, missed = np.random.default_rng(0), dict.fromkeys(itertools.product(TOLERANCES, RULES), 0)
     for number in range(runs):
         drawn = torch.tensor(rng.integers(0, len(end), samples))

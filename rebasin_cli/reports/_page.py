@@ -61,7 +61,7 @@ figure { margin: 0; padding: .8rem; background: var(--panel); border: 1px solid 
 figcaption { font-size: .9rem; font-weight: 600; margin-bottom: .3rem; }
 svg { display: block; width: 100%; height: auto; overflow: visible; }
 .keys { list-style: none; display: flex; flex-wrap: wrap; gap: .3rem 1.3rem; padding: 0; margin: .8rem 0; }
-.keys li, .keys small { min-width: 0; overflow-wrap: anywhere; }
+.keys li, .keys span { min-width: 0; overflow-wrap: anywhere; }
 .keys li { display: flex; align-items: center; gap: .45rem; font-size: .93rem; }
 svg.key { width: 36px; height: 18px; flex: none; }
 .grid { stroke: var(--line); stroke-width: 1; }

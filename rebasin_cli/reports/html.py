@@ -109,7 +109,7 @@ def _picture(report: Report) -> str:
         for quantity, label in labels.items()
     )
     keys = [
-        f"<li>{key} {text(name)} <small>{_unbroken(words)}</small></li>"
+        f"<li>{key} <span>{text(name)} <small>{_unbroken(words)}</small></span></li>"
         for name, words, key in legend(report)
     ]
     lines = zip(splits(report)[:2], ("solid", "dashed"), strict=False)
