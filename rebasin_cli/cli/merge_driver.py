@@ -45,7 +45,7 @@ def merge_driver(
 
     Exits with 1 where there is a conflict, and leaves OURS as it is. docs/git.md tells how to set it up.
 
-    Example: git config merge.rebasin.driver "rebasin merge-driver %O %A %B %L %P"
+    Example: rebasin merge-driver base.safetensors ours.safetensors theirs.safetensors -o merged.safetensors
     """
     from ..commands.merge_driver import merge_driver as run
     from ..errors import UsageError

@@ -29,7 +29,7 @@ from .models import naming, open_models
 from .outputs import Output, write_as_planned
 from .samples import data_reference
 
-OVERHEAD = 64 << 20  # torch's own scratch space, in bytes
+OVERHEAD = 160 << 20  # torch's own scratch space and what the allocator holds back, in bytes
 
 
 def suffices(job: Job, mean: Average) -> bool:
@@ -104,7 +104,7 @@ def _plan(
 ) -> dict[str, Any]:
     """What is read and written, in bytes, and the memory that it takes: some blocks of the largest tensor.
 
-    An upper bound: what lies in rows is read a block at a time, other layouts (transposed, in torch files)
+    What lies in rows is read a block at a time, other layouts (transposed, in torch files)
     and heads a whole tensor at a time.
     """
     sizes = {n: math.prod(s) * tensors.dtypes[n].itemsize for n, s in tensors.shapes.items()}
@@ -167,7 +167,7 @@ def _tell(
     read, written, free, peak = (
         f"{plan[f'{what}_bytes'] / 1e6:,.1f} MB" for what in ("read", "written", "free", "peak")
     )
-    say(f"plan: reads {read}, writes {written} ({free} free on the disk), takes at most {peak} of memory")
+    say(f"plan: reads {read}, writes {written} ({free} free on the disk), takes about {peak} of memory")
     for why in dict.fromkeys(parts.copied.values()):
         names = [name for name, reason in parts.copied.items() if reason == why]
         say(f"copied from {whose} ({why}): {_some(names)}")
