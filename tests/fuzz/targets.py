@@ -182,8 +182,8 @@ def _file(content: bytes, name: str) -> None:
 
 AXES = st.lists(
     st.sampled_from(
-        ["h0", ".", "...", "(", ")", "+", " ", "(c5 49)", "(3 h)", "d*", "{i}", "{i-1|.}", "_", "16", "0", "-1", "h{i",
-         "*", "é", "\n", "((", "9" * 30, "h{first}", "h{last}"]
+        ["h0", ".", "...", "(", ")", "+", " ", "(c5 49)", "(3 h)", "d*", "{i}", "{i-1|.}", "_", "16", "0",
+         "-1", "h{i", "*", "é", "\n", "((", "9" * 30, "h{first}", "h{last}"]
     ),
     max_size=12,
 ).map(" ".join) | st.text(max_size=30)  # fmt: skip
@@ -211,8 +211,8 @@ STEP = st.dictionaries(
     st.sampled_from(["name", "depends", "merge", "align", "barrier", "spec infer", "train", "nonsense"]),
     SCALAR
     | st.dictionaries(
-        st.sampled_from(["models", "out", "method", "weights", "seed", "gate", "report", "spec", "data", "base_model",
-                         "merge_method", "parameters", "dtype", "endpoints", "json", "é"]),
+        st.sampled_from(["models", "out", "method", "weights", "seed", "gate", "report", "spec", "data",
+                         "base_model", "merge_method", "parameters", "dtype", "endpoints", "json", "é"]),
         SCALAR | st.lists(SCALAR | st.just("a.safetensors"), max_size=3) | st.just("a.safetensors"),
         max_size=5,
     ),
@@ -277,8 +277,9 @@ def recipes(text: str) -> None:
 COMMANDS = sorted(name for name in WORDS if name not in ("train", "spec infer", "spec prove"))
 FLAGS = sorted({option.flag for name in COMMANDS for option in WORDS[name].options.values()} - {"--help"})
 VALUES = st.sampled_from(
-    ["a.safetensors", "b.safetensors", "missing.pt", "-", "", "0", "-1", "1e400", "nan", "9" * 40, "mlp", "wm", "none",
-     "am", "digits", "a:b", ".", "/", "x.yaml", "0.5,0.5", "aligned:test:chord<=1", "../x", "\x1b[2J", "é\udcff", "/dev/null"]
+    ["a.safetensors", "b.safetensors", "missing.pt", "-", "", "0", "-1", "1e400", "nan", "9" * 40, "mlp",
+     "wm", "none", "am", "digits", "a:b", ".", "/", "x.yaml", "0.5,0.5", "aligned:test:chord<=1", "../x", "\x1b[2J",
+     "é\udcff", "/dev/null"]
 )  # fmt: skip
 
 
