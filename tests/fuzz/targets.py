@@ -278,7 +278,8 @@ COMMANDS = sorted(name for name in WORDS if name not in ("train", "spec infer", 
 FLAGS = sorted({option.flag for name in COMMANDS for option in WORDS[name].options.values()} - {"--help"})
 VALUES = st.sampled_from(
     ["a.safetensors", "b.safetensors", "missing.pt", "-", "", "0", "-1", "1e400", "nan", "9" * 40, "mlp",
-     "wm", "none", "am", "digits", "a:b", ".", "/", "x.yaml", "0.5,0.5", "aligned:test:chord<=1", "../x", "\x1b[2J",
+     "wm", "none", "am", "digits", "a:b", ".", "/", "x.yaml", "0.5,0.5", "aligned:test:chord<=1",
+     "../x", "\x1b[2J",
      "é\udcff", "/dev/null"]
 )  # fmt: skip
 
