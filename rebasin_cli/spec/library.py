@@ -91,7 +91,7 @@ def load(reference: str) -> Spec:
     return builtin()[known[reference]]
 
 
-LARGEST = 50_000  # tensors; each is held against every line of every built-in spec
+MOST_TENSORS = 50_000  # each is held against every line of every built-in spec
 
 
 def find(shapes: Shapes) -> FittedSpec:
@@ -99,9 +99,9 @@ def find(shapes: Shapes) -> FittedSpec:
 
     Raises SpecError that names the nearest spec and what keeps it from fitting.
     """
-    if len(shapes) > LARGEST:
+    if len(shapes) > MOST_TENSORS:
         raise SpecError(
-            f"no built-in spec is tried on {len(shapes):,} tensors, at most {LARGEST:,}",
+            f"no built-in spec is tried on {len(shapes):,} tensors, at most {MOST_TENSORS:,}",
             hint="Write one (docs/specs.md) and give it with --spec FILE.yaml",
         )
     fitting: list[FittedSpec] = []
