@@ -215,9 +215,9 @@ class Maker:
             path = Path(options[key])
             found["" if key == "out" else key] = path
             if key == "out" and self.command.name == "align":
-                from ..job.outputs import permutation_path
+                from ...permutations.permutation import beside  # heavy
 
-                found["perm"] = permutation_path(path)
+                found["perm"] = beside(path)
             if key == "report" and self.command.name == "barrier":
                 found |= {"report": path / "report.json", "report_dir": path}
         return found
