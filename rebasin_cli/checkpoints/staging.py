@@ -78,6 +78,7 @@ class Staging:
     def __init__(self, folder: Path):
         self.folder, self._names = folder, 0
         self._new: list[tuple[str, str]] = []
+        self._unsettled = False  # whether the next run has to go on, from the journal
         self._checks: list[Callable[[], Iterable[Path]]] = []
         self._token, self._descriptor = _lock_of_our_own(folder)
 
@@ -123,10 +124,18 @@ class Staging:
             self._decide(moves)
             moves.redo(self.folder)
         except BaseException:
-            if self._journal(REDO).exists():
-                os.replace(self._journal(REDO), self._journal(UNDO))  # where this fails, the next run goes on
-            moves.undo(self.folder)
-            self._new = []
+            self._unsettled = True
+            try:
+                if self._journal(REDO).exists():
+                    os.replace(self._journal(REDO), self._journal(UNDO))
+                moves.undo(self.folder)
+            except OSError as cause:
+                raise ResourceError(
+                    f"{self.folder}: the disk failed while files got their names: {cause.strerror or cause}",
+                    problems=[f"{name}  may be the old file or the new one" for _, name in moves.new],
+                    hint="Once the disk works, any rebasin command that writes there brings this to its end.",
+                ) from cause
+            self._unsettled, self._new = False, []
             raise
 
     def _decide(self, moves: Moves) -> None:
@@ -138,7 +147,7 @@ class Staging:
 
     def close(self) -> None:
         """Remove what has no name of its own, and let the lock go: at the very last."""
-        if not (self._new and self._journal(REDO).exists()):
+        if not self._unsettled:
             remove(self.folder / temporary for temporary, _ in self._new)
             sync(self.folder)
             remove(self._journal(kind) for kind in (LOCK, REDO, UNDO))

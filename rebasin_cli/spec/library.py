@@ -91,11 +91,19 @@ def load(reference: str) -> Spec:
     return builtin()[known[reference]]
 
 
+MOST_TENSORS = 50_000  # each is held against every line of every built-in spec
+
+
 def find(shapes: Shapes) -> FittedSpec:
     """The built-in spec that fits these tensors; of several, the one with the most freedom.
 
     Raises SpecError that names the nearest spec and what keeps it from fitting.
     """
+    if len(shapes) > MOST_TENSORS:
+        raise SpecError(
+            f"no built-in spec is tried on {len(shapes):,} tensors, at most {MOST_TENSORS:,}",
+            hint="Write one (docs/specs.md) and give it with --spec FILE.yaml",
+        )
     fitting: list[FittedSpec] = []
     misses: list[tuple[int, str, SpecError]] = []
     for name, spec in builtin().items():

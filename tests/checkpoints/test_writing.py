@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import stat
+import time
 import weakref
 
 import numpy as np
@@ -17,6 +18,7 @@ import torch
 
 from rebasin_cli.checkpoints import writing
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
+from rebasin_cli.checkpoints.staging import recover
 from rebasin_cli.checkpoints.tensors import CHUNK, LazyTensors, digest
 from rebasin_cli.checkpoints.writing import (
     check_output,
@@ -341,6 +343,9 @@ def test_an_earlier_output_of_either_form_is_not_shadowed_without_force(tmp_path
     assert open_checkpoint(tmp_path).digest() == digest(SIX)
 
 
+NEGATED = {name: -tensor - 1 for name, tensor in SIX.items()}
+
+
 @pytest.mark.parametrize("failure", [OSError(errno.EIO, "Input/output error"), KeyboardInterrupt])
 @pytest.mark.parametrize(("before", "after"), [(None, 100), (100, None), (100, 100), (100, 60)])
 @pytest.mark.parametrize("late", [False, True])
@@ -636,3 +641,72 @@ def test_text_on_a_full_disk_leaves_the_old_text(tmp_path):
     with files_of_at_most(100), pytest.raises(ResourceError):
         write_text_atomic(tmp_path / "report.json", "x" * 1000, force=True)
     assert (tmp_path / "report.json").read_text() == "old" and listing(tmp_path) == ["report.json"]
+
+
+def test_a_disk_that_fails_for_good_among_the_renames_is_settled_by_the_next_run(tmp_path, monkeypatch):
+    path, replace = tmp_path / "out.safetensors", os.replace
+    for working in range(1, 12):
+        for file in tmp_path.iterdir():
+            file.unlink()
+        write_safetensors(path, SIX, metadata={"made": "before"}, shard_size=100)
+        old = open_checkpoint(tmp_path).digest()
+        calls = iter(range(1, 100))
+
+        def failing(source, target, working=working, calls=calls):
+            if next(calls) > working:
+                raise OSError(errno.EIO, "Input/output error")
+            replace(source, target)
+
+        with monkeypatch.context() as patch, contextlib.suppress(ResourceError):
+            patch.setattr(writing.os, "replace", failing)
+            write_safetensors(path, NEGATED, shard_size=60, force=True)
+            break
+        recover(tmp_path)
+        assert open_checkpoint(tmp_path).digest() in (old, digest(NEGATED))
+        assert not [name for name in listing(tmp_path) if name.startswith(".")]
+    assert working > 3
+
+
+def journal(folder, kind, **told):
+    path = folder / f".rebasin-{'0' * 16}.{kind}"
+    path.write_text(json.dumps(told) if told else "")
+    return path
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"new": [["../x", "out"]], "old": []},
+        {"new": [[f".rebasin-{'0' * 16}-0.tmp", "../out"]], "old": []},
+        {"new": [[f".rebasin-{'0' * 16}-0.tmp", "/out"]], "old": []},
+        {"new": [], "old": [["precious", "elsewhere"]]},
+        {"new": [[f".rebasin-{'1' * 16}-0.tmp", "precious"]], "old": []},
+        {"new": "x", "old": 7},
+        {"old": []},
+        {"new": [[1, 2, 3]], "old": []},
+    ],
+)
+@pytest.mark.parametrize("kind", ["redo", "undo"])
+def test_a_journal_names_nothing_but_files_of_its_own_folder(tmp_path, told, kind):
+    """Somebody else may write into a shared folder."""
+    (tmp_path / "precious").write_text("kept")
+    made = journal(tmp_path, kind, **told)
+    recover(tmp_path)
+    assert (tmp_path / "precious").read_text() == "kept" and made.exists()
+
+
+def test_files_of_other_users_and_links_are_left_alone(tmp_path, monkeypatch):
+    (tmp_path / "precious").write_text("kept")
+    (tmp_path / f".rebasin-{'0' * 16}.lock").symlink_to("precious")
+    (tmp_path / f".rebasin-{'1' * 16}-0.tmp").write_text("theirs")
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    recover(tmp_path)
+    assert len(listing(tmp_path)) == 3 and (tmp_path / "precious").read_text() == "kept"
+
+
+def test_what_versions_without_locks_left_goes_after_a_day(tmp_path):
+    for name, age in ((".rebasin-0123456789ab.tmp", 100_000), (".rebasin-ba9876543210.tmp", 100)):
+        (tmp_path / name).write_bytes(b"half")
+        os.utime(tmp_path / name, (time.time() - age, time.time() - age))
+    write_safetensors(tmp_path / "out.safetensors", WEIGHTS)
+    assert listing(tmp_path) == [".rebasin-ba9876543210.tmp", "out.safetensors"]

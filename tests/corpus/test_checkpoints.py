@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import signal
 import zipfile
 
 import pytest
@@ -396,3 +397,39 @@ def test_one_turned_bit_of_a_header_is_refused_or_harmless(tmp_path, at):
         path = f.flipped(tmp_path / "bad.safetensors", at, bit)
         outcome = rebasin("inspect", path)
         assert outcome.code in (0, 3) and "Traceback" not in outcome.err, (at, bit, outcome.err)
+
+
+@pytest.mark.parametrize("form", ["safetensors", "pt"])
+@pytest.mark.parametrize("change", ["cut short", "replaced", "gone"])
+def test_an_input_that_changes_while_a_command_runs_is_told(tmp_path, monkeypatch, form, change):
+    """Mapped, as it once was, the first of these killed the process without a word."""
+    paths = [tmp_path / f"{name}.{form}" for name in "ab"]
+    for path in paths:
+        f.safetensors(path, f.MLP) if form == "safetensors" else f.torch_file(path, f.MLP)
+    changed = iter([True])
+
+    def step(*_):
+        if next(changed, False):
+            path = paths[1]
+            if change == "cut short":
+                os.truncate(path, 200)
+            elif change == "gone":
+                path.unlink()
+            else:
+                f.safetensors(tmp_path / "new", f.MLP)
+                (tmp_path / "new").replace(path)
+
+    monkeypatch.setattr("rebasin_cli.cli._show.Screen.step", step)
+    outcome = rebasin("align", *paths, "-o", "out.safetensors", "--no-prove")
+    assert outcome.code == 3 and f"b.{form} changed while it was read" in outcome.err, outcome.err
+    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith((".", "out"))]
+
+
+@pytest.mark.sweep
+def test_600_000_empty_tensors_are_looked_at_in_bounded_time(tmp_path):
+    many = {f"w{k}": torch.empty(0) for k in range(600_000)}
+    signal.alarm(0)
+    path = f.safetensors(tmp_path / "many.safetensors", many)
+    signal.alarm(300)  # seconds, of which writing the file takes some
+    outcome = rebasin("inspect", path)
+    assert outcome.code == 0 and "no built-in spec is tried on 600,000 tensors" in outcome.out

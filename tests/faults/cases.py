@@ -123,8 +123,11 @@ def problem_after(case: Case, of: Known, folder: Path, fault: Fault) -> str | No
             for name, content in left.items()
             if not name.endswith((".search.safetensors", ".pt"))
         }
-        if ended.code and kept != of.old and kept != of.new:
+        settled = not any(name.endswith((".redo", ".undo")) for name in hidden(folder))
+        if settled and ended.code and kept != of.old and kept != of.new:
             return "old and new files are mixed"
+        if not settled and (not fault.lasting or "brings this to its end" not in ended.said):
+            return f"left to the next run: {ended.said}"
         if ended.code and hidden(folder) and not fault.lasting:
             return f"left behind: {hidden(folder)}"
     elif ended.code not in (-9, 0):

@@ -59,7 +59,8 @@ class Fault:
                 raise OSError(FAULTS[self.how], os.strerror(FAULTS[self.how]))
             return operation(*args, **kwargs)
         if self.how == HALF and name == "write":
-            operation(memoryview(args[0]).cast("B")[: memoryview(args[0]).nbytes // 2])
+            *descriptor, data = args
+            operation(*descriptor, memoryview(data).cast("B")[: memoryview(data).nbytes // 2])
         elif self.how != KILL_BEFORE:
             operation(*args, **kwargs)
         os.kill(os.getpid(), signal.SIGKILL)
