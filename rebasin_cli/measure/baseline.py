@@ -21,7 +21,7 @@ from . import pairing
 
 TOLERANCE = 0.01  # nats
 ACCURACY_TOLERANCE = 0.005
-SURE = 0.99  # one-sided: of equal models one gate in a hundred is missed, or fewer
+SURE = 0.99  # one-sided: of equal models about one gate in a hundred is missed
 Z95 = 1.959964  # half a 95 % interval, in standard errors
 FIGURES = {  # words for a sentence, unit, 1 where larger is worse, what rounding alone may change
     "chord": ("the height of the loss above the chord at λ=½", " nats", 1, 5e-8),
