@@ -31,7 +31,7 @@ from rebasin_cli.matchers.activations import MATCH_BATCH
 from rebasin_cli.matchers.activations.moments import Moments, watch
 from rebasin_cli.matchers.activations.similarities import similarities
 from rebasin_cli.matchers.activations.sites import find
-from rebasin_cli.networks.evaluation import evaluating
+from rebasin_cli.networks.running import evaluating
 
 BAR = 1.5
 SHAPE = (3, 32, 32)

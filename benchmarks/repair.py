@@ -32,7 +32,8 @@ import rebasin_cli
 from rebasin_cli import matchers, networks
 from rebasin_cli.datasets import open_data
 from rebasin_cli.errors import NetworkError
-from rebasin_cli.networks.evaluation import accuracy, call, cross_entropy, evaluating
+from rebasin_cli.networks.evaluation import accuracy, cross_entropy
+from rebasin_cli.networks.running import call, evaluating
 from rebasin_cli.permutations import permutation
 from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec.resolving import resolve_spec

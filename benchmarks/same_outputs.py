@@ -213,7 +213,8 @@ def make(line: list[str], inputs: Path, settings: Settings) -> None:
 
 DURATIONS = (
     (re.compile(r'("(?:\w+_)?seconds": )(?:null|[-+.\deE]+)'), r"\1#"),
-    (re.compile(r"^(estimated seconds +).*$", re.MULTILINE), r"\1#"),
+    (re.compile(r"^((?:estimated seconds|times) +).*$", re.MULTILINE), r"\1#"),
+    (re.compile(r'"times": \{[^{}]*\}'), '"times": {}'),
     (re.compile(r' time="[\d.]+"'), ' time="#"'),
     (re.compile(r"(seconds: <code>)[-+.\de]+"), r"\1#"),
     (re.compile(r"\b\d+ h \d\d min\b|\b\d+ min \d\d s\b|\b[\d,]+(?:\.\d+)? s\b"), "#"),

@@ -3,8 +3,9 @@
     python docs/generate.py            # write it
     python docs/generate.py --check    # exit 1 with a diff where something is not current
 
-docs/cli.md is the help of every command, 100 columns wide, whatever the terminal and its environment. Other
-pages show files of docs/examples/: a line that is only a link to one is followed by a block with its text.
+docs/cli.md is the help of every command, 100 columns wide, whatever the terminal and its environment;
+recipe.schema.json is the schema of recipes. Other pages show files of docs/examples/: a line that is only a
+link to one is followed by a block with its text.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ import typer
 from typer import rich_utils
 
 from rebasin_cli.cli import app
+from rebasin_cli.cli._vocabulary import vocabulary
+from rebasin_cli.commands.run import schema_text
 
 DOCS = Path(__file__).parent
 EXAMPLE = re.compile(r"(?m)(^\[`(examples/[\w.]+)`\]\(\2\)\n\n```\w+\n)(?s:.*?)(^```$)")
@@ -68,7 +71,7 @@ def with_examples(text: str) -> str:
 def pages() -> dict[Path, str]:
     """Every page and what it should say."""
     written = {path: with_examples(path.read_text(encoding="utf-8")) for path in sorted(DOCS.glob("*.md"))}
-    return written | {DOCS / "cli.md": commands()}
+    return written | {DOCS / "cli.md": commands(), DOCS / "recipe.schema.json": schema_text(vocabulary())}
 
 
 def main(arguments: list[str]) -> int:

@@ -8,48 +8,58 @@ import sys
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and leave with DESIGN's exit codes; REBASIN_DEBUG=1 shows tracebacks."""
-    try:
-        _encode_anything()
-        _run(sys.argv[1:] if arguments is None else arguments)
-    except KeyboardInterrupt as error:  # before the command began
-        from .errors import account
+    from .runtime.streams import guarded
 
-        _stop(*account(error), error)
+    try:
+        with guarded():
+            _run(sys.argv[1:] if arguments is None else arguments)
+    except KeyboardInterrupt as error:  # before the command began
+        _tell(error)
+    except Exception as error:  # of stdout itself: its disk is full
+        _tell(error)
 
 
 def _run(arguments: list[str]) -> None:
-    from .cli import app
-    from .errors import Elsewhere, account
+    from .errors import Elsewhere
 
     try:
+        from .cli import app
+
         app(args=arguments, prog_name="rebasin", standalone_mode=True, obj=arguments)
     except Elsewhere as error:  # of several processes, another one tells
-        _stop("", error.exit_code, error)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has left: nothing to tell
-        sys.exit(0)
-    except Exception as error:
-        told = account(error)
-        if told is None:
-            raise
-        _stop(*told, error)
+        _stop([], error.exit_code, error)
+    except (Exception, KeyboardInterrupt) as error:
+        _tell(error)
 
 
-def _encode_anything() -> None:
-    """A file name that is no text, or an arrow on an old terminal, is shown escaped instead of failing."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+def _tell(error: BaseException) -> None:
+    from .errors import account
+
+    told = account(error)
+    if told is None:
+        raise error
+    _stop(*told, error)
 
 
-def _stop(message: str, code: int, error: BaseException) -> None:
+def _stop(lines: list[str], code: int, error: BaseException) -> None:
+    from .runtime.text import line
+
     if os.environ.get("REBASIN_DEBUG") == "1":
         raise error
     rank, size = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))
     who = f"rank {rank} of {size}: " if rank and size not in ("", "1") else ""
-    if message:
-        print(f"rebasin: {who}{message}", file=sys.stderr, flush=True)
+    if lines and sys.stderr is not None:
+        first, *others = lines
+        shown = [line(f"rebasin: {who}{first}"), *map(line, others)]
+        print("\n".join([*shown, *_annotations(error, "\n".join(shown))]), file=sys.stderr, flush=True)
     sys.exit(code)
+
+
+def _annotations(error: BaseException, told: str) -> list[str]:
+    """What ended the program, as lines that a job's page shows."""
+    from .reports import _github
+
+    return _github.of_error(error, told.removeprefix("rebasin: ")) if _github.running() else []
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@
     │   ├── DataError                  6   the data set
     │   └── NetworkError               6   the network's code
     └── Interrupted                  130   Ctrl-C
+        ├── HungUp                   129   SIGHUP: the terminal is gone
         └── Terminated               143   SIGTERM
 
 The core states the fact; the command line adds file names once.
@@ -27,6 +28,7 @@ from __future__ import annotations
 import difflib
 import errno
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 
 class RebasinError(Exception):
@@ -45,14 +47,21 @@ class RebasinError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> list[str]:
+        """What is shown, a line each; names from outside may hold anything, so whoever prints cleans them."""
         shown = [f"  {problem}" for problem in self.problems[:20]]
         if len(self.problems) > 20:
             shown.append(f"  … and {len(self.problems) - 20} more")
-        return "\n".join([self.message, *shown, *([self.hint] if self.hint else [])])
+        return [self.message, *shown, *([self.hint] if self.hint else [])]
 
 
 class GateNotMet(RebasinError):
+    """`gates` are those that were missed, as values (`reports._gates.GateResult`)."""
+
     exit_code = 1
+    gates: tuple[Any, ...] = ()
 
 
 class MergeConflict(RebasinError):
@@ -104,7 +113,10 @@ class Elsewhere(RebasinError):
 
 
 class OutsideError(RebasinError):
+    """`place` is the line of the user's code that raised something, None where there is none."""
+
     exit_code = 6
+    place: str | None = None
 
 
 class DataError(OutsideError):
@@ -119,26 +131,34 @@ class Interrupted(RebasinError):
     exit_code = 130
 
 
+class HungUp(Interrupted):
+    exit_code = 129
+
+
 class Terminated(Interrupted):
     exit_code = 143
 
 
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
+# What a disk or a path may do to any command: no bug of ours.
+OF_THE_DISK = frozenset(
+    (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EIO)
+    + (errno.ELOOP, errno.ENOTDIR, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ESTALE, errno.EBUSY)
+)
 
 
-def account(error: BaseException) -> tuple[str, int] | None:
-    """What to say of an error, and the exit code; None for a bug, which deserves its traceback."""
+def account(error: BaseException) -> tuple[list[str], int] | None:
+    """What to say of an error, line by line, and the exit code; None for a bug, which shows its traceback."""
     if isinstance(error, RebasinError):
-        return str(error), error.exit_code
+        return error.lines(), error.exit_code
     if isinstance(error, KeyboardInterrupt):
-        return "interrupted", Interrupted.exit_code
+        return ["interrupted"], Interrupted.exit_code
     if isinstance(error, MemoryError):
-        return "out of memory", ResourceError.exit_code
+        return ["out of memory"], ResourceError.exit_code
     if isinstance(error, OSError):
         told = f"{error.filename or 'the output'}: {error.strerror}"
-        return (told, ResourceError.exit_code) if error.errno in NO_ROOM else None
+        return ([told], ResourceError.exit_code) if error.errno in OF_THE_DISK else None
     if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error):
-        return f"out of memory: {str(error).splitlines()[0]}", ResourceError.exit_code
+        return [f"out of memory: {str(error).splitlines()[0]}"], ResourceError.exit_code
     return None
 
 

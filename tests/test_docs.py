@@ -152,7 +152,7 @@ def test_comparing_what_is_shown_knows_near_from_wrong():
 @pytest.mark.parametrize("page", CONSOLE, ids=name_of)
 def test_commands_of_the_page_run_and_print_what_it_shows(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in set(re.findall(r"\(examples/(smallnet[\w.]+)\)", text_of(page))):
+    for name in set(re.findall(r"\(examples/([\w.]+)\)", text_of(page))):
         shutil.copy(EXAMPLES / name, tmp_path)
     for block in blocks(page, "console"):
         for command, expected, expected_code in steps(block):

@@ -12,7 +12,7 @@ HOUSE = ROOT / "rebasin_cli"
 
 # From the top floor down. A file imports from its own room and from those below it, never from above.
 FLOORS = """
-    cli  commands  commands.job  api
+    cli  commands  commands.recipes  commands.job  api
     measure  analysis  reports
     matchers  matchers.search  matchers.straight_through  matchers.activations  matchers.weights
     repair  inference  networks  permutations  spec

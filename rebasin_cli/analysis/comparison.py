@@ -34,7 +34,7 @@ from .geometry import Geometry, geometry, independent
 from .sharpness import Sharpness, sharpness
 from .simplex import Points
 
-SCHEMA = "rebasin.compare/1"
+SCHEMA = "rebasin.compare/2"
 POINTS = 10  # of the simplex
 REPAIRS = ("auto", "none", "reset")
 PAIRWISE = "wm"  # the method whose permutations of single pairs are looked at for cycles
@@ -72,7 +72,8 @@ class Comparison:
     """Everything that `rebasin compare` found. `null` is the geometry of points that nothing joins.
 
     `shuffled` is that of the models with their units in random orders. `cycles` are of weight matching pair
-    by pair, None for two models. Losses in nats, accuracies 0–1, `seconds` wall time.
+    by pair, None for two models. Losses in nats, accuracies 0–1. `times` are seconds of matching, by
+    method, and in total: all that differs between two identical runs.
     """
 
     rebasin: str
@@ -91,7 +92,7 @@ class Comparison:
     cycles: Cycles | None
     endpoint_sharpness: tuple[Curvature, ...] = ()
     notes: tuple[str, ...] = ()
-    seconds: float = 0.0
+    times: dict[str, float] = dataclasses.field(default_factory=dict)
 
     @property
     def match(self) -> dict[str, Any]:
@@ -169,13 +170,14 @@ def compare(
         for name, tensor in models[0].items()
         if tensor.is_floating_point() and name not in fitted.statistics and name not in fitted.ignored
     ]
-    found = []
+    found, times = [], {}
     for method in methods:
         options = {"network": network, "output": output, "prove": False, "seed": seed, "device": device}
         options["progress"] = functools.partial(progress, method)
         options |= (align_options or {}).get(method, {})
-        merged = []
-        for permutations, match in _matched(method, models, fitted, options, once=once):
+        merged, times[method] = [], 0.0
+        for permutations, match, seconds in _matched(method, models, fitted, options, once=once):
+            times[method] += seconds
             moved = _moved(models, permutations, fitted)
             merged.append(Merged(len(moved), simplex.mean(bench.measure, moved, ends), match))
         found.append(
@@ -206,7 +208,7 @@ def compare(
         shuffled=geometry(_moved(models, shuffled, fitted), names),
         cycles=_cycles(models, fitted, seed, progress) if cycles and len(models) > 2 else None,
         endpoint_sharpness=tuple(bench.curvature(model) for model in models) if curved else (),
-        seconds=time.perf_counter() - began,
+        times=times | {"total": time.perf_counter() - began},
     )
 
 
@@ -271,21 +273,22 @@ def _reset(network: nn.Module, repair_with: str, batches: Any, device: str) -> C
 
 def _matched(
     method: str, models: Sequence[Tensors], fitted: FittedSpec, options: Mapping[str, Any], *, once: bool
-) -> Iterator[tuple[Sequence[Permutations], dict[str, Any]]]:
-    """For 2, 3 … models the permutations of all but the first, and the account of their search."""
+) -> Iterator[tuple[Sequence[Permutations], dict[str, Any], float]]:
+    """For 2, 3 … models the permutations of all but the first, the account of their search, its seconds."""
     counts = range(2, len(models) + 1)
     if method == "none":
         still = permutation.identity(fitted.words)
-        yield from (([still] * (count - 1), {"method": "none"}) for count in counts)
+        yield from (([still] * (count - 1), {"method": "none"}, 0.0) for count in counts)
         return
     if matchers.registry.get(method).MANY and not once:
         for count in counts:
             found = align(models[:count], fitted, method=method, **options)
-            yield found.permutations, accounts.describe_match(found)
+            yield found.permutations, accounts.describe_match(found), found.seconds
         return
     found = align(models, fitted, method=method, **options)
     account = accounts.describe_match(found)
-    yield from ((found.permutations[: count - 1], account) for count in counts)
+    for count in counts:  # one search: its seconds count once
+        yield found.permutations[: count - 1], account, found.seconds * (count == counts[0])
 
 
 def _moved(models: Sequence[Tensors], sets: Sequence[Permutations], fitted: FittedSpec) -> list[Tensors]:

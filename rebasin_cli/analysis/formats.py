@@ -1,4 +1,4 @@
-"""A comparison as files: JSON for programs, Markdown for people, a picture of loss and accuracy against n."""
+"""A comparison as files: JSON for programs, Markdown and a page for people, a picture of the figures."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ..reports._format import clean, facts
+from ..reports._format import clean, facts, took
+from ..reports._markup import escape, fence
 from ..reports._plot import MARKERS, PALETTE
 from ..reports.json import dump
-from ..reports.markdown import escape, fence
 from ..reports.png import DASHED, DPI, FAINT, FONT, GRID, INK
 from .comparison import Comparison
 from .tables import Table, headline, tables, title
@@ -24,7 +24,7 @@ ROOM = 1.25  # times what all else needs, as high as the axis is then
 
 
 def json(found: Comparison) -> str:
-    """Strictly valid JSON with the fields of `Comparison`, `schema` "rebasin.compare/1" first."""
+    """Strictly valid JSON with the fields of `Comparison`, `schema` "rebasin.compare/2" first."""
     return dump(found.to_dict())
 
 
@@ -39,7 +39,15 @@ def markdown(found: Comparison) -> str:
         ]
     blocks += ["### How it was measured", "\n".join(f"- {w}: {escape(t)}" for w, t in facts(found))]
     blocks += ["\n".join(f"- {escape(note)}" for note in found.notes), fence(found.command)]
+    blocks += [f"<sub>took {escape(took(found.times))}</sub>"]
     return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def html(found: Comparison) -> str:
+    """One self-contained page."""
+    from .page import render
+
+    return render(found)
 
 
 def _table(table: Table) -> str:
@@ -135,5 +143,10 @@ def _leaving(panel: Axes, beyond: Sequence[tuple[int, float]], top: float, color
         )
 
 
-RENDER: dict[str, Callable[[Comparison], str | bytes]] = {"json": json, "markdown": markdown, "png": picture}
-FILENAMES = {"json": "compare.json", "markdown": "compare.md", "png": "compare.png"}
+RENDER: dict[str, Callable[[Comparison], str | bytes]] = {
+    "json": json,
+    "markdown": markdown,
+    "html": html,
+    "png": picture,
+}
+FILENAMES = {"json": "compare.json", "markdown": "compare.md", "html": "compare.html", "png": "compare.png"}

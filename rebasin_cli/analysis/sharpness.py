@@ -21,7 +21,8 @@ from torch.nn import functional as F
 
 from ..datasets._batches import checked, size_of, to_device
 from ..errors import DataError, NetworkError, UsageError
-from ..networks.evaluation import call, evaluating
+from ..networks.running import call, evaluating, fed
+from ..registry import user_code
 from ..runtime import devices
 from ..runtime.seeds import generator
 
@@ -73,8 +74,9 @@ def sharpness(
                 if not (size := size_of(targets)):
                     continue
                 targets = to_device(targets, device)
-                outputs = call(network, to_device(inputs, device), output=output)
-                mean = F.cross_entropy(outputs, targets) if loss is None else loss(outputs, targets)
+                outputs = call(network, fed(network, inputs, device), output=output)
+                with user_code("the loss fails"):
+                    mean = F.cross_entropy(outputs, targets) if loss is None else loss(outputs, targets)
                 for k, value in enumerate(_products(mean, parameters, signs)):
                     totals[k] += size * value
                 samples += size
@@ -84,7 +86,8 @@ def sharpness(
     if not samples:
         raise DataError("the data holds no samples to measure sharpness on")
     found = [total / samples for total in totals]
-    error = statistics.stdev(found) / math.sqrt(probes)
+    known = all(map(math.isfinite, found))
+    error = statistics.stdev(found) / math.sqrt(probes) if known else math.nan
     return Sharpness(statistics.fmean(found), error, probes, samples)
 
 

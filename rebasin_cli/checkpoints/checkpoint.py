@@ -249,6 +249,9 @@ def _check_storage(tensors: Mapping[str, Tensor], path: Path) -> None:
     """Refuse tensors without plain values, and those that repeat few stored values without end."""
     problems, repeated = [], 0
     for name, tensor in tensors.items():
+        if tensor.is_nested:
+            problems.append(f"{name}  is nested: its parts have shapes of their own")
+            continue
         if tensor.layout is not torch.strided:
             problems.append(f"{name}  is sparse: save it with .to_dense()")
             continue

@@ -56,7 +56,12 @@ class Loaded:
 
     def piece(self, tensor: Tensor) -> Piece | None:
         """Where a tensor's values lie in the file; None where its own are in memory, or are none."""
-        plain = tensor.layout is torch.strided and not tensor.is_quantized and tensor.device.type == "cpu"
+        plain = (
+            not tensor.is_nested
+            and tensor.layout is torch.strided
+            and not tensor.is_quantized
+            and tensor.device.type == "cpu"
+        )
         if self.places is None or not plain or tensor.is_conj() or tensor.is_neg():
             return None
         place = self.places.get(tensor.untyped_storage().data_ptr()) if tensor.numel() else (0, 0)
@@ -80,7 +85,10 @@ def load(path: Path, *, unsafe: bool) -> Loaded:
     try:
         return _torch_load(path, records, weights_only=True)
     except Exception as cause:  # torch raises nearly everything for a damaged file
-        imports = wanted_imports(path, zipped)
+        try:
+            imports = wanted_imports(path, zipped)
+        except Exception:  # zipfile, as much: damaged where the pickle itself lies
+            imports = []
         if unsafe and (imports or isinstance(cause, pickle.UnpicklingError)):
             return _running_code(path, lambda: _torch_load(path, records, weights_only=False))
         if imports:
@@ -165,8 +173,7 @@ def _check_zip(path: Path) -> Records | None:
     if "constants.pkl" in last:
         raise CheckpointError(
             f"{path} is a TorchScript archive, a program with its weights",
-            hint=f'Save its weights: python -c "import torch; '
-            f"torch.save(torch.jit.load('{path}').state_dict(), 'weights.pt')\"",
+            hint="Save its weights where it was made: torch.save(model.state_dict(), 'weights.pt')",
         )
     if "data.pkl" not in last:
         kind = "a NumPy archive" if names and all(name.endswith(".npy") for name in names) else "a zip file"
@@ -177,7 +184,7 @@ def _check_zip(path: Path) -> Records | None:
         raise CheckpointError(
             f"{path}: its records are compressed, as torch.save never does",
             problems=packed[:3],
-            hint=f"Save it again: python -c \"import torch; torch.save(torch.load('{path}'), 'weights.pt')\"",
+            hint="Save it again with torch.save, or unpack it and pack it without compression: zip -0.",
         )
     if any(record.header_offset + record.file_size > size for record in records):
         raise CheckpointError(f"{path} is damaged: its records are longer than the file", hint=COPY_AGAIN)
@@ -244,23 +251,15 @@ def _imports(file: BinaryIO | Any) -> Iterable[str]:
 
 
 def _unsafe(path: Path, imports: list[str]) -> UnsafeCheckpoint:
-    what = "a whole pickled network, not plain tensors" if _is_module(imports) else "not plain tensors"
+    """What it wants, and no command to paste: that would run the code that is warned of."""
+    whole = any(name.startswith("torch.nn.modules.") for name in imports)
+    what = "a whole pickled network, not plain tensors" if whole else "not plain tensors"
+    weights = "model.state_dict()" if whole else "{'state_dict': model.state_dict()}"
     return UnsafeCheckpoint(
         f"{path} is {what}: reading it would run code, so it was not read",
         problems=[f"wants to import {name}" for name in imports],
-        hint=f"{_convert(path, imports)} Or, if you trust its source, pass --unsafe-load.",
-    )
-
-
-def _is_module(imports: list[str]) -> bool:
-    return any(name.startswith("torch.nn.modules.") for name in imports)
-
-
-def _convert(path: Path, imports: list[str]) -> str:
-    weights = ".state_dict()" if _is_module(imports) else "['state_dict']"
-    return (
-        'Convert it where it was made: python -c "import torch; '
-        f"torch.save(torch.load('{path}', weights_only=False){weights}, 'weights.pt')\"."
+        hint=f"Ask for plain weights, saved where it was made with torch.save({weights}, 'weights.pt'). "
+        "--unsafe-load runs the code: only for a file from a source that you would run a program from.",
     )
 
 

@@ -1,22 +1,20 @@
 """Named tensors to safetensors files, and text to text files: completely or not at all.
 
-A file is written beside its name under a temporary one, flushed to the disk and renamed. Whatever goes
-wrong before that (an error, Ctrl-C, a full disk), the temporary file is removed and an older file under
-the name stays as it was. Tensors are asked for one at a time, so memory stays bounded by the largest.
-The same tensors and metadata give the same bytes.
+Files are written beside their names and renamed together, as `staging` says. Tensors are asked for one at
+a time, so memory stays bounded by the largest. The same tensors and metadata give the same bytes.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import glob
 import json
 import os
 import re
 import secrets
+import shlex
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,8 +23,9 @@ from torch import Tensor
 
 from ..errors import OutputExists, ResourceError, UsageError, unknown
 from .locate import TORCH_SUFFIXES
-from .safetensors_format import CODES, encode_header, nbytes
-from .tensors import blocks, chunks, plan_of
+from .safetensors_format import CODES, SafetensorsFile, encode_header, nbytes
+from .staging import Staging, disk, recover, resource_error, staged
+from .tensors import LazyTensors, blocks, chunks, digest, plan_of
 
 Plan = dict[str, tuple[torch.dtype, tuple[int, ...]]]
 
@@ -61,6 +60,7 @@ def write_safetensors(
     shard_size: int | None = None,
     out_dtype: torch.dtype | None = None,
     layout: Mapping[str, str] | None = None,
+    stage: Staging | None = None,
 ) -> list[Path]:
     """Write all tensors; return the files written, an index last.
 
@@ -71,14 +71,14 @@ def write_safetensors(
 
     With `shard_size` (bytes of tensors) smaller than the whole: NAME-00001-of-00003.safetensors … and
     NAME.safetensors.index.json; a tensor larger than a shard gets one of its own. Either all of these
-    files appear or none. With `force` they take the place of an earlier output, whichever form it had.
-    `layout` says of every tensor which file beside NAME.safetensors.index.json it is written to instead.
+    files appear or none. With `force` they take the place of an earlier output, whichever form it had. With
+    a `stage` in the same folder they wait there for others. `layout` says of every tensor which file beside
+    NAME.safetensors.index.json it is written to instead.
 
     Raises what `check_output` raises; ResourceError where the disk is full or fails; UsageError where a
     value is beyond the range of its output dtype.
     """
     path = check_output(path, force=force, layout=layout)
-    old = _earlier(path, layout)
     plan = _output_plan(tensors, out_dtype)
     texts = {"format": "pt", **(metadata or {})}
     if not all(isinstance(text, str) for pair in texts.items() for text in pair):
@@ -88,18 +88,19 @@ def write_safetensors(
     total = sum(nbytes(*planned) for planned in plan.values())
     check_space(path.parent, total)
     shards = _shards(plan, shard_size) if layout is None else _shards_by(plan, layout)
-    with _staged(path, old) as stage:
+    with _in(stage, path) as stage:
+        stage.replaces(lambda: _giving_way(path, _earlier(path, layout), force))
         if len(shards) == 1 and layout is None:
-            with stage(path) as file:
+            with stage.open(path) as file:
                 _write_file(file, path, shards[0], tensors, texts)
             return [path]
         files = _shard_names(path, len(shards)) if layout is None else sorted(set(layout.values()))
         for shard, name in zip(shards, files, strict=True):
-            with stage(path.with_name(name)) as file:
+            with stage.open(path.with_name(name)) as file:
                 _write_file(file, path, shard, tensors, texts)
         weight_map = {name: file for shard, file in zip(shards, files, strict=True) for name in shard}
         index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-        with stage(_index(path)) as file, _disk(path):
+        with stage.open(_index(path)) as file, disk(path):
             file.write((json.dumps(index, indent=2, sort_keys=True) + "\n").encode())
     return [*(path.with_name(name) for name in files), _index(path)]
 
@@ -107,9 +108,42 @@ def write_safetensors(
 def write_text_atomic(path: str | os.PathLike[str], content: str | bytes, *, force: bool = False) -> Path:
     """Write a report or other small artefact completely or not at all. Raises as `check_output` does."""
     path = check_output(path, force=force, text=True)
-    with _staged(path) as stage, stage(path) as file, _disk(path):
-        file.write(content.encode("utf-8") if isinstance(content, str) else content)
+    with staged(path.parent) as stage:
+        stage.replaces(lambda: _giving_way(path, [path] * path.exists(), force))
+        with stage.open(path) as file, disk(path):
+            file.write(content.encode("utf-8") if isinstance(content, str) else content)
     return path
+
+
+def _in(stage: Staging | None, path: Path) -> contextlib.AbstractContextManager[Staging]:
+    """The stage that is there, where it is in the folder of `path`; else one of its own."""
+    if stage is not None and os.path.realpath(stage.folder) == os.path.realpath(path.parent):
+        return contextlib.nullcontext(stage)
+    return staged(path.parent)
+
+
+def _giving_way(path: Path, there: list[Path], force: bool) -> list[Path]:
+    """The files whose place the new ones take; without `force` there must be none by now."""
+    if there and not force:
+        raise OutputExists(
+            f"{there[0]} exists by now: another run wrote it meanwhile",
+            hint="Overwrite it with --force, or choose another name; this run wrote nothing.",
+        )
+    return there
+
+
+def staged_digest(stage: Staging, files: Sequence[Path]) -> str:
+    """The digest of weights that wait in a stage, as `Checkpoint.digest` will tell it."""
+    shards = [SafetensorsFile(stage.staged(path)) for path in files if path.suffix == SUFFIX]
+    entries = {name: (shard, entry) for shard in shards for name, entry in shard.entries.items()}
+    return digest(
+        LazyTensors(
+            {name: entry.shape for name, (_, entry) in entries.items()},
+            {name: entry.dtype for name, (_, entry) in entries.items()},
+            lambda name: entries[name][0].tensor(name),
+            lambda name, start, stop: entries[name][0].rows(name, start, stop),
+        )
+    )
 
 
 def check_output(
@@ -126,6 +160,8 @@ def check_output(
     file; ResourceError where the folder is missing or cannot be written.
     """
     path = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
+    if path.is_symlink():
+        raise ResourceError(f"{path} leads to itself: a loop of symbolic links", hint="Remove the link.")
     if path.is_dir():
         hint = None if text else f"Use {path / f'merged{SUFFIX}'}."
         raise UsageError(f"{path} is a folder, not a file", hint=hint)
@@ -134,6 +170,7 @@ def check_output(
         raise UsageError(f"{path}: weights are written as safetensors", hint=f"Use {wanted}.")
     if path.exists() and not path.is_file():  # a rename would replace /dev/null itself
         raise UsageError(f"{path} is not a regular file: it cannot be replaced in one step")
+    recover(path.parent)  # what a run left that was killed while it renamed
     if not force and (there := [path] * path.exists() if text else _earlier(path, layout)):
         raise OutputExists(f"{there[0]} exists", hint="Overwrite it with --force, or choose another name.")
     _check_folder(path.parent)
@@ -149,7 +186,7 @@ def check_report_folder(folder: Path) -> None:
 
 def make_folder(folder: Path) -> None:
     """Make a folder and its parents where they are missing. Raises ResourceError."""
-    with _disk(folder):
+    with disk(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
 
@@ -162,14 +199,16 @@ def _earlier(path: Path, layout: Mapping[str, str] | None = None) -> list[Path]:
 
 def _check_folder(folder: Path) -> None:
     if not folder.is_dir():
-        raise ResourceError(f"{folder}: no such folder", hint=f"Make it first: mkdir -p {folder}")
+        raise ResourceError(
+            f"{folder}: no such folder", hint=f"Make it first: mkdir -p {shlex.quote(str(folder))}"
+        )
     # By trying: permission bits say nothing about a read-only disk, and nothing to root.
-    probe = folder / _temporary()
+    probe = folder / f".rebasin-{secrets.token_hex(8)}-0.tmp"
     try:
         os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
-        os.unlink(probe)
+        probe.unlink(missing_ok=True)
     except OSError as cause:
-        raise _resource_error(folder, cause) from cause
+        raise resource_error(folder, cause) from cause
 
 
 def check_space(folder: Path, needed: int) -> None:
@@ -230,7 +269,7 @@ def _write_file(
     file: BinaryIO, path: Path, plan: Plan, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
 ) -> None:
     header, order = encode_header(plan, metadata)
-    with _disk(path):
+    with disk(path):
         file.write(header)
     for name in order:
         # In a function of its own, so that one tensor is gone before the next is asked for.
@@ -254,7 +293,7 @@ def _write_tensor(
             raise ValueError(f"{name} is {block.dtype}, {dtype} was announced")
         for chunk in chunks(block):
             data = _converted(chunk, dtype, name).view(torch.uint8).numpy().data
-            with _disk(path):
+            with disk(path):
                 file.write(data)
     if made != (shape[0] if shape else 1):
         raise ValueError(f"{name} has {made} rows, {shape} was announced")
@@ -275,104 +314,11 @@ def _converted(chunk: Tensor, dtype: torch.dtype, name: str) -> Tensor:
     return chunk.to(dtype)
 
 
-@contextlib.contextmanager
-def _staged(
-    path: Path, old: Sequence[Path] = ()
-) -> Iterator[Callable[[Path], contextlib.AbstractContextManager[BinaryIO]]]:
-    """Give a function that opens files under temporary names; on leaving well, all are renamed in that order.
-
-    They take the place of the `old` files. On any exception none of the new ones is left, neither temporary
-    nor under its name, and the old ones are as they were.
-    """
-    waiting: list[tuple[Path, Path]] = []
-
-    @contextlib.contextmanager
-    def stage(final: Path) -> Iterator[BinaryIO]:
-        temporary = final.with_name(_temporary())
-        waiting.append((temporary, final))
-        with _disk(path):
-            file = open(temporary, "xb")
-        try:
-            yield file
-            with _disk(path):
-                file.flush()
-                os.fsync(file.fileno())
-        finally:
-            with contextlib.suppress(OSError):  # closing tries to flush again what a full disk refused
-                file.close()
-
-    try:
-        yield stage
-        _rename(path, waiting, old)
-    except BaseException:
-        _remove(temporary for temporary, _ in waiting)
-        raise
-    _sync_folder(path.parent)
-
-
-def _rename(path: Path, waiting: Sequence[tuple[Path, Path]], old: Sequence[Path]) -> None:
-    """Give the waiting files their names, the old ones' place; on any exception everything is moved back."""
-    if len(waiting) == 1 and set(old) <= {path}:  # one rename does it: the name is never missing
-        with _disk(path):
-            os.replace(*waiting[0])
-        return
-    aside = [(there, there.with_name(_temporary())) for there in old]
-    moves = []
-    try:
-        for source, target in (*aside, *waiting):
-            moves.append((source, target))  # before it is moved: Ctrl-C may come right after
-            with _disk(path):
-                os.replace(source, target)
-    except BaseException:
-        for source, target in reversed(moves):
-            if not source.exists():
-                with contextlib.suppress(OSError):
-                    os.replace(target, source)
-        raise
-    _remove(backup for _, backup in aside)
-
-
-def _remove(files: Iterable[Path]) -> None:
-    for file in files:
-        with contextlib.suppress(OSError):
-            file.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the renames last through a power cut, where the system can."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _temporary() -> str:
-    return f".rebasin-{secrets.token_hex(6)}.tmp"
-
-
-@contextlib.contextmanager
-def _disk(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as cause:
-        raise _resource_error(path, cause) from cause
-
-
-def _resource_error(path: Path, cause: OSError) -> ResourceError:
-    if cause.errno in (errno.ENOSPC, errno.EDQUOT):
-        hint = "Free some space or write to another disk; nothing was written."
-    else:
-        hint = "Choose a folder that can be written; nothing was written."
-    return ResourceError(f"{path} cannot be written: {cause.strerror or cause}", hint=hint)
-
-
 def parse_size(text: str) -> int:
     """Bytes: "2GB" is 2·10⁹, "2GiB" is 2·2³⁰, "1.5 GB" and a bare number work. Raises UsageError."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
+    match = re.fullmatch(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([a-z]*)\s*", text.lower())
     size = int(float(match[1]) * _UNITS[match[2]]) if match and match[2] in _UNITS else 0
-    if size < 1:
+    if not 1 <= size < 2**63:
         raise UsageError(
             f"{text!r} is not a size", hint="Expected a number with a unit, such as 500MB, 2GB or 2GiB."
         )

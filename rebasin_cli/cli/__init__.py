@@ -8,28 +8,66 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from ..errors import Elsewhere, Interrupted, Terminated, UsageError
+from ..errors import Elsewhere, HungUp, Interrupted, Terminated, UsageError
+from ..registry.user_code import outermost
 from ..runtime.signals import Stopped, stoppable
+from ..runtime.text import line
 
 
 class _Interruptible(TyperGroup):
-    """Ctrl-C and SIGTERM as errors with messages of their own: typer would leave without a word."""
+    """Ctrl-C, SIGTERM and SIGHUP as errors with messages of their own: typer would leave without a word.
+
+    And what typer says of arguments is clean: they may be names from outside.
+    """
+
+    def make_context(self, info_name: str | None, args: list[str], **kwargs: Any) -> Any:
+        _refuse_empty(args)
+        with _clean_errors():
+            return super().make_context(info_name, args, **kwargs)
 
     def invoke(self, ctx: typer.Context) -> Any:
         try:
-            with stoppable():
+            with stoppable(), _clean_errors(), outermost():
                 return super().invoke(ctx)
         except Stopped as stopped:
-            raise Terminated("terminated") from stopped
+            if stopped.number == signal.SIGTERM:
+                raise Terminated("terminated") from stopped
+            raise HungUp("the terminal is gone") from stopped
         except KeyboardInterrupt as interrupt:
             raise Interrupted("interrupted") from interrupt
+
+
+def _refuse_empty(arguments: list[str]) -> None:
+    """An empty name would be the current folder, an empty option none at all: a variable is unset."""
+    for number, text in enumerate(arguments, start=1):
+        if not text or (text.startswith("--") and text.endswith("=")):
+            what = f"{text} is empty" if text else f"argument {number} is empty"
+            raise UsageError(
+                f"{what}: {' '.join(['rebasin', *arguments[: number - 1]])} …",
+                hint="Is a variable unset that it was made from? Leave the option out if it is not meant.",
+            )
+
+
+# typer's base of all that is wrong with arguments: click's, or a copy of it within typer.
+ClickException = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+
+
+@contextmanager
+def _clean_errors() -> Iterator[None]:
+    try:
+        yield
+    except ClickException as error:
+        error.message = line(error.message)
+        raise
 
 
 app = typer.Typer(

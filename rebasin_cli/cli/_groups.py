@@ -121,7 +121,7 @@ REPAIR = {
 }
 RESUMABLE = _group(checkpoint_every=o.CheckpointEvery, log=o.Log, resume=o.Resume)
 FORMATS = of_formats(Registry("reports", "report format"))
-WRITTEN = _group(force=o.Force, out_dtype=o.OutDtype, out_shard_size=o.OutShardSize)
+WRITTEN = _group(force=o.Force, out_dtype=o.OutDtype, out_shard_size=o.OutShardSize, attest=o.Attest)
 SCREEN = _group(quiet=o.Quiet, verbose=o.Verbose)
 
 

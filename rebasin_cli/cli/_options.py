@@ -20,6 +20,7 @@ def _option(*names: str, panel: str = "Options", **kwargs: Any) -> Any:
     )
 
 
+MOST = 2**31 - 1  # of what is counted
 MODELS, DATA, SEARCH, OUT = "Models", "Data and network", "Search", "Output"
 
 Spec = Annotated[
@@ -95,13 +96,14 @@ Limit = Annotated[
     _option(
         "--limit",
         min=1,
+        max=MOST,
         panel=DATA,
         help="Measure (am, dual: look at units; ste: train) on this many samples a split, drawn by the seed "
         "(of a loader: its first).",
     ),
 ]
 BatchSize = Annotated[
-    int, _option("--batch-size", min=1, panel=DATA, help="Samples a batch.", show_default=True)
+    int, _option("--batch-size", min=1, max=MOST, panel=DATA, help="Samples a batch.", show_default=True)
 ]
 Loss = Annotated[
     str | None,
@@ -161,6 +163,7 @@ CheckpointEvery = Annotated[
         "--checkpoint-every",
         metavar="STEPS",
         min=1,
+        max=MOST,
         panel=SEARCH,
         help="Keep the search's state for --resume after so many steps; else every minute.",
     ),
@@ -192,6 +195,15 @@ Out = Annotated[
     Path, _option("--out", "-o", metavar="FILE", panel=OUT, help="Where to write, as safetensors.")
 ]
 Force = Annotated[bool, _option("--force", panel=OUT, help="Overwrite outputs that exist.")]
+Attest = Annotated[
+    Path | None,
+    _option(
+        "--attest",
+        metavar="FILE",
+        panel=OUT,
+        help="Write where the weights come from, as an in-toto statement (SLSA provenance), unsigned.",
+    ),
+]
 OutDtype = Annotated[
     str | None,
     _option("--out-dtype", panel=OUT, help="float32, float16, bfloat16, …; else as the reference."),

@@ -62,16 +62,22 @@ def output_of(out: Path, options: Mapping[str, Any], **own: bool) -> Any:
         parse_size(size) if size else None,
         parse_dtype(dtype) if dtype else None,
         resume=options.get("resume", False),
+        attest=options.get("attest"),
         **own,
     )
 
 
-def report_of(context: Any, folder: Path | None, options: Mapping[str, Any], **own: Any) -> Any:
-    """The options about reports as a `barrier.Written`."""
+def command_line(context: Any) -> str:
+    """What was typed, as a shell would take it again."""
     import shlex
 
+    return shlex.join(["rebasin", *context.find_root().obj])
+
+
+def report_of(context: Any, folder: Path | None, options: Mapping[str, Any], **own: Any) -> Any:
+    """The options about reports as a `barrier.Written`."""
     from ..commands.barrier import Written
 
     asked = {name: path for name, path in options.items() if name.startswith(OF_FORMAT) and path}
     files = {name.removeprefix(OF_FORMAT).replace("_", "-"): Path(path) for name, path in asked.items()}
-    return Written(folder, files, command=shlex.join(["rebasin", *context.find_root().obj]), **own)
+    return Written(folder, files, command=command_line(context), **own)

@@ -13,6 +13,8 @@ from typing import Any
 
 import typer
 
+from ..runtime.text import line
+
 
 class LogLines(logging.Handler):
     """What the library logs, for a person: a download begins."""
@@ -20,9 +22,12 @@ class LogLines(logging.Handler):
     def __init__(self, say: Callable[[str], None]):
         super().__init__(logging.INFO)
         self.say = say
+        self.said: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.say(record.getMessage())
+        if (text := record.getMessage()) not in self.said:  # a network and its copies may say the same
+            self.said.add(text)
+            self.say(text)
 
 
 class Screen:
@@ -40,9 +45,9 @@ class Screen:
         if self.quiet:
             return
         if self._bars is not None:
-            self._bars.console.print(text, highlight=False, markup=False)
+            self._bars.console.print(line(text), highlight=False, markup=False)
         else:
-            print(text, file=sys.stderr, flush=True)
+            print(line(text), file=sys.stderr, flush=True)
 
     def step(self, task: str, done: int, total: int | None, detail: str) -> None:
         if self.quiet:
@@ -52,8 +57,9 @@ class Screen:
             if self.verbose or now - self._spoken > self.EVERY:
                 self._spoken = now
                 of = f"/{total}" if total else ""
-                print(f"{task} {done}{of}  {detail}".rstrip(), file=sys.stderr, flush=True)
+                print(line(f"{task} {done}{of}  {detail}".rstrip()), file=sys.stderr, flush=True)
             return
+        detail = line(detail)
         if self._bars is None:
             self._start()
         if task not in self._tasks:
@@ -105,8 +111,13 @@ def result(values: Mapping[str, Any], as_json: bool) -> None:
         typer.echo(json.dumps(_plain(values), indent=2, allow_nan=False))
         return
     for name, value in values.items():
-        if (line := _line(name, value)) is not None:
-            typer.echo(f"{name.replace('_', ' '):<20} {line}")
+        if (told := _line(name, value)) is not None:
+            put(f"{name.replace('_', ' '):<20} {told}")
+
+
+def put(text: str) -> None:
+    """A line on stdout, for a person: nothing in it can begin another one, or command a terminal."""
+    typer.echo(line(text))
 
 
 def _plain(value: Any) -> Any:
@@ -125,8 +136,8 @@ def _line(name: str, value: Any) -> str | None:
         return _size(value)
     if name == "search_parts":
         return ", ".join(f"{part} {size}" for part, size in _sizes(value).items())
-    if name == "estimated_seconds":
-        return f"{value:,.0f} ({max(value, 6) / 60:.1f} minutes)"
+    if name == "times":
+        return ", ".join(f"{word} {_duration(seconds)}" for word, seconds in value.items())
     if name == "proof":
         return _proof(value)
     if name == "match":
@@ -149,6 +160,10 @@ def _line(name: str, value: Any) -> str | None:
     if isinstance(value, float):
         return f"{value:.6g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:,.1f} minutes"
 
 
 def _size(number: float) -> str:
@@ -183,15 +198,15 @@ def _match(match: Mapping[str, Any]) -> str:
         start = f" from {match['init']}" if "init" in match else ""
         return (
             f"{match['method']}{start}, {many(match['sweeps'], 'step')}, held-out loss "
-            f"{-match['objective_before']:.6g} → {-match['objective_after']:.6g}, {match['seconds']:.1f} s"
+            f"{-match['objective_before']:.6g} → {-match['objective_after']:.6g}"
         )
     end = "" if match["converged"] else ", stopped before it had converged"
-    line = (
+    text = (
         f"{match['method']}, {many(match['sweeps'], 'sweep')}, objective {match['objective_before']:.6g} → "
-        f"{match['objective_after']:.6g}, {match['seconds']:.1f} s{end}"
+        f"{match['objective_after']:.6g}{end}"
     )
     if match.get("gap") is None:
-        return line
+        return text
     if match["gap"] < 1e-6:
-        return f"{line}; no permutation is better"
-    return f"{line}; no permutation exceeds {match['upper_bound']:.6g} ({match['gap']:.2%} more)"
+        return f"{text}; no permutation is better"
+    return f"{text}; no permutation exceeds {match['upper_bound']:.6g} ({match['gap']:.2%} more)"

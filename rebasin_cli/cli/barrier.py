@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -77,6 +78,14 @@ def barrier(
     baseline_tolerance: Annotated[
         float, _gate("--baseline-tolerance", metavar="NATS", help="How much worse is still as good (0.01).")
     ] = 0.01,
+    step_summary: Annotated[
+        Path | None,
+        _report(
+            "--step-summary",
+            metavar="FILE",
+            help="Add gates and figures as Markdown to this file; by itself in GitHub Actions.",
+        ),
+    ] = None,
     no_prove: o.NoProve = False,
     force: o.Force = False,
     dry_run: o.DryRun = False,
@@ -90,8 +99,9 @@ def barrier(
     Example: rebasin barrier a.pt b.pt --data cifar10 --report report/ --max-barrier 0.05
     """
     from ..commands.barrier import barrier as run
-    from ..commands.job.outputs import read_baseline
+    from ..commands.job.outputs import read_report
     from ..measure import gates
+    from ..reports import _gates, _github
 
     own = {"method": method, "repair": repair, "full": full, "no_prove": no_prove}
     settings = settings_of(options, "loading", "network", "data", "search", "repair", **own)
@@ -104,9 +114,10 @@ def barrier(
     gates.check_limits(**limits)
     thresholds = limits | {
         "gates": [gates.parse_gate(text) for text in gate or ()],
-        "baseline": read_baseline(baseline) if baseline else None,
+        "baseline": read_report(baseline, "--baseline") if baseline else None,
     }
     written = report_of(context, report, options, force=force, dry_run=dry_run)
+    written = dataclasses.replace(written, summary=_github.step_summary(step_summary))
     pairs = [_two(text) for text in pair or ()]
     with screen(options["quiet"], options["verbose"]) as listener:
         made = run(a, b, written, listener, perm=perm, pairs=pairs, thresholds=thresholds, **settings)
@@ -114,7 +125,7 @@ def barrier(
         result(made, json)
         return
     show_report(made, as_json=json)
-    gates.raise_unmet(made.gates)
+    _gates.raise_unmet(_gates.results(made))
 
 
 def _two(text: str) -> tuple[Path, Path]:

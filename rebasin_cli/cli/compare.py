@@ -34,7 +34,7 @@ def compare(
         ),
     ] = None,
     points: Annotated[
-        int, typer.Option("--points", min=0, help="Random points of the simplex to measure at.")
+        int, typer.Option("--points", min=0, max=o.MOST, help="Random points of the simplex to measure at.")
     ] = 10,
     once: Annotated[
         bool,
@@ -43,14 +43,16 @@ def compare(
     sharpness: Annotated[
         bool, typer.Option("--sharpness", help="Also estimate tr(H ⊙ θθᵀ) of the models and the merges.")
     ] = False,
-    probes: Annotated[int, typer.Option("--probes", min=2, help="Random signs for --sharpness.")] = 10,
+    probes: Annotated[
+        int, typer.Option("--probes", min=2, max=o.MOST, help="Random signs for --sharpness.")
+    ] = 10,
     repair: Annotated[
         str, typer.Option("--repair", help="auto, none or reset (re-estimate BatchNorm statistics).")
     ] = "auto",
     full: Annotated[bool, typer.Option("--full", help="All training samples, also for the reset.")] = False,
     report: Annotated[
         Path | None,
-        _report("--report", metavar="DIR", help="Write Markdown, JSON and a PNG into this folder."),
+        _report("--report", metavar="DIR", help="Write HTML, Markdown, JSON and a PNG into this folder."),
     ] = None,
     json: Annotated[bool, _report("--json", help="Print the comparison as JSON.")] = False,
     json_file: Annotated[
@@ -58,6 +60,9 @@ def compare(
     ] = None,
     markdown: Annotated[
         Path | None, _report("--markdown", metavar="FILE", help="Write the comparison as Markdown.")
+    ] = None,
+    html: Annotated[
+        Path | None, _report("--html", metavar="FILE", help="Write the comparison as one HTML file.")
     ] = None,
     no_prove: o.NoProve = False,
     force: o.Force = False,
@@ -77,7 +82,7 @@ def compare(
     methods = method or ["wm"]
     own = {"method": methods, "repair": repair, "full": full, "no_prove": no_prove}
     settings = settings_of(options, "loading", "network", "data", "search", "repair", **own)
-    files = {"file_json": json_file, "file_markdown": markdown}
+    files = {"file_json": json_file, "file_markdown": markdown, "file_html": html}
     written = report_of(context, report, files, force=force, dry_run=dry_run)
     scope = Scope(points, once, sharpness, probes)
     with screen(options["quiet"], options["verbose"]) as listener:
@@ -100,7 +105,7 @@ def _show(found: Any) -> None:
     from rich.text import Text
 
     from ..analysis import tables
-    from ..reports._format import facts
+    from ..reports._format import facts, took
 
     console = Console()
     width = min(console.width, 100)
@@ -123,5 +128,6 @@ def _show(found: Any) -> None:
         if table.note:
             put(table.note, "dim")
     console.print()
-    for word, text in [*facts(found), *(("note", note) for note in found.notes)]:
+    told = [*facts(found), *(("note", note) for note in found.notes), ("took", took(found.times))]
+    for word, text in told:
         put(f"{word}  {text}")

@@ -9,7 +9,7 @@ import typer
 
 from . import _options as o
 from . import app
-from ._show import screen
+from ._show import put, screen
 
 
 @app.command(rich_help_panel="Make models")
@@ -28,7 +28,8 @@ def demo(
     with screen(quiet, verbose) as listener:
         report, commands = run(out, listener, force=force)
     show_report(report)
-    typer.echo(f"\nThe report is in {out / 'report'}: open {out / 'report' / 'report.html'}")
-    typer.echo("Try next:")
+    typer.echo()
+    put(f"The report is in {out / 'report'}: open {out / 'report' / 'report.html'}")
+    put("Try next:")
     for command in commands:
-        typer.echo(f"  {command}")
+        put(f"  {command}")

@@ -10,7 +10,7 @@ import typer
 
 from . import _options as o
 from . import app, together
-from ._show import many
+from ._show import many, put
 
 
 @together
@@ -34,19 +34,19 @@ def inspect(
     guess = seen["architecture"]
     dtypes = ", ".join(f"{count} × {dtype}" for dtype, count in seen["dtypes"].items())
     tensors = many(len(seen["tensors"]), "tensor")
-    typer.echo(f"{seen['file']}: {seen['format']}, {tensors}, {seen['parameters']:,} numbers")
-    typer.echo(f"dtypes        {dtypes}")
+    put(f"{seen['file']}: {seen['format']}, {tensors}, {seen['parameters']:,} numbers")
+    put(f"dtypes        {dtypes}")
     for note in seen["notes"]:
-        typer.echo(f"note          {note}")
+        put(f"note          {note}")
     if guess["spec"]:
         words = f"{many(guess['permutations'], 'permutation')}, 10^{guess['log10_symmetries']} symmetries"
-        typer.echo(f"architecture  {guess['spec']} ({guess['description']}): {words}")
+        put(f"architecture  {guess['spec']} ({guess['description']}): {words}")
     else:
-        typer.echo(f"architecture  {guess['reason']}")
+        put(f"architecture  {guess['reason']}")
     if seen["sha256"]:
-        typer.echo(f"sha256        {seen['sha256']}")
+        put(f"sha256        {seen['sha256']}")
     for name, value in seen["metadata"].items():
-        typer.echo(f"{name:<28} {value}")
+        put(f"{name:<28} {value}")
     typer.echo()
     for name, tensor in seen["tensors"].items():
-        typer.echo(f"{name:<48} {tensor['dtype']:<9} {'×'.join(map(str, tensor['shape'])) or 'scalar'}")
+        put(f"{name:<48} {tensor['dtype']:<9} {'×'.join(map(str, tensor['shape'])) or 'scalar'}")

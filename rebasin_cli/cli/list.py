@@ -8,7 +8,7 @@ import typer
 
 from . import _options as o
 from . import app, together
-from ._show import result
+from ._show import put, result
 
 
 @together
@@ -33,10 +33,10 @@ def list_(
         result(found, True)
         return
     for name, things in found.items():
-        typer.echo(f"{name}:")
+        put(f"{name}:")
         for thing in things:
-            typer.echo(f"  {thing['name']:<24} {thing['summary']}")
+            put(f"  {thing['name']:<24} {thing['summary']}")
             if verbose and "broken" in thing:
-                typer.echo(f"      {thing['broken']}")
+                put(f"      {thing['broken']}")
             for line in option_lines(thing.get("options", ())) if verbose else ():
-                typer.echo(f"      {line}")
+                put(f"      {line}")

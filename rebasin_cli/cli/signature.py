@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from ..runtime.text import line
 from . import _groups as g
 from . import _options as o
 from . import app
-from ._settings import settings_of
+from ._settings import command_line, settings_of
 from ._show import result, screen
 
 
 @app.command(rich_help_panel="Measure")
 @g.shared(g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.METHOD, g.SCREEN)
 def signature(
+    context: typer.Context,
     a: Annotated[Path, typer.Argument(metavar="A", help="The reference.")],
     b: Annotated[Path, typer.Argument(metavar="B", help="The model that is aligned to it.")],
     method: Annotated[
@@ -36,6 +39,9 @@ def signature(
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE", help="Draw mean ± std a layer, as PNG.")
     ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write it as one HTML file.")
+    ] = None,
     json: o.Json = False,
     force: o.Force = False,
     **options: Any,
@@ -52,8 +58,9 @@ def signature(
 
     settings = settings_of(options, "loading", "network", "data", "search", method=method)
     counts = _counts(stability)
+    drawn = Drawn(plot, html, force, command_line(context))
     with screen(options["quiet"], options["verbose"]) as listener:
-        done = run(a, b, listener, perm=perm, counts=counts, drawn=Drawn(plot, force), **settings)
+        done = run(a, b, listener, perm=perm, counts=counts, drawn=drawn, **settings)
     if json:
         result(done, True)
         return
@@ -66,7 +73,7 @@ def _counts(text: str | None) -> list[int]:
     if text is None:
         return []
     parts = [part.strip() for part in text.split(",")]
-    if len(set(parts)) < 2 or not all(part.isdecimal() and int(part) for part in parts):
+    if len(set(parts)) < 2 or not all(re.fullmatch("0*[1-9][0-9]{0,9}", part) for part in parts):
         raise UsageError(
             f"--stability {text!r} is not two counts of samples or more", hint="Write 2500,5000,10000"
         )
@@ -94,7 +101,7 @@ def _show(done: Mapping[str, Any]) -> None:
         shares = stable["words"][row["word"]][:-1] if stable else ()
         figures = [row[when][what] for when in ("before", "after") for what in ("mean", "std")]
         table.add_row(
-            row["word"], f"{row['units']:,}", f"{row['dead']:,}", *map(_figure, figures),
+            line(row["word"]), f"{row['units']:,}", f"{row['dead']:,}", *map(_figure, figures),
             *(_share(share) for share in shares),
         )  # fmt: skip
     if stable:
@@ -103,7 +110,7 @@ def _show(done: Mapping[str, Any]) -> None:
     console = Console()
     console.print(table, highlight=False, markup=False)
     for path in done["written"] or ():
-        console.print(f"written              {path}", highlight=False, markup=False)
+        console.print(line(f"written              {path}"), highlight=False, markup=False)
 
 
 def _figure(value: float) -> str:

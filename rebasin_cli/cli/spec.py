@@ -10,7 +10,7 @@ import typer
 
 from . import _options as o
 from . import app
-from ._show import result, screen
+from ._show import put, result, screen
 
 spec_app = typer.Typer(
     no_args_is_help=True, help="Permutation specs: list, show, check, prove, infer, explain, import."
@@ -18,13 +18,19 @@ spec_app = typer.Typer(
 app.add_typer(spec_app, name="spec", rich_help_panel="Look")
 
 Name = Annotated[str, typer.Argument(metavar="SPEC", help="A built-in name or a YAML file.")]
-Width = Annotated[float | None, typer.Option(help="Without a checkpoint: width of the spec's own network.")]
-Depth = Annotated[int | None, typer.Option(help="Without a checkpoint: hidden layers of an mlp.")]
+Width = Annotated[
+    float | None, typer.Option(min=0, max=1e6, help="Without a checkpoint: width of the spec's own network.")
+]
+Depth = Annotated[
+    int | None, typer.Option(min=0, max=10_000, help="Without a checkpoint: hidden layers of an mlp.")
+]
 Shape = Annotated[
     str | None,
     typer.Option("--input", metavar="SHAPE", help="Without a checkpoint: input, batch first: 1x3x224x224."),
 ]
-Classes = Annotated[int | None, typer.Option(help="Without a checkpoint: number of classes.")]
+Classes = Annotated[
+    int | None, typer.Option(min=1, max=o.MOST, help="Without a checkpoint: number of classes.")
+]
 OwnNet = Annotated[
     str, typer.Option("--net", metavar="REF", help="Network: file.py:factory, package.module:factory.")
 ]
@@ -44,7 +50,7 @@ def list_() -> None:
 
     for name, spec in library.builtin().items():
         also = f"  also: {', '.join(spec.names)}" if spec.names else ""
-        typer.echo(f"{name:<22} {spec.description}{also}")
+        put(f"{name:<22} {spec.description}{also}")
 
 
 @spec_app.command()
@@ -70,7 +76,7 @@ def show(
         typer.echo(json_module.dumps(overview.describe(fitted), indent=2))
         return
     for line in overview.lines(fitted):
-        typer.echo(line)
+        put(line)
 
 
 @spec_app.command()
@@ -87,7 +93,7 @@ def check(
     from ..commands import spec as overview
 
     fitted = overview.fit_named(spec, checkpoint, key=key, unsafe_load=unsafe_load)
-    typer.echo(f"{fitted.spec.source} fits {checkpoint}: {overview.headline(fitted)}")
+    put(f"{fitted.spec.source} fits {checkpoint}: {overview.headline(fitted)}")
 
 
 @spec_app.command()
@@ -121,9 +127,9 @@ def prove(
         done = overview.prove(fitted, listener.say, checkpoint=checkpoint, **run)
     result(done if json else {k: v for k, v in done.items() if k != "differences"}, json)
     if not json:
-        typer.echo("largest difference when one word alone is permuted, relative to the largest output:")
+        put("largest difference when one word alone is permuted, relative to the largest output:")
         for word, difference in done["differences"].items():
-            typer.echo(f"  {word:<32} {difference:.1e}")
+            put(f"  {word:<32} {difference:.1e}")
 
 
 @spec_app.command()
@@ -191,7 +197,7 @@ def explain(
     typer.echo()
     shown = explaining.lines(told, tensors=tensors) if spec is None else explaining.comparison(told)
     for line in shown:
-        typer.echo(line)
+        put(line)
 
 
 @spec_app.command("import")

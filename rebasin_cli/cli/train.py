@@ -34,8 +34,8 @@ def train(
     norm: Annotated[
         str | None, typer.Option(help="batch, layer or none; else the architecture's own.")
     ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1)] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1)] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, max=1_000_000)] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, max=1_000_000)] = None,
     optimizer: Annotated[str | None, typer.Option(help="adam or sgd.")] = None,
     learning_rate: Annotated[float | None, typer.Option("--learning-rate", "--lr")] = None,
     schedule: Annotated[str | None, typer.Option(help="cosine or constant.")] = None,

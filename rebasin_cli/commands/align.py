@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Unpack
 
-from ..permutations import permutation
 from ..runtime.ranks import ALONE, Ranks
 from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.method_options import where_it_began
-from .job.outputs import Output, appearing, check_outputs, permutation_path, write
+from .job.outputs import Output, attested, check_outputs, write_with_permutation
 from .job.settings import ForSearch
 
 
@@ -27,8 +26,7 @@ def align(
 
     Several `ranks` call this alike: the first one checks, proves and writes, all read and search.
     """
-    beside = permutation_path(output.path)
-    ranks.first(check_outputs, output, beside)
+    ranks.first(check_outputs, output, permutation_beside=True)
     job = Job("align", [reference, model], listener, **subjects, ranks=ranks)
     job.check_search(output)
     job.check_same()
@@ -42,9 +40,8 @@ def align(
         def write_both() -> list[str]:
             options = where_it_began(found)
             meta = job.describe(options=options, proof=proof, like=job.models[1:], results=True)
-            with appearing(beside) as path:
-                permutation.save(path, found.permutations[0], metadata=meta)
-                return write(output, found.tensors, job.models[0], meta)
+            files = write_with_permutation(output, found.tensors, job.models[0], found.permutations[0], meta)
+            return attested(output, job.paths, {"written": files})["written"]
 
         written = ranks.last(write_both)
-    return job.summary(found, proof, written=[*written, str(beside)])
+    return job.summary(found, proof, written=written)

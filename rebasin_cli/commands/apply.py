@@ -9,7 +9,7 @@ from ..permutations import permutation
 from .job import provenance
 from .job.job import Job
 from .job.listener import SILENT, Listener
-from .job.outputs import Output, check_outputs, write
+from .job.outputs import Output, attested, check_outputs, write
 from .job.settings import Loading
 
 
@@ -27,11 +27,12 @@ def apply(
     Raises SpecError if the permutation was found with another spec, CheckpointError if it does not fit.
     """
     check_outputs(output)
-    job = Job("apply", [model], listener, loading=loading, perm=perm)
+    job = Job("apply", [model], listener, loading=loading, perm=perm, undo=invert)
     found, given = job.given
     found = permutation.invert(found) if invert else found
     options = {"invert": invert, **given}
     about = {"method": "given", "seed": job.seed, "options": options, "like": job.models, "results": True}
     meta = provenance.describe("apply", job.models, job.fitted, **about)
     written = write(output, permutation.permuted(job.models[0], job.fitted, found), job.models[0], meta)
-    return {"written": written, "permutations": len(found), "inverted": invert}
+    done = {"written": written, "permutations": len(found), "inverted": invert}
+    return attested(output, [perm, model], done)

@@ -13,8 +13,11 @@ from ..analysis import signatures
 from ..errors import UsageError
 from ..measure import gates, intervals
 from ..measure import report as measuring
+from ..measure.baseline import Subject, check_baseline
 from ..measure.rows import Planned, plan_rows
-from ..reports import Report
+from ..reports import Report, _gates, markdown
+from ..reports._format import title
+from ..reports._github import StepSummary
 from .job import planning, provenance
 from .job.job import Job
 from .job.listener import SILENT, Listener
@@ -30,7 +33,8 @@ MEASURED = ("train", "test")
 class Written:
     """Where a report goes: every format that has a file name into `folder`, `files` maps formats to files.
 
-    `command` is the command line that it names. A dry run writes nothing.
+    A `summary` of a CI run's step is added to. `command` is the command line that it names. A dry run
+    writes nothing.
     """
 
     folder: Path | None = None
@@ -38,6 +42,7 @@ class Written:
     force: bool = False
     command: str = ""
     dry_run: bool = False
+    summary: StepSummary | None = None
 
 
 def barrier(
@@ -59,6 +64,8 @@ def barrier(
     """
     thresholds = thresholds or {}
     destinations = report_files(written.folder, written.files, force=written.force)
+    if written.summary is not None and not written.dry_run:
+        written.summary.check()
     job = Job("barrier", [a, b], listener, **subjects, perm=perm)
     job.check_search(or_none=True)
     planned = _plan(job, pairs, thresholds)
@@ -73,6 +80,10 @@ def barrier(
     report = intervals.with_pairs(report, others) if others else report
     report = dataclasses.replace(report, gates=gates.evaluate_gates(report, **thresholds))
     write_reports(report, destinations, force=written.force)
+    if written.summary is not None:
+        found = _gates.results(report)
+        if told := written.summary.add(found, markdown.sections(report), title=title(report)):
+            listener.say(told)
     return report
 
 
@@ -100,7 +111,7 @@ def _plan(job: Job, pairs: Sequence[tuple[Path, Path]], thresholds: Mapping[str,
     rows = plan_rows(aligned=job.moved, word=word, ship=ship, auto=auto, logits=logits)
     gates.check_gate_names(thresholds.get("gates", ()), [row.name for row in rows], MEASURED)
     if thresholds.get("baseline"):
-        gates.check_baseline(thresholds["baseline"], data=splits["test"].name)
+        check_baseline(thresholds["baseline"], _subject(job))
     count = 1 + len(pairs)
     figures = planning.plan_report(network, splits, rows, output=job.output, device=job.device, pairs=count)
     figures |= planning.not_estimated([(job.method, job.options)])
@@ -140,7 +151,23 @@ def _measure(job: Job, planned: _Plan, command: str, thresholds: Mapping[str, An
     )
     notes = provenance.notes(splits, proof, repair=planned.word)
     about = {"proof": proof, "command": command, "full": job.asked.data.full, "notes": notes}
-    return provenance.signed(report, job.models, splits["test"], **about)
+    report = provenance.signed(report, job.models, splits["test"], **about)
+    scores = _subject(job).scores
+    return dataclasses.replace(report, data=report.data | {"scores": scores}) if scores else report
+
+
+def _subject(job: Job) -> Subject:
+    """What the report will be of."""
+    data, test = job.asked.data, job.splits["test"]
+    named = {"loss": data.loss, "metric": data.metric, "output": job.output}
+    return Subject(
+        test.name,
+        provenance.describe_data(test, full=data.full)["normalization"],
+        test.samples,
+        job.fitted.spec.digest,
+        job.fitted.log10_symmetries(),
+        {key: value for key, value in named.items() if value is not None},
+    )
 
 
 def _check_pairs(job: Job, pairs: Sequence[tuple[Path, Path]]) -> None:

@@ -145,7 +145,7 @@ def _plan(job: Job, methods: int, points: int) -> dict[str, Any]:
         "rows": rows,
         "points": ends + mixed,
         "samples": sizes,
-        "estimated_seconds": None if a_sample is None else a_sample * read,
+        "times": planning.estimated(None if a_sample is None else a_sample * read),
     }
 
 

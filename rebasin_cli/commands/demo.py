@@ -8,10 +8,11 @@ from typing import Any
 
 from ..checkpoints import writing
 from ..networks import training
+from ..permutations import permutation
 from .align import align
 from .barrier import Written, barrier
 from .job.listener import Listener
-from .job.outputs import Output, permutation_path, removed_on_failure, report_files
+from .job.outputs import Output, removed_on_failure, report_files
 from .job.resume import state_path
 from .job.settings import Data, Network
 from .merge import merge
@@ -33,7 +34,7 @@ def demo(folder: Path, listener: Listener, *, force: bool = False) -> tuple[Any,
         folder / "merged.safetensors",
         folder / "report",
     )
-    weights = (*models, aligned, permutation_path(aligned), merged)
+    weights = (*models, aligned, permutation.beside(aligned), merged)
     for path in weights if folder.exists() else ():
         writing.check_output(path, force=force)
     report_files(report, {}, force=force)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -12,7 +13,9 @@ from ..analysis import diagnosis
 from ..analysis.diagnosis import Diagnosis
 from ..errors import DataError, NetworkError, UsageError
 from ..reports import _accounts as accounts
+from ..reports import _pages
 from ..spec.spec import FittedSpec
+from .job import outputs
 from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.models import naming
@@ -22,11 +25,29 @@ LOOK = 2_560  # samples that the doctor runs four networks on
 FEW = 1_000  # samples of a first measurement of what is not promising
 
 
-def doctor(a: Path, b: Path, listener: Listener = SILENT, **subjects: Unpack[ForLook]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Page:
+    """The HTML file that is written, an existing one only by `force`, and the command line on it."""
+
+    path: Path
+    force: bool = False
+    command: str = "rebasin doctor"
+
+
+def doctor(
+    a: Path,
+    b: Path,
+    listener: Listener = SILENT,
+    *,
+    page: Page | None = None,
+    **subjects: Unpack[ForLook],
+) -> dict[str, Any]:
     """Facts about a pair, a verdict and the command to run next, as values for --json.
 
     What lacks a network or data is left out and named; what the user named has to work.
     """
+    if page is not None:
+        outputs.check_files([("html", page.path)], force=page.force)
     asked = subjects.get("data", Data())
     limited = dataclasses.replace(asked, limit=asked.limit or LOOK)
     job = Job("doctor", [a, b], listener, **subjects | {"data": limited})
@@ -52,7 +73,7 @@ def doctor(a: Path, b: Path, listener: Listener = SILENT, **subjects: Unpack[For
     if data is None:
         unseen.append("Name data with --data NAME")
     able = network is not None and data is not None
-    return {
+    made = {
         "files": [str(a), str(b)],
         "spec": accounts.describe_spec(fitted),
         "verdict": found.verdict,
@@ -65,6 +86,9 @@ def doctor(a: Path, b: Path, listener: Listener = SILENT, **subjects: Unpack[For
         "tensors": list(found.tensors),
         "unseen": unseen,
     }
+    if page is not None:
+        outputs.write_files([(page.path, _pages.doctor(made, page.command))], force=page.force)
+    return made
 
 
 def _if_there(named: str | None, get: Callable[[], Any]) -> tuple[Any, str]:

@@ -7,8 +7,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints.checkpoint import open_checkpoint
+from ..checkpoints.checkpoint import Checkpoint, open_checkpoint
+from ..checkpoints.locate import INDEX, PERMUTATION
 from ..errors import CheckpointError, SpecError
+from ..permutations import permutation
 from ..spec import library
 from .job import provenance
 
@@ -27,6 +29,8 @@ def inspect(
             sha256 = model.digest()
         except CheckpointError as error:  # quantised: to be looked at, not to be merged
             notes.append(f"no digest: {error.message}")
+        else:
+            notes += _togetherness(path, model, sha256)
     try:
         fitted = library.find(model.shapes)
         guess = {
@@ -53,3 +57,34 @@ def inspect(
         "provenance": provenance.recorded(model),
         "sha256": sha256,
     }
+
+
+def _togetherness(path: Path, model: Checkpoint, sha256: str) -> list[str]:
+    """Whether a model and the permutation beside it were written together, where one says so."""
+    try:
+        if model.metadata.get("rebasin.kind") == permutation.KIND:
+            recorded, beside = model.metadata.get(permutation.WEIGHTS), _weights_beside(path)
+            found = open_checkpoint(beside).digest() if beside else None
+            names = (path.name, beside and beside.name)
+        elif not path.is_file():
+            return []
+        elif not path.is_file():
+            return []
+        else:
+            beside = permutation.beside(path.with_name(path.name.removesuffix(".index.json")))
+            recorded = permutation.load(beside)[1].get(permutation.WEIGHTS) if beside.is_file() else None
+            found, names = sha256, (beside.name, path.name)
+    except CheckpointError:  # what lies beside cannot be read: nobody asked about it
+        return []
+    if recorded is None or found is None:
+        return []
+    if recorded == found:
+        return [f"{names[0]} and {names[1]} were written together"]
+    return [f"{names[0]} was written beside other weights than {names[1]} holds: do not use them together"]
+
+
+def _weights_beside(path: Path) -> Path | None:
+    """The model that a permutation file lies beside: one file, or the index of its shards."""
+    stem = path.name.removesuffix(PERMUTATION)
+    names = (f"{stem}.safetensors", f"{stem}{INDEX}")
+    return next((path.with_name(name) for name in names if path.with_name(name).is_file()), None)

@@ -13,7 +13,7 @@ from .job.averaging import Average
 from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.method_options import where_it_began
-from .job.outputs import Output, check_outputs, write
+from .job.outputs import Output, attested, check_outputs, write
 from .job.settings import ForMerge
 
 
@@ -36,9 +36,9 @@ def merge(
     job = Job("merge", paths, listener, **subjects, perm=mean.perm)
     job.check_search(output, or_none=True)
     if plain.suffices(job, mean):
-        return plain.average(job, output, mean)
+        return attested(output, paths, plain.average(job, output, mean))
     if mean.soup:
-        return soups.merge(job, output, mean)
+        return attested(output, paths, soups.merge(job, output, mean))
     mean.check_aligned()
     aside = heads.set_aside(job, mean.heads)
     how = job.settle_repair()
@@ -77,4 +77,5 @@ def merge(
         meta = job.describe(options=options, proof=proof, like=job.models)
         added = merged.repair.added if merged.repair else ()
         written = write(output, tensors, like, meta, added=added)
-    return job.summary(found, proof, written=written) | {"models": len(paths)} | account
+    done = job.summary(found, proof, written=written) | {"models": len(paths)} | account
+    return attested(output, job.paths, done)

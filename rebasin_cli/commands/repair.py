@@ -18,7 +18,7 @@ from ..spec.spec import FittedSpec
 from .job import provenance, repairing
 from .job.job import Job
 from .job.listener import SILENT, Listener
-from .job.outputs import Output, check_outputs, write
+from .job.outputs import Output, attested, check_outputs, write
 from .job.settings import ForRepair, Repair
 
 FAR = 1 / 3  # of the distance between the endpoints: units in another order are farther, repaired ones nearer
@@ -71,7 +71,8 @@ def repair(
     about = {"method": options["repair"], "seed": job.seed, "options": options, "like": job.models}
     meta = provenance.describe("repair", job.models, job.fitted, **about)
     written = write(output, tensors, merged, meta, added=options["added"])
-    return {"written": written, "spec": accounts.describe_spec(job.fitted), **account}
+    done = {"written": written, "spec": accounts.describe_spec(job.fitted), **account}
+    return attested(output, [path, *endpoints], done)
 
 
 def check_between(

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from ..analysis import signatures
-from ..checkpoints import writing
 from ..errors import UsageError
 from ..permutations.permutation import identity
 from ..reports import _accounts as accounts
-from ..reports import _signature
+from ..reports import _pages, _signature
+from .job import outputs
 from .job.checks import check_method
 from .job.job import Job
 from .job.listener import SILENT, Listener
@@ -23,10 +23,12 @@ from .job.settings import Data, ForSearch, Search
 
 @dataclass(frozen=True)
 class Drawn:
-    """The picture that is written; an existing one only by `force`."""
+    """The picture and the page that are written; existing ones only by `force`. `command` is on the page."""
 
     plot: Path | None = None
+    page: Path | None = None
     force: bool = False
+    command: str = "rebasin signature"
 
 
 def signature(
@@ -44,8 +46,8 @@ def signature(
     B is aligned with the method of the search, or `perm`. `counts` of samples ask how stable activation
     matching is, and take the place of the limit.
     """
-    if drawn.plot is not None:
-        writing.check_output(drawn.plot, force=drawn.force, text=True)
+    asked = [(name, path) for name, path in (("png", drawn.plot), ("html", drawn.page)) if path is not None]
+    outputs.check_files(asked, force=drawn.force)
     search, data = subjects.get("search", Search()), subjects.get("data", Data())
     check_method(search, or_none=True)
     job = Job(
@@ -67,19 +69,23 @@ def signature(
         permutations = found.permutations[0] if found else given or identity(fitted.words)
         limit = job.asked.data.limit or MATCH_SAMPLES
         rows = signatures.signature(*models, fitted, permutations, data=samples, limit=limit, **run)
-    if drawn.plot is not None:
-        picture = _signature.render(rows, f"{a.name} and {b.name}")
-        writing.write_text_atomic(drawn.plot, picture, force=drawn.force)
     match = {"method": "am"} if stable else accounts.describe_match(found, given=perm is not None)
-    return {
+    made = {
         "spec": accounts.describe_spec(fitted),
         "match": match,
         "data": samples.name,
         "samples": stable.samples[-1] if stable else samples.samples,
         "signature": list(rows),
         "stability": None if stable is None else _described(stable),
-        "written": [str(drawn.plot)] if drawn.plot else None,
+        "written": [str(path) for _, path in asked] or None,
+        "times": accounts.times(found),
     }
+    render = {
+        "png": lambda: _signature.render(rows, f"{a.name} and {b.name}"),
+        "html": lambda: _pages.signature(made, (a, b), drawn.command),
+    }
+    outputs.write_files([(path, render[name]()) for name, path in asked], force=drawn.force)
+    return made
 
 
 def _samples(data: Data, search: Search, counts: Sequence[int], perm: Path | None) -> Data:

@@ -18,6 +18,8 @@ def train(
     """Train an endpoint and write it with its provenance; an interrupted training is kept beside it."""
     check_outputs(output)
     state = output.path.with_name(f"{output.path.stem}.training.pt")
+    if state.is_symlink():  # anybody may have put it there, and it would be written through
+        raise UsageError(f"{state} is a link", hint="A training keeps its state there: remove the link")
     if state.exists() and not (output.resume or output.force):
         raise OutputExists(
             f"{state} exists: a training was interrupted",

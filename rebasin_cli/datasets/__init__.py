@@ -23,14 +23,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import DataError, RebasinError, UsageError
-from ..registry import Registry, import_reference, is_reference
+from ..errors import DataError, UsageError
+from ..registry import Registry, import_reference, is_reference, user_code
 from ..runtime.seeds import generator
 from ._batches import LoaderData, open_loader
 
 registry = Registry("datasets", "data set")
 
 SPLITS = ("train", "test")
+MOST_CLASSES = 1 << 20  # where the targets alone tell how many there are: a head of more is a mistake
 
 
 @dataclass(frozen=True)
@@ -196,7 +197,7 @@ def open_data(
             raise UsageError(f"{reference} yields its own batches; --normalize cannot change them")
         data: Data | LoaderData = open_loader(reference, loader, split)
     else:
-        check(samples, f"{reference} ({split})")
+        check(samples, f"{reference} ({split})", module.CLASSES or MOST_CLASSES)
         default = module.NORMALIZATION
         data = Data(
             reference,
@@ -220,15 +221,11 @@ def _load(reference: str, split: str, root: Path | None) -> tuple[Any, Any]:
     module = registry.get(reference)
     if hasattr(module, "load_from"):
         raise UsageError(f"{reference} needs to know where", hint=f"Write {reference}:PATH.")
-    try:
+    with user_code(f"{reference} failed on {split!r}", DataError):  # it may be another package's
         return module, module.load(split, root)
-    except RebasinError:
-        raise
-    except Exception as cause:  # another package's data set, behind an entry point
-        raise DataError(f"{reference} failed on {split!r}: {type(cause).__name__}: {cause}") from cause
 
 
-def check(samples: Samples, where: str) -> None:
+def check(samples: Samples, where: str, classes: int = MOST_CLASSES) -> None:
     """Refuse what no network could be measured on. Raises DataError with every problem found."""
     inputs, targets = samples.inputs, samples.targets
     problems = []
@@ -240,8 +237,11 @@ def check(samples: Samples, where: str) -> None:
         problems.append(f"{len(inputs)} inputs and {len(targets)} targets")
     if not len(targets):
         problems.append("no samples")
-    elif not problems and targets.min() < 0:
-        problems.append(f"a target is {int(targets.min())}; expected 0 or more")
+    elif not problems and not 0 <= targets.min() <= targets.max() < classes:
+        worst = int(targets.min() if targets.min() < 0 else targets.max())
+        problems.append(f"a target is {worst}; expected class numbers, 0…{classes - 1}")
+    if not math.prod(inputs.shape[1:]):
+        problems.append(f"inputs have the shape {tuple(inputs.shape)}, so there is nothing in them")
     if inputs.dtype.is_floating_point and not torch.isfinite(inputs).all():
         problems.append("inputs hold NaN or infinite values")
     if problems:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import DataError, RebasinError, UsageError
+from ..errors import DataError, UsageError
+from ..registry import user_code
 
 ENDLESS = 10_000_000  # samples, after which a loader that does not tell its length is taken to have no end
 
@@ -87,13 +90,9 @@ def open_loader(name: str, loader: Callable[[str], Any], split: str) -> LoaderDa
     """Call a user's `loader(split)`. Raises DataError if it fails or if its result can be read only once."""
     if not callable(loader):
         raise DataError(f"{name} is {describe(loader)}; expected a function loader(split)")
-    try:
+    with user_code(f"{name} failed on {split!r}", DataError):
         batches = loader(split)
         once = iter(batches) is batches
-    except RebasinError:
-        raise
-    except Exception as cause:
-        raise DataError(f"{name} failed on {split!r}: {type(cause).__name__}: {cause}") from cause
     if once:
         raise DataError(
             f"{name} returns {describe(batches)}, which can be read only once",
@@ -104,30 +103,29 @@ def open_loader(name: str, loader: Callable[[str], Any], split: str) -> LoaderDa
 
 def checked(batches: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
     """The batches that hold samples; what the loader does wrong is a DataError with the batch's number."""
-    number = 0
-    try:
+    with user_code("the data failed at batch 0", DataError):
         iterator = iter(batches)
-        while True:
-            try:
-                batch = next(iterator)
-            except StopIteration:
+    for number in itertools.count():
+        with user_code(f"the data failed at batch {number}", DataError):
+            if (batch := next(iterator, _END)) is _END:
                 return
             pair = _pair(batch, number)
-            number += 1
-            if not _nothing(pair[1]):
-                yield pair
-    except (RebasinError, GeneratorExit):
-        raise
-    except Exception as cause:
-        raise DataError(f"the data failed at batch {number}: {type(cause).__name__}: {cause}") from cause
+            empty = _nothing(pair[1])
+        if not empty:
+            yield pair
+
+
+_END = object()
 
 
 def _pair(batch: Any, number: int) -> tuple[Any, Any]:
+    """Inputs and targets as tensors, numpy's arrays and lists of numbers too. Raises DataError."""
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:
         raise DataError(
             f"batch {number} of the data is {describe(batch)}", hint="Expected a pair (inputs, targets)."
         )
-    inputs, targets = batch
+    inputs, targets = (_as_tensors(part, f"batch {number} of the data") for part in batch)
+    targets = map_tensors(_widened, targets)
     for tensor in tensors_in(inputs):
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise DataError(f"batch {number} of the data has NaN or infinite inputs")
@@ -137,6 +135,37 @@ def _pair(batch: Any, number: int) -> tuple[Any, Any]:
                 f"batch {number} of the data has {len(inputs)} inputs and {len(targets)} targets"
             )
     return inputs, targets
+
+
+def _as_tensors(value: Any, where: str) -> Any:
+    """The same with tensors for arrays and for lists of numbers; a list of those stays one of several."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        if value.dtype.kind not in "biuf":
+            raise DataError(f"{where} has an array of type {value.dtype}", hint="Expected numbers.")
+        native = value.dtype.newbyteorder("=")
+        if native.kind == "f" and native.itemsize > 8:
+            native = np.dtype(np.float64)
+        return torch.from_numpy(np.array(value, native))  # a copy: it may be read-only, or run backwards
+    if isinstance(value, Mapping):
+        return {key: _as_tensors(item, where) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        if value and _numbers(value):
+            return torch.as_tensor(value)  # what is ragged raises, and is told as the data's failure
+        return tuple(_as_tensors(item, where) for item in value)
+    return value
+
+
+def _numbers(value: Any) -> bool:
+    """Whether all that a list holds, and the lists in it hold, are Python's numbers."""
+    if isinstance(value, (tuple, list)):
+        return all(map(_numbers, value))
+    return isinstance(value, (bool, int, float))
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    """Whole numbers as int64, as losses want class numbers."""
+    whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
+    return tensor.long() if whole else tensor
 
 
 def _nothing(targets: Any) -> bool:

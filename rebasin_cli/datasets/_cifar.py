@@ -81,6 +81,8 @@ def _read_pickled(path: Path, layout: Layout) -> Arrays:
     if not good or not isinstance(labels, list) or len(labels) != len(images):
         raise DataError(f"{path}: expected 'data', {PIXELS} bytes an image, and as many labels")
     try:
+        if not all(type(label) is int for label in labels):
+            raise TypeError
         return images, np.array(labels, np.int64)
     except (TypeError, ValueError, OverflowError) as cause:
         raise DataError(f"{path}: its labels are not whole numbers") from cause

@@ -7,21 +7,24 @@ import hashlib
 import http.client
 import io
 import logging
+import math
 import os
 import pickle
 import urllib.request
 import zlib
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..errors import DataError, ResourceError
+from ..checkpoints import writing
+from ..errors import DataError, ResourceError, UsageError
 
 TIMEOUT = 5  # seconds without a sign of life
 LARGEST = 1 << 30  # bytes; the largest archive has 170 MB
+SPARSE = 100  # times smaller than what it unpacks to: no pictures are
+DEEPEST = 8  # axes of an array
 
 log = logging.getLogger("rebasin")
 
@@ -72,40 +75,54 @@ def download(urls: Sequence[str], md5: str) -> bytes:
 
 def write_atomically(target: Path, content: bytes) -> None:
     """All of it or nothing. Raises ResourceError."""
-    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
+    writing.make_folder(target.parent)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with open(beside, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, target)
-    except OSError as cause:
-        with suppress(OSError):
-            beside.unlink()
-        raise ResourceError(f"{target} cannot be written: {cause}") from cause
+        writing.write_text_atomic(target, content, force=True)
+    except UsageError as cause:  # the user did not choose this name
+        raise ResourceError(f"{target} cannot be written: {cause.message}") from cause
 
 
 _IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """An idx file, gzipped or not. Raises DataError."""
+    """An idx file, gzipped or not, read no further than its header says. Raises DataError."""
     try:
-        content = path.read_bytes()
-        if content[:2] == b"\x1f\x8b":
-            content = gzip.decompress(content)
+        with open(path, "rb") as raw:
+            packed = raw.peek(2)[:2] == b"\x1f\x8b"
+            with gzip.open(raw) if packed else raw as file:
+                return _read_idx(path, file, path.stat().st_size, packed=packed)
     except (OSError, EOFError, zlib.error) as cause:
         raise DataError(f"{path} cannot be read: {cause}") from cause
-    if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in _IDX_TYPES:
+
+
+def _read_idx(path: Path, file: BinaryIO, size: int, *, packed: bool) -> np.ndarray:
+    head = file.read(4)
+    if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in _IDX_TYPES:
         raise DataError(f"{path} is not an idx file")
-    kind, rank = np.dtype(_IDX_TYPES[content[2]]), content[3]
-    start = 4 + 4 * rank
-    shape = np.frombuffer(content[4:start], ">u4").tolist() if len(content) >= start else [0]
-    expected = start + kind.itemsize * int(np.prod(shape, dtype=object))
-    if len(content) != expected:
-        raise DataError(f"{path} is broken: {len(content)} bytes, but its header promises {expected}")
-    return np.frombuffer(content, kind, offset=start).reshape(shape)
+    kind, rank = np.dtype(_IDX_TYPES[head[2]]), head[3]
+    if not 0 < rank <= DEEPEST:
+        raise DataError(f"{path} is broken: its header promises {rank} axes")
+    shape = np.frombuffer(file.read(4 * rank).ljust(4 * rank, b"\0"), ">u4").tolist()
+    start, length = 4 + 4 * rank, kind.itemsize * math.prod(shape)
+    if packed:
+        check_unpacked(path, size, length)
+    elif size != start + length:
+        raise DataError(f"{path} is broken: {size} bytes, but its header promises {start + length}")
+    content = file.read(length + 1)  # one more, to see whether that is all
+    if len(content) != length:
+        more = "more than that" if len(content) > length else f"only {start + len(content)}"
+        raise DataError(f"{path} is broken: its header promises {start + length} bytes, and there are {more}")
+    return np.frombuffer(content, kind).reshape(shape)
+
+
+def check_unpacked(path: Path, packed: int, unpacked: int) -> None:
+    """Raise DataError for a small file that says it unpacks to more than memory should be filled with."""
+    if unpacked > LARGEST and unpacked > SPARSE * packed:
+        raise DataError(
+            f"{path} has {packed:,} bytes and would unpack to {unpacked:,}",
+            hint="If that is right, unpack it first: what is not compressed is read as it is.",
+        )
 
 
 class _ArraysOnly(pickle.Unpickler):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from ..errors import DataError
@@ -29,12 +30,13 @@ def load_idx(
     """Images (N, 1, H, W) and labels of one split; downloaded where they are missing. Raises DataError."""
     looked = places(root, folders)
     images, labels = (read_idx(_find(title, name, split, looked, mirrors, md5)) for name in FILES[split])
-    if images.ndim != 3 or images.dtype != "u1" or labels.ndim != 1 or len(images) != len(labels):
+    whole = labels.dtype.kind in "iu" and labels.ndim == 1
+    if images.ndim != 3 or images.dtype != "u1" or not whole or len(images) != len(labels):
         raise DataError(
             f"{title} ({split}): images {images.dtype} {images.shape} and labels {labels.shape} do not fit",
-            hint="Expected bytes (N, height, width) and (N,).",
+            hint="Expected bytes (N, height, width) and whole numbers (N,).",
         )
-    return Samples(torch.tensor(images)[:, None], torch.tensor(labels, dtype=torch.int64))
+    return Samples(torch.tensor(images)[:, None], torch.from_numpy(labels.astype(np.int64)))
 
 
 def _find(

@@ -7,15 +7,20 @@ grey, else colour. A split is held in memory.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
-from ..errors import DataError, UsageError
+from ..errors import DataError, RebasinError, UsageError
+from ..registry.user_code import told
+from ..runtime.memory import check_memory
 from . import UNIT, Samples
 
 NORMALIZATION = UNIT
@@ -23,6 +28,8 @@ CLASSES = None
 
 FOLDERS = {"train": ("train",), "test": ("test", "val", "valid", "validation")}
 SUFFIXES = frozenset((".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"))
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")  # others may start programs (EPS)
+LARGEST = 1 << 14  # pixels on a side
 
 
 def load_from(argument: str, split: str) -> Samples:
@@ -40,11 +47,15 @@ def load_from(argument: str, split: str) -> Samples:
     files = [(path, i) for i, name in enumerate(classes) for path in _images(wanted / name)]
     if first is None or not files:
         raise DataError(f"{wanted if first else train} has no images", hint=f"Read are {_suffixes()}.")
-    with _open(first) as image:
+    with _opened(first) as image:
         mode = "L" if image.mode in ("1", "L", "LA", "I", "I;16") else "RGB"
         size = size or (image.height, image.width)
-    pixels = np.stack([_read(path, mode, size) for path, _ in files])
-    inputs = torch.from_numpy(pixels).view(len(files), *size, -1).permute(0, 3, 1, 2).contiguous()
+    shape = (len(files), *size, 1 if mode == "L" else 3)
+    check_memory(f"{wanted}: {len(files)} images of {size[0]}×{size[1]} take", 2 * math.prod(shape))
+    pixels = np.empty(shape, np.uint8)
+    for k, (path, _) in enumerate(files):
+        pixels[k] = _read(path, mode, size).reshape(shape[1:])
+    inputs = torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous()
     return Samples(inputs, torch.tensor([label for _, label in files]))
 
 
@@ -52,10 +63,13 @@ def _parse(argument: str) -> tuple[Path, tuple[int, int] | None]:
     text, question, option = argument.partition("?")
     if not question:
         return Path(text), None
-    found = re.fullmatch(r"size=(\d+)(?:x(\d+))?", option)
-    if not found or not int(found[1]) or found[2] and not int(found[2]):
+    found = re.fullmatch(r"size=([0-9]{1,9})(?:x([0-9]{1,9}))?", option)
+    if not found:
         raise UsageError(f"unknown option {option!r} of imagefolder", hint="Write ?size=32 or ?size=32x48.")
-    return Path(text), (int(found[1]), int(found[2] or found[1]))
+    size = int(found[1]), int(found[2] or found[1])
+    if not all(1 <= pixels <= LARGEST for pixels in size):
+        raise UsageError(f"{option!r} of imagefolder: expected 1 to {LARGEST} pixels")
+    return Path(text), size
 
 
 def _split_folder(folder: Path, split: str) -> Path:
@@ -70,27 +84,39 @@ def _folders(folder: Path) -> Sequence[str]:
 
 
 def _images(folder: Path) -> Sequence[Path]:
-    return sorted(path for path in folder.glob("[!.]*") if path.suffix.lower() in SUFFIXES)
+    found = sorted(path for path in folder.glob("[!.]*") if path.suffix.lower() in SUFFIXES)
+    if odd := [path for path in found if not path.is_file()]:  # reading a pipe would wait for ever
+        raise DataError(
+            f"{folder} holds what is no file, and has an image's name",
+            problems=[f"{path.name}  {'is a link to nothing' if path.is_symlink() else ''}" for path in odd],
+        )
+    return found
 
 
 def _suffixes() -> str:
     return ", ".join(sorted(SUFFIXES))
 
 
-def _open(path: Path) -> Image.Image:
+@contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
+    """An image of one of the kinds above, whatever its name says. Raises DataError for what is none."""
     try:
-        return Image.open(path)
-    except (OSError, ValueError) as cause:
-        raise DataError(f"{path} is not an image: {cause}") from cause
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(path, formats=FORMATS) as image:
+                yield image
+    except (MemoryError, RebasinError):
+        raise
+    except UnidentifiedImageError as cause:
+        raise DataError(f"{path} is not an image: expected {', '.join(FORMATS)}") from cause
+    except Exception as cause:  # a broken image may raise nearly anything
+        raise DataError(f"{path} is broken: {told(cause)}") from cause
 
 
 def _read(path: Path, mode: str, size: tuple[int, int]) -> np.ndarray:
-    with _open(path) as image:
-        try:
-            converted = image.convert(mode)
-        except (OSError, ValueError, SyntaxError) as cause:
-            raise DataError(f"{path} is broken: {cause}") from cause
     height, width = size
-    if converted.size != (width, height):
-        converted = converted.resize((width, height), Image.Resampling.BILINEAR)
-    return np.asarray(converted)
+    with _opened(path) as image:
+        converted = image.convert(mode)
+        if converted.size != (width, height):
+            converted = converted.resize((width, height), Image.Resampling.BILINEAR)
+        return np.asarray(converted)

@@ -8,14 +8,16 @@ numbers (N,). Pickled arrays are refused.
 from __future__ import annotations
 
 import zipfile
-import zlib
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from ..errors import DataError
+from ..errors import DataError, RebasinError
+from ..registry.user_code import told
 from . import UNIT, Samples
+from ._files import check_unpacked
 
 NORMALIZATION = UNIT
 CLASSES = None
@@ -27,14 +29,19 @@ def load_from(argument: str, split: str) -> Samples:
     path = Path(argument)
     if not path.is_file():
         raise DataError(f"{path}: no such file")
+    if not zipfile.is_zipfile(path):
+        raise DataError(f"{path} is no .npz file; expected one with x_{split} and y_{split}")
     try:
-        arrays = np.load(path, allow_pickle=False)
-        if not isinstance(arrays, np.lib.npyio.NpzFile):
-            raise DataError(f"{path} holds one array; expected an .npz file with x_{split} and y_{split}")
-        with arrays:
+        with np.load(path, allow_pickle=False) as arrays:
+            _check_sizes(path, arrays.zip.infolist())
             inputs, targets = _pick(path, arrays, split)
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as cause:
-        raise DataError(f"{path} cannot be read: {cause}") from cause
+    except (RebasinError, KeyboardInterrupt):
+        raise
+    except Exception as cause:  # a broken archive may raise nearly anything
+        raise DataError(f"{path} cannot be read: {told(cause)}") from cause
+    for name, array in (("inputs", inputs), ("targets", targets)):
+        if not isinstance(array, np.ndarray):
+            raise DataError(f"{path}: the {name} are no array")
     return Samples(_inputs(path, inputs), _targets(path, targets))
 
 
@@ -50,14 +57,23 @@ def _pick(path: Path, arrays: np.lib.npyio.NpzFile, split: str) -> tuple[np.ndar
     )
 
 
+def _check_sizes(path: Path, members: Iterable[zipfile.ZipInfo]) -> None:
+    for member in members:
+        check_unpacked(path, member.compress_size, member.file_size)
+
+
 def _inputs(path: Path, array: np.ndarray) -> torch.Tensor:
+    if array.ndim < 2:
+        raise DataError(f"{path}: inputs have the shape {array.shape}; expected (N, …)")
     if array.dtype != np.uint8 and array.dtype.kind != "f":
         raise DataError(f"{path}: inputs are {array.dtype}; expected uint8 0…255 or floats 0–1")
     if array.ndim == 3:
         array = array[:, None]
     elif array.ndim == 4 and array.shape[3] in (1, 3, 4) and array.shape[1] not in (1, 3, 4):
         array = array.transpose(0, 3, 1, 2)
-    return torch.from_numpy(np.ascontiguousarray(array, np.uint8 if array.dtype == np.uint8 else np.float32))
+    with np.errstate(over="ignore"):  # what becomes infinite is refused with all that is
+        array = np.ascontiguousarray(array, np.uint8 if array.dtype == np.uint8 else np.float32)
+    return torch.from_numpy(array)
 
 
 def _targets(path: Path, array: np.ndarray) -> torch.Tensor:

@@ -19,8 +19,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from ..errors import SpecError
+from ..spec.naming import pattern_of
 from ..spec.notation import Axis, Word, fill, natural, parse_axes, rewrite, slots_of, stem_of, words_of
-from ..spec.spec import Entry, pattern_of
+from ..spec.spec import Entry
 
 ROUNDS = 6  # a family can make another one possible: it finds the values that the other's `{i-1}` looks among
 SLOT, EXCEPTION = 0.01, 0.05  # what they cost beside their line, in lines: of texts as long, the plainer one
@@ -130,7 +131,7 @@ def compact_sizes(sizes: Mapping[str, int], words: Iterable[str]) -> dict[str, i
         varying = [k for k in range(len(runs[0])) if len({run[k] for run in runs}) > 1]
         slots = {k: f"{{{title}}}" for k, title in zip(varying, NAMES, strict=False)}
         key = _with_slots(group[0], slots)
-        claimed = {word for word in every if pattern_of(key).fullmatch(word)}
+        claimed = {word for word in every if pattern_of(key).matches(word)}
         alike = len({sizes[word] for word in group}) == 1 and claimed == set(group)
         found |= {key: sizes[group[0]]} if alike else {word: sizes[word] for word in group}
     return found
@@ -317,7 +318,7 @@ def _apart(families: Sequence[Family], members: Sequence[Member]) -> list[Family
     ranked = []
     for family in families:
         entry = family.entry
-        ranks = {len(member.axes) for member in members if entry.pattern.fullmatch(member.name)}
+        ranks = {len(member.axes) for member in members if entry.pattern.matches(member.name)}
         ranked.append(
             replace(family, entry=replace(entry, rank=len(entry.axes))) if len(ranks) > 1 else family
         )
@@ -384,13 +385,13 @@ def _lines(lines: Mapping[str, str], families: Sequence[Family]) -> dict[str, st
     found: dict[str, str] = {}
     for name, text in lines.items():
         for family in families:
-            if family.members[0].name in lines and family.entry.pattern.fullmatch(name):
+            if family.members[0].name in lines and family.entry.pattern.matches(name):
                 rank = "" if family.entry.rank is None else f"[{family.entry.rank}]"
                 key = family.entry.name + rank
                 if key not in found:
                     found[key] = " ".join(map(str, family.entry.axes))
                     left = [other for other in lines if other not in spoken_for]
-                    found |= {other: lines[other] for other in left if family.entry.pattern.fullmatch(other)}
+                    found |= {other: lines[other] for other in left if family.entry.pattern.matches(other)}
         if name not in spoken_for:
             found.setdefault(name, text)
     return found

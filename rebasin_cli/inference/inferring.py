@@ -12,7 +12,7 @@ from torch import nn
 
 from .. import networks
 from ..errors import NetworkError, NotProven, SpecError
-from ..networks.evaluation import evaluating, forward
+from ..networks.running import evaluating, forward
 from ..spec.fitting import fit
 from ..spec.parsing import parse
 from ..spec.spec import FittedSpec, Spec

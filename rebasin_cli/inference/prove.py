@@ -20,7 +20,7 @@ from torch import nn
 from .. import networks
 from ..datasets._batches import map_tensors, tensors_in
 from ..errors import NetworkError, NotProven
-from ..networks.evaluation import evaluating, forward, pick
+from ..networks.running import evaluating, fed, forward, pick
 from ..permutations import permutation
 from ..runtime.seeds import generator
 from ..spec.spec import FittedSpec
@@ -67,7 +67,7 @@ def prove(
     """
     networks.check(network, fitted.shapes)  # else nothing might be permuted, and all look well
     network = copy.deepcopy(network).to("cpu", torch.float64)
-    inputs = map_tensors(lambda t: t.to("cpu", torch.float64 if t.is_floating_point() else t.dtype), inputs)
+    inputs = fed(network, inputs, "cpu", quiet=True)
     largest, words = 0.0, {}
     with evaluating(network), torch.no_grad():
         for trial in range(trials):
@@ -167,7 +167,7 @@ def _randomise(network: nn.Module, rng: torch.Generator) -> None:
         if tensor.ndim <= 1:  # biases, norms: positive, so that units stay alive and variances are ones
             tensor.copy_(torch.rand(tensor.shape, generator=rng, dtype=torch.float64) + 0.5)
         else:
-            fan_in = math.prod(tensor.shape[1:])
+            fan_in = max(1, math.prod(tensor.shape[1:]))  # a layer may have no units
             tensor.copy_(
                 torch.randn(tensor.shape, generator=rng, dtype=torch.float64) * math.sqrt(2 / fan_in)
             )

@@ -16,8 +16,9 @@ from torch.export.graph_signature import OutputKind
 from torch.utils import _pytree as pytree
 
 from ..datasets._batches import describe
-from ..errors import NetworkError
-from ..networks.evaluation import evaluating, pick
+from ..errors import NetworkError, RebasinError
+from ..networks.running import evaluating, pick
+from ..registry.user_code import message_of, passes, place_of
 
 # Composite operations with a rule of their own; all others are taken apart by PyTorch.
 KEPT = (
@@ -41,9 +42,9 @@ def export(
         try:
             program = torch.export.export(module, tuple(args), dict(kwargs), strict=False)
             return program.run_decompositions(_decompositions())
-        except MemoryError:
-            raise
-        except Exception as cause:  # whatever the user's code or the tracer raises
+        except BaseException as cause:  # whatever the user's code or the tracer raises
+            if passes(cause) and not isinstance(cause, RebasinError):
+                raise
             raise NetworkError(
                 "the network cannot be traced, so no spec can be inferred",
                 problems=_reasons(cause),
@@ -109,22 +110,11 @@ def _quiet():
 
 
 def _reasons(cause: BaseException) -> list[str]:
-    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    lines = [line.strip() for line in message_of(cause).splitlines() if line.strip()]
     told = lines[0] if lines else "no message"
-    place = re.search(r'File "([^"]+)", line (\d+), in forward', str(cause))
-    where = [f"{place[1]}:{place[2]}"] if place else _frames(cause)
-    return [f"{type(cause).__name__}: {told}", *(f"in {line}" for line in where)]
-
-
-def _frames(cause: BaseException) -> list[str]:
-    """Where in somebody's forward it happened, if it did."""
-    found, trace = [], cause.__traceback__
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        if code.co_name == "forward" and "/torch/" not in code.co_filename:
-            found = [f"{code.co_filename}:{trace.tb_lineno}"]
-        trace = trace.tb_next
-    return found
+    shown = re.search(r'File "([^"]+)", line (\d+), in forward', message_of(cause))
+    where = f"{shown[1]}:{shown[2]}" if shown else place_of(cause)
+    return [f"{type(cause).__name__}: {told}", *([f"in {where}"] if where else [])]
 
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\s*\n\s*(.*)')

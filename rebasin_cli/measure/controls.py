@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from ..networks.evaluation import select
+from ..networks.running import select
 
 Tensors = Mapping[str, Tensor]
 

@@ -1,8 +1,8 @@
 """Thresholds on a finished report: what a CI run asks before it lets a merge through.
 
-`parse_gate` reads `ROW:SPLIT:DEFINITION<=X`; `check_gate_names`, `check_limits` and `check_baseline` find
-mistakes before an hour of measuring; `evaluate_gates` holds the thresholds against the report;
-`raise_unmet` turns the missed ones into the error that ends the program with exit code 1.
+`parse_gate` reads `ROW:SPLIT:DEFINITION<=X`; `check_gate_names` and `check_limits` find mistakes before an
+hour of measuring, as `check_baseline` does for `baseline`; `evaluate_gates` holds the thresholds against the
+report.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..errors import GateNotMet, RebasinError, UsageError, unknown
+from ..errors import RebasinError, UsageError, unknown
 from ..reports import Gate, Report, Row
-from ..reports._format import MIDPOINT, clean, number
+from ..reports._format import number
+from .baseline import TOLERANCE, against, at_middle, shipped
 
 # What a gate may ask for: (words for a sentence, unit, whether larger is better).
 DEFINITIONS = {
@@ -27,9 +28,6 @@ DEFINITIONS = {
 }
 FORM = "expected ROW:SPLIT:DEFINITION<=X, for example 'aligned:test:chord<=0.05'"
 _GATE = re.compile(r"\s*([^:<>=≤≥]+):([^:<>=≤≥]+):([^:<>=≤≥]+)(<=|>=|==|[≤≥<>=])([^:<>=≤≥]+)")
-
-BASELINE_TOLERANCE = 0.01  # nats
-BASELINE_ACCURACY_TOLERANCE = 0.005
 
 # What a figure may miss its limit by, by its unit. Accuracies are multiples of 1/samples: a drop of exactly
 # the limit must not miss it by the last bit. Losses are of float32: between equal models they rise by 1e-8.
@@ -107,18 +105,6 @@ def check_limits(
         raise UsageError(f"--baseline-tolerance: the limit is {baseline_tolerance:g}, expected 0 or more")
 
 
-def check_baseline(baseline: Report, *, data: str | None = None) -> None:
-    """Raise UsageError if `baseline` holds nothing to compare with, or is of other data than `data`."""
-    hint = "Write a new baseline with: rebasin barrier … --report FOLDER"
-    if data is not None and baseline.data.get("name") != data:
-        found = clean(baseline.data.get("name"))
-        raise UsageError(f"--baseline was measured on {found}, this report is on {clean(data)}", hint=hint)
-    row = _shipped(baseline, "--baseline")
-    for definition in ("chord", "accuracy"):
-        if not math.isfinite(_measure(row, "test", definition)):
-            raise UsageError(f"--baseline has no finite test {definition} for {row.name!r}", hint=hint)
-
-
 def evaluate_gates(
     report: Report,
     *,
@@ -127,7 +113,7 @@ def evaluate_gates(
     max_accuracy_drop: float | None = None,
     gates: Sequence[Threshold | str] = (),
     baseline: Report | None = None,
-    baseline_tolerance: float = BASELINE_TOLERANCE,
+    baseline_tolerance: float = TOLERANCE,
 ) -> tuple[Gate, ...]:
     """Every threshold held against the report, in the order of the arguments.
 
@@ -148,23 +134,14 @@ def evaluate_gates(
         ("--min-accuracy", min_accuracy, "accuracy"),
     ):
         if limit is not None:
-            row = _shipped(report, option).name
+            row = shipped(report, option).name
             judged.append(_gate(report, Threshold(f"{option} {limit:g}", row, "test", definition, limit)))
     if max_accuracy_drop is not None:
         judged.append(_accuracy_drop(report, max_accuracy_drop))
     judged += [_gate(report, gate) for gate in asked]
     if baseline is not None:
-        judged += _against(baseline, report, baseline_tolerance)
+        judged += against(baseline, report, baseline_tolerance)
     return tuple(judged)
-
-
-def raise_unmet(gates: Iterable[Gate]) -> None:
-    """Raise GateNotMet listing every gate that was missed."""
-    gates = list(gates)
-    missed = [f"{gate.text}: {gate.detail}" for gate in gates if not gate.met]
-    if missed:
-        many = "1 gate" if len(gates) == 1 else f"{len(gates)} gates"
-        raise GateNotMet(f"{len(missed)} of {many} not met", problems=missed)
 
 
 def _gate(report: Report, threshold: Threshold) -> Gate:
@@ -185,64 +162,23 @@ def _judged(
     if not met and shown == number(limit):
         shown = f"{measured:.9g}"  # "is 0.05, wanted at most 0.05" would be a riddle
     found = "was not measured or is not a number" if math.isnan(measured) else f"is {shown}{unit}"
-    return Gate(text, measured, limit, met, f"{subject} {found}, wanted {bound}")
+    return Gate(text, measured, limit, met, f"{subject} {found}, wanted {bound}", bound)
 
 
 def _accuracy_drop(report: Report, limit: float) -> Gate:
-    row = _shipped(report, "--max-accuracy-drop")
+    row = shipped(report, "--max-accuracy-drop")
     ends = [(model.get("test") or {}).get("accuracy", math.nan) for model in report.endpoints]
     drop = math.fsum(ends) / len(ends) - _measure(row, "test", "accuracy") if ends else math.nan
     subject = f"{row.name}, test: the fall of accuracy at λ=½ below the mean of the endpoints"
     return _judged(f"--max-accuracy-drop {limit:g}", drop, limit, subject, "", f"at most {number(limit)}")
 
 
-def _against(baseline: Report, report: Report, tolerance: float) -> list[Gate]:
-    check_baseline(baseline, data=report.data.get("name"))
-    old, new, judged = _shipped(baseline, "--baseline"), _shipped(report, "--baseline"), []
-    for definition, slack in (("chord", tolerance), ("accuracy", BASELINE_ACCURACY_TOLERANCE)):
-        words, unit, larger = DEFINITIONS[definition]
-        before = _measure(old, "test", definition)
-        bound = (
-            f"{'at least' if larger else 'at most'} the baseline's {number(before)}{unit} "
-            f"{'−' if larger else '+'} {number(slack)}{_differences(old, new)}"
-        )
-        judged.append(
-            _judged(
-                f"--baseline {definition}",
-                _measure(new, "test", definition),
-                before - slack if larger else before + slack,
-                f"{new.name}, test: {words}",
-                unit,
-                bound,
-                larger,
-            )
-        )
-    return judged
-
-
-def _differences(old: Row, new: Row) -> str:
-    """What makes two measurements less than comparable, for the reader to judge."""
-    found = [] if old.name == new.name else [f"the baseline's row is {old.name!r}"]
-    if "test" in new.curves and old.curves["test"].samples != new.curves["test"].samples:
-        found.append(f"the baseline has {number(old.curves['test'].samples)} samples")
-    return f" ({'; '.join(found)})" if found else ""
-
-
 def _measure(row: Row, split: str, definition: str) -> float:
     """The figure a gate asks for, NaN where it was not measured."""
     if definition in ("loss", "accuracy"):
-        curve = row.curves.get(split)
-        at_middle = curve.at(MIDPOINT) if curve else None
-        return at_middle[definition == "accuracy"] if at_middle else math.nan
+        return at_middle(row, definition, split)
     barrier = row.barriers.get(split)
     return getattr(barrier, definition) if barrier else math.nan
-
-
-def _shipped(report: Report, option: str) -> Row:
-    for row in report.rows:
-        if row.shipped:
-            return row
-    raise UsageError(f"{option}: the report has no row that would be shipped")
 
 
 def _splits(report: Report) -> list[str]:

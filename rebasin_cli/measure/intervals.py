@@ -96,8 +96,9 @@ def with_pairs(first: Report, others: Sequence[Report]) -> Report:
         }
         for report in every
     )
-    seconds = math.fsum(report.seconds for report in every)
-    return dataclasses.replace(first, pairs=accounts, over_pairs=over_pairs(every), seconds=seconds)
+    words = dict.fromkeys(word for report in every for word in report.times)
+    times = {word: math.fsum(report.times.get(word, 0.0) for report in every) for word in words}
+    return dataclasses.replace(first, pairs=accounts, over_pairs=over_pairs(every), times=times)
 
 
 def over_pairs(reports: Sequence[Report]) -> tuple[OverPairs, ...]:

@@ -30,7 +30,7 @@ from ..runtime.seeds import generator
 from ..spec.resolving import resolve_spec
 from ..spec.spec import FittedSpec, Spec
 from ..version import version
-from . import intervals, paths
+from . import intervals, pairing, paths
 from .controls import Ensemble
 from .paths import Measure
 from .rows import ENSEMBLE, POINTS, RANDOM, REPAIRED_POINTS, Planned, plan_rows
@@ -74,7 +74,7 @@ def barrier(
     adds rows at λ = ½ and intervals over test samples. `output` picks one of several outputs by key or index.
     `signature` goes into the report (see `Report`), or is called with the permutations to make it. `check`
     sees the endpoints' scores before anything else is measured, `planned` the rows; both may raise. `scores`
-    takes `output` and `each` as `evaluate` does. `network` is overwritten. `seconds` are wall time.
+    takes `output` and `each` as `evaluate` does. `network` is overwritten.
 
     Raises SpecError, UsageError, CheckpointError, DataError, NetworkError.
     """
@@ -179,6 +179,7 @@ def barrier(
             )
         )
     certain = intervals.compare(found, [end["test"] for end in ends], middles, seed=seed)
+    shipped = next(row.name for row in found if row.shipped)
     signed = signature(permutations) if callable(signature) else signature
     return Report(
         rebasin=version(),
@@ -200,10 +201,11 @@ def barrier(
         ),
         rows=tuple(certain.rows),
         notes=tuple(_notes(choice, plan, controls, certain.sure)),
-        seconds=time.perf_counter() - began,
+        times=accounts.times(alignment, total=time.perf_counter() - began),
         differences=certain.differences,
         choice=choice.account() if choice else {},
         signature=tuple(dict(word) for word in signed),
+        each=pairing.kept(middles.get(shipped), [end["test"] for end in ends], test),
     )
 
 

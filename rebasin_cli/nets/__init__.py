@@ -11,7 +11,6 @@ and every network an attribute `example_shape`, one input without the batch.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
@@ -22,6 +21,8 @@ from ..errors import NetworkError, UsageError, unknown
 from ..registry import Registry, import_reference
 
 registry = Registry("nets", "net")
+
+WIDEST, DEEPEST = 1 << 20, 1000  # of what a user may ask for
 
 
 def variants() -> dict[str, ModuleType]:
@@ -34,6 +35,16 @@ def is_from(name: str | None, reference: str) -> bool:
     """Whether `name` is a variant of the module in `package.module:factory`."""
     module = variants().get(name)
     return getattr(module, "__name__", None) == reference.partition(":")[0]
+
+
+def own_factory(reference: str | None) -> Callable[..., nn.Module] | None:
+    """`from_shapes` of a net of ours where `reference` is exactly its name, else None; nothing else is run.
+
+    What merely resembles one (a file, a folder, another attribute) is the user's own code. So is another
+    package's net, though its name may be typed.
+    """
+    known = {f"{module}:from_shapes": name for name, module in registry.own().items()}
+    return registry.get(known[reference]).from_shapes if reference in known else None
 
 
 def build(
@@ -49,8 +60,12 @@ def build(
     known = variants()
     if name not in known:
         raise unknown("net", name, known)
-    if width is not None and not 0 < width < math.inf:
-        raise UsageError(f"a width of {width:g} makes no network", hint="Try --width 1.")
+    if width is not None and not 0 < width <= WIDEST:
+        raise UsageError(
+            f"a width of {width:g} makes no network: expected 0 to {WIDEST}", hint="Try --width 1."
+        )
+    if depth is not None and depth > DEEPEST:
+        raise UsageError(f"a depth of {str(depth)[:20]} makes no network: expected 1 to {DEEPEST}")
     return known[name].build(
         name, input_shape=tuple(input_shape), classes=classes, width=width, norm=norm, depth=depth
     )

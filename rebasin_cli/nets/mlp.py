@@ -65,7 +65,7 @@ def build(
 
 def from_shapes(shapes: Mapping[str, tuple[int, ...]]) -> MLP:
     """The network of exactly these tensors. Raises NetworkError where they are no mlp."""
-    found = (re.fullmatch(r"layers\.(\d+)\.weight", name) for name in shapes)
+    found = (re.fullmatch(r"layers\.([0-9]{1,9})\.weight", name) for name in shapes)
     indices = sorted(int(match[1]) for match in found if match)
     if not indices or indices != list(range(len(indices))) or "head.weight" not in shapes:
         raise NetworkError(

@@ -176,7 +176,7 @@ def build(
     return network
 
 
-_BLOCK = re.compile(r"layer(\d+)\.(\d+)\.conv1\.weight")
+_BLOCK = re.compile(r"layer([0-9]{1,9})\.([0-9]{1,9})\.conv1\.weight")
 
 
 def from_shapes(shapes: Mapping[str, tuple[int, ...]]) -> ResNet:

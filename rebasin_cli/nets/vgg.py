@@ -187,4 +187,6 @@ def from_shapes(shapes: Mapping[str, tuple[int, ...]]) -> VGG:
 
 def _numbered(shapes: Mapping[str, tuple[int, ...]], prefix: str, *, rank: int) -> list[int]:
     names = [name for name, shape in shapes.items() if len(shape) == rank]
-    return sorted(int(m[1]) for name in names if (m := re.fullmatch(rf"{prefix}\.(\d+)\.weight", name)))
+    return sorted(
+        int(m[1]) for name in names if (m := re.fullmatch(rf"{prefix}\.([0-9]{{1,9}})\.weight", name))
+    )

@@ -11,11 +11,14 @@ import torch
 from torch import nn
 
 from .. import nets
-from ..errors import NetworkError, UsageError
-from ..registry import import_reference
+from ..errors import CheckpointError, NetworkError, UsageError
+from ..registry import user_code
 from ..spec.spec import Shapes, Spec
 
-OWN = "rebasin_cli.nets."  # the only code that a spec may name by itself
+FACTORY = (
+    "Expected a function that takes nothing, or the tensors' shapes by name, and returns a torch.nn.Module: "
+    "def net(): return MyNetwork(width=64)"
+)
 
 
 def resolve(
@@ -29,7 +32,7 @@ def resolve(
     """
     if reference is None and spec.net is None:
         return None
-    if reference is None and not spec.net.startswith(OWN) and not trust_code:
+    if reference is None and nets.own_factory(spec.net) is None and not trust_code:
         raise UsageError(
             f"{spec.source} names the network {spec.net}, which would import and run that code",
             hint=f"Allow it with --trust-code, or say so yourself: --net {spec.net}",
@@ -51,24 +54,24 @@ def from_reference(name: str, shapes: Shapes | None) -> nn.Module:
 def _factory(name: str) -> Callable[..., Any]:
     if ":" not in name:
         nets.build(name, input_shape=(), classes=0)  # an unknown name: raises with the nearest ones
-    return nets.resolve(name) if not name.startswith(OWN) else import_reference(name, error=NetworkError)
+    return nets.own_factory(name) or nets.resolve(name)
 
 
 def _call(factory: Callable[..., Any], name: str, shapes: Shapes) -> nn.Module:
     """`factory(shapes)` where it takes an argument, `factory()` where it takes none."""
-    try:
+    if isinstance(factory, nn.Module):
+        raise NetworkError(f"{name} is a network, expected a function that returns one", hint=FACTORY)
+    with user_code(f"{name} failed to build the network", hint=FACTORY):
         parameters = inspect.signature(factory).parameters.values()
         wanted = any(
             p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
             for p in parameters
         )
         network = factory(dict(shapes)) if wanted else factory()
-    except (NetworkError, UsageError):
-        raise
-    except Exception as cause:
-        raise NetworkError(f"{name} failed to build the network: {type(cause).__name__}: {cause}") from cause
     if not isinstance(network, nn.Module):
-        raise NetworkError(f"{name} returned {type(network).__name__}, expected a torch.nn.Module")
+        raise NetworkError(
+            f"{name} returned {type(network).__name__}, expected a torch.nn.Module", hint=FACTORY
+        )
     return network
 
 
@@ -79,7 +82,16 @@ def check(network: nn.Module, shapes: Shapes, name: str = "the network") -> None
     """
     if not isinstance(network, nn.Module):
         raise UsageError(f"{name} is of type {type(network).__name__}, not a torch.nn.Module")
-    own = {key: tuple(tensor.shape) for key, tensor in network.state_dict().items()}
+    with user_code(f"{name} does not say which tensors it has"):
+        state = network.state_dict()
+        own = {key: tuple(tensor.shape) for key, tensor in state.items()}
+        empty = [n for n, tensor in (*network.named_parameters(), *network.named_buffers()) if tensor.is_meta]
+    if empty:
+        raise NetworkError(
+            f"{name} is on the meta device, where tensors have no values",
+            problems=[f"{key}  has none" for key in empty],
+            hint="Build it on the CPU; its values are replaced by those of the checkpoints",
+        )
     problems = [f"{key}  is in the network, not in the checkpoint" for key in own if key not in shapes]
     problems += [f"{key}  is in the checkpoint, not in the network" for key in shapes if key not in own]
     problems += [
@@ -92,10 +104,21 @@ def check(network: nn.Module, shapes: Shapes, name: str = "the network") -> None
 
 
 def load(network: nn.Module, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
-    """Copy tensors into the network, in place and one at a time; tied ones are written once a name."""
+    """Copy tensors into the network, in place and one at a time; tied ones are written once a name.
+
+    Raises CheckpointError for values beyond the range of the network's dtype.
+    """
     with torch.no_grad():
         for name, own in network.state_dict().items():
-            own.copy_(tensors[name])
+            tensor = tensors[name]
+            own.copy_(tensor)
+            wider = tensor.is_floating_point() and tensor.dtype.itemsize > own.dtype.itemsize
+            if wider and (beyond := own.isinf().to(tensor.device) & tensor.isfinite()).any():
+                raise CheckpointError(
+                    f"{name} holds {tensor[beyond].flatten()[0].item():g}, more than "
+                    f"{str(own.dtype).removeprefix('torch.')} holds, which the network computes in",
+                    hint="Check the model's weights",
+                )
     return network
 
 

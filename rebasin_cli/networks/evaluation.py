@@ -7,8 +7,7 @@ meanwhile and leaves in the mode it came in.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,8 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..datasets._batches import checked, describe, size_of, to_device
-from ..errors import DataError, NetworkError, RebasinError
+from ..errors import DataError, NetworkError
+from ..registry import user_code
 from ..runtime import devices
+from .running import call, evaluating, fed
 
 BINS = 15
 
@@ -67,7 +68,7 @@ def evaluate(
             if not (size := size_of(targets)):
                 continue
             targets = to_device(targets, device)
-            outputs = call(network, to_device(inputs, device), output=output)
+            outputs = call(network, fed(network, inputs, device), output=output)
             if loss is None or metric is None:
                 check_logits(outputs, targets, number)
             value = cross_entropy(outputs, targets) if loss is None else _apply(loss, outputs, targets)
@@ -93,73 +94,6 @@ def evaluate(
     )
 
 
-@contextmanager
-def evaluating(network: nn.Module) -> Iterator[None]:
-    """Evaluation mode, and each module's own mode back afterwards (frozen norms stay frozen)."""
-    modes = {module: module.training for module in network.modules()}
-    network.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
-
-
-def call(network: Callable[..., Any], inputs: Any, *, output: str | int | None = None) -> Tensor:
-    """One output of `forward`. Raises NetworkError."""
-    return select(forward(network, inputs), output)
-
-
-def forward(network: Callable[..., Any], inputs: Any) -> Any:
-    """`network(inputs)`, a dict as keywords, a tuple as arguments. Raises NetworkError if it fails."""
-    try:
-        if isinstance(inputs, Mapping):
-            return network(**inputs)
-        if isinstance(inputs, (tuple, list)):
-            return network(*inputs)
-        return network(inputs)
-    except (RebasinError, MemoryError, torch.OutOfMemoryError):
-        raise
-    except Exception as cause:
-        if "can't allocate memory" in str(cause):  # torch has no type of its own for this on the CPU
-            raise MemoryError(str(cause).partition("\n")[0]) from cause
-        raise NetworkError(
-            f"the network fails on inputs {describe(inputs)}: {type(cause).__name__}: {cause}"
-        ) from cause
-
-
-def check_runs(network: nn.Module, inputs: Any) -> None:
-    """Raise NetworkError where the network as it is fails on these inputs: tracing has no part in it then."""
-    with evaluating(network), torch.no_grad():
-        forward(network, inputs)
-
-
-def pick(outputs: Any, output: str | int | None) -> Any:
-    """Part of what a network returned, as it is: KEY of a mapping or attribute, INDEX of a tuple; None: all.
-
-    Raises NetworkError where there is no such part.
-    """
-    if output is None:
-        return outputs
-    key = int(output) if isinstance(output, str) and output.removeprefix("-").isdecimal() else output
-    try:
-        attribute = isinstance(key, str) and not isinstance(outputs, Mapping)
-        return getattr(outputs, key) if attribute else outputs[key]
-    except (KeyError, IndexError, TypeError, AttributeError) as cause:
-        raise NetworkError(f"the network returns {describe(outputs)}, which has no {output!r}") from cause
-
-
-def select(outputs: Any, output: str | int | None) -> Tensor:
-    """What `pick` picks, which has to be one tensor. Raises NetworkError."""
-    chosen = pick(outputs, output)
-    if not isinstance(chosen, Tensor):
-        raise NetworkError(
-            f"the network returns {describe(chosen)}; expected one tensor of logits",
-            hint="Choose one of several outputs with --output KEY or --output INDEX.",
-        )
-    return chosen
-
-
 def cross_entropy(outputs: Tensor, targets: Tensor) -> float:
     """Mean cross-entropy in nats, in float64."""
     return F.cross_entropy(_wide(outputs), targets).item()
@@ -180,13 +114,13 @@ def _metric(function: Callable[[Tensor, Any], Any]) -> Callable[[Tensor, Any], f
 
 
 def _apply(function: Callable[[Tensor, Any], Any], outputs: Tensor, targets: Any) -> float:
-    try:
+    with user_code(f"{name_of(function)} fails"):
         return float(function(outputs, targets))
-    except (RebasinError, MemoryError, torch.OutOfMemoryError):
-        raise
-    except Exception as cause:
-        name = getattr(function, "__name__", str(function))
-        raise NetworkError(f"{name} fails: {type(cause).__name__}: {cause}") from cause
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """What a user's loss or metric is called, for messages."""
+    return getattr(function, "__name__", type(function).__name__)
 
 
 def check_logits(outputs: Tensor, targets: Any, number: int) -> None:

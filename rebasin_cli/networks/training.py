@@ -6,11 +6,11 @@ draws its order, its augmentation and its dropout from seeds of its own, and the
 
 from __future__ import annotations
 
+import io
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .. import nets
+from ..checkpoints import writing
 from ..datasets import Data, open_data
-from ..errors import NetworkError, ResourceError, UsageError
+from ..errors import DataError, NetworkError, UsageError
+from ..runtime.memory import check_memory
 from ..runtime.seeds import derive
 from ..version import version
-from .evaluation import call, evaluate
+from .evaluation import evaluate
+from .running import call
 
 OPTIMIZERS = ("adam", "sgd")
 SCHEDULES = ("cosine", "constant")
 PRECISIONS = ("float32", "bfloat16")
+MOST = 1_000_000  # epochs, and samples of a batch
+STEEPEST = 1e30  # beyond it float32 ends
 LOOK = 50  # steps between two looks at the loss
 
 
@@ -152,10 +157,13 @@ def train(
     train_data, test_data = _open(data, root=root, normalize=normalize, limit=limit, seed=seed)
     if isinstance(net, str):
         shape = tuple(train_data.source.inputs.shape[1:])
+        options = {"input_shape": shape, "classes": train_data.classes, "width": width, "norm": norm}
+        with torch.device("meta"):  # how large it is, before it is made
+            drawn = nets.build(net, **options, depth=depth)
+        numbers = sum(tensor.numel() for tensor in drawn.state_dict().values())
+        check_memory(f"{net} of {numbers:,} numbers takes", 16 * numbers)  # weights, gradients, two moments
         with seeded(seed, "initialization", device):
-            network = nets.build(
-                net, input_shape=shape, classes=train_data.classes, width=width, norm=norm, depth=depth
-            )
+            network = nets.build(net, **options, depth=depth)
     else:
         network = net
     asked = {
@@ -205,6 +213,12 @@ def _open(data: str | tuple[Data, Data], *, limit: int | None, **options: Any) -
         raise UsageError(
             "training needs the samples of a data set, not the batches of a loader",
             hint="Give a built-in data set, npz:FILE or imagefolder:DIR.",
+        )
+    known, tested = data[0].classes, data[1].classes
+    if tested > known:
+        raise DataError(
+            f"{data[1].name}: test samples are of {tested} classes, training samples of {known}",
+            hint="A network trained on these has no output for the other classes",
         )
     return data
 
@@ -325,12 +339,12 @@ def _check(recipe: Recipe) -> None:
         if (value := getattr(recipe, name)) not in known:
             raise UsageError(f"unknown {name} {value!r}", hint=f"Choose {' or '.join(known)}.")
     problems = [
-        f"{name} is {getattr(recipe, name):g}; expected {expected}"
+        f"{name} is {str(getattr(recipe, name))[:20]}; expected {expected}"
         for name, good, expected in (
-            ("epochs", recipe.epochs >= 1, "1 or more"),
-            ("batch_size", recipe.batch_size >= 1, "1 or more"),
-            ("learning_rate", 0 < recipe.learning_rate < math.inf, "a positive number"),
-            ("weight_decay", 0 <= recipe.weight_decay < math.inf, "0 or more"),
+            ("epochs", 1 <= recipe.epochs <= MOST, f"1 to {MOST}"),
+            ("batch_size", 1 <= recipe.batch_size <= MOST, f"1 to {MOST}"),
+            ("learning_rate", 0 < recipe.learning_rate <= STEEPEST, "a positive number"),
+            ("weight_decay", 0 <= recipe.weight_decay <= STEEPEST, "0 or more"),
         )
         if not good
     ]
@@ -345,21 +359,15 @@ def _save(
     history: list[dict[str, float]],
     identity: Mapping[str, str],
 ) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     state = {
         "network": network.state_dict(),
         "optimizer": optimizer.state_dict(),
         "history": history,
         "identity": dict(identity),
     }
-    try:
-        torch.save(state, beside)
-        os.replace(beside, path)
-    except (OSError, RuntimeError) as cause:
-        raise ResourceError(f"{path} cannot be written: {cause}") from cause
-    finally:  # also after Ctrl-C
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
+    content = io.BytesIO()
+    torch.save(state, content)
+    writing.write_text_atomic(path, content.getvalue(), force=True)
 
 
 def _resume(
@@ -376,14 +384,14 @@ def _resume(
         state = torch.load(path, weights_only=True, map_location=device)
         found = state["identity"]
         differing = sorted(key for key in {*identity, *found} if identity.get(key) != found.get(key))
+        if not differing:
+            network.load_state_dict(state["network"])
+            optimizer.load_state_dict(state["optimizer"])
+            return [dict(row) for row in state["history"]]
     except Exception as cause:  # whatever a file that is not ours makes torch.load raise
         raise UsageError(f"{path} is not the state of a training", hint="Remove it to begin anew.") from cause
-    if differing:
-        raise UsageError(
-            f"{path} is the state of another training",
-            problems=[f"{key}: {found.get(key)} there, {identity.get(key)} here" for key in differing],
-            hint="Give the same options to go on with it, or remove it to begin anew.",
-        )
-    network.load_state_dict(state["network"])
-    optimizer.load_state_dict(state["optimizer"])
-    return list(state["history"])
+    raise UsageError(
+        f"{path} is the state of another training",
+        problems=[f"{key}: {found.get(key)} there, {identity.get(key)} here" for key in differing],
+        hint="Give the same options to go on with it, or remove it to begin anew.",
+    )

@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 
 from ..checkpoints.checkpoint import open_checkpoint
+from ..checkpoints.staging import Staging
 from ..checkpoints.tensors import LazyTensors, in_memory, plan_of, rows
 from ..checkpoints.writing import write_safetensors
 from ..errors import CheckpointError
@@ -30,6 +31,8 @@ Permutations = Mapping[str, torch.Tensor]
 Tensors = Mapping[str, torch.Tensor]
 Within = Mapping[str, Block]  # what starred words lie within: `FittedSpec.within`
 PLAIN: Within = {}
+KIND = "permutations"
+WEIGHTS = "rebasin.weights"  # in a permutation file's metadata: the digest of the weights written with it
 FEW = 0.15  # of the units: more are copied sooner with all others
 
 
@@ -288,16 +291,28 @@ def permuted(tensors: Tensors, fitted: FittedSpec, permutations: Permutations) -
     )
 
 
-def save(path: Path, permutations: Permutations, *, metadata: Mapping[str, str], force: bool = False) -> None:
-    """Write a permutation set to `*.perm.safetensors`."""
+def beside(weights: Path) -> Path:
+    """Where the permutation of a model lies that `align` wrote."""
+    return weights.with_name(f"{weights.stem}.perm.safetensors")
+
+
+def save(
+    path: Path,
+    permutations: Permutations,
+    *,
+    metadata: Mapping[str, str],
+    force: bool = False,
+    stage: Staging | None = None,
+) -> None:
+    """Write a permutation set to `*.perm.safetensors`; with a `stage` it waits there for its weights."""
     tensors = {word: perm.to(torch.int64).contiguous() for word, perm in permutations.items()}
-    write_safetensors(path, tensors, metadata={"rebasin.kind": "permutations", **metadata}, force=force)
+    write_safetensors(path, tensors, metadata={"rebasin.kind": KIND, **metadata}, force=force, stage=stage)
 
 
 def load(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """A permutation set and its metadata. Raises CheckpointError for any other file."""
     checkpoint = open_checkpoint(path)
-    if checkpoint.metadata.get("rebasin.kind") != "permutations":
+    if checkpoint.metadata.get("rebasin.kind") != KIND:
         raise CheckpointError(
             f"{path} is not a permutation file",
             hint="rebasin align writes one beside its output: *.perm.safetensors",

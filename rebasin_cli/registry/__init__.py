@@ -17,8 +17,9 @@ from ..errors import RebasinError, UsageError, unknown
 from .options import Option, declared, of_module, option
 from .options import constant as stated
 from .references import import_reference, is_reference
+from .user_code import user_code
 
-__all__ = ["Option", "Registry", "import_reference", "is_reference", "option"]
+__all__ = ["Option", "Registry", "import_reference", "is_reference", "option", "user_code"]
 
 
 class Registry:
@@ -32,7 +33,8 @@ class Registry:
         self.path = Path(__file__).parents[1] / folder
         self.group = f"rebasin_cli.{folder}"
 
-    def _own(self) -> dict[str, str]:
+    def own(self) -> dict[str, str]:
+        """The modules of this folder by name: `rebasin_cli.nets.mlp` is `mlp`. No other package is asked."""
         files = sorted(self.path.glob("[!_]*.py"))
         return {file.stem.replace("_", "-"): f"{self.group}.{file.stem}" for file in files}
 
@@ -41,40 +43,33 @@ class Registry:
 
     def names(self, *, own: bool = False) -> list[str]:
         """All names, or only those of this folder with `own`, for which no other package is asked."""
-        return sorted({*self._own(), *({} if own else self._entry_points())})
+        return sorted({*self.own(), *({} if own else self._entry_points())})
 
     def get(self, name: str) -> Any:
         """The module or object registered as `name`.
 
         Raises UsageError with the nearest names, and where another package's module cannot be imported.
         """
-        own = self._own()
+        own = self.own()
         if name in own:
             return importlib.import_module(own[name])
         points = self._entry_points()
         if name not in points:
             raise unknown(self.kind, name, self.names())
-        try:
+        what = f"the {self.kind} {name} comes from {points[name].value}, which cannot be imported"
+        with user_code(what, UsageError, hint="Mend that package, or remove it"):
             return points[name].load()
-        except RebasinError:
-            raise
-        except (Exception, SystemExit) as cause:
-            raise UsageError(
-                f"the {self.kind} {name} comes from {points[name].value}, which cannot be imported: "
-                f"{type(cause).__name__}: {cause}",
-                hint="Mend that package, or remove it",
-            ) from cause
 
     def summary(self, name: str) -> str:
         """First line of the module's docstring, read without importing it."""
-        if name not in (own := self._own()):
+        if name not in (own := self.own()):
             return f"from {self._entry_points()[name].value}"
         source = self.path / (own[name].rsplit(".", 1)[1] + ".py")
         return (ast.get_docstring(ast.parse(source.read_text(encoding="utf-8"))) or "").partition("\n")[0]
 
     def constant(self, name: str, constant: str) -> Any:
         """A constant that the module of `name` states, None where it states none. Raises as `get` does."""
-        if name in (own := self._own()):
+        if name in (own := self.own()):
             return stated(own[name], constant)
         point = self._entry_points().get(name)
         if point is not None and not point.attr and (found := stated(point.module, constant)):
@@ -86,7 +81,7 @@ class Registry:
 
         Raises as `get` does.
         """
-        if name in (own := self._own()):
+        if name in (own := self.own()):
             found = declared(own[name])
         else:
             point = self._entry_points().get(name)

@@ -29,6 +29,7 @@ from ..errors import UsageError, unknown
 
 KEY = "rebasin"  # of a field's metadata
 EFFECTS = ("result", "length", "nothing")
+MOST = {int: 2**31 - 1}  # where an option says nothing else: a count that any library of ours takes
 TYPES = {"int": int, "float": float, "str": str, "bool": bool}
 
 
@@ -78,9 +79,12 @@ class Option:
             raise UsageError(f"{self.flag} {value!r} is not of type {self.type.__name__}")
         if self.choices and self.kind != "start" and value not in self.choices:
             raise unknown(self.name.replace("_", " "), value, map(str, self.choices))
-        low, high = self.min is not None and value < self.min, self.max is not None and value > self.max
+        if isinstance(value, float) and math.isinf(value):
+            raise UsageError(f"{self.flag} {value}: expected a finite number")
+        highest = self.max if self.max is not None or self.kind == "bytes" else MOST.get(self.type)
+        low, high = self.min is not None and value < self.min, highest is not None and value > highest
         if low or high:
-            bound = f"at least {self.min:g}" if low else f"at most {self.max:g}"
+            bound = f"at least {self.min:g}" if low else f"at most {highest:,}"
             raise UsageError(f"{self.flag} {value:g}: expected {bound}")
 
 

@@ -11,9 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..errors import UsageError, unknown
-
-OURS = __package__.partition(".")[0] + "."
+from ..errors import RebasinError, UsageError, unknown
+from .user_code import user_code
 
 
 def is_reference(text: str) -> bool:
@@ -26,30 +25,23 @@ def is_reference(text: str) -> bool:
     )
 
 
-def import_reference(text: str, *, error: type[Exception]) -> Any:
+def import_reference(text: str, *, error: type[RebasinError]) -> Any:
     """Import `file.py:name` or `package.module:name`: this runs the user's code.
 
-    Failures of the user's code are raised as `error` with their one-line reason.
+    Failures of the user's code are raised as `error` with their one-line reason and place.
     """
     module_name, _, attribute = text.rpartition(":")
-    path = Path(module_name)
-    try:
-        if module_name.endswith(".py"):
-            with _findable(path.parent):
-                module = _import_file(path)
-        elif module_name.startswith(OURS):  # needs nothing that lies in the working directory
-            module = importlib.import_module(module_name)
-        else:
-            with _findable(Path()):
-                module = importlib.import_module(module_name)
-    except UsageError:
-        raise
-    except (Exception, SystemExit) as cause:
-        raise error(f"importing {module_name} failed: {type(cause).__name__}: {cause}") from cause
-    if not hasattr(module, attribute):
-        names = [name for name in vars(module) if not name.startswith("_")]
+    path, missing = Path(module_name), object()
+    if module_name.endswith(".py") and not path.is_file():
+        raise UsageError(f"{path}: no such file")
+    with user_code(f"importing {module_name} failed", error):
+        with _findable(path.parent if module_name.endswith(".py") else Path()):
+            module = _import_file(path) if module_name.endswith(".py") else _import_module(module_name)
+        found = getattr(module, attribute, missing)  # may run the module's own __getattr__
+        names = [name for name in dir(module) if not name.startswith("_")] if found is missing else []
+    if found is missing:
         raise unknown(f"name in {module_name}:", attribute, names)
-    return getattr(module, attribute)
+    return found
 
 
 @contextmanager
@@ -69,9 +61,15 @@ def _findable(folder: Path) -> Iterator[None]:
             sys.path.remove(beside)
 
 
+def _import_module(name: str) -> ModuleType:
+    if not all(part.isidentifier() for part in name.split(".")):  # "a/b" would be looked for as a file
+        raise UsageError(
+            f"{name!r} is no module", hint="Write package.module:name, or file.py:name for a file."
+        )
+    return importlib.import_module(name)
+
+
 def _import_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise UsageError(f"{path}: no such file")
     spec = importlib.util.spec_from_file_location(f"_rebasin_user_{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickles in the user's file look themselves up

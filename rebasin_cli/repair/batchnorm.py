@@ -14,9 +14,9 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from .. import networks
-from ..datasets._batches import checked, tensors_in, to_device
+from ..datasets._batches import checked, tensors_in
 from ..errors import DataError
-from ..networks.evaluation import evaluating, forward
+from ..networks.running import evaluating, fed, forward
 
 
 def reset(network: nn.Module, batches: Iterable[Any], *, device: str | torch.device = "cpu") -> int:
@@ -45,7 +45,7 @@ def reset(network: nn.Module, batches: Iterable[Any], *, device: str | torch.dev
                     continue
                 for norm in norms:  # a cumulative average: None says so, but InstanceNorm takes it for 0
                     norm.momentum = None if isinstance(norm, _BatchNorm) else 1 / (seen + 1)
-                forward(network, to_device(inputs, device))
+                forward(network, fed(network, inputs, device))
                 seen += 1
     finally:
         for norm, momentum in momenta.items():

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..datasets._batches import checked, size_of, to_device
+from ..datasets._batches import checked, size_of
 from ..errors import UsageError
-from ..networks.evaluation import call, evaluating, select
+from ..networks.running import call, evaluating, fed, select
 
 COLDEST, HOTTEST = 1e-2, 1e2
 
@@ -80,7 +80,7 @@ def fit_temperature(
     with evaluating(network), torch.inference_mode():
         for inputs, wanted in checked(held):
             if size_of(wanted):
-                logits.append(call(network, to_device(inputs, device), output=output).cpu())
+                logits.append(call(network, fed(network, inputs, device), output=output).cpu())
                 targets.append(wanted.cpu())
     every = torch.cat(logits)
     return temperature(every, torch.cat(targets)) if every.isfinite().all() else math.nan

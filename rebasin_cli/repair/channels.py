@@ -21,9 +21,9 @@ from torch.utils import _pytree as pytree
 
 from .. import networks
 from ..averages.mixing import average
-from ..datasets._batches import checked, map_tensors, to_device
+from ..datasets._batches import checked, map_tensors
 from ..errors import DataError, NetworkError, UsageError, unknown
-from ..networks.evaluation import evaluating, forward
+from ..networks.running import evaluating, fed, forward
 from .batchnorm import reset
 from .producers import Producers, Site, find
 
@@ -180,7 +180,7 @@ class _Measured:
 
     def first(self) -> Producers:
         for inputs, _ in checked(self.batches):
-            return self.graph(to_device(inputs, self.device))
+            return self.graph(fed(self.network, inputs, self.device))
         raise DataError("the data holds no batches to measure channels on")
 
     def moments(
@@ -189,7 +189,7 @@ class _Measured:
         """Of the sites of these weights, for a network of these tensors; `added`: new biases, by weight."""
         found = {weight: Moments() for weight in wanted}
         for inputs, _ in checked(self.batches):
-            inputs = to_device(inputs, self.device)
+            inputs = fed(self.network, inputs, self.device)
             graph = self.graph(inputs)
             if not set(found) <= set(graph.sites):
                 raise NetworkError("the network has other layers for inputs of another shape")
@@ -271,7 +271,8 @@ def _touched(
 ) -> tuple[list[Site], list[tuple[str, str]], list[str]]:
     """The sites to correct, what is left, wholly or in part, and the weights whose layers get a bias."""
     left = [*graph.left, *((site.name, OUTPUT) for site in graph.sites.values() if site.output)]
-    sites = [site for site in graph.sites.values() if not site.output]
+    state = network.state_dict()
+    sites = [site for site in graph.sites.values() if not site.output and _channels(state, site)]
     added = []
     for site in sites:
         if site.bias is None and not site.normed and match != "rescale":
@@ -357,7 +358,7 @@ def _install(
     network = measured.network
     for weight, bias in added.items():
         _biasless(network, graph.sites[weight]).bias = nn.Parameter(bias, requires_grad=False)
-    inputs = next(to_device(inputs, measured.device) for inputs, _ in checked(measured.batches))
+    inputs = next(fed(network, inputs, measured.device) for inputs, _ in checked(measured.batches))
     extra = {graph.sites[w].node: _along(graph.sites[w], b) for w, b in added.items()}
     run = _Run(graph.program.graph_module, {}, extra, lambda *_: None)
     wanted = run.run(*graph.arguments(network.state_dict(), inputs))

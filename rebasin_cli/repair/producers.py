@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from ..errors import NetworkError
 from ..inference.tracing import export, line_of
-from ..networks.evaluation import check_runs
+from ..networks.running import check_runs
 
 NORMS = ("layer_norm", "group_norm", "instance_norm", "batch_norm")
 PRODUCTS = ("matmul", "mm", "bmm", "addmm", "baddbmm", "mv", "dot", "scaled_dot_product_attention")

@@ -19,7 +19,7 @@ from typing import Any
 
 from ..registry import Registry
 
-SCHEMA = "rebasin.report/1"
+SCHEMA = "rebasin.report/2"
 
 registry = Registry("reports", "report format")
 
@@ -129,6 +129,7 @@ class Gate:
     limit: float
     met: bool
     detail: str  # a sentence: row, split, definition
+    wanted: str = ""  # the limit in words: "at most 0.05 nats"
 
 
 @dataclass(frozen=True)
@@ -140,21 +141,24 @@ class Report:
     seed: int
     inputs: tuple[dict[str, Any], ...]  # {"file", "sha256", "recorded": provenance or None} per model
     spec: dict[str, Any]  # {"name", "sha256", "words", "log10_symmetries", "moved_share"}
-    data: dict[str, Any]  # {"name", "normalization", "samples": {"train", "test"}, "full": bool}
-    match: dict[str, Any]  # {"method", "sweeps", "objective_before", "objective_after", "seconds", …}
+    data: dict[str, Any]  # {"name", "normalization", "samples": {"train", "test"}, "full", "scores"}
+    match: dict[str, Any]  # {"method", "sweeps", "objective_before", "objective_after", …}
     proof: dict[str, Any]  # {"status": "proven"|"skipped"|"unavailable", "largest_difference", "reason"}
     # {"name", "train": {"loss", "accuracy", "ece", "reliability", "intervals"}, "test": {…}} per model
     endpoints: tuple[dict[str, Any], ...]
     rows: tuple[Row, ...]
     gates: tuple[Gate, ...] = ()
     notes: tuple[str, ...] = ()  # plain sentences, most important first
-    seconds: float = 0.0
     differences: tuple[Difference, ...] = ()  # of rows that are worth comparing
     choice: dict[str, Any] = field(default_factory=dict)  # of --repair auto: {"chosen", "losses", …}
     pairs: tuple[dict[str, Any], ...] = ()  # {"inputs", "rows": {name: {split: {"loss", …}}}}, of --pair
     over_pairs: tuple[OverPairs, ...] = ()
     # {"word", "units", "dead", "before": {"mean", "std"}, "after": {…}}: matched correlation
     signature: tuple[dict[str, Any], ...] = ()
+    # Of every test sample, to be compared with by pairs: {"samples", "count", "chord", "accuracy"}
+    each: dict[str, Any] = field(default_factory=dict)
+    # Wall times in seconds, {"match", "total"}: all that differs between two identical runs
+    times: dict[str, float] = field(default_factory=dict)
     schema: str = field(default=SCHEMA)
 
     def to_dict(self) -> dict[str, Any]:

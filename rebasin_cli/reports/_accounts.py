@@ -35,13 +35,17 @@ def describe_match(alignment: Alignment | None, *, given: bool = False) -> dict[
         "solves": result.solves,
         "objective_before": result.objective_before,
         "objective_after": result.objective_after,
-        "seconds": alignment.seconds,
     }
     if result.init:
         found["init"] = result.init
     if result.history:  # it ended with its last step, whatever was left to gain
         return found | {"history": [dict(row) for row in result.history]}
     return found | {"converged": result.converged}
+
+
+def times(alignment: Alignment | None, **more: float) -> dict[str, float]:
+    """Wall times in seconds: the one part of a result that differs between two identical runs."""
+    return ({"match": alignment.seconds} if alignment is not None else {}) | more
 
 
 def describe_proof(proof: Proof | None, reason: str = "") -> dict[str, Any]:

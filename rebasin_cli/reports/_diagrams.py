@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,11 +72,12 @@ def reliability_svg(diagram: Diagram, number: int) -> str:
         parts.append(f'<text class="tick" x="{LEFT - 5}" y="{y + 4:.1f}" text-anchor="end">{tick}</text>')
         parts.append(f'<text class="tick" x="{x:.1f}" y="{SIDE - 9}" text-anchor="middle">{tick}</text>')
     parts.append(f'<g class="sure{number}">')
-    for bin_, _, right, rare in diagram.bars():
+    for bin_, sure, right, rare in diagram.bars():
         (left, top), (right_edge, bottom) = at(bin_ / BINS, right), at((bin_ + 1) / BINS, 0)
         box = f'x="{left + 0.6:.1f}" y="{top:.1f}" width="{right_edge - left - 1.2:.1f}"'
         css = "bar rare" if rare else "bar"
-        parts.append(f'<rect class="{css}" {box} height="{max(bottom - top, 0.8):.1f}"/>')
+        told = f"confidence {sure:.3f} on average: accuracy {right:.3f}"
+        parts.append(f'<rect class="{css}" {box} height="{max(bottom - top, 0.8):.1f}">{_told(told)}</rect>')
     (x, y), (x2, y2) = at(0, 0), at(1, 1)
     parts += ["</g>", f'<path class="chord" d="M{x:.1f} {y:.1f}L{x2:.1f} {y2:.1f}"/>']
     parts.append(f'<path class="axis" d="M{LEFT} 8V{SIDE - EDGE}H{SIDE - 8}"/>')
@@ -89,16 +90,20 @@ def colors(diagrams: Sequence[Diagram]) -> str:
         "".join(f".sure{k} {{ --row: {diagram.color[scheme]}; }}\n" for k, diagram in enumerate(diagrams))
         for scheme in (0, 1)
     )
-    return f"{light}@media (prefers-color-scheme: dark) {{\n{dark}}}" if diagrams else ""
+    return f"{light}@media screen and (prefers-color-scheme: dark) {{\n{dark}}}" if diagrams else ""
 
 
 HIGH, FOOT, SIDES = 250, 46, (46, 14)
 SERIES = (("before", -0.14, "o"), ("after", 0.14, "s"))
 
 
-def signature_svg(report: Report) -> str:
+def _told(text: str) -> str:
+    """What a shape tells when it is pointed at."""
+    return f"<title>{html.escape(text)}</title>"
+
+
+def signature_svg(words: Sequence[Mapping[str, Any]]) -> str:
     """Matched correlation of each word's units, mean ± standard deviation, before and after alignment."""
-    words = report.signature
     values = [v for word in words for when, _, _ in SERIES for v in _reach(word, when)] or [0.0, 1.0]
     low, high = min(0.0, *values), max(1.0, *values)
 
@@ -122,13 +127,17 @@ def signature_svg(report: Report) -> str:
             where = f'x="{across(place):.1f}" y="{HIGH - FOOT + 18}" text-anchor="middle"'
             parts.append(f'<text class="tick" {where}>{html.escape(name)}</text>')
     for when, shift, _ in SERIES:
-        parts.append(f'<g class="{when}"><title>{when} alignment</title>')
+        parts.append(f'<g class="{when}">')
         shift = shift if len(words) < 40 else shift / 2
         for place, word in enumerate(words):
             if reach := _reach(word, when):
                 x, top, middle, bottom = across(place + shift), *map(down, (reach[1], reach[2], reach[0]))
                 parts.append(f'<path class="line" d="M{x:.1f} {top:.1f}V{bottom:.1f}"/>')
-                parts.append(f'<circle class="mark" cx="{x:.1f}" cy="{middle:.1f}" r="3.4"/>')
+                mean, half = reach[2], reach[1] - reach[2]
+                told = f"{clean(word.get('word', ''))} {when} alignment: {mean:z.3f} ± {half:.3f}"
+                mark = f'<circle class="mark" cx="{x:.1f}" cy="{middle:.1f}" r="3.4"/>'
+                hit = f'<circle class="hit" cx="{x:.1f}" cy="{middle:.1f}" r="7">{_told(told)}</circle>'
+                parts += [mark, hit]
         parts.append("</g>")
     parts.append(f'<path class="axis" d="M{SIDES[0]} 12V{HIGH - FOOT}H{WIDTH - SIDES[1]}"/>')
     for (when, _, _), x in zip(SERIES, (SIDES[0] + 6, SIDES[0] + 96), strict=True):
@@ -163,6 +172,9 @@ def learning_svg(report: Report) -> str:
     parts.append(f'<g class="after"><path class="line" fill="none" d="M{path}"/>')
     x, y = points[losses.index(low)]
     parts.append(f'<circle class="mark" cx="{x:.1f}" cy="{y:.1f}" r="4"/></g>')
+    for row, (x, y) in zip(rows, points, strict=True):
+        told = _told(f"step {row['step']:.0f}: held-out loss {fixed(row['held_out_loss'])} nats")
+        parts.append(f'<circle class="hit" cx="{x:.1f}" cy="{y:.1f}" r="6">{told}</circle>')
     parts.append(f'<path class="axis" d="M{SIDES[0]} 12V{HIGH - FOOT}H{WIDTH - SIDES[1]}"/>')
     return "\n".join([*parts, "</svg>"])
 

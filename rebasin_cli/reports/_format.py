@@ -6,10 +6,10 @@ Nothing here measures or decides anything; it reads a `Report` and returns text 
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
+from ..runtime.text import clean
 from . import Barrier, Report, Row
 
 MISSING = "—"
@@ -58,22 +58,6 @@ CERTAIN = ("loss", "accuracy", "chord barrier at λ=½", "ECE")
 OVER_PAIRS = ("loss at λ=½", "accuracy at λ=½", "barrier chord")
 SIGNATURE = ("units", "dead", "before", "after")
 LEARNING = ("loss", "accuracy")
-
-
-def clean(value: Any) -> str:
-    """`value` as one line of text that no terminal, XML reader or browser takes for a command.
-
-    Control characters, half surrogates (file names that are not UTF-8), direction marks and
-    noncharacters become �; line breaks and tabs become spaces.
-    """
-
-    def safe(char: str) -> str:
-        if char in "\t\n\r\v\f\x85\u2028\u2029":
-            return " "
-        hidden = unicodedata.category(char) in ("Cc", "Cs", "Cf") or ord(char) & 0xFFFE == 0xFFFE
-        return "\ufffd" if hidden else char
-
-    return "".join(map(safe, str(value)))
 
 
 def fixed(value: Any) -> str:
@@ -256,27 +240,24 @@ def headline(report: Report) -> str:
     return f"{clean(shipped.name)}: {clean(split)} barrier {barrier} nats (chord){compared}"
 
 
-def verdict(report: Report) -> str:
-    """How many gates hold, "" where there are none."""
-    count, missed = len(report.gates), sum(not gate.met for gate in report.gates)
-    if not count:
-        return ""
-    many = "1 gate" if count == 1 else f"{missed} of {count} gates" if missed else f"all {count} gates"
-    return f"{many} {'not met' if missed else 'met'}"
-
-
 def facts(report: Report) -> list[tuple[str, str]]:
-    """(word, sentence) on how the figures came about: match, proof, data, spec, seed."""
-    made = f"measured in {duration(report.seconds)} with rebasin {clean(report.rebasin)}"
+    """(word, sentence) on how the figures came about: match, proof, data, spec, seed; no times."""
     lines = [
         ("match", _match(report.match)),
         ("learning", _learning(learning(report))),
         ("proof", _proof(report.proof)),
         ("data", _data(report.data)),
         ("spec", _spec(report.spec)),
-        ("seed", f"{report.seed}; {made}"),
+        ("seed", f"{report.seed}; measured with rebasin {clean(report.rebasin)}"),
     ]
     return [(word, text) for word, text in lines if text]
+
+
+def took(times: Mapping[str, float]) -> str:
+    """The line on times, which stands last and alone: identical runs differ in nothing else."""
+    rest = [f"{clean(word)} {duration(seconds)}" for word, seconds in times.items() if word != "total"]
+    whole = [duration(times["total"])] if "total" in times else []
+    return ", ".join(whole + ([f"of which {', '.join(rest)}"] if rest else []))
 
 
 def _match(match: Mapping[str, Any]) -> str:
@@ -292,8 +273,6 @@ def _match(match: Mapping[str, Any]) -> str:
         parts.append(f"{word} {number(ends[0])} → {number(ends[1])}")
     if match.get("upper_bound") is not None:
         parts.append(f"at most {number(match['upper_bound'])} for any permutation")
-    if match.get("seconds") is not None:
-        parts.append(duration(match["seconds"]))
     return ", ".join(parts)
 
 

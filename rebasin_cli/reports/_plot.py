@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from . import Curve, Report, Row
@@ -147,7 +147,25 @@ def svg(report: Report, quantity: str, label: str) -> str:
             if split in row.curves:
                 placed = [place(point) for point in points(row.curves[split], quantity)]
                 parts += _row(row, found[row.name], number, placed, split, split == shown[0])
+    for row in drawing_order(report):  # above all lines, the shipped row's last
+        for split in reversed(shown):
+            if split in row.curves:
+                parts += _told(row, split, quantity, place)
     return "\n".join([*parts, "</svg>"])
+
+
+def _told(
+    row: Row, split: str, quantity: str, place: Callable[[tuple[float, float]], tuple[float, float]]
+) -> list[str]:
+    """What a point tells when it is pointed at, where it is drawn and where only a line passes."""
+    unit, told = " nats" * (quantity == "loss"), []
+    for point in points(row.curves[split], quantity):
+        x, y = place(point)
+        said = f"{clean(row.name)}, {clean(split)}: λ = {point[0]:.4g}, {quantity} {fixed(point[1])}{unit}"
+        told.append(
+            f'<circle class="hit" cx="{x:.1f}" cy="{y:.1f}" r="6"><title>{html.escape(said)}</title></circle>'
+        )
+    return told
 
 
 def _row(

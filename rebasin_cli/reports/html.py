@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import base64
-import html
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from . import Report, Row, png
 from ._conclusion import conclude
 from ._diagrams import colors, learning_svg, reliability, reliability_svg, signature_svg
+from ._elements import (
+    breakable,
+    command,
+    details,
+    header,
+    hidden,
+    items,
+    page,
+    pairs,
+    section,
+    sentence,
+    table,
+    text,
+    tr,
+)
 from ._format import (
     ACCURACY_COLUMNS,
     CERTAIN,
@@ -23,9 +37,6 @@ from ._format import (
     SIGNATURE,
     best,
     certain,
-    clean,
-    code_pieces,
-    duration,
     endpoint_figures,
     endpoints,
     facts,
@@ -41,10 +52,10 @@ from ._format import (
     splits,
     tags,
     title,
-    verdict,
+    took,
     within,
 )
-from ._page import STYLE
+from ._gates import verdict
 from ._plot import describe, legend, logarithmic, styles, svg
 
 FILENAME = "report.html"
@@ -55,81 +66,38 @@ def render(report: Report) -> str:
     """HTML without scripts or links to elsewhere; text from outside (file names, notes) is escaped."""
     body = [
         _header(report),
-        _section("Along the path", _picture(report)),
-        *(_section(_heading(report, split), _rows(report, split)) for split in splits(report)),
-        f'<p class="legend">{_text(LEGEND)} <b aria-hidden="true">▸</b> {_sentence(SHIPPED)}.</p>',
+        section("Along the path", _picture(report)),
+        *(section(_heading(report, split), _rows(report, split)) for split in splits(report)),
+        f'<p class="legend">{text(LEGEND)} <b aria-hidden="true">▸</b> {sentence(SHIPPED)}.</p>',
         *_more(report),
-        _section("Gates", _gates(report)) if report.gates else "",
-        _section("Notes", _list(_sentence(note) for note in report.notes)) if report.notes else "",
-        _section("How it was measured", _facts(report)),
-        _section("Inputs", _inputs(report)),
-        _section("Measure it again", _again(report)),
-        _details("What the words mean", _pairs((word, _text(text)) for word, text in DEFINITIONS)),
-        *(_details(f"Every point: {_text(row.name)}", _points(row)) for row in report.rows),
+        section("Gates", _gates(report)) if report.gates else "",
+        section("Notes", items(sentence(note) for note in report.notes)) if report.notes else "",
+        section("How it was measured", _facts(report)),
+        section("Inputs", _inputs(report)),
+        section("Measure it again", _again(report)),
+        details("What the words mean", pairs((word, text(said)) for word, said in DEFINITIONS)),
+        *(details(f"Every point: {text(row.name)}", _points(row)) for row in report.rows),
+        f'<p class="legend">took {text(took(report.times))}</p>' if report.times else "",
     ]
-    style = "\n".join([STYLE.strip(), _colors(report), colors(reliability(report))])
-    return _PAGE.format(title=_text(title(report)), style=style, body="\n".join(filter(None, body)))
-
-
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta http-equiv="Content-Security-Policy"
- content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
-<title>{title}</title>
-<style>
-{style}
-</style>
-</head>
-<body>
-<main>
-{body}
-</main>
-</body>
-</html>
-"""
-
-
-def _text(value: Any) -> str:
-    return html.escape(clean(value), quote=True)
-
-
-def _sentence(value: Any) -> str:
-    """A note or a line of ours, in which `words` in backquotes are code."""
-    return "".join(f"<code>{_text(p)}</code>" if code else _text(p) for p, code in code_pieces(clean(value)))
-
-
-def _section(heading: str, content: str) -> str:
-    return f"<section>\n<h2>{heading}</h2>\n{content}\n</section>"
-
-
-def _details(summary: str, content: str) -> str:
-    return f"<details>\n<summary>{summary}</summary>\n{content}\n</details>"
-
-
-def _list(items: Iterable[str]) -> str:
-    return "<ul>\n" + "\n".join(f"<li>{item}</li>" for item in items) + "\n</ul>"
-
-
-def _pairs(pairs: Iterable[tuple[str, str]]) -> str:
-    return "<dl>\n" + "\n".join(f"<dt>{_text(word)}</dt><dd>{text}</dd>" for word, text in pairs) + "\n</dl>"
+    return page(title(report), body, _colors(report), colors(reliability(report)))
 
 
 def _header(report: Report) -> str:
     badge = ""
     if report.gates:
         css, mark = ("met", "✓") if all(gate.met for gate in report.gates) else ("missed", "✗")
-        badge = f'<p class="badge {css}">{mark} {_text(verdict(report))}</p>'
-    said = [_text(headline(report)), f"<b>{_text(conclude(report))}</b>" if conclude(report) else ""]
-    lines = "\n".join(f"<p>{line}</p>" for line in said if line)
-    return f"<header>\n<h1>{_text(title(report))}</h1>\n{lines}\n{badge}\n</header>"
+        badge = f'<p class="badge {css}">{mark} {text(verdict(report.gates))}</p>'
+    said = f"<b>{text(conclude(report))}</b>" if conclude(report) else ""
+    return header(title(report), text(headline(report)), said, badge=badge)
 
 
 def _heading(report: Report, split: str) -> str:
-    return f"On {_text(split)} data <small>{_text(samples(report, split))}</small>"
+    return f"On {text(split)} data <small>{text(samples(report, split))}</small>"
+
+
+def _unbroken(words: str) -> str:
+    """`T = 0.36` stays on one line."""
+    return text(words).replace(" = ", "\u00a0=\u00a0")
 
 
 def _picture(report: Report) -> str:
@@ -141,64 +109,53 @@ def _picture(report: Report) -> str:
         for quantity, label in labels.items()
     )
     keys = [
-        f"<li>{key} {_text(name)} <small>{_text(words)}</small></li>" for name, words, key in legend(report)
+        f"<li>{key} <span>{text(name)} <small>{_unbroken(words)}</small></span></li>"
+        for name, words, key in legend(report)
     ]
     lines = zip(splits(report)[:2], ("solid", "dashed"), strict=False)
-    keys += [f"<li><small>{_text(split)}: {line}</small></li>" for split, line in lines]
+    keys += [f"<li><small>{text(split)}: {line}</small></li>" for split, line in lines]
     keys.append("<li><small>chord: dotted</small></li>")
     picture = base64.b64encode(png.render(report)).decode("ascii")
     return (
         f'<div class="panels">\n{panels}\n</div>\n<ul class="keys">\n' + "\n".join(keys) + "\n</ul>\n"
         f"<details>\n<summary>The same as one picture (PNG)</summary>\n"
-        f'<img alt="{_text(describe(report))}" src="data:image/png;base64,{picture}">\n</details>'
+        f'<img alt="{text(describe(report))}" src="data:image/png;base64,{picture}">\n</details>'
     )
-
-
-def _table(caption: str, head: Iterable[tuple[str, str]], rows: Iterable[str]) -> str:
-    """`head` holds (text, class) of each column."""
-    cells = "".join(f'<th scope="col" class="{css}">{text}</th>' for text, css in head)
-    body = "\n".join(rows)
-    return (
-        f'<div class="scroll"><table>\n<caption>{caption}</caption>\n'
-        f"<thead><tr>{cells}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
-    )
-
-
-def _tr(head: str, cells: Iterable[str], css: str = "row") -> str:
-    row = "".join(f'<td class="n">{cell}</td>' for cell in cells)
-    return f'<tr class="{css}"><th scope="row">{head}</th>{row}</tr>'
 
 
 def _rows(report: Report, split: str) -> str:
     rows = []
     for letter, file, ends in endpoints(report):
-        cells = [*map(_text, endpoint_figures(ends, split)), "", "", "", ""]
-        rows.append(_tr(f"{letter} <small>{_text(file)}</small>", cells))
+        cells = [*map(text, endpoint_figures(ends, split)), "", "", "", ""]
+        rows.append(tr(f"{letter} <small>{text(file)}</small>", cells))
     for row in report.rows:
-        name = f"{'▸ ' if row.shipped else ''}{_text(row.name)} <small>{_text(', '.join(tags(row)))}</small>"
-        rows.append(_tr(name, map(_text, figures(row, split)), "shipped" if row.shipped else "row"))
-    caption = f"Figures on {_text(split)}: loss and barriers in nats per sample, accuracy 0–1"
-    return _table(caption, [("", ""), *((column, "n") for column in (*COLUMNS, *ACCURACY_COLUMNS))], rows)
+        said = _unbroken(", ".join(tags(row)))
+        name = f"{'▸ ' if row.shipped else ''}{text(row.name)} <small>{said}</small>"
+        rows.append(tr(name, map(text, figures(row, split)), "shipped" if row.shipped else "row"))
+    caption = f"Figures on {text(split)}: loss and barriers in nats per sample, accuracy 0–1"
+    return table(
+        caption, [(hidden("row"), ""), *((column, "n") for column in (*COLUMNS, *ACCURACY_COLUMNS))], rows
+    )
 
 
 def _more(report: Report) -> list[str]:
     """Means over pairs, intervals and calibration, the signature: sections, as far as there is anything."""
     split, found = next(iter(splits(report)), ""), []
     if over := over_pairs(report, split):
-        rows = [_tr(_text(name), map(_text, cells)) for name, cells in over]
-        caption = f"Figures on {_text(split)} {_text(pairs_heading(report))}"
-        table = _table(caption, [("", ""), *((column, "n") for column in OVER_PAIRS)], rows)
-        files = _list(
-            " and ".join(_text(model.get("file", "?")) for model in p["inputs"]) for p in report.pairs
+        rows = [tr(text(name), map(text, cells)) for name, cells in over]
+        caption = f"Figures on {text(split)} {text(pairs_heading(report))}"
+        grid = table(caption, [(hidden("row"), ""), *((column, "n") for column in OVER_PAIRS)], rows)
+        files = items(
+            " and ".join(text(model.get("file", "?")) for model in p["inputs"]) for p in report.pairs
         )
-        small = f'<p class="legend">{_text(pairs_heading(report))}</p>'
-        found.append(_section(f"Over pairs, on {_text(split)} data", f"{table}\n{small}\n{files}"))
+        small = f'<p class="legend">{text(pairs_heading(report))}</p>'
+        found.append(section(f"Over pairs, on {text(split)} data", f"{grid}\n{small}\n{files}"))
     sure = [
-        _table(
-            f"95 % intervals at λ=½ on {_text(each)}, and calibration",
-            [("", ""), *((column, "n") for column in CERTAIN)],
+        table(
+            f"95 % intervals at λ=½ on {text(each)}, and calibration",
+            [(hidden("row"), ""), *((column, "n") for column in CERTAIN)],
             [
-                _tr(_text(name), map(_text, cells), "shipped" if row and row.shipped else "row")
+                tr(text(name), map(text, cells), "shipped" if row and row.shipped else "row")
                 for name, row, cells in rows
             ],
         )
@@ -207,25 +164,25 @@ def _more(report: Report) -> list[str]:
     ]
     if sure:
         found.append(
-            _section(f"How sure: 95 % at λ=½, on {_text(split)} data", "\n".join(sure + _compared(report)))
+            section(f"How sure: 95 % at λ=½, on {text(split)} data", "\n".join(sure + _compared(report)))
         )
     if diagrams := reliability(report):
         figures_ = "\n".join(
-            f"<figure>\n<figcaption>{_text(diagram.name)} "
+            f"<figure>\n<figcaption>{text(diagram.name)} "
             f"<small>ECE {fixed(diagram.ece)}</small></figcaption>\n"
             f"{reliability_svg(diagram, place)}\n</figure>"
             for place, diagram in enumerate(diagrams)
         )
         legend_ = "Accuracy over confidence; dotted: as sure as right; pale: fewer than 0.5 % of the samples."
-        small = f'<p class="legend">{_text(legend_)}</p>'
-        heading = f"How sure of itself, on {_text(split)} data"
-        found.append(_section(heading, f'<div class="panels small">\n{figures_}\n</div>\n{small}'))
+        small = f'<p class="legend">{text(legend_)}</p>'
+        heading = f"How sure of itself, on {text(split)} data"
+        found.append(section(heading, f'<div class="panels small">\n{figures_}\n</div>\n{small}'))
     if words := signature(report):
-        rows = [_tr(_text(word), map(_text, cells)) for word, cells in words]
+        rows = [tr(text(word), map(text, cells)) for word, cells in words]
         caption = "Matched correlation of units, mean ± standard deviation"
-        table = _table(caption, [("", ""), *((column, "n") for column in SIGNATURE)], rows)
-        drawing = f'<div class="panels"><figure>\n{signature_svg(report)}\n</figure></div>'
-        found.append(_section("Matched correlation, before and after alignment", f"{drawing}\n{table}"))
+        grid = table(caption, [(hidden("row"), ""), *((column, "n") for column in SIGNATURE)], rows)
+        drawing = f'<div class="panels"><figure>\n{signature_svg(report.signature)}\n</figure></div>'
+        found.append(section("Matched correlation, before and after alignment", f"{drawing}\n{grid}"))
     if rows := learning(report):
         kept = best(rows)
         told = (
@@ -235,8 +192,8 @@ def _more(report: Report) -> list[str]:
         right = kept.get("held_out_accuracy")
         told += "." if right is None else f", accuracy {fixed(right)}."
         drawing = f'<div class="panels"><figure>\n{learning_svg(report)}\n</figure></div>'
-        small = f'<p class="legend">{_text(told)}</p>'
-        found.append(_section("The permutations, as they were learnt", f"{drawing}\n{small}"))
+        small = f'<p class="legend">{text(told)}</p>'
+        found.append(section("The permutations, as they were learnt", f"{drawing}\n{small}"))
     return found
 
 
@@ -245,10 +202,10 @@ def _compared(report: Report) -> list[str]:
     if not report.differences:
         return []
     rows = [
-        _tr(
-            f"{_text(one.row)} − {_text(one.other)}",
+        tr(
+            f"{text(one.row)} − {text(one.other)}",
             map(
-                _text,
+                text,
                 (
                     fixed(one.loss),
                     within(one.loss_interval),
@@ -259,8 +216,8 @@ def _compared(report: Report) -> list[str]:
         )
         for one in report.differences
     ]
-    head = [("", ""), ("loss", "n"), ("95 %", "n"), ("accuracy", "n"), ("95 %", "n")]
-    return [_details("Differences on the same samples", _table("Differences at λ=½", head, rows))]
+    head = [(hidden("row"), ""), ("loss", "n"), ("95 %", "n"), ("accuracy", "n"), ("95 %", "n")]
+    return [details("Differences on the same samples", table("Differences at λ=½", head, rows))]
 
 
 def _gates(report: Report) -> str:
@@ -269,59 +226,62 @@ def _gates(report: Report) -> str:
         mark = "✓ met" if gate.met else "✗ not met"
         css = "met" if gate.met else "missed"
         rows.append(
-            f'<tr class="{css}"><th scope="row"><code>{_text(gate.text)}</code></th>'
+            f'<tr class="{css}"><th scope="row"><code>{breakable(gate.text)}</code></th>'
             f'<td class="mark">{mark}</td><td class="n">{number(gate.measured)}</td>'
-            f'<td class="n">{number(gate.limit)}</td><td>{_text(gate.detail)}</td></tr>'
+            f'<td class="n">{number(gate.limit)}</td><td>{text(gate.detail)}</td></tr>'
         )
     head = [("gate", ""), ("result", ""), ("measured", "n"), ("limit", "n"), ("in words", "")]
-    return _table(_text(verdict(report)), head, rows)
+    return table(text(verdict(report.gates)), head, rows)
 
 
 def _facts(report: Report) -> str:
     """The sentences of `facts`; below, what else the parts of the program had to say."""
-    short = _pairs((word, _text(text)) for word, text in facts(report))
+    short = pairs((word, text(said)) for word, said in facts(report))
     match = {key: value for key, value in report.match.items() if key != "history"}  # it is drawn
     parts = {"match": match, "proof": report.proof, "data": report.data, "spec": report.spec}
-    full = _pairs((word, _lines(values) or MISSING) for word, values in parts.items())
-    return short + "\n" + _details("In full", full)
+    full = pairs((word, _lines(values) or MISSING) for word, values in parts.items())
+    return short + "\n" + details("In full", full)
 
 
 def _lines(values: Mapping[str, Any]) -> str:
     shown = ((key, value) for key, value in values.items() if value is not None)
-    return "<br>".join(f"{_text(key)}: {_value(value)}" for key, value in shown)
+    return "<br>".join(f"{text(key)}: {_value(value)}" for key, value in shown)
 
 
 def _value(value: Any) -> str:
     if isinstance(value, Mapping | list | tuple):
-        return f"<code>{_text(json.dumps(value, ensure_ascii=False, default=str))}</code>"
-    return f"<code>{_text(value)}</code>"
+        return f"<code>{text(json.dumps(value, ensure_ascii=False, default=str))}</code>"
+    return f"<code>{text(value)}</code>"
 
 
 def _inputs(report: Report) -> str:
+    """File and digest; what the file records of itself is folded away."""
     parts = []
     for place, model in enumerate(report.inputs):
-        known = {"sha256": model.get("sha256"), **(model.get("recorded") or {})}
-        known |= {key: value for key, value in model.items() if key not in ("file", "sha256", "recorded")}
-        parts.append((chr(ord("A") + place), f"<b>{_text(model.get('file', '?'))}</b><br>{_lines(known)}"))
-    return _pairs(parts)
+        known = {key: value for key, value in model.items() if key not in ("file", "recorded")}
+        told = f"<b>{breakable(model.get('file', '?'))}</b><br>{_lines(known)}"
+        if recorded := model.get("recorded"):
+            told += details("Recorded in the file", _lines(recorded))
+        parts.append((chr(ord("A") + place), told))
+    return pairs(parts)
 
 
 def _again(report: Report) -> str:
     return (
-        f"<pre><code>{_text(report.command)}</code></pre>\n<p>rebasin {_text(report.rebasin)}, "
-        f"seed {_text(report.seed)}, took {duration(report.seconds)}; schema {_text(report.schema)}</p>"
+        f"{command(report.command)}\n<p>rebasin {text(report.rebasin)}, "
+        f"seed {text(report.seed)}; schema {text(report.schema)}</p>"
     )
 
 
 def _points(row: Row) -> str:
     shown = sorted(row.curves, key=lambda split: (split != "test", split != "train", split))
     head = [("λ", "")]
-    head += [(f"{_text(split)} {quantity}", "n") for split in shown for quantity in ("loss", "accuracy")]
+    head += [(f"{text(split)} {quantity}", "n") for split in shown for quantity in ("loss", "accuracy")]
     rows = []
     for place in sorted({point for curve in row.curves.values() for point in curve.lambdas}):
         found = [row.curves[split].at(place) or (None, None) for split in shown]
-        rows.append(_tr(number(place), (fixed(value) for pair in found for value in pair)))
-    return _table(f"Loss in nats and accuracy along {_text(row.name)}", head, rows)
+        rows.append(tr(number(place), (fixed(value) for pair in found for value in pair)))
+    return table(f"Loss in nats and accuracy along {text(row.name)}", head, rows)
 
 
 def _colors(report: Report) -> str:
@@ -331,4 +291,4 @@ def _colors(report: Report) -> str:
         "".join(f".row{place} {{ --row: {color[scheme]}; }}\n" for place, color in enumerate(colors))
         for scheme in (0, 1)
     )
-    return f"{light}@media (prefers-color-scheme: dark) {{\n{dark}}}"
+    return f"{light}@media screen and (prefers-color-scheme: dark) {{\n{dark}}}"

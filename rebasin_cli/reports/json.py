@@ -21,6 +21,7 @@ HELP = "Write the report as JSON."
 NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 _NUMBERS = re.compile(r'\[\n\s*((?:"-?inf"|"nan"|[^\[\]{}"])*?)\n\s*\]')  # a list of numbers over many lines
+_TIMES = re.compile(r'(?m)^  "times": \{\n\s*([^{}]*?)\n\s*\}')  # one line, for a diff to drop
 
 
 def render(report: Report) -> str:
@@ -35,6 +36,7 @@ def render(report: Report) -> str:
 def dump(values: Mapping[str, Any]) -> str:
     """Any values as text of this kind, for a person to read too: a list of numbers takes one line."""
     text = json.dumps(_plain(values), indent=2, ensure_ascii=False, allow_nan=False)
+    text = _TIMES.sub(lambda found: '  "times": {' + re.sub(r"\s*\n\s*", " ", found[1]) + "}", text)
     text = _NUMBERS.sub(lambda found: "[" + re.sub(r"\s*\n\s*", " ", found[1]) + "]", text)
     # Half surrogates (file names that are not UTF-8) cannot be encoded; JSON can escape them.
     return re.sub("[\ud800-\udfff]", lambda char: f"\\u{ord(char[0]):04x}", text) + "\n"
@@ -55,13 +57,26 @@ def load(text: str) -> Report:
     schema = content.get("schema") if isinstance(content, dict) else None
     if not isinstance(schema, str) or not schema.startswith("rebasin.report/"):
         raise UsageError(f"not a rebasin report: expected an object with schema {SCHEMA!r}", hint=_NEXT)
-    if schema != SCHEMA:
+    if schema == BEFORE:
+        content = _upgraded(content)
+    elif schema != SCHEMA:
         raise UsageError(f"the report has schema {schema!r}; this version reads {SCHEMA!r}", hint=_NEXT)
     problems: list[str] = []
     report = _read(Report, content, "", problems)
     if problems:
         raise UsageError("the report is damaged", problems=problems, hint=_NEXT)
     return report
+
+
+BEFORE = "rebasin.report/1"
+
+
+def _upgraded(content: dict[str, Any]) -> dict[str, Any]:
+    """A report of version 1, which kept its times in two places."""
+    match = content.get("match")
+    inner = match.pop("seconds", None) if isinstance(match, dict) else None
+    times = {"match": inner, "total": content.get("seconds")}
+    return content | {"schema": SCHEMA, "times": {word: s for word, s in times.items() if s is not None}}
 
 
 _NEXT = "Write one with: rebasin barrier A B --data NAME --report FOLDER (it is FOLDER/report.json)"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import xml.etree.ElementTree as ET
-
-from . import Report
+from . import Report, _gates
 from ._conclusion import conclude
-from ._format import clean, figures, headline, splits, title
+from ._format import figures, headline, splits, title
 
 FILENAME = "junit.xml"
 HELP = "Write one JUnit case per gate."
@@ -17,32 +15,15 @@ KEYS = ("loss", "accuracy", "barrier_midpoint", "barrier_chord", "accuracy_midpo
 
 def render(report: Report) -> str:
     """A gate that is not met is a failure; without gates a single case says that it was measured."""
-    missed = sum(not gate.met for gate in report.gates)
-    counts = {
-        "name": "rebasin",
-        "tests": str(len(report.gates) or 1),
-        "failures": str(missed),
-        "errors": "0",
-        "skipped": "0",
-        "time": f"{report.seconds:.3f}",
-    }
-    root = ET.Element("testsuites", counts)
-    suite = ET.SubElement(root, "testsuite", {**counts, "name": clean(title(report))})
-    properties = ET.SubElement(suite, "properties")
-    for name, value in _properties(report):
-        ET.SubElement(properties, "property", name=clean(name), value=clean(value))
-    for gate in report.gates:
-        case = ET.SubElement(suite, "testcase", classname=CLASSNAME, name=clean(gate.text), time="0")
-        if gate.met:
-            ET.SubElement(case, "system-out").text = clean(gate.detail)
-        else:
-            failure = ET.SubElement(case, "failure", message=clean(gate.detail), type="GateNotMet")
-            failure.text = "\n".join([clean(gate.detail), *map(clean, report.notes), clean(report.command)])
-    if not report.gates:
-        case = ET.SubElement(suite, "testcase", classname=CLASSNAME, name="measured", time=counts["time"])
-        ET.SubElement(case, "system-out").text = "\n".join(filter(None, (headline(report), conclude(report))))
-    ET.indent(root)
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(root, encoding="unicode")}\n'
+    said = "; ".join(filter(None, (headline(report), conclude(report))))
+    return _gates.junit(
+        _gates.results(report) or [_gates.GateResult("measured", 0.0, "", True, said)],
+        name=title(report),
+        classname=CLASSNAME,
+        seconds={"": report.times.get("total", 0.0)},
+        properties=_properties(report),
+        remarks=(*report.notes, report.command),
+    )
 
 
 def _properties(report: Report) -> list[tuple[str, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +16,6 @@ from ._format import (
     SHIPPED,
     SIGNATURE,
     certain,
-    clean,
     code_pieces,
     endpoint_figures,
     endpoints,
@@ -32,8 +30,10 @@ from ._format import (
     signature,
     splits,
     title,
-    verdict,
+    took,
 )
+from ._gates import results, table, verdict
+from ._markup import code, escape, fence, head, line
 
 FILENAME = "report.md"
 HELP = "Write the report as Markdown, for a CI summary."
@@ -41,36 +41,43 @@ HELP = "Write the report as Markdown, for a CI summary."
 
 def render(report: Report) -> str:
     """GitHub-flavoured Markdown. Text from outside (file names, gates, notes) is escaped."""
-    blocks = [
-        f"## {escape(title(report))}",
-        f"**{escape(headline(report))}**",
-        escape(conclude(report)),
-        *(_table(report, split) for split in splits(report)),
-        *_more(report),
-        *_gates(report),
-        *(["### Notes", "\n".join(f"- {_sentence(note)}" for note in report.notes)] if report.notes else []),
-        "### How it was measured",
-        "\n".join(f"- {word}: {escape(text)}" for word, text in facts(report)),
-        "\n".join(_input(model) for model in report.inputs),
-        fence(report.command),
-        f"<sub>{escape(LEGEND)} ▸ {_sentence(SHIPPED)}.</sub>",
+    gates = [f"### Gates: {verdict(report.gates)}\n\n{table(results(report))}"] if report.gates else []
+    figures_, *rest = sections(report)
+    return "\n\n".join([f"## {escape(title(report))}", figures_, *gates, *rest]) + "\n"
+
+
+def sections(report: Report) -> list[str]:
+    """All but the title and the gates, cut where a summary without room may end."""
+    parts = [
+        [
+            f"**{escape(headline(report))}**",
+            escape(conclude(report)),
+            *(_table(report, split) for split in splits(report)),
+            *_more(report),
+        ],
+        ["### Notes", "\n".join(f"- {_sentence(note)}" for note in report.notes)] if report.notes else [],
+        [
+            "### How it was measured",
+            "\n".join(f"- {word}: {escape(text)}" for word, text in facts(report)),
+            "\n".join(_input(model) for model in report.inputs),
+            fence(report.command),
+            f"<sub>{escape(LEGEND)} ▸ {_sentence(SHIPPED)}.</sub>",
+            f"<sub>took {escape(took(report.times))}</sub>" if report.times else "",
+        ],
     ]
-    return "\n\n".join(block for block in blocks if block) + "\n"
+    return ["\n\n".join(filter(None, part)) for part in parts if part]
 
 
 def _table(report: Report, split: str) -> str:
-    lines = [
-        _line([f"**{escape(split)}** {samples(report, split)}".strip(), *COLUMNS]),
-        _line(["---", *["---:"] * len(COLUMNS)]),
-    ]
+    lines = head([f"**{escape(split)}** {samples(report, split)}".strip(), *COLUMNS], numbers=True)
     for letter, file, ends in endpoints(report):
-        lines.append(_line([f"{letter}: {escape(file)}", *endpoint_figures(ends, split), "", ""]))
+        lines.append(line([f"{letter}: {escape(file)}", *endpoint_figures(ends, split), "", ""]))
     for row in report.rows:
         name = escape(row.name) + (" *(control)*" if row.control else "")
         cells = [name, *figures(row, split)[: len(COLUMNS)]]
         if row.shipped:
             cells = [f"▸ **{cells[0]}**", *(f"**{cell}**" for cell in cells[1:])]
-        lines.append(_line(cells))
+        lines.append(line(cells))
     return "\n".join(lines)
 
 
@@ -97,8 +104,12 @@ def _named(name: str, row: Row | None) -> str:
 
 
 def _columns(heading: str, columns: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> str:
-    lines = [_line([heading, *columns]), _line(["---", *["---:"] * len(columns)])]
-    return "\n".join([*lines, *(_line([name, *map(escape, cells)]) for name, cells in rows)])
+    return "\n".join(
+        [
+            *head([heading, *columns], numbers=True),
+            *(line([name, *map(escape, cells)]) for name, cells in rows),
+        ]
+    )
 
 
 def _input(model: Mapping[str, Any]) -> str:
@@ -106,39 +117,5 @@ def _input(model: Mapping[str, Any]) -> str:
     return f"- {code(model.get('file', '?'))}" + (f", sha256 {code(digest)}" if digest else "")
 
 
-def _line(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _gates(report: Report) -> list[str]:
-    if not report.gates:
-        return []
-    lines = [_line(["gate", "result", "measured"]), _line(["---"] * 3)]
-    for gate in report.gates:
-        mark = "✓ met" if gate.met else "**✗ not met**"
-        lines.append(_line([escape(gate.text), mark, escape(gate.detail)]))
-    return [f"### Gates: {verdict(report)}", "\n".join(lines)]
-
-
 def _sentence(text: str) -> str:
     return "".join(code(piece) if is_code else escape(piece) for piece, is_code in code_pieces(text))
-
-
-def escape(text: object) -> str:
-    """`text` on one line, with whatever Markdown, HTML or GitHub would take for markup made literal."""
-    escaped = re.sub(r"([\\`*_\[\]<>|~$&#@])", r"\\\1", clean(text))
-    # A mention or an address works in spite of a backslash; an entity does not.
-    return escaped.replace("\\@", "&#64;").replace("://", "&#58;//")
-
-
-def code(text: object) -> str:
-    """A code span whose fence is longer than any run of backquotes inside."""
-    text = clean(text)
-    longest = max(map(len, re.findall("`+", text)), default=0)
-    pad = " " if text.startswith("`") or text.endswith("`") else ""
-    return f"{'`' * (longest + 1)}{pad}{text}{pad}{'`' * (longest + 1)}" if text else ""
-
-
-def fence(text: str) -> str:
-    marks = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
-    return f"{marks}sh\n{clean(text)}\n{marks}"

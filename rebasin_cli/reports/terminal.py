@@ -35,6 +35,7 @@ from ._format import (
     splits,
     tail,
     title,
+    took,
 )
 
 FILENAME = None  # for the screen; report.md is its twin for a folder
@@ -84,7 +85,8 @@ def show(report: Report, console: Console) -> None:
     if report.gates:
         put(_gates(report))
         console.print()
-    put(_pairs([*facts(report), *(("note", clean(note)) for note in report.notes)]))
+    lines = [*facts(report), *(("note", clean(note)) for note in report.notes)]
+    put(_pairs(lines + ([("took", took(report.times))] if report.times else [])))
     console.print()
     put(Text(f"{LEGEND} ▸ {SHIPPED}.", style="dim"))
 

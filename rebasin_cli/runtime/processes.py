@@ -27,6 +27,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from ..errors import Elsewhere, Lost, UsageError, account
 from .ranks import Ranks
+from .text import in_a_line
 
 MEETING = timedelta(minutes=10)  # between the first process and the last one
 # Longer than what one rank does while the others wait: a proof, one large assignment, writing. It is only
@@ -160,8 +161,9 @@ def _lost(error: BaseException) -> Lost:
 
 
 def _account(error: BaseException) -> tuple[str, int]:
-    """What to tell the others of an error, and the exit code for all."""
-    return account(error) or (f"{type(error).__name__}: {error}", 1)
+    """What to tell the others of an error, in a line, and the exit code for all."""
+    known = account(error)
+    return (known[0][0], known[1]) if known else (in_a_line(error), 1)
 
 
 # ---------------------------------------------------------------------------------------- together and apart

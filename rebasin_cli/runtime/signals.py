@@ -1,4 +1,4 @@
-"""Ctrl-C, and SIGTERM, at a moment that suits."""
+"""Ctrl-C, SIGTERM and SIGHUP, at a moment that suits."""
 
 from __future__ import annotations
 
@@ -9,32 +9,40 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+
 
 class Stopped(KeyboardInterrupt):
-    """SIGTERM, answered as Ctrl-C is."""
+    """SIGTERM or SIGHUP, its `number`, answered as Ctrl-C is."""
+
+    def __init__(self, number: int):
+        super().__init__(number)
+        self.number = number
 
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """SIGTERM within the block, as containers and batch systems send it, raises Stopped.
+    """SIGTERM within the block, as containers and batch systems send it, raises Stopped; so does SIGHUP.
 
-    Not where it is ignored, nor in other threads than the main one: signals never reach them. Whoever answers
-    it otherwise within the block may do so after it.
+    Not where one is ignored (nohup), nor in other threads than the main one: signals never reach them.
+    Whoever answers it otherwise within the block may do so after it.
     """
 
-    def stop(*_: Any) -> None:
-        raise Stopped
+    def stop(number: int, frame: Any) -> None:
+        raise Stopped(number)
 
-    ignored = signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
-    with contextlib.nullcontext() if ignored else _answered(signal.SIGTERM, stop):
+    with contextlib.ExitStack() as stack:
+        for number in ENDING:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                stack.enter_context(_answered(number, stop))
         yield
 
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Ctrl-C and SIGTERM within the block are answered at its end, so that nothing is left half-changed."""
+    """Ctrl-C, SIGTERM and SIGHUP within the block are answered at its end: nothing is left half-changed."""
     caught: list[tuple[int, Any]] = []
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, *ENDING)}
     with contextlib.ExitStack() as stack:
         for number, handler in handlers.items():
             if callable(handler):  # else it ends the process at once, or is ignored

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 
 from ..errors import SpecError
+from .naming import pattern_of
 from .notation import (
     Axis,
     Fixed,
@@ -22,7 +23,7 @@ from .notation import (
     stem_of,
     words_of,
 )
-from .spec import Entry, FittedSpec, Shapes, Spec, pattern_of
+from .spec import Entry, FittedSpec, Shapes, Spec
 from .within import find_blocks
 
 
@@ -72,13 +73,16 @@ def fit(spec: Spec, shapes: Shapes) -> FittedSpec:
     )
 
 
-def _choose(spec: Spec, shapes: Shapes, problems: list[str]) -> dict[str, tuple[Entry, dict[str, str]]]:
+def _choose(spec: Spec, shapes: Shapes, problems: list[str]) -> dict[str, tuple[Entry, Mapping[str, str]]]:
     """The line that speaks of each tensor: an exact line beats families, two families are a problem."""
-    exact = [entry for entry in spec.entries if not entry.family]
+    exact: dict[str, list[Entry]] = {}
+    for entry in spec.entries:
+        if not entry.family:
+            exact.setdefault(entry.name, []).append(entry)
     families = [entry for entry in spec.entries if entry.family]
-    chosen: dict[str, tuple[Entry, dict[str, str]]] = {}
+    chosen: dict[str, tuple[Entry, Mapping[str, str]]] = {}
     for tensor, shape in shapes.items():
-        matches = [(e, m) for e in exact if e.name == tensor and (m := e.match(tensor, shape)) is not None]
+        matches = [(e, m) for e in exact.get(tensor, ()) if (m := e.match(tensor, shape)) is not None]
         matches = matches or [(e, m) for e in families if (m := e.match(tensor, shape)) is not None]
         if not matches:
             problems.append(f"{tensor}  {_show(shape)} is in the checkpoint, not in the spec")
@@ -100,7 +104,7 @@ def _choose(spec: Spec, shapes: Shapes, problems: list[str]) -> dict[str, tuple[
     return chosen
 
 
-def _found_values(chosen: Mapping[str, tuple[Entry, dict[str, str]]]) -> dict[str, set[tuple[str, ...]]]:
+def _found_values(chosen: Mapping[str, tuple[Entry, Mapping[str, str]]]) -> dict[str, set[tuple[str, ...]]]:
     """For every stem, the values that plain uses of it (`h{i}`, no offset) are bound to."""
     found: dict[str, set[tuple[str, ...]]] = {}
     for entry, captured in chosen.values():
@@ -111,7 +115,7 @@ def _found_values(chosen: Mapping[str, tuple[Entry, dict[str, str]]]) -> dict[st
     return found
 
 
-def _filled(axis: Axis, captured: dict[str, str], found: dict[str, set[tuple[str, ...]]]) -> Axis:
+def _filled(axis: Axis, captured: Mapping[str, str], found: dict[str, set[tuple[str, ...]]]) -> Axis:
     def filled(leaf: Axis) -> Axis:
         return fill(leaf.name, captured, found, each=leaf.each) if isinstance(leaf, Word) else leaf
 
@@ -132,7 +136,7 @@ def _given_sizes(spec: Spec, words: set[str], problems: list[str]) -> dict[str, 
     given: dict[str, int] = {}
     by: dict[str, str] = {}
     for key in sorted(spec.sizes, key=lambda key: "{" in key):
-        members = sorted(word for word in words if pattern_of(key).fullmatch(word))
+        members = sorted(word for word in words if pattern_of(key).matches(word))
         if not members:
             problems.append(f'sizes  "{key}" is no word of these tensors')
         for word in members:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 from functools import cache
 from pathlib import Path
 
 from ..errors import SpecError, UsageError, unknown
+from ..registry import user_code
 from .fitting import fit
-from .parsing import parse
+from .parsing import LARGEST, parse
 from .spec import FittedSpec, Shapes, Spec
+
+DEEPEST = 50  # specs that include one another
 
 
 def folder() -> Path:
@@ -23,32 +27,41 @@ def _files() -> dict[str, Path]:
     """Spec files by their stem; entry points `rebasin_cli.specs` (objects that are paths) add to them."""
     files = {path.stem: path for path in sorted(folder().glob("*.yaml"))}
     for point in importlib.metadata.entry_points(group="rebasin_cli.specs"):
-        files[point.name] = Path(point.load())
+        what = f"the spec {point.name} comes from {point.value}, which cannot be imported"
+        with user_code(what, UsageError, hint="Mend that package, or remove it"):
+            files[point.name] = Path(point.load())
     return files
 
 
-def read(path: Path) -> Spec:
-    """The spec in a file; `include:` names are looked up beside it, then among the built-in ones."""
+def read(path: Path, within: tuple[Path, ...] = ()) -> Spec:
+    """The spec in a file; `include:` names are looked up beside it, then among the built-in ones.
+
+    `within` are the files that include it.
+    """
     try:
-        text = path.read_text(encoding="utf-8")
+        with open(path, encoding="utf-8") as file:
+            text = file.read(LARGEST + 1)  # it may have no end
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file", hint="Built-in specs: rebasin spec list") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a name that no file can have
         raise SpecError(f"{path} cannot be read: {error}") from None
+    chain = (*within, path)
 
     def include(name: str) -> Spec:
         beside = path.parent / f"{name}.yaml"
-        found = beside if beside.is_file() else _files().get(name)
+        plain = re.fullmatch(r"[\w-][\w.-]{0,99}", name)  # a name, and no way to another folder
+        found = None if plain is None else beside if beside.is_file() else _files().get(name)
         if found is None or found == path:
             raise SpecError(
                 f'{path}: include "{name}" is not a spec', hint="Built-in specs: rebasin spec list"
             )
-        return read(found)
+        if found in chain:
+            raise SpecError(f"{chain[0]}: its includes go in a circle")
+        if len(chain) > DEEPEST:
+            raise SpecError(f"{chain[0]}: more than {DEEPEST} specs include one another")
+        return read(found, chain)
 
-    try:
-        return parse(text, name=path.stem, source=path.name, include=include)
-    except RecursionError:
-        raise SpecError(f"{path}: its includes go in a circle") from None
+    return parse(text, name=path.stem, source=path.name, include=include)
 
 
 @cache

@@ -69,17 +69,25 @@ class Sum:
 
 Axis = Word | Fixed | Rest | Product | Sum
 
+LONGEST, DEEPEST = 2_000, 100  # characters and parentheses of one tensor's axes
+DIGITS = 18  # of a size; one more may be beyond int64
+
 ENDS = ("first", "last")  # slots that no tensor name binds
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<rest>\.\.\.)|(?P<punctuation>[()+])|(?P<number>\d+)(?![\w{])|(?P<fixed>[._])(?![\w.])"
     r"|(?P<word>(?:[A-Za-z]|\{[^{}]*\})(?:[\w.-]|\{[^{}]*\})*(?:\*(?![\w{]))?))"
 )
-_SLOT = re.compile(r"\{(?P<name>[A-Za-z]\w*)(?P<offset>[+-][1-9]\d*|-0)?(?:\|(?P<fallback>[^{}]+))?\}")
+_SLOT = re.compile(r"\{(?P<name>[A-Za-z]\w*)(?P<offset>[+-][1-9][0-9]{0,8}|-0)?(?:\|(?P<fallback>[^{}]+))?\}")
 
 
 def parse_axes(text: str) -> tuple[Axis, ...]:
     """The axes of one tensor. Raises SpecError that points at the character."""
+    if len(text) > LONGEST or text.count("(") > DEEPEST:
+        raise SpecError(
+            f'"{text[:40]}…": {len(text)} characters and {text.count("(")} parentheses; '
+            f"at most {LONGEST} and {DEEPEST} are read"
+        )
     tokens = list(_tokens(text))
     axes, rest = _sequence(tokens, text, closing=False)
     assert not rest
@@ -151,6 +159,8 @@ def _leaf(kind: str, value: str, text: str) -> Axis:
     if kind == "fixed":
         return Fixed()
     if kind == "number":
+        if len(value) > DIGITS:
+            raise SpecError(f'"{text[:40]}…": a size of {len(value)} digits')
         if int(value) == 0:
             raise SpecError(f'"{text}": a size of 0')
         return Fixed(int(value))
@@ -251,12 +261,15 @@ def stem_of(word: str) -> str:
 @cache
 def natural(value: str) -> tuple[tuple[int, int, str], ...]:
     """Sort key that puts 2 before 10 and 3a before 3b."""
-    parts = re.findall(r"\d+|\D+", value)
-    return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts)
+    parts = re.findall(r"[0-9]+|[^0-9]+", value)
+    numbers = (part.lstrip("0") if part[0] in "0123456789" else None for part in parts)  # of any length
+    return tuple(
+        (1, 0, part) if n is None else (0, len(n), n) for part, n in zip(parts, numbers, strict=True)
+    )
 
 
 def fill(
-    word: str, captured: dict[str, str], found: dict[str, set[tuple[str, ...]]], *, each: bool = False
+    word: str, captured: Mapping[str, str], found: dict[str, set[tuple[str, ...]]], *, each: bool = False
 ) -> Axis:
     """The axis that a word with slots stands for, in a family member whose name bound `captured`.
 

@@ -9,14 +9,16 @@ from collections.abc import Callable
 import yaml
 
 from ..errors import SpecError
+from .naming import MOST
 from .notation import ENDS, parse_axes, slots_of, words_of
 from .spec import Entry, Spec
 
 SCHEMA = 1
+LARGEST = 4 << 20  # characters, some 100,000 lines
 
 _KEYS = {"schema", "net", "names", "description", "include", "tensors", "statistics", "ignore", "sizes"}
 _WORD = re.compile(r"(?:[A-Za-z]|\{[A-Za-z]\w*\})(?:[\w.-]|\{[A-Za-z]\w*\})*")
-_NAME = re.compile(r"(?P<name>[^\[\]?\s]+?)(?:\[(?P<rank>\d+)\])?(?P<optional>\?)?")
+_NAME = re.compile(r"(?P<name>[^\[\]?\s]+?)(?:\[(?P<rank>[0-9]{1,3})\])?(?P<optional>\?)?")
 
 
 def parse(text: str, *, name: str, source: str = "", include: Callable[[str], Spec] | None = None) -> Spec:
@@ -27,8 +29,12 @@ def parse(text: str, *, name: str, source: str = "", include: Callable[[str], Sp
     """
     source = source or name
     problems: list[str] = []
+    if len(text) > LARGEST:
+        raise SpecError(f"{source} is no spec: {len(text):,} characters, at most {LARGEST:,} are read")
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except RecursionError:
+        raise SpecError(f"{source} is not a spec: too many things lie within one another") from None
     except yaml.YAMLError as error:
         reason = " ".join(str(error).split())
         raise SpecError(f"{source} is not YAML", problems=[reason]) from None
@@ -51,7 +57,7 @@ def parse(text: str, *, name: str, source: str = "", include: Callable[[str], Sp
         problems.append("no `tensors:`")
 
     base = Spec(name, ())
-    if "include" in top and (wanted := _text(top["include"], "include", problems)):
+    if "include" in top and (wanted := _text(top["include"], "include", problems)) is not None:
         if include is None:
             problems.append(f'include "{wanted}": includes are not available here')
         else:
@@ -132,8 +138,8 @@ def _sizes(node: yaml.Node, problems: list[str]) -> dict[str, int]:
         line = value.start_mark.line + 1
         if not _WORD.fullmatch(key):
             problems.append(f'line {line}: cannot read the word "{key}"')
-        elif value.tag != "tag:yaml.org,2002:int" or not re.fullmatch(r"[1-9][0-9]*", value.value):
-            what = repr(value.value) if isinstance(value, yaml.ScalarNode) else "…"
+        elif value.tag != "tag:yaml.org,2002:int" or not re.fullmatch(r"[1-9][0-9]{0,17}", value.value):
+            what = repr(value.value[:40]) if isinstance(value, yaml.ScalarNode) else "…"
             problems.append(f'line {line}: the size of "{key}" is {what}, not a whole number above 0')
         else:
             sizes[key] = int(value.value)
@@ -153,6 +159,9 @@ def _entry(key: str, node: yaml.Node, statistic: bool, problems: list[str]) -> E
         axes = parse_axes(text)
     except SpecError as error:
         problems.append(f"line {line}: {key}: {error.message}")
+        return None
+    if name["name"].count("{") > MOST:
+        problems.append(f'line {line}: "{key}" has more than {MOST} slots')
         return None
     captures = set(re.findall(r"\{(\w+)\}", name["name"]))
     for word in (word for axis in axes for word in words_of(axis)):

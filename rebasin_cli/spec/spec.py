@@ -7,26 +7,14 @@ they speak.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from .naming import Pattern, pattern_of
 from .notation import Axis, words_of
 
 Shapes = Mapping[str, tuple[int, ...]]
-
-
-def pattern_of(name: str) -> re.Pattern[str]:
-    """What a name with `{i}` slots matches; a slot that stands twice takes one value."""
-    seen: set[str] = set()
-
-    def group(slot: re.Match) -> str:
-        name = slot[1]
-        again, _ = name in seen, seen.add(name)
-        return f"(?P={name})" if again else f"(?P<{name}>[A-Za-z0-9_]+)"
-
-    return re.compile(re.sub(r"\\\{(\w+)\\\}", group, re.escape(name)))
 
 
 @dataclass(frozen=True)
@@ -45,15 +33,14 @@ class Entry:
         return "{" in self.name
 
     @cached_property
-    def pattern(self) -> re.Pattern[str]:
+    def pattern(self) -> Pattern:
         return pattern_of(self.name)
 
-    def match(self, tensor: str, shape: tuple[int, ...]) -> dict[str, str] | None:
+    def match(self, tensor: str, shape: tuple[int, ...]) -> Mapping[str, str] | None:
         """What the slots capture, or None where the line does not speak of this tensor."""
         if self.rank is not None and len(shape) != self.rank:
             return None
-        found = self.pattern.fullmatch(tensor)
-        return None if found is None else found.groupdict()
+        return self.pattern.match(tensor)
 
 
 @dataclass(frozen=True)

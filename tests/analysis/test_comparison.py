@@ -197,7 +197,7 @@ def test_models_are_untouched():
 
 def test_json_holds_the_schema_and_every_figure(found):
     read = json.loads(formats.json(found), parse_constant=pytest.fail)
-    assert next(iter(read)) == "schema" and read["schema"] == SCHEMA == "rebasin.compare/1"
+    assert next(iter(read)) == "schema" and read["schema"] == SCHEMA == "rebasin.compare/2"
     merged = read["methods"][2]["merged"][1]
     assert (
         merged["models"] == 3 and merged["mean"]["test"]["gap"] == found.methods[2].merged[1].mean["test"].gap

@@ -29,7 +29,7 @@ def one_thread():
 @pytest.fixture(autouse=True)
 def in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("REBASIN_DEBUG", "REBASIN_DATA", "FORCE_COLOR"):
+    for name in ("REBASIN_DEBUG", "REBASIN_DATA", "FORCE_COLOR", "GITHUB_ACTIONS"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -120,13 +120,13 @@ def interrupted(monkeypatch, tmp_path):
     return interrupted
 
 
-def fresh(path, name="mlp", *, seed=0, shape=(1, 8, 8), classes=10, dtype=None, **options):
+def fresh(path, name="mlp", *, seed=0, shape=(1, 8, 8), classes=10, dtype=None, metadata=None, **options):
     """A checkpoint of a network with random weights."""
     with seeded(seed, "test"):
         network = nets.build(name, input_shape=shape, classes=classes, **options)
     if dtype is not None:
         network.to(dtype)
-    write_safetensors(path, network.state_dict())
+    write_safetensors(path, network.state_dict(), metadata=metadata, force=metadata is not None)
     return path
 
 

@@ -1,5 +1,7 @@
 """rebasin apply."""
 
+from pathlib import Path
+
 import torch
 
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
@@ -83,3 +85,41 @@ def test_moments_of_a_network_with_batchnorm(resnets, done, tmp_path):
     done("apply", "aligned.perm.safetensors", "adam.pt", "--key", "exp_avg", "-o", "m.safetensors")
     found = tensors("m.safetensors")
     assert set(found) == set(moments) and all(torch.equal(found[name], aligned[name]) for name in found)
+
+
+def test_a_permutation_says_which_weights_it_was_written_with(pair, done, refused):
+    """Those of different runs may come to lie beside each other: a copy, an older version."""
+    done("align", *pair, "-o", "aligned.safetensors")
+    together = "aligned.perm.safetensors and aligned.safetensors were written together"
+    assert together in done("inspect", "aligned.safetensors").out
+    assert together in done("inspect", "aligned.perm.safetensors").out
+    done("align", *pair[::-1], "-o", "other.safetensors")
+    Path("other.safetensors").replace("aligned.safetensors")
+    apart = "aligned.perm.safetensors was written beside other weights than aligned.safetensors holds"
+    assert apart in done("inspect", "aligned.safetensors").out
+    assert apart in done("inspect", "aligned.perm.safetensors").out
+    says = ("aligned.perm.safetensors was written beside other weights than", "sha256", "align again")
+    refused(3, "apply", "aligned.perm.safetensors", "aligned.safetensors", "--invert", says=says)
+
+
+def test_shards_and_another_dtype_are_known_to_their_permutation(pair, done):
+    done("align", *pair, "-o", "aligned.safetensors", "--out-shard-size", "2kB", "--out-dtype", "bfloat16")
+    assert "were written together" in done("inspect", "aligned.safetensors.index.json").out
+    assert "were written together" in done("inspect", "aligned.perm.safetensors").out
+
+
+def test_what_is_permuted_already_is_not_permuted_once_more(pair, done, refused):
+    done("align", *pair, "-o", "aligned.safetensors")
+    perm, says = (
+        "aligned.perm.safetensors",
+        "aligned.safetensors is permuted by aligned.perm.safetensors already",
+    )
+    refused(3, "apply", perm, "aligned.safetensors", says=says)
+    refused(3, "merge", pair[0], "aligned.safetensors", "--perm", perm, says=(says, "--method none"))
+    done("merge", *pair, "--perm", perm)
+
+
+def test_a_broken_file_beside_is_no_matter_to_inspect(pair, done):
+    done("align", *pair, "-o", "aligned.safetensors")
+    Path("aligned.perm.safetensors").write_bytes(b"broken")
+    assert "together" not in done("inspect", "aligned.safetensors").out

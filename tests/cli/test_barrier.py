@@ -71,24 +71,93 @@ def test_a_gate_that_is_not_met_ends_with_1_after_everything_is_written(trained,
     assert len(list(suite.iter("failure"))) == 2
 
 
+def test_the_summary_of_a_ci_step_and_annotations_of_missed_gates(trained, run, tmp_path, monkeypatch):
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "github.md"))
+    gates = ("--max-barrier", "-1", "--gate", "naive:test:loss<=100")
+    outcome = run(*barrier(*trained, *gates, "--json"))
+    assert outcome.code == 1 and len(outcome.json()["gates"]) == 2
+    (line,) = [line for line in outcome.err.splitlines() if line.startswith("::")]
+    assert line.startswith("::error title=rebasin%3A gate not met::--max-barrier -1: ")
+    text = (tmp_path / "github.md").read_text()
+    assert text.startswith("## Barrier between ") and ": 1 of 2 gates not met\n" in text
+    assert "| naive:test:loss\\<=100 | ✓ met |" in text and "### How it was measured" in text
+    assert run(*barrier(*trained, *gates, "--step-summary", "own.md")).code == 1
+    assert (tmp_path / "own.md").read_text().startswith("## Barrier between ")
+    assert (tmp_path / "github.md").read_text() == text
+
+
+def test_whatever_ends_the_program_is_one_annotation_in_a_job_of_github(trained, refused, monkeypatch):
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    outcome = refused(3, *barrier(trained[0], "none.pt"), says="\n::error title=rebasin::none.pt")
+    assert outcome.err.count("::error") == 1
+    monkeypatch.setenv("GITHUB_ACTIONS", "false")
+    assert "::error" not in refused(3, *barrier(trained[0], "none.pt")).err
+
+
+def test_a_summary_that_cannot_be_written_is_told_first(trained, refused, run, monkeypatch):
+    refused(5, *barrier(*trained, "--step-summary", "no/s.md"), says="there is no folder")
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "no/s.md")
+    outcome = run("barrier", *trained, "--limit", 50)
+    assert outcome.code == 0 and "the step summary no/s.md cannot be written" in outcome.err
+
+
 def test_a_baseline(trained, done, run, refused, tmp_path, monkeypatch):
     done(*barrier(*trained, "--json-file", "base.json"))
-    assert "--baseline chord" in done(*barrier(*trained, "--baseline", "base.json", "--json")).out
+    same = done(*barrier(*trained, "--baseline", "base.json", "--json")).json()["gates"]
+    assert [gate["text"] for gate in same] == ["--baseline chord", "--baseline accuracy"]
+    assert all("as in the baseline: within the tolerance" in gate["detail"] for gate in same)
+    assert all("(paired on 100 samples)" in gate["detail"] for gate in same)
     base = json.loads((tmp_path / "base.json").read_text())
     for row in base["rows"]:
-        row["barriers"]["test"]["chord"] -= 5
+        row["curves"]["test"]["loss"] = [
+            loss - 5 * (0 < k < 24) for k, loss in enumerate(row["curves"]["test"]["loss"])
+        ]
+    base["each"] = {}
     (tmp_path / "better.json").write_text(json.dumps(base))
-    assert run(*barrier(*trained, "--baseline", "better.json")).code == 1
+    missed = run(*barrier(*trained, "--baseline", "better.json"))
+    assert missed.code == 1 and "a real difference" in missed.err
     monkeypatch.setattr(
         "rebasin_cli.measure.report.barrier", lambda *a, **k: pytest.fail("it was measured all the same")
     )
     refused(2, *barrier(*trained, "--baseline", "none.json"), says="--baseline none.json cannot be read")
     (tmp_path / "odd.json").write_text("{")
     refused(2, *barrier(*trained, "--baseline", "odd.json"), says="--baseline odd.json: not a JSON report")
+    wrong = "--baseline is of something else than this run"
+    limit = ("barrier", *trained, "--limit", 50, "--baseline", "base.json", "-q")
+    refused(2, *limit, says=[wrong, "the number of test samples (--limit): 100 there, 50 here"])
+    refused(
+        2, *barrier(*trained, "--normalize", "1/2", "--baseline", "base.json"), says="normalisation of inputs"
+    )
+    (tmp_path / "own.py").write_text("def loss(outputs, targets):\n    return outputs.mean()\n")
+    refused(
+        2, *barrier(*trained, "--loss", "own.py:loss", "--baseline", "base.json"), says="--loss: None there"
+    )
+    wider = [fresh(tmp_path / f"{k}.safetensors", seed=k, width=20, depth=1) for k in (1, 2)]
+    line = barrier(*wider, "--data", "digits", "--skip-checks", "--baseline", "base.json")
+    refused(2, *line, says="the widths of the network")
     base["data"]["name"] = "mnist"
     (tmp_path / "other.json").write_text(json.dumps(base))
-    says = "--baseline was measured on mnist, this report is on digits"
-    refused(2, *barrier(*trained, "--baseline", "other.json"), says=says)
+    refused(2, *barrier(*trained, "--baseline", "other.json"), says="the data set: mnist there, digits here")
+
+
+@pytest.mark.parametrize("limit", ["nan", "inf", "-inf"])
+def test_limits_that_are_no_limits_and_rows_that_are_not_measured_are_refused(
+    limit, trained, refused, monkeypatch
+):
+    monkeypatch.setattr("rebasin_cli.measure.report.barrier", lambda *a, **k: pytest.fail("it was measured"))
+    for option in ("--max-barrier", "--min-accuracy", "--max-accuracy-drop", "--baseline-tolerance"):
+        refused(2, *barrier(*trained, option, limit), says="expected a number")
+    refused(2, *barrier(*trained, "--gate", f"aligned:test:chord<={limit}"), says="expected a number")
+    refused(2, *barrier(*trained, "--gate", "aligned + reset:test:chord<=1"), says="unknown row")
+    refused(2, *barrier(*trained, "--gate", "aligned:validation:chord<=1"), says="unknown split")
+
+
+def test_an_empty_data_set_meets_no_gate(trained, refused, tmp_path):
+    (tmp_path / "empty.py").write_text("def loader(split):\n    return []\n")
+    line = ("barrier", *trained, "--data", "empty.py:loader", "--max-barrier", 100, "-q")
+    refused(6, *line, says="yields no batches")
 
 
 def test_a_permutation_of_ones_own_and_none(trained, done):
@@ -110,7 +179,7 @@ def test_dry_run_prints_the_plan_and_measures_nothing(trained, done, tmp_path):
     outcome = done(*barrier(*trained, "--dry-run", "--report", "r"))
     assert (
         "naive: 25, aligned: 25, aligned + repair: 11, naive + repair: 3" in outcome.out
-        and "minutes" in outcome.out
+        and "estimated " in outcome.out
     )
     assert contents(tmp_path) == {}
     assert done(*barrier(*trained, "--dry-run", "--json")).json()["points"] == 79

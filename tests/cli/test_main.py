@@ -1,6 +1,7 @@
 """The command as a whole: help, version, exit codes, streams, and what is not imported."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from rebasin_cli.errors import CheckpointError
 from rebasin_cli.registry import Registry
 from rebasin_cli.version import version
 
-from .conftest import rebasin
+from .conftest import rebasin, same
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -162,12 +163,77 @@ def test_a_full_disk_under_stdout():
     assert ran.returncode == 5 and "No space left on device" in ran.stderr and "Traceback" not in ran.stderr
 
 
-def test_a_reader_that_leaves():
-    """In a process: its stdout is a pipe that nobody reads."""
+def shell(text, **environment):
+    """A line of bash, where `rebasin` is this package; exit codes of all parts of a pipe are echoed last."""
     ran = subprocess.run(
-        f"{sys.executable} -m rebasin_cli --help | true", shell=True, stderr=subprocess.PIPE, text=True
+        ["bash", "-c", text.replace("rebasin", f"{sys.executable} -m rebasin_cli")],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
     )
-    assert "Traceback" not in ran.stderr
+    return ran.stdout, ran.stderr
+
+
+PARTS = "echo ${PIPESTATUS[@]} >&2"
+
+
+@pytest.mark.parametrize(
+    ("line", "codes"),
+    [
+        ("rebasin list | true", "141 0"),
+        ("rebasin list --json | true", "141 0"),
+        ("rebasin --help | true", "141 0"),
+        ("rebasin list nonsense | true", "2 0"),  # its own code is told, whoever reads
+        ("rebasin inspect nowhere.pt 2>&1 | true", "3 0"),
+        ("rebasin list 2>&1 >/dev/null | true", "0 0"),  # nobody has to read stderr
+    ],
+)
+def test_a_reader_that_leaves(line, codes):
+    """In processes: a pipe that nobody reads. Never 1, which is a gate that was not met."""
+    out, err = shell(f"{line}; {PARTS}")
+    assert (out, err.split("\n")[-2:]) == ("", [codes, ""]) and "Traceback" not in err, err
+
+
+@pytest.mark.parametrize(
+    ("redirected", "code", "written"),
+    [("2>&-", 0, True), (">&- 2>&-", 5, True), ("<&- >&- 2>/dev/null", 5, True), ("2>/dev/full", 0, True)],
+)
+def test_a_closed_or_full_stderr_stops_nothing(pair, tmp_path, redirected, code, written):
+    """In a process: descriptors are closed by who starts it."""
+    out, err = shell(
+        f"cd {tmp_path}; rebasin align a.safetensors b.safetensors -o o.safetensors {redirected}; echo $?"
+    )
+    assert out.split()[-1] == str(code), (out, err)
+    assert (tmp_path / "o.safetensors").exists() is written
+    assert same(tmp_path / "o.safetensors", tmp_path / "o.safetensors")
+
+
+def test_a_closed_stdout_is_told():
+    """In a process: descriptors are closed by who starts it."""
+    _, err = shell("rebasin list >&-; echo $? >&2")
+    assert err.startswith("rebasin: stdout is closed: the result could not be shown\n") and err.endswith(
+        "\n5\n"
+    )
+
+
+@pytest.mark.parametrize(("name", "code"), [("HUP", 129), ("TERM", 143)])
+def test_a_signal_keeps_the_state_of_a_search(name, code, pair, tmp_path, monkeypatch):
+    number = getattr(signal, f"SIG{name}")
+    monkeypatch.setattr("rebasin_cli.cli._show.Screen.step", lambda *args: os.kill(os.getpid(), number))
+    outcome = rebasin("align", *pair, "-o", "out.safetensors")
+    assert outcome.code == code and "the search is kept in out.search.safetensors" in outcome.err
+    assert not (tmp_path / "out.safetensors").exists()
+
+
+def test_a_hangup_that_is_ignored_stays_ignored(pair, tmp_path, monkeypatch):
+    """As nohup does it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        step = lambda *args: os.kill(os.getpid(), signal.SIGHUP)  # noqa: E731
+        monkeypatch.setattr("rebasin_cli.cli._show.Screen.step", step)
+        assert rebasin("align", *pair, "-o", "out.safetensors").code == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_no_color(pair, monkeypatch):

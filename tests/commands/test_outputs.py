@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rebasin_cli.commands.job.outputs import appearing, default_path, removed_on_failure, report_files
+from rebasin_cli.commands.job.outputs import default_path, removed_on_failure, report_files
 from rebasin_cli.errors import OutputExists, UsageError
 
 
@@ -26,17 +26,6 @@ def test_a_folder_without_a_name_has_one_all_the_same(tmp_path, monkeypatch):
     (tmp_path / "model").mkdir()
     monkeypatch.chdir(tmp_path / "model")
     assert default_path(Path("."), "aligned") == Path("model_aligned.safetensors")
-
-
-def test_a_file_appears_when_the_block_ends_well(tmp_path):
-    with appearing(tmp_path / "p") as beside:
-        beside.write_text("new")
-        assert not (tmp_path / "p").exists()
-    assert [path.name for path in tmp_path.iterdir()] == ["p"]
-    with pytest.raises(KeyboardInterrupt), appearing(tmp_path / "p") as beside:
-        beside.write_text("newer")
-        raise KeyboardInterrupt
-    assert (tmp_path / "p").read_text() == "new" and len(list(tmp_path.iterdir())) == 1
 
 
 def test_new_files_and_folders_go_where_the_block_fails_and_old_ones_stay(tmp_path):

@@ -18,7 +18,7 @@ from rebasin_cli import matchers, nets
 from rebasin_cli.errors import CheckpointError, UsageError
 from rebasin_cli.matchers import PROMISES, Problem, State, registry, wm
 from rebasin_cli.networks import load
-from rebasin_cli.networks.evaluation import evaluating
+from rebasin_cli.networks.running import evaluating
 from rebasin_cli.permutations import permutation
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit

@@ -8,14 +8,13 @@ import pytest
 from rebasin_cli.errors import GateNotMet, UsageError
 from rebasin_cli.measure.gates import (
     DEFINITIONS,
-    check_baseline,
     check_gate_names,
     check_limits,
     evaluate_gates,
     parse_gate,
-    raise_unmet,
 )
 from rebasin_cli.reports import Barrier, Curve, Report, Row
+from rebasin_cli.reports._gates import raise_unmet, results
 
 
 def _row(name, loss, accuracy, barrier, **flags):
@@ -215,59 +214,16 @@ def test_a_gate_on_an_unknown_row_or_without_a_shipped_row_is_a_usage_error():
             evaluate_gates(nothing, **options)
 
 
-# baseline
-
-
-def test_a_baseline_allows_its_tolerance_and_no_more():
-    def judged(tolerance=0.01, **now):
-        gates = evaluate_gates(report(**now), baseline=report(), baseline_tolerance=tolerance)
-        return [gate.met for gate in gates]
-
-    assert judged() == [True, True]
-    assert judged(chord=0.06) == [True, True]
-    assert judged(chord=0.0601) == [False, True]
-    assert judged(chord=0.0601, tolerance=0.02) == [True, True]
-    assert judged(chord=0.05001, tolerance=0.0) == [False, True]
-    assert judged(accuracy=0.91) == [True, True]
-    assert judged(accuracy=0.909) == [True, False]
-    assert judged(accuracy=0.99, chord=0.0) == [True, True]  # better is never a miss
-
-
-def test_a_baseline_with_another_row_or_size_says_so():
-    other = report()
-    curve = dataclasses.replace(other.rows[1].curves["test"], samples=10_000)
-    aligned = dataclasses.replace(other.rows[1], shipped=True, curves={"test": curve})
-    detail = evaluate_gates(report(), baseline=dataclasses.replace(other, rows=(aligned,)))[0].detail
-    assert "is 0.05 nats, wanted at most the baseline's 0.7 nats + 0.01" in detail
-    assert "the baseline's row is 'aligned'; the baseline has 10,000 samples" in detail
-
-
-def test_a_baseline_that_compares_nothing_is_refused_before_measuring():
-    check_baseline(report())
-    check_baseline(report(), data="mnist")
-    with pytest.raises(UsageError, match="measured on mnist, this report is on cifar10"):
-        check_baseline(report(), data="cifar10")
-    with pytest.raises(UsageError, match="no finite test chord"):
-        check_baseline(report(chord=math.inf))
-    with pytest.raises(UsageError, match="no finite test accuracy"):
-        check_baseline(report(accuracy=math.nan))
-    with pytest.raises(UsageError, match="no row that would be shipped"):
-        check_baseline(dataclasses.replace(report(), rows=()))
-    with pytest.raises(UsageError, match="measured on cifar10"):
-        evaluate_gates(report(), baseline=report(data="cifar10"))
-
-
 # the end
 
 
 def test_unmet_gates_raise_one_error_that_names_them_all():
-    raise_unmet([])
     gates = evaluate_gates(report(), max_barrier=0.1, min_accuracy=0.99, gates=["naive:test:chord<=1"])
     with pytest.raises(GateNotMet, match="2 of 3 gates not met") as caught:
-        raise_unmet(gates)
+        raise_unmet(results(dataclasses.replace(report(), gates=gates)))
     assert caught.value.exit_code == 1
     assert [problem.split(": ")[0] for problem in caught.value.problems] == [
         "--min-accuracy 0.99",
         "naive:test:chord<=1",
     ]
-    raise_unmet(gates[:1])
+    raise_unmet(results(dataclasses.replace(report(), gates=gates[:1])))

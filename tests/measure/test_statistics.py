@@ -243,7 +243,7 @@ def test_means_over_pairs_are_those_of_rows_that_all_reports_have():
     def report(shift, shipped):
         rows = tuple(_row(n, v + shift, shipped=n == shipped) for n, v in (("naive", 1.0), ("aligned", 0.2)))
         extra = (_row("aligned + repair", 0.1),) if shift else ()
-        return Report("0", "", 0, ({"file": "a"},), {}, {}, {}, {}, (), rows + extra, seconds=2.0)
+        return Report("0", "", 0, ({"file": "a"},), {}, {}, {}, {}, (), rows + extra, times={"total": 2.0})
 
     reports = [report(shift, "aligned" if shift else "naive") for shift in (0.0, 0.1, 0.2)]
     found = {over.row: over for over in intervals.over_pairs(reports)}
@@ -252,5 +252,6 @@ def test_means_over_pairs_are_those_of_rows_that_all_reports_have():
     assert found["aligned"].intervals["loss"] == pytest.approx(t_interval([0.2, 0.3, 0.4]))
     assert found["shipped"].mean["loss"] == pytest.approx((1.0 + 0.3 + 0.4) / 3)
     whole = intervals.with_pairs(reports[0], reports[1:])
-    assert whole.seconds == 6.0 and [p["shipped"] for p in whole.pairs] == ["naive", "aligned", "aligned"]
+    assert whole.times == {"total": 6.0}
+    assert [p["shipped"] for p in whole.pairs] == ["naive", "aligned", "aligned"]
     assert intervals.over_pairs([]) == ()

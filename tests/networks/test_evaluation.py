@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from rebasin_cli.errors import DataError, NetworkError
-from rebasin_cli.networks.evaluation import Scores, evaluate, evaluating
+from rebasin_cli.networks.evaluation import Scores, evaluate
+from rebasin_cli.networks.running import evaluating
 
 
 class Fixed(nn.Module):

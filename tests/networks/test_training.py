@@ -181,7 +181,7 @@ def test_a_file_that_is_no_state_is_refused(tmp_path, content):
 
 
 def test_a_state_that_cannot_be_written_is_a_resource_error(tmp_path):
-    with pytest.raises(ResourceError, match="cannot be written"):
+    with pytest.raises(ResourceError, match="no such folder"):
         quick(state_path=tmp_path / "absent" / "state")
 
 

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from rebasin_cli import api, nets
-from rebasin_cli.errors import CheckpointError, UsageError
+from rebasin_cli.errors import CheckpointError, RebasinError, UsageError
 from rebasin_cli.networks.training import seeded
 from rebasin_cli.permutations import permutation
 from rebasin_cli.runtime import processes
@@ -28,6 +28,7 @@ def scenario(name):
                 found = body(ranks)
         except (Exception, KeyboardInterrupt) as error:
             message, code = _account(error)
+            message = str(error) if isinstance(error, RebasinError) else message
             found = [type(error).__name__, code, message]
         print(json.dumps([name, found]), flush=True)
 

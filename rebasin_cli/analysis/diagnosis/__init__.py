@@ -70,6 +70,8 @@ def doctor(
                 a, b, weights.permutations, fitted, network, data, limit=limit, output=output, device=device
             )
         except (NetworkError, SpecError) as error:  # what weights say is worth saying all the same
+            if getattr(error, "place", None) is not None:  # but code of the user's that fails is a failure
+                raise
             unseen = (f"activations: {error.message}", *error.problems)
     else:
         lacking = [what for what, it in (("the network", network), ("data", data)) if it is None]

@@ -11,11 +11,12 @@ from torch import nn
 from ... import matchers, networks
 from ...checkpoints import writing
 from ...errors import UsageError, unknown
+from ...permutations import permutation
 from ...repair import MATCHES
 from ...repair.repairing import settle
 from ...spec.spec import FittedSpec
 from . import method_options, resume
-from .outputs import Output, permutation_path
+from .outputs import Output
 from .settings import Repair, Search
 
 
@@ -39,7 +40,7 @@ def check_log(search: Search, output: Output, inputs: Sequence[Path]) -> None:
         return
     if not method_options.trains(search.method):
         raise UsageError(f"--log: the method {search.method} takes no steps that could be logged")
-    own = (*inputs, output.path, permutation_path(output.path), resume.state_path(output.path))
+    own = (*inputs, output.path, permutation.beside(output.path), resume.state_path(output.path))
     if os.path.realpath(search.log) in map(os.path.realpath, own):
         raise UsageError(
             f"--log {search.log} is a model, or an output of this very search", hint="Choose another name"

@@ -41,8 +41,8 @@ from .settings import Asked, ForMerge, Search
 class Job:
     """What a command works with. `command` is its name in provenance; `paths` are its models, A first.
 
-    Of several `ranks`, each opens a job of its own alike. `perm` is a file with the permutation of the second
-    model, which takes the place of a search.
+    Of several `ranks`, each opens a job of its own alike. `perm` is a file with the permutation of the last
+    model, which takes the place of a search; with `undo` it is taken back.
     """
 
     def __init__(
@@ -52,11 +52,12 @@ class Job:
         listener: Listener = SILENT,
         *,
         perm: Path | None = None,
+        undo: bool = False,
         ranks: Ranks = ALONE,
         **subjects: Unpack[ForMerge],
     ):
         self.command, self.paths, self.listener, self.ranks = command, list(paths), listener, ranks
-        self.asked, self.perm = Asked(**subjects), perm
+        self.asked, self.perm, self.undo = Asked(**subjects), perm, undo
         self.seed, self.output = self.asked.network.seed, self.asked.network.output
         self.splits: Splits = {}  # those that were opened
 
@@ -115,7 +116,9 @@ class Job:
     @cached_property
     def given(self) -> tuple[Permutations | None, dict[str, str]]:
         """The permutation of the file `perm`, and what an output records of it."""
-        return read_permutation(self.perm, self.fitted) if self.perm else (None, {})
+        if self.perm is None:
+            return None, {}
+        return read_permutation(self.perm, self.fitted, self.models[-1], undo=self.undo)
 
     @property
     def method(self) -> str:
@@ -344,4 +347,5 @@ class Job:
             "spec": accounts.describe_spec(self.fitted),
             "match": accounts.describe_match(found, given=self.perm is not None),
             "proof": proof,
+            "times": accounts.times(found),
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +15,8 @@ import torch
 from ... import networks
 from ...checkpoints.checkpoint import Checkpoint, open_checkpoint, validate
 from ...checkpoints.tensors import LazyTensors, digest
-from ...datasets._batches import map_tensors
 from ...errors import CheckpointError, NoEnvelope, SpecError, UsageError
+from ...networks.running import fed
 from ...permutations import permutation
 from ...runtime.ranks import ALONE, Ranks
 from ...spec.notation import Axis
@@ -121,11 +122,9 @@ def infer_spec(shapes: Shapes | None, network: Network, data: Data, say: Callabl
             hint="Give yours with --net file.py:factory (a function that returns the torch.nn.Module)",
         )
     module = networks.from_reference(network.net, shapes)
-    batch = map_tensors(
-        lambda t: t.float() if t.is_floating_point() else t, need_inputs(module, network, data)
-    )
+    batch = fed(module.float(), need_inputs(module, network, data), "cpu", quiet=True)
     args, kwargs = ((), batch) if isinstance(batch, Mapping) else (batch, {})
-    found = infer(module.float(), args, kwargs, output=network.output)
+    found = infer(module, args, kwargs, output=network.output)
     for frozen in found.reasons:
         say(f"stays: {', '.join(frozen.places[:3])}{' …' * (len(frozen.places) > 3)}: {frozen.why}")
     return found
@@ -148,7 +147,7 @@ def naming(paths: Sequence[Path]) -> Iterator[None]:
         elif len(paths) == 1 or "no built-in spec" in message or "do not fit" in message:
             message = f"{first}: {message}"
         hint = error.hint or (
-            f"See what a file holds with: rebasin inspect {first}" if len(paths) > 1 else None
+            f"See what a file holds with: rebasin inspect {shlex.quote(first)}" if len(paths) > 1 else None
         )
         raise type(error)(message, problems=problems, hint=hint) from None
 
@@ -171,10 +170,13 @@ def check_tied(model: Checkpoint, fitted: FittedSpec) -> None:
         )
 
 
-def read_permutation(path: Path, fitted: FittedSpec) -> tuple[dict[str, Any], dict[str, str]]:
+def read_permutation(
+    path: Path, fitted: FittedSpec, model: Checkpoint | None = None, *, undo: bool = False
+) -> tuple[dict[str, Any], dict[str, str]]:
     """A saved permutation for this very spec, and what an output records of it.
 
-    Raises SpecError if it was found with another spec, CheckpointError if it does not fit.
+    `model` is what it will be applied to, or taken back from (`undo`). Raises SpecError if it was found with
+    another spec, CheckpointError if it does not fit or the model is not the one to do that with.
     """
     found, made = permutation.load(path)
     if made.get("rebasin.spec_sha256") not in (None, fitted.spec.digest):
@@ -184,4 +186,23 @@ def read_permutation(path: Path, fitted: FittedSpec) -> tuple[dict[str, Any], di
         )
     with naming([path]):
         permutation.check(found, fitted.words, within=fitted.within)
+    if model is not None:
+        _check_its_weights(path, made.get(permutation.WEIGHTS), model, undo, permutation.is_identity(found))
     return found, {"permutation": digest(found)}
+
+
+def _check_its_weights(path: Path, weights: str | None, model: Checkpoint, undo: bool, still: bool) -> None:
+    """Refuse weights that were permuted by this already, or that replaced those which it was written with."""
+    if weights is None or still:
+        return
+    if not undo and model.digest() == weights:
+        raise CheckpointError(
+            f"{model.path} is permuted by {path} already: they were written together",
+            hint="Give the model as it was before, or leave the permutation out: --method none.",
+        )
+    if undo and permutation.beside(model.path).resolve() == path.resolve() and model.digest() != weights:
+        raise CheckpointError(
+            f"{path} was written beside other weights than {model.path} holds now",
+            problems=[f"sha256 of the weights  {model.digest()}", f"the permutation says   {weights}"],
+            hint="Use the permutation that belongs to these weights, or align again.",
+        )

@@ -37,7 +37,7 @@ def find_network(
             problems=error.problems,
             hint="If yours is another network, give it with --net file.py:factory and --spec FILE.yaml",
         ) from None
-    if found is not None and (network.net or not fitted.spec.net.startswith(networks.OWN)):
+    if found is not None and (network.net or nets.own_factory(fitted.spec.net) is None):
         say(f"network: {type(found).__name__} from {network.net or fitted.spec.net}")
     return None if found is None else found.float()
 
@@ -59,7 +59,7 @@ def origin(
     """
     if network.net is not None:
         return {"network": "given with --net", "assumed": False}
-    if not fitted.spec.net.startswith(networks.OWN):
+    if nets.own_factory(fitted.spec.net) is None:
         return {"network": f"named by {fitted.spec.source}", "assumed": False}
     own = f"rebasin's own {type(module).__name__}"
     if not models:

@@ -5,8 +5,8 @@ Whether it can be written is asked before any work; it is written completely or 
 
 from __future__ import annotations
 
-import os
-import secrets
+import errno
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -15,12 +15,17 @@ from typing import Any
 
 from ... import reports
 from ...checkpoints import writing
-from ...checkpoints.checkpoint import Checkpoint
+from ...checkpoints.checkpoint import Checkpoint, open_checkpoint
+from ...checkpoints.staging import Staging, staged
 from ...checkpoints.tensors import LazyTensors, rows
 from ...errors import UsageError
+from ...permutations import permutation
+from ...permutations.permutation import Permutations
 from ...reports import Report
+from . import attesting
 
 CHECKPOINT_SUFFIXES = (".safetensors.index.json", ".safetensors", ".pt", ".pth", ".bin", ".ckpt")
+LARGEST_REPORT = 1 << 28  # bytes
 Destinations = Sequence[tuple[str, Path]]
 
 
@@ -30,6 +35,7 @@ class Output:
 
     `layout` says of tensors which file of several they go to; `folder` is one that may have to be made, and
     `copies` are files that belong beside the weights in it: their names and contents (`folders.inside`).
+    `attest` is a file for the statement on where the weights come from.
     """
 
     path: Path
@@ -41,6 +47,7 @@ class Output:
     layout: Mapping[str, str] | None = None
     folder: Path | None = None
     copies: Mapping[str, bytes] = field(default_factory=dict)
+    attest: Path | None = None
 
 
 def default_path(model: Path, what: str) -> Path:
@@ -50,20 +57,33 @@ def default_path(model: Path, what: str) -> Path:
     return Path(f"{name.removesuffix(suffix)}_{what}.safetensors")
 
 
-def permutation_path(path: Path) -> Path:
-    return path.with_name(f"{path.stem}.perm.safetensors")
-
-
-def check_outputs(output: Output, *beside: Path) -> None:
+def check_outputs(output: Output, *, permutation_beside: bool = False) -> None:
     """Whether everything can be written, before any work."""
+    if output.attest is not None:
+        check_files([("statement", output.attest)], force=output.force)
     if output.folder is not None and not output.folder.exists():
         writing.check_report_folder(output.folder)
         return
     writing.check_output(output.path, force=output.force, layout=output.layout)
-    for path in beside:
-        writing.check_output(path, force=output.force)
+    if permutation_beside:
+        writing.check_output(permutation.beside(output.path), force=output.force)
     for name in output.copies:
         writing.check_output(output.path.with_name(name), force=output.force, text=True)
+
+
+def attested(output: Output, parents: Sequence[Path], done: dict[str, Any]) -> dict[str, Any]:
+    """What a command did, and the statement on it where one is asked for: written last, of what is there."""
+    if output.attest is None or output.dry_run:
+        return done
+    made = open_checkpoint(Path(done["written"][0])).metadata
+    content = attesting.statement(
+        [Path(name) for name in done["written"]],
+        parents,
+        asked=attesting.of_metadata(made, keys=attesting.ASKED),
+        resolved=attesting.of_metadata(made, keys=attesting.RESOLVED),
+    )
+    write_files([(output.attest, attesting.text(content))], force=output.force)
+    return done | {"written": [*done["written"], str(output.attest)]}
 
 
 def write(
@@ -73,15 +93,18 @@ def write(
     metadata: dict[str, str],
     *,
     added: Sequence[str] = (),
+    stage: Staging | None = None,
 ) -> list[str]:
     """Write with the names, order and dtypes of the reference, `added` names last; the files written."""
     shapes = {**like.shapes} | {name: tuple(tensors[name].shape) for name in added}
     dtypes = {**like.dtypes} | {name: tensors[name].dtype for name in added}
     named = LazyTensors(shapes, dtypes, lambda name: tensors[name], lambda *part: rows(tensors, *part))
-    return write_as_planned(output, named, metadata)
+    return write_as_planned(output, named, metadata, stage=stage)
 
 
-def write_as_planned(output: Output, tensors: LazyTensors, metadata: dict[str, str]) -> list[str]:
+def write_as_planned(
+    output: Output, tensors: LazyTensors, metadata: dict[str, str], *, stage: Staging | None = None
+) -> list[str]:
     """Write with the names, order and dtypes that these tensors have; the files written.
 
     What belongs beside the weights is written before them: a folder without weights cannot be mistaken for
@@ -105,20 +128,26 @@ def write_as_planned(output: Output, tensors: LazyTensors, metadata: dict[str, s
             shard_size=output.shard_size,
             out_dtype=output.dtype,
             layout=layout,
+            stage=stage,
         )
     return [str(path) for path in (*files, *copies)]
 
 
-@contextmanager
-def appearing(path: Path) -> Iterator[Path]:
-    """A temporary name beside `path`: what the block writes there becomes `path` if the block ends well."""
-    temporary = path.with_name(f".rebasin-{secrets.token_hex(6)}.tmp.safetensors")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
+def write_with_permutation(
+    output: Output,
+    tensors: Mapping[str, Any],
+    like: Checkpoint,
+    permutations: Permutations,
+    metadata: dict[str, str],
+) -> list[str]:
+    """Weights and the permutation beside them, both or neither; the latter says whose it is."""
+    folder = writing.check_output(output.path, force=output.force).parent
+    beside = permutation.beside(output.path)
+    with staged(folder) as stage:
+        files = write(output, tensors, like, metadata, stage=stage)
+        weights = {permutation.WEIGHTS: writing.staged_digest(stage, [Path(file) for file in files])}
+        permutation.save(beside, permutations, metadata=metadata | weights, force=output.force, stage=stage)
+    return [*files, str(beside)]
 
 
 def report_files(folder: Path | None, files: Mapping[str, Path], *, force: bool) -> Destinations:
@@ -173,13 +202,22 @@ def removed_on_failure(*paths: Path) -> Iterator[None]:
         raise
 
 
-def read_baseline(path: Path) -> Report:
-    """The report in a JSON file, as `barrier` wrote it. Raises UsageError."""
+def read_report(path: Path, option: str) -> Report:
+    """The report in a JSON file, as `barrier` wrote it, that was named by `option`. Raises UsageError."""
     try:
-        return reports.registry.get("json").load(path.read_text(encoding="utf-8"))
+        return reports.registry.get("json").load(_text_of(path))
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--baseline {path} cannot be read: {error}") from None
+        raise UsageError(f"{option} {path} cannot be read: {error}") from None
     except UsageError as error:
-        raise UsageError(
-            f"--baseline {path}: {error.message}", problems=error.problems, hint=error.hint
-        ) from None
+        message = f"{option} {path}: {error.message}"
+        raise UsageError(message, problems=error.problems, hint=error.hint) from None
+
+
+def _text_of(path: Path) -> str:
+    """Raises OSError for what is no regular file, or too large to be a report: a device has no end."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file")
+    if status.st_size > LARGEST_REPORT:
+        raise OSError(errno.EFBIG, f"{status.st_size:,} bytes are no report")
+    return path.read_text(encoding="utf-8")

@@ -14,7 +14,7 @@ from ... import matchers, networks
 from ...checkpoints.checkpoint import Checkpoint
 from ...matchers.weights.similarity import KEEP
 from ...measure.rows import ENSEMBLE, Planned
-from ...networks.evaluation import call
+from ...networks.running import call, fed
 from ...spec.spec import FittedSpec
 from .samples import Splits
 
@@ -85,7 +85,7 @@ def plan_report(
     device: str,
     pairs: int = 1,
 ) -> dict[str, Any]:
-    """Rows, points and estimated seconds of a barrier report; None where inputs are no plain tensors.
+    """Rows, points and estimated seconds of a barrier report; no estimate where inputs are no plain tensors.
 
     `rows` holds the points of each; points and seconds are those of all `pairs` together.
     """
@@ -95,12 +95,17 @@ def plan_report(
         "rows": {row.name: row.points for row in rows},
         "points": pairs * sum(row.points for row in rows),
         "samples": {split: data.samples for split, data in splits.items()},
-        "estimated_seconds": None if seconds is None else pairs * seconds,
+        "times": estimated(None if seconds is None else pairs * seconds),
     } | ({"pairs": pairs} if pairs > 1 else {})
 
 
+def estimated(seconds: float | None) -> dict[str, float]:
+    """Where every result keeps what differs between two identical runs."""
+    return {} if seconds is None else {"estimated": seconds}
+
+
 def in_words(plan: Mapping[str, Any]) -> str:
-    seconds = plan["estimated_seconds"]
+    seconds = plan["times"].get("estimated")
     minutes = "" if seconds is None else f", about {max(seconds, 6) / 60:.1f} minutes of measuring"
     pairs = f" of {plan['pairs']} pairs" if "pairs" in plan else ""
     without = f", without {plan['not_estimated']}" if "not_estimated" in plan else ""
@@ -139,8 +144,9 @@ def seconds_a_sample(network: nn.Module, splits: Splits, *, output: str | None, 
     if not isinstance(inputs, torch.Tensor):
         return None
     network.to(device).eval()
+    inputs = fed(network, inputs, device)
     with torch.inference_mode():
-        call(network, inputs[:2].to(device), output=output)
+        call(network, inputs[:2], output=output)
         began = time.perf_counter()
-        call(network, inputs.to(device), output=output).sum().item()  # a GPU has then done it, too
+        call(network, inputs, output=output).sum().item()  # a GPU has then done it, too
         return (time.perf_counter() - began) / len(inputs)

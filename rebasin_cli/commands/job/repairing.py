@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from ... import networks
 from ... import repair as repairs
 from ...checkpoints.tensors import replaced
-from ...datasets._batches import map_tensors
 from ...errors import DataError, NetworkError, UsageError
+from ...networks.running import fed
 from ...repair import Outcome, baking, choosing
 from ...repair.producers import Site
 from ...reports import _accounts as accounts
@@ -62,7 +62,7 @@ def prepare(job: Job, how: str, *, needed: bool = False) -> Ready:
     layer = None
     if bake:
         network = job.need_network()
-        layer = baking.logits_layer(network, splits["held"].example(), job.output)
+        layer = baking.logits_layer(network, fed(network, splits["held"].example(), "cpu"), job.output)
     return Ready(how, network, splits, layer)
 
 
@@ -140,7 +140,7 @@ def plan(job: Job, how: str) -> dict[str, Any]:
         inputs = need_inputs(network, job.asked.network, job.asked.data)
     except UsageError:  # it does not say what it takes
         return planned
-    inputs = map_tensors(lambda t: t.float() if t.is_floating_point() else t, inputs)
+    inputs = fed(network, inputs, "cpu", quiet=True)
     try:
         match, new_bias = "repair" if how == "auto" else how, job.asked.repair.new_bias
         touched, left = repairs.layers_touched(network, inputs, match=match, new_bias=new_bias)

@@ -159,7 +159,10 @@ def resumable(
         elif kept.start is not None:
             say(f"interrupted; the search is still kept in {path}: go on with --resume")
         raise
-    path.unlink(missing_ok=True)
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as cause:  # what was asked for is done
+        say(f"{path} could not be removed: {cause.strerror or cause}; the search has ended, it is not needed")
 
 
 def _begin(

@@ -6,10 +6,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 
 from ... import networks
-from ...datasets._batches import checked, part_of, size_of, to_device
+from ...datasets._batches import checked, part_of, size_of
 from ...errors import CheckpointError, DataError
+from ...networks.running import fed
 from ...runtime import devices
 from .. import Problem
 from .moments import Moments, on_one_thread, watch
@@ -39,7 +41,7 @@ def observed(
     known: dict[Any, Sites] = {}
     sums: dict[Key, Any] = {}
     models, seen = tuple(problem.models), 0
-    for size, (args, kwargs) in _batches(problem.data, device, options.limit, counts):
+    for size, (args, kwargs) in _batches(problem.data, network, device, options.limit, counts):
         with on_one_thread():
             shape = _shapes((args, kwargs))
             if shape not in known:
@@ -77,7 +79,7 @@ def _chosen(sites: Sites, wanted: tuple[str, ...], which: str) -> Iterator[tuple
 
 
 def _batches(
-    data: Any, device: str, limit: int, counts: Collection[int]
+    data: Any, network: nn.Module, device: str, limit: int, counts: Collection[int]
 ) -> Iterator[tuple[int, tuple[tuple[Any, ...], Mapping[str, Any]]]]:
     """Samples a batch and arguments of the network's forward, until there were `limit`; cut at `counts`."""
     seen = 0
@@ -86,7 +88,7 @@ def _batches(
         while begun < end:
             stop = min([end, *(count - seen + begun for count in counts if count > seen)])
             part = inputs if stop - begun == size_of(targets) else part_of(inputs, begun, stop)
-            part = to_device(part, device)
+            part = fed(network, part, device)
             seen, size, begun = seen + stop - begun, stop - begun, stop
             if isinstance(part, Mapping):
                 yield size, ((), part)

@@ -34,7 +34,7 @@ from ...inference.axes import Sum as Segments
 from ...inference.following import Value, Walk, follow
 from ...inference.shaping import broadcast
 from ...inference.tracing import export
-from ...networks.evaluation import check_runs
+from ...networks.running import check_runs
 from ...spec.atoms import Atom, atoms
 from ...spec.notation import Axis, Fixed, Product, Sum, Word, factors_of, starred_of
 from ...spec.spec import FittedSpec

@@ -15,7 +15,9 @@ from ... import networks
 from ...datasets._batches import checked, describe, size_of, to_device
 from ...datasets._held_out import MOST
 from ...errors import DataError, NetworkError
-from ...networks.evaluation import accuracy, call, check_logits
+from ...networks.evaluation import accuracy, check_logits, name_of
+from ...networks.running import call, fed
+from ...registry import user_code
 from .. import Problem
 from .flat import Flat, prepared
 
@@ -66,9 +68,10 @@ class Mixture:
         """The loss, and the outputs."""
         kind, half = self.device.type, self.precision == "bf16"
         with torch.autocast(kind, torch.bfloat16) if half else nullcontext():
-            outputs = call(self.network, inputs, output=self.problem.output)
+            outputs = call(self.network, fed(self.network, inputs, self.device), output=self.problem.output)
         if self.problem.loss is not None:
-            value = self.problem.loss(outputs, targets)
+            with user_code(f"{name_of(self.problem.loss)} fails"):
+                value = self.problem.loss(outputs, targets)
             if not isinstance(value, torch.Tensor) or value.ndim:
                 raise NetworkError(f"the loss is {describe(value)}; expected a tensor with one number")
             return value, outputs
@@ -78,7 +81,7 @@ class Mixture:
     def passes(self, inputs: Any) -> float:
         """Multiplications of a forward and a backward pass on such a batch."""
         with FlopCounterMode(display=False) as counter, torch.no_grad():
-            call(self.network, inputs, output=self.problem.output)
+            call(self.network, fed(self.network, inputs, self.device), output=self.problem.output)
         return 3 * counter.get_total_flops() / 2
 
     def held_out(self, held: Iterable[Any], number: int = 0) -> tuple[float, float]:
@@ -96,7 +99,7 @@ class Mixture:
                 if not size or (size <= self.normed and samples):
                     continue
                 targets = to_device(targets, self.device)
-                loss, outputs = self._scored(to_device(inputs, self.device), targets, number)
+                loss, outputs = self._scored(inputs, targets, number)
                 total += size * loss.item()
                 samples += size
                 if self.problem.loss is None:

@@ -1,0 +1,75 @@
+"""Where weights come from, as an in-toto statement: their digests, those of their parents, and what was done.
+
+The predicate is SLSA provenance v1 (https://slsa.dev/spec/v1.0/provenance), which registries and policy
+engines read. It is signed by nobody here: sign it where the job runs (`cosign attest-blob`, GitHub's
+attestations). The same files, options and versions give the same bytes: it holds no times.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...checkpoints import digests
+from ...version import version
+
+STATEMENT, PREDICATE = "https://in-toto.io/Statement/v1", "https://slsa.dev/provenance/v1"
+BUILD, BUILDER = "urn:rebasin:command:v1", "urn:rebasin:cli"
+COMPUTE = ("torch", "numpy", "scipy")
+# What the metadata of an output says: what the user asked for, and what it was resolved to.
+ASKED = ("command", "method", "options", "seed")
+RESOLVED = ("spec", "spec_sha256", "permutation", "proof", "inputs")
+
+Digest = Callable[[Path], str]
+
+
+def statement(
+    subjects: Iterable[Path],
+    parents: Iterable[Path],
+    *,
+    asked: Mapping[str, Any],
+    resolved: Mapping[str, Any],
+    digest: Digest = digests.of_file,
+) -> dict[str, Any]:
+    """A statement that `subjects` were made of `parents`; a folder counts with every file in it."""
+    return {
+        "_type": STATEMENT,
+        "subject": _listed(subjects, digest),
+        "predicateType": PREDICATE,
+        "predicate": {
+            "buildDefinition": {
+                "buildType": BUILD,
+                "externalParameters": dict(asked),
+                "internalParameters": dict(resolved),
+                "resolvedDependencies": _listed(parents, digest),
+            },
+            "runDetails": {"builder": {"id": BUILDER, "version": versions()}},
+        },
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of rebasin, and of the libraries that compute."""
+    return {"rebasin": version()} | {name: importlib.metadata.version(name) for name in COMPUTE}
+
+
+def _listed(paths: Iterable[Path], digest: Digest) -> list[dict[str, Any]]:
+    files = [file for path in paths for file in (digests.files_below(path) if path.is_dir() else [path])]
+    return [{"name": file.as_posix(), "digest": {"sha256": digest(file)}} for file in dict.fromkeys(files)]
+
+
+def of_metadata(metadata: Mapping[str, str], *, keys: Sequence[str]) -> dict[str, Any]:
+    """What the metadata of an output records under these keys, JSON as values."""
+    found = {key: metadata.get(f"rebasin.{key}") for key in keys}
+    return {key: _value(key, text) for key, text in found.items() if text is not None}
+
+
+def _value(key: str, text: str) -> Any:
+    return json.loads(text) if key in ("options", "inputs", "seed") else text
+
+
+def text(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, indent=2, ensure_ascii=True) + "\n"

@@ -1,0 +1,85 @@
+"""What can be told of a value before anything is opened: names of methods and files, gates, sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from ...errors import RebasinError
+from ...registry import Registry
+from .vocabulary import near
+
+
+def wrong(key: str, text: str) -> str | None:
+    """What is wrong with the text of an option; None where nothing is, or only its command can tell."""
+    check = _CHECKS.get(key)
+    return check(text) if check and "${" not in text else None  # a variable that was not there
+
+
+def _method(text: str) -> str | None:
+    known = [*Registry("matchers", "method").names(), "none"]
+    return None if text in known else f"unknown method {text!r}; {near(text, known)}"
+
+
+def _reference(text: str) -> str | None:
+    """A user's code must be there: `file.py:name`."""
+    file, colon, _ = text.rpartition(":")
+    if colon and file.endswith(".py") and not Path(file).is_file():
+        return f"{file}: no such file"
+    return None
+
+
+def _data(text: str) -> str | None:
+    known = Registry("datasets", "data set").names()
+    if ":" in text or text in known or Path(text).exists():
+        return _reference(text)
+    return f"unknown data set {text!r}; {near(text, known)}"
+
+
+def _spec(text: str) -> str | None:
+    is_file = text.endswith((".yaml", ".yml")) or "/" in text
+    return f"{text}: no such file" if is_file and not Path(text).is_file() else None
+
+
+def _by(parse: Callable[[str], object]) -> Callable[[str], str | None]:
+    """A check that an option's own reader makes."""
+
+    def check(text: str) -> str | None:
+        try:
+            parse(text)
+        except RebasinError as error:
+            return str(error).replace("\n", "; ")
+        return None
+
+    return check
+
+
+def _gate(text: str) -> None:
+    from ...measure.gates import parse_gate
+
+    parse_gate(text)
+
+
+def _dtype(text: str) -> None:
+    from ...checkpoints.writing import parse_dtype
+
+    parse_dtype(text)
+
+
+def _size(text: str) -> None:
+    from ...checkpoints.writing import parse_size
+
+    parse_size(text)
+
+
+_CHECKS: dict[str, Callable[[str], str | None]] = {
+    "method": _method,
+    "net": _reference,
+    "loss": _reference,
+    "metric": _reference,
+    "data": _data,
+    "spec": _spec,
+    "gate": _by(_gate),
+    "out_dtype": _by(_dtype),
+    "out_shard_size": _by(_size),
+}

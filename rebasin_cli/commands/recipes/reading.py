@@ -1,0 +1,212 @@
+"""A recipe's text as values, each with its path and its line; `${NAME}` and `--set` are settled here.
+
+YAML is read strictly: keys stand once, anchors are not merged, only true and false are switches, and what
+looks like a date is text. Every problem is collected before anything is said.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import yaml
+
+from ...errors import UsageError
+from ...spec.notation import natural
+
+MAX_BYTES, MAX_VALUES, MAX_DEPTH = 1 << 20, 20_000, 20
+_VARIABLE = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_]\w*)(?::-(?P<default>[^}]*))?\}|\$\{(?P<bad>[^}]*)\}?")
+_KINDS = {"tag:yaml.org,2002:int": int, "tag:yaml.org,2002:float": float}
+
+
+@dataclass(frozen=True)
+class Value:
+    """A scalar, a list of `Value` or a dict of them; `path` is as a reader says it: `steps[1].merge.out`."""
+
+    value: Any
+    path: str
+    where: str  # "line 12", or "--set steps.a.method=wm"
+
+    def items(self) -> Iterator[tuple[str, Value]]:
+        return iter(self.value.items())
+
+    @property
+    def is_map(self) -> bool:
+        return isinstance(self.value, dict)
+
+    @property
+    def is_list(self) -> bool:
+        return isinstance(self.value, list)
+
+    def plain(self) -> Any:
+        """The same without paths and lines."""
+        if self.is_map:
+            return {key: value.plain() for key, value in self.items()}
+        return [value.plain() for value in self.value] if self.is_list else self.value
+
+
+class Problems(list[str]):
+    """What is wrong with a recipe, a line each: where, path, what."""
+
+    def add(self, at: Value, what: str) -> None:
+        self.append(f"{at.where}: {at.path + ': ' if at.path else ''}{what}")
+
+    def in_order(self) -> list[str]:
+        """By their lines."""
+        return sorted(self, key=lambda text: natural(text.partition(":")[0]))
+
+
+def read(text: str, environment: Mapping[str, str], problems: Problems) -> Value:
+    """The values of a recipe. Raises UsageError for what is no YAML mapping at all."""
+    if len(text) > MAX_BYTES:
+        raise UsageError(f"a recipe of more than {MAX_BYTES:,} characters", hint="A recipe names files")
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        hint = "Within { } a ${NAME} stands in quotes" if "${" in text else None
+        raise UsageError("the recipe is not YAML", problems=[reason[:300]], hint=hint) from None
+    if not isinstance(root, yaml.MappingNode):
+        raise UsageError(
+            "this is no recipe: expected keys such as `steps:`", hint="docs/recipes.md shows one"
+        )
+    return _Reader(environment, problems).value(root, "", 0)
+
+
+class _Reader:
+    def __init__(self, environment: Mapping[str, str], problems: Problems, where: str | None = None):
+        self.environment, self.problems, self.where, self.count = environment, problems, where, 0
+
+    def place(self, node: yaml.Node) -> str:
+        return self.where or f"line {node.start_mark.line + 1}"
+
+    def value(self, node: yaml.Node, path: str, depth: int) -> Value:
+        self.count += 1  # an alias counts each time that it is followed
+        if self.count > MAX_VALUES or depth > MAX_DEPTH:
+            raise UsageError(f"a recipe of more than {MAX_VALUES:,} values, or {MAX_DEPTH} levels deep")
+        at = Value(None, path, self.place(node))
+        if isinstance(node, yaml.MappingNode):
+            return replace(at, value=self._map(node, at, depth))
+        if isinstance(node, yaml.SequenceNode):
+            below = enumerate(node.value, start=1)
+            return replace(at, value=[self.value(item, f"{path}[{n}]", depth + 1) for n, item in below])
+        return replace(at, value=self._scalar(node, at))
+
+    def _map(self, node: yaml.MappingNode, at: Value, depth: int) -> dict[str, Value]:
+        found: dict[str, Value] = {}
+        for key, below in node.value:
+            name = key.value if isinstance(key, yaml.ScalarNode) else None
+            path = f"{at.path}.{name}" if at.path else str(name)
+            here = Value(None, path, self.place(key))
+            if name is None:
+                self.problems.add(replace(here, path=at.path), "a key is one word")
+            elif name in found:
+                self.problems.add(here, f"stands here and in {found[name].where}")
+            elif key.tag == "tag:yaml.org,2002:merge":
+                self.problems.add(here, "anchors are not merged; write what steps share under `defaults:`")
+            else:
+                found[name] = self.value(below, path, depth + 1)
+        return found
+
+    def _scalar(self, node: yaml.ScalarNode, at: Value) -> Any:
+        text, plain = node.value, node.style is None
+        if plain and node.tag == "tag:yaml.org,2002:null":
+            return None
+        if plain and text in ("true", "false"):
+            return text == "true"
+        if plain and node.tag in _KINDS:
+            try:
+                return _KINDS[node.tag](text)
+            except (ValueError, OverflowError):  # 0x1f, 1:30, 5,000 digits: what it means is for its option
+                return text
+        return self._expanded(text, at)
+
+    def _expanded(self, text: str, at: Value) -> str:
+        def variable(found: re.Match[str]) -> str:
+            if found[0] == "$${":
+                return "${"
+            if found["name"] is None:
+                self.problems.add(at, f"${{{found['bad']}}} is no name of a variable; $${{ stands for ${{")
+            elif found["name"] in self.environment:
+                return self.environment[found["name"]]
+            elif found["default"] is not None:
+                return found["default"]
+            else:
+                self.problems.add(at, f"the environment has no {found['name']}")
+            return found[0]
+
+        return _VARIABLE.sub(variable, text)
+
+
+def with_set(
+    root: Value, assignments: list[str], environment: Mapping[str, str], problems: Problems
+) -> Value:
+    """The values with `key=value` of --set in their places; `steps.NAME.OPTION` is an option of that step."""
+    for text in assignments:
+        path, equals, given = text.partition("=")
+        at = Value(None, path, f"--set {text[:200]}")
+        if not equals or not all(path.split(".")):
+            problems.add(replace(at, path=""), "expected KEY=VALUE, such as steps.merged.method=wm")
+            continue
+        try:
+            node = yaml.compose(given, Loader=yaml.SafeLoader)
+        except (yaml.YAMLError, RecursionError, ValueError):
+            problems.add(at, f"the value {given[:80]!r} is not YAML")
+            continue
+        value = _Reader(environment, problems, at.where).value(node, path, 0) if node else at
+        root = _replaced(root, path.split("."), value, at, problems)
+    return root
+
+
+def _replaced(tree: Value, words: list[str], new: Value, at: Value, problems: Problems) -> Value:
+    """`tree` with `new` at the end of `words`; maps that lack a key get it."""
+    if not words:
+        return replace(new, path=tree.path)
+    first, rest = words[0], words[1:]
+    if tree.is_list:
+        index = _index(tree, first)
+        if index is None:
+            named = [name for name in map(step_name, tree.value) if name]
+            problems.add(at, f"there is no {first!r} among {', '.join(named) or len(tree.value)}")
+            return tree
+        items = list(tree.value)
+        items[index] = _in_step(items[index], rest, new, at, problems)
+        return replace(tree, value=items)
+    if tree.value is not None and not tree.is_map:
+        problems.add(at, f"{tree.path} holds no keys")
+        return tree
+    items = dict(tree.value or {})
+    path = f"{tree.path}.{first}" if tree.path else first
+    items[first] = _replaced(items.get(first, Value(None, path, at.where)), rest, new, at, problems)
+    return replace(tree, value=items)
+
+
+def _in_step(step: Value, words: list[str], new: Value, at: Value, problems: Problems) -> Value:
+    """`steps.merged.out` means the option `out` of the command that the step runs."""
+    command = step_command(step)
+    own = words[:1] == [command] or words[:1] in (["name"], ["depends"])
+    within = words if command is None or own else [command, *words]
+    return _replaced(step, within, new, at, problems)
+
+
+def _index(items: Value, word: str) -> int | None:
+    names = [step_name(item) for item in items.value]
+    if word in names:
+        return names.index(word)
+    return int(word) - 1 if word.isascii() and word.isdigit() and 0 < int(word[:9]) <= len(names) else None
+
+
+def step_command(step: Value) -> str | None:
+    """The one key of a step that is its command."""
+    words = [key for key in step.value if key not in ("name", "depends")] if step.is_map else []
+    return words[0] if len(words) == 1 else None
+
+
+def step_name(step: Value) -> str | None:
+    """A step's own name, else that of its command."""
+    if not step.is_map:
+        return None
+    name = step.value.get("name")
+    return name.value if name is not None and isinstance(name.value, str) else step_command(step)

@@ -1,0 +1,202 @@
+"""*Parse*: is this a recipe? Every step as a command with files and options, every problem with its line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .inputs import Fetch, find
+from .reading import Problems, Value, step_command
+from .steps import Maker, Names, Step
+from .vocabulary import Command, near
+
+SCHEMA = 1
+TOP = {
+    "rebasin": "The version of this notation: 1.",
+    "description": "A sentence for who reads the file.",
+    "inputs": "Names for models and other files: a path, a glob, a folder, hf: or https:.",
+    "defaults": "Options of every step whose command has them.",
+    "output_dir": "The folder of outputs that are named without one.",
+    "steps": "The commands, in order.",
+    "junit": "Write the gates of all steps into this JUnit file.",
+    "step_summary": "Append the gates of all steps to this Markdown file.",
+    "attest": "Write an in-toto statement on all weights that were written.",
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    steps: tuple[Step, ...]
+    downloads: tuple[Mapping[str, str], ...] = ()
+    junit: Path | None = None
+    step_summary: Path | None = None
+    attest: Path | None = None
+
+    @property
+    def beside(self) -> list[Path]:
+        """Files of the run as a whole that are written anew; a summary is added to."""
+        return [path for path in (self.junit, self.attest) if path is not None]
+
+    @property
+    def files(self) -> list[Path]:
+        """Everything that a run may leave."""
+        return [*(path for step in self.steps for path in step.writes.values()), *self.beside]
+
+
+def parse(
+    root: Value,
+    vocabulary: Mapping[str, Command],
+    problems: Problems,
+    *,
+    fetch: Fetch | None = None,
+) -> Recipe:
+    """The recipe that these values say; what is wrong with it goes to `problems`.
+
+    `fetch` brings a file of elsewhere here (an address and its digest); without it such files are refused.
+    """
+    for key, value in root.items():
+        if key not in TOP:
+            problems.add(value, f"unknown key; {near(key, TOP)}")
+    _check_version(root, problems)
+    names = Names()
+    downloads: list[Mapping[str, str]] = []
+    for name, value in _map(root, "inputs", problems).items():
+        if problem := _bad_name(name):
+            problems.add(value, problem)
+        names.inputs[name] = find(value, problems, fetch)
+        downloads += names.inputs[name].downloads
+    folder = Path(_text(root, "output_dir", problems) or ".")
+    defaults = _map(root, "defaults", problems)
+    _check_defaults(defaults, vocabulary, problems)
+    steps = _steps(root, vocabulary, names, defaults, folder, problems, fetch)
+    files = {key: _text(root, key, problems) for key in ("junit", "step_summary", "attest")}
+    written = {key: folder / text for key, text in files.items() if text}
+    _check_collisions(steps, written, root, problems)
+    return Recipe(tuple(steps), tuple(downloads), **written)
+
+
+def _check_version(root: Value, problems: Problems) -> None:
+    version = root.value.get("rebasin")
+    if version is not None and version.value != SCHEMA:
+        problems.add(version, f"this version of rebasin reads notation {SCHEMA}, not {version.value!r}")
+
+
+def _map(root: Value, key: str, problems: Problems) -> dict[str, Value]:
+    value = root.value.get(key)
+    if value is None or value.value is None:
+        return {}
+    if not value.is_map:
+        problems.add(value, "expected keys with values")
+        return {}
+    return value.value
+
+
+def _text(root: Value, key: str, problems: Problems) -> str | None:
+    value = root.value.get(key)
+    if value is None:
+        return None
+    if not isinstance(value.value, str) or not value.value:
+        problems.add(value, "expected the name of a file or folder")
+        return None
+    return value.value
+
+
+def _bad_name(name: str) -> str | None:
+    plain = name.replace("_", "").replace("-", "")
+    return None if plain.isalnum() else "a name is letters, digits, - and _"
+
+
+def _check_defaults(
+    defaults: Mapping[str, Value], commands: Mapping[str, Command], problems: Problems
+) -> None:
+    for key, value in defaults.items():
+        options = [c.options[key] for c in commands.values() if key in c.keys() and c.has(key)]
+        if not options:
+            known = {key for command in commands.values() for key in command.keys() if command.has(key)}
+            problems.add(value, f"no command has this option; {near(key, known)}")
+        elif key == "out":
+            problems.add(value, "two steps would write one file; name it in the step")
+
+
+def _steps(
+    root: Value,
+    vocabulary: Mapping[str, Command],
+    names: Names,
+    defaults: Mapping[str, Value],
+    folder: Path,
+    problems: Problems,
+    fetch: Fetch | None,
+) -> list[Step]:
+    given = root.value.get("steps")
+    if given is None or not given.is_list or not given.value:
+        problems.add(given or root, "expected `steps:` with a list of commands")
+        return []
+    titles = _titles(given.value, names, problems)
+    found: list[Step] = []
+    for step, title in zip(given.value, titles, strict=True):
+        names.later = set(titles[len(found) :])
+        word = step_command(step)
+        command = vocabulary.get(word) if word else None
+        if command is None:
+            expected = (
+                f"no command {word!r}; {near(word, vocabulary)}" if word else "expected one command a step"
+            )
+            problems.add(step, expected)
+            found.append(Step(title, Command((), "", ()), (), {}, (), (), {}, (), step.where))
+            continue
+        made = Maker(title, command, step, names, folder, problems, fetch).made(defaults)
+        names.outputs |= {
+            f"{title}.{suffix}" if suffix else title: (title, path) for suffix, path in made.writes.items()
+        }
+        found.append(made)
+    return [step for step in found if step.command.words]
+
+
+def _titles(steps: Sequence[Value], names: Names, problems: Problems) -> list[str]:
+    """The name of every step: its own, else its command's, with a number where another one has it."""
+    own = [step.value.get("name") if step.is_map else None for step in steps]
+    taken: dict[str, Value] = {}
+    for name in (name for name in own if name is not None):
+        if not isinstance(name.value, str) or (bad := _bad_name(name.value)):
+            problems.add(
+                name, "a name is letters, digits, - and _" if not isinstance(name.value, str) else bad
+            )
+        elif name.value in taken or name.value in names.inputs:
+            other = taken.get(name.value)
+            problems.add(
+                name, f"{name.value!r} is the name of {'an input' if other is None else other.where}"
+            )
+        else:
+            taken[name.value] = name
+    titles: list[str] = []
+    for step, name in zip(steps, own, strict=True):
+        base = (step_command(step) or "step").replace(" ", "-")
+        title, number = base, 1
+        while name is None and (title in titles or title in taken or title in names.inputs):
+            number += 1
+            title = f"{base}-{number}"
+        titles.append(title if name is None else str(name.value))
+    return titles
+
+
+def _check_collisions(
+    steps: Sequence[Step], written: Mapping[str, Path], root: Value, problems: Problems
+) -> None:
+    """No file is written twice, none that is read before, and none that another step needs as it was."""
+    made: dict[Path, str] = {}
+    for step in steps:
+        for path in step.writes.values():
+            real = path.absolute()
+            if real in made:
+                problems.append(f"{step.where}: {step.name}: {path} is written by {made[real]} too")
+            made.setdefault(real, f"step {step.name!r}")
+    for key, path in written.items():
+        if path.absolute() in made:
+            problems.add(root.value[key], f"{path} is written by {made[path.absolute()]} too")
+        made.setdefault(path.absolute(), f"`{key}:`")
+    for step in steps:
+        for path in step.reads:
+            maker = made.get(path.absolute())
+            if maker is not None and not any(maker == f"step {name!r}" for name in step.needs):
+                problems.append(f"{step.where}: {step.name}: {path} is read here, and written by {maker}")

@@ -1,0 +1,133 @@
+"""The JSON Schema of recipes, for editors: made from the same vocabulary that a recipe is checked by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .recipe import TOP
+from .vocabulary import MODELS, OF_THE_RUN, READS, Command, Parameter
+
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", "path": "string"}
+_VARIABLE = {"type": "string", "pattern": r"\$\{"}  # what the environment tells may be of any type
+_FILES = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+_SHA256 = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
+
+
+def schema(vocabulary: Mapping[str, Command]) -> dict[str, Any]:
+    """A schema that every recipe which can be run satisfies. It knows no files, names or sums of weights."""
+    commands = {name: _command(command) for name, command in vocabulary.items()}
+    step = {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "description": "What other steps call its output."},
+            "depends": _FILES | {"description": "Further files that its result depends on."},
+        }
+        | {name: {"$ref": f"#/$defs/{name}"} for name in commands},
+        "additionalProperties": False,
+        "oneOf": [{"required": [name]} for name in commands],
+    }
+    shared = {
+        key: option
+        for command in vocabulary.values()
+        for key, option in command.options.items()
+        if key not in OF_THE_RUN and key != "out"
+    }
+    kinds = {
+        "rebasin": {"const": 1},
+        "inputs": {"type": "object", "additionalProperties": {"$ref": "#/$defs/input"}},
+        "defaults": {
+            "type": "object",
+            "properties": {key: _value(option) for key, option in sorted(shared.items())},
+            "additionalProperties": False,
+        },
+        "steps": {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/step"}},
+    }
+    return {
+        "$schema": DRAFT,
+        "title": "A recipe of rebasin run",
+        "type": "object",
+        "properties": {
+            key: kinds.get(key, {"type": "string"}) | {"description": told} for key, told in TOP.items()
+        },
+        "required": ["steps"],
+        "additionalProperties": False,
+        "$defs": {"input": _input(), "step": step, **commands},
+    }
+
+
+def _input() -> dict[str, Any]:
+    pinned = {"type": "object", "additionalProperties": False}
+    return {
+        "anyOf": [
+            *_FILES["anyOf"],
+            pinned | {"properties": {"path": {"type": "string"}, "sha256": _SHA256}, "required": ["path"]},
+            pinned
+            | {"properties": {"url": {"type": "string"}, "sha256": _SHA256}, "required": ["url", "sha256"]},
+        ]
+    }
+
+
+def _command(command: Command) -> dict[str, Any]:
+    properties: dict[str, Any] = {}
+    if command.takes_models:
+        few, many = command.counts()
+        properties[MODELS] = _models(command) | {"description": f"{few}{'' if many else ' or more'} models."}
+    else:
+        properties |= {argument.key: _value(argument) for argument in command.arguments}
+    own = {key: option for key, option in command.options.items() if key not in OF_THE_RUN}
+    properties |= {key: _value(option) for key, option in own.items()}
+    if command.name == "merge":
+        properties |= {
+            "merge_method": {
+                "enum": ["linear", "slerp"],
+                "description": "mergekit's word for interpolation.",
+            },
+            "base_model": {"type": "string", "description": "mergekit's word for reference."},
+            "dtype": {"type": "string", "description": "mergekit's word; here as out_dtype."},
+            "parameters": {"type": "object", "description": "mergekit's weight, normalize and t."},
+        }
+    return {
+        "type": ["object", "null"],
+        "description": command.help,
+        "properties": properties,
+        "additionalProperties": False,
+    }
+
+
+def _models(command: Command) -> dict[str, Any]:
+    if command.name != "merge":
+        return dict(_FILES)
+    weight = {"type": "number"}
+    weighted = {
+        "type": "object",
+        "properties": {
+            "model": {"type": "string"},
+            "weight": weight,
+            "parameters": {"type": "object", "properties": {"weight": weight}, "additionalProperties": False},
+        },
+        "required": ["model"],
+        "additionalProperties": False,
+    }
+    item = {"anyOf": [{"type": "string"}, weighted]}
+    return {"anyOf": [{"type": "string"}, {"type": "array", "items": item}]}
+
+
+def _value(option: Parameter) -> dict[str, Any]:
+    one: dict[str, Any] = {"type": _TYPES[option.kind]}
+    if option.kind in (int, float):
+        one |= {"minimum": option.min} if option.min is not None else {}
+        one |= {"maximum": option.max} if option.max is not None else {}
+    told = {"description": option.help} if option.help else {}
+    choices = [one] if option.kind in (str, "path") else [one, _VARIABLE]
+    if option.kind is str:
+        choices.append({"type": "number"})  # `output: 0`
+    if option.count:
+        return {"type": "array", "items": one, "minItems": option.count, "maxItems": option.count} | told
+    if option.many or option.role == READS:
+        choices.append({"type": "array", "items": one})
+    elif option.kind is str:
+        choices.append({"type": "array", "items": {"type": ["number", "string"]}})  # `weights: [0.3, 0.7]`
+    kind = choices[0] if len(choices) == 1 else {"anyOf": choices}
+    return kind | told

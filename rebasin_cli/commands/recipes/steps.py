@@ -1,0 +1,227 @@
+"""One step of a recipe: what its keys mean as a command line, what it reads, and what it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import checking, familiar
+from .inputs import Fetch, Files, find
+from .reading import Problems, Value
+from .vocabulary import MAY_READ, MODELS, READS, WRITES, Command, Parameter, near
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command line to be: what it reads and writes is known before it runs.
+
+    `reads` are all files that its result depends on, `listed` folders of data, of which names, sizes and
+    times count; `writes` are what it leaves, by the suffix under which other steps name them ("" is the main
+    one). `needs` are the steps that make what it reads.
+    """
+
+    name: str
+    command: Command
+    arguments: tuple[str, ...]
+    options: Mapping[str, Any]
+    reads: tuple[Path, ...]
+    listed: tuple[Path, ...]
+    writes: Mapping[str, Path]
+    needs: tuple[str, ...]
+    where: str
+
+    def line(self, **more: Any) -> list[str]:
+        """Its command line, without `rebasin`."""
+        known = {key: value for key, value in more.items() if self.command.has(key)}
+        return self.command.line(self.arguments, {**self.options, **known})
+
+
+@dataclass
+class Names:
+    """What a name in a recipe stands for: files given, and outputs of the steps so far."""
+
+    inputs: dict[str, Files] = field(default_factory=dict)
+    outputs: dict[str, tuple[str, Path]] = field(default_factory=dict)  # "merged.report" → its step, the file
+    later: set[str] = field(default_factory=set)  # steps that come after
+
+
+class Maker:
+    """One step on its way from values to a `Step`."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Command,
+        step: Value,
+        names: Names,
+        folder: Path,
+        problems: Problems,
+        fetch: Fetch | None,
+    ):
+        self.name, self.command, self.names, self.folder = name, command, names, folder
+        self.step, self.problems, self.fetch = step, problems, fetch
+        self.body = step.value[command.name]
+        self.reads: list[Path] = []
+        self.listed: list[Path] = []
+        self.needs: list[str] = []
+
+    def made(self, defaults: Mapping[str, Value]) -> Step:
+        given = self._given()
+        shared = {
+            key: value
+            for key, value in defaults.items()
+            if key not in given and key in self.command.keys() and self.command.has(key)
+        }
+        arguments = self._arguments(given)
+        options: dict[str, Any] = {}
+        for key, value in {**given, **shared}.items():
+            if self.command.has(key):
+                options[key] = self._option(self.command.options[key], value)
+        depends = self.step.value.get("depends")
+        if depends is not None:
+            self._files(depends)
+        writes = self._writes(options)
+        return Step(
+            self.name,
+            self.command,
+            tuple(arguments),
+            options,
+            tuple(self.reads),
+            tuple(self.listed),
+            writes,
+            tuple(dict.fromkeys(self.needs)),
+            self.step.where,
+        )
+
+    def _given(self) -> dict[str, Value]:
+        """The step's keys, in our words, as far as the command knows them."""
+        if self.body.value is None:
+            return {}
+        if not self.body.is_map:
+            self.problems.add(self.body, "expected the command's options as keys")
+            return {}
+        body = {key.replace("-", "_"): value for key, value in self.body.items()}
+        if self.command.name == "merge":
+            body = familiar.merge_options(body, self.problems)
+        known = self.command.keys()
+        for key in [key for key in body if key not in known]:
+            self.problems.add(body.pop(key), f"`{self.command.name}` has no {key!r}; {near(key, known)}")
+        return body
+
+    def _arguments(self, given: Mapping[str, Value]) -> list[str]:
+        command = self.command
+        if not command.takes_models:
+            found = []
+            for argument in command.arguments:
+                value = given.get(argument.key)
+                if value is None:
+                    if argument.required:
+                        self.problems.add(self.step, f"`{command.name}` lacks {argument.key!r}")
+                    continue
+                values = value.value if value.is_list else [value]
+                found += [str(text) for item in values for text in self._texts(argument, item)]
+            return found
+        value, before = given.get(MODELS), len(self.problems)
+        files = [] if value is None else [str(path) for path in self._files(value)]
+        few, many = command.counts()
+        told = len(self.problems) > before or (self.body.value is not None and not self.body.is_map)
+        if not told and not (few <= len(files) and (many is None or len(files) <= many)):
+            expected = f"{few}" if many == few else f"{few} or more" if many is None else f"{few} to {many}"
+            self.problems.add(
+                value or self.step, f"`{command.name}` takes {expected} models, and here are {len(files)}"
+            )
+        return files
+
+    def _option(self, option: Parameter, value: Value) -> Any:
+        values = value.value if value.is_list and option.many else [value]
+        found = [text for item in values for text in self._texts(option, item)]
+        if option.count and found and len(found) != option.count:
+            self.problems.add(value, f"expected {option.count} values, and here are {len(found)}")
+        return found if option.many else found[0] if found else None
+
+    def _texts(self, option: Parameter, value: Value) -> list[Any]:
+        """One value as the command line has it; several where a name stands for several files."""
+        if value.is_list or value.is_map:
+            plain = value.plain()  # such as `weights: [0.3, 0.7]`
+            if value.is_map or option.kind is not str or not all(_is_scalar(item) for item in plain):
+                self.problems.add(value, option.wrong(plain) or "expected one value")
+                return []
+            return [",".join(map(str, plain))]
+        named = value.value in self.names.outputs if isinstance(value.value, str) else False
+        problem = option.wrong(value.value) or (
+            None if named else checking.wrong(option.key, str(value.value))
+        )
+        if problem:
+            self.problems.add(value, problem)
+            return []
+        if option.role == READS:
+            return [str(path) for path in self._files(value)]
+        if option.role == MAY_READ:
+            return [self._maybe_file(str(value.value))]
+        if option.role == WRITES:
+            return [str(self.folder / str(value.value))]
+        return [value.value]
+
+    def _files(self, value: Value) -> list[Path]:
+        """The files that a name, a path or a glob means, or several of them."""
+        found: list[Path] = []
+        for item in value.value if value.is_list else [value]:
+            name = item.value
+            if isinstance(name, str) and name in self.names.outputs:
+                step, path = self.names.outputs[name]
+                self.needs.append(step)
+                found.append(path)
+            elif isinstance(name, str) and name in self.names.inputs:
+                found += self.names.inputs[name].paths
+            elif isinstance(name, str) and name.partition(".")[0] in self.names.later:
+                self.problems.add(item, f"step {name.partition('.')[0]!r} has not run here yet")
+            elif isinstance(name, str) and (made := self._made_earlier(name)) is not None:
+                self.needs.append(made)
+                found.append(Path(name))
+            else:
+                known = [*self.names.inputs, *self.names.outputs]
+                found += find(item, self.problems, self.fetch, known=known).paths
+        self.reads += found
+        return found
+
+    def _made_earlier(self, text: str) -> str | None:
+        """The step that writes this very file."""
+        for step, path in self.names.outputs.values():
+            if Path(text).absolute() == path.absolute():
+                return step
+        return None
+
+    def _maybe_file(self, text: str) -> str:
+        """A reference such as file.py:loader, as it is; if there is such a file, the step depends on it."""
+        if text in self.names.outputs or text in self.names.inputs:
+            value = Value(text, "", self.step.where)
+            return str(next(iter(self._files(value)), text))
+        for part in (text, text.rpartition(":")[0], text.partition(":")[2]):
+            if part and Path(part).exists():
+                (self.listed if Path(part).is_dir() else self.reads).append(Path(part))
+                break
+        return text
+
+    def _writes(self, options: dict[str, Any]) -> dict[str, Path]:
+        """What it leaves; an output that is not named gets the step's name."""
+        if self.command.makes_weights and options.get("out") is None:
+            options["out"] = str(self.folder / f"{self.name}.safetensors")
+        found: dict[str, Path] = {}
+        for key, option in self.command.options.items():
+            if option.role != WRITES or not options.get(key):
+                continue
+            path = Path(options[key])
+            found["" if key == "out" else key] = path
+            if key == "out" and self.command.name == "align":
+                from ...permutations.permutation import beside  # heavy
+
+                found["perm"] = beside(path)
+            if key == "report" and self.command.name == "barrier":
+                found |= {"report": path / "report.json", "report_dir": path}
+        return found
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, int | float | str) and not isinstance(value, bool)

@@ -1,0 +1,161 @@
+"""A report held against an earlier one: is what would be shipped really worse, or only by chance?
+
+Compared are the shipped rows at λ = ½ on test data, where everything is a mean over samples: the height of
+the loss above the chord, and accuracy. A gate is not met where it is worse by more than a tolerance *and*
+the difference is no chance: its one-sided 99 % confidence bound is above 0 (docs/report.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..errors import UsageError
+from ..reports import Gate, Report, Row
+from ..reports._format import MIDPOINT, clean, number
+from . import pairing
+
+TOLERANCE = 0.01  # nats
+ACCURACY_TOLERANCE = 0.005
+SURE = 0.99  # one-sided: of equal models one gate in a hundred is missed, or fewer
+Z95 = 1.959964  # half a 95 % interval, in standard errors
+FIGURES = {  # words for a sentence, unit, 1 where larger is worse, what rounding alone may change
+    "chord": ("the height of the loss above the chord at λ=½", " nats", 1, 5e-8),
+    "accuracy": ("accuracy at λ=½", "", -1, 1e-12),
+}
+NEXT = "Write a new baseline with: rebasin barrier … --report FOLDER"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What the figures of a report are of. Figures of different subjects say nothing of each other."""
+
+    data: str | None
+    normalization: str | None
+    samples: int | None  # of the test split
+    spec: str | None  # digest
+    symmetries: float | None  # log10: equal specs fit networks of any width
+    scores: Mapping[str, Any] = field(default_factory=dict)  # a loss, a metric, an output of the user's own
+
+    @classmethod
+    def of(cls, report: Report) -> Subject:
+        return cls(
+            report.data.get("name"),
+            report.data.get("normalization"),
+            (report.data.get("samples") or {}).get("test"),
+            report.spec.get("sha256"),
+            report.spec.get("log10_symmetries"),
+            report.data.get("scores") or {},
+        )
+
+    def unlike(self, other: Subject) -> list[str]:
+        """Where they differ, a sentence each; `other` is the run at hand."""
+        named = {
+            "the data set": (self.data, other.data),
+            "the normalisation of inputs": (self.normalization, other.normalization),
+            "the number of test samples (--limit)": (self.samples, other.samples),
+            "the spec": (self.spec, other.spec),
+            "the widths of the network": (self.symmetries, other.symmetries),
+        }
+        named |= {
+            f"--{key}": (self.scores.get(key), other.scores.get(key))
+            for key in sorted({*self.scores, *other.scores})
+        }
+        apart = {what: both for what, both in named.items() if both[0] != both[1]}
+        return [f"{what}: {clean(one)} there, {clean(two)} here" for what, (one, two) in apart.items()]
+
+
+def check_baseline(baseline: Report, subject: Subject | None = None) -> None:
+    """Raise UsageError if `baseline` holds nothing to compare with, or is not of `subject`."""
+    if subject is not None and (problems := Subject.of(baseline).unlike(subject)):
+        raise UsageError("--baseline is of something else than this run", problems=problems, hint=NEXT)
+    row = shipped(baseline, "--baseline")
+    for figure in FIGURES:
+        if not math.isfinite(at_middle(row, figure)):
+            raise UsageError(f"--baseline has no finite test {figure} for {clean(row.name)!r}", hint=NEXT)
+
+
+def against(baseline: Report, report: Report, tolerance: float = TOLERANCE) -> list[Gate]:
+    """A gate for each of `FIGURES`. Raises as `check_baseline` does."""
+    check_baseline(baseline, Subject.of(report))
+    pairs = pairing.differences(baseline, report)
+    slack = {"chord": tolerance, "accuracy": ACCURACY_TOLERANCE}
+    return [_judged(baseline, report, figure, slack[figure], pairs.get(figure)) for figure in FIGURES]
+
+
+def _judged(baseline: Report, report: Report, figure: str, slack: float, pairs: np.ndarray | None) -> Gate:
+    words, unit, worse, rounding = FIGURES[figure]
+    old, new = shipped(baseline, "--baseline"), shipped(report, "--baseline")
+    before, now = at_middle(old, figure), at_middle(new, figure)
+    wanted = (
+        f"at {'most' if worse > 0 else 'least'} the baseline's {number(before)}{unit} "
+        f"{'+' if worse > 0 else '−'} {number(slack)}, or a difference that may be chance"
+    )
+    subject, limit = f"{new.name}, test: {words}", before + worse * slack
+    if not math.isfinite(now):
+        told = f"{subject} was not measured or is not a number"
+        return Gate(f"--baseline {figure}", now, limit, False, told, wanted)
+    by = worse * (now - before)  # how much worse
+    if pairs is not None and not _fit(pairs, now - before):
+        pairs = None
+    error, how = _error(old, new, figure, pairs)
+    beyond = by > slack + rounding
+    sure = by - error > rounding
+    side = "worse" if by > 0 else "better"
+    shown = f"{subject} is {number(now)}{unit}, {number(abs(by))} {side} than the baseline's {number(before)}"
+    if by == 0:
+        shown = f"{subject} is {number(now)}{unit}, as in the baseline"
+    if old.name != new.name:
+        how += f"; the baseline's row is {clean(old.name)!r}"
+    if not beyond:
+        told = f"within the tolerance of {number(slack)} ({how})"
+    elif sure:
+        told = f"a real difference, and more than the tolerance of {number(slack)} ({how}"
+        told += f", 99 % sure of {number(by - error)} or more)" if error else ")"
+    else:
+        told = f"which may be chance ({how}: sure only from {number(error)} on)"
+    return Gate(f"--baseline {figure}", now, limit, not (beyond and sure), f"{shown}: {told}", wanted)
+
+
+def _fit(pairs: np.ndarray, difference: float) -> bool:
+    """Whether the samples' differences are those of the figures, up to numbers of two bytes."""
+    return abs(float(pairs.mean()) - difference) <= 1e-3 * (1 + float(np.abs(pairs).mean()))
+
+
+def _error(old: Row, new: Row, figure: str, pairs: np.ndarray | None) -> tuple[float, str]:
+    """How far the difference lies from 0 where it is just sure, and how that is known."""
+    if pairs is not None:
+        from scipy.stats import t
+
+        deviation = float(pairs.std(ddof=1)) / math.sqrt(len(pairs))
+        return float(t.ppf(SURE, len(pairs) - 1)) * deviation, f"paired on {number(len(pairs))} samples"
+    both = [row.middle["test"].intervals.get(figure) if "test" in row.middle else None for row in (old, new)]
+    if all(both) and all(map(math.isfinite, [*both[0], *both[1]])):
+        from scipy.stats import norm
+
+        errors = [(high - low) / (2 * Z95) for low, high in both]
+        return float(norm.ppf(SURE)) * math.hypot(*errors), "by both intervals, not paired"
+    return 0.0, "no intervals: by the tolerance alone"
+
+
+def at_middle(row: Row, figure: str, split: str = "test") -> float:
+    """Loss, accuracy or the height of the loss above the chord at λ = ½; NaN where it was not measured."""
+    curve = row.curves.get(split)
+    found = curve.at(MIDPOINT) if curve else None
+    if found is None:
+        return math.nan
+    if figure != "chord":
+        return found[figure == "accuracy"]
+    ends = [curve.at(end) for end in (0.0, 1.0)]
+    return found[0] - (ends[0][0] + ends[1][0]) / 2 if all(ends) else math.nan
+
+
+def shipped(report: Report, option: str) -> Row:
+    for row in report.rows:
+        if row.shipped:
+            return row
+    raise UsageError(f"{option}: the report has no row that would be shipped")

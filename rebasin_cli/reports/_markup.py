@@ -1,0 +1,40 @@
+"""Text made safe for Markdown: one line, one cell, one span of code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from ._format import clean
+
+
+def escape(text: object) -> str:
+    """`text` on one line, with whatever Markdown, HTML or GitHub would take for markup made literal."""
+    escaped = re.sub(r"([\\`*_\[\]<>|~$&#@])", r"\\\1", clean(text))
+    # A mention or an address works in spite of a backslash; an entity does not.
+    return escaped.replace("\\@", "&#64;").replace("://", "&#58;//")
+
+
+def code(text: object) -> str:
+    """A code span whose fence is longer than any run of backquotes inside."""
+    text = clean(text)
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    pad = " " if text.startswith("`") or text.endswith("`") else ""
+    return f"{'`' * (longest + 1)}{pad}{text}{pad}{'`' * (longest + 1)}" if text else ""
+
+
+def fence(text: str, language: str = "sh") -> str:
+    marks = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    shown = "\n".join(map(clean, text.rstrip().split("\n")))
+    return f"{marks}{language}\n{shown}\n{marks}"
+
+
+def line(cells: Iterable[str]) -> str:
+    """One row of a table; the cells are Markdown already."""
+    return f"| {' | '.join(cells)} |"
+
+
+def head(columns: Sequence[str], numbers: bool = False) -> list[str]:
+    """The first two rows of a table; `numbers`: all columns but the first stand to the right."""
+    rest = "---:" if numbers else "---"
+    return [line(columns), line(["---", *[rest] * (len(columns) - 1)])]

@@ -1,0 +1,135 @@
+"""stdout and stderr for as long as a command runs: readers that leave, streams that are closed, hostile text.
+
+A reader of stdout that leaves stops nothing: the command goes on, and ends with its own exit code, or with
+141 where that would have been 0, as a command does that SIGPIPE ends. Nobody has to read stderr.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from ..errors import ResourceError
+
+BROKEN_PIPE = 141
+# Nothing but colours, and on a terminal what moves the cursor of a progress bar.
+_COLOURS, _CURSOR = r"\x1b\[[0-9;]*m", r"\x1b\[[0-9;?]*[A-Khl]|\r"
+_CONTROL = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+
+
+class Guarded:
+    """A text stream that passes no control characters on but its own, and outlives its reader."""
+
+    def __init__(self, stream: Any, *, needed: bool, cursor: bool = False):
+        self._stream, self._needed = stream, needed
+        self.broken = False
+        kept = f"{_COLOURS}|{_CURSOR}" if cursor else _COLOURS
+        self._control = re.compile(f"({kept})|{_CONTROL}")
+
+    def write(self, text: str) -> int:
+        with self._reader():
+            self._stream.write(self._control.sub(lambda found: found[1] or "\ufffd", text))
+        return len(text)
+
+    def writelines(self, lines: Any) -> None:
+        for text in lines:
+            self.write(text)
+
+    def flush(self) -> None:
+        with self._reader():
+            self._stream.flush()
+
+    def last_flush(self) -> None:
+        """As `flush`; what cannot be written is not tried again when the process ends."""
+        try:
+            self.flush()
+        except OSError:
+            self.discard()
+            raise
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    @contextmanager
+    def _reader(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if self._needed and not isinstance(error, BrokenPipeError):
+                raise
+            self.broken = True
+            self.discard()
+
+    def discard(self) -> None:
+        """Whatever is written from here on goes nowhere: what the stream still holds, too."""
+        with suppress(OSError, io.UnsupportedOperation):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
+
+
+@contextmanager
+def guarded() -> Iterator[None]:
+    """Both streams guarded within the block, and what it leaves with: 141 where 0 would have been untrue.
+
+    Raises ResourceError where stdout is closed and something was to be shown, OSError where its disk is full.
+    """
+    _occupy()
+    was = sys.stdout, sys.stderr
+    out = Guarded(_encoding_anything(was[0]), needed=True)
+    told = _encoding_anything(was[1])
+    sys.stdout, sys.stderr = out, Guarded(told, needed=False, cursor=_is_terminal(told))
+    left: SystemExit | None = None
+    try:
+        try:
+            yield
+        except SystemExit as stop:
+            left = stop
+        out.last_flush()
+        sys.stderr.flush()
+        done = left is None or not left.code
+        if done and was[0] is None and out.tell():
+            raise ResourceError(
+                "stdout is closed: the result could not be shown",
+                hint="Send it to /dev/null where it is not needed",
+            )
+    finally:
+        sys.stdout, sys.stderr = was
+    if done and out.broken:
+        sys.exit(BROKEN_PIPE)
+    if left is not None:
+        raise left
+
+
+def _occupy() -> None:
+    """A closed descriptor of 0, 1 and 2 is opened on nothing: a file of ours must not get its number.
+
+    Else what a library says on stderr would be written into a checkpoint.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            with suppress(OSError):
+                os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+
+
+def _encoding_anything(stream: Any) -> Any:
+    """A file name that is no text, or an arrow on an old terminal, is shown escaped instead of failing."""
+    if stream is None:  # closed by who started us
+        return io.StringIO()
+    if hasattr(stream, "reconfigure"):
+        stream.reconfigure(errors="backslashreplace")
+    return stream
+
+
+def _is_terminal(stream: Any) -> bool:
+    try:
+        return stream.isatty()
+    except (AttributeError, ValueError):
+        return False

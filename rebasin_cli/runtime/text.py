@@ -1,0 +1,63 @@
+"""Text that came from outside (names of tensors and files, metadata, messages), made fit to be shown.
+
+What is printed or put into a report goes through `clean`, and a line of its own through `line`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import traceback
+import unicodedata
+from typing import Any
+
+LONGEST = 4000  # characters of a line: names may be of any length, and logs are read by people
+# What CI systems take for a command: at the beginning of a line (GitHub skips spaces), or anywhere.
+_AT_THE_BEGINNING = re.compile(r"^(\s*)::")
+_ANYWHERE = re.compile(r"##(?=[a-zA-Z]*\[)")
+
+
+def clean(value: Any) -> str:
+    """`value` as one line of text that no terminal, XML reader or browser takes for a command.
+
+    Control characters, half surrogates (file names that are not UTF-8), direction marks and
+    noncharacters become �; line breaks and tabs become spaces.
+    """
+    text = str(value)
+    return text if text.isascii() and text.isprintable() else "".join(map(_safe, text))
+
+
+def _safe(char: str) -> str:
+    if char in "\t\n\r\v\f\x85\u2028\u2029":
+        return " "
+    hidden = unicodedata.category(char) in ("Cc", "Cs", "Cf") or ord(char) & 0xFFFE == 0xFFFE
+    return "\ufffd" if hidden else char
+
+
+def line(value: Any, longest: int = LONGEST) -> str:
+    """`value` as a line of a terminal or a log: clean, not too long, and no command to a CI system."""
+    text = str(value)
+    if len(text) > longest:
+        start, end = longest * 2 // 3, longest // 4
+        text = f"{text[:start]} … {len(text) - start - end:,} characters … {text[-end:]}"
+    text = _ANYWHERE.sub("# #", clean(text))
+    return _AT_THE_BEGINNING.sub(r"\1\\::", text)
+
+
+def in_a_line(error: BaseException) -> str:
+    """Type, message and place of an error, without the traceback that a process put into its message.
+
+    What torch hands on of a worker begins with where it was, and ends with what was raised there.
+    """
+    try:
+        said = str(error).strip()
+    except Exception:  # of other people's code
+        said = ""
+    lines = [text.strip() for text in said.splitlines() if text.strip()]
+    name, handed_on = type(error).__name__, "Traceback (most recent call last)" in said
+    what = lines[-1] if handed_on else f"{name}: {lines[0]}" if lines else name
+    places = re.findall(r'File "([^"]+)", line (\d+)', said) if handed_on else []
+    if not places:
+        places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    where = f", at {os.path.basename(places[-1][0])}:{places[-1][1]}" if places else ""
+    return line(what, 500) + where

@@ -1,0 +1,193 @@
+"""`rebasin run`: real commands in a recipe, on tiny models."""
+
+import json
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from .conftest import contents, same, tensors
+
+RECIPE = """
+rebasin: 1
+inputs: {first: a.safetensors, second: b.safetensors}
+defaults: {seed: 0}
+output_dir: out
+steps:
+  - align: {models: [first, second]}
+  - name: mean
+    merge: {models: [first, align], method: none, repair: none}
+junit: gates.xml
+attest: run.intoto.json
+"""
+
+
+@pytest.fixture
+def recipe(pair, tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(RECIPE)
+    return path
+
+
+def test_a_recipe_does_what_its_commands_do(recipe, pair, done, tmp_path):
+    shown = done("run", recipe).out
+    done("align", *pair, "-o", "x.safetensors")
+    done("merge", pair[0], "x.safetensors", "--method", "none", "--repair", "none", "-o", "y.safetensors")
+    assert same(tmp_path / "out/align.safetensors", "x.safetensors")
+    assert same(tmp_path / "out/mean.safetensors", "y.safetensors")
+    assert "── align: done" in shown and "── mean: done" in shown
+    again = done("run", recipe).out
+    assert "── align: unchanged" in again and "── mean: unchanged" in again
+
+
+def test_its_json_says_what_became_of_every_step(recipe, done):
+    told = done("run", recipe, "--json").json()
+    assert [(step["step"], step["status"]) for step in told["steps"]] == [("align", "done"), ("mean", "done")]
+    assert told["steps"][0]["result"]["proof"]["status"] == "proven"
+    assert set(told["steps"][0]["outputs"]) == {"out/align.safetensors", "out/align.perm.safetensors"}
+    again = done("run", recipe, "--json").json()
+    assert [step["status"] for step in again["steps"]] == ["unchanged"] * 2
+    for step, before in zip(again["steps"], told["steps"], strict=True):
+        assert step["result"] == before["result"] and step["outputs"] == before["outputs"]
+
+
+def test_a_dry_run_writes_nothing_but_digests(recipe, done, tmp_path):
+    before = contents(tmp_path)
+    shown = done("run", recipe, "--dry-run").out
+    assert "── align: runs" in shown and "── mean: after align" in shown
+    assert "rebasin merge a.safetensors out/align.safetensors --method none" in shown.replace(
+        f"{tmp_path}/", ""
+    )
+    assert {
+        name for name in set(contents(tmp_path)) - set(before) if not name.startswith(".rebasin")
+    } == set()
+
+
+def test_set_changes_a_value(recipe, done, tmp_path):
+    told = done("run", recipe, "--json", "--set", "steps.mean.weights=[0.9, 0.1]").json()
+    assert "0.9,0.1" in told["steps"][1]["command"]
+    first = tensors("a.safetensors")["head.weight"]
+    second = tensors("out/align.safetensors")["head.weight"]
+    assert tensors("out/mean.safetensors")["head.weight"].allclose(0.9 * first + 0.1 * second, atol=1e-6)
+
+
+def test_everything_wrong_is_told_at_once_and_nothing_runs(recipe, refused):
+    recipe.write_text(RECIPE.replace("models: [first, second]", "models: [first, thrid], sed: 3"))
+    outcome = refused(2, "run", recipe, says=["2 problems", "line 7", "thrid: no such file", "has no 'sed'"])
+    assert "rebasin run --schema" in outcome.err
+
+
+def test_what_a_command_would_refuse_is_refused_before_anything_runs(recipe, run, tmp_path):
+    recipe.write_text(
+        RECIPE.replace("junit:", "  - merge: {models: [first, second], weights: [1, 2]}\njunit:")
+    )
+    outcome = run("run", recipe)
+    assert outcome.code == 2 and "step merge" in outcome.err and "add up to" in outcome.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_step_that_fails_ends_the_run_with_its_exit_code(recipe, run, tmp_path):
+    broken = "  - apply: {models: [mean, second]}\n"
+    recipe.write_text(RECIPE.replace("junit:", f"{broken}junit:"))
+    outcome = run("run", recipe)
+    assert outcome.code in (3, 4) and "Traceback" not in outcome.err
+    assert (tmp_path / "out/mean.safetensors").exists()
+    cases = ET.parse(tmp_path / "out/gates.xml").getroot().iter("testcase")
+    assert [case.find("failure") is not None for case in cases] == [True]
+
+
+def test_gates_of_all_steps_are_in_one_junit_file_and_the_exit_code_is_theirs(
+    trained, tmp_path, run, monkeypatch
+):
+    a, b = trained
+    path = tmp_path / "recipe.yaml"
+    path.write_text(
+        f"""
+defaults: {{data: digits, method: none, repair: none, limit: 100}}
+steps:
+  - name: easy
+    barrier: {{models: ['{a}', '{b}'], max_barrier: 99}}
+  - name: hard
+    barrier: {{models: ['{a}', '{b}'], gate: ["naive:test:accuracy>=0.999", "naive:test:loss<=90"]}}
+  - name: after
+    merge: {{models: ['{a}', '{b}']}}
+junit: gates.xml
+step_summary: summary.md
+"""
+    )
+    outcome = run("run", path, "--json")
+    assert outcome.code == 1 and "naive:test:accuracy>=0.999" in outcome.err
+    told = json.loads(outcome.out)
+    assert [step["status"] for step in told["steps"]] == ["done", "gate not met", "not run"]
+    suites = ET.parse("gates.xml").getroot().findall("testsuite")
+    assert [(s.get("name"), s.get("tests"), s.get("failures")) for s in suites] == [
+        ("easy", "1", "0"),
+        ("hard", "2", "1"),
+    ]
+    summary = (tmp_path / "summary.md").read_text()
+    assert "1 of 3 gates not met" in summary and "| after | not run |" in summary
+    going_on = run("run", path, "--json", "--keep-going")
+    assert going_on.code == 1
+    assert [step["status"] for step in json.loads(going_on.out)["steps"]] == [
+        "unchanged",
+        "gate not met",
+        "done",
+    ]
+
+
+def test_the_statement_is_on_what_was_written_and_made_of_what_was_read(recipe, done, tmp_path):
+    import hashlib
+
+    done("run", recipe)
+    content = json.loads((tmp_path / "out/run.intoto.json").read_text())
+    digests = {one["name"]: one["digest"]["sha256"] for one in content["subject"]}
+    for name, digest in digests.items():
+        assert hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() == digest
+    parents = content["predicate"]["buildDefinition"]["resolvedDependencies"]
+    assert [parent["name"].rpartition("/")[2] for parent in parents] == [
+        "a.safetensors",
+        "b.safetensors",
+        "recipe.yaml",
+    ]
+    before = (tmp_path / "out/run.intoto.json").read_bytes()
+    done("run", recipe, "--no-cache")
+    assert (tmp_path / "out/run.intoto.json").read_bytes() == before
+
+
+def test_ctrl_c_and_the_next_run_goes_on(recipe, interrupted, done):
+    recipe.write_text(RECIPE.replace("{models: [first, second]}", "{models: [first, second], method: wm}"))
+    left = interrupted("run", recipe)
+    assert any(name.endswith("align.search.safetensors") for name in left)
+    outcome = done("run", recipe)
+    assert "going on with what was interrupted" in outcome.err
+    assert "── align: done" in outcome.out
+
+
+def test_mergekits_file_is_a_plain_average(pair, done, tmp_path):
+    path = tmp_path / "mergekit.yaml"
+    path.write_text(
+        "models:\n  - {model: a.safetensors, parameters: {weight: 1}}\n"
+        "  - {model: b.safetensors, parameters: {weight: 3}}\nmerge_method: linear\ndtype: float32\n"
+    )
+    done("run", path)
+    a, b, m = (tensors(name) for name in ("a.safetensors", "b.safetensors", "merge.safetensors"))
+    for name in a:
+        assert m[name].allclose(0.25 * a[name] + 0.75 * b[name], atol=1e-7)
+
+
+def test_schema_and_recipes_of_command_lines_are_printed(done):
+    assert json.loads(done("run", "--schema").out)["title"] == "A recipe of rebasin run"
+    assert "- merge:" in done("run", "--from-command", "rebasin merge a.pt b.pt").out
+
+
+@pytest.mark.parametrize(
+    "content, says",
+    [(None, "cannot be read"), (b"\xff\xfe", "not UTF-8"), (b"a: [", "not YAML"), (b"[]", "no recipe")],
+)
+def test_what_is_no_recipe_is_refused(refused, tmp_path, content, says):
+    if content is not None:
+        (tmp_path / "r.yaml").write_bytes(content)
+    refused(2, "run", "r.yaml", says=says)
+
+
+def test_a_recipe_has_to_be_named(refused):
+    refused(2, "run", says="no recipe is named")

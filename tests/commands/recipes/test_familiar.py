@@ -1,0 +1,85 @@
+"""mergekit's words, and whole files of its."""
+
+import pytest
+
+from rebasin_cli.commands.recipes import familiar, reading
+from rebasin_cli.commands.recipes.recipe import parse
+
+from .conftest import VOCABULARY
+
+LINEAR = """
+models:
+  - model: a.safetensors
+    parameters: {weight: 0.3}
+  - model: b.safetensors
+    parameters: {weight: 0.9}
+merge_method: linear
+"""
+PLAIN = "merge a.safetensors b.safetensors --method none --repair none"
+
+
+@pytest.fixture
+def mergekit():
+    def mergekit(text):
+        problems = reading.Problems()
+        root = reading.read(text, {}, problems)
+        assert familiar.is_mergekit(root)
+        made = parse(familiar.as_recipe(root, problems), VOCABULARY, problems)
+        return [" ".join(step.line()) for step in made.steps], problems.in_order()
+
+    return mergekit
+
+
+def test_a_linear_merge_divides_by_the_sum_of_its_weights(mergekit):
+    found, problems = mergekit(LINEAR + "dtype: bfloat16\n")
+    line = f"{PLAIN} --interpolation linear --weights 0.25,0.75 --out-dtype bfloat16 --out merge.safetensors"
+    assert problems == [] and sorted(found[0].split()) == sorted(line.split())
+
+
+@pytest.mark.parametrize(
+    "models", ["[{model: b.safetensors}]", "[{model: b.safetensors}, {model: a.safetensors}]"]
+)
+def test_slerp_goes_from_the_base_model_to_the_other_one(mergekit, models):
+    found, problems = mergekit(
+        f"models: {models}\nbase_model: a.safetensors\nmerge_method: slerp\nparameters: {{t: 0.25}}"
+    )
+    assert problems == []
+    assert found[0].startswith("merge a.safetensors b.safetensors") and "--weights 0.75,0.25" in found[0]
+
+
+def test_in_a_step_its_words_mean_the_same(lines):
+    text = (
+        "steps:\n  - merge: {models: [{model: a.safetensors, weight: 1}, {model: b.safetensors, weight: 3}],"
+        " method: wm, base_model: b.safetensors, dtype: float16}"
+    )
+    assert lines(text) == [
+        "merge a.safetensors b.safetensors --method wm --weights 0.25,0.75 --reference b.safetensors "
+        "--out-dtype float16 --out merge.safetensors"
+    ]
+
+
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        (LINEAR.replace("linear", "ties"), "merge_method 'ties': rebasin has linear and slerp"),
+        (LINEAR + "slices: []", "layers are not cut and stacked here"),
+        (LINEAR + "modules: {}", "one model is merged"),
+        (LINEAR + "tokenizer_source: union", "vocabularies are not merged"),
+        (LINEAR + "chat_template: auto", "it belongs to the tokenizer"),
+        (LINEAR + "colour: red", "does not know mergekit's 'colour'"),
+        (LINEAR + "parameters: {normalize: false}", "the weights add up to 1.2"),
+        (LINEAR + "parameters: {density: 0.5}", "rebasin has no 'density' here"),
+        (LINEAR.replace("0.9", "[0.1, 0.2]"), "one number for all tensors, not a list (a gradient"),
+        (LINEAR.replace("0.9", "-0.3"), "the weights add up to 0"),
+        (LINEAR.replace("parameters: {weight: 0.9}", ""), "some models have a weight and others have none"),
+        (LINEAR.replace("  - model: b.safetensors", "  - path: b.safetensors"), "rebasin has no 'path' here"),
+        (LINEAR.replace("linear", "slerp"), "slerp needs `parameters: {t: …}`"),
+        ("models: [{model: a.safetensors}, {model: b.safetensors}]\nmerge_method: slerp\nparameters: {t: 2}",
+         "t is 2, expected 0 to 1"),
+        ("models: [{model: a.safetensors}, {model: b.safetensors}]\nmerge_method: slerp\nbase_model: c\n"
+         "parameters: {t: 0.5}", "expected one of the two models"),
+    ],
+)  # fmt: skip
+def test_what_rebasin_cannot_do_is_refused_by_name(mergekit, text, says):
+    _, problems = mergekit(text)
+    assert any(says in problem for problem in problems), problems

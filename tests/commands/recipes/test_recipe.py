@@ -1,0 +1,150 @@
+"""From values to steps: names, files, outputs, options, and every problem with its line."""
+
+from pathlib import Path
+
+import pytest
+
+TWO = "[a.safetensors, b.safetensors]"
+
+
+def test_steps_name_inputs_and_one_another(recipe):
+    made, problems = recipe(
+        f"""
+inputs: {{first: a.safetensors, second: {{path: b.safetensors}}}}
+defaults: {{seed: 3}}
+output_dir: out
+steps:
+  - align: {{models: [first, second], method: wm}}
+  - name: mean
+    merge: {{models: [first, align], out: m.safetensors}}
+  - barrier: {{models: [first, mean], report: r, gate: ["x", "y"]}}
+  - barrier: {{models: {TWO}, report: s}}
+"""
+    )
+    assert [" ".join(step.line()) for step in made.steps][:2] == [
+        "align a.safetensors b.safetensors --method wm --seed 3 --out out/align.safetensors",
+        "merge a.safetensors out/align.safetensors --out out/m.safetensors",
+    ]
+    assert [step.name for step in made.steps] == ["align", "mean", "barrier", "barrier-2"]
+    assert [step.needs for step in made.steps] == [(), ("align",), ("mean",), ()]
+    assert made.steps[0].writes == {
+        "": Path("out/align.safetensors"),
+        "perm": Path("out/align.perm.safetensors"),
+    }
+    assert made.steps[2].writes["report"] == Path("out/r/report.json")
+    assert [problem for problem in problems if "gate" not in problem] == []
+
+
+def test_a_glob_is_in_the_order_of_its_numbers(lines):
+    assert lines("steps:\n  - merge: {models: step*.safetensors}") == [
+        "merge step2.safetensors step10.safetensors --out merge.safetensors"
+    ]
+
+
+def test_the_file_that_an_earlier_step_writes_needs_that_step(recipe):
+    made, problems = recipe(
+        f"steps:\n  - merge: {{models: {TWO}, out: m.safetensors}}\n"
+        "  - align: {models: [a.safetensors, ./m.safetensors]}"
+    )
+    assert problems == [] and made.steps[1].needs == ("merge",)
+
+
+def test_lists_of_numbers_are_one_value(lines):
+    text = f"steps:\n  - merge: {{models: {TWO}, weights: [0.25, 0.75]}}"
+    assert lines(text) == ["merge a.safetensors b.safetensors --weights 0.25,0.75 --out merge.safetensors"]
+
+
+def test_values_that_begin_with_a_dash_are_no_options(lines):
+    text = f'steps:\n  - merge: {{models: {TWO}, weights: "-1,2", between: {TWO}}}'
+    assert lines(text) == [
+        "merge a.safetensors b.safetensors --weights=-1,2 --between a.safetensors b.safetensors "
+        "--out merge.safetensors"
+    ]
+
+
+def test_what_a_step_depends_on_is_read_too(recipe, tmp_path):
+    (tmp_path / "net.py").write_text("")
+    (tmp_path / "pictures").mkdir()
+    text = "steps:\n  - align: {models: %s, data: %s}\n    depends: [net.py]"
+    made, _ = recipe(text % (TWO, "net.py:load"))
+    assert [str(path) for path in made.steps[0].reads] == [
+        "a.safetensors",
+        "b.safetensors",
+        "net.py",
+        "net.py",
+    ]
+    made, _ = recipe(text % (TWO, "imagefolder:pictures"))
+    assert made.steps[0].listed == (Path("pictures"),)
+
+
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        ("x: 1", "unknown key; known: "),
+        ("rebasin: 7", "reads notation 1, not 7"),
+        ("inputs: [a]", "inputs: expected keys with values"),
+        ("inputs: {x: nowhere.pt}", "line 1: inputs.x: nowhere.pt: no such file"),
+        ("inputs: {x: a.safetensor}", "did you mean a.safetensors"),
+        ("inputs: {x: 'none*.pt'}", "no file is called like none*.pt"),
+        ("inputs: {'x y': a.safetensors}", "a name is letters, digits"),
+        ("inputs: {x: 3}", "expected a path, a glob"),
+        ("inputs: {x: {path: a.safetensors, sha256: 12}}", "64 digits"),
+        ("inputs: {x: {path: a.safetensors, sha256: '" + "0" * 64 + "'}}", "not the one that is pinned"),
+        ("inputs: {x: {file: a}}", "expected path: and sha256:"),
+        ("inputs: {x: 'http://h/a.pt'}", "not safe from changes on the way"),
+        ("inputs: {x: 'https://h/a.pt'}", "needs its digest"),
+        ("inputs: {x: {url: 'https://h/a.pt', sha256: '" + "0" * 64 + "'}}", "--download allows to fetch it"),
+        ("inputs: {x: 'hf:org/name'}", "expected hf:org/name@COMMIT"),
+        ("inputs: {x: 'hf:org/name@main'}", "name the commit"),
+        ("defaults: {colour: red}", "no command has this option"),
+        ("defaults: {out: x}", "two steps would write one file"),
+        ("output_dir: 3", "expected the name of a file or folder"),
+        ("steps: {}", "expected `steps:` with a list"),
+        ("steps: []", "expected `steps:` with a list"),
+        ("steps: [3]", "expected one command a step"),
+        ("steps: [{name: x}]", "expected one command a step"),
+        ("steps: [{align: {}, merge: {}}]", "expected one command a step"),
+        ("steps: [{algin: {}}]", "no command 'algin'; did you mean align?"),
+        ("steps: [{align: [a]}]", "expected the command's options as keys"),
+        ("steps: [{align: }]", "`align` takes 2 models, and here are 0"),
+        ("steps: [{align: {models: a.safetensors}}]", "`align` takes 2 models, and here are 1"),
+        ("steps: [{align: {models: 'step*'}, name: 3}]", "a name is letters"),
+        ("steps: [{align: {models: AB, sed: 3}}]", "`align` has no 'sed'; did you mean seed?"),
+        ("steps: [{align: {models: AB, force: true}}]", "`align` has no 'force'"),
+        ("steps: [{align: {models: AB, seed: 10}}]", "a whole number from 0 to 9, not 10"),
+        ("steps: [{align: {models: AB, seed: 1.5}}]", "a whole number from 0 to 9, not 1.5"),
+        ("steps: [{align: {models: AB, seed: true}}]", "a whole number from 0 to 9, not True"),
+        ("steps: [{align: {models: AB, seed: [1]}}]", "a whole number from 0 to 9, not a list"),
+        ("steps: [{align: {models: AB, seed: }}]", "a whole number from 0 to 9, not nothing"),
+        ("steps: [{align: {models: AB, method: }}]", "text, not nothing"),
+        ("steps: [{align: {models: AB, method: ''}}]", "expected a name, not nothing"),
+        ("steps: [{align: {models: AB, method: wmm}}]", "unknown method 'wmm'; did you mean wm"),
+        ("steps: [{align: {models: AB, data: minst}}]", "unknown data set 'minst'; did you mean mnist"),
+        ("steps: [{align: {models: AB, data: 'nowhere.py:load'}}]", "nowhere.py: no such file"),
+        ("steps: [{merge: {models: AB, share: nan}}]", "a finite number"),
+        ("steps: [{merge: {models: AB, share: .inf}}]", "a number from 0 to 1, not '.inf'"),
+        ("steps: [{merge: {models: AB, ascent: 1}}]", "true or false, not 1"),
+        ("steps: [{merge: {models: AB, out_dtype: float33}}]", "unknown dtype"),
+        ("steps: [{merge: {models: AB, between: [a.safetensors]}}]", "expected 2 values, and here are 1"),
+        ("steps: [{barrier: {models: AB, gate: 'x<=1'}}]", "cannot be read"),
+        ("steps: [{merge: {models: [x, a.safetensors]}, name: m}, {merge: {models: AB}, name: x}]",
+         "step 'x' has not run here yet"),
+        ("steps: [{merge: {models: AB}, name: m}, {merge: {models: AB, out: n.safetensors}, name: m}]",
+         "'m' is the name of line 1"),
+        ("steps: [{merge: {models: AB, out: x.safetensors}}, {align: {models: AB, out: x.safetensors}}]",
+         "x.safetensors is written by step 'merge' too"),
+        ("steps: [{merge: {models: AB, out: a.safetensors}}]", "a.safetensors is read here, and written by"),
+        ("steps: [{merge: {models: AB, out: x.xml}}]\njunit: x.xml", "x.xml is written by step 'merge' too"),
+    ],
+)  # fmt: skip
+def test_every_problem_is_told(recipe, text, says):
+    text = text if "steps" in text else f"{text}\nsteps: [{{merge: {{models: AB}}}}]"
+    _, problems = recipe(text.replace("AB", TWO))
+    assert len(problems) == 1 and says in problems[0] and problems[0].startswith("line "), problems
+
+
+def test_all_problems_are_told_at_once_in_the_order_of_their_lines(recipe):
+    _, problems = recipe(
+        "steps:\n  - align: {models: a.safetensors, sed: 1}\ninputs: {x: nowhere}\nrebasin: 2\n"
+    )
+    assert [problem.partition(":")[0] for problem in problems] == ["line 2", "line 2", "line 3", "line 4"]

@@ -1,0 +1,253 @@
+"""Steps in their order, and the cache: what is run again, what is not, and what is left after a failure."""
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from rebasin_cli.commands.job.listener import Listener
+from rebasin_cli.commands.recipes import running
+from rebasin_cli.commands.recipes.cache import Cache
+from rebasin_cli.commands.recipes.running import How, Performed
+from rebasin_cli.errors import GateNotMet, Interrupted, OutputExists, SpecError, UsageError
+
+CHAIN = """
+steps:
+  - align: {models: [a.safetensors, b.safetensors], out: x.safetensors}
+  - merge: {models: [a.safetensors, align], out: y.safetensors}
+  - merge: {models: [a.safetensors, b.safetensors], out: z.safetensors}
+"""
+
+
+class Commands:
+    """Stands for the command line: writes what it read into its output, and remembers what it was asked."""
+
+    def __init__(self, **errors):
+        self.lines, self.errors = [], errors
+
+    def __call__(self, line):
+        self.lines.append(" ".join(line))
+        out = Path(line[line.index("--out") + 1])
+        if error := self.errors.get(out.stem):
+            return Performed({}, error)
+        out.write_text(" ".join(line[1:3]) + "".join(Path(name).read_text() for name in line[1:3]))
+        beside = [out.with_name(f"{out.stem}.perm.safetensors")] if line[0] == "align" else []
+        for path in beside:
+            path.write_text("p")
+        return Performed({"written": [str(out), *map(str, beside)]})
+
+
+@pytest.fixture
+def run(recipe, tmp_path):
+    """Run a recipe; what became of its steps, and the lines that were run."""
+
+    def run(text=CHAIN, how=How(), say=lambda text: None, **errors):  # noqa: B008
+        made, problems = recipe(text)
+        assert problems == []
+        commands = Commands(**errors)
+        done = running.run(made.steps, Cache(tmp_path / ".rebasin"), commands, Listener(say), how)
+        return [outcome.status for outcome in done], [line.split()[0] for line in commands.lines], done
+
+    return run
+
+
+def test_what_nothing_changed_for_is_not_run_again(run):
+    assert run()[:2] == (["done"] * 3, ["align", "merge", "merge"])
+    statuses, lines, done = run()
+    assert statuses == ["unchanged"] * 3 and lines == []
+    assert set(done[0].outputs) == {"x.safetensors", "x.perm.safetensors"}
+
+
+def test_no_cache_runs_everything_and_replaces_its_own_files(run):
+    run()
+    assert run(how=How(again=True))[:2] == (["done"] * 3, ["align", "merge", "merge"])
+
+
+def test_a_changed_input_runs_what_depends_on_it(run, tmp_path):
+    run()
+    (tmp_path / "b.safetensors").write_text("other")
+    assert run()[0] == ["done"] * 3
+    (tmp_path / "b.safetensors").write_text(
+        "b"
+    )  # as before: the same digest, but other outputs lie there now
+    assert run()[0] == ["done"] * 3
+
+
+def test_a_touched_input_of_the_same_content_runs_nothing(run, tmp_path):
+    run()
+    content = (tmp_path / "b.safetensors").read_text()
+    (tmp_path / "b.safetensors").unlink()
+    (tmp_path / "b.safetensors").write_text(content)
+    assert run()[0] == ["unchanged"] * 3
+
+
+def test_a_changed_option_runs_its_step_and_those_whose_inputs_change_by_it(run):
+    run()
+    text = CHAIN.replace("out: z", "share: 0.5, out: z")
+    assert run(text)[0] == ["unchanged", "unchanged", "done"]
+
+
+def test_another_version_of_the_program_runs_everything(run, monkeypatch):
+    run()
+    monkeypatch.setattr("rebasin_cli.commands.recipes.cache.versions", lambda: {"rebasin": "99"})
+    assert run()[0] == ["done"] * 3
+
+
+@pytest.mark.parametrize("lost", ["x.safetensors", "x.perm.safetensors"])
+def test_a_cleaned_up_half_is_made_again(run, tmp_path, lost):
+    run()
+    (tmp_path / lost).unlink()
+    said = []
+    assert run(say=said.append)[0] == ["done", "unchanged", "unchanged"]
+    assert f"align: {lost} is gone, so it is run again" in said
+
+
+def test_an_output_that_somebody_changed_is_not_overwritten(run, tmp_path):
+    run()
+    (tmp_path / "z.safetensors").write_text("edited by hand")
+    statuses, _, done = run()
+    assert statuses == ["unchanged", "unchanged", "failed"]
+    assert isinstance(done[2].error, OutputExists) and "no recipe made it" in str(done[2].error)
+    assert run(how=How(force=True))[0] == ["unchanged", "unchanged", "done"]
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"outputs": 3}', "\xff"])
+def test_a_damaged_record_is_none(run, tmp_path, damage):
+    run()
+    for record in (tmp_path / ".rebasin").rglob("*.json"):
+        record.write_bytes(damage.encode("latin-1"))
+    for name in "xyz":
+        (tmp_path / f"{name}.safetensors").unlink()
+    (tmp_path / "x.perm.safetensors").unlink()
+    assert run()[0] == ["done"] * 3
+
+
+def test_after_a_failure_nothing_more_is_run(run, tmp_path):
+    statuses, lines, done = run(y=SpecError("does not fit"))
+    assert statuses == ["done", "failed", "not run"] and lines == ["align", "merge"]
+    assert running.failure(done) is done[1].error
+    assert run()[0] == ["unchanged", "done", "done"]
+
+
+def test_a_gate_that_is_not_met_ends_the_run_unless_it_shall_go_on(run):
+    missed = {"x": GateNotMet("too high")}
+    assert run(**missed)[0] == ["gate not met", "not run", "not run"]
+    assert run(how=How(keep_going=True), **missed)[0] == ["gate not met", "not run", "done"]
+
+
+def test_a_gate_that_was_missed_is_not_kept(run):
+    run(x=GateNotMet("too high"))
+    assert run(x=GateNotMet("too high"))[1] == ["align"]
+
+
+def test_ctrl_c_goes_through(run):
+    with pytest.raises(Interrupted):
+        run(y=Interrupted("interrupted"))
+    assert run()[0] == ["unchanged", "done", "done"]
+
+
+def test_an_interrupted_search_goes_on_if_it_is_of_this_very_step_and_begins_anew_otherwise(recipe, tmp_path):
+    made, _ = recipe(CHAIN)
+    cache, commands = Cache(tmp_path / ".rebasin"), Commands(x=Interrupted("interrupted"))
+    with pytest.raises(Interrupted):
+        running.run(made.steps, cache, commands, Listener(), How())
+    (tmp_path / "x.search.safetensors").write_text("state")
+    same, other = Commands(), Commands()
+    changed, _ = recipe(CHAIN.replace("out: x", "seed: 3, out: x"))
+    running.run(changed.steps[:1], cache, other, Listener(), How())
+    assert "--force" in other.lines[0] and "--resume" not in other.lines[0]
+    with pytest.raises(Interrupted):
+        running.run(made.steps, cache, Commands(x=Interrupted("interrupted")), Listener(), How())
+    running.run(made.steps[:1], cache, same, Listener(), How())
+    assert "--resume" in same.lines[0]
+
+
+def test_a_search_that_no_recipe_began_is_left_alone(run, tmp_path):
+    (tmp_path / "x.search.safetensors").write_text("state")
+    statuses, lines, done = run()
+    assert statuses == ["failed", "not run", "not run"] and lines == []
+    assert isinstance(done[0].error, UsageError) and "no recipe began" in str(done[0].error)
+
+
+def test_two_jobs_at_once_do_a_step_once(recipe, tmp_path):
+    """Needs threads: one job waits for the other's lock."""
+    made, _ = recipe(CHAIN)
+    begun, go_on, said = threading.Event(), threading.Event(), []
+
+    class Slow(Commands):
+        def __call__(self, line):
+            begun.set()
+            go_on.wait(10)
+            return super().__call__(line)
+
+    slow, quick = Slow(), Commands()
+    results = []
+
+    def job(commands, say):
+        cache = Cache(tmp_path / ".rebasin")
+        results.append(running.run(made.steps[:1], cache, commands, Listener(say), How()))
+
+    first = threading.Thread(target=job, args=(slow, lambda text: None))
+    first.start()
+    assert begun.wait(10)
+
+    def say(text):
+        said.append(text)
+        if "waiting" in text:
+            go_on.set()
+
+    job(quick, say)
+    first.join(10)
+    assert len(slow.lines) == 1 and quick.lines == [] and any("waiting for it" in text for text in said)
+    assert sorted(outcome.status for (outcome,) in results) == ["done", "unchanged"]
+
+
+def test_an_input_that_changes_while_a_step_runs_is_not_recorded(recipe, tmp_path):
+    made, _ = recipe(CHAIN)
+
+    class Changing(Commands):
+        def __call__(self, line):
+            (tmp_path / "b.safetensors").write_text(f"changed {len(self.lines)}")
+            return super().__call__(line)
+
+    cache = Cache(tmp_path / ".rebasin")
+    running.run(made.steps[:1], cache, Changing(), Listener(), How())
+    assert (
+        not list((tmp_path / ".rebasin" / "steps").glob("*"))
+        if (tmp_path / ".rebasin/steps").exists()
+        else True
+    )
+
+
+def test_a_record_says_what_was_run(run, tmp_path):
+    run()
+    records = [json.loads(path.read_text()) for path in (tmp_path / ".rebasin" / "steps").glob("*.json")]
+    assert {record["step"] for record in records} == {"align", "merge", "merge-2"}
+    assert (tmp_path / ".rebasin" / ".gitignore").read_text() == "*\n"
+
+
+def test_everything_is_checked_before_anything_runs(recipe, tmp_path):
+    (tmp_path / "y.safetensors").write_text("mine")
+    (tmp_path / "z.safetensors").write_text("mine")
+    made, _ = recipe(CHAIN)
+    commands = Commands()
+    with pytest.raises(OutputExists) as refused:
+        running.check(made.steps, Cache(tmp_path / ".rebasin"), commands, How())
+    assert [problem.partition(" exists")[0] for problem in refused.value.problems] == [
+        "line 4, step merge: y.safetensors",
+        "line 5, step merge-2: z.safetensors",
+    ]
+    assert commands.lines == []
+
+
+def test_folders_that_were_made_for_a_plan_are_gone_again(tmp_path):
+    with running.folders([tmp_path / "x" / "y" / "z"], keep=False):
+        assert (tmp_path / "x" / "y").is_dir()
+    assert not (tmp_path / "x").exists()
+    with running.folders([tmp_path / "x" / "y" / "z"], keep=True):
+        pass
+    assert (tmp_path / "x" / "y").is_dir()
+    with pytest.raises(UsageError, match="there is a file of that name"):
+        with running.folders([tmp_path / "a.safetensors" / "z"], keep=True):
+            pass

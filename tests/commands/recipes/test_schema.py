@@ -1,0 +1,107 @@
+"""The schema, and recipes of command lines: of the real command line."""
+
+import json
+
+import jsonschema
+import pytest
+import yaml
+
+from rebasin_cli.cli._vocabulary import vocabulary
+from rebasin_cli.commands.recipes import schema
+from rebasin_cli.commands.recipes.from_line import recipe_of
+from rebasin_cli.commands.recipes.vocabulary import READS, WRITES
+from rebasin_cli.errors import UsageError
+
+WORDS = vocabulary()
+SCHEMA = schema.schema(WORDS)
+# Files that are read, by the names of their options; all others are written, or this list is not current.
+READ = {"perm", "baseline", "reference", "copy_from", "endpoints", "recipe", "barrier", "checkpoint"}
+LINES = [
+    "rebasin merge a.pt b.pt -m ste-mm --data cifar10 --epochs 3 --weights 0.3,0.7 -o m.safetensors",
+    "rebasin barrier a.pt b.pt --gate 'naive:test:chord<=1' --gate 'aligned:test:loss<=2' --report r --full",
+    "rebasin repair m.pt --endpoints a.pt b.pt --repair bias",
+    "rebasin train mlp --data digits -o a.safetensors --no-augment --width 16",
+    "rebasin spec infer --net net.py:make --input 1x3x8x8 -o s.yaml",
+    "rebasin align a.pt b.pt --weights-prior uniforms --memory 2GB --seed=4",
+]
+
+
+@pytest.fixture(scope="module")
+def check():
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    return jsonschema.Draft202012Validator(SCHEMA).is_valid
+
+
+def test_every_option_that_names_a_file_says_whether_it_is_read_or_written():
+    for command in WORDS.values():
+        for option in command.options.values():
+            if option.kind == "path" and option.key != "data_root":
+                assert option.role == (READS if option.key in READ else WRITES), (command.name, option.key)
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_the_recipe_of_a_command_line_satisfies_the_schema_and_is_that_line_again(
+    check, line, tmp_path, monkeypatch
+):
+    from rebasin_cli.commands.recipes import reading
+    from rebasin_cli.commands.recipes.recipe import parse
+
+    for name in ("a.pt", "b.pt", "m.pt", "net.py"):
+        (tmp_path / name).write_text("x")
+    monkeypatch.chdir(tmp_path)
+    text = recipe_of(line, WORDS)
+    assert check(yaml.safe_load(text))
+    problems = reading.Problems()
+    made = parse(reading.read(text, {}, problems), WORDS, problems)
+    assert problems == []
+    again = recipe_of("rebasin " + " ".join(f"'{word}'" for word in made.steps[0].line()), WORDS)
+    told, once = yaml.safe_load(again)["steps"][0], yaml.safe_load(text)["steps"][0]
+    command = next(iter(once))
+    assert told[command] == once[command] | ({"out": told[command]["out"]} if "out" in told[command] else {})
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        {},
+        {"steps": []},
+        {"steps": [{"algin": {}}]},
+        {"steps": [{"align": {}, "merge": {}}]},
+        {"steps": [{"align": {"sed": 1}}]},
+        {"steps": [{"align": {"seed": -1}}]},
+        {"steps": [{"align": {"models": [3]}}]},
+        {"steps": [{"repair": {"endpoints": ["a"]}}]},
+        {"steps": [{"align": None}], "x": 1},
+        {"steps": [{"align": None}], "rebasin": 2},
+        {"steps": [{"align": None}], "defaults": {"sed": 1}},
+        {"steps": [{"align": None}], "inputs": {"x": {"url": "https://x"}}},
+        {"steps": [{"align": {"force": True}}]},
+    ],
+)
+def test_the_schema_refuses(check, recipe):
+    assert not check(recipe)
+
+
+def test_the_schema_accepts_variables_and_mergekits_words(check):
+    assert check({"steps": [{"align": {"seed": "${SEED}"}}]})
+    models = [{"model": "a", "parameters": {"weight": 0.3}}, {"model": "b", "weight": 0.7}, "c"]
+    assert check({"steps": [{"merge": {"models": models, "base_model": "a", "merge_method": "slerp"}}]})
+    json.dumps(SCHEMA, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    "line, says",
+    [
+        ("rebasin merg a b", "a recipe has no command 'merg'"),
+        ("rebasin demo", "a recipe has no command 'demo'"),
+        ("", "a recipe has no command ''"),
+        ("rebasin merge 'a", "this is no command line"),
+        ("rebasin merge a b --metod wm", "has no --metod"),
+        ("rebasin merge a b --method", "--method lacks its value"),
+        ("rebasin merge a b --seed x", "--seed 'x': expected a whole number"),
+        ("rebasin train mlp other --data digits -o a", "takes no 'other'"),
+    ],
+)
+def test_what_is_no_command_line_is_told(line, says):
+    with pytest.raises(UsageError, match=says):
+        recipe_of(line, WORDS)

@@ -1,0 +1,152 @@
+"""Gates of several steps as JUnit, as a step summary and as annotations."""
+
+import math
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from rebasin_cli.errors import CheckpointError, GateNotMet, ResourceError
+from rebasin_cli.reports import _gates, _github
+from rebasin_cli.reports._gates import GateResult, junit, raise_unmet, summary
+
+
+def gate(name, met=True, *, step="", measured=0.04, message="is 0.04 nats, wanted at most 0.05 nats"):
+    return GateResult(name, measured, "at most 0.05 nats", met, message, step)
+
+
+STEPS = [gate("--max-barrier 0.05", step="merge"), gate("loss", False, step="soup"), gate("a", step="merge")]
+
+
+# values
+
+
+def test_a_gate_on_what_is_no_number_cannot_be_met():
+    for measured in (math.nan, math.inf):
+        with pytest.raises(ValueError, match="cannot be met"):
+            gate("g", measured=measured)
+        assert not gate("g", False, measured=measured).met
+
+
+def test_missed_gates_end_the_program_with_their_steps_and_sentences():
+    with pytest.raises(GateNotMet, match="1 of 3 gates not met") as caught:
+        raise_unmet(STEPS)
+    assert caught.value.problems == ("soup: loss: is 0.04 nats, wanted at most 0.05 nats",)
+    assert caught.value.gates == (STEPS[1],)
+    raise_unmet([STEPS[0]])
+    raise_unmet([])
+
+
+# JUnit
+
+
+def test_junit_has_a_suite_for_every_step_and_a_case_for_every_gate():
+    root = ET.fromstring(junit(STEPS, seconds={"merge": 2.0, "soup": 1.5}, properties=[("seed", "0")]))
+    suites = {suite.get("name"): suite for suite in root.findall("testsuite")}
+    assert list(suites) == ["merge", "soup"]
+    assert [case.get("name") for case in suites["merge"].findall("testcase")] == ["--max-barrier 0.05", "a"]
+    assert [suites[name].get("failures") for name in suites] == ["0", "1"]
+    assert (root.get("tests"), root.get("failures"), root.get("time")) == ("3", "1", "3.500")
+    assert suites["soup"].get("time") == "1.500"
+    assert suites["soup"].find("testcase/failure").get("message").startswith("is 0.04 nats")
+    assert {case.get("classname") for case in root.iter("testcase")} == {"rebasin.merge", "rebasin.soup"}
+    assert len(list(root.iter("property"))) == 2
+
+
+# the step summary
+
+
+def test_the_summary_begins_with_the_verdict_and_names_every_gate_with_its_step():
+    text = summary(STEPS, ["### More\n\nfigures"], title="recipe.yaml")
+    assert text.startswith("## recipe.yaml: 1 of 3 gates not met\n")
+    assert "| step | gate | result |" in text
+    assert "| soup | loss | **✗ not met** | 0.04 | at most 0.05 nats |" in text
+    assert text.endswith("### More\n\nfigures\n")
+    assert "| step |" not in summary([gate("g")])
+    assert summary([], title="x") == "## x\n"
+
+
+def test_a_summary_is_never_more_than_its_room_and_ends_with_a_section():
+    sections = [f"### Section {k}\n\n{'é' * 20_000}" for k in range(40)]
+    text = summary(STEPS, sections)
+    assert 900_000 < len(text.encode()) <= _gates.MOST
+    kept = text.count("### Section")
+    assert text.endswith(f"\n*{40 - kept} sections are left out here: a step summary holds 1 MiB at most.*\n")
+    assert text.count("é") == 20_000 * kept
+
+
+def test_of_too_many_gates_the_missed_ones_come_first():
+    many = [gate(f"gate {k}", k < 20_000, message="m" * 60) for k in range(20_005)]
+    text = summary(many, ["### More"])
+    assert len(text.encode()) <= _gates.MOST
+    assert text.startswith("## rebasin: 5 of 20005 gates not met\n")
+    assert text.count("✗ not met") == 5
+    assert "gates (0 of them not met) are left out here" in text
+
+
+def test_a_summary_cannot_be_forged_from_a_gates_name():
+    text = summary([gate("a | b\n## <script> @you", False)])
+    assert r"| a \| b \#\# \<script\> &#64;you |" in text
+
+
+# GitHub
+
+
+def test_annotations_are_one_line_each_with_githubs_escapes():
+    (line,) = _github.annotations([gate("x:y,z%", False, message="100%\r\n::warning::no", step="a,b:c")])
+    assert line.startswith("::error title=rebasin%3A gate not met in a%2Cb%3Ac::a,b:c: x:y,z%25: 100%25")
+    assert "\n" not in line and "\r" not in line
+    assert _github.error("t", "one\ntwo") == "::error title=rebasin%3A t::one%0Atwo"
+
+
+def test_met_gates_have_no_annotation_and_the_tenth_says_how_many_more_there_are():
+    assert _github.annotations([gate("g")]) == []
+    lines = _github.annotations([gate(f"g{k}", False) for k in range(15)])
+    assert len(lines) == 10 and lines[-1].endswith("::6 more gates are not met")
+    assert len(_github.annotations([gate(f"g{k}", False) for k in range(10)])) == 10
+
+
+def test_what_ends_the_program_is_one_annotation_or_one_for_every_missed_gate():
+    assert _github.of_error(CheckpointError("broken"), "broken\nnext") == [
+        "::error title=rebasin::broken%0Anext"
+    ]
+    with pytest.raises(GateNotMet) as caught:
+        raise_unmet(STEPS)
+    assert _github.of_error(caught.value, str(caught.value)) == _github.annotations(STEPS)
+    assert len(_github.error("", "x" * 100_000)) < 5_000
+
+
+def test_the_summary_file_is_githubs_only_in_a_job_of_github(tmp_path):
+    there = {"GITHUB_STEP_SUMMARY": str(tmp_path / "s.md")}
+    assert _github.step_summary(environ=there) is None
+    assert _github.step_summary(environ={"GITHUB_ACTIONS": "true"}) is None
+    found = _github.step_summary(environ=there | {"GITHUB_ACTIONS": "true"})
+    assert (found.path, found.asked) == (tmp_path / "s.md", False)
+    named = _github.step_summary(tmp_path / "own.md", there | {"GITHUB_ACTIONS": "true"})
+    assert (named.path, named.asked) == (tmp_path / "own.md", True)
+
+
+def test_several_commands_share_the_room_of_one_summary(tmp_path):
+    path = tmp_path / "s.md"
+    for _ in range(4):
+        assert _github.StepSummary(path).add(STEPS, ["x" * 400_000]) == ""
+    assert path.stat().st_size <= _gates.MOST
+    text = path.read_text()
+    assert text.count("x" * 400_000) == 2
+    assert text.count("1 section is left out here") == 2
+    path.write_text("x" * _gates.MOST)
+    _github.StepSummary(path).add(STEPS)
+    assert path.stat().st_size == _gates.MOST
+
+
+def test_a_summary_that_cannot_be_written_fails_only_where_it_was_asked_for(tmp_path):
+    path = tmp_path / "no" / "s.md"
+    with pytest.raises(ResourceError, match="no folder"):
+        _github.StepSummary(path).check()
+    with pytest.raises(ResourceError, match="--step-summary"):
+        _github.StepSummary(path).add(STEPS)
+    _github.StepSummary(path, asked=False).check()
+    assert "cannot be written" in _github.StepSummary(path, asked=False).add(STEPS)
+    with pytest.raises(ResourceError, match="it is a folder"):
+        _github.StepSummary(tmp_path).check()
+    _github.StepSummary(tmp_path / "s.md").check()
+    assert not (tmp_path / "s.md").exists()
