@@ -60,6 +60,7 @@ def write_safetensors(
     shard_size: int | None = None,
     out_dtype: torch.dtype | None = None,
     layout: Mapping[str, str] | None = None,
+    any_name: bool = False,
     stage: Staging | None = None,
 ) -> list[Path]:
     """Write all tensors; return the files written, an index last.
@@ -73,12 +74,12 @@ def write_safetensors(
     NAME.safetensors.index.json; a tensor larger than a shard gets one of its own. Either all of these
     files appear or none. With `force` they take the place of an earlier output, whichever form it had. With
     a `stage` in the same folder they wait there for others. `layout` says of every tensor which file beside
-    NAME.safetensors.index.json it is written to instead.
+    NAME.safetensors.index.json it is written to instead. With `any_name` the file need not be called so.
 
     Raises what `check_output` raises; ResourceError where the disk is full or fails; UsageError where a
     value is beyond the range of its output dtype.
     """
-    path = check_output(path, force=force, layout=layout)
+    path = check_output(path, force=force, text=any_name, layout=layout)
     plan = _output_plan(tensors, out_dtype)
     texts = {"format": "pt", **(metadata or {})}
     if not all(isinstance(text, str) for pair in texts.items() for text in pair):

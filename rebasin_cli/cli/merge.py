@@ -106,7 +106,8 @@ def merge(
     own |= {"repair": repair, "bake_temperature": bake_temperature}
     settings = settings_of(options, "loading", "network", "data", "search", "repair", **own)
     written = output_of(Path(out), options, dry_run=dry_run)
-    if out.endswith("/") or written.path.is_dir():
+    named = written.path.name not in ("", "..")  # nobody means a model by "." or "/"
+    if named and (out.endswith("/") or written.path.is_dir()):
         written = replace(written, folder=written.path)
     mean = Average(
         reference=reference,

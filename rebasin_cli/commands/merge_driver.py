@@ -16,7 +16,6 @@ from ..checkpoints.writing import write_safetensors
 from ..errors import CheckpointError, MergeConflict, UsageError
 from .job import provenance
 from .job.listener import SILENT, Listener
-from .job.outputs import appearing
 from .job.plain import looked_at
 
 POINTER = b"version https://git-lfs"
@@ -64,8 +63,7 @@ def merge_driver(
         about = {"method": "none", "seed": 0, "options": options, "like": [one, other]}
         meta = {key: value for key, value in text.items() if not key.startswith("rebasin.")}
         meta |= provenance.describe("merge-driver", [one, other], None, **about)
-        with appearing(output or ours) as temporary:
-            write_safetensors(temporary, tensors, metadata=meta)
+        write_safetensors(output or ours, tensors, metadata=meta, force=True, any_name=True)
     counts = Counter(found.taken.values())
     listener.say(f"{name}: {_in_words(counts, found)}")
     return {"written": str(output or ours), "tensors": dict(sorted(counts.items()))} | (

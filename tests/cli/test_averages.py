@@ -282,6 +282,18 @@ def test_what_fails_on_the_way_leaves_no_folder(folders, refused, monkeypatch):
     refused(5, "merge", *folders, "--method", "none", "-o", "new/merged/", "--copy-files", says="No space")
 
 
+@pytest.mark.parametrize("out", [".", "./", "/", ".."])
+def test_a_folder_without_a_name_is_no_output(folders, refused, out):
+    refused(2, "merge", *folders, "--method", "none", "-o", out, says="is a folder, not a file")
+
+
+def test_aligned_models_go_into_folders_too(pair, done, tmp_path):
+    done("merge", *pair, "-o", "merged/")
+    done("merge", *pair, "-o", "merged.safetensors")
+    merged, plain = (tmp_path / name for name in ("merged/model.safetensors", "merged.safetensors"))
+    assert merged.read_bytes() == plain.read_bytes()
+
+
 def test_ctrl_c_leaves_nothing(run_of_three, interrupted):
     merge = ("merge", *run_of_three, "--method", "none", "-o", "new/")
     assert interrupted(*merge, after=3) == set()
