@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all lint docs bench wheel clean
+.PHONY: demo test test-all lint docs bench wheel fuzz clean
 
 # torch comes first and alone: with torch pinned and present, nothing pulls another build of it.
 $(VENV)/installed: pyproject.toml constraints.txt
@@ -64,6 +64,12 @@ bench: $(VENV)/developing
 # Build the wheel, install it without development packages in a fresh environment, run --help and one merge.
 wheel: $(VENV)/developing
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh tests/check_wheel.sh
+
+# make fuzz MINUTES=30                                  drawn inputs for as long; docs/contributing.md
+MINUTES ?= 5
+FUZZ ?=
+fuzz: $(VENV)/developing
+	$(BIN)/python -m tests.fuzz.fuzz --minutes $(MINUTES) $(FUZZ)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info rebasin-demo

@@ -4,7 +4,8 @@
     python docs/generate.py --check    # exit 1 with a diff where something is not current
 
 docs/cli.md is the help of every command, 100 columns wide, whatever the terminal and its environment;
-recipe.schema.json is the schema of recipes. Other pages show files of docs/examples/: a line that is only a link to one is followed by a block with its text.
+recipe.schema.json is the schema of recipes. Other pages show files of docs/examples/: a line that is only a
+link to one is followed by a block with its text.
 """
 
 from __future__ import annotations

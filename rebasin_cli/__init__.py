@@ -16,6 +16,7 @@ _WHERE = {
     "Report": "reports",
     "RebasinError": "errors",
     "align": "api",
+    "average": "api",
     "barrier": "measure.report",
     "doctor": "analysis.diagnosis",
     "compare": "analysis.comparison",

@@ -4,6 +4,7 @@
     aligned = rebasin_cli.align(a, b, "mlp")            # state dicts in
     aligned.tensors                                      # b, relabelled into a's basin
     merged = rebasin_cli.merge([a, b], "mlp").tensors
+    mean = rebasin_cli.average([a, b])                   # as they are, without a spec
     report = rebasin_cli.barrier(a, b, network=net, train=train_batches, test=test_batches)
 
 A spec is a built-in name, a path, a Spec, or None: found from the tensors' names and shapes. Batches are
@@ -21,7 +22,10 @@ import torch
 from torch import nn
 
 from . import networks
-from .averages.mixing import average, slerp
+from .averages import mixing, schedules
+from .averages.combining import combined
+from .averages.mixing import slerp
+from .averages.parts import parts_of
 from .checkpoints.tensors import plain, replaced
 from .errors import UsageError, unknown
 from .matchers import State
@@ -37,7 +41,7 @@ from .runtime.ranks import ALONE, Ranks
 from .spec.resolving import resolve_spec
 from .spec.spec import FittedSpec, Spec
 
-__all__ = ["Alignment", "Merged", "align", "barrier", "merge"]
+__all__ = ["Alignment", "Merged", "align", "average", "barrier", "merge"]
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -120,6 +124,42 @@ def align(
     )
 
 
+def average(
+    models: Sequence[Tensors],
+    weights: Sequence[float] | str | None = None,
+    *,
+    ignore: Sequence[str] = (),
+    heads: str | None = None,
+    extra: str = "error",
+    statistics: bool = False,
+) -> dict[str, torch.Tensor]:
+    """Models as they are, averaged without a spec: Σ w_k θ_k in float64, rounded once to the first's dtypes.
+
+    `weights` add up to 1 (default: equal), or name a schedule of `averages.schedules` for checkpoints of one
+    run in their order. Integers and what `ignore` (globs) names are the first model's; `heads` and `extra`
+    are as in `rebasin merge`. Inputs are untouched. Raises SpecError where tensors differ, UsageError for
+    running statistics unless `statistics` lets them be averaged, too.
+
+    >>> import torch, rebasin_cli
+    >>> a, b = {"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([3.0, 2.0])}
+    >>> rebasin_cli.average([a, b], [0.25, 0.75])["w"]
+    tensor([2.5000, 2.0000])
+    """
+    models = plain(models)
+    if not models:
+        raise UsageError("there are no models to average")
+    if isinstance(weights, str):
+        weights = schedules.weights_of(weights, len(models))
+    parts = parts_of(models, ignore=ignore, heads=heads, extra=extra)
+    if parts.statistics and not statistics:
+        raise UsageError(
+            "these models have BatchNorm statistics, and averaging them makes a broken model",
+            hint="Measure them anew (rebasin_cli.reset), and average these all the same with statistics=True",
+        )
+    tensors = combined(models, parts, weights, heads=heads)
+    return {name: tensor.clone() if name in parts.copied else tensor for name, tensor in tensors.items()}
+
+
 def merge(
     models: Sequence[Tensors],
     spec: str | Path | Spec | FittedSpec | None = None,
@@ -183,10 +223,10 @@ def merge(
         models = alignment.models
     weights = [1 / len(models)] * len(models) if weights is None else weights
     if interpolation == "slerp":
-        average(models, weights)  # the same checks
+        mixing.average(models, weights)  # the same checks
         tensors = slerp(*models, weights[1], keep=fitted.ignored)
     else:
-        tensors = average(models, weights, keep=fitted.ignored)
+        tensors = mixing.average(models, weights, keep=fitted.ignored)
     if repair_with == "none":
         return Merged(tensors, alignment)
     repairs = Repairs(

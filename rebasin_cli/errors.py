@@ -2,6 +2,7 @@
 
     RebasinError                       exit code
     ├── GateNotMet                     1   a threshold was missed; everything has been written
+    ├── MergeConflict                  1   both sides of a merge in git changed the same; nothing was written
     ├── UsageError                     2   an option, a name or a combination that makes no sense
     │   ├── OutputExists               2   refuses to overwrite without --force
     │   └── NoEnvelope                 2   one of several state dicts is asked for in a file of one
@@ -61,6 +62,10 @@ class GateNotMet(RebasinError):
 
     exit_code = 1
     gates: tuple[Any, ...] = ()
+
+
+class MergeConflict(RebasinError):
+    exit_code = 1
 
 
 class UsageError(RebasinError):

@@ -454,3 +454,22 @@ def test_the_check_sees_the_endpoints_first_and_may_stop_everything():
 def test_a_barrier_that_cannot_be_measured_is_refused(options, error):
     with pytest.raises(error):
         rebasin_cli.barrier(A, B, **({"network": network(), "test": TEST, "points": 3} | options))
+
+
+def test_models_are_averaged_as_they_are():
+    """Without a spec, in memory: `rebasin_cli.average`."""
+    a = {"w": torch.randn(3, 4), "ids": torch.arange(3), "frozen": torch.ones(2)}
+    b = {"w": torch.randn(3, 4), "ids": torch.arange(3) + 1, "frozen": torch.zeros(2)}
+    before = {name: tensor.clone() for name, tensor in a.items()}
+    found = rebasin_cli.average([a, b], [0.25, 0.75], ignore=["froz*"])
+    torch.testing.assert_close(found["w"], 0.25 * a["w"] + 0.75 * b["w"])
+    assert torch.equal(found["ids"], a["ids"]) and torch.equal(found["frozen"], a["frozen"])
+    found["ids"] += 1
+    assert all(torch.equal(a[name], before[name]) for name in a), "the result is nobody's input"
+    decayed = rebasin_cli.average([a, b], "minus-sqrt")["w"]
+    share = 0.5**0.5
+    torch.testing.assert_close(decayed, share * a["w"] + (1 - share) * b["w"])
+    norms = {"bn.running_mean": torch.zeros(2), "bn.running_var": torch.ones(2)}
+    with pytest.raises(UsageError, match="makes a broken model"):
+        rebasin_cli.average([a | norms, b | norms])
+    assert "bn.running_var" in rebasin_cli.average([a | norms, b | norms], statistics=True)

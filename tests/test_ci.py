@@ -96,14 +96,13 @@ def job(tmp_path, models):
 
 def inputs_of(arguments=""):
     given = {name: told.get("default", "") for name, told in read(ACTION)["inputs"].items()}
-    used = next(
-        step for step in read(EXAMPLES / "github.yml")["jobs"]["merge"]["steps"] if "rebasin" in step["uses"]
-    )
+    steps = read(EXAMPLES / "github.yml")["jobs"]["merge"]["steps"]
+    used = next(step for step in steps if "rebasin" in step["uses"])
     return given | used["with"] | {"arguments": arguments}
 
 
 def run_action(job, tmp_path, arguments=""):
-    """The composite action as GitHub would run it with the inputs of the example: its shell steps in order."""
+    """The composite action as GitHub would run it with the example's inputs: its shell steps in order."""
     inputs = inputs_of(arguments)
 
     def filled(text):

@@ -86,7 +86,8 @@ def sharpness(
     if not samples:
         raise DataError("the data holds no samples to measure sharpness on")
     found = [total / samples for total in totals]
-    error = statistics.stdev(found) / math.sqrt(probes)
+    known = all(map(math.isfinite, found))
+    error = statistics.stdev(found) / math.sqrt(probes) if known else math.nan
     return Sharpness(statistics.fmean(found), error, probes, samples)
 
 

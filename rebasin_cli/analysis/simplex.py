@@ -8,6 +8,7 @@ Ito, Yamada, Kumagai 2025 (STE-MM), sections 4 and 5.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -99,5 +100,6 @@ def spread(values: Sequence[float]) -> Spread | None:
     """None where there are none."""
     if not values:
         return None
-    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    known = all(map(math.isfinite, values))
+    deviation = statistics.stdev(values) if known and len(values) > 1 else math.nan if not known else 0.0
     return Spread(statistics.fmean(values), deviation, min(values), max(values), len(values))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ..checkpoints.tensors import LazyTensors, chunks, plan_of, rows
+from ..checkpoints.tensors import LazyTensors, blocks, chunks, plan_of, rows
 from .mean import mean_of
 from .mixing import checked, slerp
 from .parts import Parts
@@ -58,7 +58,7 @@ def combined(
         if name in extra:
             return take(models[extra[name]])
         if name in parts.heads:
-            whole = _head([model[name] for model in models], weights, heads, dtypes[name])
+            whole = joined_head([model[name] for model in models], weights, heads, dtypes[name])
             return whole[start:stop]
         if turning is not None:
             return turning[name][start:stop] if start is not None else turning[name]
@@ -71,7 +71,10 @@ def _classes(sizes: Sequence[int], heads: str | None) -> int:
     return {"keep-a": sizes[0], "keep-b": sizes[-1], "average": max(sizes), "concat": sum(sizes)}[heads]
 
 
-def _head(both: Sequence[Tensor], weights: Sequence[float], heads: str | None, dtype: torch.dtype) -> Tensor:
+def joined_head(
+    both: Sequence[Tensor], weights: Sequence[float], heads: str | None, dtype: torch.dtype
+) -> Tensor:
+    """One head of two, as `combined` says."""
     if heads in ("keep-a", "keep-b"):
         return both[0 if heads == "keep-a" else -1]
     if heads == "concat":
@@ -84,11 +87,22 @@ def _head(both: Sequence[Tensor], weights: Sequence[float], heads: str | None, d
 def alike(models: Sequence[Tensors], name: str) -> bool:
     """Whether all models that have this tensor have the same one, bit for bit."""
     first, *others = [model for model in models if name in model]
-    plans = {plan_of(model)[name] for model in (first, *others)}
-    return len(plans) == 1 and all(same_bits(first[name], other[name]) for other in others)
+    return all(same(first, other, name) for other in others)
 
 
-def same_bits(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors of one dtype and shape hold the same bytes; read in chunks."""
-    pairs = zip(chunks(one), chunks(other), strict=True)
+def same(one: Tensors, other: Tensors, name: str) -> bool:
+    """Whether both have the same tensor, bit for bit, or neither has it. Read in blocks."""
+    if name not in one or name not in other:
+        return (name in one) == (name in other)
+    if planned(one, name) != planned(other, name):
+        return False
+    both = zip(blocks(one, name), blocks(other, name), strict=True)
+    pairs = ((x, y) for one, other in both for x, y in zip(chunks(one), chunks(other), strict=True))
     return all(torch.equal(x.view(torch.uint8), y.view(torch.uint8)) for x, y in pairs)
+
+
+def planned(tensors: Tensors, name: str) -> tuple[torch.dtype, tuple[int, ...]]:
+    """Dtype and shape of one tensor, without its values where the mapping knows them."""
+    if hasattr(tensors, "shapes") and hasattr(tensors, "dtypes"):
+        return tensors.dtypes[name], tuple(tensors.shapes[name])
+    return tensors[name].dtype, tuple(tensors[name].shape)

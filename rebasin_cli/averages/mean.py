@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-BLOCK = 1 << 16  # values worked on at once: the sums stay in the processor's cache
+BLOCK = 1 << 15  # values worked on at once: they stay in the cache, and torch starts no threads for so few
 TOLD_APART = 16  # values of a block by which models are ordered; all of them where these are equal
 LAST = 1 << 29  # the bit of a float64 that is a float32's last
 BELOW = LAST - 1  # and all below it
@@ -25,12 +25,15 @@ def mean_of(parts: Sequence[Tensor], weights: Sequence[float], dtype: torch.dtyp
     """
     shape, complex_ = parts[0].shape, dtype.is_complex
     flat = [(torch.view_as_real(part) if part.is_complex() else part).reshape(-1) for part in parts]
-    real = torch.float32 if complex_ else dtype
-    result = torch.empty(len(flat[0]), dtype=real, device=flat[0].device)
+    device, count = flat[0].device, len(flat[0])
+    result = torch.empty(count, dtype=torch.float32 if complex_ else dtype, device=device)
+    wide = torch.float32 if device.type == "mps" else torch.float64  # MPS has no float64
+    sums = torch.empty(min(count, BLOCK), dtype=wide, device=device)
     mean = _is_mean(weights)
-    for start in range(0, len(result), BLOCK):
+    for start in range(0, count, BLOCK):
         blocks = [values[start : start + BLOCK] for values in flat]
-        result[start : start + BLOCK] = rounded(_total(blocks, weights, mean=mean), real)
+        total = _add(blocks, weights, sums[: len(blocks[0])], mean=mean)
+        result[start : start + BLOCK].copy_(odd(total, result.dtype))
     return torch.view_as_complex(result.view(*shape, 2)) if complex_ else result.view(shape)
 
 
@@ -38,13 +41,13 @@ def _is_mean(weights: Sequence[float]) -> bool:
     return all(weight == weights[0] for weight in weights) and abs(weights[0] * len(weights) - 1) < 1e-12
 
 
-def _total(blocks: Sequence[Tensor], weights: Sequence[float], *, mean: bool) -> Tensor:
-    wide = torch.float32 if blocks[0].device.type == "mps" else torch.float64  # MPS has no float64
+def _add(blocks: Sequence[Tensor], weights: Sequence[float], total: Tensor, *, mean: bool) -> Tensor:
+    """The weighted sum, in `total`."""
     order = range(len(blocks))
     if len(blocks) > 2 or not mean:  # a sum of two is the same either way
         order = _order(blocks, weights)
     first, *rest = order
-    total = blocks[first].to(wide, copy=True)
+    total.copy_(blocks[first])
     if not mean:
         total *= weights[first]
     for k in rest:
@@ -52,9 +55,10 @@ def _total(blocks: Sequence[Tensor], weights: Sequence[float], *, mean: bool) ->
         total.add_(block, alpha=1 if mean else weights[k])
     if mean:
         total /= len(blocks)
-    if any(block.dtype == wide for block in blocks):  # no digits to spare: what is equal shall stay so
+    # No digits to spare: what is equal in all shall stay so.
+    if any(block.dtype == total.dtype for block in blocks) and _adds_up(weights):
         alike = torch.stack([block == blocks[0] for block in blocks]).all(0)
-        total = torch.where(alike, blocks[0].to(wide), total) if _adds_up(weights) else total
+        return torch.where(alike, blocks[0].to(total.dtype), total)
     return total
 
 
@@ -75,16 +79,16 @@ def _order(blocks: Sequence[Tensor], weights: Sequence[float]) -> list[int]:
     return sorted(range(len(blocks)), key=keys.__getitem__)
 
 
-def rounded(exact: Tensor, dtype: torch.dtype) -> Tensor:
-    """Values in `dtype`, each rounded once, to nearest, ties to even; float64 `exact` may be changed.
+def odd(exact: Tensor, dtype: torch.dtype) -> Tensor:
+    """Values that a conversion to `dtype` rounds once, to nearest, ties to even; `exact` may be changed.
 
     torch goes from float64 to the narrow dtypes by way of float32: where that lands on a tie, the second
-    rounding forgets on which side of it the value was. So what float32 cannot hold is cut off instead, and
+    rounding forgets on which side of it the value was. So what float32 cannot hold is cut off here, and
     its last bit says that there was more ("round to odd", Boldo and Melquiond 2008).
     """
     if dtype.itemsize >= 4 or exact.dtype != torch.float64:
-        return exact.to(dtype)
+        return exact
     bits = exact.view(torch.int64)
     more = (bits & BELOW).add_(BELOW).bitwise_and_(LAST)
     bits.bitwise_and_(~BELOW).bitwise_or_(more)
-    return exact.to(torch.float32).to(dtype)
+    return exact.to(torch.float32)

@@ -85,7 +85,10 @@ def load(path: Path, *, unsafe: bool) -> Loaded:
     try:
         return _torch_load(path, records, weights_only=True)
     except Exception as cause:  # torch raises nearly everything for a damaged file
-        imports = wanted_imports(path, zipped)
+        try:
+            imports = wanted_imports(path, zipped)
+        except Exception:  # zipfile, as much: damaged where the pickle itself lies
+            imports = []
         if unsafe and (imports or isinstance(cause, pickle.UnpicklingError)):
             return _running_code(path, lambda: _torch_load(path, records, weights_only=False))
         if imports:

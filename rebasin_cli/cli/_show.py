@@ -147,6 +147,9 @@ def _line(name: str, value: Any) -> str | None:
             f"{value['name']}, {many(value['words'], 'permutation')}, "
             f"10^{value['log10_symmetries']:.1f} symmetries"
         )
+    if name == "tries":
+        told = (f"{t['model']} {t['loss']:.4f}{' kept' if t['kept'] else ''}" for t in value)
+        return ", ".join(told)
     if name == "assignment_sizes":
         return ", ".join(f"{count} of {size}" for size, count in value.items())
     if isinstance(value, Mapping):

@@ -27,9 +27,10 @@ from ..commands.recipes.vocabulary import (
     Parameter,
 )
 from ..errors import GateNotMet, RebasinError, UsageError
-from . import _groups as g
+from ..registry import Registry
 from . import app
 
+FORMATS = [name.replace("-", "_") for name in Registry("reports", "report format").names()]
 # They make no part of a recipe: a tour, a recipe itself, what is there to name, and git's own.
 NOT_STEPS = ("demo", "run", "list", "merge-driver")
 
@@ -76,7 +77,7 @@ def _parameter(name: str, hint: Any, told: Any, default: Any) -> Parameter:
         default is Argument.empty,
         told.min,
         told.max,
-        _role(name, key, kind),
+        _role(key, kind),
         (told.help or "").strip(),
     )
 
@@ -105,8 +106,8 @@ def _flags(name: str, told: Any, kind: Any, default: Any) -> tuple[list[str], st
     return plain, off
 
 
-def _role(name: str, key: str, kind: Any) -> str:
-    if key in WRITTEN or name.startswith(g.OF_FORMAT):
+def _role(key: str, kind: Any) -> str:
+    if key in (*WRITTEN, *FORMATS):
         return WRITES
     if kind == "path" and key not in DATA_FOLDERS:
         return READS

@@ -80,6 +80,7 @@ def merge(
     repair: o.Repair = "auto",
     bake_temperature: o.BakeTemperature = False,
     loss: o.Loss = None,
+    skip_checks: o.SkipChecks = False,
     no_prove: o.NoProve = False,
     dry_run: o.DryRun = False,
     json: o.Json = False,
@@ -101,7 +102,7 @@ def merge(
     from ..commands.job.averaging import Average
     from ..commands.merge import merge as run
 
-    own = {"method": method, "loss": loss, "no_prove": no_prove}
+    own = {"method": method, "loss": loss, "no_prove": no_prove, "skip_checks": skip_checks}
     own |= {"repair": repair, "bake_temperature": bake_temperature}
     settings = settings_of(options, "loading", "network", "data", "search", "repair", **own)
     written = output_of(Path(out), options, dry_run=dry_run)

@@ -94,7 +94,7 @@ def _show(outcome: Any) -> None:
     """A step on stdout: its report or its facts, below a line with its name."""
     typer.echo(f"── {outcome.step.name}: {outcome.status}")
     if outcome.status == "unchanged":
-        result({"written": list(outcome.outputs)}, False)
+        result({"written": list(outcome.outputs) or None}, False)
     elif outcome.result.get("schema", "").startswith("rebasin.report/"):
         import json
 

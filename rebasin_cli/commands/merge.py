@@ -8,13 +8,13 @@ from typing import Any, Unpack
 
 from .. import api
 from ..repair import Outcome
-from .job import plain, repairing
+from .job import heads, plain, repairing, soups
 from .job.averaging import Average
 from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.method_options import where_it_began
 from .job.outputs import Output, attested, check_outputs, write
-from .job.settings import Asked, ForMerge
+from .job.settings import ForMerge
 
 
 def merge(
@@ -33,12 +33,14 @@ def merge(
     mean.check(len(paths))
     output = mean.placed(output, paths)
     check_outputs(output)
-    if plain.suffices(paths, mean, Asked(**subjects)):
-        done = plain.average(paths, output, listener, mean, Asked(**subjects))
-        return done if output.dry_run else attested(output, paths, done)
-    mean.check_aligned()
     job = Job("merge", paths, listener, **subjects, perm=mean.perm)
     job.check_search(output, or_none=True)
+    if plain.suffices(job, mean):
+        return attested(output, paths, plain.average(job, output, mean))
+    if mean.soup:
+        return attested(output, paths, soups.merge(job, output, mean))
+    mean.check_aligned()
+    aside = heads.set_aside(job, mean.heads)
     how = job.settle_repair()
     given, of_given = job.given
     if output.dry_run:
@@ -67,8 +69,13 @@ def merge(
         tensors, options, account = repairing.finish(job, ready, merged.tensors, done)
         options |= {"weights": list(mean.weights or []), "interpolation": mean.interpolation}
         options |= of_given | where_it_began(found)
+        like = job.models[0]
+        if aside is not None:
+            permutations = found.result.permutations[0] if found else given
+            tensors = like = aside.put_back(tensors, job, permutations, mean.weights)
+            options |= {"heads": aside.how}
         meta = job.describe(options=options, proof=proof, like=job.models)
         added = merged.repair.added if merged.repair else ()
-        written = write(output, tensors, job.models[0], meta, added=added)
+        written = write(output, tensors, like, meta, added=added)
     done = job.summary(found, proof, written=written) | {"models": len(paths)} | account
     return attested(output, job.paths, done)

@@ -167,7 +167,7 @@ def _randomise(network: nn.Module, rng: torch.Generator) -> None:
         if tensor.ndim <= 1:  # biases, norms: positive, so that units stay alive and variances are ones
             tensor.copy_(torch.rand(tensor.shape, generator=rng, dtype=torch.float64) + 0.5)
         else:
-            fan_in = math.prod(tensor.shape[1:])
+            fan_in = max(1, math.prod(tensor.shape[1:]))  # a layer may have no units
             tensor.copy_(
                 torch.randn(tensor.shape, generator=rng, dtype=torch.float64) * math.sqrt(2 / fan_in)
             )

@@ -78,4 +78,5 @@ def _unpacked(each: Mapping[str, Any], name: str) -> np.ndarray | None:
         values = np.frombuffer(base64.b64decode(each[name], validate=True), dtype="<f2").astype(np.float64)
     except (KeyError, TypeError, ValueError):
         return None
-    return values if len(values) == each.get("count") and len(values) > 1 else None
+    whole = len(values) == each.get("count") and len(values) > 1 and bool(np.isfinite(values).all())
+    return values if whole else None

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from .. import nets
-from ..errors import NetworkError, UsageError
+from ..errors import CheckpointError, NetworkError, UsageError
 from ..registry import user_code
 from ..spec.spec import Shapes, Spec
 
@@ -104,10 +104,21 @@ def check(network: nn.Module, shapes: Shapes, name: str = "the network") -> None
 
 
 def load(network: nn.Module, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
-    """Copy tensors into the network, in place and one at a time; tied ones are written once a name."""
+    """Copy tensors into the network, in place and one at a time; tied ones are written once a name.
+
+    Raises CheckpointError for values beyond the range of the network's dtype.
+    """
     with torch.no_grad():
         for name, own in network.state_dict().items():
-            own.copy_(tensors[name])
+            tensor = tensors[name]
+            own.copy_(tensor)
+            wider = tensor.is_floating_point() and tensor.dtype.itemsize > own.dtype.itemsize
+            if wider and (beyond := own.isinf().to(tensor.device) & tensor.isfinite()).any():
+                raise CheckpointError(
+                    f"{name} holds {tensor[beyond].flatten()[0].item():g}, more than "
+                    f"{str(own.dtype).removeprefix('torch.')} holds, which the network computes in",
+                    hint="Check the model's weights",
+                )
     return network
 
 

@@ -271,7 +271,8 @@ def _touched(
 ) -> tuple[list[Site], list[tuple[str, str]], list[str]]:
     """The sites to correct, what is left, wholly or in part, and the weights whose layers get a bias."""
     left = [*graph.left, *((site.name, OUTPUT) for site in graph.sites.values() if site.output)]
-    sites = [site for site in graph.sites.values() if not site.output]
+    state = network.state_dict()
+    sites = [site for site in graph.sites.values() if not site.output and _channels(state, site)]
     added = []
     for site in sites:
         if site.bias is None and not site.normed and match != "rescale":

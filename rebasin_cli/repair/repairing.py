@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from .. import networks
-from ..errors import UsageError, unknown
+from ..errors import CheckpointError, UsageError, unknown
 from ..networks.evaluation import Scores, evaluate
 from ..networks.running import fed
 from .biases import calibrated_biases
@@ -142,6 +142,7 @@ def repair_merged(
     networks.load(network, tensors)
     if repairs.how == "bias":
         biases = repairs.biases(network, weights)
+        _check_finite(biases)
         return Outcome(biases, Repaired("bias", tuple(biases), passes=0, tensors=tuple(biases)))
     choice = None
     if repairs.how != "auto":
@@ -154,7 +155,17 @@ def repair_merged(
             return Outcome(choice=choice)
     state = network.state_dict()
     changed = {name: state[name].to("cpu", copy=True) for name in done.tensors if name in state}
+    _check_finite(changed)
     return Outcome(changed, done, choice)
+
+
+def _check_finite(changed: Tensors) -> None:
+    for name, tensor in changed.items():
+        if not tensor.isfinite().all():
+            raise CheckpointError(
+                f"repaired, {name} would hold NaN or infinite values",
+                hint="Check the models' weights; merge them as they are with --repair none",
+            )
 
 
 def set_apart(

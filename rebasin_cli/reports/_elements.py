@@ -12,6 +12,8 @@ from typing import Any
 from ._format import clean, code_pieces
 from ._page import STYLE
 
+LONG = 16  # rows: from there on a table has a height of its own
+
 _PAGE = """<!doctype html>
 <html lang="en">
 <head>
@@ -84,11 +86,13 @@ def pairs(found: Iterable[tuple[str, str]]) -> str:
 
 
 def table(caption: str, head: Sequence[tuple[str, str]], rows: Iterable[str]) -> str:
-    """`head` holds (text, class) of each column. A long one scrolls in its own box, its head stays."""
-    cells = "".join(f'<th scope="col" class="{css}">{name}</th>' for name, css in head)
+    """`head` holds (text, class) of each column. A wide one scrolls in its box, a long one below its head."""
+    rows = list(rows)
+    css = "scroll long" if len(rows) > LONG else "scroll"
+    cells = "".join(f'<th scope="col" class="{kind}">{name}</th>' for name, kind in head)
     body = "\n".join(rows)
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{caption}"><table>\n'
+        f'<div class="{css}" tabindex="0" role="region" aria-label="{caption}"><table>\n'
         f"<caption>{caption}</caption>\n<thead><tr>{cells}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
     )
 

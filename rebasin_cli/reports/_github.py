@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import GateNotMet, ResourceError
+from ._format import clean
 from ._gates import MOST, GateResult, summary
 
 SHOWN = 10  # errors that GitHub shows of one step
@@ -37,7 +38,7 @@ def of_error(failure: BaseException, told: str) -> list[str]:
     """The lines for what ends the program: those of its gates, or one with the first line as its title."""
     if isinstance(failure, GateNotMet) and failure.gates:
         return annotations(failure.gates)
-    return [error("", told)] if told else []
+    return [error("", "\n".join(map(clean, told.splitlines())))] if told else []
 
 
 def error(title: str, message: str) -> str:

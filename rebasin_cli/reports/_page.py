@@ -14,7 +14,7 @@ STYLE = """
 }
 * { box-sizing: border-box; }
 body {
-  margin: 0; background: var(--page); color: var(--ink);
+  margin: 0; background: var(--page); color: var(--ink); overflow-wrap: break-word;
   font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif;
 }
 main { max-width: 66rem; margin: 0 auto; padding: 2rem 1.25rem 4rem; }
@@ -32,7 +32,8 @@ pre { background: var(--panel); border: 1px solid var(--line); border-radius: 6p
   font-size: .95rem; font-weight: 600; }
 .badge.met { color: var(--met); background: var(--met-page); }
 .badge.missed { color: var(--missed); background: var(--missed-page); }
-.scroll { overflow: auto; max-height: min(42rem, 85vh); position: relative; }
+.scroll { overflow: auto; position: relative; }
+.scroll.long { max-height: min(42rem, 80vh); }
 .scroll:focus-visible, .command:focus-visible, summary:focus-visible { outline: 2px solid var(--ink);
   outline-offset: 2px; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: .93rem; }
@@ -52,13 +53,15 @@ td.mark { white-space: nowrap; font-weight: 600; }
 tr.met .mark { color: var(--met); }
 tr.missed .mark { color: var(--missed); }
 .legend { color: var(--faint); font-size: .9rem; }
-.panels { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(24rem, 100%), 1fr)); gap: 1rem; }
+.panels { margin-bottom: .8rem; display: grid; gap: 1rem;
+  grid-template-columns: repeat(auto-fit, minmax(min(24rem, 100%), 1fr)); }
 .panels > figure:only-child { max-width: 38rem; }
 figure { margin: 0; padding: .8rem; background: var(--panel); border: 1px solid var(--line);
   border-radius: 8px; }
 figcaption { font-size: .9rem; font-weight: 600; margin-bottom: .3rem; }
 svg { display: block; width: 100%; height: auto; overflow: visible; }
 .keys { list-style: none; display: flex; flex-wrap: wrap; gap: .3rem 1.3rem; padding: 0; margin: .8rem 0; }
+.keys li, .keys span { min-width: 0; overflow-wrap: anywhere; }
 .keys li { display: flex; align-items: center; gap: .45rem; font-size: .93rem; }
 svg.key { width: 36px; height: 18px; flex: none; }
 .grid { stroke: var(--line); stroke-width: 1; }
@@ -85,6 +88,7 @@ svg.key { width: 36px; height: 18px; flex: none; }
 dl { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: .45rem 1.2rem; margin: 0; }
 dt { color: var(--faint); }
 dd { margin: 0; overflow-wrap: anywhere; }
+dl + pre { margin-top: .8rem; }
 details { margin-top: .9rem; }
 summary { cursor: pointer; color: var(--faint); }
 details[open] > summary { margin-bottom: .6rem; }
@@ -106,7 +110,7 @@ img { max-width: 100%; height: auto; background: #ffffff; border-radius: 6px; }
   main { max-width: none; padding: 0; }
   body { font-size: 11px; }
   details { display: none; }
-  .scroll { overflow: visible; max-height: none; }
+  .scroll, .scroll.long { overflow: visible; max-height: none; }
   table { font-size: 10px; }
   th, td { padding: .2rem .4rem; }
   tbody th, td:last-child:not(.n), thead .n { min-width: 0; }

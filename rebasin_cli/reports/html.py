@@ -95,6 +95,11 @@ def _heading(report: Report, split: str) -> str:
     return f"On {text(split)} data <small>{text(samples(report, split))}</small>"
 
 
+def _unbroken(words: str) -> str:
+    """`T = 0.36` stays on one line."""
+    return text(words).replace(" = ", "\u00a0=\u00a0")
+
+
 def _picture(report: Report) -> str:
     labels = {"loss": "Loss, nats per sample", "accuracy": "Accuracy, 0–1"}
     if logarithmic(report):
@@ -104,7 +109,8 @@ def _picture(report: Report) -> str:
         for quantity, label in labels.items()
     )
     keys = [
-        f"<li>{key} {text(name)} <small>{text(words)}</small></li>" for name, words, key in legend(report)
+        f"<li>{key} <span>{text(name)} <small>{_unbroken(words)}</small></span></li>"
+        for name, words, key in legend(report)
     ]
     lines = zip(splits(report)[:2], ("solid", "dashed"), strict=False)
     keys += [f"<li><small>{text(split)}: {line}</small></li>" for split, line in lines]
@@ -123,7 +129,7 @@ def _rows(report: Report, split: str) -> str:
         cells = [*map(text, endpoint_figures(ends, split)), "", "", "", ""]
         rows.append(tr(f"{letter} <small>{text(file)}</small>", cells))
     for row in report.rows:
-        said = text(", ".join(tags(row))).replace("T = ", "T\u00a0=\u00a0")
+        said = _unbroken(", ".join(tags(row)))
         name = f"{'▸ ' if row.shipped else ''}{text(row.name)} <small>{said}</small>"
         rows.append(tr(name, map(text, figures(row, split)), "shipped" if row.shipped else "row"))
     caption = f"Figures on {text(split)}: loss and barriers in nats per sample, accuracy 0–1"

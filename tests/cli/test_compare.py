@@ -41,6 +41,11 @@ def test_files_and_json(three, done):
         assert json.load(file) == printed
     with open("many/compare.md") as one, open("summary.md") as two:
         assert one.read() == two.read()
+    with open("many/compare.html") as file:
+        page = file.read()
+    assert "<h1>Merging 3 models</h1>" in page and "rebasin compare " in page
+    assert "merge-many: 3 models merged, loss " in page
+    done("compare", *three, "--points", "1", "--limit", "50", "--html", "own.html", "-q")
     with open("many/compare.png", "rb") as file:
         assert file.read(4) == b"\x89PNG"
     again = done("compare", *three, *options, "--json", "--force").json()

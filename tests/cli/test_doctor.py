@@ -1,5 +1,6 @@
 """rebasin doctor."""
 
+import html
 import shlex
 from pathlib import Path
 
@@ -157,3 +158,31 @@ def test_what_is_refused(models, pair, refused):
     refused(2, "doctor", *models, "--data", "digitz", says="Did you mean digits?")
     refused(2, "doctor", *models, "--net", "nowhere.py:net", says="nowhere.py")
     refused(2, "doctor", *models, "--device", "gpu", says="unknown device")
+
+
+def test_a_page(models, done, tmp_path, refused):
+    done("doctor", *models, "--html", "page.html")
+    page, found = (tmp_path / "page.html").read_text(), done("doctor", *models, "--json").json()
+    assert found["verdict"] in page and "rebasin doctor " in page and "Tensor by tensor" in page
+    assert html.escape(found["next"]) in page and html.escape(found["advice"]) in page
+    assert all(html.escape(fact["says"]) in page for fact in found["facts"].values())
+    refused(2, "doctor", *models, "--html", "page.html", says="--force")
+    done("doctor", *models, "--html", "page.html", "--force")
+
+
+def test_a_page_without_data_and_of_a_name_that_is_markup(pair, done, tmp_path):
+    odd = pair[0].rename(tmp_path / "<script>1<&.safetensors")
+    done("doctor", odd, pair[1], "--html", "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "<script>" not in page and "&lt;script&gt;1&lt;&amp;" in page
+    assert "What was not looked at" in page
+
+
+def test_of_several_processes_only_the_first_writes_the_page(models, done, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    done("doctor", *models, "--html", "page.html")
+    assert not (tmp_path / "page.html").exists()
+    monkeypatch.setenv("RANK", "0")
+    done("doctor", *models, "--html", "page.html")
+    assert (tmp_path / "page.html").exists()

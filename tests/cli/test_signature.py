@@ -90,3 +90,15 @@ def test_an_unknown_method_is_told_before_what_it_would_need(pair, refused):
         refused(
             2, "signature", *pair, "--method", "amm", *more, says=("unknown method 'amm'", "Did you mean am")
         )
+
+
+def test_a_page(models, done, tmp_path, refused):
+    outcome = done("signature", *models, "--html", "deep/page.html", "--plot", "deep/s.png", "--json")
+    assert outcome.json()["written"] == ["deep/s.png", "deep/page.html"]
+    page = (tmp_path / "deep" / "page.html").read_text()
+    assert "<h1>Signature of " in page and "h0 after alignment: " in page
+    assert "rebasin signature " in page and "--html deep/page.html" in page
+    refused(2, "signature", *models, "--html", "deep/page.html", says="--force")
+    done("signature", *models, "--html", "deep/page.html", "--force", "-q")
+    done("signature", *models, "-m", "am", "--stability", "50,100", "--html", "stable.html", "-q")
+    assert "as on 50" in (tmp_path / "stable.html").read_text()

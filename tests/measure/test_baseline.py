@@ -1,5 +1,6 @@
 """A report held against an earlier one: real differences, chance, and what cannot be compared."""
 
+import base64
 import dataclasses
 import math
 
@@ -221,5 +222,27 @@ def test_nothing_is_kept_of_losses_that_are_no_numbers_or_not_of_single_samples(
 def test_what_was_tampered_with_is_not_paired():
     old, new = report(each=scores(losses(0))), report(each=scores(losses(1)))
     assert pairing.differences(old, new)
-    for change in ({"chord": "%%%"}, {"chord": 3}, {"count": 5}, {"accuracy": ""}, {"samples": ""}):
+    none = base64.b64encode(np.full(SAMPLES, np.nan, "<f2").tobytes()).decode()
+    changes = [
+        {"chord": "%%%"},
+        {"chord": 3},
+        {"chord": none},
+        {"count": 5},
+        {"accuracy": ""},
+        {"samples": ""},
+    ]
+    for change in changes:
         assert pairing.differences(dataclasses.replace(old, each=old.each | change), new) == {}
+
+
+def test_figures_that_are_not_those_of_the_samples_and_broken_intervals_meet_no_gate():
+    """A file that was edited may not turn a real difference into chance."""
+    noisy = losses(0) + torch.tensor(np.random.default_rng(3).normal(0, 5.0, SAMPLES))
+    old = dataclasses.replace(report(loss=0.35), each=report(each=scores(noisy)).each)
+    new = dataclasses.replace(report(loss=0.45), each=report(each=scores(losses(1))).each)
+    assert pairing.differences(old, new)
+    gate = against(old, new)[0]
+    assert not gate.met and "no intervals: by the tolerance alone" in gate.detail
+    broken = {"chord": (math.nan, 0.07), "accuracy": (-math.inf, math.inf)}
+    worse = report(loss=0.45, accuracy=0.5, intervals=broken)
+    assert judged(report(intervals=broken), worse) == [False, False]

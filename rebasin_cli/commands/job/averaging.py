@@ -100,8 +100,18 @@ class Average:
                 "--soup greedy averages those that it keeps with equal weights",
                 hint="Drop --weights and --interpolation",
             )
+        if self.soup and (self.heads or self.extra != "error" or self.perm):
+            raise UsageError(
+                "--soup greedy is for models with the same tensors, without --heads, --extra, --perm"
+            )
         if self.weights is not None:
             checked(self.weights, models)
+
+    def check_nothing_kept(self, output: Output) -> None:
+        """Raise UsageError for a search that should go on, where none is ever kept."""
+        if output.resume:
+            what = "a soup" if self.soup else "an average without a search"
+            raise UsageError(f"--resume: {what} keeps no state", hint="Start it anew, without --resume")
 
     def asks_for_no_spec(self, asked: Asked) -> bool:
         """Whether nothing is asked for that takes a spec or a network."""

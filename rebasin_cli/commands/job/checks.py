@@ -6,7 +6,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ... import matchers
+from torch import nn
+
+from ... import matchers, networks
 from ...checkpoints import writing
 from ...errors import UsageError, unknown
 from ...permutations import permutation
@@ -78,6 +80,22 @@ def settle_repair(fitted: FittedSpec, repair: Repair, *, has_data: bool) -> str:
     if not has_data:
         raise broken_statistics()
     return "reset"
+
+
+def resets(repair: Repair, network: nn.Module) -> bool:
+    """Whether a mean of models is to have its running statistics measured anew; for soups, which have data.
+
+    Raises UsageError for repairs that would have to be measured for every try.
+    """
+    if repair.repair not in ("auto", "none", "reset") or repair.bake_temperature:
+        raise UsageError(
+            f"--soup: every try would need --repair {repair.repair} of its own",
+            hint="Choose --repair reset or none, and repair the soup afterwards: rebasin repair",
+        )
+    there = networks.has_running_statistics(network)
+    if repair.repair == "reset" and not there:
+        raise UsageError("--repair reset: this network has no running statistics to reset")
+    return there and repair.repair != "none"
 
 
 def broken_statistics(problems: Sequence[str] = ()) -> UsageError:

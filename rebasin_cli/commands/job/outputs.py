@@ -73,7 +73,7 @@ def check_outputs(output: Output, *, permutation_beside: bool = False) -> None:
 
 def attested(output: Output, parents: Sequence[Path], done: dict[str, Any]) -> dict[str, Any]:
     """What a command did, and the statement on it where one is asked for: written last, of what is there."""
-    if output.attest is None:
+    if output.attest is None or output.dry_run:
         return done
     made = open_checkpoint(Path(done["written"][0])).metadata
     content = attesting.statement(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,26 +23,27 @@ from ...spec import library
 from . import checks, provenance
 from .averaging import Average
 from .folders import tell_differences
+from .job import Job
 from .listener import Listener
 from .models import naming, open_models
 from .outputs import Output, write_as_planned
 from .samples import data_reference
-from .settings import Asked
 
-OVERHEAD = 64 << 20  # torch's own scratch space, in bytes
+OVERHEAD = 160 << 20  # torch's own scratch space and what the allocator holds back, in bytes
 
 
-def suffices(paths: Sequence[Path], mean: Average, asked: Asked) -> bool:
+def suffices(job: Job, mean: Average) -> bool:
     """Whether the models are averaged as they are: nothing is asked for that takes a spec.
 
     Those that record their data set are repaired on it where that loses less, as `--repair auto` does
     wherever it can, and where a built-in spec knows them.
     """
+    asked = job.asked
     if not mean.asks_for_no_spec(asked):
         return False
     if asked.repair.repair == "none" or mean.for_plain_only():
         return True
-    models = open_models(paths, asked.loading, lambda text: None)
+    models = open_models(job.paths, asked.loading, lambda text: None)
     if data_reference(models, asked.data) is None:
         return True
     try:
@@ -52,14 +53,14 @@ def suffices(paths: Sequence[Path], mean: Average, asked: Asked) -> bool:
     return False
 
 
-def average(
-    paths: Sequence[Path], output: Output, listener: Listener, mean: Average, asked: Asked
-) -> dict[str, Any]:
+def average(job: Job, output: Output, mean: Average) -> dict[str, Any]:
     """Average models as they are and write one; integers are copied. What was done, as values.
 
     Raises SpecError where the models have different tensors, UsageError for running statistics without
     `--repair none`, CheckpointError for values that are no numbers.
     """
+    mean.check_nothing_kept(output)
+    paths, asked, listener = job.paths, job.asked, job.listener
     models = open_models(paths, asked.loading, listener.say)
     source = None
     if mean.copy_from is not None:
@@ -93,7 +94,8 @@ def average(
     meta = provenance.describe(
         "merge", models, None, method="none", seed=asked.network.seed, options=options, like=models
     )
-    written = write_as_planned(output, _looked_at(tensors, parts, models, listener), meta)
+    averaged = {*parts.averaged, *parts.heads}
+    written = write_as_planned(output, looked_at(tensors, averaged, models, listener), meta)
     return {"written": written} | _account(models, parts, mean)
 
 
@@ -102,7 +104,7 @@ def _plan(
 ) -> dict[str, Any]:
     """What is read and written, in bytes, and the memory that it takes: some blocks of the largest tensor.
 
-    An upper bound: what lies in rows is read a block at a time, other layouts (transposed, in torch files)
+    What lies in rows is read a block at a time, other layouts (transposed, in torch files)
     and heads a whole tensor at a time.
     """
     sizes = {n: math.prod(s) * tensors.dtypes[n].itemsize for n, s in tensors.shapes.items()}
@@ -165,7 +167,7 @@ def _tell(
     read, written, free, peak = (
         f"{plan[f'{what}_bytes'] / 1e6:,.1f} MB" for what in ("read", "written", "free", "peak")
     )
-    say(f"plan: reads {read}, writes {written} ({free} free on the disk), takes at most {peak} of memory")
+    say(f"plan: reads {read}, writes {written} ({free} free on the disk), takes about {peak} of memory")
     for why in dict.fromkeys(parts.copied.values()):
         names = [name for name, reason in parts.copied.items() if reason == why]
         say(f"copied from {whose} ({why}): {_some(names)}")
@@ -219,11 +221,11 @@ def _digests(models: Sequence[Checkpoint]) -> None:
         raise failed[0]
 
 
-def _looked_at(
-    tensors: LazyTensors, parts: Parts, models: Sequence[Checkpoint], listener: Listener
+def looked_at(
+    tensors: LazyTensors, averaged: Collection[str], models: Sequence[Checkpoint], listener: Listener
 ) -> LazyTensors:
     """The same tensors; what is averaged and no number is refused, with the file that has it."""
-    averaged, total, begun = {*parts.averaged, *parts.heads}, len(tensors), set()
+    total, begun = len(tensors), set()
 
     def look(name: str, made: Tensor) -> Tensor:
         if name not in begun:

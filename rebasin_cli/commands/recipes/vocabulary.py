@@ -17,7 +17,7 @@ MODELS = "models"
 # What `rebasin run` itself decides, for all steps.
 OF_THE_RUN = ("force", "resume", "dry_run", "json", "quiet", "verbose", "help")
 # Options that name a file to write, or a folder; all other files are read.
-WRITTEN = ("out", "report", "log", "attest", "step_summary", "plot", "json_file", "markdown")
+WRITTEN = ("out", "report", "log", "attest", "step_summary", "plot", "json_file")
 # Folders of data: large, and the same under their name; their content is not looked at.
 DATA_FOLDERS = ("data_root",)
 # Commands whose `out` is a model; a step that does not name it writes NAME.safetensors.

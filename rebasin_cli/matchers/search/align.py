@@ -13,7 +13,7 @@ from torch import nn
 
 from ... import networks
 from ...checkpoints.tensors import held
-from ...errors import UsageError
+from ...errors import CheckpointError, UsageError
 from ...inference import prove as proving
 from ...inference.prove import Proof
 from ...permutations import permutation
@@ -94,7 +94,13 @@ def align(
         ranks=ranks,
     )
     began = time.perf_counter()
-    result = in_turn.search(module, problem, options, start)
+    try:
+        result = in_turn.search(module, problem, options, start)
+    except OverflowError as cause:
+        raise CheckpointError(
+            "the weights hold values so large that their products are beyond float64",
+            hint="Check both models' weights",
+        ) from cause
     seconds = time.perf_counter() - began
     for permutations in result.permutations:
         permutation.check(permutations, fitted.words, within=fitted.within)

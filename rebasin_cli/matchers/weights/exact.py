@@ -114,7 +114,10 @@ def _table(
     parts = pair.run(lambda atom: _products(pair, atom), own)
     table = pair.ranks.sum(sum(parts, torch.zeros(side, side, dtype=torch.float64)))
     if not table.isfinite().all():
-        raise CheckpointError("the weights hold NaN or infinite values", hint="Check both models' weights")
+        raise CheckpointError(
+            "the weights hold NaN or infinite values, or such that their products are",
+            hint="Check both models' weights",
+        )
     table = table.reshape([pair.words[word] for word in key * 2])
     left, words = list(key), tuple(dict.fromkeys(key))
     for word in words:

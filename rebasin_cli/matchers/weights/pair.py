@@ -227,8 +227,8 @@ class Pair(Values):
     def _has_offset(self, atom: Atom, dim: int) -> bool:
         if (atom, dim) not in self._offsets:
             tensor = self._wide(self._views(atom)[0])
-            common = torch.linalg.vector_norm(tensor.mean(dim=dim)).item() ** 2 * tensor.shape[dim]
-            self._offsets[atom, dim] = common > OFFSET * self._norms(atom)[0] ** 2
+            common, whole = torch.linalg.vector_norm(tensor.mean(dim=dim)).item(), self._norms(atom)[0]
+            self._offsets[atom, dim] = common * common * tensor.shape[dim] > OFFSET * whole * whole
         return self._offsets[atom, dim]
 
     def settle_offsets(self) -> None:

@@ -15,6 +15,14 @@ from .blocks import SLAB, Blocks, Slab
 FEW = 1 << 16  # numbers whose products are summed as they are
 
 
+def total(values: Iterable[float]) -> float:
+    """The exact sum; infinite where that is beyond float64."""
+    try:
+        return math.fsum(values)
+    except OverflowError:
+        return math.inf
+
+
 class Values(Blocks):
     """Blocks whose objective can be measured; with several `ranks` all of them must ask for it alike."""
 
@@ -94,7 +102,7 @@ class Values(Blocks):
     def _norms(self, atom: Atom) -> tuple[float, float]:
         if atom not in self._atom_norms:
             views = self._views(atom)
-            self._atom_norms[atom] = tuple(math.sqrt(math.fsum(self._squares(view))) for view in views)
+            self._atom_norms[atom] = tuple(math.sqrt(total(self._squares(view))) for view in views)
         return self._atom_norms[atom]
 
     def _squares(self, view: torch.Tensor) -> Iterator[float]:
@@ -139,7 +147,7 @@ class Values(Blocks):
 
     def _inner(self, chosen: Iterable[Atom], permutations: Permutations) -> float:
         parts = [self._inner_atom(atom, permutations) for atom in chosen if atom in self.mine]
-        return self.ranks.sum_float(math.fsum(parts))
+        return self.ranks.sum_float(total(parts))
 
     def _inner_atom(self, atom: Atom, permutations: Permutations) -> float:
         a, _ = self._views(atom)

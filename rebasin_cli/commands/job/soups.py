@@ -1,0 +1,122 @@
+"""Greedy soups on files: which models to average is measured on test samples, which none was trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from ... import networks
+from ...averages.combining import combined
+from ...averages.greedy import Soup, greedy
+from ...averages.parts import parts_of
+from ...checkpoints.tensors import replaced
+from ...networks.evaluation import Scores
+from ...repair import reset
+from . import checks, provenance, samples
+from .averaging import Average
+from .job import Job
+from .listener import SILENT
+from .models import naming, open_models
+from .outputs import Output, write_as_planned
+from .plain import looked_at
+from .samples import Splits
+
+
+def merge(job: Job, output: Output, mean: Average) -> dict[str, Any]:
+    """Align the models where a method is named, average those that lower the loss, write one model.
+
+    Raises UsageError where no network or no data is known, and for repairs that it cannot measure.
+    """
+    mean.check_nothing_kept(output)
+    paths = job.paths
+    with naming(paths):
+        source = open_models([mean.copy_from], job.asked.loading, job.say)[0] if mean.copy_from else None
+        parts = parts_of(job.models, ignore=mean.ignore, source=source)
+    network = _network(job)
+    resets = checks.resets(job.asked.repair, network)
+    if output.dry_run:
+        return {
+            "models": len(paths),
+            "method": job.method,
+            "soup": mean.soup,
+            "repair": "reset" if resets else "none",
+        }
+    splits = job.open_splits("test", *["reset"] * resets)
+    inputs, proof = job.match_inputs(), job.proof()
+    found = job.search(inputs=inputs)
+    models = found.models if found else job.models
+    network.to(job.device)
+
+    def made(chosen: Sequence[int]) -> Mapping[str, Tensor]:
+        """Their mean; the best one's integers, so that it alone is that very model."""
+        copied = models[chosen[0]] if source is None else source
+        tensors = combined([models[k] for k in chosen], parts, source=copied, dtype=output.dtype)
+        return looked_at(tensors, parts.averaged, [job.models[k] for k in chosen], SILENT)
+
+    def load(chosen: Sequence[int]) -> None:
+        networks.load(network, made(chosen))
+        if resets and len(chosen) > 1:
+            reset(network, splits["reset"], device=job.device)
+
+    def measure(chosen: Sequence[int]) -> Scores:
+        load(chosen)
+        scores = job.scores(network, splits["test"])
+        job.say(f"{' + '.join(paths[k].name for k in chosen)}: loss {scores.loss:.4f}")
+        return scores
+
+    soup = greedy(len(models), measure)
+    best, test = soup.kept[0], splits["test"]
+    samples.endpoint_check([job.models[best]], test.name, test.classes, job.asked.data)(
+        {"test": [soup.scores]}
+    )
+    tensors = made(soup.kept)
+    if resets and len(soup.kept) > 1:
+        load(soup.kept)
+        state = network.state_dict()
+        tensors = replaced(tensors, {name: state[name].cpu() for name in parts.statistics})
+    account = _account(paths, soup, splits)
+    about = {"soup": mean.soup, "kept": [job.models[k].digest() for k in soup.kept]}
+    about |= {"samples": account["samples"], "repair": "reset" if resets else "none"}
+    fitted = job.fitted if job.moved else None
+    meta = provenance.describe(
+        "merge",
+        job.models,
+        fitted,
+        method=job.method,
+        seed=job.seed,
+        options=about,
+        like=job.models,
+        proof=proof if job.moved else None,
+    )
+    return {"written": write_as_planned(output, tensors, meta)} | account
+
+
+def _network(job: Job) -> nn.Module:
+    """The network of `--net` without asking for a spec, else that of the spec."""
+    if job.asked.network.net is not None and not job.moved:
+        return networks.from_reference(job.asked.network.net, job.models[0].shapes).float()
+    return job.need_network()
+
+
+def _account(paths: Sequence[Path], soup: Soup, splits: Splits) -> dict[str, Any]:
+    return {
+        "models": len(paths),
+        "soup": [str(paths[k]) for k in soup.kept],
+        "loss": soup.scores.loss,
+        "best_single": str(paths[soup.kept[0]]),
+        "best_single_loss": soup.singles[soup.kept[0]].loss,
+        "samples": splits["test"].samples,
+        "tries": [
+            {
+                "model": str(paths[tried.model]),
+                "alone": soup.singles[tried.model].loss,
+                "loss": tried.scores.loss,
+                "accuracy": tried.scores.accuracy,
+                "kept": tried.kept,
+            }
+            for tried in soup.tries
+        ],
+    }

@@ -1,0 +1,156 @@
+"""What becomes of each tensor: averaged, copied, joined, left out, refused."""
+
+import pytest
+import torch
+
+from rebasin_cli.averages.combining import alike, combined
+from rebasin_cli.averages.parts import parts_of
+from rebasin_cli.errors import SpecError, UsageError
+
+
+def model(seed, classes=3, **more):
+    rng = torch.Generator().manual_seed(seed)
+    return {
+        "body.weight": torch.randn(4, 5, generator=rng),
+        "head.weight": torch.randn(classes, 4, generator=rng),
+        "head.bias": torch.randn(classes, generator=rng),
+        "body.num_batches_tracked": torch.tensor(seed),
+        "position_ids": torch.arange(3),
+        "mask": torch.tensor([True, False]),
+        **more,
+    }
+
+
+def merged(models, weights=None, **choices):
+    own = {name: choices.pop(name) for name in ("ignore", "extra") if name in choices}
+    source, heads = choices.get("source"), choices.get("heads")
+    parts = parts_of(models, source=source, heads=heads, **own)
+    return dict(combined(models, parts, weights, **choices)), parts
+
+
+def test_floating_point_is_averaged_and_integers_are_the_first_models():
+    a, b = model(0), model(7)
+    found, parts = merged([a, b])
+    assert list(found) == list(a)
+    torch.testing.assert_close(found["body.weight"], (a["body.weight"] + b["body.weight"]) / 2)
+    assert found["body.num_batches_tracked"] == 0
+    assert set(parts.copied) == {"body.num_batches_tracked", "position_ids", "mask"}
+    assert not alike([a, b], "body.num_batches_tracked") and alike([a, b], "position_ids")
+
+
+def test_what_is_ignored_is_copied_from_the_source():
+    a, b, c = model(0), model(1), model(2)
+    found, parts = merged([a, b], ignore=["head.*", "position_ids"], source=c)
+    assert torch.equal(found["head.bias"], c["head.bias"])
+    assert found["body.num_batches_tracked"] == 2
+    assert parts.copied["head.weight"] == "ignored" and parts.copied["mask"] == "integers"
+    torch.testing.assert_close(found["body.weight"], (a["body.weight"] + b["body.weight"]) / 2)
+
+
+def test_what_is_ignored_may_differ_in_shape_or_be_absent():
+    a, b = model(0), model(1, classes=9, lora=torch.ones(2))
+    found, parts = merged([a, b], ignore=["head.*", "lora"])
+    assert torch.equal(found["head.weight"], a["head.weight"]) and parts.dropped == ("lora",)
+
+
+def test_only_equal_shapes_are_averaged():
+    a, b = model(0), model(1) | {"body.weight": torch.zeros(4, 6)}
+    with pytest.raises(SpecError, match="do not have the same tensors") as raised:
+        parts_of([a, b], heads="concat", extra="keep")
+    assert raised.value.problems == ("body.weight  is float32 4×5 in model 1, float32 4×6 in model 2",)
+
+
+def test_every_difference_is_told_at_once_and_what_can_be_done():
+    a, b = model(0), model(1, classes=5, more=torch.ones(1)) | {"mask": torch.ones(2)}
+    with pytest.raises(SpecError) as raised:
+        parts_of([a, b])
+    assert [line.split()[0] for line in raised.value.problems] == ["head.weight", "head.bias", "mask", "more"]
+    assert "--extra" in raised.value.hint and "--heads" in raised.value.hint
+
+
+def logits(tensors, x):
+    return x @ tensors["body.weight"].T @ tensors["head.weight"].T + tensors["head.bias"]
+
+
+def test_concatenated_heads_give_the_logits_of_both():
+    a, b = model(0, classes=3), model(1, classes=5)
+    b["body.weight"] = a["body.weight"].clone()
+    found, parts = merged([a, b], heads="concat")
+    x = torch.randn(6, 5)
+    torch.testing.assert_close(logits(found, x), torch.cat([logits(a, x), logits(b, x)], 1))
+    assert parts.heads == ("head.weight", "head.bias")
+
+
+def test_one_heads_rows_or_none():
+    a, b = model(0, classes=3), model(1, classes=5)
+    for heads, kept in (("keep-a", a), ("keep-b", b)):
+        found, _ = merged([a, b], heads=heads)
+        assert torch.equal(found["head.weight"], kept["head.weight"])
+        assert torch.equal(found["head.bias"], kept["head.bias"])
+    found, parts = merged([a, b], heads="drop")
+    assert "head.weight" not in found and parts.dropped == ("head.weight", "head.bias")
+
+
+def test_the_mean_of_heads_is_that_of_the_classes_that_both_have():
+    a, b = model(0, classes=3), model(1, classes=5)
+    for pair, weights in (((a, b), [0.25, 0.75]), ((b, a), [0.75, 0.25])):
+        found, _ = merged(list(pair), weights, heads="average")
+        torch.testing.assert_close(found["head.bias"][:3], 0.25 * a["head.bias"] + 0.75 * b["head.bias"][:3])
+        assert torch.equal(found["head.bias"][3:], b["head.bias"][3:])
+
+
+def test_heads_are_for_two_models():
+    with pytest.raises(UsageError, match="two models, not 3"):
+        parts_of([model(0)] * 3, heads="concat")
+    with pytest.raises(UsageError, match="keep-a"):
+        parts_of([model(0)] * 2, heads="keep_a")
+
+
+@pytest.mark.parametrize(
+    "extra, kept", [("keep-a", {"of_a"}), ("keep", {"of_a", "of_b", "of_bc"}), ("drop", set())]
+)
+def test_tensors_that_not_all_have(extra, kept):
+    models = [model(0, of_a=torch.ones(1)), model(1, of_b=torch.ones(2), of_bc=torch.ones(3)), model(2)]
+    models[2]["of_bc"] = torch.zeros(3)
+    found, parts = merged(models, extra=extra)
+    assert {name for name in found if name.startswith("of_")} == kept
+    assert set(parts.dropped) == {"of_a", "of_b", "of_bc"} - kept
+    if "of_bc" in kept:
+        assert torch.equal(found["of_bc"], torch.ones(3)), "the first that has it"
+    with pytest.raises(SpecError, match="same tensors"):
+        parts_of(models)
+
+
+def test_running_statistics_come_in_pairs():
+    norm = {"bn.running_mean": torch.zeros(2), "bn.running_var": torch.ones(2)}
+    assert parts_of([norm, norm]).statistics == ("bn.running_mean", "bn.running_var")
+    alone = {"bn.running_mean": torch.zeros(2), "other.running_var": torch.ones(2)}
+    assert parts_of([alone, alone]).statistics == ()
+    top = {"running_mean": torch.zeros(2), "running_var": torch.ones(2)}
+    assert len(parts_of([top, top]).statistics) == 2
+
+
+def test_quantised_weights_are_told_from_other_integers():
+    packed = model(0) | {"q.weight": torch.zeros(4, 4, dtype=torch.int8)}
+    assert parts_of([packed, packed]).copied["q.weight"] == "quantised"
+
+
+def test_models_without_anything_to_average_are_refused():
+    counts = {"n": torch.tensor(1)}
+    with pytest.raises(SpecError, match="nothing to average"):
+        parts_of([counts, counts])
+
+
+def test_a_wider_dtype_keeps_what_the_stored_one_would_lose():
+    a, b = ({"w": torch.tensor([x], dtype=torch.bfloat16)} for x in (1.0, 1.0078125))
+    found, _ = merged([a, b], dtype=torch.float32)
+    assert found["w"].dtype == torch.float32 and found["w"].item() == 1.00390625
+
+
+def test_parts_of_a_tensor_are_the_tensor():
+    a, b = model(0, classes=3), model(1, classes=5)
+    lazy = combined([a, b], parts_of([a, b], heads="concat"), heads="concat")
+    for name in ("head.weight", "body.weight", "position_ids"):
+        assert torch.equal(lazy.rows(name, 1, 3), lazy[name][1:3])
+    slerp = combined([a, a], parts_of([a, a]), interpolation="slerp")
+    assert torch.equal(slerp.rows("body.weight", 1, 3), a["body.weight"][1:3])

@@ -1,0 +1,185 @@
+"""rebasin merge-driver: alone, and as git calls it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from rebasin_cli.checkpoints.checkpoint import open_checkpoint
+from rebasin_cli.checkpoints.writing import write_safetensors
+
+from .conftest import tensors
+
+W = torch.arange(4.0)
+BASE = {"body.weight": W, "head.weight": W, "norm.weight": W}
+
+
+@pytest.fixture
+def three(tmp_path):
+    """Ancestor, ours and theirs, under names like those that git gives."""
+    paths = [tmp_path / f".merge_file_{name}" for name in ("O", "A", "B")]
+    changes = [{}, {"body.weight": W + 1}, {"head.weight": W + 2, "body.weight": W + 3}]
+    for path, change in zip(paths, changes, strict=True):
+        store(path, BASE | change)
+    return paths
+
+
+def store(path, named, **metadata):
+    held = path.with_name("held.safetensors")
+    write_safetensors(held, named, metadata=metadata, force=True)
+    os.replace(held, path)
+    return path
+
+
+def test_ours_becomes_the_merge_and_the_others_stay(three, done, tmp_path):
+    before = [path.read_bytes() for path in three]
+    outcome = done("merge-driver", *three, "7", "models/a.safetensors")
+    assert "models/a.safetensors: tensors merged: 1 averaged, 1 ours, 1 theirs" in outcome.err
+    merged = tensors(three[1])
+    assert torch.equal(merged["body.weight"], W + 2) and torch.equal(merged["head.weight"], W + 2)
+    assert [three[k].read_bytes() for k in (0, 2)] == [before[0], before[2]]
+    told = open_checkpoint(three[1]).metadata
+    assert (
+        told["rebasin.command"] == "merge-driver" and json.loads(told["rebasin.options"])["both"] == "average"
+    )
+    assert {path.name for path in tmp_path.iterdir()} == {path.name for path in three}
+
+
+def test_another_output_leaves_ours(three, done, tmp_path):
+    before = three[1].read_bytes()
+    done("merge-driver", *three, "--both", "sum", "-o", tmp_path / "merged")
+    assert three[1].read_bytes() == before
+    assert torch.equal(tensors(tmp_path / "merged")["body.weight"], W + 4)
+
+
+def test_a_conflict_leaves_ours_and_tells_what_can_be_done(three, refused):
+    says = (
+        "models/a.safetensors: 1 of 3 tensors conflict",
+        "body.weight  changed by both",
+        "git checkout --ours|--theirs -- models/a.safetensors",
+    )
+    refused(1, "merge-driver", *three, "7", "models/a.safetensors", "--both", "conflict", says=says)
+
+
+def test_without_an_ancestor(three, refused, done):
+    three[0].write_bytes(b"")
+    refused(
+        1, "merge-driver", *three, says=("2 of 3 tensors conflict", "no common ancestor", "rebasin merge")
+    )
+    done("merge-driver", *three, "--both", "average")
+
+
+def test_pointers_of_git_lfs_say_what_to_do(three, refused):
+    three[2].write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    says = ("a.safetensors: git gives pointers of Git LFS", "theirs", "git lfs merge-driver", "docs/git.md")
+    refused(2, "merge-driver", *three, "7", "a.safetensors", says=says)
+
+
+@pytest.mark.parametrize(
+    "content, code, says",
+    [
+        (b"just some text\n", 3, "a.safetensors (theirs) is no checkpoint"),
+        (b"", 3, "a.safetensors (theirs) is empty"),
+        (b'{"weight_map": {}}', 2, "an index of shards is text, which git merges itself"),
+    ],
+)
+def test_what_is_no_checkpoint_is_a_conflict_with_a_reason(three, refused, content, code, says):
+    three[2].write_bytes(content)
+    refused(code, "merge-driver", *three, "7", "a.safetensors", says=says)
+
+
+def test_a_file_of_torch_save_is_not_replaced_by_another_format(three, refused):
+    with open(three[1], "wb") as file:  # by its name alone torch would not write one without a suffix
+        torch.save(BASE, file)
+    says = ("a.pt is a file of torch.save", "git checkout --ours|--theirs")
+    refused(2, "merge-driver", *three, "7", "a.pt", says=says)
+
+
+def test_what_is_no_number_is_not_mixed(three, refused):
+    store(three[2], BASE | {"body.weight": W / 0})
+    refused(3, "merge-driver", *three, "7", "a.safetensors", says=("a.safetensors (theirs)", "body.weight"))
+
+
+# ------------------------------------------------------------------------------ a repository, with git itself
+
+
+class Repository:
+    def __init__(self, folder):
+        self.folder = folder
+        driver = f'"{sys.executable}" -m rebasin_cli merge-driver %O %A %B %L %P'
+        self.git("init", "-q", "-b", "main")
+        for key, value in (
+            ("user.name", "a"),
+            ("user.email", "a@b"),
+            ("commit.gpgsign", "false"),
+            ("merge.rebasin.name", "three-way merge of checkpoints"),
+            ("merge.rebasin.driver", driver),
+        ):
+            self.git("config", key, value)
+        (folder / ".gitattributes").write_text("*.safetensors merge=rebasin -text -diff\n")
+
+    def git(self, *words, code=0):
+        own = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull, "OMP_NUM_THREADS": "1"}
+        own |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        done = subprocess.run(
+            ["git", *words], cwd=self.folder, capture_output=True, text=True, env=os.environ | own
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def commit(self, message, **named):
+        store(self.folder / "model.safetensors", named)
+        self.git("add", "-A")
+        self.git("commit", "-qm", message)
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """Two branches that both changed the body, and one other tensor each.
+
+    Git itself, and rebasin in a process of its own: what is tested is how git calls it.
+    """
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    made = Repository(folder)
+    made.commit("base", **BASE)
+    made.git("checkout", "-qb", "theirs")
+    made.commit("theirs", **BASE | {"body.weight": W + 3, "head.weight": W + 2})
+    made.git("checkout", "-q", "main")
+    made.commit("ours", **BASE | {"body.weight": W + 1, "norm.weight": W + 5})
+    return made
+
+
+def test_git_merges_and_rebases_a_checkpoint(repository):
+    repository.git("checkout", "-qb", "rebased", "theirs")
+    for command in (("merge", "--no-edit", "theirs"), ("rebase", "main")):
+        if command[0] == "merge":
+            repository.git("checkout", "-q", "main")
+            repository.git("branch", "-f", "before")
+        else:
+            repository.git("checkout", "-q", "main")
+            repository.git("reset", "-q", "--hard", "before")
+            repository.git("checkout", "-q", "rebased")
+        told = repository.git(*command)
+        assert "tensors merged: 1 averaged, 1 ours, 1 theirs" in told
+        merged = tensors(repository.folder / "model.safetensors")
+        assert torch.equal(merged["body.weight"], W + 2)
+        assert torch.equal(merged["head.weight"], W + 2) and torch.equal(merged["norm.weight"], W + 5)
+        assert repository.git("status", "--porcelain") == ""
+
+
+def test_git_stops_at_a_conflict_with_ours_in_place(repository):
+    repository.git("checkout", "-q", "theirs")
+    repository.commit("theirs", **{"body.weight": torch.ones(7), "head.weight": W})
+    repository.git("checkout", "-q", "main")
+    ours = (repository.folder / "model.safetensors").read_bytes()
+    told = repository.git("merge", "--no-edit", "theirs", code=1)
+    assert "CONFLICT (content)" in told and "body.weight  changed by both: float32 4 in ours" in told
+    assert (repository.folder / "model.safetensors").read_bytes() == ours
+    assert repository.git("status", "--porcelain").startswith("UU model.safetensors")
+    assert not [path for path in repository.folder.iterdir() if path.name.startswith((".rebasin", ".merge"))]
+    repository.git("checkout", "--theirs", "--", "model.safetensors")
+    assert tensors(repository.folder / "model.safetensors")["body.weight"].shape == (7,)
