@@ -143,14 +143,14 @@ def test_a_spec_without_an_end_is_told(ends, two):
 @pytest.mark.parametrize(
     "name, code, says",
     [
-        ("", 2, "unknown spec ''"),
+        ("", 2, "is empty"),
         ("mpl", 2, "Did you mean mlp?"),
         ("nowhere.yaml", 2, "no such file"),
         ("./nowhere", 2, "no such file"),
         (".", 2, "unknown spec"),
         ("./", 4, "cannot be read"),
         ("a\0.yaml", 4, "cannot be read"),
-        ("a" * 5000 + ".yaml", 4, "cannot be read"),
+        ("a" * 5000 + ".yaml", 4, "characters …"),
         ("rebasin_cli.nets.mlp:from_shapes", 2, "unknown spec"),
         ("\ud800", 2, "unknown spec"),
         ("\ud800.yaml", 4, "cannot be read"),
