@@ -89,8 +89,8 @@ def _local(value: Value, problems: Problems, known: Iterable[str]) -> list[Path]
             problems.add(value, f"no file is called like {text}")
         return [Path(name) for name in found]
     here = [*known, *(str(path.parent / other.name) for other in _siblings(path))]
-    near = difflib.get_close_matches(text, here, n=3, cutoff=0.6)
-    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    near = difflib.get_close_matches(text, here, n=1, cutoff=0.6)
+    hint = f"; did you mean {near[0]}?" if near else ""
     problems.add(value, f"{text}: no such file{hint}")
     return []
 

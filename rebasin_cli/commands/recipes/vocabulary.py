@@ -147,5 +147,5 @@ def _word(flag: str, value: str) -> list[str]:
 def near(word: str, known: Iterable[str]) -> str:
     """A sentence for a name that is not known."""
     known = sorted(known)
-    found = difflib.get_close_matches(word, known, n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(found)}?" if found else f"known: {', '.join(known)}"
+    found = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"did you mean {found[0]}?" if found else f"known: {', '.join(known)}"
