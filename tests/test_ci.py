@@ -136,6 +136,7 @@ def test_the_action_merges_gates_and_reports(job, tmp_path):
     assert "all 2 gates met" in (tmp_path / "summary.md").read_text()
 
 
+@pytest.mark.sweep
 def test_a_gate_that_is_missed_is_an_annotation_and_exit_code_1(job, tmp_path):
     done = run_action(job, tmp_path, "--set steps.path.min_accuracy=1")
     assert done.returncode == 1
@@ -143,12 +144,14 @@ def test_a_gate_that_is_missed_is_an_annotation_and_exit_code_1(job, tmp_path):
     assert "1 of 2 gates not met" in (tmp_path / "summary.md").read_text()
 
 
+@pytest.mark.sweep
 def test_arguments_of_the_action_are_words_and_no_shell(job, tmp_path):
     done = run_action(job, tmp_path, "--set steps.path.min_accuracy=0 ; touch broken $(touch broken2)")
     assert done.returncode == 2  # `;` is an argument that rebasin does not know
     assert not list(tmp_path.rglob("broken*"))
 
 
+@pytest.mark.sweep
 def test_the_gitlab_job_runs(job, tmp_path):
     told = read(EXAMPLES / "gitlab.yml")["merge"]
     done = job("\n".join([*told["before_script"], *told["script"]]))
