@@ -42,6 +42,8 @@ def render(
     parts = [f"# {escape(about.name)}", _story(record, about)]
     if scores:
         parts.append(f"## Results\n\n{_table(scores)}")
+        if "soup" in json.loads(record.get("rebasin.options", "{}")):
+            parts.append("Which models to average was chosen on test samples, so these figures flatter it.")
     if report is not None:
         path = "## The path between two of its parents"
         parts.append("\n\n".join([path, *markdown.sections(report)[:1]]))

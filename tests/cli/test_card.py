@@ -52,6 +52,12 @@ def test_report_and_recipe_stand_on_it(merged, trained, done, tmp_path):
     assert "## The path between two of its parents" in body and "````yaml\nsteps: []" in body
 
 
+def test_a_soups_figures_are_not_those_of_fresh_samples(trained, done, tmp_path):
+    done("merge", *trained, "--method", "none", "--soup", "greedy", "--data", "digits", "-o", "s.safetensors")
+    done("card", "s.safetensors", "--data", "digits")
+    assert "was chosen on test samples, so these figures flatter it" in front(tmp_path / "README.md")[1]
+
+
 def test_a_report_on_other_models_is_refused(merged, pair, trained, done, refused):
     done("barrier", trained[0], trained[0], "--report", "r", "--repair", "none", "--limit", 100)
     done("merge", *pair, "--repair", "none", "-o", "other.safetensors", "--no-prove")
