@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ...errors import RebasinError
 from ...registry import Registry
+from ...registry.options import constant
 from .vocabulary import near
 
 
@@ -72,6 +73,24 @@ def _size(text: str) -> None:
     parse_size(text)
 
 
+def _one_of(module: str, name: str, *more: str) -> Callable[[str], str | None]:
+    """A check against the names that a module states."""
+
+    def check(text: str) -> str | None:
+        known = [*more, *(constant(f"rebasin_cli.{module}", name) or ())]
+        return None if text in known else f"unknown {text!r}; {near(text, known)}"
+
+    return check
+
+
+# `repair.REPAIRS`, which is put together there and cannot be read off the source.
+REPAIRS = ("auto", "none", "reset", "repair", "rescale", "reshift", "bias")
+
+
+def _repair(text: str) -> str | None:
+    return None if text in REPAIRS else f"unknown repair {text!r}; {near(text, REPAIRS)}"
+
+
 _CHECKS: dict[str, Callable[[str], str | None]] = {
     "method": _method,
     "net": _reference,
@@ -80,6 +99,11 @@ _CHECKS: dict[str, Callable[[str], str | None]] = {
     "data": _data,
     "spec": _spec,
     "gate": _by(_gate),
+    "repair": _repair,
+    "interpolation": _one_of("api", "INTERPOLATIONS"),
+    "heads": _one_of("averages.parts", "HEADS"),
+    "extra": _one_of("averages.parts", "EXTRA"),
+    "soup": _one_of("commands.job.averaging", "SOUPS"),
     "out_dtype": _by(_dtype),
     "out_shard_size": _by(_size),
 }

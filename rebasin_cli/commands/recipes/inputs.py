@@ -13,7 +13,7 @@ import difflib
 import glob
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...checkpoints.digests import of_path
@@ -29,10 +29,14 @@ Fetch = Callable[[str, str | None], Path]
 
 @dataclass(frozen=True)
 class Files:
-    """What a name stands for; `downloads` are the addresses of what came from elsewhere, with digests."""
+    """What a name stands for; `downloads` are the addresses of what came from elsewhere, with digests.
+
+    `pins` are the digests that files must have when they are read.
+    """
 
     paths: tuple[Path, ...] = ()
     downloads: tuple[Mapping[str, str], ...] = ()
+    pins: Mapping[Path, str] = field(default_factory=dict)
 
 
 def find(value: Value, problems: Problems, fetch: Fetch | None, *, known: Iterable[str] = ()) -> Files:
@@ -71,7 +75,7 @@ def _pinned(value: Value, problems: Problems, fetch: Fetch | None) -> Files:
         if seen != digest:
             problems.add(value, f"{given['path']} has the digest {seen}, and not the one that is pinned")
             return Files()
-    return Files(tuple(found))
+    return Files(tuple(found), pins={path: str(digest) for path in found} if digest else {})
 
 
 def _local(value: Value, problems: Problems, known: Iterable[str]) -> list[Path]:
