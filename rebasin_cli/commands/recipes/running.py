@@ -236,7 +236,7 @@ def _check_pins(step: Step, reads: Mapping[str, str]) -> None:
 
 
 def _check_unchanged(step: Step, cache: Cache, reads: Mapping[str, str]) -> None:
-    """--resume where this very step was interrupted, --force where another one with its output was."""
+    """Raise CheckpointError where a file is another one than when the step began."""
     for name, digest in reads.items():
         if not Path(name).exists() or cache.digest(Path(name)) != digest:
             raise CheckpointError(
