@@ -166,8 +166,9 @@ def _forget(recipe: Recipe) -> None:
 def _put(path: Path, text: str, cache: Cache) -> str:
     from .job.outputs import write_files  # heavy, and a run that finds all in its cache writes nothing
 
+    cache.making([path])
     write_files([(path, text)], force=True)  # asked before anything ran
-    cache.made(path)
+    cache.settle([path])
     return str(path)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...checkpoints import digests
+from ...checkpoints.staging import recover
 from ...errors import (
     CheckpointError,
     GateNotMet,
@@ -135,6 +136,7 @@ def _make(folder: Path) -> None:
 def check_outputs(paths: Iterable[Path], cache: Cache, how: How) -> None:
     """Raise OutputExists for a file that is there and that no step made."""
     for path in paths:
+        recover(path if path.is_dir() else path.parent)  # what a run left that was killed while it renamed
         if path.exists() and not how.force and not cache.is_ours(path):
             raise OutputExists(
                 f"{path} exists, and no recipe made it as it is now",

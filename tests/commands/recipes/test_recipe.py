@@ -182,7 +182,8 @@ def test_a_folder_as_output_keeps_its_slash(recipe):
 
 def test_a_model_that_became_shards_is_named_by_its_index(recipe, tmp_path):
     made, _ = recipe(
-        f"steps: [{{merge: {{models: {TWO}, out: m.safetensors}}}}, {{align: {{models: [a.safetensors, merge]}}}}]"
+        f"steps: [{{merge: {{models: {TWO}, out: m.safetensors}}}}, "
+        "{align: {models: [a.safetensors, merge]}}]"
     )
     assert made.steps[1].found() is made.steps[1]
     shards = {"weight_map": {"w": "m-00001-of-00001.safetensors"}}
