@@ -58,6 +58,85 @@ def test_a_soups_figures_are_not_those_of_fresh_samples(trained, done, tmp_path)
     assert "was chosen on test samples, so these figures flatter it" in front(tmp_path / "README.md")[1]
 
 
+def story(path):
+    """The sentence that tells what the model is."""
+    return next(line for line in front(path)[1].splitlines() if line.startswith("A "))
+
+
+def test_of_models_aligned_before_it_says_what_they_record_and_nothing_else(trained, done, tmp_path):
+    a, b = trained
+    done("align", a, b, "-o", "x.safetensors")
+    done("merge", a, "x.safetensors", "--method", "none", "--repair", "none", "-o", "m.safetensors")
+    done("card", "m.safetensors")
+    assert "A merge of 2 models, as they were given" in story(tmp_path / "README.md")
+    assert "align" not in story(tmp_path / "README.md")
+    done(
+        "barrier", a, "x.safetensors", "--method", "none", "--repair", "none", "--report", "r", "--limit", 100
+    )
+    done("card", "m.safetensors", "--barrier", "r/report.json", "--force")
+    assert "as they were given, 1 of them aligned by `wm` before" in story(tmp_path / "README.md")
+
+
+def test_a_soup_counts_those_that_it_kept(trained, done, tmp_path):
+    soup = (
+        "merge",
+        *trained,
+        "--method",
+        "none",
+        "--soup",
+        "greedy",
+        "--data",
+        "digits",
+        "-o",
+        "s.safetensors",
+    )
+    kept = len(done(*soup, "--json").json()["soup"])
+    done("card", "s.safetensors")
+    assert f"A greedy soup that kept {kept} of 2 models" in story(tmp_path / "README.md")
+    assert kept == 1  # aligned by nothing: their mean is no good
+
+
+def test_a_repaired_model_is_a_merge_of_its_endpoints(trained, done, tmp_path):
+    a, b = trained
+    done("align", a, b, "-o", "x.safetensors")
+    done("merge", a, "x.safetensors", "--method", "none", "--repair", "none", "-o", "m.safetensors")
+    done(
+        "repair",
+        "m.safetensors",
+        "--endpoints",
+        a,
+        "x.safetensors",
+        "--repair",
+        "bias",
+        "-o",
+        "r.safetensors",
+    )
+    done("card", "r.safetensors")
+    assert "A merge of 2 models, repaired by `bias` afterwards" in story(tmp_path / "README.md")
+
+
+def test_a_report_is_on_parents_or_on_these_as_they_were_aligned(merged, trained, done, refused, tmp_path):
+    a, b = trained
+    barrier = ("barrier", "--method", "none", "--repair", "none", "--limit", 100, "--force")
+    done("align", a, b, "-o", "x.safetensors")
+    done(*barrier, a, "x.safetensors", "--report", "r")
+    done("card", merged, "--barrier", "r/report.json")
+    for share in (0.3, 0.7):
+        child = ("--weights", f"{1 - share},{share}", "-o", f"{share}.safetensors")
+        done("merge", a, "x.safetensors", "--method", "none", "--repair", "none", *child)
+    others = [(merged, a), ("0.3.safetensors", "0.7.safetensors"), (a, a), ("x.safetensors", b)]
+    for n, (one, other) in enumerate(others):  # children of its parents, or one parent twice
+        done(*barrier, one, other, "--report", f"r{n}")
+        refused(2, "card", merged, "--barrier", f"r{n}/report.json", "--force", says="is on other models")
+
+
+def test_a_report_that_names_no_models_is_on_none_of_its_parents(merged, trained, done, refused, tmp_path):
+    done("barrier", *trained, "--report", "r", "--repair", "none", "--limit", 100)
+    told = json.loads((tmp_path / "r/report.json").read_text())
+    (tmp_path / "none.json").write_text(json.dumps(told | {"inputs": []}))
+    refused(2, "card", merged, "--barrier", "none.json", says="is on other models")
+
+
 def test_a_report_on_other_models_is_refused(merged, pair, trained, done, refused):
     done("barrier", trained[0], trained[0], "--report", "r", "--repair", "none", "--limit", 100)
     done("merge", *pair, "--repair", "none", "-o", "other.safetensors", "--no-prove")
