@@ -18,8 +18,9 @@ from ..spec.spec import FittedSpec
 from .job import provenance, repairing
 from .job.job import Job
 from .job.listener import SILENT, Listener
-from .job.outputs import Output, attested, check_outputs, write
+from .job.outputs import Output, check_outputs, write
 from .job.settings import ForRepair, Repair
+from .job.sources import attested
 
 FAR = 1 / 3  # of the distance between the endpoints: units in another order are farther, repaired ones nearer
 
@@ -72,7 +73,7 @@ def repair(
     meta = provenance.describe("repair", job.models, job.fitted, **about)
     written = write(output, tensors, merged, meta, added=options["added"])
     done = {"written": written, "spec": accounts.describe_spec(job.fitted), **account}
-    return attested(output, [path, *endpoints], done)
+    return attested(job, output, done)
 
 
 def check_between(

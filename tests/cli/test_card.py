@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
+from rebasin_cli.spec import library
 
 
 @pytest.fixture
@@ -180,11 +181,66 @@ def test_a_statement_names_files_by_their_digests(pair, done, tmp_path, command)
     subjects = {one["name"]: one["digest"]["sha256"] for one in content["subject"]}
     assert [*subjects, "o.intoto.json"] == told["written"]
     parents = content["predicate"]["buildDefinition"]["resolvedDependencies"]
-    assert [parent["name"] for parent in parents] == [
+    assert {parent["name"] for parent in parents} == {
         word for word in command if word.endswith(".safetensors")
-    ]
+    }
     for one in [*content["subject"], *parents]:
         assert hashlib.sha256((tmp_path / one["name"]).read_bytes()).hexdigest() == one["digest"]["sha256"]
+
+
+NET = "from rebasin_cli.nets.mlp import from_shapes as made\n"
+
+
+def sources(path):
+    content = json.loads(path.read_text())
+    return [one["name"] for one in content["predicate"]["buildDefinition"]["resolvedDependencies"]]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["merge", "a.safetensors", "b.safetensors", "--perm", "p.perm.safetensors", "--repair", "none"],
+        ["merge", "a.safetensors", "b.safetensors", "--init", "p.perm.safetensors", "--repair", "none",
+         "--method", "ste-mm", "--data", "digits", "--epochs", "1", "--limit", "50"],
+        ["merge", "a.safetensors", "b.safetensors", "--method", "none", "--copy-from", "c.safetensors"],
+        ["align", "a.safetensors", "b.safetensors", "--spec", "./s.yaml", "--net", "net.py:made"],
+        ["apply", "p.perm.safetensors", "b.safetensors", "--spec", "./s.yaml"],
+        ["repair", "m.safetensors", "--endpoints", "a.safetensors", "b.safetensors", "--perm",
+         "p.perm.safetensors", "--repair", "bias", "--spec", "s.yaml"],
+        ["merge", "i.safetensors.index.json", "b.safetensors", "--method", "none", "--spec", "s.yaml",
+         "--repair", "none"],
+    ],
+    ids=lambda command: " ".join(word for word in command if "." not in word),
+)  # fmt: skip
+def test_a_statement_names_every_file_that_was_read(pair, done, tmp_path, command):
+    """Permutations, a start, what is copied from, a spec, code, shards of an index."""
+    done("align", *pair, "-o", "p.safetensors", "-q")
+    perm = ("--perm", "p.perm.safetensors", "--repair", "none")
+    done("merge", *pair, *perm, "-o", "m.safetensors", "-q")
+    done("merge", *pair, *perm, "-o", "i.safetensors", "--out-shard-size", "2KB", "-q")
+    (tmp_path / "c.safetensors").write_bytes((tmp_path / "a.safetensors").read_bytes())
+    (tmp_path / "s.yaml").write_bytes((library.folder() / "mlp.yaml").read_bytes())
+    (tmp_path / "net.py").write_text(NET)
+    done(*command, "-o", "o.safetensors", "--attest", "o.intoto.json")
+    shards = [path.name for path in tmp_path.glob("i-0*.safetensors")] if "index" in command[1] else []
+    files = [word.partition(":")[0].removeprefix("./") for word in command if "." in word]
+    assert sorted(sources(tmp_path / "o.intoto.json")) == sorted([*files, *shards])
+
+
+def test_a_statement_names_what_was_copied_into_a_folder(pair, done, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    merge = (
+        "merge",
+        "a.safetensors",
+        "b.safetensors",
+        "--method",
+        "none",
+        "--repair",
+        "none",
+        "--copy-files",
+    )
+    done(*merge, "-o", "made/", "--attest", "o.intoto.json")
+    assert sources(tmp_path / "o.intoto.json") == ["a.safetensors", "b.safetensors", "config.json"]
 
 
 def test_a_statement_that_is_there_is_refused_before_any_work(pair, refused, tmp_path):
