@@ -184,6 +184,7 @@ def test_the_action_merges_gates_and_reports(job, tmp_path):
     assert (tmp_path / "merge/out/merged.intoto.json").exists()
     card = (tmp_path / "merge/out/README.md").read_text()
     assert yaml.safe_load(card.split("---\n")[1])["base_model"] == ["org/a", "org/b"]
+    assert "A merge of 2 models, as they were given, 1 of them aligned by `wm` before" in card
     assert "all 2 gates met" in (tmp_path / "summary.md").read_text()
 
 
