@@ -11,7 +11,7 @@ from .job.listener import SILENT, Listener
 from .job.method_options import where_it_began
 from .job.outputs import Output, check_outputs, write_with_permutation
 from .job.settings import ForSearch
-from .job.sources import attested
+from .job.sources import attested, check_apart
 
 
 def align(
@@ -30,6 +30,7 @@ def align(
     ranks.first(check_outputs, output, permutation_beside=True)
     job = Job("align", [reference, model], listener, **subjects, ranks=ranks)
     job.check_search(output)
+    ranks.first(check_apart, job, output)
     job.check_same()
     if output.dry_run:
         return job.plan()

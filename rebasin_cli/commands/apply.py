@@ -11,7 +11,7 @@ from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.outputs import Output, check_outputs, write
 from .job.settings import Loading
-from .job.sources import attested
+from .job.sources import attested, check_apart
 
 
 def apply(
@@ -29,6 +29,7 @@ def apply(
     """
     check_outputs(output)
     job = Job("apply", [model], listener, loading=loading, perm=perm, undo=invert)
+    check_apart(job, output)
     found, given = job.given
     found = permutation.invert(found) if invert else found
     options = {"invert": invert, **given}

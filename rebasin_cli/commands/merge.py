@@ -15,7 +15,7 @@ from .job.listener import SILENT, Listener
 from .job.method_options import where_it_began
 from .job.outputs import Output, check_outputs, write
 from .job.settings import ForMerge
-from .job.sources import attested
+from .job.sources import attested, check_apart
 
 
 def merge(
@@ -36,6 +36,7 @@ def merge(
     check_outputs(output)
     job = Job("merge", paths, listener, **subjects, perm=mean.perm)
     job.check_search(output, or_none=True)
+    check_apart(job, output, mean)
     if plain.suffices(job, mean):
         return attested(job, output, plain.average(job, output, mean), mean=mean)
     if mean.soup:

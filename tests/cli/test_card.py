@@ -243,6 +243,26 @@ def test_a_statement_names_what_was_copied_into_a_folder(pair, done, tmp_path):
     assert sources(tmp_path / "o.intoto.json") == ["a.safetensors", "b.safetensors", "config.json"]
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["align", "a.safetensors", "b.safetensors", "-o", "b.safetensors"],
+        ["align", "a.safetensors", "b.safetensors", "--init", "p.perm.safetensors", "-m", "ste-mm",
+         "-o", "p.safetensors", "--data", "digits"],
+        ["merge", "a.safetensors", "b.safetensors", "-o", "a.safetensors"],
+        ["merge", "a.safetensors", "folder", "-o", "folder/"],
+        ["apply", "p.perm.safetensors", "b.safetensors", "-o", "./b.safetensors"],
+        ["repair", "p.safetensors", "--endpoints", "a.safetensors", "b.safetensors", "-o", "p.safetensors"],
+    ],
+    ids=lambda command: " ".join(word for word in command if "." not in word),
+)  # fmt: skip
+def test_a_statement_on_what_replaces_its_own_parent_is_refused(pair, done, refused, tmp_path, command):
+    done("align", *pair, "-o", "p.safetensors", "-q")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/model.safetensors").write_bytes((tmp_path / "b.safetensors").read_bytes())
+    refused(2, *command, "--force", "--attest", "o.intoto.json", says="could not be told any more")
+
+
 def test_a_statement_that_is_there_is_refused_before_any_work(pair, refused, tmp_path):
     (tmp_path / "o.intoto.json").write_text("mine")
     refused(

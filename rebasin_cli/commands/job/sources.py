@@ -8,6 +8,8 @@ from typing import Any
 
 from ...checkpoints.checkpoint import open_checkpoint
 from ...checkpoints.locate import locate, read_index
+from ...errors import UsageError
+from ...permutations.permutation import beside
 from . import attesting
 from .averaging import Average
 from .job import Job
@@ -32,6 +34,20 @@ def attested(
     return done | {"written": [*done["written"], str(output.attest)]}
 
 
+def check_apart(job: Job, output: Output, mean: Average | None = None) -> None:
+    """Raise UsageError where a statement is asked for on what takes the place of its own sources."""
+    if output.attest is None:
+        return
+    made = [output.path, output.attest, *([beside(output.path)] if job.command == "align" else [])]
+    copied = [mean.copy_from] if mean and mean.copy_from else []
+    for source in (*job.paths, *copied, *_permutations(job), *_named(job)):
+        if any(path.resolve().is_relative_to(source.resolve()) for path in made):
+            raise UsageError(
+                f"--attest: {source} would be replaced, and its digest could not be told any more",
+                hint="Name another file with --out, and another one for the statement",
+            )
+
+
 def of(job: Job, output: Output, mean: Average | None = None) -> list[Path]:
     """Models, permutations, the spec, code and data that were named as files, and what was copied from.
 
@@ -40,10 +56,13 @@ def of(job: Job, output: Output, mean: Average | None = None) -> list[Path]:
     source = mean.copy_from if mean else None
     models = [*job.paths, *([source] if source else [])]
     found = [file for model in models for file in _with_shards(model)]
-    found += [path for path in (job.perm, start_file(job.asked.search)) if path is not None]
-    beside = models[-1 if source else 0]
-    found += [(beside if beside.is_dir() else beside.parent) / name for name in output.copies]
-    return [*found, *_named(job)]
+    copied = models[-1 if source else 0]
+    found += [(copied if copied.is_dir() else copied.parent) / name for name in output.copies]
+    return [*found, *_permutations(job), *_named(job)]
+
+
+def _permutations(job: Job) -> list[Path]:
+    return [path for path in (job.perm, start_file(job.asked.search)) if path is not None]
 
 
 def _with_shards(model: Path) -> list[Path]:
