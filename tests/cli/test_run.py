@@ -5,6 +5,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from rebasin_cli.checkpoints.checkpoint import open_checkpoint
+
 from .conftest import contents, same, tensors
 
 RECIPE = """
@@ -172,6 +174,20 @@ def test_mergekits_file_is_a_plain_average(pair, done, tmp_path):
     a, b, m = (tensors(name) for name in ("a.safetensors", "b.safetensors", "merge.safetensors"))
     for name in a:
         assert m[name].allclose(0.25 * a[name] + 0.75 * b[name], atol=1e-7)
+
+
+def test_a_base_model_is_the_reference_by_its_file_and_one_that_is_no_model_is_refused(
+    recipe, done, run, tmp_path
+):
+    text = RECIPE.replace("method: none, repair: none}", "method: wm, repair: none, base_model: BASE}")
+    recipe.write_text(text.replace("[first, align]", "[first, second]").replace("BASE", "./b.safetensors"))
+    told = done("run", recipe, "--json").json()
+    assert told["steps"][1]["command"].count("--reference") == 1
+    kept = json.loads(open_checkpoint(tmp_path / "out/mean.safetensors").metadata["rebasin.inputs"])
+    assert kept[0] == open_checkpoint(tmp_path / "b.safetensors").digest()
+    recipe.write_text(text.replace("[first, align]", "[first, second]").replace("BASE", "recipe.yaml"))
+    outcome = run("run", recipe)
+    assert outcome.code == 2 and "recipe.yaml is none of the models" in outcome.err
 
 
 def test_schema_and_recipes_of_command_lines_are_printed(done):

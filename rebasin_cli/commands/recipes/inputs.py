@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import glob
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -71,8 +72,10 @@ def _pinned(value: Value, problems: Problems, fetch: Fetch | None) -> Files:
         return _elsewhere(str(given["url"]), digest, value, problems, fetch)
     found = _local(value.value["path"], problems, ())
     if digest is not None and found:
-        seen = of_path(found[0]) if len(found) == 1 else None
-        if seen != digest:
+        if len(found) > 1:
+            problems.add(value, f"a pin is for one file, and {given['path']} are {len(found)}")
+            return Files()
+        if (seen := of_path(found[0])) != digest:
             problems.add(value, f"{given['path']} has the digest {seen}, and not the one that is pinned")
             return Files()
     return Files(tuple(found), pins={path: str(digest) for path in found} if digest else {})
@@ -84,7 +87,7 @@ def _local(value: Value, problems: Problems, known: Iterable[str]) -> list[Path]
         problems.add(value, "expected the name of a file")
         return []
     path = Path(text)
-    if path.exists():
+    if os.path.exists(path):  # unlike the path's own, not to fail for a name that no file can have
         return [path]
     if glob.has_magic(text):
         found = sorted(glob.glob(text, recursive=True), key=natural)
@@ -118,7 +121,7 @@ def _elsewhere(
             path = fetch(address, digest)
             return Files((path,), ({"uri": address, "sha256": of_path(path)},))
         except RebasinError as error:
-            problems.add(value, str(error).replace("\n", " "))
+            problems.add(value, "; ".join(line.strip() for line in error.lines()))
     return Files()
 
 
