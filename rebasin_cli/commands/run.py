@@ -55,13 +55,12 @@ def read(path: Path, vocabulary: Mapping[str, Command], asked: Asked, listener: 
     try:
         text = path.read_text(encoding="utf-8")
         root = reading.read(text, os.environ, problems)
+        root = familiar.as_recipe(root, problems) if familiar.is_mergekit(root) else root
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise UsageError(f"the recipe {path} cannot be read: {reason}") from None
     except UsageError as error:
         raise UsageError(f"{path}: {error.message}", problems=error.problems, hint=error.hint) from None
-    if familiar.is_mergekit(root):
-        root = familiar.as_recipe(root, problems)
     root = reading.with_set(root, list(asked.assignments), os.environ, problems)
     recipe = parse(root, vocabulary, problems, fetch=fetch)
     if problems:

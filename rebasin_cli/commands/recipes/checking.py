@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from pathlib import Path
 
 from ...errors import RebasinError
 from ...registry import Registry
@@ -25,21 +25,21 @@ def _method(text: str) -> str | None:
 def _reference(text: str) -> str | None:
     """A user's code must be there: `file.py:name`."""
     file, colon, _ = text.rpartition(":")
-    if colon and file.endswith(".py") and not Path(file).is_file():
+    if colon and file.endswith(".py") and not os.path.isfile(file):
         return f"{file}: no such file"
     return None
 
 
 def _data(text: str) -> str | None:
     known = Registry("datasets", "data set").names()
-    if ":" in text or text in known or Path(text).exists():
+    if ":" in text or text in known or os.path.exists(text):
         return _reference(text)
     return f"unknown data set {text!r}; {near(text, known)}"
 
 
 def _spec(text: str) -> str | None:
     is_file = text.endswith((".yaml", ".yml")) or "/" in text
-    return f"{text}: no such file" if is_file and not Path(text).is_file() else None
+    return f"{text}: no such file" if is_file and not os.path.isfile(text) else None
 
 
 def _by(parse: Callable[[str], object]) -> Callable[[str], str | None]:

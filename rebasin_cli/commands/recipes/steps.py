@@ -288,7 +288,7 @@ class Maker:
             return str(next(iter(self._files(value)), text))
         plain = text.partition("?")[0]  # imagefolder:DIR?size=32
         for part in (plain, plain.rpartition(":")[0], plain.partition(":")[2]):
-            if part and Path(part).exists():
+            if part and os.path.exists(part):  # a name may be too long to be one
                 (self.listed if Path(part).is_dir() else self.reads).append(Path(part))
                 break
         return text
