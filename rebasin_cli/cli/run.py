@@ -37,7 +37,7 @@ def run(
         typer.Option("--keep-going", help="After a gate that is not met, run what does not need that step."),
     ] = False,
     download: Annotated[
-        bool, typer.Option("--download", help="Fetch the files of hf: and https: that the recipe pins, also for --dry-run.")
+        bool, typer.Option("--download", help="Fetch the pinned files of hf: and https:, also for --dry-run.")
     ] = False,
     from_command: Annotated[
         str | None,
