@@ -153,7 +153,8 @@ def _write(recipe: Recipe, outcomes: Sequence[Outcome], cache: Cache, about: Map
 def _put(path: Path, text: str, cache: Cache) -> str:
     from .job.outputs import write_files  # heavy, and a run that finds all in its cache writes nothing
 
-    write_files([(path, text)], force=True)  # asked before anything ran
+    with cache.noting():
+        write_files([(path, text)], force=True)  # asked before anything ran
     cache.mark(path)
     return str(path)
 

@@ -4,12 +4,14 @@ Beside the outputs, in one folder (`.rebasin` by default):
 
     steps/KEY.json     a step that was done: its outputs with their digests, and its result
     files/ID.json      a file's digest, with the size, the times and the inode it was read at, and who made it
+    coming/ID-N.json   what was about to get a file's name: its size, time and inode N, which renaming keeps
     started/ID.json    the key of the step that began last to write these outputs
     locks/ID.lock      held by the job that writes these outputs
 
 A key is the SHA-256 of the command line, the digests of all files that it names, and the versions of rebasin
 and of the libraries that compute. A record counts only where every output still has its digest. Everything
-may be deleted at any time: then steps are run again.
+may be deleted at any time: then steps are run again. So may a run be killed at any time: what it had written
+by then is known by `coming`, and is replaced.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import hashlib
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +29,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from ...checkpoints import digests
+from ...checkpoints import digests, staging
 from ...errors import ResourceError
 from ..job.attesting import versions
 from .steps import Step
@@ -69,7 +72,9 @@ class Cache:
             return str(known["sha256"])
         found = digests.of_file(path)
         if _stat(path) == now:
-            self._write("files", _id(path), {"path": str(path), "stat": now, "sha256": found})
+            made_by = known.get("made_by") if known and known["sha256"] == found else None
+            facts = {"path": str(path), "stat": now, "sha256": found}
+            self._write("files", _id(path), facts | ({"made_by": made_by} if made_by else {}))
         return found
 
     def find(self, step: Step, key: str) -> tuple[Record | None, str]:
@@ -102,10 +107,31 @@ class Cache:
         if known := self._read("files", _id(path)):
             self._write("files", _id(path), known | {"made_by": key})
 
+    @contextlib.contextmanager
+    def noting(self, key: str = "run") -> Iterator[None]:
+        """Note every file that is written in the block, before it has its name: a kill may come any time."""
+
+        def coming(path: Path, status: os.stat_result) -> None:
+            name = _id(_real(path))
+            for old in (self.folder / "coming").glob(f"{name}-*.json"):
+                with contextlib.suppress(OSError):  # jobs at once may each be about to write it
+                    if time.time() - old.stat().st_mtime > staging.DAY:
+                        old.unlink()
+            told = {"path": str(path), "file": _of_inode(status), "made_by": key}
+            self._write("coming", f"{name}-{status.st_ino}", told)
+
+        with staging.announcing(coming):
+            yield
+
     def made_here(self, path: Path) -> bool:
         """Whether a step wrote this file, or all files in this folder, and nobody changed them since."""
         if path.is_dir():
             return all(self.made_here(file) for file in digests.files_below(path))
+        with contextlib.suppress(OSError):
+            status = os.stat(path)
+            coming = self._read("coming", f"{_id(_real(path))}-{status.st_ino}")
+            if coming and coming["file"] == _of_inode(status):
+                return True
         known = self._read("files", _id(path))
         if not known or not known.get("made_by"):
             return False
@@ -166,11 +192,24 @@ class Cache:
         return folder
 
 
-_NEEDS = {"steps": {"outputs", "result"}, "files": {"stat", "sha256"}, "started": {"key"}}
+_NEEDS = {
+    "steps": {"outputs", "result"},
+    "files": {"stat", "sha256"},
+    "coming": {"file"},
+    "started": {"key"},
+}
 
 
 def _id(path: Path) -> str:
     return hashlib.sha256(os.fsencode(path.absolute())).hexdigest()[:32]
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))
+
+
+def _of_inode(status: os.stat_result) -> list[int]:
+    return [status.st_size, status.st_mtime_ns, status.st_ino]
 
 
 def _of_outputs(step: Step) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...checkpoints import digests
+from ...checkpoints.staging import recover
 from ...errors import GateNotMet, Interrupted, OutputExists, RebasinError, ResourceError, UsageError
 from ..job.listener import Listener
 from .cache import Cache
@@ -67,7 +68,9 @@ def check(steps: Sequence[Step], cache: Cache, perform: Perform, how: How) -> di
         try:
             check_outputs(step, cache, how)
             if not step.needs and step.command.has("dry_run") and not is_done(step, cache, how):
-                done = perform(step.line(dry_run=True, quiet=True, **_replacing(step, how)))
+                # What is there may be replaced, as was asked above; another job may have written it since.
+                replacing = {"force": True} if step.writes else {}
+                done = perform(step.line(dry_run=True, quiet=True, **replacing))
                 if done.error is not None:
                     raise done.error
                 plans[step.name] = done.result
@@ -124,6 +127,7 @@ def check_outputs(step: Step, cache: Cache, how: How) -> None:
 def check_files(paths: Iterable[Path], cache: Cache, how: How) -> None:
     """The same of any files."""
     for path in paths:
+        recover(path if path.is_dir() else path.parent)
         if path.exists() and not how.force and not cache.made_here(path):
             raise OutputExists(
                 f"{path} exists, and no recipe made it as it is now",
@@ -179,7 +183,8 @@ def _one(step: Step, cache: Cache, perform: Perform, listener: Listener, how: Ho
         check_outputs(step, cache, how)
         more = _replacing(step, how) | _resuming(step, cache, key, listener)
         cache.started(step, key)
-        done = perform(step.line(**more))
+        with cache.noting(key):
+            done = perform(step.line(**more))
         if done.error is not None:
             raise done.error
     except Interrupted:
