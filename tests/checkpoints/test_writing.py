@@ -704,19 +704,19 @@ def test_files_of_other_users_and_links_are_left_alone(tmp_path, monkeypatch):
     assert len(listing(tmp_path)) == 3 and (tmp_path / "precious").read_text() == "kept"
 
 
-def test_who_tries_whether_a_folder_can_be_written_is_not_taken_for_killed(tmp_path, monkeypatch, caplog):
+def test_who_tries_whether_a_folder_can_be_written_is_not_taken_for_killed(tmp_path, caplog):
     """Another job may tidy up at any moment."""
     caplog.set_level("INFO", "rebasin")
-    remove = staging.remove
+    patch, remove = pytest.MonkeyPatch(), staging.remove
 
     def tidied_first(files):
+        patch.undo()
         assert len(listing(tmp_path)) == 1
         recover(tmp_path)
         remove(files)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(staging, "remove", tidied_first)
-        staging.probe(tmp_path)
+    patch.setattr(staging, "remove", tidied_first)
+    staging.probe(tmp_path)
     assert listing(tmp_path) == [] and caplog.messages == []
 
 

@@ -174,6 +174,18 @@ def test_what_a_killed_run_wrote_is_replaced_without_force(recipe, done, run, mo
     assert "── align: done" in done("run", recipe).out
 
 
+def test_a_report_names_the_same_command_whether_an_older_one_lay_there(pair, done, tmp_path):
+    """Else a step that is run again after a kill would leave other bytes."""
+    path = tmp_path / "recipe.yaml"
+    step = "{models: [a.safetensors, b.safetensors], data: digits, limit: 64, skip_checks: true, method: none"
+    path.write_text(f"steps:\n  - barrier: {step}, json_file: out.json}}\n")
+    done("run", path)
+    first = json.loads((tmp_path / "out.json").read_text())
+    done("run", path, "--no-cache")
+    again = json.loads((tmp_path / "out.json").read_text())
+    assert first["command"] == again["command"] and first | {"times": {}} == again | {"times": {}}
+
+
 def test_what_somebody_put_there_after_a_kill_is_not_replaced(recipe, refused, run, monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
         killed_before_it_was_recorded(patch)
