@@ -8,7 +8,7 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -125,9 +125,6 @@ def inputs(folder: Path) -> Path:
         done = rebasin("merge", model, model, "--method", "none", "-o", out, *SHARDS)
         assert done.code == 0, done.err
     (folder / "recipe.yaml").write_text(STEPS)
-    done = rebasin("barrier", a, b, *REPORT[:-2], folder / "unused")
-    assert done.code == 0, done.err
-    shutil.rmtree(folder / "unused")
     return folder
 
 
@@ -171,8 +168,18 @@ class Known:
     seconds: float
 
 
+def _import_for(case: Case, made: Path, folder: Path) -> None:
+    """Run it in this process, for its imports: no child has to do them then."""
+    if {"barrier", "compare", "train", "run"}.isdisjoint(case.arguments) and "ste-mm" not in case.arguments:
+        return
+    with _begun(made, folder), chdir(folder):
+        done = rebasin(*case.arguments)
+        assert done.code == 0, done.err
+
+
 def known(case: Case, made: Path, place: Path) -> Known:
     start, here = place / "start", place / "here"
+    _import_for(case, made, here)
     shutil.copytree(made, here)
     if case.older:
         ended = run(here, case.older)
@@ -263,7 +270,11 @@ def _next(case: Case, of: Known) -> str | None:
     if case.anew:
         shutil.copy(of.start / "out.safetensors", of.here)
     resumed = [name for name in left if name.endswith(KEPT[:2])]
-    if resumed and case.goes_on and not (of.new.keys() & left.keys() - {"out.log.jsonl"}):
+    # A journal that is to be finished is an output that is there.
+    there = of.new.keys() & left.keys() - {"out.log.jsonl"} or [
+        n for n in hidden(of.here) if n.endswith(".redo")
+    ]
+    if resumed and case.goes_on and not there:
         again = run(of.here, (*(a for a in case.arguments if a != "--force"), "--resume"))
         if "no search is kept" in again.said:
             return again.said
