@@ -1,65 +1,89 @@
-"""Kill commands at every file operation, and let their disks fail: how many runs survive it.
+"""Kill commands at every file operation and at random moments, and let their disks fail: what survives.
 
-    python benchmarks/faults.py [CASE …] [--every N]      # each N-th operation; 1 is all of them
+    python benchmarks/faults.py [CASE …] [--every N] [--disks N] [--moments N] [--at-once]
+
+Kills before, in the middle of and after each N-th file operation, and at N moments; the disk is full, failing
+or read-only from each N-th operation on. 1 is all of them, 0 none; --at-once adds ten jobs at once.
 
 A run survives where nothing half-written stands under a final name and the next run leaves what an
 undisturbed one does, byte for byte; where a search was kept, that run is one with --resume. Ten at once:
-jobs into one folder, and into one output. Prints rows for results.md; Linux only.
+jobs into one folder, into one output, and with one recipe and cache. Prints rows for results.md; Linux only.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import os
+import random
 import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.faults.cases import CASES, TRAINED, inputs, known, problem_after  # noqa: E402
+from tests.faults.cases import CASES, inputs, known, problem_after, problem_after_seconds  # noqa: E402
 from tests.faults.crashing import FAULTS, HALF, KILL_AFTER, KILL_BEFORE, Fault  # noqa: E402
-from tests.faults.together import into_one_folder, into_one_output  # noqa: E402
+from tests.faults.together import into_one_cache, into_one_folder, into_one_output  # noqa: E402
 
-WAYS = [(how, False) for how in (KILL_BEFORE, KILL_AFTER, HALF)] + [(how, True) for how in FAULTS]
+TOGETHER = {"one folder": into_one_folder, "one output": into_one_output, "one cache": into_one_cache}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)}, train")
-    parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)}")
+    for name, default in (("every", 1), ("disks", 1), ("moments", 5)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--at-once", action="store_true")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    every = CASES | {"train": TRAINED}
-    chosen = {name: every[name] for name in asked.cases or every}
-    tried = survived = 0
-    began = time.monotonic()
+    began, today = time.monotonic(), datetime.date.today().isoformat()
+    all_tried = all_lost = 0
     with tempfile.TemporaryDirectory() as scratch:
         os.chdir(scratch)
         made = inputs(Path(scratch) / "inputs")
-        print("| command | operations | tried | survived | lost |\n|---|---|---|---|---|")
-        for name, case in chosen.items():
-            whole, here, good = known(case, made, Path(scratch) / name), 0, 0
-            for how, lasting in WAYS:
-                for at in range(1, whole.operations + 1, asked.every):
-                    folder = Path(scratch) / f"{name} {how} {at}"
-                    problem = problem_after(case, whole, folder, Fault(at, how, lasting))
-                    here, good = here + 1, good + (problem is None)
-                    if problem:
-                        print(f"{name}, {how} operation {at}: {problem}", file=sys.stderr)
-                    shutil.rmtree(folder)
-            print(f"| {name} | {whole.operations} | {here} | {good} | {here - good} |", flush=True)
-            tried, survived = tried + here, survived + good
-        for name, body in (("one folder", into_one_folder), ("one output", into_one_output)):
+        print("| date | command | operations | kills | disks | tried | survived | lost |")
+        print("|---|---|---|---|---|---|---|---|")
+
+        def row(name: str, operations: object, kills: object, disks: object, tried: int, lost: int) -> None:
+            nonlocal all_tried, all_lost
+            counts = f"{tried:,} | {tried - lost:,} | {lost:,}"
+            print(f"| {today} | {name} | {operations} | {kills} | {disks} | {counts} |", flush=True)
+            all_tried, all_lost = all_tried + tried, all_lost + lost
+
+        for name in asked.cases or CASES:
+            case, place = CASES[name], Path(scratch) / name
+            whole, lost = known(case, made, place), 0
+            draws = random.Random(name)
+            kills: list[Fault | float] = [
+                *every(whole.operations, asked.every, (KILL_BEFORE, KILL_AFTER, HALF)),
+                *(draws.uniform(0, whole.seconds) for _ in range(asked.moments)),
+            ]
+            disks = every(whole.operations, asked.disks, FAULTS, lasting=True)
+            for fault in (*kills, *disks):
+                try_ = problem_after if isinstance(fault, Fault) else problem_after_seconds
+                if problem := try_(case, whole, fault):
+                    print(f"{name}, {fault}: {problem}", file=sys.stderr, flush=True)
+                    lost += 1
+            row(name, whole.operations, len(kills), len(disks), len(kills) + len(disks), lost)
+            shutil.rmtree(place)
+        for name, body in TOGETHER.items() if asked.at_once else ():
             problems = body(made, Path(scratch) / name)
-            print(f"| ten jobs into {name} | | 10 | {10 - len(problems)} | {len(problems)} |")
-            tried, survived = tried + 10, survived + 10 - len(problems)
+            print(*problems, sep="\n", file=sys.stderr, end="\n" * bool(problems))
+            row(f"ten jobs at once, {name}", "", "", "", 10, min(10, len(problems)))
         os.chdir("/")
-    print(f"\ntried {tried}, survived {survived}, lost {tried - survived}, {time.monotonic() - began:.0f} s")
+    lost_of = f"tried {all_tried:,}, survived {all_tried - all_lost:,}, lost {all_lost:,}"
+    print(f"\n{lost_of}, {time.monotonic() - began:.0f} s")
+
+
+def every(operations: int, step: int, ways: Iterable[str], *, lasting: bool = False) -> list[Fault]:
+    numbers = range(1, operations + 1, step) if step else ()
+    return [Fault(at, how, lasting) for how in ways for at in numbers]
 
 
 if __name__ == "__main__":

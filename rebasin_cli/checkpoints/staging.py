@@ -287,6 +287,14 @@ def _lock_of_our_own(folder: Path) -> tuple[str, int | None]:
         os.close(descriptor)
 
 
+def probe(folder: Path) -> None:
+    """Raise ResourceError where no file can be made in a folder. Who tidies up knows a lock as in use."""
+    token, descriptor = _lock_of_our_own(folder)
+    remove([folder / f".rebasin-{token}.{LOCK}"])
+    if descriptor is not None:
+        os.close(descriptor)
+
+
 @contextlib.contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
     """One process at a time renames in a folder, where the system can lock one; others wait."""

@@ -11,7 +11,6 @@ import glob
 import json
 import os
 import re
-import secrets
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,7 @@ from torch import Tensor
 from ..errors import OutputExists, ResourceError, UsageError, unknown
 from .locate import TORCH_SUFFIXES
 from .safetensors_format import CODES, SafetensorsFile, encode_header, nbytes
-from .staging import Staging, disk, recover, resource_error, staged
+from .staging import Staging, disk, probe, recover, staged
 from .tensors import LazyTensors, blocks, chunks, digest, plan_of
 
 Plan = dict[str, tuple[torch.dtype, tuple[int, ...]]]
@@ -106,10 +105,19 @@ def write_safetensors(
     return [*(path.with_name(name) for name in files), _index(path)]
 
 
-def write_text_atomic(path: str | os.PathLike[str], content: str | bytes, *, force: bool = False) -> Path:
-    """Write a report or other small artefact completely or not at all. Raises as `check_output` does."""
+def write_text_atomic(
+    path: str | os.PathLike[str],
+    content: str | bytes,
+    *,
+    force: bool = False,
+    stage: Staging | None = None,
+) -> Path:
+    """Write a report or other small artefact completely or not at all. Raises as `check_output` does.
+
+    With a `stage` in the same folder it waits there for others.
+    """
     path = check_output(path, force=force, text=True)
-    with staged(path.parent) as stage:
+    with _in(stage, path) as stage:
         stage.replaces(lambda: _giving_way(path, [path] * path.exists(), force))
         with stage.open(path) as file, disk(path):
             file.write(content.encode("utf-8") if isinstance(content, str) else content)
@@ -182,7 +190,9 @@ def check_report_folder(folder: Path) -> None:
     """Whether a folder is there or can be made: raises UsageError for a file, ResourceError otherwise."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file, not a folder")
-    _check_folder(next(place for place in (folder, *folder.absolute().parents) if place.exists()))
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    recover(there)
+    _check_folder(there)
 
 
 def make_folder(folder: Path) -> None:
@@ -203,13 +213,7 @@ def _check_folder(folder: Path) -> None:
         raise ResourceError(
             f"{folder}: no such folder", hint=f"Make it first: mkdir -p {shlex.quote(str(folder))}"
         )
-    # By trying: permission bits say nothing about a read-only disk, and nothing to root.
-    probe = folder / f".rebasin-{secrets.token_hex(8)}-0.tmp"
-    try:
-        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
-        probe.unlink(missing_ok=True)
-    except OSError as cause:
-        raise resource_error(folder, cause) from cause
+    probe(folder)  # by trying: permission bits say nothing about a read-only disk, and nothing to root
 
 
 def check_space(folder: Path, needed: int) -> None:

@@ -123,10 +123,12 @@ def perform(line: Sequence[str]) -> Performed:
 
     takes_json = any(p.key == "json" for p in vocabulary_of(line).parameters)
     words = [*line, "--json"] if takes_json else list(line)
+    # What reports name as their command: the same whether something lay there before or not.
+    shown_line = [word for word in line if word not in ("--force", "--resume")]
     shown, error = io.StringIO(), None
     try:
         with contextlib.redirect_stdout(shown):
-            code = app(args=words, prog_name="rebasin", standalone_mode=False, obj=list(line))
+            code = app(args=words, prog_name="rebasin", standalone_mode=False, obj=shown_line)
         if code:
             error = GateNotMet(f"rebasin {line[0]} answers no")
     except Interrupted:

@@ -16,7 +16,7 @@ import safetensors
 import safetensors.torch
 import torch
 
-from rebasin_cli.checkpoints import writing
+from rebasin_cli.checkpoints import staging, writing
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.checkpoints.staging import recover
 from rebasin_cli.checkpoints.tensors import CHUNK, LazyTensors, digest
@@ -702,6 +702,22 @@ def test_files_of_other_users_and_links_are_left_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     recover(tmp_path)
     assert len(listing(tmp_path)) == 3 and (tmp_path / "precious").read_text() == "kept"
+
+
+def test_who_tries_whether_a_folder_can_be_written_is_not_taken_for_killed(tmp_path, caplog):
+    """Another job may tidy up at any moment."""
+    caplog.set_level("INFO", "rebasin")
+    patch, remove = pytest.MonkeyPatch(), staging.remove
+
+    def tidied_first(files):
+        patch.undo()
+        assert len(listing(tmp_path)) == 1
+        recover(tmp_path)
+        remove(files)
+
+    patch.setattr(staging, "remove", tidied_first)
+    staging.probe(tmp_path)
+    assert listing(tmp_path) == [] and caplog.messages == []
 
 
 def test_what_versions_without_locks_left_goes_after_a_day(tmp_path):

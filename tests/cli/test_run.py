@@ -164,6 +164,50 @@ def test_ctrl_c_and_the_next_run_goes_on(recipe, interrupted, done):
     assert "── align: done" in outcome.out
 
 
+def killed_before_it_was_recorded(monkeypatch):
+    """As `kill -9` does: nothing that follows is done, what lies there stays."""
+    monkeypatch.setattr("rebasin_cli.commands.recipes.cache.Cache.keep", lambda *_: 1 / 0)
+
+
+def test_what_a_killed_run_wrote_is_replaced_without_force(recipe, done, run, monkeypatch, tmp_path):
+    with monkeypatch.context() as patch:
+        killed_before_it_was_recorded(patch)
+        assert run("run", recipe).code not in (0, 2) and (tmp_path / "out/align.safetensors").exists()
+    assert "── align: done" in done("run", recipe).out
+
+
+def test_a_report_names_the_same_command_whether_an_older_one_lay_there(pair, done, tmp_path):
+    """Else a step that is run again after a kill would leave other bytes."""
+    path = tmp_path / "recipe.yaml"
+    step = "{models: [a.safetensors, b.safetensors], data: digits, limit: 64, skip_checks: true, method: none"
+    path.write_text(f"steps:\n  - barrier: {step}, json_file: out.json}}\n")
+    done("run", path)
+    first = json.loads((tmp_path / "out.json").read_text())
+    done("run", path, "--no-cache")
+    again = json.loads((tmp_path / "out.json").read_text())
+    assert first["command"] == again["command"] and first | {"times": {}} == again | {"times": {}}
+
+
+def test_what_somebody_put_there_after_a_kill_is_not_replaced(recipe, refused, run, monkeypatch, tmp_path):
+    with monkeypatch.context() as patch:
+        killed_before_it_was_recorded(patch)
+        run("run", recipe)
+    there = tmp_path / "out/align.safetensors"
+    there.write_bytes(there.read_bytes()[:-1] + b"!")
+    refused(2, "run", recipe, says="out/align.safetensors exists, and no recipe made it as it is now")
+
+
+def test_files_that_were_restored_with_the_cache_are_still_the_recipes(recipe, done, tmp_path):
+    """A CI server restores both: contents are the same, times and inodes others."""
+    done("run", recipe)
+    for path in (tmp_path / "out").iterdir():
+        copy = path.with_suffix(".copy")
+        copy.write_bytes(path.read_bytes())
+        copy.replace(path)
+    assert "── align: unchanged" in done("run", recipe).out
+    assert "── align: done" in done("run", recipe, "--set", "defaults.seed=3").out
+
+
 def test_mergekits_file_is_a_plain_average(pair, done, tmp_path):
     path = tmp_path / "mergekit.yaml"
     path.write_text(

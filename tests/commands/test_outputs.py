@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rebasin_cli.commands.job.outputs import default_path, removed_on_failure, report_files
+from rebasin_cli.commands.job.outputs import default_path, removed_on_failure, report_files, write_files
 from rebasin_cli.errors import OutputExists, UsageError
 
 
@@ -36,6 +36,18 @@ def test_new_files_and_folders_go_where_the_block_fails_and_old_ones_stay(tmp_pa
         deep.write_text("new")
         raise ValueError
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_files_of_one_folder_are_replaced_together_or_not_at_all(tmp_path):
+    first, second = tmp_path / "report.md", tmp_path / "report.html"
+    first.write_text("old")
+    second.mkdir()
+    with pytest.raises(UsageError):
+        write_files([(first, "new"), (second, "new")], force=True)
+    assert first.read_text() == "old" and len(list(tmp_path.iterdir())) == 2
+    second.rmdir()
+    write_files([(first, "new"), (second, "new")], force=True)
+    assert [path.read_text() for path in (first, second)] == ["new", "new"]
 
 
 def test_every_format_once(tmp_path):

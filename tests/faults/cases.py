@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,17 +22,43 @@ from .crashing import Ended, Fault
 class Case:
     """`arguments` of a command that writes files beginning with "out", over an older output or none.
 
-    `older` are arguments that made what lies there already.
+    `older` are arguments that made what lies there already. What is named in `later` is written after the
+    rest is done, and may be missing. `anew`: git gives a merge driver its own file afresh every time.
     """
 
     arguments: tuple[str, ...]
     older: tuple[str, ...] | None = None
+    later: tuple[str, ...] = ()
+    anew: bool = False
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether an interrupted search is taken up by --resume; a recipe does so by itself."""
+        return self.arguments[0] != "run"
 
 
-KEPT = (".search.safetensors", ".training.pt")  # states of what was interrupted
+KEPT = (".search.safetensors", ".training.pt", ".log.jsonl")  # of what was interrupted
+# Reports of two runs differ in these, and so do statements on such a report.
+TIMES = re.compile(rb'"times": \{[^}]*\}|time="[^"]*"|took [^<\n]*|"name": "out/j",\s*"digest": [^}]*')
 PAIR = ("a.safetensors", "b.safetensors", "-o", "out.safetensors", "--force", "--no-prove")
 TURNED = ("b.safetensors", "a.safetensors", "-o", "out.safetensors", "--no-prove")
 SHARDS = ("--out-shard-size", "2kB")
+DIGITS = ("--data", "digits", "--limit", "64")
+REPORT = (*DIGITS, "--skip-checks", "--no-prove", "--method", "none", "--report", "out", "--force")
+DRIVER = ("merge-driver", "base.safetensors", "out.safetensors", "b.safetensors", "--both", "average")
+STEPS = """
+defaults: {seed: 0, no_prove: true}
+output_dir: out
+inputs: {first: a.safetensors, second: b.safetensors}
+steps:
+  - align: {models: [first, second], checkpoint_every: 1}
+  - name: mean
+    merge: {models: [first, align], method: none, weights: [0.5, 0.5]}
+  - name: judged
+    barrier: {models: [first, align], data: digits, limit: 64, method: none, skip_checks: true, json_file: j}
+junit: gates.xml
+attest: run.intoto.json
+"""
 CASES = {
     "align": Case(("align", *PAIR)),
     "align over an older one": Case(("align", *PAIR), ("align", *TURNED)),
@@ -34,16 +66,45 @@ CASES = {
     "align to one file over shards": Case(("align", *PAIR), ("align", *TURNED, *SHARDS)),
     "merge": Case(("merge", *PAIR)),
     "merge to shards over one file": Case(("merge", *PAIR, *SHARDS), ("merge", *TURNED)),
+    "merge with a statement": Case(
+        ("merge", *PAIR, "--attest", "out.intoto.json"), later=("out.intoto.json",)
+    ),
+    "mean of folders": Case(
+        ("merge", "one", "other", "--method", "none", "--copy-files", "-o", "out/", "--force"),
+        ("merge", "other", "one", "--method", "none", "--weights", "0.3,0.7", "-o", "out/"),
+    ),
+    "mean of folders into a new one": Case(
+        ("merge", "one", "other", "--method", "none", "--copy-files", "-o", "out/", "--force")
+    ),
     "apply": Case(
         ("apply", "p.perm.safetensors", "b.safetensors", "-o", "out.safetensors", "--force"),
         ("merge", *TURNED),
     ),
     "align that keeps every sweep": Case(("align", *PAIR, "--checkpoint-every", "1")),
+    "ste-mm that keeps every step": Case(
+        ("merge", *PAIR, "--method", "ste-mm", *DIGITS, "--checkpoint-every", "1", "--epochs", "2")
+        + ("--log", "out.log.jsonl")
+    ),
+    "train": Case(
+        ("train", "mlp", "--data", "digits", "--width", "4", "--depth", "1", "--epochs", "2")
+        + ("--limit", "64", "-o", "out.safetensors", "--force")
+    ),
+    "barrier": Case(("barrier", "a.safetensors", "b.safetensors", *REPORT)),
+    "barrier over an older report": Case(
+        ("barrier", "a.safetensors", "b.safetensors", *REPORT),
+        ("barrier", "b.safetensors", "a.safetensors", *REPORT),
+    ),
+    "compare": Case(("compare", "a.safetensors", "b.safetensors", "--points", "2", *REPORT)),
+    "card": Case(
+        ("card", "m.safetensors", "-o", "out.md", "--license", "mit", "--force"),
+        ("card", "m.safetensors", "-o", "out.md"),
+    ),
+    "merge-driver": Case((*DRIVER, "-o", "out.safetensors"), ("merge", *TURNED), anew=True),
+    "run": Case(("run", "recipe.yaml")),
+    "run over another recipe's": Case(
+        ("run", "recipe.yaml"), ("run", "recipe.yaml", "--set", "steps.mean.weights=[0.3,0.7]")
+    ),
 }
-TRAINED = Case(
-    ("train", "mlp", "--data", "digits", "--width", "4", "--depth", "1", "--epochs", "2", "--limit", "64")
-    + ("-o", "out.safetensors", "--force")
-)
 
 
 def inputs(folder: Path) -> Path:
@@ -56,12 +117,19 @@ def inputs(folder: Path) -> Path:
     for command, out in (("align", "p"), ("merge", "m")):
         done = rebasin(command, a, b, "-o", folder / f"{out}.safetensors", "--no-prove")
         assert done.code == 0, done.err
+    shutil.copy(a, folder / "base.safetensors")
+    for name, model in (("one", a), ("other", b)):
+        out = folder / name / "model.safetensors"
+        out.parent.mkdir()
+        (out.parent / "config.json").write_text('{"torch_dtype": "float32"}')
+        done = rebasin("merge", model, model, "--method", "none", "-o", out, *SHARDS)
+        assert done.code == 0, done.err
+    (folder / "recipe.yaml").write_text(STEPS)
     return folder
 
 
 def run(folder: Path, arguments: tuple[str, ...], fault: Fault | None = None) -> Ended:
     """One command in the folder, in a child."""
-    import os
 
     def body() -> int:
         os.chdir(folder)
@@ -71,78 +139,151 @@ def run(folder: Path, arguments: tuple[str, ...], fault: Fault | None = None) ->
 
 
 def outputs(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.glob("out*"))}
+    """What lies under final names, without the times in reports."""
+    found = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name[:9] != ".rebasin-"]
+    texts = ("", ".json", ".html", ".md", ".xml")
+    return {
+        name: TIMES.sub(b"", path.read_bytes()) if path.suffix in texts else path.read_bytes()
+        for path in found
+        if (name := path.relative_to(folder).as_posix()).startswith("out")
+    }
 
 
 def hidden(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.glob(".rebasin-*"))
-
-
-def before(case: Case, made: Path, folder: Path) -> Path:
-    """A folder of its own in which the command may run."""
-    shutil.copytree(made, folder)
-    if case.older:
-        ended = run(folder, case.older)
-        assert ended.code == 0, ended.said
-    return folder
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob(".rebasin-*"))
 
 
 @dataclass(frozen=True)
 class Known:
-    """A case that went well: what was there before and after, and how many operations it took."""
+    """A case that went well: what was there before and after, and how many operations and seconds it took.
+
+    Every run is in the folder `here`: a recipe's cache knows files by their paths.
+    """
 
     start: Path
+    here: Path
     old: dict[str, bytes]
     new: dict[str, bytes]
     operations: int
+    seconds: float
+
+
+def _import_for(case: Case, made: Path, folder: Path) -> None:
+    """Run it in this process, for its imports: no child has to do them then."""
+    if {"barrier", "compare", "train", "run"}.isdisjoint(case.arguments) and "ste-mm" not in case.arguments:
+        return
+    with _begun(made, folder), chdir(folder):
+        done = rebasin(*case.arguments)
+        assert done.code == 0, done.err
 
 
 def known(case: Case, made: Path, place: Path) -> Known:
-    start = before(case, made, place / "start")
-    whole = shutil.copytree(start, place / "whole")
-    ended = run(whole, case.arguments)
-    assert ended.code == 0 and not hidden(whole), ended.said
-    return Known(start, outputs(start), outputs(whole), ended.operations)
+    start, here = place / "start", place / "here"
+    _import_for(case, made, here)
+    shutil.copytree(made, here)
+    if case.older:
+        ended = run(here, case.older)
+        assert ended.code == 0, ended.said
+    here.rename(start)
+    with _begun(start, here):
+        began = time.monotonic()
+        ended = run(here, case.arguments)
+        seconds = time.monotonic() - began
+        assert ended.code == 0 and not hidden(here), ended.said
+        return Known(start, here, outputs(start), outputs(here), ended.operations, seconds)
 
 
-def problem_after(case: Case, of: Known, folder: Path, fault: Fault) -> str | None:
+@contextmanager
+def _begun(start: Path, here: Path) -> Iterator[None]:
+    shutil.copytree(start, here)
+    try:
+        yield
+    finally:
+        shutil.rmtree(here)
+
+
+def problem_after(case: Case, of: Known, fault: Fault) -> str | None:
     """Kill the command, or let its disk fail, then look: None, or what is wrong with what is left."""
-    shutil.copytree(of.start, folder)
-    ended = run(folder, case.arguments, fault)
-    left = outputs(folder)
-    for name, content in left.items():
-        if name.endswith(KEPT):
-            continue
-        if content not in (of.old.get(name), of.new.get(name)):
+    with _begun(of.start, of.here):
+        ended = run(of.here, case.arguments, fault)
+        found = _left(case, of) or (
+            _failed(case, of, fault, ended) if fault.how in crashing.FAULTS else _killed(ended)
+        )
+        return found or _next(case, of)
+
+
+def problem_after_seconds(case: Case, of: Known, seconds: float) -> str | None:
+    """The same of a process that is killed after that time, wherever it is then."""
+    with _begun(of.start, of.here):
+        child = os.fork()
+        if child == 0:
+            try:
+                os.chdir(of.here)
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, 1)
+                os.dup2(nowhere, 2)
+                crashing.command(*case.arguments)()
+            finally:
+                os._exit(0)
+        time.sleep(seconds)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        return _left(case, of) or _next(case, of)
+
+
+def _left(case: Case, of: Known) -> str | None:
+    for name, content in outputs(of.here).items():
+        if name == "out/gates.xml" and content.endswith(b"</testsuites>\n"):
+            continue  # it may tell that a step failed
+        if not name.endswith(KEPT) and content not in (of.old.get(name), of.new.get(name)):
             return f"{name} is neither the old file nor the new one"
-    if fault.how in crashing.FAULTS:
-        if ended.code not in (0, 5) or "Traceback" in ended.said:
-            return f"exit code {ended.code}: {ended.said}"
-        kept = {
-            name: content
-            for name, content in left.items()
-            if not name.endswith((".search.safetensors", ".pt"))
-        }
-        settled = not any(name.endswith((".redo", ".undo")) for name in hidden(folder))
-        if settled and ended.code and kept != of.old and kept != of.new:
-            return "old and new files are mixed"
-        if not settled and (not fault.lasting or "brings this to its end" not in ended.said):
-            return f"left to the next run: {ended.said}"
-        if ended.code and hidden(folder) and not fault.lasting:
-            return f"left behind: {hidden(folder)}"
-    elif ended.code not in (-9, 0):
+    return None
+
+
+def _killed(ended: Ended) -> str | None:
+    return None if ended.code in (-9, 0) else f"exit code {ended.code}: {ended.said}"
+
+
+def _failed(case: Case, of: Known, fault: Fault, ended: Ended) -> str | None:
+    """What a disk that failed must not leave: two outputs mixed, or a message that says nothing."""
+    if ended.code not in (0, 5) or "Traceback" in ended.said:
         return f"exit code {ended.code}: {ended.said}"
-    resumed = [name for name in left if name.endswith(KEPT)]
-    if resumed and not (of.new.keys() & left.keys()):
-        again = run(folder, (*(a for a in case.arguments if a != "--force"), "--resume"))
+
+    def counted(files: dict[str, bytes]) -> dict[str, bytes]:
+        return {name: files[name] for name in files if not name.endswith(KEPT) and name not in case.later}
+
+    kept = counted(outputs(of.here))
+    settled = not any(name.endswith((".redo", ".undo")) for name in hidden(of.here))
+    steps = case.arguments[0] == "run"  # each of its steps writes all or nothing
+    if settled and ended.code and not steps and kept not in (counted(of.old), counted(of.new)):
+        return "old and new files are mixed"
+    if not settled and (not fault.lasting or "brings this to its end" not in ended.said):
+        return f"left to the next run: {ended.said}"
+    if ended.code and hidden(of.here) and not fault.lasting:
+        return f"left behind: {hidden(of.here)}"
+    return None
+
+
+def _next(case: Case, of: Known) -> str | None:
+    """What is wrong with the next run: an exit code, other bytes, or something left."""
+    left = outputs(of.here)
+    if case.anew:
+        shutil.copy(of.start / "out.safetensors", of.here)
+    resumed = [name for name in left if name.endswith(KEPT[:2])]
+    # A journal that is to be finished is an output that is there.
+    there = of.new.keys() & left.keys() - {"out.log.jsonl"} or [
+        n for n in hidden(of.here) if n.endswith(".redo")
+    ]
+    if resumed and case.goes_on and not there:
+        again = run(of.here, (*(a for a in case.arguments if a != "--force"), "--resume"))
         if "no search is kept" in again.said:
             return again.said
     else:
-        again = run(folder, case.arguments)
+        again = run(of.here, case.arguments)
     if again.code:
         return f"the next run ends with {again.code}: {again.said}"
-    if outputs(folder) != of.new:
-        return f"the next run leaves {sorted(outputs(folder))}, or other bytes in them"
-    if hidden(folder):
-        return f"the next run leaves {hidden(folder)}"
+    if outputs(of.here) != of.new:
+        return f"the next run leaves {sorted(outputs(of.here))}, or other bytes in them"
+    if hidden(of.here):
+        return f"the next run leaves {hidden(of.here)}"
     return None

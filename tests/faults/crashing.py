@@ -132,6 +132,7 @@ def command(*arguments: object) -> Callable[[], int]:
         from tests.cli.conftest import rebasin
 
         outcome = rebasin(*arguments)
+        _WRITE(1, outcome.out.encode())
         _WRITE(2, outcome.err.encode())
         return outcome.code
 

@@ -1,13 +1,14 @@
-"""kill -9 and failing disks at every file operation: nothing is half-written, and the next run goes well.
+"""kill -9 and failing disks at file operations: nothing is half-written, and the next run goes well.
 
-Each runs in forked children: a process that is killed cannot be this one.
+Each runs in forked children: a process that is killed cannot be this one. Operations are drawn by a seed;
+benchmarks/faults.py takes them all.
 """
 
-import shutil
+import random
 
 import pytest
 
-from .cases import CASES, TRAINED, Known, inputs, known, problem_after
+from .cases import CASES, Known, inputs, known, problem_after, problem_after_seconds
 from .crashing import FAULTS, HALF, KILL_AFTER, KILL_BEFORE, Fault
 
 
@@ -28,15 +29,8 @@ def of(made, tmp_path_factory):
     return of
 
 
-def each(case, of, tmp_path, how, numbers, **more):
-    """The problems, by operation."""
-    problems = {}
-    for at in numbers:
-        folder = tmp_path / f"{at}"
-        if found := problem_after(case, of, folder, Fault(at, how, **more)):
-            problems[at] = found
-        shutil.rmtree(folder)
-    return problems
+def drawn(whole, many, seed):
+    return sorted(random.Random(seed).sample(range(1, whole.operations + 1), min(many, whole.operations)))
 
 
 def test_every_operation_is_counted(of):
@@ -44,33 +38,53 @@ def test_every_operation_is_counted(of):
     assert of("align").operations > 10 and len(of("align to shards over shards").new) > 3
 
 
-@pytest.mark.parametrize("name", ["align over an older one", "merge to shards over one file"])
-def test_a_run_that_is_killed_now_and_then_leaves_all_old_or_all_new(tmp_path, of, name):
+@pytest.mark.parametrize(
+    ("name", "many"),
+    [
+        ("align over an older one", 3),
+        ("merge to shards over one file", 3),
+        ("align that keeps every sweep", 4),
+    ],
+)
+def test_a_run_that_is_killed_now_and_then_leaves_all_old_or_all_new(of, name, many):
     whole = of(name)
-    numbers = range(3, whole.operations + 1, max(1, whole.operations // 7))
-    assert each(CASES[name], whole, tmp_path, KILL_AFTER, numbers) == {}
+    faults = [Fault(at, KILL_AFTER) for at in drawn(whole, many, name)]
+    assert {fault.at: problem_after(CASES[name], whole, fault) for fault in faults} == dict.fromkeys(
+        (fault.at for fault in faults), None
+    )
+
+
+def slow(whole):
+    return whole.seconds > 0.4
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("how", [KILL_BEFORE, KILL_AFTER, HALF])
 @pytest.mark.parametrize("name", CASES)
-def test_a_run_that_is_killed_anywhere_leaves_all_old_or_all_new(tmp_path, of, name, how):
+def test_a_run_that_is_killed_anywhere_leaves_all_old_or_all_new(of, name):
     whole = of(name)
-    assert each(CASES[name], whole, tmp_path, how, range(1, whole.operations + 1)) == {}
+    faults = [
+        Fault(at, how)
+        for how in (KILL_BEFORE, KILL_AFTER, HALF)
+        for at in drawn(whole, 1 if slow(whole) else 2, name + how)
+    ]
+    problems = [(fault, problem_after(CASES[name], whole, fault)) for fault in faults]
+    assert [(fault, problem) for fault, problem in problems if problem] == []
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("lasting", [False, True])
-@pytest.mark.parametrize("how", FAULTS)
 @pytest.mark.parametrize("name", CASES)
-def test_a_disk_that_fails_anywhere_leaves_all_old_or_all_new(tmp_path, of, name, how, lasting):
+def test_a_run_that_is_killed_at_any_moment_leaves_all_old_or_all_new(of, name):
     whole = of(name)
-    numbers = range(1, whole.operations + 1)
-    assert each(CASES[name], whole, tmp_path, how, numbers, lasting=lasting) == {}
+    moment = random.Random(name).uniform(0, whole.seconds)
+    assert problem_after_seconds(CASES[name], whole, moment) is None
 
 
 @pytest.mark.sweep
-def test_a_training_that_is_killed_anywhere_can_go_on(tmp_path, made, tmp_path_factory):
-    whole = known(TRAINED, made, tmp_path_factory.mktemp("known"))
-    numbers = range(1, whole.operations + 1, 3)
-    assert each(TRAINED, whole, tmp_path, KILL_AFTER, numbers) == {}
+@pytest.mark.parametrize("name", CASES)
+def test_a_disk_that_fails_anywhere_leaves_all_old_or_all_new(of, name):
+    whole = of(name)
+    ways = [(how, lasting) for how in FAULTS for lasting in (False, True)]
+    for how, lasting in random.Random(name).sample(ways, 2 if slow(whole) else 4):
+        for at in drawn(whole, 1, name + how):
+            fault = Fault(at, how, lasting)
+            assert problem_after(CASES[name], whole, fault) is None, fault

@@ -5,10 +5,12 @@ import os
 import signal
 import time
 
+import pytest
+
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 
 from .cases import hidden, inputs
-from .together import at_once, into_one_folder, into_one_output
+from .together import at_once, into_one_cache, into_one_folder, into_one_output
 
 
 def test_ten_jobs_into_one_folder_leave_ten_outputs(tmp_path):
@@ -17,6 +19,11 @@ def test_ten_jobs_into_one_folder_leave_ten_outputs(tmp_path):
 
 def test_ten_jobs_into_one_output_leave_that_of_one_of_them(tmp_path):
     assert into_one_output(inputs(tmp_path / "made"), tmp_path / "here") == []
+
+
+@pytest.mark.sweep
+def test_of_ten_jobs_with_one_recipe_one_does_a_step_and_the_others_find_it_done(tmp_path):
+    assert into_one_cache(inputs(tmp_path / "made"), tmp_path / "here") == []
 
 
 def test_of_ten_jobs_without_force_one_writes_and_the_others_say_so(tmp_path):

@@ -1,7 +1,8 @@
-"""Ten jobs at once: what they leave in one folder, and under one name."""
+"""Ten jobs at once: what they leave in one folder, under one name, and of one recipe with one cache."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 
 from . import crashing
-from .cases import hidden
+from .cases import hidden, outputs
 
 JOBS = 10
 
@@ -24,14 +25,15 @@ def at_once(folder: Path, commands: Sequence[tuple[str, ...]]) -> list[tuple[int
             code = 70
             try:
                 os.chdir(folder)
-                with open(folder.parent / f"{folder.name}-{k}.log", "wb") as log:
-                    os.dup2(log.fileno(), 2)
+                for descriptor in (1, 2):
+                    with open(folder.parent / f"{folder.name}-{k}.{descriptor}", "wb") as log:
+                        os.dup2(log.fileno(), descriptor)
                 code = crashing.command(*arguments)()
             finally:
                 os._exit(code)
         children.append(child)
     codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-    logs = [folder.parent / f"{folder.name}-{k}.log" for k in range(len(commands))]
+    logs = [folder.parent / f"{folder.name}-{k}.2" for k in range(len(commands))]
     return [(code, log.read_text(errors="replace")) for code, log in zip(codes, logs, strict=True)]
 
 
@@ -76,4 +78,28 @@ def into_one_output(made: Path, folder: Path) -> list[str]:
         problems.append("the output is a mixture of several jobs'")
     if hidden(folder):
         problems.append(f"left behind: {hidden(folder)}")
+    return problems
+
+
+def into_one_cache(made: Path, folder: Path) -> list[str]:
+    """All jobs one recipe: one does a step, the others find it done; the files are those of one job alone."""
+    shutil.copytree(made, folder)
+    problems = [
+        f"job {k}: exit code {code}: {said}"
+        for k, (code, said) in enumerate(at_once(folder, [("run", "recipe.yaml", "--json")] * JOBS))
+        if code
+    ]
+    found = outputs(folder)
+    did = [(folder.parent / f"{folder.name}-{k}.1").read_text() for k in range(JOBS)]
+    by_step = [[step["status"] for step in json.loads(told)["steps"]] for told in did if told]
+    for statuses in zip(*by_step, strict=True):
+        if statuses.count("done") != 1 or statuses.count("unchanged") != JOBS - 1:
+            problems.append(f"a step was done {statuses.count('done')} times")
+    shutil.rmtree(folder)
+    shutil.copytree(made, folder)  # at the same path, which the statement names
+    at_once(folder, [("run", "recipe.yaml")])
+    alone = outputs(folder)
+    differing = [name for name in alone.keys() | found.keys() if alone.get(name) != found.get(name)]
+    if differing or hidden(folder):
+        problems.append(f"other than alone: {differing}; left behind: {hidden(folder)}")
     return problems

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -91,15 +91,17 @@ def write_as_planned(
 ) -> list[str]:
     """Write with the names, order and dtypes that these tensors have; the files written.
 
-    What belongs beside the weights is written before them: a folder without weights cannot be mistaken for
-    a model. Where anything fails, what is new is gone again.
+    They appear together with what belongs beside them, or nothing does.
     """
     copies = {output.path.with_name(name): content for name, content in output.copies.items()}
-    with removed_on_failure(*copies, *([] if output.folder is None else [output.path])):
+    with ExitStack() as whole:
         if output.folder is not None:
+            whole.enter_context(removed_on_failure(output.path))  # the folder
             writing.make_folder(output.folder)
+        if copies and stage is None:
+            stage = whole.enter_context(staged(output.path.parent))
         for path, content in copies.items():
-            writing.write_text_atomic(path, content, force=output.force)
+            writing.write_text_atomic(path, content, force=output.force, stage=stage)
         layout = output.layout
         if layout is not None:  # tensors that it does not know go to its last file
             last = max(layout.values())
@@ -165,11 +167,17 @@ def write_reports(report: Report, destinations: Destinations, *, force: bool) ->
 
 
 def write_files(rendered: Sequence[tuple[Path, str | bytes]], *, force: bool) -> None:
-    """Every file with its content, or none of those that are new; folders are made."""
+    """Every file with its content, or none of those that are new; folders are made.
+
+    Files of one folder appear together, whatever ends the process.
+    """
     with removed_on_failure(*(path for path, _ in rendered)):
-        for path, content in rendered:
-            writing.make_folder(path.parent)
-            writing.write_text_atomic(path, content, force=force)
+        for folder in dict.fromkeys(path.parent for path, _ in rendered):
+            writing.make_folder(folder)
+            with staged(folder) as stage:
+                for path, content in rendered:
+                    if path.parent == folder:
+                        writing.write_text_atomic(path, content, force=force, stage=stage)
 
 
 @contextmanager

@@ -80,7 +80,8 @@ def check(steps: Sequence[Step], cache: Cache, perform: Perform, how: How) -> di
                 continue
             check_outputs(step.files, cache, how)
             if not step.needs and step.command.has("dry_run"):
-                done = perform(step.line(dry_run=True, quiet=True, **_replacing(step, how)))
+                # What is there may be replaced, as was asked above; another job may have written it since.
+                done = perform(step.line(dry_run=True, quiet=True, force=bool(step.writes)))
                 if done.error is not None:
                     raise done.error
                 plans[step.name] = done.result
