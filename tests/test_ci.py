@@ -122,6 +122,57 @@ def run_action(job, tmp_path, arguments=""):
     return done
 
 
+def words_of(job, tmp_path, arguments):
+    """What the action hands to rebasin, which here writes down its arguments and does nothing."""
+    (tmp_path / "bin" / "rebasin").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    done = run_action(job, tmp_path, arguments)
+    assert done.returncode == 0, done.stderr
+    return (tmp_path / "merge/.rebasin/result.json").read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ("", []),
+        ("--set a=1 --force", ["--set", "a=1", "--force"]),
+        ("--set a=1\n--set b=2\n\n  --force\n", ["--set", "a=1", "--set", "b=2", "--force"]),
+        ("--set 'a=x  y'\n\"b c\" ''", ["--set", "a=x  y", "b c", ""]),
+        (r"--cache C:\new # * ~ $HOME `x`", ["--cache", r"C:\new", "#", "*", "~", "$HOME", "`x`"]),
+        ("--set ü=é", ["--set", "ü=é"]),
+    ],
+)
+def test_arguments_of_the_action_may_stand_on_several_lines(job, tmp_path, arguments, words):
+    """In a process: a shell reads them."""
+    assert words_of(job, tmp_path, arguments) == ["run", "recipe.yaml", "--json", *words]
+
+
+def test_a_quote_that_is_not_closed_stops_the_action(job, tmp_path):
+    done = run_action(job, tmp_path, "--set 'a=1")
+    assert done.returncode != 0 and "a quote is not closed" in done.stderr
+    assert not (tmp_path / "merge/.rebasin/result.json").exists()
+
+
+def test_the_action_keeps_what_was_made_also_after_a_missed_gate():
+    steps = {step["uses"].partition("@")[0]: step for step in read(ACTION)["runs"]["steps"] if "uses" in step}
+    restore, save = steps["actions/cache/restore"], steps["actions/cache/save"]
+    assert "always()" in save["if"] and restore["with"]["path"] == save["with"]["path"]
+    assert (
+        "${{ inputs.outputs }}" in save["with"]["path"]
+        and read(ACTION)["inputs"]["outputs"]["default"] == "out"
+    )
+    assert save["with"]["key"] == "${{ steps.%s.outputs.cache-primary-key }}" % restore["id"]  # noqa: UP031
+    kept = [
+        cache for cache in read(EXAMPLES / "gitlab.yml")["merge"]["cache"] if "merge/out" in cache["paths"]
+    ]
+    assert [cache["when"] for cache in kept] == ["always"]
+
+
+def test_the_container_is_run_as_who_owns_the_folder():
+    text = (EXAMPLES / "Containerfile").read_text(encoding="utf-8")
+    (line,) = [line for line in text.splitlines() if "docker run" in line]
+    assert '--user "$(id -u):$(id -g)"' in line
+
+
 def test_the_action_merges_gates_and_reports(job, tmp_path):
     done = run_action(job, tmp_path, "--set defaults.seed=0")
     assert done.returncode == 0, done.stderr
@@ -133,9 +184,11 @@ def test_the_action_merges_gates_and_reports(job, tmp_path):
     assert (tmp_path / "merge/out/merged.intoto.json").exists()
     card = (tmp_path / "merge/out/README.md").read_text()
     assert yaml.safe_load(card.split("---\n")[1])["base_model"] == ["org/a", "org/b"]
+    assert "A merge of 2 models, as they were given, 1 of them aligned by `wm` before" in card
     assert "all 2 gates met" in (tmp_path / "summary.md").read_text()
 
 
+@pytest.mark.sweep
 def test_a_gate_that_is_missed_is_an_annotation_and_exit_code_1(job, tmp_path):
     done = run_action(job, tmp_path, "--set steps.path.min_accuracy=1")
     assert done.returncode == 1
@@ -143,12 +196,14 @@ def test_a_gate_that_is_missed_is_an_annotation_and_exit_code_1(job, tmp_path):
     assert "1 of 2 gates not met" in (tmp_path / "summary.md").read_text()
 
 
+@pytest.mark.sweep
 def test_arguments_of_the_action_are_words_and_no_shell(job, tmp_path):
     done = run_action(job, tmp_path, "--set steps.path.min_accuracy=0 ; touch broken $(touch broken2)")
     assert done.returncode == 2  # `;` is an argument that rebasin does not know
     assert not list(tmp_path.rglob("broken*"))
 
 
+@pytest.mark.sweep
 def test_the_gitlab_job_runs(job, tmp_path):
     told = read(EXAMPLES / "gitlab.yml")["merge"]
     done = job("\n".join([*told["before_script"], *told["script"]]))

@@ -181,7 +181,7 @@ def command_lines(page: Path) -> list[str]:
 
 def check_line(line: str) -> None:
     """Fail unless the command is there and takes these options and values."""
-    words = shlex.split(line, comments=True)[1:]
+    words = shlex.split(re.split(r" [|>] ", line)[0], comments=True)[1:]
     command, context, path = typer.main.get_command(app), None, ["rebasin"]
     while hasattr(command, "commands") and words and not words[0].startswith("-"):
         context = command.make_context(path[-1], [], parent=context, resilient_parsing=True)
@@ -274,7 +274,11 @@ def test_readme_names_every_command():
 def test_every_exit_code_is_explained():
     table = {int(code) for code in re.findall(r"(?m)^\| (\d+) \|", text_of(DOCS / "errors.md"))}
     kinds = [value for value in vars(errors).values() if isinstance(value, type)]
-    assert table == {kind.exit_code for kind in kinds if issubclass(kind, errors.RebasinError)} | {0, 130}
+    assert table == {kind.exit_code for kind in kinds if issubclass(kind, errors.RebasinError)} | {
+        0,
+        130,
+        141,
+    }
 
 
 def test_messages_that_errors_explains_exist():

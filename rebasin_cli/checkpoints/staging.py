@@ -13,7 +13,6 @@ what a process that lives is writing is never touched. docs/decisions/0014-stagi
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import errno
 import json
 import logging
@@ -39,8 +38,6 @@ _TEMPORARY = re.compile(r"\.rebasin-([0-9a-f]{16})-\d+\.tmp")
 _OF_OLD = re.compile(r"\.rebasin-[0-9a-f]{12}\.tmp(\.safetensors)?")  # versions that locked nothing
 DAY = 86400.0
 log = logging.getLogger("rebasin")
-Tell = Callable[[Path, os.stat_result], object]
-_TELL: contextvars.ContextVar[Tell | None] = contextvars.ContextVar("tell", default=None)
 
 
 @dataclass(frozen=True)
@@ -115,9 +112,6 @@ class Staging:
             return
         with _alone_in(self.folder):
             old = list(dict.fromkeys(path.name for look in self._checks for path in look()))
-            if tell := _TELL.get():
-                for temporary, name in self._new:
-                    tell(self.folder / name, os.stat(self.folder / temporary))
             with disk(self.folder / self._new[0][1]):
                 if len(self._new) == 1 and set(old) <= {self._new[0][1]}:  # the name is never missing
                     os.replace(*(self.folder / name for name in self._new[0]))
@@ -166,19 +160,6 @@ class Staging:
     def _name(self) -> str:
         self._names += 1
         return f".rebasin-{self._token}-{self._names - 1}.tmp"
-
-
-@contextlib.contextmanager
-def announcing(tell: Tell) -> Iterator[None]:
-    """Within the block `tell` learns of every file that is about to get its name: the name, and `os.stat`.
-
-    Renaming keeps a file's inode, size and time, so that whoever noted them knows it again.
-    """
-    token = _TELL.set(tell)
-    try:
-        yield
-    finally:
-        _TELL.reset(token)
 
 
 @contextlib.contextmanager

@@ -37,7 +37,7 @@ def run(
         typer.Option("--keep-going", help="After a gate that is not met, run what does not need that step."),
     ] = False,
     download: Annotated[
-        bool, typer.Option("--download", help="Fetch the files of hf: and https: that the recipe pins.")
+        bool, typer.Option("--download", help="Fetch the pinned files of hf: and https:, also for --dry-run.")
     ] = False,
     from_command: Annotated[
         str | None,
@@ -72,7 +72,7 @@ def run(
         typer.echo(running.schema_text(words), nl=False)
         return
     if from_command is not None:
-        typer.echo(running.recipe_of(from_command, words), nl=False)
+        typer.echo(running.recipe_of(from_command, words, lambda text: typer.echo(text, err=True)), nl=False)
         return
     if recipe is None:
         raise UsageError("no recipe is named", hint="rebasin run RECIPE.yaml; docs/recipes.md shows one")

@@ -9,8 +9,9 @@ from ..runtime.ranks import ALONE, Ranks
 from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.method_options import where_it_began
-from .job.outputs import Output, attested, check_outputs, write_with_permutation
+from .job.outputs import Output, check_outputs, write_with_permutation
 from .job.settings import ForSearch
+from .job.sources import attested, check_apart
 
 
 def align(
@@ -29,6 +30,7 @@ def align(
     ranks.first(check_outputs, output, permutation_beside=True)
     job = Job("align", [reference, model], listener, **subjects, ranks=ranks)
     job.check_search(output)
+    ranks.first(check_apart, job, output)
     job.check_same()
     if output.dry_run:
         return job.plan()
@@ -41,7 +43,7 @@ def align(
             options = where_it_began(found)
             meta = job.describe(options=options, proof=proof, like=job.models[1:], results=True)
             files = write_with_permutation(output, found.tensors, job.models[0], found.permutations[0], meta)
-            return attested(output, job.paths, {"written": files})["written"]
+            return attested(job, output, {"written": files})["written"]
 
         written = ranks.last(write_both)
     return job.summary(found, proof, written=written)

@@ -9,8 +9,9 @@ from ..permutations import permutation
 from .job import provenance
 from .job.job import Job
 from .job.listener import SILENT, Listener
-from .job.outputs import Output, attested, check_outputs, write
+from .job.outputs import Output, check_outputs, write
 from .job.settings import Loading
+from .job.sources import attested, check_apart
 
 
 def apply(
@@ -28,6 +29,7 @@ def apply(
     """
     check_outputs(output)
     job = Job("apply", [model], listener, loading=loading, perm=perm, undo=invert)
+    check_apart(job, output)
     found, given = job.given
     found = permutation.invert(found) if invert else found
     options = {"invert": invert, **given}
@@ -35,4 +37,4 @@ def apply(
     meta = provenance.describe("apply", job.models, job.fitted, **about)
     written = write(output, permutation.permuted(job.models[0], job.fitted, found), job.models[0], meta)
     done = {"written": written, "permutations": len(found), "inverted": invert}
-    return attested(output, [perm, model], done)
+    return attested(job, output, done)

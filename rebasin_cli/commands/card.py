@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -18,6 +19,7 @@ from .job.settings import ForLook, Loading
 
 About = _card.About
 MERGED = ("merge", "repair")
+MOVED = ("align", "apply")  # the last of their inputs in another order, and nothing else
 
 
 def card(
@@ -54,25 +56,28 @@ def card(
 
 
 def _of_parents(report: Report, record: dict[str, str], path: Path) -> Report:
-    """The report, if it is on models that this one was made of (or on these as they were aligned)."""
-    parents = record["rebasin.inputs"]
-    known = [
-        given["sha256"] in parents or any(digest in parents for digest in _inputs(given.get("recorded")))
-        for given in report.inputs
-    ]
-    if not all(known):
+    """The report, if it is on two models that this one was made of (or on these as they were aligned)."""
+    left, others = _card.parents(record), []
+    for given in report.inputs:
+        here = [digest for digest in _is_or_became(given) if digest in left]
+        if here:
+            left.remove(here[0])
+        else:
+            others.append(f"{given['file']}  sha256 {given['sha256']}")
+    if others or not report.inputs:
         raise UsageError(
             f"--barrier {path} is on other models than this one was merged of",
-            problems=[
-                str(given["file"]) for given, good in zip(report.inputs, known, strict=True) if not good
-            ],
-            hint="Name the report of rebasin barrier on its parents",
+            problems=others,
+            hint="Name the report of rebasin barrier on two of its parents",
         )
     return report
 
 
-def _inputs(recorded: dict[str, str] | None) -> list[str]:
-    return json.loads((recorded or {}).get("rebasin.inputs", "[]"))
+def _is_or_became(given: Mapping[str, Any]) -> list[str]:
+    """Digests under which a report's model may be a parent: its own, and of what it is an aligned copy."""
+    recorded = given.get("recorded") or {}
+    moved = recorded.get("rebasin.command") in MOVED
+    return [given["sha256"], *(json.loads(recorded.get("rebasin.inputs", "[]"))[-1:] if moved else [])]
 
 
 def _text(path: Path) -> str:

@@ -13,8 +13,9 @@ from .job.averaging import Average
 from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.method_options import where_it_began
-from .job.outputs import Output, attested, check_outputs, write
+from .job.outputs import Output, check_outputs, write
 from .job.settings import ForMerge
+from .job.sources import attested, check_apart
 
 
 def merge(
@@ -35,10 +36,11 @@ def merge(
     check_outputs(output)
     job = Job("merge", paths, listener, **subjects, perm=mean.perm)
     job.check_search(output, or_none=True)
+    check_apart(job, output, mean)
     if plain.suffices(job, mean):
-        return attested(output, paths, plain.average(job, output, mean))
+        return attested(job, output, plain.average(job, output, mean), mean=mean)
     if mean.soup:
-        return attested(output, paths, soups.merge(job, output, mean))
+        return attested(job, output, soups.merge(job, output, mean), mean=mean)
     mean.check_aligned()
     aside = heads.set_aside(job, mean.heads)
     how = job.settle_repair()
@@ -78,4 +80,4 @@ def merge(
         added = merged.repair.added if merged.repair else ()
         written = write(output, tensors, like, meta, added=added)
     done = job.summary(found, proof, written=written) | {"models": len(paths)} | account
-    return attested(output, job.paths, done)
+    return attested(job, output, done, mean=mean)

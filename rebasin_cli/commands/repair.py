@@ -18,8 +18,9 @@ from ..spec.spec import FittedSpec
 from .job import provenance, repairing
 from .job.job import Job
 from .job.listener import SILENT, Listener
-from .job.outputs import Output, attested, check_outputs, write
+from .job.outputs import Output, check_outputs, write
 from .job.settings import ForRepair, Repair
+from .job.sources import attested, check_apart
 
 FAR = 1 / 3  # of the distance between the endpoints: units in another order are farther, repaired ones nearer
 
@@ -47,6 +48,7 @@ def repair(
     if not 0 < share < 1:
         raise UsageError(f"--lambda {share:g} is not between the endpoints", hint="Choose one in 0–1: 0.5")
     job = Job("repair", [path, *endpoints], listener, **subjects, perm=perm)
+    check_apart(job, output)
     how = job.settle_repair()
     given, of_given = job.given
     merged, first, second = job.models
@@ -72,7 +74,7 @@ def repair(
     meta = provenance.describe("repair", job.models, job.fitted, **about)
     written = write(output, tensors, merged, meta, added=options["added"])
     done = {"written": written, "spec": accounts.describe_spec(job.fitted), **account}
-    return attested(output, [path, *endpoints], done)
+    return attested(job, output, done)
 
 
 def check_between(

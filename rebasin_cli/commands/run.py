@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoints.digests import of_file
-from ..errors import UsageError
+from ..errors import RebasinError, UsageError
 from ..reports import _github
 from .job.listener import SILENT, Listener
 from .recipes import familiar, reading, running, schema, telling
@@ -44,8 +44,8 @@ class Run:
     account: Mapping[str, Any]
 
     @property
-    def failure(self) -> Exception | None:
-        return running.failure(self.outcomes)
+    def failure(self) -> RebasinError | None:
+        return running.failure(self.outcomes, telling.gates_of(self.outcomes))
 
 
 def read(path: Path, vocabulary: Mapping[str, Command], asked: Asked, listener: Listener = SILENT) -> Recipe:
@@ -55,13 +55,12 @@ def read(path: Path, vocabulary: Mapping[str, Command], asked: Asked, listener: 
     try:
         text = path.read_text(encoding="utf-8")
         root = reading.read(text, os.environ, problems)
+        root = familiar.as_recipe(root, problems) if familiar.is_mergekit(root) else root
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise UsageError(f"the recipe {path} cannot be read: {reason}") from None
     except UsageError as error:
         raise UsageError(f"{path}: {error.message}", problems=error.problems, hint=error.hint) from None
-    if familiar.is_mergekit(root):
-        root = familiar.as_recipe(root, problems)
     root = reading.with_set(root, list(asked.assignments), os.environ, problems)
     recipe = parse(root, vocabulary, problems, fetch=fetch)
     if problems:
@@ -86,7 +85,7 @@ def run(
     What fails is in the outcomes and not raised: gates are written first. A dry run gives the plan.
     """
     recipe = read(path, vocabulary, asked, listener)
-    cache = Cache(asked.cache)
+    cache = Cache(asked.cache, listener.say)
     about = {
         "recipe": str(path),
         "recipe_sha256": of_file(path),
@@ -94,8 +93,15 @@ def run(
         "downloads": list(recipe.downloads),
     }
     with running.folders(recipe.files, keep=not asked.dry_run):
-        running.check_files(recipe.beside, cache, asked.how)
-        plans = running.check(recipe.steps, cache, perform, asked.how)
+        running.check_outputs(recipe.beside, cache, asked.how)
+        if not asked.dry_run:
+            _forget(recipe)
+        try:
+            plans = running.check(recipe.steps, cache, perform, asked.how)
+        except RebasinError as error:
+            if recipe.junit and not asked.dry_run:
+                _put(recipe.junit, telling.refused(error, str(path)), cache)
+            raise
         if asked.dry_run:
             return Run(recipe, (), about | {"steps": plan(recipe, cache, plans, asked.how)})
     outcomes = running.run(recipe.steps, cache, perform, listener, asked.how, show=show)
@@ -142,20 +148,26 @@ def _write(recipe: Recipe, outcomes: Sequence[Outcome], cache: Cache, about: Map
     if recipe.junit:
         written.append(_put(recipe.junit, telling.junit(outcomes), cache))
     if recipe.attest and all(outcome.ok for outcome in outcomes):
-        written.append(_put(recipe.attest, telling.statement(recipe, outcomes, cache, about), cache))
+        written.append(_put(recipe.attest, telling.statement(recipe, outcomes, about), cache))
     summary = _github.step_summary(recipe.step_summary)
-    if summary is not None:
-        found = telling.gates_of(outcomes)
+    if summary is not None:  # to GitHub's own, barriers have told their gates
+        found = telling.gates_of(outcomes) if summary.asked else []
         summary.add(found, [telling.steps_table(outcomes)], title=f"rebasin run {about['recipe']}")
     return written
+
+
+def _forget(recipe: Recipe) -> None:
+    """What an earlier run said of itself: it must not pass for what this one says, however this one ends."""
+    for path in recipe.beside:
+        path.unlink(missing_ok=True)
 
 
 def _put(path: Path, text: str, cache: Cache) -> str:
     from .job.outputs import write_files  # heavy, and a run that finds all in its cache writes nothing
 
-    with cache.noting():
-        write_files([(path, text)], force=True)  # asked before anything ran
-    cache.mark(path)
+    cache.making([path])
+    write_files([(path, text)], force=True)  # asked before anything ran
+    cache.settle([path])
     return str(path)
 
 

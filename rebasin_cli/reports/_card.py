@@ -39,9 +39,11 @@ def render(
     recipe: str | None = None,
 ) -> str:
     """The card. `record` is the provenance that the model carries, `scores` are of `rebasin eval`."""
-    parts = [f"# {escape(about.name)}", _story(record, about)]
+    parts = [f"# {escape(about.name)}", _story(record, about, report)]
     if scores:
         parts.append(f"## Results\n\n{_table(scores)}")
+        if "soup" in json.loads(record.get("rebasin.options", "{}")):
+            parts.append("Which models to average was chosen on test samples, so these figures flatter it.")
     if report is not None:
         path = "## The path between two of its parents"
         parts.append("\n\n".join([path, *markdown.sections(report)[:1]]))
@@ -74,16 +76,50 @@ def _result(score: Mapping[str, Any]) -> dict[str, Any]:
     return {"task": task, "dataset": data, "metrics": metrics}
 
 
-def _story(record: Mapping[str, str], about: About) -> str:
+def parents(record: Mapping[str, str]) -> list[str]:
+    """Digests of the models that were averaged: of a soup those that it kept, of a repair its endpoints."""
+    kept = json.loads(record.get("rebasin.options", "{}")).get("kept")
+    inputs = json.loads(record.get("rebasin.inputs", "[]"))
+    return kept or (inputs[1:] if record.get("rebasin.command") == "repair" else inputs)
+
+
+def _story(record: Mapping[str, str], about: About, report: Report | None) -> str:
     """What it is, in a sentence or two."""
-    method, spec = record.get("rebasin.method", "none"), record.get("rebasin.spec", "")
-    how = "without alignment" if method == "none" else f"after alignment by {code(method)}"
-    what = f"A merge of {len(json.loads(record.get('rebasin.inputs', '[]')))} models, {how}"
+    spec = record.get("rebasin.spec", "")
     made = f"made with rebasin {record.get('rebasin.version', '')}".strip()
+    what = f"{_what(record)}, {_how(record, report)}"
     lines = [f"{what}{f' (architecture {code(spec)})' if spec else ''}, {made}."]
     if about.base_models:
         lines += ["", *(f"- {escape(model)}" for model in about.base_models)]
     return "\n".join(lines)
+
+
+def _what(record: Mapping[str, str]) -> str:
+    of = len(json.loads(record.get("rebasin.inputs", "[]")))
+    if "kept" in json.loads(record.get("rebasin.options", "{}")):
+        return f"A greedy soup that kept {len(parents(record))} of {of} models"
+    return f"A merge of {len(parents(record))} models"
+
+
+def _how(record: Mapping[str, str], report: Report | None) -> str:
+    """What this file's own record says of alignment, and what the report knows of its parents'."""
+    method = record.get("rebasin.method", "none")
+    if record.get("rebasin.command") == "repair":
+        return (
+            "no repair of which did better" if method == "none" else f"repaired by {code(method)} afterwards"
+        )
+    if method == "given":
+        return "after alignment by a permutation that was given"
+    if method != "none":
+        return f"after alignment by {code(method)}"
+    before = [
+        recorded.get("rebasin.method", "")
+        for given in (report.inputs if report else ())
+        if given["sha256"] in parents(record)
+        and (recorded := given.get("recorded") or {}).get("rebasin.command") == "align"
+    ]
+    methods = " and ".join(code(method) for method in dict.fromkeys(before))
+    return "as they were given" + (f", {len(before)} of them aligned by {methods} before" * bool(before))
 
 
 def _table(scores: Sequence[Mapping[str, Any]]) -> str:

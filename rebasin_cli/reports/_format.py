@@ -256,8 +256,9 @@ def facts(report: Report) -> list[tuple[str, str]]:
 def took(times: Mapping[str, float]) -> str:
     """The line on times, which stands last and alone: identical runs differ in nothing else."""
     rest = [f"{clean(word)} {duration(seconds)}" for word, seconds in times.items() if word != "total"]
-    whole = [duration(times["total"])] if "total" in times else []
-    return ", ".join(whole + ([f"of which {', '.join(rest)}"] if rest else []))
+    if "total" not in times:
+        return ", ".join(rest)
+    return ", ".join([duration(times["total"]), *([f"of which {', '.join(rest)}"] if rest else [])])
 
 
 def _match(match: Mapping[str, Any]) -> str:

@@ -720,21 +720,6 @@ def test_who_tries_whether_a_folder_can_be_written_is_not_taken_for_killed(tmp_p
     assert listing(tmp_path) == [] and caplog.messages == []
 
 
-def test_what_is_about_to_get_its_name_is_announced(tmp_path):
-    told = {}
-    with staging.announcing(lambda path, status: told.update({path: (path.exists(), status)})):
-        write_safetensors(tmp_path / "out.safetensors", WEIGHTS)
-    write_safetensors(tmp_path / "other.safetensors", WEIGHTS)
-    ((path, (there, before)),) = told.items()
-    after = path.stat()
-    assert path == tmp_path / "out.safetensors" and not there
-    assert (after.st_ino, after.st_size, after.st_mtime_ns) == (
-        before.st_ino,
-        before.st_size,
-        before.st_mtime_ns,
-    )
-
-
 def test_what_versions_without_locks_left_goes_after_a_day(tmp_path):
     for name, age in ((".rebasin-0123456789ab.tmp", 100_000), (".rebasin-ba9876543210.tmp", 100)):
         (tmp_path / name).write_bytes(b"half")

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
+from rebasin_cli.spec import library
 
 
 @pytest.fixture
@@ -52,6 +53,91 @@ def test_report_and_recipe_stand_on_it(merged, trained, done, tmp_path):
     assert "## The path between two of its parents" in body and "````yaml\nsteps: []" in body
 
 
+def test_a_soups_figures_are_not_those_of_fresh_samples(trained, done, tmp_path):
+    done("merge", *trained, "--method", "none", "--soup", "greedy", "--data", "digits", "-o", "s.safetensors")
+    done("card", "s.safetensors", "--data", "digits")
+    assert "was chosen on test samples, so these figures flatter it" in front(tmp_path / "README.md")[1]
+
+
+def story(path):
+    """The sentence that tells what the model is."""
+    return next(line for line in front(path)[1].splitlines() if line.startswith("A "))
+
+
+def test_of_models_aligned_before_it_says_what_they_record_and_nothing_else(trained, done, tmp_path):
+    a, b = trained
+    done("align", a, b, "-o", "x.safetensors")
+    done("merge", a, "x.safetensors", "--method", "none", "--repair", "none", "-o", "m.safetensors")
+    done("card", "m.safetensors")
+    assert "A merge of 2 models, as they were given" in story(tmp_path / "README.md")
+    assert "align" not in story(tmp_path / "README.md")
+    done(
+        "barrier", a, "x.safetensors", "--method", "none", "--repair", "none", "--report", "r", "--limit", 100
+    )
+    done("card", "m.safetensors", "--barrier", "r/report.json", "--force")
+    assert "as they were given, 1 of them aligned by `wm` before" in story(tmp_path / "README.md")
+
+
+def test_a_soup_counts_those_that_it_kept(trained, done, tmp_path):
+    soup = (
+        "merge",
+        *trained,
+        "--method",
+        "none",
+        "--soup",
+        "greedy",
+        "--data",
+        "digits",
+        "-o",
+        "s.safetensors",
+    )
+    kept = len(done(*soup, "--json").json()["soup"])
+    done("card", "s.safetensors")
+    assert f"A greedy soup that kept {kept} of 2 models" in story(tmp_path / "README.md")
+    assert kept == 1  # aligned by nothing: their mean is no good
+
+
+def test_a_repaired_model_is_a_merge_of_its_endpoints(trained, done, tmp_path):
+    a, b = trained
+    done("align", a, b, "-o", "x.safetensors")
+    done("merge", a, "x.safetensors", "--method", "none", "--repair", "none", "-o", "m.safetensors")
+    done(
+        "repair",
+        "m.safetensors",
+        "--endpoints",
+        a,
+        "x.safetensors",
+        "--repair",
+        "bias",
+        "-o",
+        "r.safetensors",
+    )
+    done("card", "r.safetensors")
+    assert "A merge of 2 models, repaired by `bias` afterwards" in story(tmp_path / "README.md")
+
+
+def test_a_report_is_on_parents_or_on_these_as_they_were_aligned(merged, trained, done, refused, tmp_path):
+    a, b = trained
+    barrier = ("barrier", "--method", "none", "--repair", "none", "--limit", 100, "--force")
+    done("align", a, b, "-o", "x.safetensors")
+    done(*barrier, a, "x.safetensors", "--report", "r")
+    done("card", merged, "--barrier", "r/report.json")
+    for share in (0.3, 0.7):
+        child = ("--weights", f"{1 - share},{share}", "-o", f"{share}.safetensors")
+        done("merge", a, "x.safetensors", "--method", "none", "--repair", "none", *child)
+    others = [(merged, a), ("0.3.safetensors", "0.7.safetensors"), (a, a), ("x.safetensors", b)]
+    for n, (one, other) in enumerate(others):  # children of its parents, or one parent twice
+        done(*barrier, one, other, "--report", f"r{n}")
+        refused(2, "card", merged, "--barrier", f"r{n}/report.json", "--force", says="is on other models")
+
+
+def test_a_report_that_names_no_models_is_on_none_of_its_parents(merged, trained, done, refused, tmp_path):
+    done("barrier", *trained, "--report", "r", "--repair", "none", "--limit", 100)
+    told = json.loads((tmp_path / "r/report.json").read_text())
+    (tmp_path / "none.json").write_text(json.dumps(told | {"inputs": []}))
+    refused(2, "card", merged, "--barrier", "none.json", says="is on other models")
+
+
 def test_a_report_on_other_models_is_refused(merged, pair, trained, done, refused):
     done("barrier", trained[0], trained[0], "--report", "r", "--repair", "none", "--limit", 100)
     done("merge", *pair, "--repair", "none", "-o", "other.safetensors", "--no-prove")
@@ -95,11 +181,86 @@ def test_a_statement_names_files_by_their_digests(pair, done, tmp_path, command)
     subjects = {one["name"]: one["digest"]["sha256"] for one in content["subject"]}
     assert [*subjects, "o.intoto.json"] == told["written"]
     parents = content["predicate"]["buildDefinition"]["resolvedDependencies"]
-    assert [parent["name"] for parent in parents] == [
+    assert {parent["name"] for parent in parents} == {
         word for word in command if word.endswith(".safetensors")
-    ]
+    }
     for one in [*content["subject"], *parents]:
         assert hashlib.sha256((tmp_path / one["name"]).read_bytes()).hexdigest() == one["digest"]["sha256"]
+
+
+NET = "from rebasin_cli.nets.mlp import from_shapes as made\n"
+
+
+def sources(path):
+    content = json.loads(path.read_text())
+    return [one["name"] for one in content["predicate"]["buildDefinition"]["resolvedDependencies"]]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["merge", "a.safetensors", "b.safetensors", "--perm", "p.perm.safetensors", "--repair", "none"],
+        ["merge", "a.safetensors", "b.safetensors", "--init", "p.perm.safetensors", "--repair", "none",
+         "--method", "ste-mm", "--data", "digits", "--epochs", "1", "--limit", "50"],
+        ["merge", "a.safetensors", "b.safetensors", "--method", "none", "--copy-from", "c.safetensors"],
+        ["align", "a.safetensors", "b.safetensors", "--spec", "./s.yaml", "--net", "net.py:made"],
+        ["apply", "p.perm.safetensors", "b.safetensors", "--spec", "./s.yaml"],
+        ["repair", "m.safetensors", "--endpoints", "a.safetensors", "b.safetensors", "--perm",
+         "p.perm.safetensors", "--repair", "bias", "--spec", "s.yaml"],
+        ["merge", "i.safetensors.index.json", "b.safetensors", "--method", "none", "--spec", "s.yaml",
+         "--repair", "none"],
+    ],
+    ids=lambda command: " ".join(word for word in command if "." not in word),
+)  # fmt: skip
+def test_a_statement_names_every_file_that_was_read(pair, done, tmp_path, command):
+    """Permutations, a start, what is copied from, a spec, code, shards of an index."""
+    done("align", *pair, "-o", "p.safetensors", "-q")
+    perm = ("--perm", "p.perm.safetensors", "--repair", "none")
+    done("merge", *pair, *perm, "-o", "m.safetensors", "-q")
+    done("merge", *pair, *perm, "-o", "i.safetensors", "--out-shard-size", "2KB", "-q")
+    (tmp_path / "c.safetensors").write_bytes((tmp_path / "a.safetensors").read_bytes())
+    (tmp_path / "s.yaml").write_bytes((library.folder() / "mlp.yaml").read_bytes())
+    (tmp_path / "net.py").write_text(NET)
+    done(*command, "-o", "o.safetensors", "--attest", "o.intoto.json")
+    shards = [path.name for path in tmp_path.glob("i-0*.safetensors")] if "index" in command[1] else []
+    files = [word.partition(":")[0].removeprefix("./") for word in command if "." in word]
+    assert sorted(sources(tmp_path / "o.intoto.json")) == sorted([*files, *shards])
+
+
+def test_a_statement_names_what_was_copied_into_a_folder(pair, done, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    merge = (
+        "merge",
+        "a.safetensors",
+        "b.safetensors",
+        "--method",
+        "none",
+        "--repair",
+        "none",
+        "--copy-files",
+    )
+    done(*merge, "-o", "made/", "--attest", "o.intoto.json")
+    assert sources(tmp_path / "o.intoto.json") == ["a.safetensors", "b.safetensors", "config.json"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["align", "a.safetensors", "b.safetensors", "-o", "b.safetensors"],
+        ["align", "a.safetensors", "b.safetensors", "--init", "p.perm.safetensors", "-m", "ste-mm",
+         "-o", "p.safetensors", "--data", "digits"],
+        ["merge", "a.safetensors", "b.safetensors", "-o", "a.safetensors"],
+        ["merge", "a.safetensors", "folder", "-o", "folder/"],
+        ["apply", "p.perm.safetensors", "b.safetensors", "-o", "./b.safetensors"],
+        ["repair", "p.safetensors", "--endpoints", "a.safetensors", "b.safetensors", "-o", "p.safetensors"],
+    ],
+    ids=lambda command: " ".join(word for word in command if "." not in word),
+)  # fmt: skip
+def test_a_statement_on_what_replaces_its_own_parent_is_refused(pair, done, refused, tmp_path, command):
+    done("align", *pair, "-o", "p.safetensors", "-q")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/model.safetensors").write_bytes((tmp_path / "b.safetensors").read_bytes())
+    refused(2, *command, "--force", "--attest", "o.intoto.json", says="could not be told any more")
 
 
 def test_a_statement_that_is_there_is_refused_before_any_work(pair, refused, tmp_path):

@@ -157,7 +157,7 @@ def numbers(value, path=""):
     elif isinstance(value, list):
         items = enumerate(value)
     else:
-        return {path: float(value)} if isinstance(value, int | float) and "second" not in path else {}
+        return {path: float(value)} if isinstance(value, int | float) and ".times" not in path else {}
     return {key: number for k, item in items for key, number in numbers(item, f"{path}.{k}").items()}
 
 

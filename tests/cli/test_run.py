@@ -5,6 +5,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from rebasin_cli.checkpoints.checkpoint import open_checkpoint
+
 from .conftest import contents, same, tensors
 
 RECIPE = """
@@ -78,11 +80,11 @@ def test_everything_wrong_is_told_at_once_and_nothing_runs(recipe, refused):
 
 def test_what_a_command_would_refuse_is_refused_before_anything_runs(recipe, run, tmp_path):
     recipe.write_text(
-        RECIPE.replace("junit:", "  - merge: {models: [first, second], weights: [1, 2]}\njunit:")
+        RECIPE.replace("junit:", "  - merge: {models: [first, second], method: wm, limit: 5}\njunit:")
     )
     outcome = run("run", recipe)
-    assert outcome.code == 2 and "step merge" in outcome.err and "add up to" in outcome.err
-    assert not (tmp_path / "out").exists()
+    assert outcome.code == 2 and "step merge" in outcome.err and "--limit" in outcome.err
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["gates.xml"]
 
 
 def test_a_step_that_fails_ends_the_run_with_its_exit_code(recipe, run, tmp_path):
@@ -186,15 +188,14 @@ def test_a_report_names_the_same_command_whether_an_older_one_lay_there(pair, do
     assert first["command"] == again["command"] and first | {"times": {}} == again | {"times": {}}
 
 
-def test_what_somebody_put_there_after_a_kill_is_not_replaced(recipe, refused, run, monkeypatch, tmp_path):
+def test_what_somebody_put_there_after_a_kill_is_not_replaced(recipe, run, monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
         killed_before_it_was_recorded(patch)
         run("run", recipe)
     there = tmp_path / "out/align.safetensors"
-    mine = tmp_path / "mine.safetensors"
-    mine.write_bytes(there.read_bytes())
-    mine.replace(there)
-    refused(2, "run", recipe, says="out/align.safetensors exists, and no recipe made it as it is now")
+    there.write_bytes(there.read_bytes()[:-1] + b"!")
+    outcome = run("run", recipe)
+    assert outcome.code == 2 and "out/align.safetensors exists, and no recipe made it" in outcome.err
 
 
 def test_files_that_were_restored_with_the_cache_are_still_the_recipes(recipe, done, tmp_path):
@@ -220,6 +221,20 @@ def test_mergekits_file_is_a_plain_average(pair, done, tmp_path):
         assert m[name].allclose(0.25 * a[name] + 0.75 * b[name], atol=1e-7)
 
 
+def test_a_base_model_is_the_reference_by_its_file_and_one_that_is_no_model_is_refused(
+    recipe, done, run, tmp_path
+):
+    text = RECIPE.replace("method: none, repair: none}", "method: wm, repair: none, base_model: BASE}")
+    recipe.write_text(text.replace("[first, align]", "[first, second]").replace("BASE", "./b.safetensors"))
+    told = done("run", recipe, "--json").json()
+    assert told["steps"][1]["command"].count("--reference") == 1
+    kept = json.loads(open_checkpoint(tmp_path / "out/mean.safetensors").metadata["rebasin.inputs"])
+    assert kept[0] == open_checkpoint(tmp_path / "b.safetensors").digest()
+    recipe.write_text(text.replace("[first, align]", "[first, second]").replace("BASE", "recipe.yaml"))
+    outcome = run("run", recipe)
+    assert outcome.code == 2 and "recipe.yaml is none of the models" in outcome.err
+
+
 def test_schema_and_recipes_of_command_lines_are_printed(done):
     assert json.loads(done("run", "--schema").out)["title"] == "A recipe of rebasin run"
     assert "- merge:" in done("run", "--from-command", "rebasin merge a.pt b.pt").out
@@ -237,3 +252,64 @@ def test_what_is_no_recipe_is_refused(refused, tmp_path, content, says):
 
 def test_a_recipe_has_to_be_named(refused):
     refused(2, "run", says="no recipe is named")
+
+
+def test_what_an_earlier_run_said_does_not_outlive_it(recipe, done, run, tmp_path):
+    done("run", recipe)
+    (tmp_path / "b.safetensors").write_bytes(b"garbage")
+    outcome = run("run", recipe)
+    assert outcome.code == 3 and "step align" in outcome.err
+    (case,) = ET.parse(tmp_path / "out/gates.xml").getroot().iter("testcase")
+    assert case.find("failure") is not None
+    assert not (tmp_path / "out/run.intoto.json").exists()
+
+
+def test_every_missed_gate_of_every_step_is_told(trained, tmp_path, run):
+    a, b = trained
+    barrier = f"barrier: {{models: ['{a}', '{b}'], max_barrier: 0.0, limit: 100}}"
+    (tmp_path / "r.yaml").write_text(
+        f"defaults: {{data: digits, method: none, repair: none}}\n"
+        f"steps:\n  - name: one\n    {barrier}\n  - name: two\n    {barrier}\n"
+    )
+    outcome = run("run", "r.yaml", "--keep-going")
+    assert outcome.code == 1 and "2 of 2 gates not met" in outcome.err
+    assert "one: --max-barrier" in outcome.err and "two: --max-barrier" in outcome.err
+
+
+def test_a_report_can_be_made_again_after_a_missed_gate(trained, tmp_path, run, done):
+    a, b = trained
+    text = (
+        "defaults: {{data: digits, method: none, repair: none, limit: 100}}\n"
+        "steps:\n  - barrier: {{models: ['{}', '{}'], report: r, max_barrier: {}}}\n"
+    )
+    (tmp_path / "r.yaml").write_text(text.format(a, b, "0.0"))
+    assert run("run", "r.yaml").code == 1
+    (tmp_path / "r.yaml").write_text(text.format(a, b, 99))
+    shown = json.loads(done("run", "r.yaml", "--json").out)
+    assert shown["steps"][0]["status"] == "done"
+    assert {"r/report.json", "r/report.html", "r/junit.xml"} <= set(shown["steps"][0]["outputs"])
+
+
+def test_folders_as_hugging_face_lays_them_out_are_written_from_a_recipe(pair, tmp_path, done):
+    for name in "ab":
+        (tmp_path / f"m{name}").mkdir()
+        (tmp_path / f"{name}.safetensors").rename(tmp_path / f"m{name}" / "model.safetensors")
+        (tmp_path / f"m{name}" / "config.json").write_text("{}")
+    text = "steps:\n  - merge: {models: [ma, mb], method: none, repair: none, copy_files: true, out: m/}\n"
+    (tmp_path / "r.yaml").write_text(text)
+    assert "── merge: done" in done("run", "r.yaml").out
+    assert {path.name for path in (tmp_path / "m").iterdir()} == {"model.safetensors", "config.json"}
+    assert "── merge: unchanged" in done("run", "r.yaml").out
+    (tmp_path / "ma" / "config.json").write_text('{"x": 1}')
+    assert "── merge: done" in done("run", "r.yaml").out
+    assert (tmp_path / "m" / "config.json").read_text() == '{"x": 1}'
+
+
+def test_shards_are_named_by_the_step_that_wrote_them(recipe, done, tmp_path):
+    recipe.write_text(
+        RECIPE.replace("{models: [first, second]}", "{models: [first, second], out_shard_size: 1kB}")
+    )
+    assert "── mean: done" in done("run", recipe).out
+    assert (tmp_path / "out/align.safetensors.index.json").exists()
+    shown = done("run", recipe).out
+    assert "── align: unchanged" in shown and "── mean: unchanged" in shown

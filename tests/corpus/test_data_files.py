@@ -384,7 +384,7 @@ def test_folders_that_hold_no_data_set_are_told(case, ends, two, tmp_path):
 
 
 REFERENCES = {  # what --data may say: the exit code and the words
-    "": (2, "unknown data set ''"),
+    "": (2, "is empty"),
     "nothing": (2, "unknown data set 'nothing'"),
     "npz": (2, "npz needs to know where"),
     "npz:": (6, "no such file"),

@@ -39,7 +39,7 @@ OPTIONS = {  # what is asked for: the exit code and the words
     ("--lr", "1e30", "--epochs", "2"): (6, "training diverged"),
     ("--norm", "x"): (2, "unknown norm 'x'"),
     ("--optimizer", "x"): (2, "unknown optimizer 'x'"),
-    ("--schedule", ""): (2, "unknown schedule ''"),
+    ("--schedule", ""): (2, "is empty"),
     ("--precision", "float8"): (2, "unknown precision 'float8'"),
     ("--normalize", "1e400/1"): (2, "is no normalization"),
     ("--normalize", "0/0"): (2, "is no normalization"),

@@ -19,13 +19,13 @@ from collections.abc import Callable
 import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from .targets import TARGETS
-
 ROUND = 100  # inputs of a target before the next one's turn
 
 
 def test_of(name: str, tried: Counter, *, examples: int, number: int | None = None) -> Callable[[], None]:
     """A hypothesis test of one target; with a `number` it draws the same inputs each time."""
+    from .targets import TARGETS  # late: atheris instruments what is imported after it
+
     strategy, target = TARGETS[name]
 
     def one(value: object) -> None:
@@ -49,13 +49,19 @@ def test_of(name: str, tried: Counter, *, examples: int, number: int | None = No
 def main(arguments: list[str]) -> int:
     reader = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     reader.add_argument("--minutes", type=float, default=5.0)
-    reader.add_argument("--target", choices=sorted(TARGETS), action="append")
+    reader.add_argument("--target", action="append", help="By default all.")
     reader.add_argument("--engine", choices=["hypothesis", "atheris"], default="hypothesis")
     asked = reader.parse_args(arguments)
     torch.set_num_threads(1)
-    names, tried = asked.target or list(TARGETS), Counter()
+    tried: Counter[str] = Counter()
     if asked.engine == "atheris":
-        return _atheris(names[0], tried)
+        return _atheris((asked.target or ["safetensors"])[0], tried, asked.minutes)
+    from .targets import TARGETS
+
+    names = asked.target or list(TARGETS)
+    if unknown := set(names) - TARGETS.keys():
+        print(f"no target {', '.join(sorted(unknown))}; there are {', '.join(TARGETS)}", file=sys.stderr)
+        return 2
     end = time.monotonic() + 60 * asked.minutes
     while time.monotonic() < end:
         for name in names:
@@ -74,15 +80,15 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _atheris(name: str, tried: Counter) -> int:
+def _atheris(name: str, tried: Counter, minutes: float) -> int:
     try:
         import atheris
     except ImportError:
         print("atheris is not installed: pip install atheris", file=sys.stderr)
         return 2
-    test = test_of(name, tried, examples=ROUND)
-    atheris.instrument_all()
-    atheris.Setup([sys.argv[0]], test.hypothesis.fuzz_one_input)
+    with atheris.instrument_imports(include=["rebasin_cli"]):
+        test = test_of(name, tried, examples=ROUND)
+    atheris.Setup([sys.argv[0], f"-max_total_time={60 * minutes:.0f}"], test.hypothesis.fuzz_one_input)
     atheris.Fuzz()
     return 0
 

@@ -21,7 +21,7 @@ BUILD, BUILDER = "urn:rebasin:command:v1", "urn:rebasin:cli"
 COMPUTE = ("torch", "numpy", "scipy")
 # What the metadata of an output says: what the user asked for, and what it was resolved to.
 ASKED = ("command", "method", "options", "seed")
-RESOLVED = ("spec", "spec_sha256", "permutation", "proof", "inputs")
+RESOLVED = ("spec", "spec_sha256", "proof", "inputs")
 
 Digest = Callable[[Path], str]
 
@@ -35,16 +35,28 @@ def statement(
     digest: Digest = digests.of_file,
 ) -> dict[str, Any]:
     """A statement that `subjects` were made of `parents`; a folder counts with every file in it."""
+    listed = (_listed(subjects, digest), _listed(parents, digest))
+    return statement_of(*listed, asked=asked, resolved=resolved)
+
+
+def statement_of(
+    subjects: Mapping[str, str],
+    parents: Mapping[str, str],
+    *,
+    asked: Mapping[str, Any],
+    resolved: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The same of files by their digests."""
     return {
         "_type": STATEMENT,
-        "subject": _listed(subjects, digest),
+        "subject": _described(subjects),
         "predicateType": PREDICATE,
         "predicate": {
             "buildDefinition": {
                 "buildType": BUILD,
                 "externalParameters": dict(asked),
                 "internalParameters": dict(resolved),
-                "resolvedDependencies": _listed(parents, digest),
+                "resolvedDependencies": _described(parents),
             },
             "runDetails": {"builder": {"id": BUILDER, "version": versions()}},
         },
@@ -56,9 +68,13 @@ def versions() -> dict[str, str]:
     return {"rebasin": version()} | {name: importlib.metadata.version(name) for name in COMPUTE}
 
 
-def _listed(paths: Iterable[Path], digest: Digest) -> list[dict[str, Any]]:
+def _listed(paths: Iterable[Path], digest: Digest) -> dict[str, str]:
     files = [file for path in paths for file in (digests.files_below(path) if path.is_dir() else [path])]
-    return [{"name": file.as_posix(), "digest": {"sha256": digest(file)}} for file in dict.fromkeys(files)]
+    return {file.as_posix(): digest(file) for file in dict.fromkeys(files)}
+
+
+def _described(files: Mapping[str, str]) -> list[dict[str, Any]]:
+    return [{"name": name, "digest": {"sha256": digest}} for name, digest in files.items()]
 
 
 def of_metadata(metadata: Mapping[str, str], *, keys: Sequence[str]) -> dict[str, Any]:

@@ -15,14 +15,13 @@ from typing import Any
 
 from ... import reports
 from ...checkpoints import writing
-from ...checkpoints.checkpoint import Checkpoint, open_checkpoint
+from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.staging import Staging, staged
 from ...checkpoints.tensors import LazyTensors, rows
 from ...errors import UsageError
 from ...permutations import permutation
 from ...permutations.permutation import Permutations
 from ...reports import Report
-from . import attesting
 
 CHECKPOINT_SUFFIXES = (".safetensors.index.json", ".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 LARGEST_REPORT = 1 << 28  # bytes
@@ -69,21 +68,6 @@ def check_outputs(output: Output, *, permutation_beside: bool = False) -> None:
         writing.check_output(permutation.beside(output.path), force=output.force)
     for name in output.copies:
         writing.check_output(output.path.with_name(name), force=output.force, text=True)
-
-
-def attested(output: Output, parents: Sequence[Path], done: dict[str, Any]) -> dict[str, Any]:
-    """What a command did, and the statement on it where one is asked for: written last, of what is there."""
-    if output.attest is None or output.dry_run:
-        return done
-    made = open_checkpoint(Path(done["written"][0])).metadata
-    content = attesting.statement(
-        [Path(name) for name in done["written"]],
-        parents,
-        asked=attesting.of_metadata(made, keys=attesting.ASKED),
-        resolved=attesting.of_metadata(made, keys=attesting.RESOLVED),
-    )
-    write_files([(output.attest, attesting.text(content))], force=output.force)
-    return done | {"written": [*done["written"], str(output.attest)]}
 
 
 def write(

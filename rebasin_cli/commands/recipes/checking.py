@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from pathlib import Path
 
 from ...errors import RebasinError
 from ...registry import Registry
+from ...registry.options import constant
 from .vocabulary import near
 
 
@@ -24,21 +25,21 @@ def _method(text: str) -> str | None:
 def _reference(text: str) -> str | None:
     """A user's code must be there: `file.py:name`."""
     file, colon, _ = text.rpartition(":")
-    if colon and file.endswith(".py") and not Path(file).is_file():
+    if colon and file.endswith(".py") and not os.path.isfile(file):
         return f"{file}: no such file"
     return None
 
 
 def _data(text: str) -> str | None:
     known = Registry("datasets", "data set").names()
-    if ":" in text or text in known or Path(text).exists():
+    if ":" in text or text in known or os.path.exists(text):
         return _reference(text)
     return f"unknown data set {text!r}; {near(text, known)}"
 
 
 def _spec(text: str) -> str | None:
     is_file = text.endswith((".yaml", ".yml")) or "/" in text
-    return f"{text}: no such file" if is_file and not Path(text).is_file() else None
+    return f"{text}: no such file" if is_file and not os.path.isfile(text) else None
 
 
 def _by(parse: Callable[[str], object]) -> Callable[[str], str | None]:
@@ -72,6 +73,24 @@ def _size(text: str) -> None:
     parse_size(text)
 
 
+def _one_of(module: str, name: str, *more: str) -> Callable[[str], str | None]:
+    """A check against the names that a module states."""
+
+    def check(text: str) -> str | None:
+        known = [*more, *(constant(f"rebasin_cli.{module}", name) or ())]
+        return None if text in known else f"unknown {text!r}; {near(text, known)}"
+
+    return check
+
+
+# `repair.REPAIRS`, which is put together there and cannot be read off the source.
+REPAIRS = ("auto", "none", "reset", "repair", "rescale", "reshift", "bias")
+
+
+def _repair(text: str) -> str | None:
+    return None if text in REPAIRS else f"unknown repair {text!r}; {near(text, REPAIRS)}"
+
+
 _CHECKS: dict[str, Callable[[str], str | None]] = {
     "method": _method,
     "net": _reference,
@@ -80,6 +99,11 @@ _CHECKS: dict[str, Callable[[str], str | None]] = {
     "data": _data,
     "spec": _spec,
     "gate": _by(_gate),
+    "repair": _repair,
+    "interpolation": _one_of("api", "INTERPOLATIONS"),
+    "heads": _one_of("averages.parts", "HEADS"),
+    "extra": _one_of("averages.parts", "EXTRA"),
+    "soup": _one_of("commands.job.averaging", "SOUPS"),
     "out_dtype": _by(_dtype),
     "out_shard_size": _by(_size),
 }

@@ -6,10 +6,12 @@ aligned weights; the others change weights in ways that rebasin does not.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from ...errors import UsageError
 from .reading import Problems, Value
 
 METHODS = ("linear", "slerp")
@@ -28,12 +30,23 @@ def is_mergekit(root: Value) -> bool:
 
 
 def as_recipe(root: Value, problems: Problems) -> Value:
-    """A mergekit file as a recipe of one merge, without alignment and without repair."""
+    """A mergekit file as a recipe of one merge, without alignment and without repair.
+
+    Raises UsageError for keys that rebasin has nothing for: what stands below others may hang on them.
+    """
+    before = len(problems)
     for key, value in root.items():
         if key in _CANNOT:
-            problems.add(value, f"{key}: {_CANNOT[key]}")
+            problems.add(value, _CANNOT[key])
         elif key not in _TOP:
             problems.add(value, f"rebasin does not know mergekit's {key!r}")
+    if len(problems) > before:
+        _check_method(root.value["merge_method"], problems)
+        raise UsageError(
+            "this file of mergekit asks for what rebasin does not do",
+            problems=problems.in_order(),
+            hint="Of its files rebasin runs those with `models`, averaged by linear or slerp",
+        )
     body = {key: value for key, value in root.items() if key in _TOP - {"name"}}
     body |= {key: _like(root, key, "none") for key in ("method", "repair")}
     step = {"merge": replace(root, value=body, path="merge")}
@@ -48,8 +61,7 @@ def merge_options(body: Mapping[str, Value], problems: Problems) -> dict[str, Va
     found = dict(body)
     method = found.pop("merge_method", None)
     if method is not None:
-        if method.value not in METHODS:
-            problems.add(method, f"merge_method {method.value!r}: rebasin has {' and '.join(METHODS)}")
+        _check_method(method, problems)
         found.setdefault("interpolation", method)
     base = found.pop("base_model", None)
     parameters = found.pop("parameters", None)
@@ -67,13 +79,36 @@ def merge_options(body: Mapping[str, Value], problems: Problems) -> dict[str, Va
             found["weights"] = _like(models, "weights", weights)
     elif parameters is not None:
         problems.add(parameters, "expected a list of models that they are for")
-    named = [item.value for item in found["models"].value] if models is not None and models.is_list else []
-    if base is not None and "reference" not in found and base.value in named:
-        found["reference"] = base  # of no other use here: nothing is said of vocabularies
+    if base is not None and _matters(base, found):
+        found.setdefault("reference", base)
     dtype = found.pop("dtype", None)
     if dtype is not None:  # sums are in float32 or better, whatever it says; so it is what is written
         found.setdefault("out_dtype", dtype)
     return found
+
+
+def _check_method(method: Value, problems: Problems) -> None:
+    if method.value not in METHODS:
+        problems.add(method, f"rebasin has {' and '.join(METHODS)}, not {method.value!r}")
+
+
+def _matters(base: Value, body: Mapping[str, Value]) -> bool:
+    """Whether the base model is what the others are aligned to, or one of those that are averaged.
+
+    Where a method aligns, one that is none of the models is refused: as a file that is not there, or by
+    `merge` itself. Else it is of no use: nothing is said of vocabularies.
+    """
+    method, models = body.get("method"), body.get("models")
+    aligns = method is None or method.value != "none"
+    return aligns or any(_same(base, item) for item in (models.value if models and models.is_list else ()))
+
+
+def _same(one: Value, other: Value) -> bool:
+    """Whether two values name one model: by the same words, or the same file."""
+    words = (one.plain(), other.plain())
+    if words[0] == words[1] or not all(isinstance(text, str) and text for text in words):
+        return words[0] == words[1]
+    return all(map(os.path.exists, words)) and os.path.samefile(*words)
 
 
 def _weighted(
@@ -135,11 +170,12 @@ def _slerp(
         return None
     if len(models.value) == 1 and base is not None:
         body["models"] = replace(models, value=[base, *models.value])
-    elif base is not None and base.value in [item.value for item in models.value]:
-        first = [item for item in models.value if item.value == base.value]
-        body["models"] = replace(models, value=first + [i for i in models.value if i.value != base.value])
     elif base is not None:
-        problems.add(base, "expected one of the two models")
+        first = [item for item in models.value if _same(item, base)]
+        if not first:
+            problems.add(base, "expected one of the two models")
+        others = [item for item in models.value if not _same(item, base)]
+        body["models"] = replace(models, value=first + others)
     return [1 - t, t]
 
 

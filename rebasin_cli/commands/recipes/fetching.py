@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import shutil
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -15,6 +17,7 @@ from ...errors import CheckpointError, ResourceError, UsageError
 from .inputs import hub_parts
 
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.json", "tokenizer*", "*.model", "*.txt")
+SEAL = ".complete"  # in a folder of the hub's files: their digests, written last
 SECONDS = 60.0  # without a byte
 CHUNK = 1 << 20
 
@@ -50,28 +53,34 @@ class Fetcher:
         path = place / (Path(address.partition("?")[0]).name or "file")
         if path.exists() and digests.of_file(path) == digest:
             return path
-        self._ask(address)
+        self._ask(address, changed=path.exists())
         return self._of_web(address, digest, path)
 
-    def _ask(self, address: str) -> None:
+    def _ask(self, address: str, *, changed: bool = False) -> None:
         if not self.allowed:
-            raise UsageError(f"{address} is not on this machine", hint="--download allows to fetch it")
+            state = "was changed since it was fetched" if changed else "is not on this machine"
+            raise UsageError(f"{address} {state}", hint="--download allows to fetch it")
         self.say(f"fetching {address}")
 
     def _of_hub(self, address: str, place: Path) -> Path:
         repo, revision, file = hub_parts(address)
-        done = place / ".complete"
-        if not done.exists():
-            self._ask(address)
+        sealed = _sealed(place)
+        if sealed is None or sealed != _contents(place):
+            self._ask(address, changed=sealed is not None)
             hub = self.hub or _hub()
             try:
+                if (
+                    sealed is not None
+                ):  # the hub's client might take what lies there; a broken-off fetch goes on
+                    shutil.rmtree(place)
                 if file:
                     hub.hf_hub_download(repo, file, revision=revision, local_dir=place)
                 else:
                     hub.snapshot_download(
                         repo, revision=revision, local_dir=place, allow_patterns=list(WEIGHTS)
                     )
-                done.touch()
+                place.mkdir(parents=True, exist_ok=True)
+                (place / SEAL).write_text(json.dumps(_contents(place), indent=1) + "\n", encoding="utf-8")
             except Exception as error:  # of a package of others: whatever it raises
                 reason = " ".join(str(error).split())[:300]
                 raise CheckpointError(f"{address} could not be fetched: {reason}") from error
@@ -101,6 +110,19 @@ class Fetcher:
         finally:
             temporary.unlink(missing_ok=True)
         return path
+
+
+def _contents(place: Path) -> dict[str, str]:
+    """Every file below with its digest; the hub's own notes are hidden and left out."""
+    return {path.relative_to(place).as_posix(): digests.of_file(path) for path in digests.files_below(place)}
+
+
+def _sealed(place: Path) -> Any:
+    """What was there when all of it had been fetched; None where it never was."""
+    try:
+        return json.loads((place / SEAL).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
 
 
 class _OnlySecure(urllib.request.HTTPRedirectHandler):

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import yaml
 
 from ...errors import UsageError
-from .vocabulary import MODELS, OF_THE_RUN, Command, Parameter, near
+from .inputs import ELSEWHERE
+from .vocabulary import MODELS, OF_THE_RUN, READS, Command, Parameter, near
 
 
-def recipe_of(line: str, vocabulary: Mapping[str, Command]) -> str:
-    """The YAML of a recipe with this command as its one step. Raises UsageError for what is no such line."""
+def recipe_of(
+    line: str, vocabulary: Mapping[str, Command], say: Callable[[str], None] = lambda text: None
+) -> str:
+    """The YAML of a recipe with this command as its one step. Raises UsageError for what is no such line.
+
+    What is for `rebasin run` to decide, such as --force, is left out; `say` is told.
+    """
     try:
         words = shlex.split(line)
     except ValueError as error:
@@ -26,10 +32,12 @@ def recipe_of(line: str, vocabulary: Mapping[str, Command]) -> str:
         word = words[0] if words else ""
         raise UsageError(f"a recipe has no command {word!r}", hint=near(word, vocabulary).capitalize())
     command = max(named, key=lambda one: len(one.words))
-    arguments, options = _read(command, words[len(command.words) :])
+    arguments, options, left = _read(command, words[len(command.words) :])
+    if left:
+        say(f"left out, since it is `rebasin run` that takes it: {', '.join(left)}")
     body: dict[str, Any] = {}
     if command.takes_models:
-        body[MODELS] = arguments
+        body[MODELS] = [_text(command, READS, text) for text in arguments]
     else:
         body |= _placed(command, arguments)
     body |= options
@@ -37,12 +45,14 @@ def recipe_of(line: str, vocabulary: Mapping[str, Command]) -> str:
     return yaml.dump(steps, sort_keys=False, allow_unicode=True, width=100)
 
 
-def _read(command: Command, words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+def _read(command: Command, words: Sequence[str]) -> tuple[list[str], dict[str, Any], list[str]]:
+    """Arguments, options by their keys, and the flags that were left out."""
     flags = {option.flag: option for option in command.options.values()}
+    flags |= {option.off: option for option in command.options.values() if option.off}
     short = {flag: option for option in command.options.values() for flag in option.short}
-    off = {option.off: option for option in command.options.values() if option.off}
     arguments: list[str] = []
     found: dict[str, Any] = {}
+    left: list[str] = []
     rest, plain = list(words), False
     while rest:
         word = rest.pop(0)
@@ -52,35 +62,60 @@ def _read(command: Command, words: Sequence[str]) -> tuple[list[str], dict[str, 
         if word == "--":
             plain = True
             continue
-        flag, equals, given = word.partition("=") if word.startswith("--") else (word, "", "")
-        option = flags.get(flag) or short.get(flag) or off.get(flag)
+        flag, attached, more = _flag(word, {**flags, **short})
+        option = flags.get(flag) or short.get(flag)
         if option is None:
             raise UsageError(f"`rebasin {command.name}` has no {flag}", hint=near(flag, flags).capitalize())
-        if option.kind is bool:
-            value: Any = flag not in off
-        elif option.count and len(rest) >= option.count and not equals:
-            found[option.key], rest = rest[: option.count], rest[option.count :]
-            continue
-        elif equals or rest:
-            value = _value(option, given if equals else rest.pop(0))
-        else:
-            raise UsageError(f"{flag} lacks its value")
+        if option.kind is bool and attached:
+            raise UsageError(f"{flag} takes no value")
+        if option.kind is bool and more:  # -qv
+            rest.insert(0, f"-{more}")
+        elif attached or more:
+            rest.insert(0, more)
         if option.key in OF_THE_RUN:
+            left.append(flag)
             continue
-        found[option.key] = [*found.get(option.key, []), value] if option.many else value
-    return arguments, found
+        if option.kind is bool:
+            found[option.key] = flag != option.off
+            continue
+        count = option.count or 1
+        if len(rest) < count:
+            raise UsageError(f"{flag} lacks its value")
+        values, rest = [_value(command, option, text) for text in rest[:count]], rest[count:]
+        if option.count:
+            found[option.key] = values
+        else:
+            found[option.key] = [*found.get(option.key, []), *values] if option.many else values[0]
+    return arguments, found, left
 
 
-def _value(option: Parameter, text: str) -> Any:
-    value: Any = text.replace("${", "$${")
+def _flag(word: str, known: Collection[str]) -> tuple[str, bool, str]:
+    """A word's flag, whether a value is attached by `=`, and what follows: `--seed=3`, `-mwm`, `-qv`."""
+    flag, equals, given = word.partition("=")
+    if word.startswith("--") or word in known:
+        return flag, bool(equals), given
+    return word[:2], False, word[2:]
+
+
+def _value(command: Command, option: Parameter, text: str) -> Any:
     if option.kind in (int, float):
         try:
             value = option.kind(text)
         except ValueError:
             raise UsageError(f"{option.flag} {text!r}: expected {option.expected}") from None
+    else:
+        value = _text(command, option.role, text)
     if problem := option.wrong(value):
         raise UsageError(f"{option.flag}: {problem}")
     return value
+
+
+def _text(command: Command, role: str, text: str) -> str:
+    """A text that a recipe reads as this very text: no variable, no step's name, nothing from elsewhere."""
+    own = command.name.replace(" ", "-")
+    if role == READS and (text.partition(".")[0] == own or ELSEWHERE.match(text)):
+        text = f"./{text}"
+    return text.replace("${", "$${")
 
 
 def _placed(command: Command, given: Sequence[str]) -> dict[str, Any]:
@@ -88,9 +123,9 @@ def _placed(command: Command, given: Sequence[str]) -> dict[str, Any]:
     rest, found = list(given), {}
     for argument in command.arguments:
         if argument.many and rest:
-            found[argument.key], rest = rest, []
+            found[argument.key], rest = [_text(command, argument.role, text) for text in rest], []
         elif rest:
-            found[argument.key] = rest.pop(0)
+            found[argument.key] = _text(command, argument.role, rest.pop(0))
     if rest:
         raise UsageError(f"`rebasin {command.name}` takes no {rest[0]!r}")
     return found

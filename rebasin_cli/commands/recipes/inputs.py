@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import difflib
 import glob
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...checkpoints.digests import of_path
@@ -29,10 +30,14 @@ Fetch = Callable[[str, str | None], Path]
 
 @dataclass(frozen=True)
 class Files:
-    """What a name stands for; `downloads` are the addresses of what came from elsewhere, with digests."""
+    """What a name stands for; `downloads` are the addresses of what came from elsewhere, with digests.
+
+    `pins` are the digests that files must have when they are read.
+    """
 
     paths: tuple[Path, ...] = ()
     downloads: tuple[Mapping[str, str], ...] = ()
+    pins: Mapping[Path, str] = field(default_factory=dict)
 
 
 def find(value: Value, problems: Problems, fetch: Fetch | None, *, known: Iterable[str] = ()) -> Files:
@@ -67,11 +72,13 @@ def _pinned(value: Value, problems: Problems, fetch: Fetch | None) -> Files:
         return _elsewhere(str(given["url"]), digest, value, problems, fetch)
     found = _local(value.value["path"], problems, ())
     if digest is not None and found:
-        seen = of_path(found[0]) if len(found) == 1 else None
-        if seen != digest:
+        if len(found) > 1:
+            problems.add(value, f"a pin is for one file, and {given['path']} are {len(found)}")
+            return Files()
+        if (seen := of_path(found[0])) != digest:
             problems.add(value, f"{given['path']} has the digest {seen}, and not the one that is pinned")
             return Files()
-    return Files(tuple(found))
+    return Files(tuple(found), pins={path: str(digest) for path in found} if digest else {})
 
 
 def _local(value: Value, problems: Problems, known: Iterable[str]) -> list[Path]:
@@ -80,7 +87,7 @@ def _local(value: Value, problems: Problems, known: Iterable[str]) -> list[Path]
         problems.add(value, "expected the name of a file")
         return []
     path = Path(text)
-    if path.exists():
+    if os.path.exists(path):  # unlike the path's own, not to fail for a name that no file can have
         return [path]
     if glob.has_magic(text):
         found = sorted(glob.glob(text, recursive=True), key=natural)
@@ -89,8 +96,8 @@ def _local(value: Value, problems: Problems, known: Iterable[str]) -> list[Path]
             problems.add(value, f"no file is called like {text}")
         return [Path(name) for name in found]
     here = [*known, *(str(path.parent / other.name) for other in _siblings(path))]
-    near = difflib.get_close_matches(text, here, n=3, cutoff=0.6)
-    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    near = difflib.get_close_matches(text, here, n=1, cutoff=0.6)
+    hint = f"; did you mean {near[0]}?" if near else ""
     problems.add(value, f"{text}: no such file{hint}")
     return []
 
@@ -114,7 +121,7 @@ def _elsewhere(
             path = fetch(address, digest)
             return Files((path,), ({"uri": address, "sha256": of_path(path)},))
         except RebasinError as error:
-            problems.add(value, str(error).replace("\n", " "))
+            problems.add(value, "; ".join(line.strip() for line in error.lines()))
     return Files()
 
 

@@ -137,7 +137,9 @@ class _Reader:
                 self.problems.add(at, f"the environment has no {found['name']}")
             return found[0]
 
-        return _VARIABLE.sub(variable, text)
+        if "\0" in text:  # no file name and no argument may hold it
+            self.problems.add(at, "a text holds a NUL character")
+        return _VARIABLE.sub(variable, text).replace("\0", "")
 
 
 def with_set(

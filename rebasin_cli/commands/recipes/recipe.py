@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,9 +68,11 @@ def parse(
         names.inputs[name] = find(value, problems, fetch)
         downloads += names.inputs[name].downloads
     folder = Path(_text(root, "output_dir", problems) or ".")
-    defaults = _map(root, "defaults", problems)
+    defaults = {key.replace("-", "_"): value for key, value in _map(root, "defaults", problems).items()}
     _check_defaults(defaults, vocabulary, problems)
     steps = _steps(root, vocabulary, names, defaults, folder, problems, fetch)
+    if not problems:
+        _check_used(defaults, steps, problems)
     files = {key: _text(root, key, problems) for key in ("junit", "step_summary", "attest")}
     written = {key: folder / text for key, text in files.items() if text}
     _check_collisions(steps, written, root, problems)
@@ -133,6 +136,7 @@ def _steps(
         problems.add(given or root, "expected `steps:` with a list of commands")
         return []
     titles = _titles(given.value, names, problems)
+    names.written = _planned(given.value, folder, titles)
     found: list[Step] = []
     for step, title in zip(given.value, titles, strict=True):
         names.later = set(titles[len(found) :])
@@ -180,23 +184,52 @@ def _titles(steps: Sequence[Value], names: Names, problems: Problems) -> list[st
     return titles
 
 
+def _planned(steps: Sequence[Value], folder: Path, titles: Sequence[str]) -> set[str]:
+    """Where outputs of all steps will lie, as far as they say so themselves: no glob means these."""
+    found = set()
+    for step, title in zip(steps, titles, strict=True):
+        body = step.value.get(step_command(step) or "") if step.is_map else None
+        out = body.value.get("out") if body is not None and body.is_map else None
+        name = out.value if out is not None and isinstance(out.value, str) else f"{title}.safetensors"
+        stem = name.removesuffix(".safetensors")
+        beside = ("", ".perm", ".search")
+        found |= {os.path.realpath(folder / f"{stem}{more}.safetensors") for more in beside}
+    return found
+
+
+def _check_used(defaults: Mapping[str, Value], steps: Sequence[Step], problems: Problems) -> None:
+    """A default that no step takes is a mistake: a gate among them would never be asked."""
+    for key, value in defaults.items():
+        if not any(step.command.has(key) for step in steps):
+            problems.add(value, "no step of this recipe has this option")
+
+
 def _check_collisions(
     steps: Sequence[Step], written: Mapping[str, Path], root: Value, problems: Problems
 ) -> None:
     """No file is written twice, none that is read before, and none that another step needs as it was."""
-    made: dict[Path, str] = {}
+    made: dict[str, str] = {}
     for step in steps:
-        for path in step.writes.values():
-            real = path.absolute()
+        for path in step.files:
+            real = os.path.realpath(path)
             if real in made:
                 problems.append(f"{step.where}: {step.name}: {path} is written by {made[real]} too")
             made.setdefault(real, f"step {step.name!r}")
     for key, path in written.items():
-        if path.absolute() in made:
-            problems.add(root.value[key], f"{path} is written by {made[path.absolute()]} too")
-        made.setdefault(path.absolute(), f"`{key}:`")
+        real = os.path.realpath(path)
+        if real in made:
+            problems.add(root.value[key], f"{path} is written by {made[real]} too")
+        made.setdefault(real, f"`{key}:`")
     for step in steps:
+        own = {f"step {name!r}" for name in step.needs}
         for path in step.reads:
-            maker = made.get(path.absolute())
-            if maker is not None and not any(maker == f"step {name!r}" for name in step.needs):
-                problems.append(f"{step.where}: {step.name}: {path} is read here, and written by {maker}")
+            real = os.path.realpath(path)
+            inside = [maker for place, maker in made.items() if place.startswith(real + os.sep)]
+            for maker in [made[real]] if real in made else inside[:1]:
+                if maker not in own:
+                    what = (
+                        "is read here, and written by"
+                        if real in made
+                        else "is read here, and written into by"
+                    )
+                    problems.append(f"{step.where}: {step.name}: {path} {what} {maker}")

@@ -11,7 +11,16 @@ from typing import Any
 
 from ...checkpoints import digests
 from ...checkpoints.staging import recover
-from ...errors import GateNotMet, Interrupted, OutputExists, RebasinError, ResourceError, UsageError
+from ...errors import (
+    CheckpointError,
+    GateNotMet,
+    Interrupted,
+    OutputExists,
+    RebasinError,
+    ResourceError,
+    UsageError,
+)
+from ...reports._gates import GateResult, raise_unmet
 from ..job.listener import Listener
 from .cache import Cache
 from .steps import Step
@@ -29,12 +38,13 @@ class Performed:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a step; `outputs` are its files with their digests."""
+    """What became of a step: `outputs` with their digests, and `reads`, those that they were made of."""
 
     step: Step
     status: str
     result: Mapping[str, Any] = field(default_factory=dict)
     outputs: Mapping[str, str] = field(default_factory=dict)
+    reads: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     error: RebasinError | None = None
 
@@ -66,11 +76,12 @@ def check(steps: Sequence[Step], cache: Cache, perform: Perform, how: How) -> di
     failed: list[tuple[Step, RebasinError]] = []
     for step in steps:
         try:
-            check_outputs(step, cache, how)
-            if not step.needs and step.command.has("dry_run") and not is_done(step, cache, how):
+            if is_done(step, cache, how):
+                continue
+            check_outputs(step.files, cache, how)
+            if not step.needs and step.command.has("dry_run"):
                 # What is there may be replaced, as was asked above; another job may have written it since.
-                replacing = {"force": True} if step.writes else {}
-                done = perform(step.line(dry_run=True, quiet=True, **replacing))
+                done = perform(step.line(dry_run=True, quiet=True, force=bool(step.writes)))
                 if done.error is not None:
                     raise done.error
                 plans[step.name] = done.result
@@ -85,12 +96,16 @@ def check(steps: Sequence[Step], cache: Cache, perform: Perform, how: How) -> di
 
 def _refusal(failed: Sequence[tuple[Step, RebasinError]]) -> RebasinError:
     """One error for the steps that cannot be run, with the exit code of the first."""
-    step, first = failed[0]
     if len(failed) == 1:
-        message = f"{step.where}, step {step.name}: {first.message}"
-        return type(first)(message, problems=first.problems, hint=first.hint)
-    told = [f"{step.where}, step {step.name}: {error}".replace("\n", "; ") for step, error in failed]
-    return type(first)(f"{len(failed)} steps cannot be run", problems=told)
+        return _placed(*failed[0])
+    told = [str(_placed(step, error)).replace("\n", "; ") for step, error in failed]
+    return type(failed[0][1])(f"{len(failed)} steps cannot be run", problems=told)
+
+
+def _placed(step: Step, error: RebasinError) -> RebasinError:
+    """The same error, with its step."""
+    message = f"{step.where}, step {step.name}: {error.message}"
+    return type(error)(message, problems=error.problems, hint=error.hint)
 
 
 @contextmanager
@@ -119,16 +134,11 @@ def _make(folder: Path) -> None:
         raise ResourceError(f"{folder} cannot be made: {error.strerror}") from None
 
 
-def check_outputs(step: Step, cache: Cache, how: How) -> None:
+def check_outputs(paths: Iterable[Path], cache: Cache, how: How) -> None:
     """Raise OutputExists for a file that is there and that no step made."""
-    check_files(step.writes.values(), cache, how)
-
-
-def check_files(paths: Iterable[Path], cache: Cache, how: How) -> None:
-    """The same of any files."""
     for path in paths:
-        recover(path if path.is_dir() else path.parent)
-        if path.exists() and not how.force and not cache.made_here(path):
+        recover(path if path.is_dir() else path.parent)  # what a run left that was killed while it renamed
+        if path.exists() and not how.force and not cache.is_ours(path):
             raise OutputExists(
                 f"{path} exists, and no recipe made it as it is now",
                 hint="--force overwrites it; `out` chooses another name",
@@ -136,12 +146,14 @@ def check_files(paths: Iterable[Path], cache: Cache, how: How) -> None:
 
 
 def is_done(step: Step, cache: Cache, how: How) -> bool:
-    return not how.again and cache.find(step, cache.key(step))[0] is not None
+    """Whether the cache has this very step; not where what it reads is still to be made."""
+    if how.again or not all(path.exists() for path in step.found().reads):
+        return False
+    return cache.find(cache.key(step.found()))[0] is not None
 
 
 def _replacing(step: Step, how: How) -> dict[str, bool]:
-    there = [path for path in step.writes.values() if path.exists()]
-    return {"force": True} if how.force or there else {}
+    return {"force": True} if how.force or any(path.exists() for path in step.files) else {}
 
 
 def run(
@@ -166,43 +178,78 @@ def run(
             continue
         listener.say(f"step {number} of {len(steps)}: {step.name}")
         with cache.alone(step, listener.say):
-            found.append(_one(step, cache, perform, listener, how))
+            found.append(_one(step.found(), cache, perform, listener, how))
         show(found[-1])
     return found
 
 
 def _one(step: Step, cache: Cache, perform: Perform, listener: Listener, how: How) -> Outcome:
     began = time.monotonic()
+    done, reads = Performed({}), {}
     try:
-        key = cache.key(step)
-        record, why = (None, "") if how.again else cache.find(step, key)
+        reads = cache.reads(step)
+        _check_pins(step, reads)
+        key = cache.key(step, reads)
+        record, why = (None, "") if how.again else cache.find(key)
         if record is not None:
-            return Outcome(step, UNCHANGED, record.result, record.outputs)
+            return Outcome(step, UNCHANGED, record.result, record.outputs, reads)
         if why:
             listener.say(f"{step.name}: {why}, so it is run again")
-        check_outputs(step, cache, how)
+        check_outputs(step.files, cache, how)
         more = _replacing(step, how) | _resuming(step, cache, key, listener)
         cache.started(step, key)
-        with cache.noting(key):
+        with _making(step, cache):
             done = perform(step.line(**more))
         if done.error is not None:
             raise done.error
+        _check_unchanged(step, cache, reads)
     except Interrupted:
         raise
     except GateNotMet as error:
-        return Outcome(step, MISSED, done.result, _made(step, done, cache), _since(began), error)
+        return Outcome(step, MISSED, done.result, _made(step, done, cache), reads, _since(began), error)
     except RebasinError as error:
-        return Outcome(step, FAILED, seconds=_since(began), error=error)
-    kept = cache.keep(step, key, done.result, _files(step, done.result))
-    return Outcome(step, DONE, kept.result, kept.outputs, _since(began))
+        return Outcome(step, FAILED, reads=reads, seconds=_since(began), error=_placed(step, error))
+    outputs = _made(step, done, cache)
+    cache.keep(step, key, outputs, done.result)
+    return Outcome(step, DONE, done.result, outputs, reads, _since(began))
 
 
 def _since(began: float) -> float:
     return time.monotonic() - began
 
 
+@contextmanager
+def _making(step: Step, cache: Cache) -> Iterator[None]:
+    """What is killed within leaves files that the next run knows for its own."""
+    paths = [path for path in step.files if not path.exists() or cache.is_ours(path)]
+    cache.making(paths)
+    try:
+        yield
+    finally:
+        cache.settle(paths)
+
+
+def _check_pins(step: Step, reads: Mapping[str, str]) -> None:
+    for name, digest in step.pins.items():
+        if reads.get(name, digest) != digest:
+            raise CheckpointError(
+                f"{name} is not the file that is pinned: its sha256 is {reads[name]}",
+                hint="It was replaced since the recipe was read",
+            )
+
+
+def _check_unchanged(step: Step, cache: Cache, reads: Mapping[str, str]) -> None:
+    """Raise CheckpointError where a file is another one than when the step began."""
+    for name, digest in reads.items():
+        if not Path(name).exists() or cache.digest(Path(name)) != digest:
+            raise CheckpointError(
+                f"{name} was changed while the step ran: what it made is not to be trusted",
+                hint="Run the recipe again, when nobody writes its inputs",
+            )
+
+
 def _resuming(step: Step, cache: Cache, key: str, listener: Listener) -> dict[str, bool]:
-    """--resume where this very step's interrupted search lies beside its output; --force where another's."""
+    """--resume where this very step's interrupted search lies beside its output; --force for another's."""
     if not step.command.has("resume") or "" not in step.writes:
         return {}
     out = step.writes[""]
@@ -217,27 +264,27 @@ def _resuming(step: Step, cache: Cache, key: str, listener: Listener) -> dict[st
         listener.say(f"{step.name}: what was interrupted was another step; it begins anew")
         return {"force": True}
     raise UsageError(
-        f"{step.name}: {next(path for path in kept if path.exists())} is of a search that no recipe began",
+        f"{next(path for path in kept if path.exists())} is of a search that no recipe began",
         hint="Go on with it on the command line (--resume), or remove it",
     )
 
 
-def _files(step: Step, result: Mapping[str, Any]) -> list[Path]:
-    """All files that a step left: what its result says, and what lies where it was told to write."""
-    written = result.get("written") or []
-    found = [Path(name) for name in written if isinstance(name, str)]
-    for path in step.writes.values():
-        found += digests.files_below(path) if path.is_dir() else [path] * path.exists()
-    return list(dict.fromkeys(found))
-
-
 def _made(step: Step, done: Performed, cache: Cache) -> dict[str, str]:
-    return {str(path): cache.digest(path) for path in _files(step, done.result)}
+    """The digests of what a step left: files that its result tells of, and those where it writes."""
+    written = done.result.get("written") or []
+    found = [Path(name) for name in written if isinstance(name, str)]
+    for path in step.files:
+        found += digests.files_below(path) if path.is_dir() else [path] * path.exists()
+    return {str(path): cache.made(path) for path in dict.fromkeys(found) if path.exists()}
 
 
-def failure(outcomes: Sequence[Outcome]) -> RebasinError | None:
-    """The error that the whole run ends with: a failure before a gate."""
-    errors = [outcome for outcome in outcomes if outcome.error is not None]
-    for outcome in sorted(errors, key=lambda one: one.status != FAILED):
-        return outcome.error
-    return None
+def failure(outcomes: Sequence[Outcome], gates: Sequence[GateResult]) -> RebasinError | None:
+    """The error that the run ends with: a step's failure, else the gates of all steps that were missed."""
+    for outcome in outcomes:
+        if outcome.status == FAILED:
+            return outcome.error
+    try:
+        raise_unmet(gates)
+    except GateNotMet as error:
+        return error
+    return next((outcome.error for outcome in outcomes if outcome.error is not None), None)

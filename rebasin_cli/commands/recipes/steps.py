@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import glob
+import json
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ...registry import Registry
+from ...registry.options import constant
 from . import checking, familiar
 from .inputs import Fetch, Files, find
 from .reading import Problems, Value
@@ -19,7 +24,7 @@ class Step:
 
     `reads` are all files that its result depends on, `listed` folders of data, of which names, sizes and
     times count; `writes` are what it leaves, by the suffix under which other steps name them ("" is the main
-    one). `needs` are the steps that make what it reads.
+    one). `needs` are the steps that make what it reads, `pins` the digests that files must have.
     """
 
     name: str
@@ -31,11 +36,59 @@ class Step:
     writes: Mapping[str, Path]
     needs: tuple[str, ...]
     where: str
+    pins: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Everything that it may leave under a name that is known before."""
+        found = list(self.writes.values())
+        if self.options.get("out_shard_size") and "" in self.writes:
+            found.append(_index(self.writes[""]))
+        return tuple(dict.fromkeys(found))
+
+    def found(self) -> Step:
+        """The step where models that an earlier one wrote as shards are named by their index."""
+        moved = {str(path): str(_index(path)) for path in self.reads if _is_sharded(path)}
+        if not moved:
+            return self
+        reads = [Path(moved.get(str(path), path)) for path in self.reads]
+        return replace(
+            self,
+            arguments=tuple(moved.get(text, text) for text in self.arguments),
+            options={k: moved.get(v, v) if isinstance(v, str) else v for k, v in self.options.items()},
+            reads=tuple(opened for path in reads for opened in _opened(path)),
+        )
 
     def line(self, **more: Any) -> list[str]:
         """Its command line, without `rebasin`."""
         known = {key: value for key, value in more.items() if self.command.has(key)}
         return self.command.line(self.arguments, {**self.options, **known})
+
+
+def _index(path: Path) -> Path:
+    return path.with_name(f"{path.name}.index.json")
+
+
+def _is_sharded(path: Path) -> bool:
+    return not path.exists() and _index(path).exists()
+
+
+def _opened(path: Path) -> list[Path]:
+    """A file, and the shards that it is an index of."""
+    if not path.name.endswith(".index.json"):
+        return [path]
+    try:
+        shards = json.loads(path.read_text(encoding="utf-8"))["weight_map"].values()
+        return [path, *(path.with_name(name) for name in sorted(set(shards)) if "/" not in name)]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return [path]  # its command says what is wrong with it
+
+
+def _beside(path: Path) -> list[Path]:
+    """The files that --copy-files takes from the folder of a model; a folder counts with all of its own."""
+    globs = constant("rebasin_cli.commands.job.folders", "BESIDE")
+    files = [] if path.is_dir() or not path.parent.is_dir() else sorted(path.parent.iterdir())
+    return [file for file in files if file.is_file() and any(map(file.match, globs))]
 
 
 @dataclass
@@ -45,6 +98,7 @@ class Names:
     inputs: dict[str, Files] = field(default_factory=dict)
     outputs: dict[str, tuple[str, Path]] = field(default_factory=dict)  # "merged.report" → its step, the file
     later: set[str] = field(default_factory=set)  # steps that come after
+    written: set[str] = field(default_factory=set)  # real paths of all outputs
 
 
 class Maker:
@@ -65,6 +119,7 @@ class Maker:
         self.body = step.value[command.name]
         self.reads: list[Path] = []
         self.listed: list[Path] = []
+        self.pins: dict[str, str] = {}
         self.needs: list[str] = []
 
     def made(self, defaults: Mapping[str, Value]) -> Step:
@@ -75,10 +130,15 @@ class Maker:
             if key not in given and key in self.command.keys() and self.command.has(key)
         }
         arguments = self._arguments(given)
+        copied = given.get("copy_files")
+        if copied is not None and copied.value is True:  # configuration and tokenizer beside the models
+            self.reads += [file for path in self.reads for file in _beside(path)]
         options: dict[str, Any] = {}
         for key, value in {**given, **shared}.items():
             if self.command.has(key):
                 options[key] = self._option(self.command.options[key], value)
+        if "weights" in given and isinstance(options.get("weights"), str):
+            self._check_weights(options["weights"], len(arguments), given["weights"])
         depends = self.step.value.get("depends")
         if depends is not None:
             self._files(depends)
@@ -93,6 +153,7 @@ class Maker:
             writes,
             tuple(dict.fromkeys(self.needs)),
             self.step.where,
+            self.pins,
         )
 
     def _given(self) -> dict[str, Value]:
@@ -102,7 +163,12 @@ class Maker:
         if not self.body.is_map:
             self.problems.add(self.body, "expected the command's options as keys")
             return {}
-        body = {key.replace("-", "_"): value for key, value in self.body.items()}
+        body: dict[str, Value] = {}
+        for spelt, value in self.body.items():
+            key = spelt.replace("-", "_")
+            if key in body:
+                self.problems.add(value, f"stands here and as {body[key].path.rpartition('.')[2]!r}")
+            body[key] = value
         if self.command.name == "merge":
             body = familiar.merge_options(body, self.problems)
         known = self.command.keys()
@@ -134,8 +200,21 @@ class Maker:
             )
         return files
 
+    def _check_weights(self, text: str, models: int, value: Value) -> None:
+        """Numbers, one a model, that add up to 1; names of schedules are the command's to know."""
+        try:
+            weights = [float(part) for part in text.split(",")]
+        except ValueError:
+            return
+        if models and len(weights) != models:
+            self.problems.add(value, f"{len(weights)} weights for {models} models")
+        elif abs(sum(weights) - 1) > 1e-6:
+            self.problems.add(value, f"they add up to {sum(weights):g}, expected 1")
+
     def _option(self, option: Parameter, value: Value) -> Any:
         values = value.value if value.is_list and option.many else [value]
+        if not values:
+            self.problems.add(value, "expected at least one")
         found = [text for item in values for text in self._texts(option, item)]
         if option.count and found and len(found) != option.count:
             self.problems.add(value, f"expected {option.count} values, and here are {len(found)}")
@@ -161,7 +240,8 @@ class Maker:
         if option.role == MAY_READ:
             return [self._maybe_file(str(value.value))]
         if option.role == WRITES:
-            return [str(self.folder / str(value.value))]
+            text = str(value.value)
+            return [str(self.folder / text) + "/" * text.endswith("/")]
         return [value.value]
 
     def _files(self, value: Value) -> list[Path]:
@@ -175,6 +255,7 @@ class Maker:
                 found.append(path)
             elif isinstance(name, str) and name in self.names.inputs:
                 found += self.names.inputs[name].paths
+                self.pins |= {str(path): digest for path, digest in self.names.inputs[name].pins.items()}
             elif isinstance(name, str) and name.partition(".")[0] in self.names.later:
                 self.problems.add(item, f"step {name.partition('.')[0]!r} has not run here yet")
             elif isinstance(name, str) and (made := self._made_earlier(name)) is not None:
@@ -182,14 +263,21 @@ class Maker:
                 found.append(Path(name))
             else:
                 known = [*self.names.inputs, *self.names.outputs]
-                found += find(item, self.problems, self.fetch, known=known).paths
-        self.reads += found
+                files = find(item, self.problems, self.fetch, known=known)
+                self.pins |= {str(path): digest for path, digest in files.pins.items()}
+                drawn = glob.has_magic(name) if isinstance(name, str) else False
+                found += [
+                    path
+                    for path in files.paths  # what the recipe itself makes is not meant by a glob
+                    if not (drawn and os.path.realpath(path) in self.names.written)
+                ]
+        self.reads += [opened for path in found for opened in _opened(path)]
         return found
 
     def _made_earlier(self, text: str) -> str | None:
         """The step that writes this very file."""
         for step, path in self.names.outputs.values():
-            if Path(text).absolute() == path.absolute():
+            if os.path.realpath(text) == os.path.realpath(path):
                 return step
         return None
 
@@ -198,8 +286,9 @@ class Maker:
         if text in self.names.outputs or text in self.names.inputs:
             value = Value(text, "", self.step.where)
             return str(next(iter(self._files(value)), text))
-        for part in (text, text.rpartition(":")[0], text.partition(":")[2]):
-            if part and Path(part).exists():
+        plain = text.partition("?")[0]  # imagefolder:DIR?size=32
+        for part in (plain, plain.rpartition(":")[0], plain.partition(":")[2]):
+            if part and os.path.exists(part):  # a name may be too long to be one
                 (self.listed if Path(part).is_dir() else self.reads).append(Path(part))
                 break
         return text
@@ -218,9 +307,20 @@ class Maker:
                 from ...permutations.permutation import beside  # heavy
 
                 found["perm"] = beside(path)
-            if key == "report" and self.command.name == "barrier":
-                found |= {"report": path / "report.json", "report_dir": path}
+            if key == "report":
+                found |= _report_files(self.command.name, path)
         return found
+
+
+def _report_files(command: str, folder: Path) -> dict[str, Path]:
+    """The files of a report folder; `report` is the one for programs."""
+    if command == "compare":
+        names = constant("rebasin_cli.analysis.formats", "FILENAMES")
+    else:
+        formats = Registry("reports", "report format")
+        names = {name: formats.constant(name, "FILENAME") for name in formats.names()}
+    files = {f"report.{name}": folder / file for name, file in names.items() if file}
+    return {"report": files["report.json"], **files}
 
 
 def _is_scalar(value: Any) -> bool:

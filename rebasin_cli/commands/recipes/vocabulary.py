@@ -119,7 +119,9 @@ class Command:
 
     def counts(self) -> tuple[int, int | None]:
         """How few and how many models it takes at most; None is any number."""
-        few = sum(p.required for p in self.arguments)
+        few = sum(p.required for p in self.arguments) + (
+            self.name == "merge"
+        )  # of one there is nothing to do
         return few, None if any(p.many for p in self.arguments) else len(self.arguments)
 
     def line(self, arguments: Iterable[str], options: Mapping[str, Any]) -> list[str]:
@@ -147,5 +149,5 @@ def _word(flag: str, value: str) -> list[str]:
 def near(word: str, known: Iterable[str]) -> str:
     """A sentence for a name that is not known."""
     known = sorted(known)
-    found = difflib.get_close_matches(word, known, n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(found)}?" if found else f"known: {', '.join(known)}"
+    found = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"did you mean {found[0]}?" if found else f"known: {', '.join(known)}"

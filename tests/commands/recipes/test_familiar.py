@@ -4,6 +4,7 @@ import pytest
 
 from rebasin_cli.commands.recipes import familiar, reading
 from rebasin_cli.commands.recipes.recipe import parse
+from rebasin_cli.errors import UsageError
 
 from .conftest import VOCABULARY
 
@@ -61,12 +62,7 @@ def test_in_a_step_its_words_mean_the_same(lines):
 @pytest.mark.parametrize(
     "text, says",
     [
-        (LINEAR.replace("linear", "ties"), "merge_method 'ties': rebasin has linear and slerp"),
-        (LINEAR + "slices: []", "layers are not cut and stacked here"),
-        (LINEAR + "modules: {}", "one model is merged"),
-        (LINEAR + "tokenizer_source: union", "vocabularies are not merged"),
-        (LINEAR + "chat_template: auto", "it belongs to the tokenizer"),
-        (LINEAR + "colour: red", "does not know mergekit's 'colour'"),
+        (LINEAR.replace("linear", "ties"), "line 7: merge_method: rebasin has linear and slerp, not 'ties'"),
         (LINEAR + "parameters: {normalize: false}", "the weights add up to 1.2"),
         (LINEAR + "parameters: {density: 0.5}", "rebasin has no 'density' here"),
         (LINEAR.replace("0.9", "[0.1, 0.2]"), "one number for all tensors, not a list (a gradient"),
@@ -83,3 +79,70 @@ def test_in_a_step_its_words_mean_the_same(lines):
 def test_what_rebasin_cannot_do_is_refused_by_name(mergekit, text, says):
     _, problems = mergekit(text)
     assert any(says in problem for problem in problems), problems
+
+
+SLICES = """
+slices:
+  - sources: [{model: a.safetensors, layer_range: [0, 4]}, {model: b.safetensors, layer_range: [0, 4]}]
+merge_method: METHOD
+base_model: a.safetensors
+parameters: {t: 0.5}
+"""
+CUT = "line 3: slices: layers are not cut and stacked here"
+
+
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        (SLICES.replace("METHOD", "slerp"), [CUT]),
+        (
+            SLICES.replace("METHOD", "ties"),
+            [CUT, "line 4: merge_method: rebasin has linear and slerp, not 'ties'"],
+        ),
+        (LINEAR + "modules: {}", ["line 8: modules: one model is merged, not several modules"]),
+        (
+            LINEAR + "tokenizer_source: union\nchat_template: auto",
+            [
+                "line 8: tokenizer_source: vocabularies are not merged; all models need the same one",
+                "line 9: chat_template: it belongs to the tokenizer; copy it with its files",
+            ],
+        ),
+        (LINEAR + "colour: red", ["line 8: colour: rebasin does not know mergekit's 'colour'"]),
+    ],
+)
+def test_a_key_that_rebasin_has_nothing_for_is_all_that_is_told(mergekit, text, says):
+    with pytest.raises(UsageError, match="asks for what rebasin does not do") as refused:
+        mergekit(text)
+    assert list(refused.value.problems) == says
+
+
+STEP = "steps:\n  - merge: {models: [a.safetensors, b.safetensors], base_model: BASE, METHOD}"
+
+
+@pytest.mark.parametrize("base", ["./b.safetensors", "../HERE/b.safetensors", "b.safetensors"])
+@pytest.mark.parametrize("method", ["method: wm", "seed: 1", "method: none"])
+def test_a_base_model_is_known_by_its_file(recipe, tmp_path, base, method):
+    base = base.replace("HERE", tmp_path.name)
+    made, _ = recipe(STEP.replace("BASE", base).replace("METHOD", method))
+    assert made.steps[0].options["reference"] == base.removeprefix("./")
+
+
+def test_a_base_model_that_is_none_of_the_models_is_of_no_effect_only_where_nothing_is_aligned(
+    recipe, lines, mergekit
+):
+    _, problems = recipe(STEP.replace("BASE", "missing-thing").replace("METHOD", "method: wm"))
+    assert [problem.partition(": missing")[2] for problem in problems] == ["-thing: no such file"]
+    aligned = lines(STEP.replace("BASE", "step2.safetensors").replace("METHOD", "method: wm"))
+    assert "--reference step2.safetensors" in aligned[0]  # which `merge` refuses
+    plain = lines(STEP.replace("BASE", "missing-thing").replace("METHOD", "method: none"))
+    assert "--reference" not in plain[0]
+    found, problems = mergekit(LINEAR + "base_model: org/missing")
+    assert problems == [] and "--reference" not in found[0]
+
+
+def test_slerp_knows_its_base_model_by_the_file(mergekit):
+    found, problems = mergekit(
+        "models: [b.safetensors, a.safetensors]\nbase_model: ./a.safetensors\nmerge_method: slerp\n"
+        "parameters: {t: 0.25}"
+    )
+    assert problems == [] and found[0].startswith("merge a.safetensors b.safetensors")

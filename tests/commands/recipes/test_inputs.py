@@ -62,6 +62,48 @@ def test_a_kept_file_that_was_changed_is_fetched_anew(fetcher):
     assert fetch(ADDRESS, DIGEST).read_bytes() == CONTENT and asked.count(ADDRESS) == 2
 
 
+@pytest.mark.parametrize("damage", ["change", "add", "remove"])
+def test_a_kept_folder_of_the_hub_that_was_changed_is_fetched_anew(fetcher, damage):
+    fetch, asked = fetcher()
+    folder = fetch(HUB, None)
+    if damage == "change":
+        (folder / "model.safetensors").write_bytes(b"weighty"[: len(CONTENT)])
+    elif damage == "add":
+        (folder / "config.json").write_text("{}")
+    else:
+        (folder / "model.safetensors").unlink()
+    with pytest.raises(UsageError, match="was changed since it was fetched"):
+        fetcher(allowed=False)[0](HUB, None)
+    assert (fetch(HUB, None) / "model.safetensors").read_bytes() == CONTENT
+    assert [path.name for path in folder.iterdir()] in (
+        ["model.safetensors", ".complete"],
+        [".complete", "model.safetensors"],
+    )
+    assert asked.count(("org/name", None, "ab" * 20)) == 2
+
+
+def test_what_is_not_here_is_told_in_one_line(recipe, fetcher):
+    fetch, _ = fetcher(allowed=False)
+    _, problems = recipe(f"steps: [{{align: {{models: [a.safetensors, '{HUB}']}}}}]", fetch=fetch)
+    assert problems == [
+        f"line 1: steps[1].align.models[2]: {HUB} is not on this machine; --download allows to fetch it"
+    ]
+
+
+def test_a_pin_is_for_one_file(recipe):
+    text = "inputs: {x: {path: '%s', sha256: '%s'}}\nsteps: [{merge: {models: [x, a.safetensors]}}]"
+    _, problems = recipe(text % ("step*.safetensors", DIGEST))
+    assert "line 1: inputs.x: a pin is for one file, and step*.safetensors are 2" in problems
+    one, problems = recipe(text % ("step1*.safetensors", hashlib.sha256(b"step10").hexdigest()))
+    names = [path.name for path in one.steps[0].reads]
+    assert problems == [] and names == ["step10.safetensors", "a.safetensors"]
+
+
+def test_a_name_that_no_file_can_have_is_no_file(recipe):
+    _, problems = recipe(f"inputs: {{x: {'a' * 5000}}}\nsteps: [{{merge: {{models: [x]}}}}]")
+    assert "no such file" in problems[0]
+
+
 def test_nothing_is_fetched_unasked(fetcher):
     fetch, asked = fetcher(allowed=False)
     for address in (ADDRESS, HUB):

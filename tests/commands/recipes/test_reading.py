@@ -57,6 +57,12 @@ def test_variables_are_expanded_only_where_they_are_written_so(lines):
     assert found == ["merge a.safetensors b.safetensors --out $HOME/r1-${X}-latest.safetensors"]
 
 
+def test_a_nul_character_is_a_problem_wherever_it_stands(recipe):
+    for text in (MERGE % '"x\\0y"', 'junit: "\\0"\n' + MERGE % "o.safetensors"):
+        _, problems = recipe(text)
+        assert any("holds a NUL character" in problem for problem in problems)
+
+
 def test_what_a_variable_holds_is_not_read_again(lines):
     found = lines(MERGE % '"${RUN}"', environment={"RUN": "${HOME}: [x].safetensors"})
     assert found == ["merge a.safetensors b.safetensors --out ${HOME}: [x].safetensors"]

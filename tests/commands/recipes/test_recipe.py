@@ -1,5 +1,6 @@
 """From values to steps: names, files, outputs, options, and every problem with its line."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,7 @@ def test_what_a_step_depends_on_is_read_too(recipe, tmp_path):
         ("inputs: {x: 'hf:org/name@main'}", "name the commit"),
         ("defaults: {colour: red}", "no command has this option"),
         ("defaults: {out: x}", "two steps would write one file"),
+        ("defaults: {data: mnist}", "no step of this recipe has this option"),
         ("output_dir: 3", "expected the name of a file or folder"),
         ("steps: {}", "expected `steps:` with a list"),
         ("steps: []", "expected `steps:` with a list"),
@@ -111,6 +113,16 @@ def test_what_a_step_depends_on_is_read_too(recipe, tmp_path):
         ("steps: [{align: {models: 'step*'}, name: 3}]", "a name is letters"),
         ("steps: [{align: {models: AB, sed: 3}}]", "`align` has no 'sed'; did you mean seed?"),
         ("steps: [{align: {models: AB, force: true}}]", "`align` has no 'force'"),
+        ("steps: [{merge: {models: AB, out-dtype: float16, out_dtype: float32}}]", "stands here and as"),
+        ("steps: [{merge: {models: AB, weights: [0.5]}}]", "1 weights for 2 models"),
+        ("steps: [{merge: {models: AB, weights: [0.5, 0.4]}}]", "they add up to 0.9, expected 1"),
+        ("steps: [{merge: {models: AB, interpolation: cubic}}]", "unknown 'cubic'; known: linear, slerp"),
+        ("steps: [{merge: {models: AB, repair: blah}}]", "unknown repair 'blah'"),
+        ("steps: [{merge: {models: a.safetensors}}]", "`merge` takes 2 or more models, and here are 1"),
+        ("steps: [{barrier: {models: AB, gate: []}}]", "expected at least one"),
+        ("steps: [{merge: {models: [., a.safetensors], out: m.safetensors}}]", "written into by"),
+        ("steps: [{merge: {models: AB, out: x.safetensors}}, {merge: {models: AB, out: y/../x.safetensors}}]",
+         "y/../x.safetensors is written by step 'merge' too"),
         ("steps: [{align: {models: AB, seed: 10}}]", "a whole number from 0 to 9, not 10"),
         ("steps: [{align: {models: AB, seed: 1.5}}]", "a whole number from 0 to 9, not 1.5"),
         ("steps: [{align: {models: AB, seed: true}}]", "a whole number from 0 to 9, not True"),
@@ -148,3 +160,44 @@ def test_all_problems_are_told_at_once_in_the_order_of_their_lines(recipe):
         "steps:\n  - align: {models: a.safetensors, sed: 1}\ninputs: {x: nowhere}\nrebasin: 2\n"
     )
     assert [problem.partition(":")[0] for problem in problems] == ["line 2", "line 2", "line 3", "line 4"]
+
+
+def test_a_glob_does_not_mean_what_the_recipe_makes_itself(lines, tmp_path):
+    text = "steps:\n  - merge: {models: '*.safetensors'}"
+    before = lines(text)
+    for name in ("merge", "merge.search", "other.perm"):
+        (tmp_path / f"{name}.safetensors").write_text("")
+    assert lines(text) == before
+
+
+def test_a_default_may_be_written_as_its_flag(lines):
+    text = f"defaults: {{out-dtype: float16}}\nsteps: [{{merge: {{models: {TWO}}}}}]"
+    assert "--out-dtype float16" in lines(text)[0]
+
+
+def test_a_folder_as_output_keeps_its_slash(recipe):
+    made, problems = recipe(f"output_dir: o\nsteps: [{{merge: {{models: {TWO}, out: m/}}}}]")
+    assert problems == [] and made.steps[0].line()[-1] == "o/m/"
+
+
+def test_a_model_that_became_shards_is_named_by_its_index(recipe, tmp_path):
+    made, _ = recipe(
+        f"steps: [{{merge: {{models: {TWO}, out: m.safetensors}}}}, "
+        "{align: {models: [a.safetensors, merge]}}]"
+    )
+    assert made.steps[1].found() is made.steps[1]
+    shards = {"weight_map": {"w": "m-00001-of-00001.safetensors"}}
+    (tmp_path / "m.safetensors.index.json").write_text(json.dumps(shards))
+    found = made.steps[1].found()
+    assert found.line()[2] == "m.safetensors.index.json"
+    assert [path.name for path in found.reads][1:] == [
+        "m.safetensors.index.json",
+        "m-00001-of-00001.safetensors",
+    ]
+
+
+def test_names_of_repairs_are_those_that_there_are():
+    from rebasin_cli.commands.recipes import checking
+    from rebasin_cli.repair import REPAIRS
+
+    assert set(checking.REPAIRS) == {"auto", *REPAIRS}

@@ -1,6 +1,8 @@
 """The schema, and recipes of command lines: of the real command line."""
 
 import json
+import shlex
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -23,6 +25,12 @@ LINES = [
     "rebasin train mlp --data digits -o a.safetensors --no-augment --width 16",
     "rebasin spec infer --net net.py:make --input 1x3x8x8 -o s.yaml",
     "rebasin align a.pt b.pt --weights-prior uniforms --memory 2GB --seed=4",
+    "rebasin merge 'x${HOME}.pt' merge.pt --copy-from merge --method none",
+    "rebasin merge a.pt '$${b}.pt' --out='-${x}.safetensors'",
+    "rebasin repair repair.pt --endpoints='x${HOME}.pt' b.pt --repair bias",
+    "rebasin train 'net.py:${x}' --data digits -oa.safetensors --lr 0.1",
+    "rebasin spec check mlp spec-check.pt",
+    "rebasin merge hf:org/name a.pt -mnone -qvoo.safetensors",
 ]
 
 
@@ -46,14 +54,18 @@ def test_the_recipe_of_a_command_line_satisfies_the_schema_and_is_that_line_agai
     from rebasin_cli.commands.recipes import reading
     from rebasin_cli.commands.recipes.recipe import parse
 
-    for name in ("a.pt", "b.pt", "m.pt", "net.py"):
+    files = ["a.pt", "b.pt", "m.pt", "net.py", "x${HOME}.pt", "$${b}.pt", "hf:org/name", "spec-check.pt"]
+    for name in [*files, "merge", "merge.pt", "repair.pt"]:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x")
     monkeypatch.chdir(tmp_path)
     text = recipe_of(line, WORDS)
     assert check(yaml.safe_load(text))
     problems = reading.Problems()
-    made = parse(reading.read(text, {}, problems), WORDS, problems)
+    made = parse(reading.read(text, {"HOME": "elsewhere", "x": "y", "b": "c"}, problems), WORDS, problems)
     assert problems == []
+    typed = [word.partition("=")[2] or word for word in shlex.split(line)]
+    assert {path.name for path in made.steps[0].reads} <= {Path(word).name for word in typed} | {"net.py"}
     again = recipe_of("rebasin " + " ".join(f"'{word}'" for word in made.steps[0].line()), WORDS)
     told, once = yaml.safe_load(again)["steps"][0], yaml.safe_load(text)["steps"][0]
     command = next(iter(once))
@@ -98,6 +110,9 @@ def test_the_schema_accepts_variables_and_mergekits_words(check):
         ("rebasin merge 'a", "this is no command line"),
         ("rebasin merge a b --metod wm", "has no --metod"),
         ("rebasin merge a b --method", "--method lacks its value"),
+        ("rebasin merge a b -zm wm", "has no -z"),
+        ("rebasin repair m --endpoints a", "--endpoints lacks its value"),
+        ("rebasin merge a b --force=yes", "--force takes no value"),
         ("rebasin merge a b --seed x", "--seed 'x': expected a whole number"),
         ("rebasin train mlp other --data digits -o a", "takes no 'other'"),
     ],
@@ -105,3 +120,28 @@ def test_the_schema_accepts_variables_and_mergekits_words(check):
 def test_what_is_no_command_line_is_told(line, says):
     with pytest.raises(UsageError, match=says):
         recipe_of(line, WORDS)
+
+
+@pytest.mark.parametrize(
+    "words, key, value",
+    [
+        ("-mnone", "method", "none"),
+        ("-m none", "method", "none"),
+        ("-qmnone", "method", "none"),
+        ("-oo.safetensors", "out", "o.safetensors"),
+        ("-o merged/", "out", "merged/"),
+        ("--out=merged/", "out", "merged/"),
+        ("-m=none", "method", "=none"),  # as the command line reads it
+    ],
+)
+def test_short_flags_are_read_as_the_command_line_reads_them(words, key, value):
+    step = yaml.safe_load(recipe_of(f"rebasin merge a b {words}", WORDS))["steps"][0]
+    assert step["merge"] == {"models": ["a", "b"], key: value}
+
+
+def test_what_a_recipe_leaves_to_the_run_is_told():
+    told = []
+    assert "force" not in recipe_of("rebasin merge a b -q --force --resume -m wm", WORDS, told.append)
+    assert told == ["left out, since it is `rebasin run` that takes it: -q, --force, --resume"]
+    recipe_of("rebasin merge a b", WORDS, told.append)
+    assert len(told) == 1

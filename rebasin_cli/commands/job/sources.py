@@ -1,0 +1,89 @@
+"""The files that a job's result was made of, and the statement that names them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ...checkpoints.checkpoint import open_checkpoint
+from ...checkpoints.locate import locate, read_index
+from ...errors import UsageError
+from ...permutations.permutation import beside
+from . import attesting
+from .averaging import Average
+from .job import Job
+from .method_options import start_file
+from .outputs import Output, write_files
+
+
+def attested(
+    job: Job, output: Output, done: dict[str, Any], *, mean: Average | None = None
+) -> dict[str, Any]:
+    """What a command did, and the statement on it where one is asked for: written last, of what is there."""
+    if output.attest is None or output.dry_run:
+        return done
+    made = open_checkpoint(Path(done["written"][0])).metadata
+    content = attesting.statement(
+        [Path(name) for name in done["written"]],
+        of(job, output, mean),
+        asked=attesting.of_metadata(made, keys=attesting.ASKED),
+        resolved=attesting.of_metadata(made, keys=attesting.RESOLVED),
+    )
+    write_files([(output.attest, attesting.text(content))], force=output.force)
+    return done | {"written": [*done["written"], str(output.attest)]}
+
+
+def check_apart(job: Job, output: Output, mean: Average | None = None) -> None:
+    """Raise UsageError where a statement is asked for on what takes the place of its own sources."""
+    if output.attest is None:
+        return
+    made = [output.path, output.attest, *([beside(output.path)] if job.command == "align" else [])]
+    copied = [mean.copy_from] if mean and mean.copy_from else []
+    for source in (*job.paths, *copied, *_permutations(job), *_named(job)):
+        if any(path.resolve().is_relative_to(source.resolve()) for path in made):
+            raise UsageError(
+                f"--attest: {source} would be replaced, and its digest could not be told any more",
+                hint="Name another file with --out, and another one for the statement",
+            )
+
+
+def of(job: Job, output: Output, mean: Average | None = None) -> list[Path]:
+    """Models, permutations, the spec, code and data that were named as files, and what was copied from.
+
+    Not in it: folders of data, files of a named data set, and what the user's own code imports or opens.
+    """
+    source = mean.copy_from if mean else None
+    models = [*job.paths, *([source] if source else [])]
+    found = [file for model in models for file in _with_shards(model)]
+    copied = models[-1 if source else 0]
+    found += [(copied if copied.is_dir() else copied.parent) / name for name in output.copies]
+    return [*found, *_permutations(job), *_named(job)]
+
+
+def _permutations(job: Job) -> list[Path]:
+    return [path for path in (job.perm, start_file(job.asked.search)) if path is not None]
+
+
+def _with_shards(model: Path) -> list[Path]:
+    """A model's file or folder, with the shards of an index."""
+    kind, index = locate(model)
+    if kind != "sharded" or model.is_dir():
+        return [model]
+    return [model, *(index.parent / shard for shard in sorted(set(read_index(index).values())))]
+
+
+def _named(job: Job) -> Iterator[Path]:
+    """Files in what may also be a name: `spec.yaml`, `net.py:factory`, `npz:digits.npz`."""
+    asked = job.asked
+    spec = asked.loading.spec or ""
+    if spec.endswith((".yaml", ".yml")) or "/" in spec:
+        yield Path(spec)
+    code = [asked.network.net, asked.data.loss, asked.data.metric, asked.data.data]
+    if asked.network.net is None and asked.network.trust_code and "fitted" in vars(job):
+        code.append(job.fitted.spec.net)
+    for text in code:
+        for part in ((text or "").rpartition(":")[0], (text or "").partition(":")[2]):
+            if part and Path(part).is_file():
+                yield Path(part)
+                break
