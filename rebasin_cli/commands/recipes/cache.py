@@ -76,6 +76,7 @@ class Cache:
         found = digests.of_file(path)
         if _stat(path) == now:
             made = {"made": True} if known.get("made") and known.get("sha256") == found else {}
+            made |= {"making": True} if known.get("making") else {}  # it ends with the step, and not before
             self._write("files", self._id(path), {"path": str(path), "stat": now, "sha256": found} | made)
         return found
 
@@ -117,11 +118,18 @@ class Cache:
             )
 
     def settle(self, paths: Sequence[Path]) -> None:
-        """The end of `making`: what is there was made here, what is not is forgotten."""
+        """The end of `making`: what is there was made here, what is not is forgotten.
+
+        A record takes the place of another, and none is missing in between: a kill may come any time.
+        """
         for path in paths:
-            self._forget("files", self._id(path))
-            if path.exists():
-                self.made(path)
+            for file in digests.files_below(path) if path.is_dir() else [path] * path.exists():
+                self.digest(file)
+                if known := self._read("files", self._id(file)):
+                    settled = {name: value for name, value in known.items() if name != "making"}
+                    self._write("files", self._id(file), settled | {"made": True})
+            if not path.is_file():
+                self._forget("files", self._id(path))
 
     def is_ours(self, path: Path) -> bool:
         """Whether a step wrote this file, and nobody changed it since; of a folder, all files in it."""

@@ -192,6 +192,30 @@ def test_a_run_that_is_killed_is_run_again(recipe, tmp_path, when):
     assert [outcome.status for outcome in again] == ["done"] * 3
 
 
+def test_what_is_being_made_stays_ours_while_others_read_it_and_is_never_without_a_record(
+    tmp_path, monkeypatch
+):
+    """A kill may come between any two records."""
+    cache, path = Cache(tmp_path / ".rebasin"), tmp_path / "out"
+    cache.making([path])
+    path.write_text("made")
+    cache.digest(path)  # a step that reads it asks for its key
+    assert cache.is_ours(path)
+    kept = Cache._write
+
+    def looked_at(self, *record):
+        assert cache.is_ours(path)
+        kept(self, *record)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Cache, "_write", looked_at)
+        patch.setattr(Cache, "_forget", lambda *_: pytest.fail("a kill here would lose it"))
+        cache.settle([path])
+    assert cache.is_ours(path)
+    path.write_text("somebody's")
+    assert not cache.is_ours(path)
+
+
 def test_an_input_that_changes_while_its_step_runs_fails_it(recipe, tmp_path):
     made, _ = recipe(CHAIN)
 
