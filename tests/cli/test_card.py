@@ -169,6 +169,7 @@ def test_what_cannot_be_read_is_told(merged, refused, missing):
     ],
     ids=lambda command: " ".join(word for word in command if "." not in word),
 )
+@pytest.mark.sweep
 def test_a_statement_names_files_by_their_digests(pair, done, tmp_path, command):
     done("align", *pair, "-o", "p.safetensors", "-q")
     done("merge", *pair, "--method", "none", "--repair", "none", "-o", "m.safetensors", "-q")

@@ -88,6 +88,7 @@ def loader(tmp_path):
         for kind in KINDS
     ],
 )
+@pytest.mark.sweep
 def test_a_network_gets_the_numbers_that_it_computes_in(use, kind, loader, pair, done):
     loader(KINDS[kind])
     outcome = done(*command(use, pair))

@@ -192,6 +192,7 @@ def without_float64(which):
 
 
 @WHICH
+@pytest.mark.sweep
 def test_without_float64_searches_run_on_the_cpu(ran, which):
     """As on Apple's GPUs."""
     _, told = ran(without_float64, which, SIMULATED_FLOAT64="no")

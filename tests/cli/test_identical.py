@@ -49,6 +49,7 @@ def test_a_plan_has_its_estimate_in_the_same_field(name, trained, done):
 
 
 @pytest.mark.parametrize("name", ["barrier", "compare"])
+@pytest.mark.sweep
 def test_files_of_identical_runs_differ_in_the_line_of_times_only(name, trained, done, tmp_path):
     found = []
     for _ in range(2):

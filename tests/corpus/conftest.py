@@ -1,6 +1,11 @@
-"""A command line that should fail: run in this process, with one message and nothing left behind."""
+"""A command line that should fail: run in this process, with one message and nothing left behind.
 
+Of each table's rows, `make test` runs every sixth, the first one included; `make test-all` runs the others.
+"""
+
+import itertools
 import signal
+from collections import defaultdict
 
 import pytest
 import torch
@@ -14,6 +19,16 @@ def in_an_empty_folder(tmp_path, monkeypatch):
     for name in ("REBASIN_DEBUG", "REBASIN_DATA", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # no data set of this machine's user
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
+def pytest_collection_modifyitems(items):
+    rows = defaultdict(itertools.count)
+    for item in items:
+        if "corpus" in item.path.parts and hasattr(item, "callspec"):
+            table = item.path, item.originalname
+            if not any(item.iter_markers("sweep")) and next(rows[table]) % 6:
+                item.add_marker(pytest.mark.sweep)
 
 
 PATIENCE = 20  # seconds: a command that hangs is a failure
