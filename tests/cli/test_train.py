@@ -76,9 +76,15 @@ def test_a_signal_ends_the_process_and_the_state_is_kept(tmp_path, number, code,
         "-o",
         "a.safetensors",
     ]
-    running = subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    before = signal.signal(
+        number, signal.default_int_handler
+    )  # not ignored here, so not there: in the background it may be
+    try:
+        running = subprocess.Popen(
+            command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+    finally:
+        signal.signal(number, before)
     try:
         deadline = time.monotonic() + 300  # on a busy machine the imports alone take long
         while not (tmp_path / "a.training.pt").exists() and time.monotonic() < deadline:

@@ -194,6 +194,7 @@ def answers(threads: int) -> dict[str, list[str]]:
     }
 
 
+@pytest.mark.sweep
 def test_the_same_seed_gives_the_same_answer_in_a_new_process_whatever_its_threads():
     """A process, for its hashes and its memory are other ones; with one thread first, then with two."""
     found = subprocess.run(
