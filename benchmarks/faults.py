@@ -1,9 +1,11 @@
 """Kill commands at every file operation and at random moments, and let their disks fail: what survives.
 
-    python benchmarks/faults.py [CASE …] [--every N] [--disks N] [--moments N] [--at-once]
+    python benchmarks/faults.py [CASE …] [--every N] [--interrupts N] [--disks N] [--moments N]
+                               [--at-once]
 
-Kills before, in the middle of and after each N-th file operation, and at N moments; the disk is full, failing
-or read-only from each N-th operation on. 1 is all of them, 0 none; --at-once adds ten jobs at once.
+Kills before, in the middle of and after each N-th file operation, and at N moments; Ctrl-C after each N-th;
+the disk is full, failing or read-only from each N-th operation on. 1 is all of them, 0 none; --at-once adds
+ten jobs at once.
 
 A run survives where nothing half-written stands under a final name and the next run leaves what an
 undisturbed one does, byte for byte; where a search was kept, that run is one with --resume. Ten at once:
@@ -28,7 +30,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.faults.cases import CASES, inputs, known, problem_after, problem_after_seconds  # noqa: E402
-from tests.faults.crashing import FAULTS, HALF, KILL_AFTER, KILL_BEFORE, Fault  # noqa: E402
+from tests.faults.crashing import FAULTS, HALF, INTERRUPT, KILL_AFTER, KILL_BEFORE, Fault  # noqa: E402
 from tests.faults.together import into_one_cache, into_one_folder, into_one_output  # noqa: E402
 
 TOGETHER = {"one folder": into_one_folder, "one output": into_one_output, "one cache": into_one_cache}
@@ -37,7 +39,7 @@ TOGETHER = {"one folder": into_one_folder, "one output": into_one_output, "one c
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)}")
-    for name, default in (("every", 1), ("disks", 1), ("moments", 5)):
+    for name, default in (("every", 1), ("interrupts", 1), ("disks", 1), ("moments", 5)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--at-once", action="store_true")
     asked = parser.parse_args()
@@ -47,13 +49,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         os.chdir(scratch)
         made = inputs(Path(scratch) / "inputs")
-        print("| date | command | operations | kills | disks | tried | survived | lost |")
-        print("|---|---|---|---|---|---|---|---|")
+        print("| date | command | operations | kills | Ctrl-C | disks | tried | survived | lost |")
+        print("|---|---|---|---|---|---|---|---|---|")
 
-        def row(name: str, operations: object, kills: object, disks: object, tried: int, lost: int) -> None:
+        def row(name: str, *counts: object) -> None:
             nonlocal all_tried, all_lost
-            counts = f"{tried:,} | {tried - lost:,} | {lost:,}"
-            print(f"| {today} | {name} | {operations} | {kills} | {disks} | {counts} |", flush=True)
+            *faults, tried, lost = counts
+            cells = (today, name, *faults, f"{tried:,}", f"{tried - lost:,}", f"{lost:,}")
+            print("|", " | ".join(map(str, cells)), "|", flush=True)
             all_tried, all_lost = all_tried + tried, all_lost + lost
 
         for name in asked.cases or CASES:
@@ -64,18 +67,20 @@ def main() -> None:
                 *every(whole.operations, asked.every, (KILL_BEFORE, KILL_AFTER, HALF)),
                 *(draws.uniform(0, whole.seconds) for _ in range(asked.moments)),
             ]
+            interrupts = every(whole.operations, asked.interrupts, [INTERRUPT])
             disks = every(whole.operations, asked.disks, FAULTS, lasting=True)
-            for fault in (*kills, *disks):
+            tried = [*kills, *interrupts, *disks]
+            for fault in tried:
                 try_ = problem_after if isinstance(fault, Fault) else problem_after_seconds
                 if problem := try_(case, whole, fault):
                     print(f"{name}, {fault}: {problem}", file=sys.stderr, flush=True)
                     lost += 1
-            row(name, whole.operations, len(kills), len(disks), len(kills) + len(disks), lost)
+            row(name, whole.operations, *map(len, (kills, interrupts, disks, tried)), lost)
             shutil.rmtree(place)
         for name, body in TOGETHER.items() if asked.at_once else ():
             problems = body(made, Path(scratch) / name)
             print(*problems, sep="\n", file=sys.stderr, end="\n" * bool(problems))
-            row(f"ten jobs at once, {name}", "", "", "", 10, min(10, len(problems)))
+            row(f"ten jobs at once, {name}", "", "", "", "", 10, min(10, len(problems)))
         os.chdir("/")
     lost_of = f"tried {all_tried:,}, survived {all_tried - all_lost:,}, lost {all_lost:,}"
     print(f"\n{lost_of}, {time.monotonic() - began:.0f} s")

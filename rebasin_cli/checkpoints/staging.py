@@ -7,7 +7,8 @@
 
 Renaming the lock is the step that decides: before it a dead process's files are removed, after it the next
 run that writes into the folder brings its renames to their end. So old and new files are never mixed, and
-what a process that lives is writing is never touched. docs/decisions/0014-staging.md says why not otherwise.
+what a process that lives is writing is never touched. Ctrl-C waits while a lock or a name changes.
+docs/decisions/0014-staging.md says why not otherwise.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..errors import ResourceError
+from ..runtime.signals import held_back
 
 try:
     import fcntl
@@ -110,7 +112,7 @@ class Staging:
         """Give the files their names. Whatever fails, they are gone and the old ones are there again."""
         if not self._new:
             return
-        with _alone_in(self.folder):
+        with _alone_in(self.folder), held_back():
             old = list(dict.fromkeys(path.name for look in self._checks for path in look()))
             with disk(self.folder / self._new[0][1]):
                 if len(self._new) == 1 and set(old) <= {self._new[0][1]}:  # the name is never missing
@@ -166,12 +168,16 @@ class Staging:
 def staged(folder: Path) -> Iterator[Staging]:
     """Files that get their names when the block ends well; else none is left, and the old ones stay."""
     recover(folder)
-    staging = Staging(folder)
+    staging = None
     try:
+        with held_back():
+            staging = Staging(folder)
         yield staging
         staging.commit()
     finally:
-        staging.close()
+        with held_back():
+            if staging is not None:
+                staging.close()
 
 
 def recover(folder: Path) -> None:
@@ -289,10 +295,11 @@ def _lock_of_our_own(folder: Path) -> tuple[str, int | None]:
 
 def probe(folder: Path) -> None:
     """Raise ResourceError where no file can be made in a folder. Who tidies up knows a lock as in use."""
-    token, descriptor = _lock_of_our_own(folder)
-    remove([folder / f".rebasin-{token}.{LOCK}"])
-    if descriptor is not None:
-        os.close(descriptor)
+    with held_back():
+        token, descriptor = _lock_of_our_own(folder)
+        remove([folder / f".rebasin-{token}.{LOCK}"])
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 @contextlib.contextmanager

@@ -203,12 +203,13 @@ def _begun(start: Path, here: Path) -> Iterator[None]:
 
 
 def problem_after(case: Case, of: Known, fault: Fault) -> str | None:
-    """Kill the command, or let its disk fail, then look: None, or what is wrong with what is left."""
+    """What is wrong with what is left by a command that is disturbed, or None."""
     with _begun(of.start, of.here):
         ended = run(of.here, case.arguments, fault)
-        found = _left(case, of) or (
-            _failed(case, of, fault, ended) if fault.how in crashing.FAULTS else _killed(ended)
+        judge = {crashing.INTERRUPT: _interrupted, **dict.fromkeys(crashing.FAULTS, _failed)}.get(
+            fault.how, _killed
         )
+        found = _left(case, of) or judge(case, of, fault, ended)
         return found or _next(case, of)
 
 
@@ -240,8 +241,15 @@ def _left(case: Case, of: Known) -> str | None:
     return None
 
 
-def _killed(ended: Ended) -> str | None:
+def _killed(case: Case, of: Known, fault: Fault, ended: Ended) -> str | None:
     return None if ended.code in (-9, 0) else f"exit code {ended.code}: {ended.said}"
+
+
+def _interrupted(case: Case, of: Known, fault: Fault, ended: Ended) -> str | None:
+    """A process that may say goodbye leaves nothing behind but a search that --resume takes up."""
+    if ended.code not in (130, 0) or "Traceback" in ended.said:
+        return f"exit code {ended.code}: {ended.said}"
+    return f"left behind: {hidden(of.here)}" if hidden(of.here) else None
 
 
 def _failed(case: Case, of: Known, fault: Fault, ended: Ended) -> str | None:
@@ -275,7 +283,8 @@ def _next(case: Case, of: Known) -> str | None:
         n for n in hidden(of.here) if n.endswith(".redo")
     ]
     if resumed and case.goes_on and not there:
-        again = run(of.here, (*(a for a in case.arguments if a != "--force"), "--resume"))
+        line = [a for a in case.arguments if case.older or a != "--force"]
+        again = run(of.here, (*line, "--resume"))
         if "no search is kept" in again.said:
             return again.said
     else:

@@ -1,4 +1,4 @@
-"""Run something in a child process in which the n-th file operation kills it, or fails.
+"""Run something in a child process in which the n-th file operation kills it, interrupts it, or fails.
 
 Operations are what changes a disk: opening for writing, writing, fsync, rename, removing. A child is forked,
 so that a command needs no second for its imports; it has the parent's one thread.
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 KILL_BEFORE, KILL_AFTER, HALF = "killed before", "killed after", "killed in the middle of"
+INTERRUPT = "interrupted after"  # by Ctrl-C
 _WRITE = os.write  # the real one, to tell how it went
 FAULTS = {"full": errno.ENOSPC, "failing": errno.EIO, "read-only": errno.EROFS}
 
@@ -40,7 +41,10 @@ class _Written:
 
 @dataclass
 class Fault:
-    """Operation number `at` (from 1; 0: none) kills the process or gives an error, once or `lasting`."""
+    """Operation number `at` (from 1; 0: none) kills or interrupts the process or gives an error.
+
+    An error is given once or, `lasting`, by every operation from then on.
+    """
 
     at: int
     how: str = KILL_BEFORE
@@ -61,6 +65,10 @@ class Fault:
         if self.how == HALF and name == "write":
             *descriptor, data = args
             operation(*descriptor, memoryview(data).cast("B")[: memoryview(data).nbytes // 2])
+        elif self.how == INTERRUPT:
+            done = operation(*args, **kwargs)
+            os.kill(os.getpid(), signal.SIGINT)
+            return done
         elif self.how != KILL_BEFORE:
             operation(*args, **kwargs)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -108,7 +116,7 @@ def run(body: Callable[[], int], fault: Fault, log: str) -> Ended:
             descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(descriptor, 1)
             os.dup2(descriptor, 2)
-
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
             fault.install()
             try:
                 code = body()

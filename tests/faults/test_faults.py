@@ -8,8 +8,11 @@ import random
 
 import pytest
 
+from rebasin_cli.checkpoints.staging import staged
+from rebasin_cli.checkpoints.writing import write_text_atomic
+
 from .cases import CASES, Known, inputs, known, problem_after, problem_after_seconds
-from .crashing import FAULTS, HALF, KILL_AFTER, KILL_BEFORE, Fault
+from .crashing import FAULTS, HALF, INTERRUPT, KILL_AFTER, KILL_BEFORE, Fault, run
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +57,28 @@ def test_a_run_that_is_killed_now_and_then_leaves_all_old_or_all_new(of, name, m
     )
 
 
+def test_ctrl_c_at_every_operation_leaves_all_old_or_all_new_and_nothing_hidden(tmp_path):
+    """Of what every command writes with."""
+
+    def body():
+        with staged(tmp_path) as stage:
+            for name in "ab":
+                write_text_atomic(tmp_path / name, "new", force=True, stage=stage)
+        return 0
+
+    seen = set()
+    for at in range(1, 100):
+        for name in "ab":
+            (tmp_path / name).write_text("old")
+        ended = run(body, Fault(at, INTERRUPT), str(tmp_path) + ".log")
+        left = {path.name: path.read_text() for path in tmp_path.iterdir()}
+        assert left in ({"a": "old", "b": "old"}, {"a": "new", "b": "new"}), at
+        seen.add(left["a"])
+        if ended.operations < at:
+            break
+    assert seen == {"old", "new"} and ended.operations > 10 and ended.code == 0
+
+
 def slow(whole):
     return whole.seconds > 0.4
 
@@ -64,7 +89,7 @@ def test_a_run_that_is_killed_anywhere_leaves_all_old_or_all_new(of, name):
     whole = of(name)
     faults = [
         Fault(at, how)
-        for how in (KILL_BEFORE, KILL_AFTER, HALF)
+        for how in (KILL_BEFORE, KILL_AFTER, HALF, INTERRUPT)
         for at in drawn(whole, 1 if slow(whole) else 2, name + how)
     ]
     problems = [(fault, problem_after(CASES[name], whole, fault)) for fault in faults]

@@ -43,9 +43,9 @@ class Resumable:
     saved: float = field(default_factory=time.monotonic)
 
     def reached(self, state: State) -> None:
-        self.last = state
         if self.log is not None and "loss" in state.notes:
-            self._write(state)
+            self._write(state)  # first: a line too many is removed by who goes on, one too few is missed
+        self.last = state
         if self.save is None:
             return
         if self.every is not None:
