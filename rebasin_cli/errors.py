@@ -166,7 +166,12 @@ def unknown(
     kind: str, name: str, known: Iterable[str], *, error: type[RebasinError] = UsageError
 ) -> RebasinError:
     """The error for a name that is not in a list, with "did you mean" where one is near."""
+    hint = near(str(name), known)
+    return error(f"unknown {kind} {name!r}", hint=hint[0].upper() + hint[1:] + "." * (hint[-1] != "?"))
+
+
+def near(word: str, known: Iterable[str]) -> str:
+    """The end of a sentence on a name that is not in a list: those that may be meant, or all there are."""
     known = sorted(known)
-    near = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
-    hint = f"Did you mean {' or '.join(near)}?" if near else f"Known: {', '.join(known)}."
-    return error(f"unknown {kind} {name!r}", hint=hint)
+    found = difflib.get_close_matches(word, known, n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(found)}?" if found else f"known: {', '.join(known)}"

@@ -9,6 +9,8 @@ import difflib
 import json
 import os
 import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from ..errors import CheckpointError
@@ -30,11 +32,34 @@ _OTHERS = {
 }
 
 
+class ToCome(CheckpointError):
+    """A file that is not made yet is asked for, see `to_come`."""
+
+
+_to_come: frozenset[str] = frozenset()
+
+
+@contextmanager
+def to_come(paths: Iterable[Path]) -> Iterator[None]:
+    """Within, whoever opens one of these gets ToCome, whatever lies there: they are still to be made.
+
+    So a command can be judged as far as it can without them: all that it says before is of its options.
+    """
+    global _to_come
+    before, _to_come = _to_come, frozenset(os.path.realpath(path) for path in paths)
+    try:
+        yield
+    finally:
+        _to_come = before
+
+
 def locate(path: Path) -> tuple[str, Path]:
     """What is there ("safetensors", "sharded" or "torch"), and the file to read: an index where sharded.
 
     Raises CheckpointError where it is none of them, OSError where it cannot be read.
     """
+    if _to_come and os.path.realpath(path) in _to_come:
+        raise ToCome(f"{path} is still to be made")
     return _folder(path) if path.is_dir() else (_kind(path), path)
 
 

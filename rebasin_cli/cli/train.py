@@ -57,6 +57,7 @@ def train(
         bool, typer.Option("--resume", help="Go on with a training that was interrupted.")
     ] = False,
     force: o.Force = False,
+    dry_run: o.DryRun = False,
     json: o.Json = False,
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
@@ -88,5 +89,6 @@ def train(
         "limit": limit,
     }
     with screen(quiet, verbose) as listener:
-        done = run(net, data, Output(out, force, resume=resume), listener, seed=seed, device=device, **recipe)
+        output = Output(out, force, resume=resume, dry_run=dry_run)
+        done = run(net, data, output, listener, seed=seed, device=device, **recipe)
     result(done, json)

@@ -17,6 +17,7 @@ from .recipes import familiar, reading, running, schema, telling
 from .recipes.cache import Cache
 from .recipes.fetching import Fetcher
 from .recipes.from_line import recipe_of
+from .recipes.inputs import Fetch
 from .recipes.recipe import Recipe, parse
 from .recipes.running import How, Outcome, Perform
 from .recipes.vocabulary import Command
@@ -48,10 +49,9 @@ class Run:
         return running.failure(self.outcomes, telling.gates_of(self.outcomes))
 
 
-def read(path: Path, vocabulary: Mapping[str, Command], asked: Asked, listener: Listener = SILENT) -> Recipe:
+def read(path: Path, vocabulary: Mapping[str, Command], asked: Asked, fetch: Fetch) -> Recipe:
     """The recipe in a file. Raises UsageError with everything that is wrong with it, each with its line."""
     problems = reading.Problems()
-    fetch = Fetcher(asked.cache / "downloads", listener.say, allowed=asked.download)
     try:
         text = path.read_text(encoding="utf-8")
         root = reading.read(text, os.environ, problems)
@@ -84,24 +84,24 @@ def run(
 
     What fails is in the outcomes and not raised: gates are written first. A dry run gives the plan.
     """
-    recipe = read(path, vocabulary, asked, listener)
+    fetcher = Fetcher(asked.cache / "downloads", listener.say, allowed=asked.download)
+    recipe = read(path, vocabulary, asked, fetcher.expected)
     cache = Cache(asked.cache, listener.say)
-    about = {
-        "recipe": str(path),
-        "recipe_sha256": of_file(path),
-        "set": list(asked.assignments),
-        "downloads": list(recipe.downloads),
-    }
+    about = {"recipe": str(path), "recipe_sha256": of_file(path), "set": list(asked.assignments)}
     with running.folders(recipe.files, keep=not asked.dry_run):
         running.check_outputs(recipe.beside, cache, asked.how)
         if not asked.dry_run:
             _forget(recipe)
         try:
+            if recipe.downloads:  # what is wrong without them is told before the first of them is fetched
+                running.check(recipe.steps, cache, perform, asked.how, coming=fetcher.missing)
+                recipe = read(path, vocabulary, asked, fetcher)
             plans = running.check(recipe.steps, cache, perform, asked.how)
         except RebasinError as error:
             if recipe.junit and not asked.dry_run:
                 _put(recipe.junit, telling.refused(error, str(path)), cache)
             raise
+        about["downloads"] = list(recipe.downloads)
         if asked.dry_run:
             return Run(recipe, (), about | {"steps": plan(recipe, cache, plans, asked.how)})
     outcomes = running.run(recipe.steps, cache, perform, listener, asked.how, show=show)

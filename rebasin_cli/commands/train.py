@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from ..checkpoints import writing
 from ..errors import OutputExists, ResourceError, UsageError
-from ..networks import training
+from ..networks import training, training_setup
 from ..runtime import devices
 from .job.listener import Listener
 from .job.outputs import Output, check_outputs
@@ -15,7 +16,10 @@ from .job.outputs import Output, check_outputs
 def train(
     net: str, data: str, output: Output, listener: Listener, *, device: str, **recipe: Any
 ) -> dict[str, Any]:
-    """Train an endpoint and write it with its provenance; an interrupted training is kept beside it."""
+    """Train an endpoint and write it with its provenance; an interrupted training is kept beside it.
+
+    A dry run gives the plan instead.
+    """
     check_outputs(output)
     state = output.path.with_name(f"{output.path.stem}.training.pt")
     if state.is_symlink():  # anybody may have put it there, and it would be written through
@@ -29,6 +33,9 @@ def train(
         raise UsageError(
             f"--resume: there is no {state}", hint="Only an interrupted training leaves one; start anew"
         )
+    device = devices.choose(device)
+    if output.dry_run:
+        return _plan(net, training_setup.prepare(net, data, device=device, **recipe))
 
     def progress(at: training.Progress) -> None:
         tested = "" if at.test_accuracy is None else f"  test accuracy {at.test_accuracy:.4f}"
@@ -40,7 +47,7 @@ def train(
         trained = training.train(
             net,
             data,
-            device=devices.choose(device),
+            device=device,
             state_path=state,
             resume=output.resume,
             progress=progress,
@@ -60,3 +67,12 @@ def train(
         "data": data,
         "epochs": int(meta["rebasin.epochs"]),
     } | accuracies
+
+
+def _plan(net: str, setup: training_setup.Setup) -> dict[str, Any]:
+    data = {"data": setup.train.name, "normalization": str(setup.train.normalization)}
+    samples = {"train_samples": setup.train.samples, "test_samples": setup.test.samples}
+    return {"net": net, "parameters": setup.parameters, **data, **samples, "device": setup.device} | {
+        "steps": setup.steps,
+        **asdict(setup.recipe),
+    }

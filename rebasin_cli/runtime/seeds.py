@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -14,3 +16,12 @@ def derive(seed: int, purpose: str) -> int:
 
 def generator(seed: int, purpose: str) -> torch.Generator:
     return torch.Generator().manual_seed(derive(seed, purpose))
+
+
+@contextmanager
+def seeded(seed: int, purpose: str, device: str = "cpu") -> Iterator[None]:
+    """Torch's own randomness from a derived seed, and as it was afterwards."""
+    kind = torch.device(device)
+    with torch.random.fork_rng([kind] if kind.type == "cuda" else []):
+        torch.manual_seed(derive(seed, purpose))
+        yield

@@ -16,9 +16,10 @@ from rebasin_cli.analysis.diagnosis import activations, doctor
 from rebasin_cli.analysis.diagnosis.judging import VERDICTS, judge
 from rebasin_cli.analysis.diagnosis.weights import weigh
 from rebasin_cli.datasets import open_data
-from rebasin_cli.networks.training import seeded, train
+from rebasin_cli.networks.training import train
 from rebasin_cli.permutations import permutation
 from rebasin_cli.permutations.permutation import permuted
+from rebasin_cli.runtime.seeds import seeded
 from rebasin_cli.spec.resolving import resolve_spec
 from tests.analysis.test_signatures import hidden
 from tests.matchers.test_am import Net, built

@@ -12,7 +12,8 @@ import torch
 from rebasin_cli import nets
 from rebasin_cli.__main__ import main
 from rebasin_cli.checkpoints.writing import write_safetensors
-from rebasin_cli.networks.training import seeded, train
+from rebasin_cli.networks.training import train
+from rebasin_cli.runtime.seeds import seeded
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
 

@@ -1,5 +1,7 @@
 """`rebasin run`: real commands in a recipe, on tiny models."""
 
+import hashlib
+import io
 import json
 import xml.etree.ElementTree as ET
 
@@ -85,6 +87,70 @@ def test_what_a_command_would_refuse_is_refused_before_anything_runs(recipe, run
     outcome = run("run", recipe)
     assert outcome.code == 2 and "step merge" in outcome.err and "--limit" in outcome.err
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["gates.xml"]
+
+
+LATE = """
+inputs: {first: a.safetensors, second: b.safetensors}
+steps:
+  - align: {models: [first, second], method: wm}
+  - {name: mean, merge: {models: [first, align], method: none, weights: root}}
+  - {name: worth, eval: {models: mean, device: gpu, data: digits}}
+  - {name: look, doctor: {models: [first, align], device: tpu}}
+  - {name: mended, repair: {models: mean, endpoints: [first, align], lambda: 1.5, data: digits}}
+  - {name: again, train: {net: mlp, data: digits, out: t.safetensors, schedule: linear}}
+  - {name: tiny, train: {net: mlp, data: digits, out: s.safetensors, width: 4, epochs: 1}}
+  - {name: judged, barrier: {models: [tiny, again], data: digits, method: am, epochs: 2}}
+"""
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_options_of_steps_whose_models_are_to_come_are_judged_before_anything_runs(
+    recipe, run, done, tmp_path, older
+):
+    """By their commands, all of them at once; what lies there of an earlier run changes nothing."""
+    recipe.write_text(LATE)
+    if older:
+        (tmp_path / "align.safetensors").write_text("no checkpoint")
+        (tmp_path / "mean.safetensors").write_text("no checkpoint")
+    outcome = run("run", recipe, *["--force"] * older)
+    assert outcome.code == 2 and "6 steps cannot be run" in outcome.err
+    for told in (
+        "line 5, step mean: unknown schedule of weights 'root'",
+        "line 6, step worth: unknown device 'gpu'",
+        "line 7, step look: unknown device 'tpu'",
+        "line 8, step mended: --lambda 1.5 is not between the endpoints",
+        "line 9, step again: unknown schedule 'linear'",
+        "line 11, step judged: --epochs: the method am has no such option",
+    ):
+        assert told in outcome.err
+    assert not (tmp_path / "s.safetensors").exists()
+    assert (tmp_path / "align.safetensors").exists() == older
+
+
+def test_nothing_is_downloaded_before_all_that_can_be_judged_is(recipe, run, done, pair, monkeypatch):
+    content, asked = pair[1].read_bytes(), []
+
+    def opened(address):
+        asked.append(address)
+        return io.BytesIO(content)
+
+    monkeypatch.setattr("rebasin_cli.commands.recipes.fetching._open", opened)
+    digest = hashlib.sha256(content).hexdigest()
+    recipe.write_text(f"""
+inputs: {{second: {{url: "https://host/b.safetensors", sha256: {digest}}}}}
+steps:
+  - align: {{models: [a.safetensors, second], device: cpu}}
+""")
+    line = ("run", recipe, "--download")
+    outcome = run(*line, "--set", "steps.align.device=gpu")
+    assert outcome.code == 2 and "step align: unknown device 'gpu'" in outcome.err and asked == []
+    outcome = run(*line, "--set", "steps.align.seed=-1")
+    assert outcome.code == 2 and "steps[1].align.seed" in outcome.err and asked == []
+    told = done(*line, "--json").json()
+    assert asked == ["https://host/b.safetensors"] and told["downloads"] == [
+        {"uri": asked[0], "sha256": digest}
+    ]
+    assert told["steps"][0]["status"] == "done"
 
 
 def test_a_step_that_fails_ends_the_run_with_its_exit_code(recipe, run, tmp_path):

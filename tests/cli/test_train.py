@@ -30,6 +30,14 @@ def test_the_same_seed_the_same_bytes(done, tmp_path):
     assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
 
 
+def test_a_dry_run_tells_what_would_be_trained_and_writes_nothing(done, refused, tmp_path):
+    plan = done(*TINY, "--epochs", 2, "--limit", 200, "-o", "a.safetensors", "--dry-run", "--json").json()
+    assert plan["parameters"] == 64 * 8 + 8 + 8 * 10 + 10 and plan["train_samples"] == 200
+    assert plan["steps"] == 2 * 2 and plan["optimizer"] == "adam" and plan["normalization"] == "0.0/1.0"
+    refused(2, *TINY, "--optimizer", "lion", "-o", "a.safetensors", "--dry-run", says="unknown optimizer")
+    assert contents(tmp_path) == {}
+
+
 def test_json_and_quiet(done):
     outcome = done(*TINY, "--epochs", 1, "--limit", 100, "-o", "a.safetensors", "--json", "-q")
     assert outcome.json()["epochs"] == 1 and outcome.err == ""

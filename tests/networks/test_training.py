@@ -11,7 +11,9 @@ from rebasin_cli.datasets import Data, Normalization, Samples, open_data
 from rebasin_cli.datasets._cifar import crop_and_flip
 from rebasin_cli.errors import DataError, NetworkError, ResourceError, UsageError
 from rebasin_cli.networks.evaluation import evaluate
-from rebasin_cli.networks.training import Recipe, default_recipe, derive, learning_rate_at, seeded, train
+from rebasin_cli.networks.training import learning_rate_at, train
+from rebasin_cli.networks.training_setup import Recipe, default_recipe
+from rebasin_cli.runtime.seeds import derive, seeded
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -12,10 +12,10 @@ import torch.distributed as dist
 
 from rebasin_cli import api, nets
 from rebasin_cli.errors import CheckpointError, RebasinError, UsageError
-from rebasin_cli.networks.training import seeded
 from rebasin_cli.permutations import permutation
 from rebasin_cli.runtime import processes
 from rebasin_cli.runtime.processes import _account, joined
+from rebasin_cli.runtime.seeds import seeded
 from rebasin_cli.spec import library
 
 RANK, SIZE, FOLDER = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), sys.argv[1]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from ...errors import RebasinError
+from ...errors import RebasinError, near
 from ...registry import Registry
 from ...registry.options import constant
-from .vocabulary import near
 
 
 def wrong(key: str, text: str) -> str | None:

@@ -40,6 +40,16 @@ class Fetcher:
     ):
         self.folder, self.say, self.allowed = folder, say, allowed
         self.opened, self.hub = opened or _open, hub
+        self.missing: list[Path] = []  # of those that were expected
+
+    def expected(self, address: str, digest: str | None) -> Path:
+        """Where the file or folder will lie, without fetching it. Raises UsageError where it may not be."""
+        place = self._place(address)
+        path = place / (hub_parts(address)[2] or "") if address.startswith("hf:") else _in(place, address)
+        if not path.exists():
+            self._check_allowed(address)
+            self.missing.append(path)
+        return path
 
     def __call__(self, address: str, digest: str | None) -> Path:
         """The file or folder that was at this address.
@@ -47,19 +57,25 @@ class Fetcher:
         Raises UsageError where it may not be fetched, CheckpointError where it is not what was pinned or
         cannot be reached.
         """
-        place = self.folder / hashlib.sha256(address.encode()).hexdigest()[:16]
+        place = self._place(address)
         if address.startswith("hf:"):
             return self._of_hub(address, place)
-        path = place / (Path(address.partition("?")[0]).name or "file")
+        path = _in(place, address)
         if path.exists() and digests.of_file(path) == digest:
             return path
         self._ask(address, changed=path.exists())
         return self._of_web(address, digest, path)
 
-    def _ask(self, address: str, *, changed: bool = False) -> None:
+    def _place(self, address: str) -> Path:
+        return self.folder / hashlib.sha256(address.encode()).hexdigest()[:16]
+
+    def _check_allowed(self, address: str, *, changed: bool = False) -> None:
         if not self.allowed:
             state = "was changed since it was fetched" if changed else "is not on this machine"
             raise UsageError(f"{address} {state}", hint="--download allows to fetch it")
+
+    def _ask(self, address: str, *, changed: bool = False) -> None:
+        self._check_allowed(address, changed=changed)
         self.say(f"fetching {address}")
 
     def _of_hub(self, address: str, place: Path) -> Path:
@@ -110,6 +126,10 @@ class Fetcher:
         finally:
             temporary.unlink(missing_ok=True)
         return path
+
+
+def _in(place: Path, address: str) -> Path:
+    return place / (Path(address.partition("?")[0]).name or "file")
 
 
 def _contents(place: Path) -> dict[str, str]:

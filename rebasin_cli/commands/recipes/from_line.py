@@ -8,9 +8,9 @@ from typing import Any
 
 import yaml
 
-from ...errors import UsageError
+from ...errors import UsageError, near
 from .inputs import ELSEWHERE
-from .vocabulary import MODELS, OF_THE_RUN, READS, Command, Parameter, near
+from .vocabulary import MODELS, OF_THE_RUN, READS, Command, Parameter
 
 
 def recipe_of(

@@ -119,7 +119,8 @@ def _elsewhere(
     else:
         try:
             path = fetch(address, digest)
-            return Files((path,), ({"uri": address, "sha256": of_path(path)},))
+            seen = of_path(path) if path.exists() else ""  # it is only expected there
+            return Files((path,), ({"uri": address, "sha256": seen},))
         except RebasinError as error:
             problems.add(value, "; ".join(line.strip() for line in error.lines()))
     return Files()

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...errors import near
 from .inputs import Fetch, find
 from .reading import Problems, Value, step_command
 from .steps import Maker, Names, Step
-from .vocabulary import Command, near
+from .vocabulary import Command
 
 SCHEMA = 1
 TOP = {
@@ -61,12 +62,11 @@ def parse(
             problems.add(value, f"unknown key; {near(key, TOP)}")
     _check_version(root, problems)
     names = Names()
-    downloads: list[Mapping[str, str]] = []
     for name, value in _map(root, "inputs", problems).items():
         if problem := _bad_name(name):
             problems.add(value, problem)
         names.inputs[name] = find(value, problems, fetch)
-        downloads += names.inputs[name].downloads
+        names.downloads += names.inputs[name].downloads
     folder = Path(_text(root, "output_dir", problems) or ".")
     defaults = {key.replace("-", "_"): value for key, value in _map(root, "defaults", problems).items()}
     _check_defaults(defaults, vocabulary, problems)
@@ -76,7 +76,7 @@ def parse(
     files = {key: _text(root, key, problems) for key in ("junit", "step_summary", "attest")}
     written = {key: folder / text for key, text in files.items() if text}
     _check_collisions(steps, written, root, problems)
-    return Recipe(tuple(steps), tuple(downloads), **written)
+    return Recipe(tuple(steps), tuple(names.downloads), **written)
 
 
 def _check_version(root: Value, problems: Problems) -> None:

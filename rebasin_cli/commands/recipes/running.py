@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...checkpoints import digests
+from ...checkpoints.locate import ToCome, to_come
 from ...checkpoints.staging import recover
 from ...errors import (
     CheckpointError,
@@ -67,31 +68,50 @@ class How:
     keep_going: bool = False
 
 
-def check(steps: Sequence[Step], cache: Cache, perform: Perform, how: How) -> dict[str, Mapping[str, Any]]:
+def check(
+    steps: Sequence[Step], cache: Cache, perform: Perform, how: How, *, coming: Iterable[Path] = ()
+) -> dict[str, Mapping[str, Any]]:
     """The plans of steps, by their own dry runs; raises for every step that can be refused before any is run.
 
-    A step whose models are still to be made is checked when its turn comes.
+    A step whose models are still to be made, or `coming`, is judged by its options now, and by its models
+    when its turn comes.
     """
     plans: dict[str, Mapping[str, Any]] = {}
     failed: list[tuple[Step, RebasinError]] = []
+    coming = list(coming)
     for step in steps:
         try:
             if is_done(step, cache, how):
                 continue
             check_outputs(step.files, cache, how)
-            if not step.needs and step.command.has("dry_run"):
-                # What is there may be replaced, as was asked above; another job may have written it since.
-                done = perform(step.line(dry_run=True, quiet=True, force=bool(step.writes)))
-                if done.error is not None:
-                    raise done.error
-                plans[step.name] = done.result
+            plan = _judged(step, coming, perform)
+            if plan is not None:
+                plans[step.name] = plan
         except Interrupted:
             raise
         except RebasinError as error:
             failed.append((step, error))
+        coming += step.files
     if failed:
         raise _refusal(failed)
     return plans
+
+
+def _judged(step: Step, coming: Sequence[Path], perform: Perform) -> Mapping[str, Any] | None:
+    """The plan of a step; None where it takes a model that is to come, or where its command makes no plan.
+
+    A command without a dry run is judged as one whose models are all to come: it looks at its options, and
+    ends where it would open the first of them. Raises what the command says.
+    """
+    planned, stops = step.command.has("dry_run"), step.command.has("device") and step.command.takes_models
+    if not (planned or stops):
+        return None
+    with to_come(coming if planned else (*coming, *step.reads)):
+        # What is there may be replaced, as was asked before; another job may have written it since.
+        done = perform(step.line(dry_run=True, quiet=True, force=bool(step.writes)))
+    if done.error is not None and not isinstance(done.error, ToCome):
+        raise done.error
+    return None if done.error is not None else done.result
 
 
 def _refusal(failed: Sequence[tuple[Step, RebasinError]]) -> RebasinError:

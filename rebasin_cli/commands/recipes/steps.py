@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import glob
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ...registry import Registry
-from ...registry.options import constant
+from ...errors import near
 from . import checking, familiar
+from .files import beside, index, is_sharded, opened, report_files
 from .inputs import Fetch, Files, find
 from .reading import Problems, Value
-from .vocabulary import MAY_READ, MODELS, READS, WRITES, Command, Parameter, near
+from .vocabulary import MAY_READ, MODELS, READS, WRITES, Command, Parameter
 
 
 @dataclass(frozen=True)
@@ -43,12 +42,12 @@ class Step:
         """Everything that it may leave under a name that is known before."""
         found = list(self.writes.values())
         if self.options.get("out_shard_size") and "" in self.writes:
-            found.append(_index(self.writes[""]))
+            found.append(index(self.writes[""]))
         return tuple(dict.fromkeys(found))
 
     def found(self) -> Step:
         """The step where models that an earlier one wrote as shards are named by their index."""
-        moved = {str(path): str(_index(path)) for path in self.reads if _is_sharded(path)}
+        moved = {str(path): str(index(path)) for path in self.reads if is_sharded(path)}
         if not moved:
             return self
         reads = [Path(moved.get(str(path), path)) for path in self.reads]
@@ -56,39 +55,13 @@ class Step:
             self,
             arguments=tuple(moved.get(text, text) for text in self.arguments),
             options={k: moved.get(v, v) if isinstance(v, str) else v for k, v in self.options.items()},
-            reads=tuple(opened for path in reads for opened in _opened(path)),
+            reads=tuple(part for path in reads for part in opened(path)),
         )
 
     def line(self, **more: Any) -> list[str]:
         """Its command line, without `rebasin`."""
         known = {key: value for key, value in more.items() if self.command.has(key)}
         return self.command.line(self.arguments, {**self.options, **known})
-
-
-def _index(path: Path) -> Path:
-    return path.with_name(f"{path.name}.index.json")
-
-
-def _is_sharded(path: Path) -> bool:
-    return not path.exists() and _index(path).exists()
-
-
-def _opened(path: Path) -> list[Path]:
-    """A file, and the shards that it is an index of."""
-    if not path.name.endswith(".index.json"):
-        return [path]
-    try:
-        shards = json.loads(path.read_text(encoding="utf-8"))["weight_map"].values()
-        return [path, *(path.with_name(name) for name in sorted(set(shards)) if "/" not in name)]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return [path]  # its command says what is wrong with it
-
-
-def _beside(path: Path) -> list[Path]:
-    """The files that --copy-files takes from the folder of a model; a folder counts with all of its own."""
-    globs = constant("rebasin_cli.commands.job.folders", "BESIDE")
-    files = [] if path.is_dir() or not path.parent.is_dir() else sorted(path.parent.iterdir())
-    return [file for file in files if file.is_file() and any(map(file.match, globs))]
 
 
 @dataclass
@@ -99,6 +72,7 @@ class Names:
     outputs: dict[str, tuple[str, Path]] = field(default_factory=dict)  # "merged.report" → its step, the file
     later: set[str] = field(default_factory=set)  # steps that come after
     written: set[str] = field(default_factory=set)  # real paths of all outputs
+    downloads: list[Mapping[str, str]] = field(default_factory=list)  # addresses with digests
 
 
 class Maker:
@@ -132,7 +106,7 @@ class Maker:
         arguments = self._arguments(given)
         copied = given.get("copy_files")
         if copied is not None and copied.value is True:  # configuration and tokenizer beside the models
-            self.reads += [file for path in self.reads for file in _beside(path)]
+            self.reads += [file for path in self.reads for file in beside(path)]
         options: dict[str, Any] = {}
         for key, value in {**given, **shared}.items():
             if self.command.has(key):
@@ -264,6 +238,7 @@ class Maker:
             else:
                 known = [*self.names.inputs, *self.names.outputs]
                 files = find(item, self.problems, self.fetch, known=known)
+                self.names.downloads += files.downloads
                 self.pins |= {str(path): digest for path, digest in files.pins.items()}
                 drawn = glob.has_magic(name) if isinstance(name, str) else False
                 found += [
@@ -271,7 +246,7 @@ class Maker:
                     for path in files.paths  # what the recipe itself makes is not meant by a glob
                     if not (drawn and os.path.realpath(path) in self.names.written)
                 ]
-        self.reads += [opened for path in found for opened in _opened(path)]
+        self.reads += [part for path in found for part in opened(path)]
         return found
 
     def _made_earlier(self, text: str) -> str | None:
@@ -304,23 +279,12 @@ class Maker:
             path = Path(options[key])
             found["" if key == "out" else key] = path
             if key == "out" and self.command.name == "align":
-                from ...permutations.permutation import beside  # heavy
+                from ...permutations import permutation  # heavy
 
-                found["perm"] = beside(path)
+                found["perm"] = permutation.beside(path)
             if key == "report":
-                found |= _report_files(self.command.name, path)
+                found |= report_files(self.command.name, path)
         return found
-
-
-def _report_files(command: str, folder: Path) -> dict[str, Path]:
-    """The files of a report folder; `report` is the one for programs."""
-    if command == "compare":
-        names = constant("rebasin_cli.analysis.formats", "FILENAMES")
-    else:
-        formats = Registry("reports", "report format")
-        names = {name: formats.constant(name, "FILENAME") for name in formats.names()}
-    files = {f"report.{name}": folder / file for name, file in names.items() if file}
-    return {"report": files["report.json"], **files}
 
 
 def _is_scalar(value: Any) -> bool:

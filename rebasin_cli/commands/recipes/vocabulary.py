@@ -6,7 +6,6 @@ An option's key in a recipe is its flag without dashes, `max_barrier` for --max-
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -144,10 +143,3 @@ def _told(option: Parameter, value: Any) -> list[str]:
 def _word(flag: str, value: str) -> list[str]:
     # As one word where the value begins with a dash: it is no option.
     return [f"{flag}={value}"] if value.startswith("-") else [flag, value]
-
-
-def near(word: str, known: Iterable[str]) -> str:
-    """A sentence for a name that is not known."""
-    known = sorted(known)
-    found = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"did you mean {found[0]}?" if found else f"known: {', '.join(known)}"

@@ -150,6 +150,26 @@ def test_a_recipe_records_what_was_fetched(recipe, fetcher):
     assert problems == [] and made.downloads == ({"uri": ADDRESS, "sha256": DIGEST},)
 
 
+def test_an_address_in_a_step_is_recorded_too(recipe, fetcher):
+    fetch, _ = fetcher()
+    made, problems = recipe(
+        f"steps: [{{align: {{models: [a.safetensors, '{HUB}:x.safetensors']}}}}]", fetch=fetch
+    )
+    assert problems == [] and made.downloads == ({"uri": f"{HUB}:x.safetensors", "sha256": DIGEST},)
+
+
+def test_what_is_expected_is_not_fetched_and_lies_where_it_will(recipe, fetcher):
+    fetch, asked = fetcher()
+    for address in (ADDRESS, HUB, f"{HUB}:x.safetensors"):
+        place = fetch.expected(address, DIGEST)
+        assert asked == [] and fetch.missing == [place]
+        assert fetch(address, DIGEST) == place
+        asked.clear(), fetch.missing.clear()
+        assert fetch.expected(address, DIGEST) == place and fetch.missing == []
+    with pytest.raises(UsageError, match="is not on this machine"):
+        fetcher(allowed=False)[0].expected(f"{HUB}:y.safetensors", None)
+
+
 def test_a_redirect_to_an_open_connection_is_refused():
     from rebasin_cli.commands.recipes.fetching import _OnlySecure
 

@@ -1,0 +1,218 @@
+"""What a training is, before it begins: the network, the samples, the options that were left open.
+
+A dry run ends here, and `training` begins.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+import torch
+from torch import nn
+
+from .. import nets
+from ..datasets import Data, open_data
+from ..errors import DataError, UsageError
+from ..runtime.memory import check_memory
+from ..runtime.seeds import seeded
+from ..version import version
+
+OPTIMIZERS = ("adam", "sgd")
+SCHEDULES = ("cosine", "constant")
+PRECISIONS = ("float32", "bfloat16")
+MOST = 1_000_000  # epochs, and samples of a batch
+STEEPEST = 1e30  # beyond it float32 ends
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything but the network, the data and the seed.
+
+    The learning rate rises over the first `warmup` share of all steps; "cosine" then takes it down to 0.
+    `precision` is that of the products in training; weights are float32 throughout.
+    """
+
+    epochs: int
+    batch_size: int
+    optimizer: str
+    learning_rate: float
+    schedule: str = "cosine"
+    warmup: float = 0.0
+    weight_decay: float = 0.0
+    augment: bool = False
+    precision: str = "float32"
+
+
+class Wanted(TypedDict, total=False):
+    """Options of a training; those of `Recipe` that are left out follow `default_recipe`.
+
+    `width`, `norm` and `depth` are the network's, where it is given by its name; `limit` draws that many
+    training samples; `root` and `normalize` are of a data set by name.
+    """
+
+    seed: int
+    width: float | None
+    norm: str | None
+    depth: int | None
+    epochs: int | None
+    batch_size: int | None
+    optimizer: str | None
+    learning_rate: float | None
+    schedule: str | None
+    weight_decay: float | None
+    augment: bool | None
+    precision: str | None
+    normalize: str | None
+    root: Path | None
+    limit: int | None
+    device: str
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A training that can begin; `identity` is what two trainings must agree in to be the same one."""
+
+    network: nn.Module
+    train: Data
+    test: Data
+    recipe: Recipe
+    identity: dict[str, str]
+    seed: int
+    device: str
+
+    @property
+    def parameters(self) -> int:
+        return sum(tensor.numel() for tensor in self.network.parameters())
+
+    @property
+    def steps(self) -> int:
+        """Of all epochs."""
+        return self.recipe.epochs * len(self.train.with_batch_size(self.recipe.batch_size))
+
+
+def default_recipe(
+    network: nn.Module,
+    samples: int,
+    *,
+    batch_size: int | None = None,
+    optimizer: str | None = None,
+    device: str = "cpu",
+) -> Recipe:
+    """Adam for networks without convolutions; for those with, SGD with momentum, decay and augmentation.
+
+    Ten epochs; where the data set is small as many as make a thousand steps, a hundred at most.
+    Convolutions without norms get a tenth of the learning rate: they diverge at 0.1.
+    """
+    convolutional = has_convolutions(network)
+    size = 128 if batch_size is None else max(1, batch_size)
+    epochs = min(100, max(10, math.ceil(1000 / math.ceil(samples / size))))
+    if (optimizer or ("sgd" if convolutional else "adam")) == "sgd":
+        normed = any("Norm" in type(module).__name__ for module in network.modules())
+        recipe = Recipe(epochs, size, "sgd", 0.1 if normed else 0.01, warmup=0.1, weight_decay=5e-4)
+    else:
+        recipe = Recipe(epochs, size, "adam", 1e-3)
+    precision = fast_precision(device) if convolutional else "float32"
+    return replace(recipe, augment=convolutional, precision=precision)
+
+
+def has_convolutions(network: nn.Module) -> bool:
+    return any(isinstance(module, nn.Conv2d) for module in network.modules())
+
+
+def memory_format(device: str, precision: str) -> torch.memory_format:
+    """Channels last where it pays; not in float32 on CPUs, where torch 2.13 can crash in backward."""
+    plain = torch.device(device).type == "cpu" and precision == "float32"
+    return torch.contiguous_format if plain else torch.channels_last
+
+
+def fast_precision(device: str) -> str:
+    """bfloat16 where the hardware multiplies it natively (a third of the time), else float32."""
+    kind = torch.device(device).type
+    if kind == "cuda":
+        return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
+    has_tiles = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)  # no public way to ask
+    return "bfloat16" if kind == "cpu" and has_tiles() else "float32"
+
+
+def prepare(net: str | nn.Module, data: str | tuple[Data, Data], **wanted: Unpack[Wanted]) -> Setup:
+    """The training of `net`, a name or a module, on `data`, a reference or a pair (train, test).
+
+    Raises UsageError, DataError, NetworkError, and ResourceError for a network that does not fit in memory.
+    """
+    seed, device = wanted.get("seed", 0), wanted.get("device", "cpu")
+    options = {key: wanted.get(key) for key in ("root", "normalize")}
+    train, test = _open(data, **options, limit=wanted.get("limit"), seed=seed)
+    shaped = {key: wanted.get(key) for key in ("width", "norm", "depth")}
+    network = _drawn(net, train, shaped, seed, device) if isinstance(net, str) else net
+    own = {name: wanted[name] for name in Recipe.__dataclass_fields__ if wanted.get(name) is not None}
+    recipe = default_recipe(
+        network,
+        train.samples,
+        batch_size=wanted.get("batch_size"),
+        optimizer=wanted.get("optimizer"),
+        device=device,
+    )
+    recipe = replace(recipe, **own)
+    _check(recipe)
+    identity = {
+        "command": "train",
+        "version": version(),
+        "net": net if isinstance(net, str) else type(net).__name__,
+        **{key: value for key, value in shaped.items() if value is not None},
+        "data": train.name,
+        "normalization": train.normalization,
+        "samples": train.samples,
+        "seed": seed,
+        **asdict(recipe),
+    }
+    metadata = {f"rebasin.{key}": str(value) for key, value in identity.items()}
+    return Setup(network, train, test, recipe, metadata, seed, device)
+
+
+def _drawn(net: str, data: Data, shaped: dict[str, Any], seed: int, device: str) -> nn.Module:
+    """A network of ours for these samples, with initial weights by the seed."""
+    options = {"input_shape": tuple(data.source.inputs.shape[1:]), "classes": data.classes, **shaped}
+    with torch.device("meta"):  # how large it is, before it is made
+        drawn = nets.build(net, **options)
+    numbers = sum(tensor.numel() for tensor in drawn.state_dict().values())
+    check_memory(f"{net} of {numbers:,} numbers takes", 16 * numbers)  # weights, gradients, two moments
+    with seeded(seed, "initialization", device):
+        return nets.build(net, **options)
+
+
+def _open(data: str | tuple[Data, Data], *, limit: int | None, **options: Any) -> tuple[Data, Data]:
+    if isinstance(data, str):
+        data = open_data(data, "train", limit=limit, **options), open_data(data, "test", **options)
+    if not isinstance(data[0], Data):
+        raise UsageError(
+            "training needs the samples of a data set, not the batches of a loader",
+            hint="Give a built-in data set, npz:FILE or imagefolder:DIR.",
+        )
+    known, tested = data[0].classes, data[1].classes
+    if tested > known:
+        raise DataError(
+            f"{data[1].name}: test samples are of {tested} classes, training samples of {known}",
+            hint="A network trained on these has no output for the other classes",
+        )
+    return data
+
+
+def _check(recipe: Recipe) -> None:
+    for name, known in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES), ("precision", PRECISIONS)):
+        if (value := getattr(recipe, name)) not in known:
+            raise UsageError(f"unknown {name} {value!r}", hint=f"Choose {' or '.join(known)}.")
+    problems = [
+        f"{name} is {str(getattr(recipe, name))[:20]}; expected {expected}"
+        for name, good, expected in (
+            ("epochs", 1 <= recipe.epochs <= MOST, f"1 to {MOST}"),
+            ("batch_size", 1 <= recipe.batch_size <= MOST, f"1 to {MOST}"),
+            ("learning_rate", 0 < recipe.learning_rate <= STEEPEST, "a positive number"),
+            ("weight_decay", 0 <= recipe.weight_decay <= STEEPEST, "0 or more"),
+        )
+        if not good
+    ]
+    if problems:
+        raise UsageError("these options make no training", problems=problems)
