@@ -234,8 +234,11 @@ class Job:
         return account if proof is None else account | whose
 
     @contextmanager
-    def resumable(self, output: Output) -> Iterator[Resumable]:
-        """The state of this very search is kept beside the output when it is interrupted."""
+    def resumable(self, output: Output, more: Mapping[str, Any] | None = None) -> Iterator[Resumable]:
+        """The state of this very search is kept beside the output when it is interrupted.
+
+        `more` are options that are not the method's, and make another search of it.
+        """
         identity = self.ranks.first(
             provenance.describe,
             self.command,
@@ -243,7 +246,8 @@ class Job:
             self.fitted,
             method=self.asked.search.method,
             seed=self.seed,
-            options=method_options.identity(self.asked.search, self.asked.data, self.asked.network),
+            options=method_options.identity(self.asked.search, self.asked.data, self.asked.network)
+            | dict(more or {}),
         )
         with resume.resumable(
             output.path,
