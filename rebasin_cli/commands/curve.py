@@ -40,7 +40,7 @@ def curve(
         )
     check_outputs(output)
     job = Job("curve", [a, b], listener, **subjects, perm=perm)
-    job.check_search(output, or_none=True)
+    job.check_search(output, or_none=True, steps=True)
     network, fitted, (given, of_given) = job.need_network(), job.fitted, job.given
     data = job.open_splits("match", match=None)["match"]
     if output.dry_run:
