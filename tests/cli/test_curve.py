@@ -86,6 +86,51 @@ def test_the_log_has_a_line_a_step(trained, done, tmp_path):
     assert [row["step"] for row in rows] == list(range(1, 4 * 2 + 1)) and all(row["loss"] > 0 for row in rows)
 
 
+def test_a_report_has_rows_of_curves(trained, curve, done, refused, tmp_path):
+    done("curve", *trained, *SHORT, "-m", "none", "-o", "none.curve.safetensors")
+    line = ("barrier", *trained, "--limit", 128, "--repair", "none", "--skip-checks")
+    both = ("--curve", "none.curve.safetensors", "--curve", curve)
+    report = done(*line, *both, "--json", "--gate", "curve (aligned):test:loss<=9").json()
+    rows = {row["name"]: row for row in report["rows"]}
+    plain = {row["name"]: row for row in done(*line, "--json").json()["rows"]}
+    assert [name for name in rows if name not in plain] == ["curve (unaligned)", "curve (aligned)"]
+    assert all(rows[name] == plain[name] for name in plain)
+    row = rows["curve (aligned)"]
+    assert len(row["curves"]["test"]["lambdas"]) == 25 and report["gates"][0]["met"]
+    ends = [row["curves"]["test"]["loss"][k] for k in (0, -1)]
+    assert ends == [rows["naive"]["curves"]["test"]["loss"][k] for k in (0, -1)]
+    along = row["details"]["along"]["test"]["loss"]
+    assert along["highest"] == max(row["curves"]["test"]["loss"]) and 0 < along["mean_over_length"] < 5
+    middle = done("merge", *trained, "--curve", curve, "--at", 0.5, "-o", "half.safetensors")
+    assert middle.code == 0
+    half = done("eval", "half.safetensors", "--limit", 128, "--skip-checks", "--json").json()["loss"]
+    assert row["curves"]["test"]["loss"][12] == pytest.approx(half, abs=1e-6)
+    assert any(note.startswith("along curve (aligned) test accuracy is") for note in report["notes"])
+    pair = ("--pair", f"{trained[0]},{trained[1]}")
+    refused(2, *line, *both, *pair, says="a curve is between two models")
+    refused(2, *line[:1], *trained[::-1], *line[3:], *both, says="a curve between other models")
+
+
+def test_points_of_a_curve_have_statistics_of_their_own(resnets, done):
+    data = ("--data", "npz:pictures.npz", "--skip-checks", "-m", "none")
+    done(
+        "curve",
+        *resnets,
+        *data[:2],
+        "--epochs",
+        1,
+        "--batch-size",
+        32,
+        "-m",
+        "none",
+        "-o",
+        "r.curve.safetensors",
+    )
+    report = done("barrier", *resnets, *data, "--curve", "r.curve.safetensors", "--json").json()
+    (row,) = [row for row in report["rows"] if row["name"].startswith("curve")]
+    assert row["name"] == "curve (unaligned) + reset" and len(row["curves"]["test"]["loss"]) == 25
+
+
 def test_statistics_are_estimated_anew_at_the_point(resnets, done, tmp_path):
     data = ("--data", "npz:pictures.npz", "--skip-checks")
     done(

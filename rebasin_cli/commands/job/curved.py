@@ -1,11 +1,14 @@
-"""A point of a trained curve as a model: `merge --curve FILE --at 0.5`."""
+"""Trained curves by their files: as rows of a report, and one point as a model (`merge --curve --at`)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from ...checkpoints.tensors import replaced
 from ...curves import stored
+from ...curves.curve import Curve
 from ...errors import UsageError
 from ...repair import Outcome, Repairs
 from ...repair.repairing import repair_merged
@@ -40,6 +43,21 @@ def check(mean: Average, models: int) -> None:
             raise UsageError(f"{name} makes no sense beside --curve: the curve says what lies at its points")
     if models != 2:
         raise UsageError(f"a curve joins two models, not {models}")
+
+
+def between(job: Job, files: Sequence[Path], *, pairs: bool) -> dict[str, Curve]:
+    """The curves in these files by the names of their rows. Raises UsageError for other models' curves."""
+    if files and pairs:
+        raise UsageError(
+            "a curve is between two models, and --pair names more", hint="Measure one pair with it"
+        )
+    found: dict[str, Curve] = {}
+    for file in files:
+        kept = stored.load(file)
+        name = f"curve ({'aligned' if kept.aligned else 'unaligned'})"
+        name = name if name not in found else f"curve {len(found) + 1} {name.partition(' ')[2]}"
+        found[name] = kept.between(*job.models, job.fitted)
+    return found
 
 
 def merge(job: Job, output: Output, mean: Average) -> dict[str, Any]:
