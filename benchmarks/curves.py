@@ -115,9 +115,8 @@ def main() -> None:
             cells.append(f"{statistics.mean(gains):+.4f} ({low:+.4f} to {high:+.4f})")
         print(f"| {today} | {about} | {name} − unaligned |", " | ".join(cells), "|")
     if asked.steps:
-        print(
-            f"\nA step of curve training takes {ratio(problem, perms, network, train_data):.2f} times a plain one."
-        )
+        times = ratio(problem, perms, network, train_data)
+        print(f"\nA step of curve training takes {times:.2f} times a plain one.")
 
 
 def ratio(problem: Problem, perms: dict, network: torch.nn.Module, data) -> float:
