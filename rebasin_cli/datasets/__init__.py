@@ -24,13 +24,14 @@ import torch
 from torch import Tensor
 
 from ..errors import DataError, UsageError
-from ..registry import Registry, import_reference, is_reference, user_code
+from ..registry import Registry, import_reference, is_reference, unnamed, user_code
 from ..runtime.seeds import generator
 from ._batches import LoaderData, open_loader
 
 registry = Registry("datasets", "data set")
 
 SPLITS = ("train", "test")
+LOADER = "Expected a function loader(split) that returns batches of inputs and targets"
 MOST_CLASSES = 1 << 20  # where the targets alone tell how many there are: a head of more is a mistake
 
 
@@ -212,12 +213,21 @@ def open_data(
     return data if limit is None else data.subset(limit, seed)
 
 
+def normalizations(reference: str) -> dict[str, Normalization]:
+    """What `--normalize` may say by a name of this data set, each once."""
+    name = reference.partition(":")[0]
+    default = registry.get(name).NORMALIZATION if name in registry.names() else UNIT
+    return {"unit": UNIT} | ({} if default == UNIT else {"dataset": default})
+
+
 def _load(reference: str, split: str, root: Path | None) -> tuple[Any, Any]:
     name, colon, argument = reference.partition(":")
     if colon and name in registry.names() and hasattr(module := registry.get(name), "load_from"):
         return module, module.load_from(argument, split)
     if is_reference(reference):
         return None, None
+    if reference.endswith(".py"):
+        raise unnamed(reference, "--data", "loader", LOADER)
     module = registry.get(reference)
     if hasattr(module, "load_from"):
         raise UsageError(f"{reference} needs to know where", hint=f"Write {reference}:PATH.")
