@@ -26,7 +26,7 @@ from torch import Tensor
 from ..errors import DataError, UsageError
 from ..registry import Registry, import_reference, is_reference, unnamed, user_code
 from ..runtime.seeds import generator
-from ._batches import LoaderData, open_loader
+from ._batches import LoaderData, Once, open_loader
 
 registry = Registry("datasets", "data set")
 
@@ -168,6 +168,19 @@ class Data:
     def example(self, size: int = 2) -> Tensor:
         """The first inputs, as a network gets them."""
         return self.normalization.apply(self.source.inputs[:size])
+
+
+KEPT = 256 << 20  # bytes of a split that are held as the network gets them
+
+
+def once(batches: Any) -> Any:
+    """A split that is read many times, with its batches made once, where that takes no great memory.
+
+    A loader's batches may be others each time, and stay as they are.
+    """
+    if not isinstance(batches, Data) or 4 * batches.source.inputs.numel() > KEPT:
+        return batches
+    return Once(batches)
 
 
 def open_data(
