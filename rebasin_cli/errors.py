@@ -9,7 +9,8 @@
     ├── CheckpointError                3   unreadable or broken checkpoint
     │   └── UnsafeCheckpoint           3   would run code, or is not plain tensors
     ├── SpecError                      4   not a spec, or a spec that does not fit
-    │   └── NotProven                  4   the permuted network computes something else
+    │   ├── NotProven                  4   the permuted network computes something else
+    │   └── NoSpecFits                 4   none of the built-in specs is for these tensors
     ├── ResourceError                  5   out of memory, out of disk, unwritable folder
     │   └── Lost                       5   another process of this run is gone, or this one has to go
     ├── Elsewhere                      *   another process of this run failed and says why; its exit code
@@ -96,6 +97,10 @@ class NotProven(SpecError):
     """`words` are those that change the function when they alone are permuted, where that was tried."""
 
     words: tuple[str, ...] = ()
+
+
+class NoSpecFits(SpecError):
+    pass
 
 
 class ResourceError(RebasinError):

@@ -75,6 +75,7 @@ def signature(
 
 
 REPORTED = 2_560  # samples that a report's signature looks at
+REPORTED_BATCH = 256  # as where a repair is measured: a network is traced for one size of batches
 
 
 def in_report(
@@ -85,7 +86,8 @@ def in_report(
     So it is for networks that do not show all of their units, or whose activations are no numbers: a report
     does not need it.
     """
-    some = data.subset(REPORTED, seed).with_batch_size(MATCH_BATCH)
+    some = data.subset(REPORTED, seed)
+    some = some.with_batch_size(REPORTED_BATCH if some.samples % REPORTED_BATCH == 0 else MATCH_BATCH)
 
     def signed(permutations: Permutations | None) -> tuple[dict[str, Any], ...]:
         try:

@@ -29,7 +29,8 @@ Spec = Annotated[
         "--spec",
         metavar="NAME|FILE|infer",
         panel=MODELS,
-        help="Built-in spec, YAML file, or infer (from --net); found from the tensors if left out.",
+        help="Built-in spec, YAML file, or infer (from --net); if left out, found from the tensors, "
+        "or else inferred.",
     ),
 ]
 Key = Annotated[

@@ -11,6 +11,8 @@ from ..datasets import SPLITS
 from ..errors import unknown
 from .job.job import Job
 from .job.listener import SILENT, Listener
+from .job.network import given_network
+from .job.samples import doubts
 from .job.settings import Data, ForLook
 
 
@@ -30,9 +32,16 @@ def evaluate(
     subjects["data"] = dataclasses.replace(subjects.get("data", Data()), full=True)
     job = Job("eval", [path], listener, **subjects)
     scorer, (model,) = job.scores, job.models
-    module = job.need_network()
+    asked = job.asked.network
+    if asked.net is not None and job.asked.loading.spec is None:  # nothing is permuted: no spec is needed
+        module = given_network(model.shapes, asked, job.say)
+    else:
+        module = job.need_network()
     samples = job.open_splits(split)[split]
-    scores = scorer(networks.load(module, model).to(job.device), samples)
+    module = networks.load(module, model).to(job.device)
+    scores = scorer(module, samples)
+    for doubt in doubts(model, scores, samples, job.asked.data, lambda batches: scorer(module, batches)):
+        job.say(f"warning: {doubt}")
     made = model.metadata.get("rebasin.command")
     if split == "test" and made not in ("merge", "repair"):  # these were not trained, may well be at chance
         job.endpoint_check()({"test": [scores]})

@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .. import datasets, matchers, nets, reports
 from ..errors import RebasinError, unknown
 from ..registry import Option, Registry
-from ..spec import library
+
+# Of the folders, and not of the packages in them, which import torch: a list is read off sources.
+METHODS, NETS = Registry("matchers", "method"), Registry("nets", "net")
 
 KINDS: dict[str, Callable[[], list[dict[str, Any]]]] = {
-    "methods": lambda: [_method(name) for name in matchers.registry.names()],
-    "specs": lambda: [_thing(name, spec.description) for name, spec in library.builtin().items()],
+    "methods": lambda: [_method(name) for name in METHODS.names()],
+    "specs": lambda: _specs(),
     "nets": lambda: [
-        _thing(variant, nets.registry.summary(name))
-        for name in nets.registry.names()
-        for variant in nets.registry.get(name).VARIANTS
+        _thing(variant, NETS.summary(name))
+        for name in NETS.names()
+        for variant in NETS.constant(name, "VARIANTS")
     ],
-    "data": lambda: _things(datasets.registry),
-    "reports": lambda: _things(reports.registry),
+    "data": lambda: _things(Registry("datasets", "data set")),
+    "reports": lambda: _things(Registry("reports", "report format")),
 }
 
 
@@ -33,6 +34,12 @@ def listed(kind: str | None = None) -> dict[str, list[dict[str, Any]]]:
     return {name: KINDS[name]() for name in ([kind] if kind else KINDS)}
 
 
+def _specs() -> list[dict[str, Any]]:
+    from ..spec import library  # and with it YAML
+
+    return [_thing(name, spec.description) for name, spec in library.builtin().items()]
+
+
 def _things(registry: Registry) -> list[dict[str, Any]]:
     return [_thing(name, registry.summary(name)) for name in registry.names()]
 
@@ -43,9 +50,9 @@ def _thing(name: str, summary: str) -> dict[str, Any]:
 
 def _method(name: str) -> dict[str, Any]:
     """A method of another package that cannot be imported is listed with the reason."""
-    found = _thing(name, matchers.registry.summary(name))
+    found = _thing(name, METHODS.summary(name))
     try:
-        return found | {"options": [_option(option) for option in matchers.registry.options(name)]}
+        return found | {"options": [_option(option) for option in METHODS.options(name)]}
     except RebasinError as error:
         return found | {"options": [], "broken": error.message}
 

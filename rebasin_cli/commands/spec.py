@@ -21,7 +21,7 @@ from ..spec.parsing import parse
 from ..spec.spec import FittedSpec, Shapes
 from .job.models import infer_spec, naming
 from .job.network import find_network, need_inputs, none_named, origin, parse_shape
-from .job.settings import Data, Loading, Network
+from .job.settings import Loading, Network
 
 LARGE, SMALL, DIGIT = (3, 224, 224), (3, 32, 32), (1, 28, 28)
 FLATTENING = ("mlp", "two_layer")  # take inputs of any shape
@@ -158,7 +158,7 @@ def infer(
     if out is not None:
         writing.check_output(out, force=force, text=True)
     shapes = _shapes(checkpoint, Loading())
-    found = infer_spec(shapes, network, Data(), say)
+    found = infer_spec(shapes, network, None, say)
     done = _delivered(found.text, out, force)
     done |= {"permutations": len(found.fitted.words), "spec": headline(found.fitted)}
     return done | {"proof": describe_proof(found.proof, "there is nothing to prove")}
@@ -176,7 +176,7 @@ def explain(
     """
     given = None if loading.spec is None else library.load(loading.spec)
     shapes = _shapes(checkpoint, loading)
-    found = infer_spec(shapes, network, Data(), lambda _: None)
+    found = infer_spec(shapes, network, None, lambda _: None)
     inferred = {"inferred": headline(found.fitted)}
     if given is None:
         return inferred | explaining.explain(found)

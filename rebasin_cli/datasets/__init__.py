@@ -24,13 +24,14 @@ import torch
 from torch import Tensor
 
 from ..errors import DataError, UsageError
-from ..registry import Registry, import_reference, is_reference, user_code
+from ..registry import Registry, import_reference, is_reference, unnamed, user_code
 from ..runtime.seeds import generator
-from ._batches import LoaderData, open_loader
+from ._batches import LoaderData, Once, open_loader
 
 registry = Registry("datasets", "data set")
 
 SPLITS = ("train", "test")
+LOADER = "Expected a function loader(split) that returns batches of inputs and targets"
 MOST_CLASSES = 1 << 20  # where the targets alone tell how many there are: a head of more is a mistake
 
 
@@ -169,6 +170,19 @@ class Data:
         return self.normalization.apply(self.source.inputs[:size])
 
 
+KEPT = 256 << 20  # bytes of a split that are held as the network gets them
+
+
+def once(batches: Any) -> Any:
+    """A split that is read many times, with its batches made once, where that takes no great memory.
+
+    A loader's batches may be others each time, and stay as they are.
+    """
+    if not isinstance(batches, Data) or 4 * batches.source.inputs.numel() > KEPT:
+        return batches
+    return Once(batches)
+
+
 def open_data(
     reference: str,
     split: str,
@@ -212,12 +226,21 @@ def open_data(
     return data if limit is None else data.subset(limit, seed)
 
 
+def normalizations(reference: str) -> dict[str, Normalization]:
+    """What `--normalize` may say by a name of this data set, each once."""
+    name = reference.partition(":")[0]
+    default = registry.get(name).NORMALIZATION if name in registry.names() else UNIT
+    return {"unit": UNIT} | ({} if default == UNIT else {"dataset": default})
+
+
 def _load(reference: str, split: str, root: Path | None) -> tuple[Any, Any]:
     name, colon, argument = reference.partition(":")
     if colon and name in registry.names() and hasattr(module := registry.get(name), "load_from"):
         return module, module.load_from(argument, split)
     if is_reference(reference):
         return None, None
+    if reference.endswith(".py"):
+        raise unnamed(reference, "--data", "loader", LOADER)
     module = registry.get(reference)
     if hasattr(module, "load_from"):
         raise UsageError(f"{reference} needs to know where", hint=f"Write {reference}:PATH.")

@@ -42,6 +42,14 @@ def in_float64() -> Iterator[None]:
 
 
 class _Raising(TorchDispatchMode):
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """PyTorch would import its compiler, two seconds of it, to keep it off this; nothing is compiled.
+
+        A private question of PyTorch's: a version that does not ask it imports the compiler.
+        """
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         raised = _raise_all if _pure(func) else _raise_dtype
         return func(*tree_map(raised, args), **tree_map(raised, kwargs or {}))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import logging
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -30,13 +32,44 @@ KEPT = (
 )  # fmt: skip
 
 
+_kept: ContextVar[dict[Any, Any] | None] = ContextVar("graphs that are kept", default=None)
+
+
+@contextlib.contextmanager
+def keeping_graphs() -> Iterator[None]:
+    """While it lasts, a module is exported once for inputs of one kind; only its values may change."""
+    token = _kept.set({} if (kept := _kept.get()) is None else kept)
+    try:
+        yield
+    finally:
+        _kept.reset(token)
+
+
 def export(
     module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> torch.export.ExportedProgram:
-    """The module in evaluation mode as a graph without side effects.
+    """The module in evaluation mode as a graph without side effects, which is not to be changed.
 
     Raises NetworkError where `torch.export` cannot trace the network, with its reason.
     """
+    if (kept := _kept.get()) is None:
+        return _export(module, args, kwargs)
+    leaves, tree = pytree.tree_flatten((tuple(args), dict(kwargs)))
+    values = (*leaves, *module.state_dict(keep_vars=True).values())
+    key = (id(module), str(tree), *map(_kind, values))
+    if key not in kept:
+        kept[key] = module, _export(module, args, kwargs)  # with the module, lest its number be another's
+    return kept[key][1]
+
+
+def _kind(value: Any) -> Any:
+    """What a graph depends on."""
+    return (value.shape, value.dtype, value.device) if isinstance(value, torch.Tensor) else repr(value)
+
+
+def _export(
+    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> torch.export.ExportedProgram:
     with evaluating(module), warnings.catch_warnings(), _quiet():
         warnings.simplefilter("ignore")
         try:
@@ -89,7 +122,8 @@ def needed_for(nodes: list[fx.Node]) -> set[fx.Node]:
     return found
 
 
-def _decompositions() -> dict:
+@functools.cache
+def _decompositions() -> Mapping[Any, Any]:
     table = torch.export.default_decompositions()
     for operator in list(table.keys()):
         if operator.namespace == "aten" and operator._opname in KEPT:

@@ -16,10 +16,10 @@ import torch
 from ..errors import UsageError, unknown
 from ..registry import option
 from . import MatchResult, Problem
-from .straight_through.search import search
+from .straight_through.search import initial, objective, search
 from .straight_through.training import Training, memory
 
-__all__ = ["Options", "match", "memory"]
+__all__ = ["Options", "initial", "match", "memory", "objective"]
 
 NEEDS = frozenset({"network", "data"})
 MANY = False

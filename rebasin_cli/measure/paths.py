@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -30,8 +30,9 @@ class Path:
 
     `repair` is applied to the network at every inner point before measuring; the ends are the models as
     given. `wrap` makes of the network, repaired, what is measured at inner points; it
-    returns logits, and its `details` are the row's. `keep` names tensors that are `a`'s up to λ = 1, where
-    everything is `b`'s.
+    returns logits, and its `details` are the row's, with those that are given. What `record` makes of the
+    network stands for it at λ = ½, to keep its outputs. `keep` names tensors that are `a`'s up to λ = 1,
+    where everything is `b`'s.
     """
 
     name: str
@@ -43,6 +44,8 @@ class Path:
     shipped: bool = False
     control: bool = False
     wrap: Callable[[nn.Module], nn.Module] | None = None
+    record: Callable[[nn.Module], nn.Module] | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
     curve: curves.Curve | None = None
 
     def at(self, t: float) -> Tensors:
@@ -72,12 +75,12 @@ def measure(
 ) -> Row:
     """Curves and barriers of one path on every split; the network's tensors are overwritten.
 
-    `known` holds scores at λ = 0 or 1 that need no second measurement. `at_middle` gets the scores at λ = ½,
+    `known` holds scores by λ that need no second measurement. `at_middle` gets the scores at λ = ½,
     each sample's too. Raises what `scores` raises.
     """
     found: dict[str, list[Scores]] = {split: [] for split in splits}
     middle: dict[str, Middle] = {}
-    details: dict[str, Any] = {}
+    details = dict(path.details)
     for t in path.lambdas:
         here = (known or {}).get(t) or _at(path, t, network, splits, scores, details)
         for split in splits:
@@ -116,6 +119,9 @@ def _at(
     if path.wrap is not None and 0 < t < 1:
         network = path.wrap(network)
         details |= network.details
+        more["output"] = None
+    elif path.record is not None and t == 0.5:
+        network = path.record(network)
         more["output"] = None
     return {split: scores(network, batches, **more) for split, batches in splits.items()}
 

@@ -16,9 +16,12 @@ from .. import networks
 from ..averages.mixing import interpolate
 from ..checkpoints.tensors import plain
 from ..curves.curve import Curve
+from ..datasets import once
 from ..errors import DataError, UsageError
+from ..inference.tracing import keeping_graphs
 from ..matchers.search.align import align
 from ..networks.evaluation import Scores, evaluate
+from ..networks.recording import Recording
 from ..permutations import permutation
 from ..permutations.permutation import permuted
 from ..repair import MATCHES, Repairs, choosing
@@ -39,6 +42,7 @@ from .rows import ENSEMBLE, POINTS, RANDOM, REPAIRED_POINTS, Planned, plan_curve
 Tensors = Mapping[str, torch.Tensor]
 
 
+@keeping_graphs()
 def barrier(
     a: Tensors,
     b: Tensors,
@@ -103,8 +107,11 @@ def barrier(
         batches = measured_on if auto else batches  # only a choice needs samples that nothing was measured on
     scores = scores or functools.partial(evaluate, output=output, device=device)
     splits = {"train": train, "test": test} if train is not None else {"test": test}
+    splits = {split: once(its) for split, its in splits.items()}
+    held, batches = (None if its is None else once(its) for its in (held, batches))
     network = network.to(device)
-    ends = [_scores(network, tensors, splits, scores) for tensors in (a, b)]
+    answers = [Recording(network, output) for _ in (a, b)]
+    ends = [_scores(it, tensors, splits, scores) for it, tensors in zip(answers, (a, b), strict=True)]
     if check is not None:
         check({split: [end[split] for end in ends] for split in splits})
 
@@ -161,8 +168,19 @@ def barrier(
     plan += plan_curves(curves, resets=statistics, full=full)
     planned(plan)
     middles: dict[str, Scores] = {}
+    scaled: dict[str, tuple[dict[str, Scores], Mapping[str, Any]]] = {}  # rows that others gave on their way
     found: list[Row] = []
     for row in plan:
+        hot = next((o.name for o in plan if o.temperature and _same(o, row)), "")
+
+        def recorded(network: nn.Module, name: str = hot) -> nn.Module:
+            """The network at λ = ½, whose outputs the row of this name is measured by, too."""
+            known = Recording(network, output)
+            heated = Scaled(known, held, None, device)
+            tests = {split: scores(heated, its, each=True, output=None) for split, its in splits.items()}
+            scaled[name] = tests, heated.details
+            return known
+
         path = paths.Path(
             row.name,
             a,
@@ -172,10 +190,14 @@ def barrier(
             fitted.ignored,
             shipped=row.shipped,
             control=row.control,
-            wrap=_wrapping(row, a, b, held, output, device),
+            wrap=_wrapping(row, a, b, held, output, device, answers),
+            record=recorded if hot and not row.temperature else None,
+            details=scaled[row.name][1] if row.name in scaled else {},
             curve=curves.get(row.base),
         )
         known = {0.0: ends[0], 1.0: ends[1]}
+        if row.name in scaled:
+            known[0.5] = scaled[row.name][0]
         if row.base == "aligned" and not row.repaired and not row.temperature:
             del known[1.0]
         found.append(
@@ -237,12 +259,23 @@ def repaired_label(repair_with: str, *, statistics: bool) -> str:
     return repair_with if repair_with in MATCHES else ""
 
 
+def _same(one: Planned, other: Planned) -> bool:
+    """Whether two rows are of the same networks."""
+    return (one.base, one.repaired) == (other.base, other.repaired)
+
+
 def _wrapping(
-    row: Planned, a: Tensors, b: Tensors, held: Any, output: str | int | None, device: str
+    row: Planned,
+    a: Tensors,
+    b: Tensors,
+    held: Any,
+    output: str | int | None,
+    device: str,
+    answers: Sequence[Recording],
 ) -> Callable[[nn.Module], nn.Module] | None:
     """What is measured in the network's place."""
     if row.base == ENSEMBLE:
-        return lambda network: Ensemble(network, a, b, output)
+        return lambda network: Ensemble(network, a, b, output, answers)
     if row.temperature:
         return lambda network: Scaled(network, held, output, device)
     return None
@@ -284,10 +317,10 @@ def _along(row: Row) -> str:
 
 
 def _scores(
-    network: nn.Module, tensors: Tensors, splits: Mapping[str, Any], scores: Measure
+    answers: Recording, tensors: Tensors, splits: Mapping[str, Any], scores: Measure
 ) -> dict[str, Scores]:
-    networks.load(network, tensors)
-    found = {split: scores(network, batches, each=split == "test") for split, batches in splits.items()}
+    networks.load(answers.network, tensors)
+    found = {split: scores(answers, its, each=split == "test", output=None) for split, its in splits.items()}
     if any(not score.samples for score in found.values()):
         raise DataError("the data holds no samples")
     return found

@@ -28,7 +28,7 @@ DEPTHS = {
 }
 CHANNELS = (64, 128, 256, 512)
 BASIC = ("resnet18", "resnet34")
-VARIANTS = tuple(DEPTHS)
+VARIANTS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")  # as `rebasin list` reads it
 
 
 @dataclass(frozen=True)

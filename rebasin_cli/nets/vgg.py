@@ -27,7 +27,8 @@ DEPTHS = {
     "vgg19": (2, 2, 4, 4, 4),
 }
 CHANNELS = (64, 128, 256, 512, 512)
-VARIANTS = tuple(f"{name}{norm}" for name in DEPTHS for norm in ("", "_bn"))
+# Spelt out, as `rebasin list` reads it.
+VARIANTS = ("vgg11", "vgg11_bn", "vgg13", "vgg13_bn", "vgg16", "vgg16_bn", "vgg19", "vgg19_bn")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch import nn
 
 from .. import nets
 from ..errors import CheckpointError, NetworkError, UsageError
-from ..registry import user_code
+from ..registry import unnamed, user_code
 from ..spec.spec import Shapes, Spec
 
 FACTORY = (
@@ -52,6 +52,8 @@ def from_reference(name: str, shapes: Shapes | None) -> nn.Module:
 
 
 def _factory(name: str) -> Callable[..., Any]:
+    if name.endswith(".py"):
+        raise unnamed(name, "--net", "factory", FACTORY)
     if ":" not in name:
         nets.build(name, input_shape=(), classes=0)  # an unknown name: raises with the nearest ones
     return nets.own_factory(name) or nets.resolve(name)

@@ -19,7 +19,7 @@ from ..datasets._batches import checked, describe, size_of, to_device
 from ..errors import DataError, NetworkError
 from ..registry import user_code
 from ..runtime import devices
-from .running import call, evaluating, fed
+from .running import evaluating, fed, in_parts
 
 BINS = 15
 
@@ -68,7 +68,7 @@ def evaluate(
             if not (size := size_of(targets)):
                 continue
             targets = to_device(targets, device)
-            outputs = call(network, fed(network, inputs, device), output=output)
+            outputs = in_parts(network, fed(network, inputs, device), output)
             if loss is None or metric is None:
                 check_logits(outputs, targets, number)
             value = cross_entropy(outputs, targets) if loss is None else _apply(loss, outputs, targets)

@@ -12,9 +12,6 @@ from concurrent.futures import Executor
 
 import numpy as np
 import torch
-from scipy.optimize import linear_sum_assignment
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components
 
 from ..errors import CheckpointError, UsageError
 
@@ -212,6 +209,8 @@ def _square(matrix: np.ndarray, *start: np.ndarray) -> Solution:
             "a similarity matrix holds NaN or infinite values", hint="Check both models' weights"
         )
     if state == "unsure":
+        from scipy.optimize import linear_sum_assignment  # seldom needed, and half a second to import
+
         perm[:] = linear_sum_assignment(matrix, maximize=True)[1]
         duals[:2] = _duals(matrix, perm)
         duals[2] = _margins(matrix, perm, *duals[:2])
@@ -263,6 +262,9 @@ def _first(matrix: np.ndarray, perm: np.ndarray, rows: np.ndarray, columns: np.n
     from this one by alternating cycles of them. So only pairs within one strongly connected part count.
     """
     n, tolerance = len(matrix), _tolerance(matrix)
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
     owner = np.argsort(perm).astype(np.int32)
     tight = np.concatenate([block - columns >= rows[i, None] - tolerance for i, block in _blocks(matrix)])
     ends = np.cumsum([0, *tight.sum(axis=1)])

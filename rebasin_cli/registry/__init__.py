@@ -16,10 +16,10 @@ from typing import Any
 from ..errors import RebasinError, UsageError, unknown
 from .options import Option, declared, of_module, option
 from .options import constant as stated
-from .references import import_reference, is_reference
+from .references import import_reference, is_reference, unnamed
 from .user_code import user_code
 
-__all__ = ["Option", "Registry", "import_reference", "is_reference", "option", "user_code"]
+__all__ = ["Option", "Registry", "import_reference", "is_reference", "option", "unnamed", "user_code"]
 
 
 class Registry:

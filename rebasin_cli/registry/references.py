@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import sys
@@ -22,6 +23,27 @@ def is_reference(text: str) -> bool:
         bool(colon)
         and name.isidentifier()
         and (module.endswith(".py") or "." in module or module.isidentifier())
+    )
+
+
+def unnamed(file: str, flag: str, what: str, hint: str) -> UsageError:
+    """What to say of a file that is named without what is meant in it: `what` is the word for that.
+
+    The names that its source defines are listed; nothing in it is run.
+    """
+    path = Path(file)
+    if not path.is_file():
+        return UsageError(f"{file}: no such file", hint=f"Expected {flag} file.py:{what}")
+    try:
+        body = ast.parse(path.read_bytes()).body
+    except (OSError, ValueError, SyntaxError):  # told when it is imported
+        body = []
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    names = [node.name for node in body if isinstance(node, kinds) and not node.name.startswith("_")]
+    return UsageError(
+        f"{flag} {file} names a file, and no {what} in it",
+        problems=[f"it defines {', '.join(names)}"] if names else (),
+        hint=f"Write {flag} {file}:{names[0] if len(names) == 1 else what.upper()}. {hint}",
     )
 
 

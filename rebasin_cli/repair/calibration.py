@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..datasets._batches import checked, size_of
 from ..errors import UsageError
-from ..networks.running import call, evaluating, fed, select
+from ..networks.running import Wrapper, evaluating, fed, in_parts
 
 COLDEST, HOTTEST = 1e-2, 1e2
 
@@ -53,7 +53,7 @@ def temperature(logits: Tensor, targets: Tensor) -> float:
     return math.exp((low + high) / 2)
 
 
-class Scaled(nn.Module):
+class Scaled(Wrapper):
     """A network's logits divided by the temperature that fits held-out samples best.
 
     Weights stay as they are. `details` tells the temperature. Guo et al. 2017, section 4.2, arXiv:1706.04599.
@@ -66,7 +66,8 @@ class Scaled(nn.Module):
         self.details = {"temperature": self.temperature}
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        return select(self.network(*args, **kwargs), self.output) / self.temperature
+        inputs = kwargs or (args[0] if len(args) == 1 else args)
+        return in_parts(self.network, inputs, self.output) / self.temperature
 
 
 def fit_temperature(
@@ -80,7 +81,7 @@ def fit_temperature(
     with evaluating(network), torch.inference_mode():
         for inputs, wanted in checked(held):
             if size_of(wanted):
-                logits.append(call(network, fed(network, inputs, device), output=output).cpu())
+                logits.append(in_parts(network, fed(network, inputs, device), output).cpu())
                 targets.append(wanted.cpu())
     every = torch.cat(logits)
     return temperature(every, torch.cat(targets)) if every.isfinite().all() else math.nan

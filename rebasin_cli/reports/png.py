@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import textwrap
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -29,11 +30,20 @@ BESIDE = 1.75  # inches
 FILLED = {"+": "P", "x": "X"}  # matplotlib's crosses of thin lines have no fill
 
 
+_drawn: list[tuple[weakref.ref[Report], bytes]] = []  # the last one, which the HTML page shows as well
+
+
 def render(report: Report) -> bytes:
     """Panels of loss and accuracy over λ, of what was learnt, of how sure the models are, as far as known.
 
     Equal reports give equal bytes with one version of matplotlib.
     """
+    if not _drawn or _drawn[0][0]() is not report:
+        _drawn[:] = [(weakref.ref(report), _draw(report))]
+    return _drawn[0][1]
+
+
+def _draw(report: Report) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

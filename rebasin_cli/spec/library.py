@@ -7,7 +7,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from ..errors import SpecError, UsageError, unknown
+from ..errors import NoSpecFits, SpecError, UsageError, unknown
 from ..registry import user_code
 from .fitting import fit
 from .parsing import LARGEST, parse
@@ -97,10 +97,10 @@ MOST_TENSORS = 50_000  # each is held against every line of every built-in spec
 def find(shapes: Shapes) -> FittedSpec:
     """The built-in spec that fits these tensors; of several, the one with the most freedom.
 
-    Raises SpecError that names the nearest spec and what keeps it from fitting.
+    Raises NoSpecFits that names the nearest spec and what keeps it from fitting.
     """
     if len(shapes) > MOST_TENSORS:
-        raise SpecError(
+        raise NoSpecFits(
             f"no built-in spec is tried on {len(shapes):,} tensors, at most {MOST_TENSORS:,}",
             hint="Write one (docs/specs.md) and give it with --spec FILE.yaml",
         )
@@ -114,7 +114,7 @@ def find(shapes: Shapes) -> FittedSpec:
     if fitting:
         return max(fitting, key=lambda fitted: (fitted.log10_symmetries(), fitted.spec.name))
     count, nearest, error = min(misses, key=lambda miss: miss[:2])
-    raise SpecError(
+    raise NoSpecFits(
         f"no built-in spec fits these {len(shapes)} tensors; the nearest is {nearest}",
         problems=error.problems,
         hint="Write one (docs/specs.md) and give it with --spec FILE.yaml",

@@ -1,7 +1,10 @@
 """rebasin eval."""
 
+import numpy as np
 import pytest
+import torch
 
+from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.checkpoints.writing import write_safetensors
 
 from .conftest import fresh, tensors
@@ -24,6 +27,39 @@ def test_the_wrong_normalisation_is_noticed(trained, refused, done):
     says = ("the models do not do what they were trained for", "--normalize", "--skip-checks")
     refused(6, *wrong, says=says)
     assert done(*wrong, "--skip-checks", "--json").json()["accuracy"] < 0.6
+
+
+def test_another_normalisation_that_fits_better_is_pointed_out(tmp_path, done):
+    """Labels that say whether a picture is bright: of inputs moved, the threshold is another."""
+    inputs = np.random.default_rng(0).integers(0, 256, (300, 1, 4, 4), dtype=np.uint8)
+    inputs[::2] //= 2
+    labels = np.arange(300) % 2
+    np.savez(tmp_path / "bright.npz", x_train=inputs, y_train=labels, x_test=inputs, y_test=labels)
+    (tmp_path / "theirs.py").write_text(
+        "from torch import nn\nimport torch\n"
+        "class Bright(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.at = nn.Parameter(torch.tensor(0.375))\n"
+        "    def forward(self, x):\n"
+        "        over = (x.flatten(1).mean(1) - self.at)[:, None]\n"
+        "        return torch.cat([-over, over], 1)\n"
+    )
+    write_safetensors("bright.safetensors", {"at": torch.tensor(0.375)})
+    wanted = ["eval", "bright.safetensors", "--net", "theirs.py:Bright", "--data", "npz:bright.npz"]
+    assert "warning" not in done(*wanted).err
+    shifted = done(*wanted, "--normalize", "0.4/0.3", "--skip-checks").err
+    assert "warning" not in shifted  # nobody wants to know
+    shifted = done(*wanted, "--normalize", "0.4/0.3").err
+    assert "warning: with --normalize unit the accuracy is" in shifted
+
+
+def test_training_samples_are_held_against_what_the_file_records(trained, tmp_path, done):
+    recorded = open_checkpoint(trained[0]).metadata | {"rebasin.train_accuracy": "0.9999"}
+    write_safetensors("proud.safetensors", tensors(trained[0]), metadata=recorded)
+    measured = ["--split", "train", "--limit", 600]
+    assert "warning: the accuracy is" in done("eval", "proud.safetensors", *measured).err
+    assert "warning" not in done("eval", trained[0], *measured).err
 
 
 def test_a_model_at_chance_is_noticed(tmp_path, refused):

@@ -88,6 +88,78 @@ def test_no_yaml_is_needed_to_align(files, done):
     assert (files / "b_aligned.safetensors").exists()
 
 
+LOADER = """
+import torch
+
+def loader(split):
+    inputs = torch.rand(12, 4, generator=torch.Generator().manual_seed(len(split)))
+    return [(inputs, torch.arange(12) % 3)]
+"""
+
+
+@pytest.fixture
+def samples(files):
+    (files / "data.py").write_text(LOADER)
+    return ["--net", "model.py:build", "--data", "data.py:loader"]
+
+
+@pytest.mark.parametrize("command", ["align", "barrier", "doctor"])
+def test_the_network_is_enough_where_no_built_in_spec_fits(samples, done, command):
+    outcome = done(command, "a.safetensors", "b.safetensors", *samples)
+    assert "no built-in spec fits, so it is inferred from model.py:build (2 permutations)" in outcome.err
+    if command == "align":
+        assert "spec                 inferred, 2 permutations" in outcome.out and "proven" in outcome.out
+
+
+def test_nothing_is_inferred_to_measure_one_model(samples, done, monkeypatch):
+    monkeypatch.setattr("rebasin_cli.inference.infer", None)
+    outcome = done("eval", "a.safetensors", *samples, "--json")
+    assert outcome.json()["samples"] == 12 and "spec" not in outcome.err
+
+
+def test_what_was_merged_by_an_inferred_spec_is_a_model_like_others(samples, done):
+    done("merge", "a.safetensors", "b.safetensors", *samples, "-o", "ab.safetensors")
+    recorded = open_checkpoint("ab.safetensors").metadata
+    done("eval", "ab.safetensors", *samples)
+    again = done("merge", "ab.safetensors", "a.safetensors", *samples, "-o", "aba.safetensors")
+    assert "spec                 inferred, 2 permutations" in again.out
+    assert (
+        open_checkpoint("aba.safetensors").metadata["rebasin.spec_sha256"] == recorded["rebasin.spec_sha256"]
+    )
+    repair = ["repair", "ab.safetensors", "--endpoints", "a.safetensors", "b_aligned.safetensors"]
+    done("align", "a.safetensors", "b.safetensors", *samples)
+    assert "spec                 inferred" in done(*repair, *samples, "-o", "fixed.safetensors").out
+
+
+def test_without_a_network_the_hint_is_to_give_one(samples, done, refused):
+    says = ("no built-in spec fits these", "--net file.py:factory", "--spec FILE.yaml")
+    refused(4, "eval", "a.safetensors", *samples[2:], says=says)
+    done("merge", "a.safetensors", "b.safetensors", *samples, "-o", "ab.safetensors")
+    refused(4, "merge", "ab.safetensors", "ab.safetensors", says="They record a spec named inferred")
+
+
+def test_what_a_network_takes_is_asked_for_where_a_spec_has_to_be_inferred(files, refused):
+    pair = ["a.safetensors", "b.safetensors", "--net", "model.py:build"]
+    says = ("does not say what it takes", "no built-in spec fits", "--input 1x3x224x224", "--data NAME")
+    refused(2, "align", *pair, says=says)
+    outcome = refused(2, "spec", "infer", "--net", "model.py:build", says="--input 1x3x224x224")
+    assert "--data" not in outcome.err  # it takes none
+
+
+def test_a_file_is_named_with_what_is_meant_in_it(files, refused):
+    pair = ["a.safetensors", "b.safetensors"]
+    says = (
+        "--net model.py names a file, and no factory in it",
+        "it defines Gated, build",
+        "model.py:FACTORY",
+    )
+    refused(2, "align", *pair, "--net", "model.py", "--input", "2x4", says=says)
+    refused(2, "align", *pair, "--net", "absent.py", says=("absent.py: no such file", "file.py:factory"))
+    (files / "data.py").write_text(LOADER)
+    loads = ["--net", "model.py:build", "--data", "data.py"]
+    refused(2, "eval", pair[0], *loads, says=("data.py names a file", "Write --data data.py:loader"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

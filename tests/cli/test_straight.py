@@ -10,9 +10,14 @@ import time
 
 import pytest
 
+from rebasin_cli import nets, networks
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.cli._show import _line
 from rebasin_cli.commands.job import samples
+from rebasin_cli.datasets import open_data
+from rebasin_cli.datasets._held_out import held_out
+from rebasin_cli.networks.evaluation import evaluate
+from rebasin_cli.runtime.seeds import derive
 
 from .conftest import fresh, same
 
@@ -37,15 +42,25 @@ def test_ste_aligns_two_models(models, done):
     assert options["init"] == "wm"  # nobody asked for it
 
 
-def test_ste_of_three_models_says_what_two_searches_came_to_on_average(models, done):
+def test_ste_of_three_models_tells_the_loss_of_the_merge_that_it_writes(models, done):
     def match(command, *some, out):
         return done(command, *some, "--method", "ste", *SHORT, "--json", "-o", out).json()["match"]
 
     a, b, c = models
     found = match("merge", a, b, c, out="all.safetensors")
     pairs = [match("align", a, other, out=f"{other.stem}2.safetensors") for other in (b, c)]
-    for name in ("objective_before", "objective_after"):
-        assert found[name] == pytest.approx(sum(pair[name] for pair in pairs) / 2)
+    for name in ("objective_before", "objective_after"):  # and of its start, which is that of no pair
+        assert found[name] not in [pair[name] for pair in pairs]
+    train = open_data("digits", "train").subset(600, 0)
+    held = held_out(train, derive(0, "held out"))[1]
+    network = nets.registry.get("mlp").from_shapes(open_checkpoint("all.safetensors").shapes)
+    networks.load(network, open_checkpoint("all.safetensors"))
+    assert -found["objective_after"] == pytest.approx(evaluate(network, held).loss, rel=1e-5)
+    done("merge", a, b, c, "--method", "wm", "--repair", "none", "-o", "start.safetensors")
+    aligned = open_checkpoint("start.safetensors")
+    assert -found["objective_before"] == pytest.approx(
+        evaluate(networks.load(network, aligned), held).loss, rel=1e-5
+    )
     assert found["sweeps"] == 24
     looks = [{"model": k, **row} for k, pair in zip((2, 3), pairs, strict=True) for row in pair["history"]]
     assert found["history"] == looks

@@ -316,8 +316,8 @@ def test_where_permutations_start():
     still = ste.match(problem(), ste.Options(epochs=1, init="identity", learning_rate=1e-9))
     matched = ste.match(problem(), ste.Options(epochs=1, init="wm", learning_rate=1e-9))
     looked = ste.match(problem(), ste.Options(epochs=1, init="am", learning_rate=1e-9))
-    assert still.objective_before == matched.objective_before == looked.objective_before
-    assert still.history[0]["held_out_loss"] == -still.objective_before
+    for found in (still, matched, looked):  # before is where it started
+        assert found.history[0]["held_out_loss"] == -found.objective_before
     firsts = {result.history[0]["held_out_loss"] for result in (still, matched, looked)}
     assert len(firsts) == 3
     order = permutation.identity({"h0": HIDDEN})["h0"].flip(0)

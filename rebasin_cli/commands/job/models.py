@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 import shlex
@@ -15,14 +16,15 @@ import torch
 from ... import networks
 from ...checkpoints.checkpoint import Checkpoint, open_checkpoint, validate
 from ...checkpoints.tensors import LazyTensors, digest
-from ...errors import CheckpointError, NoEnvelope, SpecError, UsageError
+from ...errors import CheckpointError, NoEnvelope, NoSpecFits, SpecError, UsageError
 from ...networks.running import fed
 from ...permutations import permutation
 from ...runtime.ranks import ALONE, Ranks
 from ...spec.notation import Axis
 from ...spec.resolving import resolve_spec
-from ...spec.spec import FittedSpec, Shapes
+from ...spec.spec import FittedSpec, Shapes, Spec
 from .network import need_inputs
+from .samples import data_reference
 from .settings import Data, Loading, Network
 
 if TYPE_CHECKING:
@@ -95,24 +97,67 @@ def fit_spec(
     data: Data,
     say: Callable[[str], None],
 ) -> FittedSpec:
-    """The spec of these models: named, found or inferred; SpecError with the files where it does not fit."""
+    """The spec of these models: named, found, or inferred where `--net` says how.
+
+    Found are built-in specs alone; where none fits, it is inferred. SpecError names the files.
+    """
+    how = "found from the tensors"
     with naming([model.path for model in models]):
-        inferred = loading.spec == "infer"
-        spec = infer_spec(models[0].shapes, network, data, say).spec if inferred else loading.spec
-        fitted = resolve_spec(spec, models)
+        try:
+            spec = _inferred(models, network, data, say) if loading.spec == "infer" else loading.spec
+            fitted = resolve_spec(spec, models)
+        except NoSpecFits as error:
+            if network.net is None:
+                raise _wants_network(error, models) from None
+            fitted = resolve_spec(_inferred(models, network, data, say, instead=True), models)
+            how = f"no built-in spec fits, so it is inferred from {network.net}"
         for model in models:
             check_tied(model, fitted)
     if loading.spec is None:
         words = len(fitted.words)
         many = "1 permutation" if words == 1 else f"{words} permutations"
-        say(f"spec: {fitted.spec.name}, found from the tensors ({many})")
+        say(f"spec: {fitted.spec.name}, {how} ({many})")
     return fitted
 
 
-def infer_spec(shapes: Shapes | None, network: Network, data: Data, say: Callable[[str], None]) -> Inferred:
+def _wants_network(error: NoSpecFits, models: Sequence[Checkpoint]) -> NoSpecFits:
+    """The same with the next step: the network tells the spec."""
+    recorded = {model.metadata.get("rebasin.spec") for model in models} - {None}
+    was = f"They record a spec named {recorded.pop()}, which is not built in. " if len(recorded) == 1 else ""
+    hint = f"{was}Give the network, and the spec is inferred from it: --net file.py:factory; "
+    hint += "or write one (docs/specs.md): --spec FILE.yaml"
+    return NoSpecFits(error.message, problems=error.problems, hint=hint)
+
+
+def _inferred(
+    models: Sequence[Checkpoint],
+    network: Network,
+    data: Data,
+    say: Callable[[str], None],
+    *,
+    instead: bool = False,
+) -> Spec:
+    """The spec that the network tells, run on the data that is named or recorded.
+
+    `instead` of a built-in one: nobody asked for it.
+    """
+    data = dataclasses.replace(data, data=data_reference(models, data))
+    try:
+        return infer_spec(models[0].shapes, network, data, say).spec
+    except UsageError as error:
+        if not instead:
+            raise
+        why = "no built-in spec fits these tensors, so one is inferred from the network"
+        raise UsageError(error.message, problems=(*error.problems, why), hint=error.hint) from None
+
+
+def infer_spec(
+    shapes: Shapes | None, network: Network, data: Data | None, say: Callable[[str], None]
+) -> Inferred:
     """The spec read off the network of `--net`, as large as these tensors where the factory asks for shapes.
 
-    Raises UsageError where the network or its input is not named, NetworkError where it cannot be traced.
+    `data` is None where a command takes none. Raises UsageError where the network or its input is not named,
+    NetworkError where it cannot be traced.
     """
     from ...inference import infer  # torch.export takes a second to import
 

@@ -13,10 +13,8 @@ from ...datasets import open_data
 from ...errors import NetworkError, UsageError
 from ...networks import inputs
 from ...runtime.seeds import generator
-from ...spec.spec import FittedSpec
+from ...spec.spec import FittedSpec, Shapes
 from .settings import Data, Network
-
-NO_DATA = Data()
 
 
 def find_network(
@@ -38,8 +36,19 @@ def find_network(
             hint="If yours is another network, give it with --net file.py:factory and --spec FILE.yaml",
         ) from None
     if found is not None and (network.net or nets.own_factory(fitted.spec.net) is None):
-        say(f"network: {type(found).__name__} from {network.net or fitted.spec.net}")
+        _tell(found, network.net or fitted.spec.net, say)
     return None if found is None else found.float()
+
+
+def given_network(shapes: Shapes, network: Network, say: Callable[[str], None]) -> nn.Module:
+    """The network of `--net` for these tensors, which needs no spec; as `find_network` gives it."""
+    found = networks.from_reference(network.net, shapes)
+    _tell(found, network.net, say)
+    return found.float()
+
+
+def _tell(module: nn.Module, reference: str, say: Callable[[str], None]) -> None:
+    say(f"network: {type(module).__name__} from {reference}")
 
 
 def none_named(fitted: FittedSpec) -> UsageError:
@@ -70,7 +79,7 @@ def origin(
 
 
 def proof_inputs(
-    module: nn.Module, network: Network, data: Data = NO_DATA, splits: Mapping[str, Any] | None = None
+    module: nn.Module, network: Network, data: Data | None = None, splits: Mapping[str, Any] | None = None
 ) -> Any:
     """One batch for the proof: of `--input`, of the data, or None where the network knows its own.
 
@@ -87,13 +96,16 @@ def proof_inputs(
         return None
     if splits:
         return next(iter(splits.values())).example()
-    if data.data is not None:
+    if data is not None and data.data is not None:
         return open_data(data.data, "test", root=data.data_root, normalize=data.normalize).example()
     return None
 
 
-def need_inputs(module: nn.Module, network: Network, data: Data = NO_DATA) -> Any:
-    """As `proof_inputs`, or drawn where the network knows its own. Raises UsageError without either."""
+def need_inputs(module: nn.Module, network: Network, data: Data | None = None) -> Any:
+    """As `proof_inputs`, or drawn where the network knows its own. Raises UsageError without either.
+
+    `data` is None where a command takes none.
+    """
     batch = proof_inputs(module, network, data)
     if batch is None:
         batch = networks.example_inputs(module, generator(network.seed, "prove inputs"))
@@ -101,7 +113,8 @@ def need_inputs(module: nn.Module, network: Network, data: Data = NO_DATA) -> An
         raise UsageError(
             "the network does not say what it takes",
             hint="Give a shape with --input 1x3x224x224, token ids with --input 2x16:int30522, "
-            "several with commas between",
+            "several with commas between"
+            + ("" if data is None else "; or data to take it from: --data NAME"),
         )
     return batch
 

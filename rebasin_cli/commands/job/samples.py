@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -181,6 +182,41 @@ def endpoint_check(
             )
 
     return check
+
+
+LOOKED_AT = 1_000  # samples on which another normalisation is tried
+
+
+def doubts(
+    model: Checkpoint, found: Scores, samples: Any, data: Data, scores: Callable[[Any], Scores]
+) -> Iterator[str]:
+    """Why one model's accuracy may be that of wrong inputs: far below what its file, or another
+    normalisation of the same samples, gives.
+
+    What a test accuracy is worth, `endpoint_check` says. A recorded normalisation is not doubted.
+    """
+    if data.skip_checks or data.metric or math.isnan(found.accuracy):
+        return
+    same = model.metadata.get("rebasin.data") == samples.name
+    recorded = _number(model.metadata.get("rebasin.train_accuracy")) if same else None
+    error = 3 * math.sqrt(0.25 / found.samples)
+    if samples.split == "train" and recorded is not None and found.accuracy < recorded - max(MARGIN, error):
+        yield f"the accuracy is {found.accuracy:.4f} on training samples, the file records {recorded:.4f}"
+    used = samples.normalization
+    if used is None or (same and model.metadata.get("rebasin.normalization") == str(used)):
+        return
+    few = samples.subset(LOOKED_AT, 0)
+    error = 3 * math.sqrt(0.25 / few.samples)
+    before = scores(few).accuracy
+    for name, other in datasets.normalizations(samples.name).items():
+        if other == used:
+            continue
+        after = scores(dataclasses.replace(few, normalization=other)).accuracy
+        if after > before + max(MARGIN, error):
+            yield (
+                f"with --normalize {name} the accuracy is {after:.4f} on {few.samples} of the samples, "
+                f"as it was measured {before:.4f}: with what was the model trained?"
+            )
 
 
 def _number(text: str | None) -> float | None:

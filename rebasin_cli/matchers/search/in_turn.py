@@ -22,7 +22,8 @@ T = TypeVar("T")
 def search(module: Any, problem: Problem, options: Any, start: State | None) -> MatchResult:
     """One search over all models, or one per model for methods that take two.
 
-    The objective is the sum over these, or where it is a loss their mean.
+    The objective is the sum over these. Of a method that learns it is the loss at the mean of all models,
+    which is what is merged: before, with every model where its search began.
 
     The state of several searches holds the finished models' permutations and, last, those of the current one;
     its notes hold the finished ones' figures, its tensors what these saw of held-out samples. Permutations
@@ -53,12 +54,21 @@ def search(module: Any, problem: Problem, options: Any, start: State | None) -> 
         if parts[-1].history:
             looks[f"model {k} history"] = packed(parts[-1].history)
     learnt = hasattr(options, "learning_rate")  # then the objective is a loss, and sweeps are steps
-    share = 1 / len(parts) if learnt else 1
+    found = tuple(part.permutations[0] for part in parts)
+    if learnt:
+        given = start is not None and not start.tensors  # these are starts, else they are what was found
+        begun = begun if given else ()
+        rest = replace(problem, models=(problem.models[0], *problem.models[1 + len(begun) :]))
+        firsts = (*begun, *(module.initial(rest, options) if len(rest.models) > 1 else ()))
+        before, after = (module.objective(problem, options, perms) for perms in (firsts, found))
+    else:
+        before = sum(part.objective_before for part in parts)
+        after = sum(part.objective_after for part in parts)
     inits = {part.init for part in parts if part.init}  # those that had ended do not say
     return MatchResult(
-        tuple(part.permutations[0] for part in parts),
-        share * sum(part.objective_before for part in parts),
-        share * sum(part.objective_after for part in parts),
+        found,
+        before,
+        after,
         (sum if learnt else max)(part.sweeps for part in parts),
         sum(part.solves for part in parts),
         all(part.converged for part in parts),

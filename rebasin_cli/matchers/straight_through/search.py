@@ -25,7 +25,7 @@ from ...datasets._batches import to_device
 from ...datasets._held_out import held_out
 from ...errors import DataError, NetworkError, SpecError, UsageError
 from ...permutations import permutation
-from ...permutations.permutation import Permutations
+from ...permutations.permutation import Permutations, permuted
 from ...runtime.seeds import derive, generator
 from ...runtime.signals import held_back
 from .. import INITS, MatchResult, Problem, State, registry
@@ -50,9 +50,9 @@ def search(problem: Problem, options: Training, weights: Weights, *, scale: floa
     """The best permutations by the held-out loss at the models' mean.
 
     That is looked at twice an epoch, once where a loader does not say how long an epoch is. The objective is
-    the loss in nats, negative. `weights` draws each step's mixture, reference first;
-    `scale` multiplies what the optimizer does. Raises UsageError without a network or data and for a state
-    that lacks something, DataError and NetworkError for what is wrong with network and data.
+    the loss in nats, negative; before, where the search started. `weights` draws each step's mixture,
+    reference first; `scale` multiplies what the optimizer does. Raises UsageError without a network or data
+    and for a state that lacks something, DataError and NetworkError for what is wrong with network and data.
     """
     if problem.network is None or problem.data is None:
         raise UsageError(
@@ -94,15 +94,12 @@ class Run:
             for dummy, row, model in zip(self.dummies, rows, problem.models[1:], strict=True)
         ]
         self.followers = Followers(projections, self.seed)
-        data = problem.data
-        if options.limit is not None and isinstance(data, Data):
-            data = data.subset(options.limit, self.seed)
-        self.train, self.held = held_out(data, derive(self.seed, "held out"))
+        self.train, self.held = _parts(problem, options)
         self.length = len(self.train) if isinstance(self.train, Data) else None  # batches an epoch
         self.done = self.looked = 0  # steps
         self.notes: dict[str, float] = {}
         self.best: tuple[Permutations, ...] = ()
-        self.objective = self.before = -math.inf
+        self.objective = -math.inf
         self.history: list[dict[str, float]] = []
         self.init, self.solves = STARTS[-1], 0  # the solves that were done before it was interrupted
         work = self.followers.queue.work
@@ -112,8 +109,6 @@ class Run:
 
     def begin(self, start: State | None) -> None:
         """From where a search stood, from given permutations, or from those of `init`."""
-        loss, _ = self.mixture.held_out(self.held)
-        self.before = -loss
         if start is not None and start.tensors:
             try:
                 self._resume(start)
@@ -250,12 +245,34 @@ class Run:
 
     def result(self) -> MatchResult:
         solves, looks = self.solves + self.followers.solves, tuple(self.history)
+        before = -self.history[0]["held_out_loss"]  # of where it started
         return MatchResult(
-            self.best, self.before, self.objective, self.done, solves, True, history=looks, init=self.init
+            self.best, before, self.objective, self.done, solves, True, history=looks, init=self.init
         )
 
     def close(self) -> None:
         self.followers.close()
+
+
+def _parts(problem: Problem, options: Training) -> tuple[Any, Any]:
+    """The samples to train on, and those that are held out."""
+    data = problem.data
+    if options.limit is not None and isinstance(data, Data):
+        data = data.subset(options.limit, problem.seed)
+    return held_out(data, derive(problem.seed, "held out"))
+
+
+def initial(problem: Problem, options: Training) -> Sequence[Permutations]:
+    """Where a search begins to whom nobody gives a start, for every model after the first."""
+    return _initial(problem, options.init, _parts(problem, options)[0])[1]
+
+
+def objective(problem: Problem, options: Training, permutations: Sequence[Permutations]) -> float:
+    """Of the mean of all models, permuted so: the loss on the held-out samples of a search, negative."""
+    others = zip(problem.models[1:], permutations, strict=True)
+    models = (problem.models[0], *(permuted(model, problem.fitted, perms) for model, perms in others))
+    mixture = Mixture(replace(problem, models=models), options.precision)
+    return -mixture.held_out(_parts(problem, options)[1])[0]
 
 
 def _initial(problem: Problem, init: str | None, data: Iterable[Any]) -> tuple[str, Sequence[Permutations]]:

@@ -1,0 +1,40 @@
+"""What a network answered to a batch, kept: several figures are of the same outputs."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from torch import Tensor, nn
+
+from .running import Wrapper, in_parts
+
+MOST = 256 << 20  # bytes of outputs
+
+
+class Recording(Wrapper):
+    """`network`, on its chosen output; a batch that comes again (the very tensor) is answered from memory.
+
+    Of no use any more once a tensor of the network changes.
+    """
+
+    def __init__(self, network: nn.Module, output: str | int | None):
+        super().__init__()
+        self.network, self.output, self.bytes = network, output, 0
+        self._known: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
+
+    def known(self, inputs: Any) -> Tensor | None:
+        """The answer to a batch that was seen before, None to another."""
+        found = self._known.get(id(inputs))
+        return found[1] if found is not None and found[0]() is inputs else None
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        alone = args[0] if len(args) == 1 and not kwargs and isinstance(args[0], Tensor) else None
+        if alone is not None and (before := self.known(alone)) is not None:
+            return before
+        answer = in_parts(self.network, kwargs or (args[0] if len(args) == 1 else args), self.output)
+        size = answer.numel() * answer.element_size()
+        if alone is not None and self.bytes + size <= MOST:
+            self._known[id(alone)] = (weakref.ref(alone), answer)
+            self.bytes += size
+        return answer
