@@ -41,7 +41,8 @@ def draw(network: nn.Module, rng: torch.Generator) -> None:
         if tensor.ndim <= 1 and not tensor.is_complex():
             real.copy_(pool.positive(real.numel()).view(real.shape))
         else:
-            fan_in = max(1, math.prod(tensor.shape[1:]))  # a layer may have no units
+            fan_in = math.prod(tensor.shape[1:]) if tensor.ndim != 3 else max(tensor.shape[1:])  # of experts
+            fan_in = max(1, fan_in)  # a layer may have no units
             real.copy_(pool.normal(real.numel()).mul_(math.sqrt(2 / fan_in)).view(real.shape))
 
 

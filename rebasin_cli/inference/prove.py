@@ -232,8 +232,10 @@ def _nudged(inputs: Any) -> Any:
     """The next numbers: what rounding alone may change."""
 
     def nudge(tensor: torch.Tensor) -> torch.Tensor:
-        floating = tensor.is_floating_point()
-        return torch.nextafter(tensor, torch.full_like(tensor, math.inf)) if floating else tensor
+        if not tensor.is_floating_point():
+            return tensor
+        after = torch.nextafter(tensor, torch.full_like(tensor, math.inf))
+        return torch.where(tensor.isfinite() & (tensor != 0), after, tensor)  # a mask of infinities stays one
 
     return map_tensors(nudge, inputs)
 

@@ -100,8 +100,13 @@ def _put_back(noted: list[tuple[Any, Any]]) -> None:
     for container, held in noted:
         if _same(container, held):
             continue
-        container.clear()
-        (container.update if isinstance(container, (dict, set)) else container.extend)(held)
+        if isinstance(container, dict):  # key by key: a module is never seen without its attributes
+            for key in [key for key in container if key not in held]:
+                del container[key]
+            container.update(held)
+        else:
+            container.clear()
+            (container.update if isinstance(container, set) else container.extend)(held)
 
 
 def _same(container: Any, held: Any) -> bool:
