@@ -365,6 +365,7 @@ def test_what_rows_share_is_measured_once_and_no_figure_is_another(norm, monkeyp
 
     shared, once = measured(), len(passes)
     monkeypatch.setattr("rebasin_cli.measure.report.once", lambda batches: batches)
+    monkeypatch.setattr("rebasin_cli.measure.report._same", lambda one, other: False)
     assert measured() == shared
     assert once < len(passes) - once
 
