@@ -171,12 +171,12 @@ def unknown(
     kind: str, name: str, known: Iterable[str], *, error: type[RebasinError] = UsageError
 ) -> RebasinError:
     """The error for a name that is not in a list, with "did you mean" where one is near."""
-    hint = near(str(name), known)
+    hint = near(str(name), known, most=3)
     return error(f"unknown {kind} {name!r}", hint=hint[0].upper() + hint[1:] + "." * (hint[-1] != "?"))
 
 
-def near(word: str, known: Iterable[str]) -> str:
+def near(word: str, known: Iterable[str], *, most: int = 1) -> str:
     """The end of a sentence on a name that is not in a list: those that may be meant, or all there are."""
     known = sorted(known)
-    found = difflib.get_close_matches(word, known, n=3, cutoff=0.5)
+    found = difflib.get_close_matches(word, known, n=most, cutoff=0.5)
     return f"did you mean {' or '.join(found)}?" if found else f"known: {', '.join(known)}"

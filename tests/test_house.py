@@ -14,6 +14,7 @@ HOUSE = ROOT / "rebasin_cli"
 FLOORS = """
     cli  commands  commands.recipes  commands.job  api
     measure  analysis  reports
+    curves
     matchers  matchers.search  matchers.straight_through  matchers.activations  matchers.weights
     repair  inference  networks  permutations  spec
     averages

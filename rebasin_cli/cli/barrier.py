@@ -35,6 +35,15 @@ def barrier(
         str, typer.Option("--method", "-m", help=f"How to align: {o.METHODS}, or none.")
     ] = "wm",
     perm: Annotated[Path | None, typer.Option(metavar="FILE", help="Use this permutation of B.")] = None,
+    curve: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--curve",
+            metavar="FILE",
+            help="Measure this trained curve between A and B, too (rebasin curve); repeatable.",
+            show_default=False,
+        ),
+    ] = None,
     pair: Annotated[
         list[str] | None,
         typer.Option(
@@ -120,7 +129,17 @@ def barrier(
     written = dataclasses.replace(written, summary=_github.step_summary(step_summary))
     pairs = [_two(text) for text in pair or ()]
     with screen(options["quiet"], options["verbose"]) as listener:
-        made = run(a, b, written, listener, perm=perm, pairs=pairs, thresholds=thresholds, **settings)
+        made = run(
+            a,
+            b,
+            written,
+            listener,
+            perm=perm,
+            curves=curve or (),
+            pairs=pairs,
+            thresholds=thresholds,
+            **settings,
+        )
     if dry_run:
         result(made, json)
         return

@@ -77,6 +77,13 @@ def merge(
             help="Average only models by which the loss on test samples falls.",
         ),
     ] = None,
+    curve: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a point of this trained curve between A and B (--at)."),
+    ] = None,
+    at: Annotated[
+        float | None, typer.Option("--at", metavar="0–1", help="Which point of the curve; A is at 0.")
+    ] = None,
     repair: o.Repair = "auto",
     bake_temperature: o.BakeTemperature = False,
     loss: o.Loss = None,
@@ -120,6 +127,8 @@ def merge(
         heads=heads,
         extra=extra,
         soup=soup,
+        curve=curve,
+        at=at,
     )
     with screen(options["quiet"], options["verbose"]) as listener:
         done = run(models, written, listener, mean=mean, **settings)

@@ -38,6 +38,9 @@ Held = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="What the network is to hold: its shapes are given to it."),
 ]
+NoProof = Annotated[
+    bool, typer.Option("--no-prove", help="Take what was found as it is, without running the network.")
+]
 Out = Annotated[
     Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write it here; else it is printed.")
 ]
@@ -120,7 +123,8 @@ def prove(
     from ..commands import spec as overview
     from ..commands.job.settings import Loading, Network
 
-    fitted = overview.fit_named(spec, checkpoint, width=width, depth=depth, key=key, unsafe_load=unsafe_load)
+    sizes = {"width": width, "depth": depth, "net": net}
+    fitted = overview.fit_named(spec, checkpoint, key=key, unsafe_load=unsafe_load, **sizes)
     run = {"loading": Loading(None, key, unsafe_load)}
     run["network"] = Network(net, trust_code, input, output, seed=seed)
     with screen() as listener:
@@ -138,6 +142,7 @@ def infer(
     checkpoint: Held = None,
     input: o.Input = None,
     output: o.OutputKey = None,
+    no_prove: NoProof = False,
     out: Out = None,
     seed: o.Seed = 0,
     force: o.Force = False,
@@ -154,7 +159,9 @@ def infer(
 
     network = Network(net, input=input, output=output, seed=seed)
     with screen(quiet) as listener:
-        done = overview.infer(network, listener.say, checkpoint=checkpoint, out=out, force=force)
+        done = overview.infer(
+            network, listener.say, checkpoint=checkpoint, prove=not no_prove, out=out, force=force
+        )
     if out is None:
         typer.echo(done["text"], nl=False)
     else:

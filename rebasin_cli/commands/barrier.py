@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from ..analysis import signatures
+from ..curves.curve import Curve
 from ..errors import UsageError
 from ..measure import gates, intervals
 from ..measure import report as measuring
 from ..measure.baseline import Subject, check_baseline
-from ..measure.rows import Planned, plan_rows
+from ..measure.rows import Planned, plan_curves, plan_rows
 from ..reports import Report, _gates, markdown
 from ..reports._format import title
 from ..reports._github import StepSummary
 from .job import planning, provenance
+from .job.curved import between
 from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.method_options import bounded, start_file
@@ -52,13 +54,15 @@ def barrier(
     listener: Listener = SILENT,
     *,
     perm: Path | None = None,
+    curves: Sequence[Path] = (),
     pairs: Sequence[tuple[Path, Path]] = (),
     thresholds: Mapping[str, Any] | None = None,
     **subjects: Unpack[ForMerge],
 ) -> Report | dict[str, Any]:
     """Measure the path between two models, and write the report in every format asked for.
 
-    Further `pairs` of the same architecture are measured alike, for means over pairs; all else is of A and B.
+    Trained `curves` between the two get rows of their own. Further `pairs` of the same architecture are
+    measured alike, for means over pairs; all else is of A and B.
     Gates are judged in the report and never raised here: everything is written first. A dry run gives the
     plan instead.
     """
@@ -68,7 +72,7 @@ def barrier(
         written.summary.check()
     job = Job("barrier", [a, b], listener, **subjects, perm=perm)
     job.check_search(or_none=True)
-    planned = _plan(job, pairs, thresholds)
+    planned = _plan(job, pairs, curves, thresholds)
     if written.dry_run:
         return job.plan() | planned.figures
     report = _measure(job, planned, written.command or "rebasin barrier", thresholds)
@@ -94,14 +98,18 @@ class _Plan:
     repair: str
     word: str
     rows: Sequence[Planned]
+    curves: Mapping[str, Curve]
     figures: dict[str, Any]
 
 
-def _plan(job: Job, pairs: Sequence[tuple[Path, Path]], thresholds: Mapping[str, Any]) -> _Plan:
+def _plan(
+    job: Job, pairs: Sequence[tuple[Path, Path]], curves: Sequence[Path], thresholds: Mapping[str, Any]
+) -> _Plan:
     """Everything that can be refused before an hour of measuring; the minutes are told."""
     _ = job.scores
     job.fitted  # noqa: B018 (models and spec, before the pairs)
     _check_pairs(job, pairs)
+    trained = between(job, curves, pairs=bool(pairs))
     repair = job.settle_repair(has_data=True)
     word = measuring.repaired_label(repair, statistics=bool(job.fitted.statistics))
     _ = job.given
@@ -109,6 +117,7 @@ def _plan(job: Job, pairs: Sequence[tuple[Path, Path]], thresholds: Mapping[str,
     splits = job.open_splits("train", "test", "held", *["reset"] * bool(word), choosing=auto)
     ship, logits = None if auto else repair, job.asked.data.loss is None
     rows = plan_rows(aligned=job.moved, word=word, ship=ship, auto=auto, logits=logits)
+    rows += plan_curves(trained, resets=bool(job.fitted.statistics), full=job.asked.data.full)
     gates.check_gate_names(thresholds.get("gates", ()), [row.name for row in rows], MEASURED)
     if thresholds.get("baseline"):
         check_baseline(thresholds["baseline"], _subject(job))
@@ -116,7 +125,7 @@ def _plan(job: Job, pairs: Sequence[tuple[Path, Path]], thresholds: Mapping[str,
     figures = planning.plan_report(network, splits, rows, output=job.output, device=job.device, pairs=count)
     figures |= planning.not_estimated([(job.method, job.options)])
     job.say(planning.in_words(figures))
-    return _Plan(repair, word, rows, figures)
+    return _Plan(repair, word, rows, trained, figures)
 
 
 def _measure(job: Job, planned: _Plan, command: str, thresholds: Mapping[str, Any]) -> Report:
@@ -137,6 +146,8 @@ def _measure(job: Job, planned: _Plan, command: str, thresholds: Mapping[str, An
         repair_with=planned.repair,
         signature=signatures.in_report(*job.models, job.fitted, data=splits["train"], seed=job.seed, **run),
         scores=job.scores,
+        curves=planned.curves,
+        full=job.asked.data.full,
         seed=job.seed,
         check=job.endpoint_check(),
         planned=lambda rows: gates.check_gate_names(names, [row.name for row in rows], MEASURED),

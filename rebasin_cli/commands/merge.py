@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 from .. import api
 from ..repair import Outcome
-from .job import heads, plain, repairing, soups
+from .job import curved, heads, plain, repairing, soups
 from .job.averaging import Average
 from .job.job import Job
 from .job.listener import SILENT, Listener
@@ -28,15 +28,19 @@ def merge(
 ) -> dict[str, Any]:
     """Align all models to the reference, average them, repair what averaging broke; write one model.
 
-    Where nothing is permuted and nothing repaired, the models are averaged as they are (`plain`).
+    Where nothing is permuted and nothing repaired, the models are averaged as they are (`plain`). On a
+    trained curve between two of them, the model is the one at a point of it (`curved`).
     """
     paths, mean = mean.in_order(paths)
     mean.check(len(paths))
+    curved.check(mean, len(paths))
     output = mean.placed(output, paths)
     check_outputs(output)
     job = Job("merge", paths, listener, **subjects, perm=mean.perm)
     job.check_search(output, or_none=True)
     check_apart(job, output, mean)
+    if mean.curve is not None:
+        return attested(job, output, curved.merge(job, output, mean), mean=mean)
     if plain.suffices(job, mean):
         return attested(job, output, plain.average(job, output, mean), mean=mean)
     if mean.soup:

@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
-from .. import nets
+from .. import nets, networks
 from ..checkpoints import writing
 from ..checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ..errors import SpecError, UsageError
 from ..inference import explaining
 from ..inference import prove as proving
+from ..registry import user_code
 from ..reports._accounts import describe_proof
 from ..spec import library
 from ..spec.fitting import fit
@@ -38,8 +39,9 @@ def fit_named(
     depth: int | None = None,
     input: str | None = None,
     classes: int | None = None,
+    net: str | None = None,
 ) -> FittedSpec:
-    """A spec fitted to a checkpoint; without one, to the network of that name at `width` (no values made).
+    """A spec fitted to a checkpoint; without one, to `net`, or the network of that name (no values made).
 
     Raises UsageError where neither is there, SpecError where it does not fit.
     """
@@ -52,6 +54,12 @@ def fit_named(
             raise SpecError(
                 f"{error.message} {checkpoint}", problems=error.problems, hint=error.hint
             ) from None
+    if net is not None and net not in nets.variants():
+        own = networks.from_reference(net, None)
+        with user_code(f"{net} does not say which tensors it has"):
+            shapes = {key: tuple(tensor.shape) for key, tensor in own.state_dict().items()}
+        with naming([Path(net)]):
+            return fit(spec, shapes)
     return fit(spec, _fresh_shapes(name, width, depth, input, classes))
 
 
@@ -148,20 +156,23 @@ def infer(
     say: Callable[[str], None],
     *,
     checkpoint: Path | None = None,
+    prove: bool = True,
     out: Path | None = None,
     force: bool = False,
 ) -> dict[str, Any]:
     """The spec of `--net`, its text and what it permutes; written to `out`, where that is given.
 
-    Raises OutputExists, UsageError, NetworkError, SpecError, ResourceError.
+    Raises NotProven where the proof refuses a part of it, SpecError where nothing may move, OutputExists,
+    UsageError, NetworkError, ResourceError.
     """
     if out is not None:
         writing.check_output(out, force=force, text=True)
     shapes = _shapes(checkpoint, Loading())
-    found = infer_spec(shapes, network, None, say)
+    found = infer_spec(shapes, network, None, say, prove=prove)
     done = _delivered(found.text, out, force)
     done |= {"permutations": len(found.fitted.words), "spec": headline(found.fitted)}
-    return done | {"proof": describe_proof(found.proof, "there is nothing to prove")}
+    skipped = {"status": "skipped", "reason": "--no-prove"}
+    return done | {"proof": describe_proof(found.proof) if prove else skipped}
 
 
 def explain(
@@ -176,7 +187,7 @@ def explain(
     """
     given = None if loading.spec is None else library.load(loading.spec)
     shapes = _shapes(checkpoint, loading)
-    found = infer_spec(shapes, network, None, lambda _: None)
+    found = infer_spec(shapes, network, None, lambda _: None, strict=False)
     inferred = {"inferred": headline(found.fitted)}
     if given is None:
         return inferred | explaining.explain(found)

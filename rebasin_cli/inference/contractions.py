@@ -87,15 +87,17 @@ def convolution(walk: Walk, a: dict[str, Any]) -> Axes:
     return (*batch, outputs, *(Fixed(n) for n in shape[-space:]))
 
 
-@rule("batch_norm", "_native_batch_norm_legit_no_training", "cudnn_batch_norm", "native_batch_norm")
+@rule("batch_norm", "_native_batch_norm_legit_no_training", "cudnn_batch_norm", "native_batch_norm",
+      "_native_batch_norm_legit")  # fmt: skip
 def batch_norm(walk: Walk, a: dict[str, Any]) -> Any:
-    if a.get("training"):
-        return None
+    """Channel by channel; with the batch's own statistics, which see no order, as of standardised weights."""
+    if a.get("training") and (a.get("running_mean") is not None or a.get("running_var") is not None):
+        return None  # it writes into them
     x = a["input"].axes
     for name in ("weight", "bias", "running_mean", "running_var"):
-        if a[name] is not None:
+        if a.get(name) is not None:
             walk.unify(x[1], a[name].axes[0])
-    if isinstance(made := walk.node.meta["val"], (tuple, list)):  # statistics that were used, only on GPUs
+    if isinstance(made := walk.node.meta["val"], (tuple, list)):  # with the statistics that were used
         return [x, *((x[1],) if statistics.numel() else (Fixed(0),) for statistics in made[1:])]
     return x
 

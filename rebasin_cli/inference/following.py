@@ -25,6 +25,7 @@ WRITTEN = "the network writes into it"
 TABLE = "it meets a table of constants"
 UNUSED = "evaluation does not use it"
 INTEGERS = "it holds integers, which are counted or looked up by"
+COMPLEX = "it holds complex numbers, which no method compares"
 CHECKS = ("_assert_tensor_metadata", "_assert_scalar", "_assert_async")  # they change nothing
 OVERLAP = "it shares memory with a tensor of another shape"
 
@@ -75,7 +76,7 @@ class Walk:
             self.tensors[name] = known[key]
             storages.setdefault(storage, set()).add(key)
             if not tensor.is_floating_point():
-                self.freeze(self.tensors[name], INTEGERS)
+                self.freeze(self.tensors[name], COMPLEX if tensor.is_complex() else INTEGERS)
         for name, tensor in state.items():
             if len(storages[_identity(tensor)[1]]) > 1:
                 self.freeze(self.tensors[name], OVERLAP)

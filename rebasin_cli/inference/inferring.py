@@ -11,8 +11,10 @@ import torch
 from torch import nn
 
 from .. import networks
+from ..datasets._batches import describe
 from ..errors import NetworkError, NotProven, SpecError
-from ..networks.running import evaluating, forward
+from ..networks.state import fresh
+from ..registry.user_code import user_code
 from ..spec.fitting import fit
 from ..spec.parsing import parse
 from ..spec.spec import FittedSpec, Spec
@@ -45,6 +47,11 @@ class Inferred:
     proof: Proof | None = None
 
     @property
+    def refused(self) -> tuple[Frozen, ...]:
+        """What the proof took out."""
+        return tuple(frozen for frozen in self.reasons if frozen.why.startswith(REFUSED))
+
+    @property
     def spec(self) -> Spec:
         return self.fitted.spec
 
@@ -73,8 +80,9 @@ def infer(
     try:
         program = export(module, args, kwargs)
     except NetworkError:
-        with evaluating(module), torch.no_grad():  # does it run at all? that error is the plainer one
-            forward(lambda: module(*args, **kwargs), ())
+        given = " and ".join(describe(some) for some in (args, kwargs) if some)
+        with fresh(module), torch.no_grad(), user_code(f"the network fails on inputs {given}"):
+            module(*args, **kwargs)  # does it run at all? that error is the plainer one
         raise
     walk = follow(module, program, output)
     drop_unwritable(walk)

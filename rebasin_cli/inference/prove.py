@@ -1,16 +1,18 @@
 """A spec is believed only after it is proven: permute at random, and compare what the network computes.
 
 Weights, norm statistics and affine parameters are drawn at random, so that neither zeros (a
-zero-initialised head) nor ones (a fresh norm) hide a mistake. The first trial takes the inputs that are
-given, the others draw theirs anew. Everything runs in float64, also
-what a network itself would compute in less.
+zero-initialised head) nor ones (a fresh norm) hide a mistake, and of a size at which no nonlinearity
+saturates (`drawing`). A proof says something of a tensor only where the outputs would tell if its units were
+in another order; that is looked at, too (`seeing`). The first trial takes the inputs that are given, the
+others draw theirs anew, smaller where the network takes those. Everything runs in float64, also what a
+network itself would compute in less; where an operation knows no float64, in float32.
 """
 
 from __future__ import annotations
 
-import copy
+import contextlib
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,27 +22,36 @@ from torch import nn
 from .. import networks
 from ..datasets._batches import map_tensors, tensors_in
 from ..errors import NetworkError, NotProven
-from ..networks.running import evaluating, fed, forward, pick
+from ..networks.running import fed, forward, pick
+from ..networks.state import fresh, own_state
 from ..permutations import permutation
 from ..runtime.seeds import generator
+from ..spec.notation import words_of
 from ..spec.spec import FittedSpec
+from . import drawing, seeing
 from .float64 import in_float64
 
-TOLERANCE = 1e-8
+MARGIN = 1000  # how much larger than rounding a difference has to be
+SIDE = 64  # pixels that drawn inputs have at most, where the network takes so few
+SHOWN = 10  # tensors that a refusal names
 
 
 @dataclass(frozen=True)
 class Proof:
     """`largest_difference`: of any output, relative to the largest output, over `trials` draws.
 
-    `words` says how large it was when that word alone was permuted (with the blocks of starred words that
-    lie within it; of a starred word within its blocks alone).
+    `tolerance` is what it was held against: `MARGIN` times the rounding that was measured. `words` says how
+    large it was when that word alone was permuted (with the blocks of starred words that lie within it; of a
+    starred word within its blocks alone). `without_effect`: tensors that the compared outputs do not depend
+    on in any way, whatever their values, so that no order of theirs can be wrong.
     """
 
     largest_difference: float
     words: dict[str, float]
     trials: int
-    tolerance: float = TOLERANCE
+    tolerance: float
+    precision: str = "float64"
+    without_effect: tuple[str, ...] = ()
 
 
 def prove(
@@ -52,76 +63,211 @@ def prove(
     seed: int = 0,
     trials: int = 2,
     each_word: bool = False,
-    tolerance: float = TOLERANCE,
+    tolerance: float | None = None,
 ) -> Proof:
     """Show that permuting by the spec leaves the network's outputs as they are.
 
     `inputs` is one batch, as the network takes it (tensor, tuple or dict); after the first trial another of
     its kind is drawn. All words are permuted together in each trial; `each_word` also permutes one word at
     a time, to name the culprit. `output` picks one of several outputs by key or index: the others may change.
-    Works on a float64 copy of the network: memory is that copy, its
-    activations and the largest tensor.
+    Without a `tolerance`, it is a multiple of the rounding that is measured. The network computes on
+    a float64 copy of its tensors and is as it was afterwards: memory is those, its activations and the
+    largest tensor.
 
-    Raises NotProven, and NetworkError where the network has other tensors than the spec was fitted to,
-    fails, or its outputs say nothing.
+    Raises NotProven, also where a tensor has an effect that no trial could see; and NetworkError where the
+    network has other tensors than the spec was fitted to, fails, or its outputs say nothing.
     """
     networks.check(network, fitted.shapes)  # else nothing might be permuted, and all look well
-    network = copy.deepcopy(network).to("cpu", torch.float64)
-    inputs = fed(network, inputs, "cpu", quiet=True)
-    largest, words = 0.0, {}
-    with evaluating(network), torch.no_grad():
-        for trial in range(trials):
-            _randomise(network, generator(seed, f"prove weights {trial}"))
-            batch, before = _answers(network, inputs, output, seed, trial)
+    network = networks.on(network, "cpu")
+    asked = {"output": output, "seed": seed, "trials": trials, "each_word": each_word, "tolerance": tolerance}
+    try:
+        return _proven(network, fitted, inputs, torch.float64, **asked)
+    except Fails as cause:
+        with contextlib.suppress(Fails):
+            return _proven(network, fitted, inputs, torch.float32, **asked)
+        raise NetworkError(cause.message, problems=cause.problems, hint=cause.hint) from cause
 
-            def changed(
-                permutations: permutation.Permutations,
-                batch: Any = batch,
-                before: list[torch.Tensor] = before,
-            ) -> float:
-                _permute(network, fitted, permutations)
-                difference = _difference(before, _run(network, batch, output))
-                _permute(network, fitted, permutation.invert(permutations))
-                return difference
 
-            largest = max(largest, changed(_draw(fitted, fitted.words, generator(seed, f"prove {trial}"))))
-            if each_word or not largest <= tolerance:  # which words are wrong?
+class Fails(NetworkError):
+    """The network does not run in this precision on the inputs that are given."""
+
+
+def _proven(
+    network: nn.Module,
+    fitted: FittedSpec,
+    inputs: Any,
+    dtype: torch.dtype,
+    *,
+    output: str | int | None,
+    seed: int,
+    trials: int,
+    each_word: bool,
+    tolerance: float | None,
+) -> Proof:
+    largest, allowed, words = 0.0, tolerance, {}
+    seen = seeing.Seen()
+    with fresh(network) as refresh, own_state(network, dtype), torch.no_grad():
+        runs = Runs(network, refresh, dtype, output)
+        inputs = fed(network, inputs, "cpu", quiet=True)
+        for trial in reversed(range(trials)):  # looked at closely is the last, whose inputs may be smaller
+            drawing.draw(network, generator(seed, f"prove weights {trial}"))
+            close = trial == trials - 1
+            batch, before, effects = _answers(runs, inputs, seed, trial, close)
+            if allowed is None:
+                allowed = _tolerance(_difference(before, runs.outputs(_nudged(batch))), dtype)
+            changed = _Changed(runs, fitted, batch, before)
+            most = changed(_draw(fitted, fitted.words, generator(seed, f"prove {trial}")))
+            largest = max(largest, most)
+            if each_word or not largest <= allowed:  # which words are wrong?
                 for word in sorted(fitted.words):
                     one = changed(_draw(fitted, [word], generator(seed, f"prove {word} {trial}")))
                     words[word] = max(one, words.get(word, 0.0))
                 largest = max(largest, *words.values(), 0.0)
-            if not largest <= tolerance:
-                break
-    if not largest <= tolerance:
-        wrong = sorted(
-            (word for word, size in words.items() if not size <= tolerance), key=words.get, reverse=True
-        )
-        refused = NotProven(
-            f"{fitted.spec.source} does not preserve the network's function: "
-            f"outputs differ by {largest:.2g} relative, allowed is {tolerance:.0e}",
-            problems=[f'permuting "{word}" alone changes them by {words[word]:.2g}' for word in wrong],
-            hint="Nothing was written. See the axes with: rebasin spec show",
-        )
-        refused.words = tuple(wrong)
-        raise refused
-    return Proof(largest, words, trials, tolerance)
+            if not largest <= allowed:
+                raise _refused(fitted, words, largest, allowed)
+            if close:
+                changed.undo()
+                least = seeing.CLEAR * min(allowed, math.sqrt(torch.finfo(dtype).eps))
+                hidden = [name for name, effect in effects.items() if not effect > least]
+                seen = seeing.look(network, changed.difference, hidden, least, generator(seed, "unseen"))
+                if seen.untested:
+                    raise _untested(fitted, seen.untested)
+    return Proof(largest, words, trials, allowed, str(dtype).removeprefix("torch."), seen.without_effect)
+
+
+class Runs:
+    """The network on batches, each time as if for the first time."""
+
+    def __init__(
+        self, network: nn.Module, refresh: Callable[[], None], dtype: torch.dtype, output: str | int | None
+    ) -> None:
+        self.network, self._refresh, self._dtype, self._output = network, refresh, dtype, output
+
+    def outputs(self, inputs: Any, *, scale: bool = False) -> list[torch.Tensor]:
+        """Every tensor among the outputs, in this precision; `scale`: after weights were scaled to size.
+
+        Raises Fails where the network does.
+        """
+        with torch.no_grad():
+            kept = [(buffer, buffer._version, buffer.clone()) for buffer in self.network.buffers()]
+        self._refresh()
+        try:
+            with contextlib.ExitStack() as modes:
+                if scale:
+                    modes.enter_context(drawing.Scaling(self.network))
+                if self._dtype is torch.float64:
+                    modes.enter_context(in_float64())
+                found = forward(self.network, inputs)
+        except NetworkError as cause:
+            raise Fails(cause.message, problems=cause.problems, hint=cause.hint) from cause
+        finally:
+            for buffer, version, values in kept:
+                if buffer._version != version:  # the network wrote into it
+                    buffer.detach().copy_(values)
+        return [self._real(tensor) for tensor in tensors_in(pick(found, self._output))]
+
+    def _real(self, tensor: torch.Tensor) -> torch.Tensor:
+        whole = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+        return whole.to(self._dtype).clone()
+
+
+class _Changed:
+    """How much outputs differ after permuting; what it did is undone before the next time."""
+
+    def __init__(self, runs: Runs, fitted: FittedSpec, batch: Any, before: list[torch.Tensor]) -> None:
+        self._runs, self._fitted, self._batch, self._before = runs, fitted, batch, before
+        self._done: permutation.Permutations | None = None
+
+    def __call__(self, permutations: permutation.Permutations) -> float:
+        self.undo()
+        _permute(self._runs.network, self._fitted, permutations)
+        self._done = permutations
+        return self.difference()
+
+    def difference(self) -> float:
+        return _difference(self._before, self._runs.outputs(self._batch))
+
+    def undo(self) -> None:
+        if self._done is not None:
+            _permute(self._runs.network, self._fitted, permutation.invert(self._done))
+        self._done = None
+
+
+def _refused(fitted: FittedSpec, words: dict[str, float], largest: float, allowed: float) -> NotProven:
+    wrong = [word for word, size in words.items() if not size <= allowed]
+    wrong.sort(key=words.get, reverse=True)
+    refused = NotProven(
+        f"{fitted.spec.source} does not preserve the network's function: "
+        f"outputs differ by {largest:.2g} relative, allowed is {allowed:.0e}",
+        problems=[f'permuting "{word}" alone changes them by {words[word]:.2g}' for word in wrong],
+        hint="Nothing was written. See the axes with: rebasin spec show",
+    )
+    refused.words = tuple(wrong)
+    return refused
+
+
+def _untested(fitted: FittedSpec, tensors: Collection[str]) -> NotProven:
+    more = [f"… {len(tensors) - SHOWN} more"] if len(tensors) > SHOWN else []
+    refused = NotProven(
+        f"{fitted.spec.source} is not proven: {len(tensors)} of the network's tensors could not be tested",
+        problems=[
+            f"{name}  has an effect on the outputs, but the order of its units shows in no trial"
+            for name in list(tensors)[:SHOWN]
+        ]
+        + more,
+        hint="Give inputs on which they count with --input or --data",
+    )
+    moved = {word for name in tensors for axis in fitted.tensors.get(name, ()) for word in words_of(axis)}
+    refused.words = tuple(sorted(moved))
+    return refused
+
+
+def _tolerance(rounding: float, dtype: torch.dtype) -> float:
+    """What is allowed where so much was seen; what amplifies rounding beyond all measure proves nothing."""
+    eps = torch.finfo(dtype).eps
+    return MARGIN * min(max(rounding, eps), math.sqrt(eps) / MARGIN)
+
+
+def _nudged(inputs: Any) -> Any:
+    """The next numbers: what rounding alone may change."""
+
+    def nudge(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        after = torch.nextafter(tensor, torch.full_like(tensor, math.inf))
+        return torch.where(tensor.isfinite() & (tensor != 0), after, tensor)  # a mask of infinities stays one
+
+    return map_tensors(nudge, inputs)
 
 
 def _answers(
-    network: nn.Module, inputs: Any, output: str | int | None, seed: int, trial: int
-) -> tuple[Any, list[torch.Tensor]]:
-    """The batch of a trial, and the network's outputs."""
-    if trial > 0:
-        try:
-            drawn = _redrawn(inputs, generator(seed, f"prove inputs {trial}"))
-            outputs = _run(network, drawn, output)
-            _check_outputs(outputs)
-            return drawn, outputs
-        except NetworkError:
-            pass  # it takes less than all numbers: what is given must do
-    outputs = _run(network, inputs, output)
+    runs: Runs, inputs: Any, seed: int, trial: int, close: bool
+) -> tuple[Any, list[torch.Tensor], dict[str, float]]:
+    """The batch of a trial, the network's outputs, and how much they depend on each tensor."""
+    for batch in _batches(inputs, seed, trial):
+        with contextlib.suppress(NetworkError):  # it takes less than all numbers: what is given must do
+            return batch, *_answered(runs, batch, close)
+    return inputs, *_answered(runs, inputs, close)
+
+
+def _answered(runs: Runs, batch: Any, close: bool) -> tuple[list[torch.Tensor], dict[str, float]]:
+    if close:
+        outputs, effects = seeing.outputs_and_effects(runs, batch)
+    else:
+        outputs, effects = runs.outputs(batch, scale=True), {}
     _check_outputs(outputs)
-    return inputs, outputs
+    return outputs, effects
+
+
+def _batches(inputs: Any, seed: int, trial: int) -> Iterator[Any]:
+    """Other batches of the same kind, the smaller first."""
+    if trial == 0:
+        return
+    drawn = _redrawn(inputs, generator(seed, f"prove inputs {trial}"))
+    sides = [min(tensor.shape[-2:]) for tensor in tensors_in(drawn) if tensor.ndim == 4]
+    if sides and min(sides) > SIDE:
+        yield map_tensors(lambda tensor: tensor[..., :SIDE, :SIDE] if tensor.ndim == 4 else tensor, drawn)
+    yield drawn
 
 
 def _redrawn(inputs: Any, rng: torch.Generator) -> Any:
@@ -160,19 +306,6 @@ def _draw(fitted: FittedSpec, words: Collection[str], rng: torch.Generator) -> p
     return permutation.carried(permutation.identity(fitted.words) | drawn, within)
 
 
-def _randomise(network: nn.Module, rng: torch.Generator) -> None:
-    for tensor in network.state_dict().values():
-        if not tensor.is_floating_point():
-            continue
-        if tensor.ndim <= 1:  # biases, norms: positive, so that units stay alive and variances are ones
-            tensor.copy_(torch.rand(tensor.shape, generator=rng, dtype=torch.float64) + 0.5)
-        else:
-            fan_in = max(1, math.prod(tensor.shape[1:]))  # a layer may have no units
-            tensor.copy_(
-                torch.randn(tensor.shape, generator=rng, dtype=torch.float64) * math.sqrt(2 / fan_in)
-            )
-
-
 def _permute(network: nn.Module, fitted: FittedSpec, permutations: permutation.Permutations) -> None:
     for names in _shared(network):
         tied = len(names) > 1
@@ -198,11 +331,6 @@ def _shared(network: nn.Module) -> list[list[tuple[str, torch.Tensor]]]:
         if tensor.numel():
             groups.setdefault(tensor.untyped_storage().data_ptr(), []).append((name, tensor))
     return list(groups.values())
-
-
-def _run(network: nn.Module, inputs: Any, output: str | int | None) -> list[torch.Tensor]:
-    with in_float64():
-        return [tensor.double().clone() for tensor in tensors_in(pick(forward(network, inputs), output))]
 
 
 def _check_outputs(outputs: list[torch.Tensor]) -> None:

@@ -124,7 +124,10 @@ def spec_text(
     """
     for name in (*tensors, *statistics):
         if re.search(r"[\s\[\]{}?]", name) or not name:
-            raise SpecError(f'a spec cannot speak of a tensor called "{name}"')
+            raise SpecError(
+                f'a spec cannot speak of a tensor called "{name}"',
+                hint="Rename the module: names in a spec have no spaces, brackets, braces or question marks",
+            )
     plain = _layout(description, tensors, statistics, sizes or {})
     if shapes is None:
         return plain

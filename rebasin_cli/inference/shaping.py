@@ -294,6 +294,17 @@ def index(walk: Walk, a: dict[str, Any]) -> Axes | None:
     return (*rest[:at], *found, *rest[at:])
 
 
+@rule("_embedding_bag", "_embedding_bag_forward_only")
+def embedding_bag(walk: Walk, a: dict[str, Any]) -> list[Axes] | None:
+    """Sums, means or maxima of rows looked up by number."""
+    rows, columns = a["weight"].axes
+    walk.freeze(rows, "it is looked up by number")
+    if a["per_sample_weights"] is not None:
+        walk.freeze(a["per_sample_weights"].axes, "")
+    found, *told = walk.node.meta["val"]
+    return [(Fixed(found.shape[0]), columns), *(tuple(map(Fixed, tensor.shape)) for tensor in told)]
+
+
 def _run_of_numbers(walk: Walk, size: int) -> range | None:
     """The numbers looked up, where the code lists those of a piece: `x[:, [4, 5]]`."""
     found = [node for node in walk.node.all_input_nodes if not node.meta["val"].is_floating_point()]

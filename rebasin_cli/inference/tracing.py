@@ -19,7 +19,8 @@ from torch.utils import _pytree as pytree
 
 from ..datasets._batches import describe
 from ..errors import NetworkError, RebasinError
-from ..networks.running import evaluating, pick
+from ..networks.running import pick
+from ..networks.state import fresh
 from ..registry.user_code import message_of, passes, place_of
 
 # Composite operations with a rule of their own; all others are taken apart by PyTorch.
@@ -70,7 +71,7 @@ def _kind(value: Any) -> Any:
 def _export(
     module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> torch.export.ExportedProgram:
-    with evaluating(module), warnings.catch_warnings(), _quiet():
+    with fresh(module), warnings.catch_warnings(), _quiet():
         warnings.simplefilter("ignore")
         try:
             program = torch.export.export(module, tuple(args), dict(kwargs), strict=False)
@@ -81,7 +82,7 @@ def _export(
             raise NetworkError(
                 "the network cannot be traced, so no spec can be inferred",
                 problems=_reasons(cause),
-                hint="Control flow that depends on values cannot be followed; write a spec (docs/specs.md)",
+                hint=_next_step(message_of(cause)),
             ) from cause
 
 
@@ -93,6 +94,14 @@ def outputs_of(program: torch.export.ExportedProgram, output: str | int | None) 
     """
     results, chosen = program.graph.output_node().args[0], None
     kinds = [spec.kind for spec in program.graph_signature.output_specs]
+    if not any(
+        isinstance(node, fx.Node) and kind == OutputKind.USER_OUTPUT
+        for node, kind in zip(results, kinds, strict=True)
+    ):
+        raise NetworkError(
+            "the network returns no tensor, so nothing says what its units are for",
+            hint="Let forward return what the network computes",
+        )
     if output is not None:
         values = [node.meta.get("val") if isinstance(node, fx.Node) else node for node in results]
         own = [value for value, kind in zip(values, kinds, strict=True) if kind == OutputKind.USER_OUTPUT]
@@ -141,6 +150,23 @@ def _quiet():
             yield
     finally:
         logging.disable(before)
+
+
+NEXT_STEPS = {  # a part of the tracer's message, in small letters → what to do
+    "scriptmodule": "Give the module that the TorchScript one was made from",
+    "uninitialized": "Its lazy layers are not made yet: let the factory run it once on inputs",
+    "quantized": "It holds packed integers: give the network as it was before it was quantised",
+    "packedparams": "It holds packed integers: give the network as it was before it was quantised",
+    "numpy": "What is computed outside of torch cannot be followed; use torch's operations, or write a spec "
+    "(docs/specs.md)",
+    "fxgraphmodule": "Give the module that was traced, not its trace",
+    "data-dependent": "Control flow that depends on values cannot be followed; write a spec (docs/specs.md)",
+}
+
+
+def _next_step(message: str) -> str:
+    found = (step for part, step in NEXT_STEPS.items() if part in message.lower())
+    return next(found, "Write a spec instead: docs/specs.md")
 
 
 def _reasons(cause: BaseException) -> list[str]:

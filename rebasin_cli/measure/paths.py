@@ -1,4 +1,4 @@
-"""Loss and accuracy along the straight path between two models."""
+"""Loss and accuracy along a path between two models: a straight line, or a trained curve."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import nn
 
 from .. import networks
 from ..averages.mixing import interpolate
+from ..curves import curve as curves
 from ..errors import UsageError
 from ..networks.evaluation import Scores, evaluate
 from ..repair import Repairs
@@ -24,6 +25,8 @@ Measure = Callable[..., Scores]  # of a network and batches; `output` and `each`
 @dataclass(frozen=True)
 class Path:
     """One row to measure: a straight line from `a` to `b` in `points` equal steps, both ends included.
+
+    With a `curve`, that one in its stead, and figures along it are among the row's details.
 
     `repair` is applied to the network at every inner point before measuring; the ends are the models as
     given. `wrap` makes of the network, repaired, what is measured at inner points; it
@@ -43,6 +46,13 @@ class Path:
     wrap: Callable[[nn.Module], nn.Module] | None = None
     record: Callable[[nn.Module], nn.Module] | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
+    curve: curves.Curve | None = None
+
+    def at(self, t: float) -> Tensors:
+        """The model at t."""
+        if self.curve is not None:
+            return self.curve.at(t)
+        return interpolate(self.a, self.b, t, keep=self.keep)
 
     def __post_init__(self):
         if self.points < 2:
@@ -88,6 +98,8 @@ def measure(
         )
         for split, points in found.items()
     }
+    if path.curve is not None:
+        details["along"] = _along(path, path.curve, found)
     barriers: dict[str, Barrier] = {split: barrier_of(curve) for split, curve in curves.items()}
     return Row(path.name, curves, barriers, path.shipped, path.control, middle, details)
 
@@ -100,7 +112,7 @@ def _at(
     scores: Measure,
     details: dict[str, Any],
 ) -> dict[str, Scores]:
-    networks.load(network, interpolate(path.a, path.b, t, keep=path.keep))
+    networks.load(network, path.at(t))
     more: dict[str, Any] = {"each": True} if t == 0.5 else {}
     if path.repair is not None and 0 < t < 1:
         path.repair.apply(network, [1 - t, t])
@@ -112,3 +124,15 @@ def _at(
         network = path.record(network)
         more["output"] = None
     return {split: scores(network, batches, **more) for split, batches in splits.items()}
+
+
+def _along(path: Path, curve: curves.Curve, found: Mapping[str, list[Scores]]) -> dict[str, Any]:
+    """Means and extremes along a curve, by split and quantity."""
+    speeds = [curve.speed(t) for t in path.lambdas]
+    return {
+        split: {
+            quantity: curves.along([getattr(point, quantity) for point in points], speeds)
+            for quantity in ("loss", "accuracy")
+        }
+        for split, points in found.items()
+    }

@@ -15,6 +15,7 @@ from torch import nn
 from .. import networks
 from ..averages.mixing import interpolate
 from ..checkpoints.tensors import plain
+from ..curves.curve import Curve
 from ..datasets import once
 from ..errors import DataError, UsageError
 from ..inference.tracing import keeping_graphs
@@ -36,7 +37,7 @@ from ..version import version
 from . import intervals, pairing, paths
 from .controls import Ensemble
 from .paths import Measure
-from .rows import ENSEMBLE, POINTS, RANDOM, REPAIRED_POINTS, Planned, plan_rows
+from .rows import ENSEMBLE, POINTS, RANDOM, REPAIRED_POINTS, Planned, plan_curves, plan_rows
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -59,6 +60,8 @@ def barrier(
     repair_with: str = "auto",
     controls: bool = True,
     signature: Sequence[Mapping[str, Any]] | Callable[..., Sequence[Mapping[str, Any]]] = (),
+    curves: Mapping[str, Curve] | None = None,
+    full: bool = False,
     output: str | int | None = None,
     scores: Measure | None = None,
     device: str = "cpu",
@@ -76,6 +79,7 @@ def barrier(
     some, and elsewhere chooses "repair" or "none" by held-out loss; "none" only says that the row without is
     the one to ship; "repair", "rescale" or "reshift" gives networks without statistics such rows. `controls`
     adds rows at λ = ½ and intervals over test samples. `output` picks one of several outputs by key or index.
+    `curves` are trained ones between the two, by the names of their rows, at more points if `full`.
     `signature` goes into the report (see `Report`), or is called with the permutations to make it. `check`
     sees the endpoints' scores before anything else is measured, `planned` the rows; both may raise. `scores`
     takes `output` and `each` as `evaluate` does. `network` is overwritten.
@@ -156,6 +160,12 @@ def barrier(
         points=points,
         repaired_points=repaired_points,
     )
+    curves = dict(curves or {})
+    others |= {name: curve.b for name, curve in curves.items()}
+    if statistics:
+        for name in curves:
+            repairs[name] = Repairs("reset", [a, others[name]], batches, device=device)
+    plan += plan_curves(curves, resets=statistics, full=full)
     planned(plan)
     middles: dict[str, Scores] = {}
     scaled: dict[str, tuple[dict[str, Scores], Mapping[str, Any]]] = {}  # rows that others gave on their way
@@ -183,6 +193,7 @@ def barrier(
             wrap=_wrapping(row, a, b, held, output, device, answers),
             record=recorded if hot and not row.temperature else None,
             details=scaled[row.name][1] if row.name in scaled else {},
+            curve=curves.get(row.base),
         )
         known = {0.0: ends[0], 1.0: ends[1]}
         if row.name in scaled:
@@ -222,7 +233,10 @@ def barrier(
             for k, (name, end) in enumerate(zip(("A", "B"), ends, strict=True))
         ),
         rows=tuple(certain.rows),
-        notes=tuple(_notes(choice, plan, controls, certain.sure)),
+        notes=(
+            *_notes(choice, plan, controls, certain.sure),
+            *(_along(row) for row in found if "along" in row.details),
+        ),
         times=accounts.times(alignment, total=time.perf_counter() - began),
         differences=certain.differences,
         choice=choice.account() if choice else {},
@@ -289,6 +303,17 @@ def _notes(choice: Choice | None, plan: Sequence[Planned], controls: bool, sure:
     if controls and not sure:
         found.append("no intervals: a loss or metric of one's own says nothing of single samples")
     return found
+
+
+def _along(row: Row) -> str:
+    """A sentence on the figures along a curve."""
+    test = row.details["along"]["test"]["accuracy"]
+    said = (
+        f"along {row.name} test accuracy is {test['mean']:.4f} on average and {test['lowest']:.4f} at least "
+        f"({test['interior']['lowest']:.4f} between the ends)"
+    )
+    train = row.details["along"].get("train")
+    return said + (f"; train loss {train['loss']['mean']:.4f} on average" if train else "")
 
 
 def _scores(

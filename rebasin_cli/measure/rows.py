@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 POINTS, REPAIRED_POINTS = 25, 11  # of naive and aligned rows; of rows that are repaired at every point
+CURVED_POINTS = 65  # of curves, where nothing shall be spared; else as many as of a straight line
 MIDDLE = 3  # points of a row that is measured at λ = ½ alone: there, and at both ends as given
 RANDOM, ENSEMBLE, TEMPERATURE = "random permutation", "logit ensemble", "temperature"
 
 
 @dataclass(frozen=True)
 class Planned:
-    """One row to measure. `base` says what lies at λ = 1: "naive", "aligned", RANDOM or ENSEMBLE."""
+    """One row to measure. `base` says what lies at λ = 1: "naive", "aligned", RANDOM, ENSEMBLE, a curve."""
 
     name: str
     base: str
@@ -76,3 +78,9 @@ def plan_rows(
     if logits:
         rows.append(Planned(ENSEMBLE, ENSEMBLE, MIDDLE, control=True))
     return rows
+
+
+def plan_curves(names: Iterable[str], *, resets: bool, full: bool = False) -> list[Planned]:
+    """A row for every curve; at its points running statistics are estimated anew."""
+    points = CURVED_POINTS if full else POINTS
+    return [Planned(f"{name}{' + reset' * resets}", name, points, repaired=resets) for name in names]

@@ -51,12 +51,15 @@ def times(alignment: Alignment | None, **more: float) -> dict[str, float]:
 def describe_proof(proof: Proof | None, reason: str = "") -> dict[str, Any]:
     if proof is None:
         return {"status": "unavailable", "reason": reason or "no network to prove the spec on"}
-    return {
+    told = {
         "status": "proven",
         "largest_difference": proof.largest_difference,
         "tolerance": proof.tolerance,
         "trials": proof.trials,
     }
+    if proof.precision != "float64":  # an operation of the network knows no more
+        told["precision"] = proof.precision
+    return told | ({"without_effect": list(proof.without_effect)} if proof.without_effect else {})
 
 
 def describe_repair(done: Repaired | None, choice: Choice | None = None) -> dict[str, Any]:

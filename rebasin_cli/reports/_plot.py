@@ -22,9 +22,11 @@ PALETTE = {
     "naive +": ("#CC79A7", "#E29CC3"),
     "random permutation": ("#6E7781", "#9AA4AF"),
     "logit ensemble": ("#1F2328", "#E6EDF3"),
+    "curve (unaligned)": ("#A0522D", "#D9A074"),
+    "curve (aligned)": ("#6A3D9A", "#B79AE0"),
     "other": ("#8A7000", "#F0E442"),
 }
-MARKERS = ("o", "s", "^", "D", "v", "+", "v")
+MARKERS = ("o", "s", "^", "D", "v", "+", "D", "s", "v")
 TEMPERATURE = " + temperature"  # in the colour of the row that it is about
 FEW = 4  # points; with fewer than this no line is drawn
 LOG_FROM = 20.0  # nats: above, a linear axis would press every other row onto the floor

@@ -133,7 +133,9 @@ def test_every_trial_counts():
         def forward(self, x):
             runs.append(None)
             logits = super().forward(x)
-            return logits + self.one.bias[0] if len(runs) in (3, 4) else logits
+            return (
+                logits + self.one.bias[0] if len(runs) > 3 else logits
+            )  # it is looked at more closely first
 
     with pytest.raises(NotProven):
         try_to_prove(GOOD, Late(), trials=2)
@@ -285,23 +287,23 @@ def test_each_word_has_its_largest_difference_of_all_trials():
     assert words["a"] > 1e-3 and words["b"] < 1e-12
 
 
+class Seen(list):
+    """What a module was given; a plain list would be forgotten with all that a run leaves behind."""
+
+
 class Watched(nn.Module):
     """Keeps what it is given."""
 
     def __init__(self, largest: float = math.inf):
         super().__init__()
         self.first, self.second = nn.Linear(4, 3), nn.Linear(3, 2)
-        self.largest, self.seen = largest, []
+        self.largest, self.seen = largest, Seen()
 
     def forward(self, x, ids, mask):
         if x.max() > self.largest:
             raise ValueError("too large")
         self.seen.append((x, ids, mask))
         return self.second(torch.relu(self.first(x))) + ids[:, :2] * mask[:, :2].double().clamp(-1, 1)
-
-    def __deepcopy__(self, memo):  # the proof runs a copy, and these tests look into it
-        self.double()
-        return self
 
 
 WATCHED = {"first.weight": "h .", "first.bias": "h", "second.weight": ". h", "second.bias": "."}
@@ -312,12 +314,12 @@ BATCH = {
 }
 
 
-def test_after_the_first_trial_other_inputs_of_the_same_kind_are_drawn():
+def test_beside_the_given_inputs_others_of_the_same_kind_are_drawn():
     network = Watched()
     prove(network, spec_for(network, WATCHED), BATCH)
-    x, ids, mask = network.seen[0]
+    x, ids, mask = network.seen[-1]
     assert torch.equal(x, BATCH["x"].double()) and torch.equal(ids, BATCH["ids"])
-    other, others, same = network.seen[-1]
+    other, others, same = next(seen for seen in network.seen if not torch.equal(seen[0], x))
     assert other.dtype == torch.float64 and other.shape == x.shape and not torch.equal(other, x)
     assert other.mean() == pytest.approx(5, abs=0.6) and other.std() == pytest.approx(3, abs=0.6)
     assert not torch.equal(others, ids) and torch.equal(others.flatten().sort().values, ids.flatten())
@@ -328,8 +330,9 @@ def test_after_the_first_trial_other_inputs_of_the_same_kind_are_drawn():
 def test_masks_of_floating_point_stay_as_they_are(mask):
     network = Watched()
     prove(network, spec_for(network, WATCHED), BATCH | {"mask": mask.repeat(16, 1)})
-    assert torch.equal(network.seen[-1][2], mask.double().repeat(16, 1))
-    assert not torch.equal(network.seen[-1][0], network.seen[0][0])
+    for seen in network.seen:  # but for the last digit, by which rounding is measured
+        torch.testing.assert_close(seen[2].double(), mask.double().repeat(16, 1), rtol=1e-15, atol=0)
+    assert not all(torch.equal(seen[0], network.seen[-1][0]) for seen in network.seen)
 
 
 def test_inputs_that_the_network_refuses_are_not_forced_on_it():

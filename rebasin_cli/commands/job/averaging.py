@@ -25,7 +25,8 @@ class Average:
     for the second of two models, in place of a search. Integers and what `ignore` (globs) names are copied
     from `copy_from` (None: the first model), with `copy_files` its configuration and tokenizer too. `heads`
     and `extra` say what becomes of classifiers of other sizes and of tensors that not all have
-    (`averages.parts`). `soup` "greedy" leaves out models that do no good on held-out samples.
+    (`averages.parts`). `soup` "greedy" leaves out models that do no good on held-out samples. `curve` is a
+    trained curve between two models, of which the point `at` (0–1) is written.
     """
 
     reference: Path | None = None
@@ -38,6 +39,8 @@ class Average:
     heads: str | None = None
     extra: str = "error"
     soup: str | None = None
+    curve: Path | None = None
+    at: float | None = None
     schedule: str | None = None  # the name that `weights` were made of
 
     def reference_first(self, paths: Sequence[Path]) -> tuple[Sequence[Path], Average]:

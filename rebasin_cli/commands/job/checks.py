@@ -15,7 +15,7 @@ from ...permutations import permutation
 from ...repair import MATCHES
 from ...repair.repairing import settle
 from ...spec.spec import FittedSpec
-from . import method_options, resume
+from . import resume
 from .outputs import Output
 from .settings import Repair, Search
 
@@ -31,14 +31,14 @@ def check_method(search: Search, *, or_none: bool = False) -> None:
         raise unknown("method", search.method, known)
 
 
-def check_log(search: Search, output: Output, inputs: Sequence[Path]) -> None:
-    """Raise UsageError for a `--log` of a method that takes no steps, or over a file of the search itself.
+def check_log(search: Search, output: Output, inputs: Sequence[Path], *, steps: bool) -> None:
+    """Raise UsageError for a `--log` of what takes no `steps`, or over a file of the search itself.
 
     OutputExists where it is there already, unless it is overwritten or gone on with.
     """
     if search.log is None:
         return
-    if not method_options.trains(search.method):
+    if not steps:
         raise UsageError(f"--log: the method {search.method} takes no steps that could be logged")
     own = (*inputs, output.path, permutation.beside(output.path), resume.state_path(output.path))
     if os.path.realpath(search.log) in map(os.path.realpath, own):

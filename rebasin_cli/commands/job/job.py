@@ -74,12 +74,18 @@ class Job:
 
     # ----------------------------------------------------------------------------- options, device, files
 
-    def check_search(self, output: Output | None = None, *, or_none: bool = False) -> None:
-        """Raise UsageError for a method, its options or a log that make no sense, before anything is read."""
+    def check_search(
+        self, output: Output | None = None, *, or_none: bool = False, steps: bool = False
+    ) -> None:
+        """Raise UsageError for a method, its options or a log that make no sense, before anything is read.
+
+        With `steps` the command itself trains something, whatever the method.
+        """
         self.ranks.each(checks.check_method, self.asked.search, or_none=or_none)
         self.ranks.each(lambda: self.options if output is None else self.search_options)
         if output is not None:
-            self.ranks.first(checks.check_log, self.asked.search, output, self.paths)
+            steps = steps or method_options.trains(self.asked.search.method)
+            self.ranks.first(checks.check_log, self.asked.search, output, self.paths, steps=steps)
 
     @cached_property
     def options(self) -> Any:
@@ -234,8 +240,11 @@ class Job:
         return account if proof is None else account | whose
 
     @contextmanager
-    def resumable(self, output: Output) -> Iterator[Resumable]:
-        """The state of this very search is kept beside the output when it is interrupted."""
+    def resumable(self, output: Output, more: Mapping[str, Any] | None = None) -> Iterator[Resumable]:
+        """The state of this very search is kept beside the output when it is interrupted.
+
+        `more` are options that are not the method's, and make another search of it.
+        """
         identity = self.ranks.first(
             provenance.describe,
             self.command,
@@ -243,7 +252,8 @@ class Job:
             self.fitted,
             method=self.asked.search.method,
             seed=self.seed,
-            options=method_options.identity(self.asked.search, self.asked.data, self.asked.network),
+            options=method_options.identity(self.asked.search, self.asked.data, self.asked.network)
+            | dict(more or {}),
         )
         with resume.resumable(
             output.path,

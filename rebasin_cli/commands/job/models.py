@@ -16,7 +16,7 @@ import torch
 from ... import networks
 from ...checkpoints.checkpoint import Checkpoint, open_checkpoint, validate
 from ...checkpoints.tensors import LazyTensors, digest
-from ...errors import CheckpointError, NoEnvelope, NoSpecFits, SpecError, UsageError
+from ...errors import CheckpointError, NoEnvelope, NoSpecFits, NotProven, SpecError, UsageError
 from ...networks.running import fed
 from ...permutations import permutation
 from ...runtime.ranks import ALONE, Ranks
@@ -29,6 +29,8 @@ from .settings import Data, Loading, Network
 
 if TYPE_CHECKING:
     from ...inference import Inferred
+
+REASONS = 8  # that an error names
 
 
 def read_models(
@@ -152,12 +154,19 @@ def _inferred(
 
 
 def infer_spec(
-    shapes: Shapes | None, network: Network, data: Data | None, say: Callable[[str], None]
+    shapes: Shapes | None,
+    network: Network,
+    data: Data | None,
+    say: Callable[[str], None],
+    *,
+    prove: bool = True,
+    strict: bool = True,
 ) -> Inferred:
     """The spec read off the network of `--net`, as large as these tensors where the factory asks for shapes.
 
     `data` is None where a command takes none. Raises UsageError where the network or its input is not named,
-    NetworkError where it cannot be traced.
+    NetworkError where it cannot be traced. If `strict`, NotProven where the proof refused a part of it,
+    SpecError where nothing may move.
     """
     from ...inference import infer  # torch.export takes a second to import
 
@@ -169,9 +178,21 @@ def infer_spec(
     module = networks.from_reference(network.net, shapes)
     batch = fed(module.float(), need_inputs(module, network, data), "cpu", quiet=True)
     args, kwargs = ((), batch) if isinstance(batch, Mapping) else (batch, {})
-    found = infer(module, args, kwargs, output=network.output)
+    found = infer(module, args, kwargs, output=network.output, prove=prove)
     for frozen in found.reasons:
         say(f"stays: {', '.join(frozen.places[:3])}{' …' * (len(frozen.places) > 3)}: {frozen.why}")
+    if strict and found.refused:
+        raise NotProven(
+            f"the spec inferred from {network.net} does not hold: the proof refused a part of it",
+            problems=[f"{', '.join(frozen.places[:3])}  {frozen.why}" for frozen in found.refused],
+            hint="Nothing was written. See it as it was inferred with: rebasin spec infer --no-prove",
+        )
+    if strict and not found.fitted.words:
+        raise SpecError(
+            f"nothing of {network.net} may be permuted",
+            problems=[f"{', '.join(frozen.places[:3])}  {frozen.why}" for frozen in found.reasons[:REASONS]],
+            hint=f"See why, axis by axis, with: rebasin spec explain --net {network.net} --tensors",
+        )
     return found
 
 

@@ -9,7 +9,7 @@ from ...matchers import State
 
 
 def shown(
-    step: Callable[[str, int, int | None, str], None], start: State | None = None
+    step: Callable[[str, int, int | None, str], None], start: State | None = None, *, what: str = "matching"
 ) -> Callable[[State], None]:
     """What tells a person how a search goes, with the seconds left of all models' where steps are counted."""
     began, first = time.monotonic(), steps(start)[0] if start else 0
@@ -17,7 +17,7 @@ def shown(
     def show(state: State) -> None:
         done, total = steps(state)
         seconds = (time.monotonic() - began) / max(1, done - first)
-        step("matching", done, total, in_words(state, seconds * ((total or 0) - done)))
+        step(what, done, total, in_words(state, seconds * ((total or 0) - done)))
 
     return show
 
@@ -35,10 +35,10 @@ def in_words(state: State, left: float = 0.0) -> str:
     place = f"model {notes['model']:.0f} of {notes['models']:.0f}  " if "model" in notes else ""
     if "loss" not in notes:
         return f"{place}objective {state.objective:.6g}"
-    words = [
-        f"{place}loss {notes['loss']:.4f}",
-        f"held-out loss {notes['held_out_loss']:.4f}"
-        + (f", accuracy {notes['held_out_accuracy']:.4f}" if "held_out_accuracy" in notes else ""),
-        f"{100 * notes['changed']:.1f}% of units moved",
-    ]
+    words = [f"{place}loss {notes['loss']:.4f}"]
+    if "held_out_loss" in notes:
+        right = f", accuracy {notes['held_out_accuracy']:.4f}" if "held_out_accuracy" in notes else ""
+        words.append(f"held-out loss {notes['held_out_loss']:.4f}{right}")
+    if "changed" in notes:
+        words.append(f"{100 * notes['changed']:.1f}% of units moved")
     return "  ".join([*words, *[f"{left:.0f} s left"] * (left > 0)])

@@ -270,8 +270,8 @@ class Maker:
 
     def _writes(self, options: dict[str, Any]) -> dict[str, Path]:
         """What it leaves; an output that is not named gets the step's name."""
-        if self.command.makes_weights and options.get("out") is None:
-            options["out"] = str(self.folder / f"{self.name}.safetensors")
+        if self.command.ending and options.get("out") is None:
+            options["out"] = str(self.folder / f"{self.name}{self.command.ending}")
         found: dict[str, Path] = {}
         for key, option in self.command.options.items():
             if option.role != WRITES or not options.get(key):

@@ -19,8 +19,9 @@ OF_THE_RUN = ("force", "resume", "dry_run", "json", "quiet", "verbose", "help")
 WRITTEN = ("out", "report", "log", "attest", "step_summary", "plot", "json_file")
 # Folders of data: large, and the same under their name; their content is not looked at.
 DATA_FOLDERS = ("data_root",)
-# Commands whose `out` is a model; a step that does not name it writes NAME.safetensors.
-MAKE_WEIGHTS = ("train", "align", "apply", "merge", "repair")
+# What `out` of a command ends with, where it is weights; a step that does not name it writes NAME with this.
+ENDINGS = dict.fromkeys(("train", "align", "apply", "merge", "repair"), ".safetensors")
+ENDINGS |= {"curve": ".curve.safetensors"}
 # Texts that may name a file: a spec, a start, a data set or code of the user's.
 MAY_NAME_A_FILE = ("spec", "init", "net", "data", "loss", "metric")
 
@@ -101,8 +102,9 @@ class Command:
         return bool(self.arguments) and all(p.role == READS for p in self.arguments)
 
     @property
-    def makes_weights(self) -> bool:
-        return self.name in MAKE_WEIGHTS
+    def ending(self) -> str | None:
+        """Of the file that it makes, where that is weights."""
+        return ENDINGS.get(self.name)
 
     @property
     def options(self) -> dict[str, Parameter]:

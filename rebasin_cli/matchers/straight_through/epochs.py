@@ -12,14 +12,21 @@ from ...datasets._batches import checked, head, size_of
 
 
 def epoch(
-    train: Iterable[Any], rng: torch.Generator, *, limit: int | None = None, least: int = 1
+    train: Iterable[Any],
+    rng: torch.Generator,
+    *,
+    limit: int | None = None,
+    least: int = 1,
+    augment: bool = False,
 ) -> Iterator[tuple[Any, Any]]:
     """The batches, a data set's in an order that `rng` draws, up to `limit` samples.
 
     One with fewer than `least` samples is left out: norms need several.
     """
     left = limit
-    for inputs, targets in train.shuffled(rng) if isinstance(train, Data) else checked(train):
+    for inputs, targets in (
+        train.shuffled(rng, augment=augment) if isinstance(train, Data) else checked(train)
+    ):
         size = size_of(targets)
         if left is not None and size > left:
             inputs, targets, size = head(inputs, left), head(targets, left), left

@@ -17,7 +17,7 @@ from rebasin_cli.errors import UsageError
 WORDS = vocabulary()
 SCHEMA = schema.schema(WORDS)
 # Files that are read, by the names of their options; all others are written, or this list is not current.
-READ = {"perm", "baseline", "reference", "copy_from", "endpoints", "recipe", "barrier", "checkpoint"}
+READ = {"perm", "curve", "baseline", "reference", "copy_from", "endpoints", "recipe", "barrier", "checkpoint"}
 LINES = [
     "rebasin merge a.pt b.pt -m ste-mm --data cifar10 --epochs 3 --weights 0.3,0.7 -o m.safetensors",
     "rebasin barrier a.pt b.pt --gate 'naive:test:chord<=1' --gate 'aligned:test:loss<=2' --report r --full",

@@ -1,0 +1,104 @@
+"""`rebasin curve`: a trained curve between two models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from . import _groups as g
+from . import _options as o
+from . import app
+from ._settings import settings_of
+from ._show import result, screen
+
+CURVE = "Curve"
+
+
+def _curve(*names: str, **kwargs: Any) -> Any:
+    return typer.Option(*names, rich_help_panel=CURVE, **kwargs)
+
+
+@app.command(rich_help_panel="Align and merge")
+@g.shared(g.LOADING, g.NETWORK, g.DATA, g.SCREEN)
+def curve(
+    a: Annotated[Path, typer.Argument(metavar="A", help="One end; the reference.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="The other end, once it is aligned to A.")],
+    out: o.Out = Path("between.curve.safetensors"),
+    kind: Annotated[
+        str, _curve("--kind", help="bezier, or chain: straight lines that meet at the bends.")
+    ] = "bezier",
+    bends: Annotated[
+        int, _curve("--bends", min=1, max=100, help="Control points between the ends that are trained.")
+    ] = 1,
+    epochs: Annotated[int, _curve("--epochs", min=1, max=1_000_000, help="Passes over the samples.")] = 60,
+    learning_rate: Annotated[
+        float | None,
+        _curve(
+            "--learning-rate",
+            "--lr",
+            show_default=False,
+            help="Of SGD with Nesterov's momentum 0.9 (0.01 with convolutions, else 0.05).",
+        ),
+    ] = None,
+    weight_decay: Annotated[
+        float, _curve("--weight-decay", min=0.0, help="On the weights at the point that is trained.")
+    ] = 0.0,
+    schedule: Annotated[
+        str, _curve("--schedule", help="halving (twelve times over all epochs), cosine or constant.")
+    ] = "halving",
+    batch_size: Annotated[int, _curve("--batch-size", min=1, max=o.MOST, help="Samples a batch.")] = 128,
+    augment: Annotated[
+        bool | None,
+        _curve(
+            "--augment/--no-augment",
+            show_default=False,
+            help="As the data set does it; by default for networks with convolutions.",
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        _curve("--limit", min=1, max=o.MOST, show_default=False, help="Train on this many samples an epoch."),
+    ] = None,
+    method: Annotated[
+        str,
+        typer.Option(
+            "--method", "-m", rich_help_panel=o.SEARCH, help=f"How B is aligned: {o.METHODS}, or none."
+        ),
+    ] = "wm",
+    perm: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", rich_help_panel=o.SEARCH, show_default=False, help="Use this permutation of B."
+        ),
+    ] = None,
+    loss: o.Loss = None,
+    no_prove: o.NoProve = False,
+    checkpoint_every: o.CheckpointEvery = None,
+    log: o.Log = None,
+    resume: o.Resume = False,
+    force: o.Force = False,
+    dry_run: o.DryRun = False,
+    json: o.Json = False,
+    **options: Any,
+) -> None:
+    """Train a curve of low loss from A to B, where the straight line has a barrier.
+
+    `rebasin merge A B --curve FILE --at 0.5` writes a point of it as a checkpoint. Its ends are A, and B
+    with its units permuted (--method none: B as it is).
+
+    Example: rebasin curve a.pt b.pt --data cifar10 --epochs 60 -o ab.curve.safetensors
+    """
+    from ..commands.curve import curve as run
+    from ..commands.job.outputs import Output
+    from ..curves.training import Training
+
+    own = {"method": method, "loss": loss, "no_prove": no_prove, "checkpoint_every": checkpoint_every}
+    own |= {"log": log, "batch_size": batch_size}
+    settings = settings_of(options, "loading", "network", "data", "search", **own)
+    how = Training(kind, bends, epochs, learning_rate, weight_decay, schedule, augment, limit)
+    written = Output(out, force, resume=resume, dry_run=dry_run)
+    with screen(options["quiet"], options["verbose"]) as listener:
+        done = run(a, b, written, listener, how=how, perm=perm, **settings)
+    result(done, json)

@@ -1,0 +1,92 @@
+"""`rebasin curve` on files: train a curve between two models."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Unpack
+
+from ..curves import stored, training
+from ..errors import UsageError
+from ..matchers import Problem, State
+from ..permutations.permutation import identity, permuted
+from ..runtime.seeds import derive
+from .job import planning
+from .job.job import Job
+from .job.listener import SILENT, Listener
+from .job.outputs import Output, check_outputs
+from .job.progress import shown
+from .job.samples import loss_of
+from .job.settings import ForSearch
+
+
+def curve(
+    a: Path,
+    b: Path,
+    output: Output,
+    listener: Listener = SILENT,
+    *,
+    how: training.Training = training.Training(),  # noqa: B008 (frozen)
+    perm: Path | None = None,
+    **subjects: Unpack[ForSearch],
+) -> dict[str, Any]:
+    """Align B to A, train the control points of a curve between them, and write it.
+
+    An interrupted training is kept beside the output, and goes on from there with `output.resume`.
+    """
+    if not output.path.name.endswith(stored.SUFFIX):
+        raise UsageError(
+            f"{output.path} is no name for a curve", hint=f"Use {output.path.stem}{stored.SUFFIX}"
+        )
+    check_outputs(output)
+    job = Job("curve", [a, b], listener, **subjects, perm=perm)
+    job.check_search(output, or_none=True, steps=True)
+    network, fitted, (given, of_given) = job.need_network(), job.fitted, job.given
+    data = job.open_splits("match", match=None)["match"]
+    if output.dry_run:
+        return job.plan() | _plan(job, data, how)
+    inputs, proof = job.match_inputs(), job.proof()
+    options = dataclasses.asdict(how) | {"batch_size": job.asked.data.batch_size}
+    with job.resumable(output, options) as state:
+        start, found = state.start, None
+        if start is None:
+            found = job.search(inputs=inputs)
+            permutations = found.permutations[0] if found else given or identity(fitted.words)
+        else:
+            permutations = start.permutations[0]
+        show = shown(listener.step, start, what="training")
+
+        def progress(reached: State) -> None:
+            state.reached(reached)
+            show(reached)
+
+        problem = Problem(
+            fitted,
+            (job.models[0], permuted(job.models[1], fitted, permutations)),
+            seed=derive(job.seed, "curve"),
+            start=start,
+            progress=progress,
+            network=network,
+            data=data,
+            output=job.output,
+            loss=loss_of(job.asked.data),
+            device=job.device,
+        )
+        trained = training.train(problem, permutations, how)
+        meta = job.describe(options=options | of_given, proof=proof, like=job.models)
+        stored.save(output.path, how.kind, trained.controls, permutations, metadata=meta, force=output.force)
+    told = {"kind": how.kind, "bends": how.bends, "steps": trained.steps}
+    if trained.losses:
+        told |= {"loss": trained.losses[-1]}
+    return job.summary(found, proof, written=[str(output.path)]) | {"curve": told}
+
+
+def _plan(job: Job, data: Any, how: training.Training) -> dict[str, Any]:
+    """What is trained on how many samples, and the seconds of so many forward and backward passes."""
+    samples = data.samples if how.limit is None else min(data.samples, how.limit)
+    each = planning.seconds_a_sample(
+        job.need_network(), {"match": data}, output=job.output, device=job.device
+    )
+    seconds = None if each is None else 3 * each * samples * how.epochs  # a backward pass is two forward ones
+    told = {"curve": dataclasses.asdict(how), "samples": samples, "times": planning.estimated(seconds)}
+    return told

@@ -1,0 +1,86 @@
+"""Trained curves by their files: as rows of a report, and one point as a model (`merge --curve --at`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ...checkpoints.tensors import replaced
+from ...curves import stored
+from ...curves.curve import Curve
+from ...errors import UsageError
+from ...repair import Outcome, Repairs
+from ...repair.repairing import repair_merged
+from . import repairing
+from .averaging import Average
+from .job import Job
+from .outputs import Output, write
+
+ABLE = ("auto", "none", "reset")
+
+
+def check(mean: Average, models: int) -> None:
+    """Raise UsageError for what makes no sense beside a curve."""
+    if mean.curve is None:
+        if mean.at is not None:
+            raise UsageError("--at is for a point of a curve", hint="Name the curve with --curve")
+        return
+    if mean.at is None:
+        raise UsageError(f"--curve {mean.curve} needs a point", hint="Give one in 0–1: --at 0.5")
+    if not 0 <= mean.at <= 1:
+        raise UsageError(f"--at {mean.at:g} is no point of a curve", hint="Give one in 0–1")
+    beside = {
+        "--weights": mean.weights or mean.schedule,
+        "--perm": mean.perm,
+        "--heads": mean.heads,
+        "--soup": mean.soup,
+        "--interpolation": mean.interpolation != "linear",
+        "--reference": mean.reference,
+    }
+    for name, given in beside.items():
+        if given:
+            raise UsageError(f"{name} makes no sense beside --curve: the curve says what lies at its points")
+    if models != 2:
+        raise UsageError(f"a curve joins two models, not {models}")
+
+
+def between(job: Job, files: Sequence[Path], *, pairs: bool) -> dict[str, Curve]:
+    """The curves in these files by the names of their rows. Raises UsageError for other models' curves."""
+    if files and pairs:
+        raise UsageError(
+            "a curve is between two models, and --pair names more", hint="Measure one pair with it"
+        )
+    found: dict[str, Curve] = {}
+    for file in files:
+        kept = stored.load(file)
+        name = f"curve ({'aligned' if kept.aligned else 'unaligned'})"
+        name = name if name not in found else f"curve {len(found) + 1} {name.partition(' ')[2]}"
+        found[name] = kept.between(*job.models, job.fitted)
+    return found
+
+
+def merge(job: Job, output: Output, mean: Average) -> dict[str, Any]:
+    """Write the model at the point, its running statistics re-estimated there; its account."""
+    if job.asked.repair.repair not in ABLE:
+        raise UsageError(
+            f"--repair {job.asked.repair.repair} is for what lies on a straight line",
+            hint="On a curve statistics are re-estimated, or nothing is: auto, reset or none",
+        )
+    kept = stored.load(mean.curve)
+    a, b = job.models
+    curve = kept.between(a, b, job.fitted)
+    inner = 0 < mean.at < 1 and bool(job.fitted.statistics)
+    how = job.settle_repair() if inner else "none"
+    if output.dry_run:
+        return {"curve": str(mean.curve), "at": mean.at, "repair": how}
+    ready, merged, done = repairing.prepare(job, how), curve.at(mean.at), Outcome()
+    if how == "reset":
+        repairs = Repairs(how, [curve.a, curve.b], ready.splits["reset"], device=job.device)
+        network = ready.network.to(job.device)
+        done = repair_merged(network, merged, repairs, [1 - mean.at, mean.at], output=job.output)
+    tensors, options, account = repairing.finish(job, ready, replaced(merged, done.tensors), done)
+    options |= {"curve": kept.digest, "at": mean.at}
+    meta = job.describe(method="curve", options=options, like=job.models)
+    written = write(output, tensors, a, meta)
+    return {"written": written, "curve": kept.kind, "at": mean.at} | account

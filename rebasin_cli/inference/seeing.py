@@ -1,0 +1,124 @@
+"""What a proof can see: whether the outputs would tell if a tensor's entries were in another order.
+
+One gradient says it of all tensors at once. Where it is as small as rounding, the tensor is looked at by
+itself: with its entries in another order, and with other and much larger ones. What changes nothing even
+then has no effect (a key's bias, which a softmax does not see); what has one that does not show is not
+tested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from ..errors import NetworkError
+from .drawing import tensors_of
+
+if TYPE_CHECKING:
+    from .prove import Runs
+
+CLEAR = 10  # a difference that is seen is so much larger than what is allowed
+NOTHING = 1e-9  # relative: what much larger values may change where they have no effect
+LARGE = 30
+# They have no gradient, but about as much effect as these:
+STATISTICS = {"running_mean": "bias", "running_var": "weight"}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Tensors without any effect on the outputs, and those whose effect no trial could see."""
+
+    without_effect: tuple[str, ...] = ()
+    untested: tuple[str, ...] = ()
+
+
+def outputs_and_effects(runs: Runs, batch: Any) -> tuple[list[torch.Tensor], dict[str, float]]:
+    """The outputs, and for each tensor how much they would change, relatively, by another order: about."""
+    every = {name: tensor for name, tensor in tensors_of(runs.network) if tensor.numel() > 1}
+    nothing = dict.fromkeys(every, 0.0)
+    tensors = {name: tensor for name, tensor in every.items() if not name.endswith(tuple(STATISTICS))}
+    learned = [(tensor, tensor.requires_grad) for tensor in tensors.values()]
+    try:
+        for tensor, _ in learned:
+            tensor.requires_grad_(True)
+        with torch.enable_grad():
+            outputs = runs.outputs(batch, scale=True)
+            if not any(tensor.requires_grad for tensor in outputs):
+                return [tensor.detach() for tensor in outputs], nothing
+            effects = nothing | _effects(outputs, tensors)
+        for name in every.keys() - tensors.keys():
+            module, _, statistic = name.rpartition(".")
+            effects[name] = effects.get(f"{module}.{STATISTICS[statistic]}".removeprefix("."), 0.0)
+        return [tensor.detach() for tensor in outputs], effects
+    except (NetworkError, RuntimeError, NotImplementedError):  # no gradient goes through it
+        with torch.no_grad():
+            return runs.outputs(batch, scale=True), nothing
+    finally:
+        for tensor, learns in learned:
+            tensor.requires_grad_(learns)
+
+
+def _effects(outputs: Sequence[torch.Tensor], tensors: dict[str, torch.Tensor]) -> dict[str, float]:
+    rng = torch.Generator().manual_seed(0)
+    told = []
+    for tensor in outputs:
+        if tensor.requires_grad and tensor.numel():
+            weights = torch.randn(tensor.shape, generator=rng, dtype=tensor.dtype)
+            told.append((tensor * weights).sum() / tensor.detach().abs().max().clamp_min(1e-300))
+    gradients = torch.autograd.grad(torch.stack(told).sum(), list(tensors.values()), allow_unused=True)
+    found = {}
+    with torch.no_grad():
+        for (name, tensor), gradient in zip(tensors.items(), gradients, strict=True):
+            apart = tensor - tensor.mean()
+            found[name] = 0.0 if gradient is None else (gradient * apart).abs().square().sum().sqrt().item()
+    return found
+
+
+def look(
+    network: nn.Module,
+    difference: Callable[[], float],
+    hidden: Sequence[str],
+    least: float,
+    rng: torch.Generator,
+) -> Seen:
+    """Look at tensors of which the gradient tells nothing; `difference` runs the network.
+
+    One above `least` is seen.
+    """
+    own = dict(tensors_of(network))
+    if not hidden:
+        return Seen()
+    if _with({name: _other(own[name], rng) for name in hidden}, own, difference) <= NOTHING:
+        return Seen(tuple(hidden))
+    nothing, untested = [], []
+    for name in hidden:
+        tensor = own[name]
+        if _with({name: tensor.flatten().roll(1).view(tensor.shape)}, own, difference) > least:
+            continue
+        changed = _with({name: _other(tensor, rng)}, own, difference)
+        (nothing if changed <= NOTHING else untested).append(name)
+    return Seen(tuple(nothing), tuple(untested))
+
+
+def _with(
+    values: dict[str, torch.Tensor], own: dict[str, torch.Tensor], difference: Callable[[], float]
+) -> float:
+    """The difference with these values; the tensors' own come back."""
+    kept = {name: own[name].detach().clone() for name in values}
+    try:
+        for name, other in values.items():
+            own[name].detach().copy_(other)
+        return difference()
+    finally:
+        for name, before in kept.items():
+            own[name].detach().copy_(before)
+
+
+def _other(tensor: torch.Tensor, rng: torch.Generator) -> torch.Tensor:
+    """Much larger values, positive where all were."""
+    size = LARGE * tensor.detach().abs().max()
+    return tensor + size * torch.rand(tensor.shape, generator=rng, dtype=torch.float64).to(tensor.dtype)

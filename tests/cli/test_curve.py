@@ -1,0 +1,214 @@
+"""rebasin curve, and points of curves as checkpoints."""
+
+import json
+
+import pytest
+import torch
+
+from rebasin_cli.checkpoints.checkpoint import open_checkpoint
+
+from .conftest import contents, fresh, same, tensors
+
+SHORT = ("--epochs", 4, "--limit", 256, "--device", "cpu")
+
+
+@pytest.fixture
+def curve(trained, done, tmp_path):
+    done("curve", *trained, *SHORT, "-o", "ab.curve.safetensors")
+    return tmp_path / "ab.curve.safetensors"
+
+
+def losses(done, *files):
+    return [done("eval", file, "--data", "digits", "--json", "-q").json()["loss"] for file in files]
+
+
+def test_a_curve_is_lower_in_the_middle_than_the_line(trained, done, tmp_path):
+    done("curve", *trained, "--epochs", 15, "-o", "ab.curve.safetensors")
+    told = done(
+        "merge", *trained, "--curve", "ab.curve.safetensors", "--at", 0.5, "-o", "half.safetensors"
+    ).out
+    assert "curve" in told and "bezier" in told
+    done("merge", *trained, "--repair", "none", "-o", "line.safetensors")
+    half, line = losses(done, "half.safetensors", "line.safetensors")
+    assert half < line
+    made = open_checkpoint("half.safetensors").metadata
+    options = json.loads(made["rebasin.options"])
+    assert made["rebasin.method"] == "curve" and options["at"] == 0.5 and len(options["curve"]) == 64
+
+
+def test_its_ends_are_the_models(trained, curve, done):
+    done("align", *trained, "-o", "b_aligned.safetensors")
+    for at, file in ((0, trained[0]), (1, "b_aligned.safetensors")):
+        done("merge", *trained, "--curve", curve, "--at", at, "-o", "end.safetensors", "--force")
+        assert same("end.safetensors", file)
+
+
+def test_a_model_and_its_relabelled_copy_are_joined_by_a_point(pair, relabelled, done):
+    """Aligned, they are one model: its curve stays there but for what it learns."""
+    line = ("--data", "digits", "--limit", 64, "--epochs", 1, "--lr", 1e-12)
+    done("curve", pair[1], relabelled, *line, "-o", "x.curve.safetensors")
+    done(
+        "merge",
+        pair[1],
+        relabelled,
+        "--curve",
+        "x.curve.safetensors",
+        "--at",
+        0.3,
+        "-o",
+        "x.safetensors",
+        "--data",
+        "digits",
+    )
+    for name, tensor in tensors("x.safetensors").items():
+        torch.testing.assert_close(tensor, tensors(pair[1])[name], atol=1e-6, rtol=1e-6)
+
+
+def test_ctrl_c_keeps_the_training_and_resume_gives_the_same_bytes(
+    trained, interrupted, done, refused, tmp_path
+):
+    line = ("curve", *trained, *SHORT, "--bends", 2, "--kind", "chain")
+    done(*line, "-o", "whole.curve.safetensors")
+    left = interrupted(*line, "-o", "ab.curve.safetensors", after=5, task="training")
+    assert left == {"ab.curve.search.safetensors"}
+    refused(2, *line, "-o", "ab.curve.safetensors", says=("a search was interrupted", "--resume"))
+    refused(2, *line, "--weight-decay", 0.1, "-o", "ab.curve.safetensors", "--resume", says="another search")
+    outcome = done(*line, "-o", "ab.curve.safetensors", "--resume")
+    assert "going on after step 5" in outcome.err
+    whole, resumed = (tmp_path / f"{name}.curve.safetensors" for name in ("whole", "ab"))
+    assert whole.read_bytes() == resumed.read_bytes()
+    assert not (tmp_path / "ab.curve.search.safetensors").exists()
+
+
+def test_the_log_has_a_line_a_step(trained, done, tmp_path):
+    done("curve", *trained, *SHORT, "--log", "log.jsonl", "-o", "ab.curve.safetensors")
+    rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == list(range(1, 4 * 2 + 1)) and all(row["loss"] > 0 for row in rows)
+
+
+def test_a_report_has_rows_of_curves(trained, curve, done, refused, tmp_path):
+    done("curve", *trained, *SHORT, "-m", "none", "-o", "none.curve.safetensors")
+    line = ("barrier", *trained, "--limit", 128, "--repair", "none", "--skip-checks")
+    both = ("--curve", "none.curve.safetensors", "--curve", curve)
+    report = done(*line, *both, "--json", "--gate", "curve (aligned):test:loss<=9").json()
+    rows = {row["name"]: row for row in report["rows"]}
+    plain = {row["name"]: row for row in done(*line, "--json").json()["rows"]}
+    assert [name for name in rows if name not in plain] == ["curve (unaligned)", "curve (aligned)"]
+    assert all(rows[name] == plain[name] for name in plain)
+    row = rows["curve (aligned)"]
+    assert len(row["curves"]["test"]["lambdas"]) == 25 and report["gates"][0]["met"]
+    ends = [row["curves"]["test"]["loss"][k] for k in (0, -1)]
+    assert ends == [rows["naive"]["curves"]["test"]["loss"][k] for k in (0, -1)]
+    along = row["details"]["along"]["test"]["loss"]
+    assert along["highest"] == max(row["curves"]["test"]["loss"]) and 0 < along["mean_over_length"] < 5
+    middle = done("merge", *trained, "--curve", curve, "--at", 0.5, "-o", "half.safetensors")
+    assert middle.code == 0
+    half = done("eval", "half.safetensors", "--limit", 128, "--skip-checks", "--json").json()["loss"]
+    assert row["curves"]["test"]["loss"][12] == pytest.approx(half, abs=1e-6)
+    assert any(note.startswith("along curve (aligned) test accuracy is") for note in report["notes"])
+    pair = ("--pair", f"{trained[0]},{trained[1]}")
+    refused(2, *line, *both, *pair, says="a curve is between two models")
+    refused(2, *line[:1], *trained[::-1], *line[3:], *both, says="a curve between other models")
+
+
+def test_points_of_a_curve_have_statistics_of_their_own(resnets, done):
+    data = ("--data", "npz:pictures.npz", "--skip-checks", "-m", "none")
+    done(
+        "curve",
+        *resnets,
+        *data[:2],
+        "--epochs",
+        1,
+        "--batch-size",
+        32,
+        "-m",
+        "none",
+        "-o",
+        "r.curve.safetensors",
+    )
+    report = done("barrier", *resnets, *data, "--curve", "r.curve.safetensors", "--json").json()
+    (row,) = [row for row in report["rows"] if row["name"].startswith("curve")]
+    assert row["name"] == "curve (unaligned) + reset" and len(row["curves"]["test"]["loss"]) == 25
+
+
+def test_statistics_are_estimated_anew_at_the_point(resnets, done, tmp_path):
+    data = ("--data", "npz:pictures.npz", "--skip-checks")
+    done(
+        "curve",
+        *resnets,
+        "--data",
+        "npz:pictures.npz",
+        "--epochs",
+        1,
+        "--batch-size",
+        32,
+        "-m",
+        "none",
+        "-o",
+        "r.curve.safetensors",
+    )
+    curve = ("--curve", "r.curve.safetensors", "--at", 0.25)
+    told = done("merge", *resnets, *curve, *data, "-o", "m.safetensors", "--json").json()
+    assert told["repair"] == "reset"
+    line = done("merge", *resnets, *curve, *data, "--repair", "none", "-o", "n.safetensors", "--json").json()
+    assert line["repair"] == "none"
+    one, other = tensors("m.safetensors"), tensors("n.safetensors")
+    differing = {name for name in one if not torch.equal(one[name], other[name])}
+    assert differing and all("running" in name or "num_batches" in name for name in differing)
+
+
+def test_a_plan(trained, done, tmp_path):
+    before = contents(tmp_path)
+    plan = done("curve", *trained, *SHORT, "--dry-run", "--json").json()
+    assert plan["curve"]["kind"] == "bezier" and plan["samples"] == 256 and plan["times"]["estimated"] > 0
+    assert contents(tmp_path) == before
+
+
+def test_other_models_and_other_files_are_refused(trained, curve, refused, pair):
+    line = ("--curve", curve, "--at", 0.5, "-o", "x.safetensors")
+    swapped = ("is a curve between other models", "the other way round")
+    refused(2, "merge", *trained[::-1], *line, says=swapped)
+    refused(2, "merge", trained[0], trained[0], *line, says=("other models", "as they were"))
+    refused(
+        3, "merge", *trained, "--curve", trained[0], "--at", 0.5, "-o", "x.safetensors", says="is not a curve"
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (("--curve", "ab.curve.safetensors"), "needs a point"),
+        (("--at", 0.5), "--at is for a point of a curve"),
+        (("--curve", "ab.curve.safetensors", "--at", 1.5), "is no point of a curve"),
+        (
+            ("--curve", "ab.curve.safetensors", "--at", 0.5, "--weights", "0.3,0.7"),
+            "--weights makes no sense",
+        ),
+        (("--curve", "ab.curve.safetensors", "--at", 0.5, "--repair", "repair"), "--repair repair is for"),
+    ],
+)
+def test_what_a_point_cannot_be(trained, curve, refused, more, says):
+    refused(2, "merge", *trained, *more, "-o", "x.safetensors", says=says)
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "says"),
+    [
+        (("--kind", "bezir"), 2, "Did you mean bezier?"),
+        (("--schedule", "linear"), 2, "unknown schedule 'linear'"),
+        (("--lr", "-1"), 2, "learning_rate is -1"),
+        (("--method", "wmm"), 2, "Did you mean wm"),
+        (("--data", "digitz"), 2, "Did you mean digits?"),
+        (("--device", "gpu"), 2, "unknown device 'gpu'"),
+        (("-o", "ab.safetensors"), 2, "Use ab.curve.safetensors"),
+        (("--lr", "1e12", "--epochs", "50"), 6, "Try a smaller --lr"),
+        (("--resume",), 2, "there is no between.curve.search.safetensors"),
+    ],
+)
+def test_refusals(trained, refused, more, code, says):
+    refused(code, "curve", *trained, *more, says=says)
+
+
+def test_models_of_other_sizes_are_refused(pair, refused, tmp_path):
+    fresh(tmp_path / "c.safetensors", width=8, depth=3)
+    refused(4, "curve", pair[0], "c.safetensors", "--data", "digits", says="c.safetensors")

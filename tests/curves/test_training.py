@@ -1,0 +1,159 @@
+"""Training of control points, on a tiny network and samples made of numbers."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from rebasin_cli.curves import training
+from rebasin_cli.curves.curve import Curve, shares
+from rebasin_cli.curves.training import Training, train
+from rebasin_cli.errors import NetworkError, UsageError
+from rebasin_cli.matchers import Problem
+from rebasin_cli.permutations import permutation
+from rebasin_cli.runtime.seeds import generator
+from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.parsing import parse
+
+SPEC = """
+tensors:
+  0.weight: "h ."
+  0.bias: "h"
+  2.weight: ". h"
+  2.bias: "."
+"""
+
+
+def network(seed):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3))
+
+
+def tensors(seed):
+    return {name: tensor.clone() for name, tensor in network(seed).state_dict().items()}
+
+
+class Batches:
+    """The same four batches whenever they are asked for; which of three numbers is the largest."""
+
+    def __iter__(self):
+        rng = torch.Generator().manual_seed(7)
+        for _ in range(4):
+            inputs = torch.randn(16, 5, generator=rng)
+            yield inputs, inputs[:, :3].argmax(1)
+
+
+@pytest.fixture
+def problem():
+    def problem(a=None, b=None, **more):
+        a, b = a or tensors(1), b or tensors(2)
+        fitted = fit(parse(SPEC, name="tiny"), {name: tuple(t.shape) for name, t in a.items()})
+        return Problem(fitted, (a, b), network=network(0), data=Batches(), **more)
+
+    return problem
+
+
+def still(problem):
+    return permutation.identity(problem.fitted.words)
+
+
+def test_a_step_is_the_gradient_through_the_formula(problem):
+    """One step of a curve with two bends against autograd through r(t), with weight decay on r(t)."""
+    of = problem()
+    how = Training(bends=2, epochs=1, learning_rate=0.1, weight_decay=0.01, limit=16)
+    found = train(of, still(of), how)
+    a, b = of.models
+    controls = [{n: (a[n] + (b[n] - a[n]) * k / 3).requires_grad_() for n in a} for k in (1, 2)]
+    t = torch.rand((), generator=generator(of.seed, "point 0")).item()
+    weights = shares("bezier", t, 4)
+    here = {n: sum(w * p[n] for w, p in zip(weights, [a, *controls, b], strict=True)) for n in a}
+    inputs, targets = next(iter(Batches()))
+    loss = F.cross_entropy(torch.func.functional_call(network(0), here, (inputs,)), targets)
+    loss = loss + 0.005 * sum(tensor.square().sum() for tensor in here.values())
+    loss.backward()
+    for control, after in zip(controls, found.controls, strict=True):
+        for name, tensor in control.items():
+            step = 0.1 * 1.9 * tensor.grad  # Nesterov's first step: gradient and 0.9 of it once more
+            torch.testing.assert_close(after[name], (tensor - step).detach(), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["bezier", "chain"])
+def test_a_relabelled_pair_gets_the_relabelled_curve(problem, kind):
+    of, how = problem(), Training(kind=kind, epochs=3)
+    perm = permutation.random(of.fitted.words, torch.Generator().manual_seed(0))
+    moved = problem(*(dict(permutation.permuted(model, of.fitted, perm)) for model in of.models))
+    (one,), (other,) = train(of, still(of), how).controls, train(moved, still(of), how).controls
+    for name, tensor in permutation.permuted(one, of.fitted, perm).items():
+        torch.testing.assert_close(other[name], tensor, atol=1e-5, rtol=1e-5)
+
+
+def test_training_lowers_the_loss_in_the_middle(problem):
+    of = problem()
+    a, b = of.models
+
+    def middle(controls):
+        here = dict(Curve("bezier", a, b, controls).at(0.5))
+        outputs = [torch.func.functional_call(network(0), here, (inputs,)) for inputs, _ in Batches()]
+        targets = [targets for _, targets in Batches()]
+        return F.cross_entropy(torch.cat(outputs), torch.cat(targets)).item()
+
+    line = [{name: (a[name] + b[name]) / 2 for name in a}]
+    trained = train(of, still(of), Training(epochs=40, learning_rate=0.5))
+    assert middle(trained.controls) < 0.6 * middle(line)
+    assert trained.steps == 160 and len(trained.losses) == 40
+
+
+@pytest.mark.parametrize("after", [1, 6, 11])
+def test_an_interrupted_training_goes_on_to_the_same_bits(problem, after):
+    states = []
+
+    def keep(state):
+        if state.sweep == after:
+            copied = {name: tensor.clone() for name, tensor in state.tensors.items()}
+            states.append(dataclasses.replace(state, tensors=copied))
+
+    how, of = Training(epochs=3, bends=2, schedule="cosine"), problem(progress=keep)
+    whole = train(of, still(of), how)
+    rest = train(problem(start=states[0]), still(of), how)
+    assert rest.steps == whole.steps == 12
+    for one, other in zip(whole.controls, rest.controls, strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_what_the_spec_ignores_is_no_part_of_a_control_point_and_stays_the_first_models(problem):
+    of = problem()
+    fitted = dataclasses.replace(of.fitted, ignored=frozenset({"2.bias"}))
+    of = dataclasses.replace(of, fitted=fitted)
+    (control,) = train(of, still(of), Training(epochs=2)).controls
+    assert "2.bias" not in control and "2.weight" in control
+    curve = Curve("bezier", *of.models, [control], fitted.ignored)
+    assert torch.equal(curve.at(0.5)["2.bias"], of.models[0]["2.bias"])
+
+
+def test_a_rate_that_is_too_large_is_told(problem):
+    of = problem()
+    with pytest.raises(NetworkError, match="the loss is .* at step"):
+        train(of, still(of), Training(epochs=50, learning_rate=1e12))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"kind": "circle"}, "unknown kind of curve"),
+        ({"schedule": "linear"}, "unknown schedule"),
+        ({"bends": 0}, "bends is 0"),
+        ({"learning_rate": float("nan")}, "learning_rate is nan"),
+        ({"weight_decay": -1.0}, "weight_decay is -1"),
+    ],
+)
+def test_what_trains_no_curve(wrong, says):
+    with pytest.raises(UsageError, match=says):
+        Training(**wrong)
+
+
+def test_twelve_halvings_whatever_the_number_of_epochs(problem):
+    search = training._Search(problem(), {}, Training(epochs=250, learning_rate=1.0))
+    assert search._rate(0) == 1 and search._rate(20) == 1 and search._rate(21) == 0.5
+    assert search._rate(249) == 0.5**11
