@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all lint docs bench wheel fuzz clean
+.PHONY: demo test test-all lint docs bench bench-wait wheel fuzz clean
 
 # torch comes first and alone: with torch pinned and present, nothing pulls another build of it.
 $(VENV)/installed: pyproject.toml constraints.txt
@@ -60,6 +60,11 @@ bench: $(VENV)/developing
 	$(BIN)/python benchmarks/memory.py --many
 	$(BIN)/python benchmarks/learning.py $(filter --quick,$(BENCH))
 	$(BIN)/python benchmarks/large.py $(if $(filter --quick,$(BENCH)),--rows resnet50) $(BENCH)
+
+# make bench-wait                                       whole commands from the shell, as a user waits for them
+# make bench-wait BENCH="--against OTHER/bin/python"      beside another version of rebasin
+bench-wait: $(VENV)/developing
+	$(BIN)/python benchmarks/waiting.py --work runs/waiting $(BENCH)
 
 # Build the wheel, install it without development packages in a fresh environment, run --help and one merge.
 wheel: $(VENV)/developing

@@ -11,6 +11,7 @@ from torch import nn
 
 import rebasin_cli
 from rebasin_cli import api, nets
+from rebasin_cli.datasets import open_data
 from rebasin_cli.errors import CheckpointError, DataError, NetworkError, NotProven, SpecError, UsageError
 from rebasin_cli.matchers import State, registry
 from rebasin_cli.measure import paths
@@ -19,6 +20,7 @@ from rebasin_cli.networks import load
 from rebasin_cli.networks.evaluation import evaluate
 from rebasin_cli.permutations import permutation
 from rebasin_cli.repair import reset
+from rebasin_cli.runtime.seeds import seeded
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
@@ -342,6 +344,30 @@ def test_a_barrier_report_holds_every_row_and_the_known_floors():
     assert naive.loss[2] == pytest.approx(evaluate(load(network(), half), TEST).loss, rel=1e-6)
     assert report.proof["status"] == "proven" and report.match["method"] == "wm"
     assert report.endpoints[1]["test"]["accuracy"] == scores[1, "test"].accuracy
+
+
+@pytest.mark.parametrize("norm", ["batch", None])
+def test_what_rows_share_is_measured_once_and_no_figure_is_another(norm, monkeypatch):
+    """Logits of both ends serve their ensemble, those of a row at λ = ½ the row with a temperature."""
+    passes: list[int] = []
+
+    def measured() -> str:
+        with seeded(0, "three networks"):
+            a, b, net = (
+                nets.build("mlp", input_shape=(1, 8, 8), classes=10, width=8, norm=norm) for _ in "abn"
+            )
+        samples = {s: open_data("digits", s, limit=60, batch_size=20) for s in ("train", "test")}
+        held = open_data("digits", "train", limit=40, seed=1, batch_size=20)
+        net.register_forward_hook(lambda *_: passes.append(1))
+        ends = [dict(module.state_dict()) for module in (a, b)]
+        report = rebasin_cli.barrier(*ends, network=net, points=5, repaired_points=3, held=held, **samples)
+        return repr(report.to_dict() | {"times": None})  # NaN is not equal to itself
+
+    shared, once = measured(), len(passes)
+    monkeypatch.setattr("rebasin_cli.measure.report.once", lambda batches: batches)
+    monkeypatch.setattr("rebasin_cli.measure.report._same", lambda one, other: False)
+    assert measured() == shared
+    assert once < len(passes) - once
 
 
 def test_a_relabelled_model_has_no_barrier_once_aligned():

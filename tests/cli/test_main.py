@@ -122,6 +122,7 @@ print("HEAVY", sorted({{"torch", "numpy", "scipy", "yaml", "safetensors", "matpl
         (["--help"], {}),
         (["--version"], {}),
         (["barrier", "--help"], {}),
+        (["list", "methods"], {}),
         ([], {"_REBASIN_COMPLETE": "complete_bash", "COMP_WORDS": "rebasin al", "COMP_CWORD": "1"}),
     ],
 )
@@ -131,6 +132,31 @@ def test_help_and_completion_import_nothing_heavy(arguments, environment):
     assert ran.stdout.endswith("HEAVY []\n"), ran.stdout + ran.stderr
     if environment:
         assert "align" in ran.stdout
+
+
+IMPORTED = """
+import sys
+from rebasin_cli.__main__ import main
+for arguments in {commands!r}:
+    try:
+        main([*arguments, "-q"])
+    except SystemExit as stop:
+        assert not stop.code, arguments
+    heavy = {{"torch._dynamo", "sympy", "scipy", "matplotlib"}}
+    print("HEAVY", arguments[0], sorted(heavy & set(sys.modules)))
+"""
+
+
+def test_commands_on_weights_import_torch_and_no_more(pair):
+    """In a process, one for all. PyTorch's compiler takes two seconds, scipy half a one."""
+    commands = [
+        ["merge", *map(str, pair), "--method", "none", "--repair", "none", "-o", "mean.safetensors"],
+        ["align", *map(str, pair), "-o", "aligned.safetensors"],  # with the proof
+        ["eval", str(pair[0]), "--data", "digits", "--skip-checks"],
+    ]
+    ran = _process(IMPORTED.format(commands=commands), OMP_NUM_THREADS="1")
+    told = [line for line in ran.stdout.splitlines() if line.startswith("HEAVY")]
+    assert told == ["HEAVY merge []", "HEAVY align []", "HEAVY eval []"], ran.stdout + ran.stderr
 
 
 def test_errors_and_results_go_to_their_streams(tmp_path):

@@ -13,7 +13,8 @@ import torch
 from PIL import Image
 
 from rebasin_cli import datasets
-from rebasin_cli.datasets import Data, Normalization, Samples, _cifar, _files, cifar10, open_data
+from rebasin_cli.datasets import Data, Normalization, Samples, _cifar, _files, cifar10, once, open_data
+from rebasin_cli.datasets._batches import open_loader
 from rebasin_cli.errors import DataError, ResourceError, UsageError
 
 MNIST = {
@@ -618,3 +619,16 @@ def test_the_real_files_have_the_published_sizes(monkeypatch):
         assert data.source.targets.unique().tolist() == list(range(10))
     mean = data.source.inputs.double().mean((0, 2, 3)) / 255
     assert torch.allclose(mean, torch.tensor(data.normalization.mean).double(), atol=0.01)
+
+
+def test_a_split_that_is_read_often_is_made_once(monkeypatch):
+    data = open_data("digits", "test").with_batch_size(100)
+    kept = once(data)
+    for _ in range(2):
+        for (inputs, targets), (made, labels) in zip(data, kept, strict=True):
+            assert torch.equal(inputs, made) and torch.equal(targets, labels)
+    assert all(one[0] is other[0] for one, other in zip(kept, kept, strict=True))
+    loader = open_loader("mine", lambda split: [(torch.rand(4, 3), torch.arange(4))], "test")
+    assert once(loader) is loader  # its batches may be others each time
+    monkeypatch.setattr("rebasin_cli.datasets.KEPT", 4 * 64 * len(data.source) - 1)
+    assert once(data) is data

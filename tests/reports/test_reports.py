@@ -786,6 +786,13 @@ def test_markdown_has_few_rows_of_what_was_learnt(count, best):
     assert steps == sorted(set(steps))
 
 
+def test_the_picture_of_a_report_is_drawn_once(monkeypatch):
+    drawn, one, other = [], example(), dataclasses.replace(example(), seed=1)
+    monkeypatch.setattr(png, "_drawn", [])
+    monkeypatch.setattr(png, "_draw", lambda report: drawn.append(report) or b"%d" % len(drawn))
+    assert [png.render(one), png.render(one), png.render(other)] == [b"1", b"1", b"2"]
+
+
 def test_png_draws_what_was_learnt():
     size = struct.Struct(">II")
     plain, longer = (

@@ -12,9 +12,10 @@ from torch import nn
 
 from ... import matchers, networks
 from ...checkpoints.checkpoint import Checkpoint
+from ...datasets import once
 from ...matchers.weights.similarity import KEEP
 from ...measure.rows import ENSEMBLE, Planned
-from ...networks.running import call, fed
+from ...networks.running import call, fed, in_parts
 from ...spec.spec import FittedSpec
 from .samples import Splits
 
@@ -117,37 +118,48 @@ def estimate_seconds(
 ) -> float | None:
     """Seconds that a report will take: one timed batch, times the samples that all rows read.
 
-    A point at an end of the path is known. A reset reads its samples once a point; matching channels reads
-    them about L/2 times a point and twice a row, for L layers in a row, and first traces the network.
+    A point at an end of the path is known. So are outputs at λ = ½ to what divides them by a temperature,
+    and those of both ends to their mean, unless a loader makes batches anew. A reset reads its samples once a
+    point; matching channels reads them about L/2 times a point and twice a row, for L layers in a row, and
+    first traces the network.
     """
     if (a_sample := seconds_a_sample(network, splits, output=output, device=device)) is None:
         return None
+    a_whole = seconds_a_sample(network, splits, output=output, device=device, parts=False) or a_sample
+    anew = any(once(data) is data for data in splits.values())
     sizes = {split: data.samples for split, data in splits.items()}
     measured = sum(sizes.get(split, 0) for split in ("train", "test"))
     resets = networks.has_running_statistics(network)
     layers = sum(getattr(m, "weight", None) is not None and m.weight.ndim > 1 for m in network.modules())
-    samples = 2 * measured
+    samples, whole = 2 * measured, 0.0
     for row in rows:
         networks_run = 2 if row.base == ENSEMBLE else 1
-        samples += row.inner * measured * networks_run + row.temperature * sizes.get("held", 0)
-        if row.repaired:
+        samples += row.temperature * sizes.get("held", 0)
+        if anew or not (row.temperature or row.base == ENSEMBLE):
+            samples += row.inner * measured * networks_run
+        if row.repaired and (anew or not row.temperature):
             passes = row.inner if resets else row.inner * max(layers, 1) / 2 + 2
-            samples += passes * sizes.get("reset", 0)
-    traced = {row.base for row in rows if row.repaired} if not resets else ()
-    return a_sample * samples + TRACING * len(traced)
+            whole += passes * sizes.get("reset", 0)
+    traced = any(row.repaired for row in rows) and not resets
+    return a_sample * samples + a_whole * whole + TRACING * traced
 
 
-def seconds_a_sample(network: nn.Module, splits: Splits, *, output: str | None, device: str) -> float | None:
-    """One forward pass of a sample, by one timed batch; None where inputs are no plain tensors."""
+def seconds_a_sample(
+    network: nn.Module, splits: Splits, *, output: str | None, device: str, parts: bool = True
+) -> float | None:
+    """One forward pass of a sample, by one timed batch; None where inputs are no plain tensors.
+
+    `parts`: as what is measured is run; not so where norms need all of a batch.
+    """
     some = next(iter(splits.values()))
     inputs = some.example(min(some.samples, some.batch_size or 100))
     if not isinstance(inputs, torch.Tensor):
         return None
     network.to(device).eval()
     inputs = fed(network, inputs, device)
-    first = inputs[:2]
+    run = in_parts if parts else call
     with torch.inference_mode():
-        call(network, first, output=output)
+        in_parts(network, inputs, output)  # also sees whether there may be parts
         began = time.perf_counter()
-        call(network, inputs, output=output).sum().item()  # a GPU has then done it, too
+        run(network, inputs, output=output).sum().item()  # a GPU has then done it, too
         return (time.perf_counter() - began) / len(inputs)

@@ -1,0 +1,177 @@
+"""What a user waits for: whole commands from the shell, beside `import torch` and plain loops.
+
+    python benchmarks/waiting.py --work DIR [--mlp A B] [--cnn A B] [--against PYTHON] [--runs 5]
+
+Every run is a process. Programs alternate, so that what else the machine does touches all of them; a row
+is the median of its wall and of its processor seconds, since wall times of a shared machine say little.
+Models are fresh random networks unless files are named (an MLP 3×512 for MNIST, a small CNN with BatchNorm
+for CIFAR-10); rows that measure need REBASIN_DATA. `--against` is the interpreter of another version.
+
+The plain loop of a report runs as many samples as the report's rows do, in inference mode and batches of the
+size that is fastest here, and measures loss and accuracy; where norms are reset, it runs them in training
+mode, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+import torch
+
+from rebasin_cli import nets
+from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.permutations import permutation
+from rebasin_cli.runtime.seeds import generator, seeded
+from rebasin_cli.spec import library
+
+FRESH = {  # file: (net, input, classes, width, norm)
+    "mlp": ("mlp", (1, 28, 28), 10, 512, None),
+    "cnn": ("tinyten", (3, 32, 32), 10, 1, "batch"),
+    "vgg16": ("vgg16", (3, 32, 32), 10, 1, None),
+    "resnet50": ("resnet50", (3, 224, 224), 1000, 1, None),
+    "resnet20x16": ("resnet20", (3, 32, 32), 10, 16, None),
+}
+PLAIN = """
+import sys, torch
+from torch.nn import functional as F
+from rebasin_cli import nets, networks, open_checkpoint
+from rebasin_cli.datasets import open_data
+file, name, data, passes, resets, samples, batch = sys.argv[1:4] + [int(n) for n in sys.argv[4:]]
+model = open_checkpoint(file)
+net = networks.load(nets.registry.get(name).from_shapes(model.shapes), model).eval()
+split = open_data(data, "test", limit=samples)
+inputs, targets = split.normalization.apply(split.source.inputs), split.source.targets
+batches = list(zip(inputs.split(batch), targets.split(batch)))
+with torch.inference_mode():
+    for left in range(passes, 0, -samples):
+        for x, y in batches:
+            out = net(x)
+            F.cross_entropy(out.double(), y, reduction="sum").item(), (out.argmax(1) == y).sum().item()
+    for module in net.modules():
+        module.training = hasattr(module, "running_mean")
+    large = open_data(data, "train", limit=2560)
+    large = large.normalization.apply(large.source.inputs).split(256)
+    for left in range(resets, 0, -2560):
+        for x in large:
+            net(x)
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A command line, or a program, by name."""
+
+    name: str
+    words: tuple[str, ...]
+    plain: bool = False
+
+
+def rows(work: Path, files: dict[str, Sequence[str]], measured: bool) -> Iterator[Row]:
+    """What is run, the cheap first."""
+    out = str(work / "out.safetensors")
+    yield Row("import torch", ("-c", "import torch"), plain=True)
+    for name in ("mlp", "vgg16", "resnet50", "resnet20x16"):
+        align = ("align", *files[name], "-o", out, "--force")
+        yield Row(f"align {name}", align)
+        yield Row(f"align {name} --no-prove", (*align, "--no-prove"))
+    yield Row("list methods", ("list", "methods"))
+    if not measured:
+        return
+    report = ("--report", str(work / "report"), "--force", "--skip-checks")
+    yield Row("eval mlp, MNIST", ("eval", files["mlp"][0], "--data", "mnist", "--skip-checks"))
+    yield Row("barrier mlp, MNIST", ("barrier", *files["mlp"], "--data", "mnist", *report))
+    passes = 55 * 15_000  # points of all rows, of which the ends of most are known
+    yield _plain("its passes in a plain loop", files["mlp"][0], "mlp", "mnist", passes, 0, 10_000, 500)
+    limited = ("--data", "cifar10", "--limit", "1000", "--method", "am", *report)
+    yield Row("barrier cnn, BatchNorm, am, --limit 1000", ("barrier", *files["cnn"], *limited))
+    plain = (66 * 2_000, 19 * 2_560, 1_000, 50)
+    yield _plain("its passes in a plain loop", files["cnn"][0], "tinyten", "cifar10", *plain)
+
+
+def _plain(name: str, *words: object) -> Row:
+    return Row(name, ("-c", PLAIN, *map(str, words)), plain=True)
+
+
+def made(work: Path, name: str) -> list[str]:
+    """Two models: a fresh network, and that network with its units in another order and some noise."""
+    paths = [work / f"{name}.{k}.safetensors" for k in "ab"]
+    if not all(path.is_file() for path in paths):
+        net, shape, classes, width, norm = FRESH[name]
+        with seeded(0, name):
+            module = nets.build(net, input_shape=shape, classes=classes, width=width, norm=norm)
+        a = {key: tensor.detach() for key, tensor in module.state_dict().items()}
+        fitted = library.find({key: tuple(tensor.shape) for key, tensor in a.items()})
+        rng = generator(0, "planted")
+        moved = permutation.permuted(a, fitted, permutation.random(fitted.words, rng, within=fitted.within))
+        b = {key: _noisy(moved[key], rng) for key in a}
+        for path, tensors in zip(paths, (a, b), strict=True):
+            write_safetensors(path, tensors, force=True)
+    return list(map(str, paths))
+
+
+def _noisy(tensor: torch.Tensor, rng: torch.Generator) -> torch.Tensor:
+    if tensor.ndim < 2:
+        return tensor
+    return tensor + 0.1 * tensor.std() * torch.randn(tensor.shape, generator=rng)
+
+
+def seconds(python: str, row: Row) -> tuple[float, float]:
+    """Wall and processor seconds of one run. Raises CalledProcessError with what it said."""
+    words = row.words if row.plain else ("-m", "rebasin_cli", *row.words)
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    said = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    subprocess.run(
+        [python, *words], check=True, cwd=tempfile.gettempdir(), **said
+    )  # not where a package lies
+    wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--work", type=Path, required=True, help="a folder for models and outputs")
+    parser.add_argument("--mlp", nargs=2, metavar=("A", "B"))
+    parser.add_argument("--cnn", nargs=2, metavar=("A", "B"))
+    parser.add_argument("--against", metavar="PYTHON", help="another version's interpreter")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--only", default="", help="rows whose names hold this")
+    options = parser.parse_args()
+    work = options.work.resolve()
+    work.mkdir(parents=True, exist_ok=True)
+    files = {name: made(work, name) for name in FRESH}
+    for name in ("mlp", "cnn"):
+        if given := getattr(options, name):
+            files[name] = [os.path.abspath(path) for path in given]
+    programs = {"now": sys.executable} | ({"before": options.against} if options.against else {})
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {platform.processor()}")
+    print(f"load at the start {os.getloadavg()[0]:.1f}; medians of {options.runs}, wall / processor seconds")
+    print(f"| date | row | {' | '.join(programs)} |\n|---|---|{'---|' * len(programs)}")
+    for row in rows(work, files, bool(os.environ.get("REBASIN_DATA"))):
+        if options.only not in row.name:
+            continue
+        taken: dict[str, list[tuple[float, float]]] = {name: [] for name in programs}
+        for _ in range(options.runs):
+            for name, python in programs.items():
+                if name == "now" or not row.plain:
+                    taken[name].append(seconds(python, row))
+        cells = (
+            " / ".join(f"{statistics.median(each):.1f}" for each in zip(*its, strict=True))
+            for its in taken.values()
+        )
+        print(f"| {date.today()} | {row.name} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
