@@ -38,9 +38,6 @@ Held = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="What the network is to hold: its shapes are given to it."),
 ]
-NoProof = Annotated[
-    bool, typer.Option("--no-prove", help="Take what was found as it is, without running the network.")
-]
 Out = Annotated[
     Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write it here; else it is printed.")
 ]
@@ -142,7 +139,7 @@ def infer(
     checkpoint: Held = None,
     input: o.Input = None,
     output: o.OutputKey = None,
-    no_prove: NoProof = False,
+    no_prove: o.NoProve = False,
     out: Out = None,
     seed: o.Seed = 0,
     force: o.Force = False,
