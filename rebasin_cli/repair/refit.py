@@ -26,10 +26,10 @@ from .advancing import Advancing, Graphs, Seen
 from .channels import Repaired
 from .layers import Layer, Norm, layers_of, undo
 from .least_squares import Sums, change
+from .options import RIDGE
 from .producers import Producers, named, shared_in
 from .unfolding import matrix, outputs, rows, weight_of
 
-RIDGE = 0.01
 MEMORY = 1 << 30  # bytes of values that may be kept between layers
 LARGEST = 1 << 31  # bytes of a layer's Gram matrices; what is larger stays as averaged
 PIECE = 1 << 24  # numbers of a layer's inputs, unfolded, at once
