@@ -185,8 +185,8 @@ def merge(
     Elsewhere "auto", given `network` and `train`, chooses between "repair" and "none": by the loss on `held`,
     other training samples (default: every third batch of `train`, kept from the repair).
     "repair", "rescale" and "reshift" need the same and correct channels (see `repair.renormalize`; `new_bias`
-    lets layers without a bias get one); "refit" fits every layer on them (see `repair.refit`; `ridge`); "bias" needs `network` and one batch of `inputs`, or its
-    `example_shape` (see `repair.calibrated_biases`).
+    lets layers without a bias get one); "refit" fits every layer on them (see `repair.refit`; `ridge`);
+    "bias" needs `network` and one batch of `inputs`, or its `example_shape` (see `repair.calibrated_biases`).
     Raises UsageError, SpecError, CheckpointError, DataError, NetworkError.
     """
     models = plain(models)

@@ -53,6 +53,7 @@ def barrier(
     points: int = POINTS,
     repaired_points: int = REPAIRED_POINTS,
     repair_with: str = "auto",
+    ridge: float | None = None,
     controls: bool = True,
     signature: Sequence[Mapping[str, Any]] | Callable[..., Sequence[Mapping[str, Any]]] = (),
     output: str | int | None = None,
@@ -70,9 +71,10 @@ def barrier(
     measure; `held` are other training samples, to choose a repair and fit temperatures on (default: every
     third batch, kept from the repair). `repair_with`: "auto" resets running statistics where the network has
     some, and elsewhere chooses "repair" or "none" by held-out loss; "none" only says that the row without is
-    the one to ship; "repair", "rescale" or "reshift" gives networks without statistics such rows. `controls`
-    adds rows at λ = ½ and intervals over test samples. `output` picks one of several outputs by key or index.
-    `signature` goes into the report (see `Report`), or is called with the permutations to make it. `check`
+    the one to ship; "repair", "rescale" or "reshift" gives networks without statistics such rows, "refit"
+    (with `ridge`) any network. `controls` adds rows at λ = ½ and intervals over test samples. `output` picks
+    one of several outputs by key or index. `signature` goes into the report (see `Report`), or is called with
+    the permutations to make it. `check`
     sees the endpoints' scores before anything else is measured, `planned` the rows; both may raise. `scores`
     takes `output` and `each` as `evaluate` does. `network` is overwritten.
 
@@ -127,10 +129,11 @@ def barrier(
         others[RANDOM] = permuted(b, fitted, random)
     graphs: dict[Any, Any] = {}  # the network is traced once for all rows
     repairs = {
-        base: Repairs(word, [a, other], batches, device=device, known={"graphs": graphs})
+        base: Repairs(word, [a, other], batches, ridge=ridge, device=device, known={"graphs": graphs})
         for base, other in others.items()
         if word
     }
+    resets = Repairs("reset", [], batches, device=device)
     choice = None
     if auto:
         best = "naive" if permutations is None else "aligned"
@@ -146,6 +149,7 @@ def barrier(
         controls=controls,
         logits=not math.isnan(ends[0]["test"].ece),
         held=held is not None,
+        statistics=statistics,
         points=points,
         repaired_points=repaired_points,
     )
@@ -158,7 +162,7 @@ def barrier(
             a,
             others[row.base],
             row.points,
-            repairs[row.base] if row.repaired else None,
+            repairs[row.base] if row.repaired else resets if row.resets else None,
             fitted.ignored,
             shipped=row.shipped,
             control=row.control,
@@ -216,6 +220,8 @@ def repaired_label(repair_with: str, *, statistics: bool) -> str:
             "calibrated biases are not measured along a path",
             hint="Merge with --repair bias, and measure the result with rebasin eval",
         )
+    if repair_with == "refit":
+        return "refit"
     if statistics:
         return "reset"
     if repair_with == "auto":

@@ -55,7 +55,7 @@ class Seen:
 
 
 class Advancing:
-    """`models` on the batches of `data`, in evaluation mode; the tensors of any may change between two places.
+    """`models` on the batches of `data`, brought on together; their tensors may change between two places.
 
     `memory` is how many bytes of values may be kept. `passes` counts the readings of the data.
     """

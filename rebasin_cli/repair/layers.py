@@ -20,7 +20,13 @@ from .producers import named, operation, produces, sources
 
 NORMS = ("batch_norm", "_native_batch_norm_legit_no_training")
 SAME = ("clone", "alias", "detach", "dropout", "contiguous")  # in evaluation: what comes out is what went in
-MOVED = ("view", "reshape", "_unsafe_view", "permute", "transpose")  # the same values in another shape or order
+MOVED = (
+    "view",
+    "reshape",
+    "_unsafe_view",
+    "permute",
+    "transpose",
+)  # the same values in another shape or order
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,7 @@ class Layer:
     """One linear map of the network. `kind` is its operation, "norm" for a norm alone.
 
     `bias` is None where there is none, or it is not the layer's alone. `columns` is the number of inputs of
-    one output, without the constant.
+    one output, without the constant, `outputs` that of the outputs of one group.
     """
 
     name: str
@@ -64,6 +70,7 @@ class Layer:
     norm: Norm | None = None
     groups: int = 1
     columns: int = 1
+    outputs: int = 1
 
     @property
     def tensors(self) -> tuple[str, ...]:
@@ -159,8 +166,9 @@ class _Reader:
         users = sorted(weight.users, key=self.order.__getitem__)
         biases = {named(user).get("bias") for user in users}
         bias = biases.pop() if len(biases) == 1 else None
-        if bias not in self.parameters or set(bias.users) != set(users) or self.parameters[bias] in self.shared:
-            bias = None
+        name = self.parameters.get(bias)
+        if name is None or name in self.shared or set(bias.users) != set(users):
+            name = None
         norm = None
         if len(users) == 1 and label not in self.shared:
             norm = self._following(users[0])
@@ -168,8 +176,8 @@ class _Reader:
         shape, groups = weight.meta["val"].shape, named(users[0]).get("groups", 1)
         inputs = shape[0] // groups if "transpose" in kind else shape[1]
         columns = inputs * math.prod(shape[2:])
-        own = self.parameters.get(bias)
-        return Layer(label.removesuffix(".weight"), kind, label, own, uses, norm, groups, columns)
+        width = (shape[1] * groups if "transpose" in kind else shape[0]) // groups
+        return Layer(label.removesuffix(".weight"), kind, label, name, uses, norm, groups, columns, width)
 
     def _following(self, node: fx.Node) -> Norm | None:
         """The norm that alone reads this layer, and can scale and shift what it reads."""

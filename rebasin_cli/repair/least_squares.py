@@ -50,7 +50,9 @@ def change(sums: Sums, ridge: float) -> Tensor:
     """
     gram = sums.gram
     scale = gram.diagonal(dim1=-2, dim2=-1).mean(-1)
-    damped = gram + (ridge * scale)[:, None, None] * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    damped = gram + (ridge * scale)[:, None, None] * torch.eye(
+        gram.shape[-1], dtype=gram.dtype, device=gram.device
+    )
     factor, info = torch.linalg.cholesky_ex(damped)
     found = torch.cholesky_solve(sums.cross, factor)
     for group in (info != 0).nonzero().flatten().tolist() if ridge else range(len(gram)):

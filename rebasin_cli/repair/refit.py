@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .. import networks
 from ..averages.mixing import average
-from ..datasets._batches import checked
+from ..datasets._batches import checked, tensors_in
 from ..errors import CheckpointError, DataError, UsageError
 from ..networks.running import evaluating, fed
-from .advancing import Advancing, Graphs, Seen
+from .advancing import Advancing, Graphs
 from .channels import Repaired
 from .layers import Layer, Norm, layers_of, undo
 from .least_squares import Sums, change
@@ -71,11 +71,9 @@ def refit(
         layers, left = layers_of(program, shared_in(network))
         states = [own, *({name: end[name].to(t) for name, t in own.items()} for end in endpoints)]
         moving = Advancing(graphs, states, batches, device, memory=memory)
-        fitted, dead = [], 0
-        for layer in layers:
-            if layer.gram_bytes > LARGEST:
-                left.append((layer.name, f"its Gram matrix would take {layer.gram_bytes:,} bytes"))
-                continue
+        fitted, large = _within(layers)
+        dead = 0
+        for layer in fitted:
             sums = _seen(moving, layer, shares, own)
             if not sums.finite():
                 raise CheckpointError(
@@ -83,27 +81,55 @@ def refit(
                     hint="Check the models' weights; merge them as they are with --repair none",
                 )
             dead += sums.dead
-            fitted.append(layer)
             _write(layer, sums, ridge, own)
     changed = _names(fitted, own)
-    return Repaired("refit", tuple(layer.name for layer in fitted), tuple(left), dead, moving.passes, changed)
-
-
-def layers_refitted(
-    network: nn.Module, inputs: Any
-) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...], int]:
-    """The layers that a refit would fit, (name, why) of what it would leave, and bytes of its largest sums.
-
-    `inputs` is one batch, of which only the shape counts. Raises NetworkError.
-    """
-    layers, left = layers_of(Graphs(network, {}).of(inputs).program, shared_in(network))
-    small = [layer for layer in layers if layer.gram_bytes <= LARGEST]
-    left += [(layer.name, "its Gram matrix is too large") for layer in layers if layer not in small]
-    return (
-        tuple(layer.name for layer in small),
-        tuple(left),
-        3 * max((layer.gram_bytes for layer in small), default=0),
+    return Repaired(
+        "refit", tuple(layer.name for layer in fitted), (*left, *large), dead, moving.passes, changed
     )
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a refit would do: `layers`; `left`, (name, why) of what would stay; how much it takes.
+
+    `gram_bytes` are of the largest layer's sums, and of what solving takes beside them; `products` are
+    multiplications in float64 a sample, all layers together.
+    """
+
+    layers: tuple[str, ...]
+    left: tuple[tuple[str, str], ...]
+    gram_bytes: int
+    products: int
+
+    @property
+    def bytes(self) -> int:
+        """At most, beside the models and one batch in the network."""
+        return MEMORY + self.gram_bytes + 12 * PIECE
+
+
+def plan_refit(network: nn.Module, inputs: Any) -> Planned:
+    """`inputs` is one batch, of which only the shape counts. Raises NetworkError."""
+    program = Graphs(network, {}).of(inputs).program
+    layers, left = layers_of(program, shared_in(network))
+    fitted, large = _within(layers)
+    values = {node.name: node.meta["val"] for node in program.graph.nodes if node.op != "output"}
+    size = max((len(tensor) for tensor in tensors_in(inputs) if tensor.ndim), default=1)
+    products = 0
+    for layer in fitted:
+        for use in layer.uses:
+            value = values[use.output]
+            value = value[0] if isinstance(value, (tuple, list)) else value
+            width = layer.columns + 1
+            products += value.numel() * width + value.numel() // layer.outputs * width**2
+    gram = 3 * max((layer.gram_bytes for layer in fitted), default=0)
+    return Planned(tuple(layer.name for layer in fitted), (*left, *large), gram, products // size)
+
+
+def _within(layers: Iterable[Layer]) -> tuple[list[Layer], list[tuple[str, str]]]:
+    """The layers whose Gram matrices are not too large; the others, and why they stay."""
+    fitted = [layer for layer in layers if layer.gram_bytes <= LARGEST]
+    why = "its Gram matrix would take {:,} bytes".format
+    return fitted, [(layer.name, why(layer.gram_bytes)) for layer in layers if layer not in fitted]
 
 
 def _first(graphs: Graphs, batches: Iterable[Any], device: str | torch.device) -> Producers:

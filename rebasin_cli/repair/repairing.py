@@ -50,7 +50,7 @@ class Repairs:
 
     `how` is one of `REPAIRS` but "none". `batches` are the training samples that it measures; "bias" takes
     one batch of `inputs` in their place, or random ones of the network's `example_shape`. Networks are run
-    on `device`; `ridge` is of "refit". `known` keeps what the endpoints say: it is measured once for all merges.
+    on `device`; `ridge` is of "refit". `known` keeps what the endpoints say, for all merges.
     """
 
     how: str

@@ -10,7 +10,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -27,7 +26,9 @@ def rows(kind: str, call: Mapping[str, Any], x: Tensor, kernel: Sequence[int]) -
         x = _spread(x, stride)
         more = _each(call.get("output_padding", 0), space)
         reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
-        padding = [(r - p, r - p + m) for r, p, m in zip(reach, _each(call["padding"], space), more, strict=True)]
+        padding = [
+            (r - p, r - p + m) for r, p, m in zip(reach, _each(call["padding"], space), more, strict=True)
+        ]
         stride = [1] * space
     else:
         padding = _padding(call.get("padding", 0), dilation, kernel)

@@ -146,9 +146,9 @@ def plan(job: Job, how: str) -> dict[str, Any]:
     inputs = fed(network, inputs, "cpu", quiet=True)
     try:
         if how == "refit":
-            touched, left, sums = repairs.layers_refitted(network, inputs)
-            kept = {"repair_bytes": repairs.REFIT_MEMORY + sums}
-            return planned | {"repair_layers": list(touched), "repair_left": dict(left)} | kept
+            found = repairs.plan_refit(network, inputs)
+            planned |= {"repair_layers": list(found.layers), "repair_left": dict(found.left)}
+            return planned | {"repair_bytes": found.bytes}
         match, new_bias = "repair" if how == "auto" else how, job.asked.repair.new_bias
         touched, left = repairs.layers_touched(network, inputs, match=match, new_bias=new_bias)
     except NetworkError as error:
