@@ -98,8 +98,8 @@ Limit = Annotated[
         min=1,
         max=MOST,
         panel=DATA,
-        help="Measure (am, dual: look at units; ste: train; refit: fit) on this many samples a split, drawn by "
-        "the seed (of a loader: its first).",
+        help="Measure (am, dual: look at units; ste: train; refit: fit) on this many samples a split, drawn "
+        "by the seed (of a loader: its first).",
     ),
 ]
 BatchSize = Annotated[

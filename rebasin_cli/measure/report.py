@@ -74,9 +74,9 @@ def barrier(
     the one to ship; "repair", "rescale" or "reshift" gives networks without statistics such rows, "refit"
     (with `ridge`) any network. `controls` adds rows at λ = ½ and intervals over test samples. `output` picks
     one of several outputs by key or index. `signature` goes into the report (see `Report`), or is called with
-    the permutations to make it. `check`
-    sees the endpoints' scores before anything else is measured, `planned` the rows; both may raise. `scores`
-    takes `output` and `each` as `evaluate` does. `network` is overwritten.
+    the permutations to make it. `check` sees the endpoints' scores before anything else is measured,
+    `planned` the rows; both may raise. `scores` takes `output` and `each` as `evaluate` does. `network` is
+    overwritten.
 
     Raises SpecError, UsageError, CheckpointError, DataError, NetworkError.
     """

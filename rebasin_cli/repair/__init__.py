@@ -12,7 +12,7 @@ from .batchnorm import reset
 from .biases import calibrated_biases
 from .calibration import temperature
 from .channels import MATCHES, Repaired, layers_touched, renormalize, repair, rescale, reset_norms, reshift
-from .refit import plan_refit, refit
+from .refitting import plan_refit, refit
 from .repairing import REPAIRS, Outcome, Repairs, repair_merged
 
 __all__ = [

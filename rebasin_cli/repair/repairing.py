@@ -21,7 +21,7 @@ from .biases import calibrated_biases
 from .channels import MATCHES, Repaired, renormalize, reset_norms
 from .choosing import Choice, choose, parted
 from .options import RIDGE
-from .refit import refit
+from .refitting import refit
 
 # What --repair takes, beside auto. "bias" alone needs no samples.
 REPAIRS = ("none", "reset", *MATCHES, "refit", "bias")

@@ -111,8 +111,8 @@ def notes(splits: Mapping[str, Any], proof: Mapping[str, Any], *, repair: str = 
         )
     if "reset" in splits and repair == "refit":
         found.append(
-            f"refit: every layer fitted on {splits['reset'].samples} training samples, without their labels, at "
-            "every inner point; the ends are the models as given"
+            f"refit: every layer fitted on {splits['reset'].samples} training samples, without their labels, "
+            "at every inner point; the ends are the models as given"
         )
     elif "reset" in splits and repair != "reset":
         found.append(
