@@ -1,15 +1,15 @@
-"""What a refit of the middle between trained endpoints is worth: by number of images, by ridge, beside controls.
+"""What a refit of the middle between trained endpoints is worth, by images and ridge, beside controls.
 
     python benchmarks/refit.py --data mnist --pairs a.safetensors:b.safetensors … [--cache FILE] [--method wm]
         [--images 100 300 1000 3000 10000] [--ridges 1e-4 1e-3 1e-2 1e-1 1]
 
 Every row is measured at λ = ½ on the whole test split: the endpoints and their ensemble; the merge of aligned
 models and of models as they are, without a repair (with BatchNorm: reset on 2,560 samples) and with a refit.
-Ridges are compared on 1,000 images. "A fine-tuned" is the control that costs as much: the first endpoint trained
-on the same 1,000 images *with their labels*, which a refit does not look at, for as many seconds as the refit of
-the aligned merge took (Adam, 1e-4, batches of 50; no augmentation). Images are training samples drawn with seed 1,
-matching looks at others. With several pairs these are means, with 95 % intervals by Student's t. Seconds are of
-one thread, and include tracing the network. What is in --cache is not measured again.
+Ridges are compared on 1,000 images. "A fine-tuned" is the control that costs as much: the first endpoint
+trained on the same 1,000 images *with their labels*, which a refit does not look at, for as many seconds as
+the refit of the aligned merge took (Adam, 1e-4, batches of 50; no augmentation). Images are training samples
+drawn with seed 1, matching looks at others. Seconds are of one thread, tracing the network included. With
+several pairs these are means, with 95 % intervals by Student's t. What is in --cache is not measured again.
 """
 
 from __future__ import annotations

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+from ..errors import UsageError
 from ..registry import option
 
 RIDGE = 0.01  # of a refit
+
+
+def check_ridge(ridge: float) -> None:
+    if not 0 <= ridge < math.inf:
+        raise UsageError(f"a ridge of {ridge:g} holds nothing together", hint=f"Give 0 or more: {RIDGE:g}")
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,13 @@ from torch import Tensor, nn
 
 from ..averages.mixing import average
 from ..datasets._batches import checked, tensors_in
-from ..errors import CheckpointError, DataError, UsageError
+from ..errors import CheckpointError, DataError
 from ..networks.running import evaluating, fed
 from .advancing import Advancing, Graphs
 from .channels import Repaired
 from .layers import Layer, Norm, layers_of, undo
 from .least_squares import Sums, change
-from .options import RIDGE
+from .options import RIDGE, check_ridge
 from .producers import Producers, named, shared_in
 from .unfolding import matrix, outputs, rows, weight_of
 
@@ -62,8 +62,7 @@ def refit(
     """
     shares = [1 / len(endpoints)] * len(endpoints) if weights is None else list(weights)
     average([{}] * len(endpoints), shares)  # its checks
-    if not 0 <= ridge < float("inf"):
-        raise UsageError(f"a ridge of {ridge:g} is none", hint="Give 0 or more: 0.01")
+    check_ridge(ridge)
     graphs = Graphs(network, {} if known is None else known.setdefault("graphs", {}))
     with evaluating(network), torch.no_grad():
         own = network.state_dict()

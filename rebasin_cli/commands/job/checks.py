@@ -13,6 +13,7 @@ from ...checkpoints import writing
 from ...errors import UsageError, unknown
 from ...permutations import permutation
 from ...repair import MATCHES
+from ...repair.options import check_ridge
 from ...repair.repairing import settle
 from ...spec.spec import FittedSpec
 from . import method_options, resume
@@ -63,6 +64,7 @@ def settle_repair(fitted: FittedSpec, repair: Repair, *, has_data: bool) -> str:
         raise UsageError("--allow-new-bias is for --repair repair or reshift")
     if repair.ridge is not None and how != "refit":
         raise UsageError("--ridge is for --repair refit")
+    check_ridge(0 if repair.ridge is None else repair.ridge)
     if how == "none":
         return "none"
     if how == "refit" and not has_data:
