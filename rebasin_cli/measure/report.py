@@ -31,9 +31,9 @@ from ..spec.resolving import resolve_spec
 from ..spec.spec import FittedSpec, Spec
 from ..version import version
 from . import intervals, pairing, paths
-from .controls import Ensemble
+from .controls import Ensemble, fine_tuned
 from .paths import Measure
-from .rows import ENSEMBLE, POINTS, RANDOM, REPAIRED_POINTS, Planned, plan_rows
+from .rows import ENSEMBLE, FINE_TUNED, POINTS, RANDOM, REPAIRED_POINTS, Planned, plan_rows
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -122,7 +122,7 @@ def barrier(
             **align_options,
         )
         permutations = alignment.permutations[0]
-    others = {"naive": b, ENSEMBLE: b}
+    others = {"naive": b, ENSEMBLE: b, FINE_TUNED: b}
     if permutations is not None:
         others["aligned"] = permuted(b, fitted, permutations)
         random = permutation.random(fitted.words, generator(seed, "random permutation"), within=fitted.within)
@@ -141,6 +141,16 @@ def barrier(
         choice, _ = repairs[best].choose(network, [0.5, 0.5], held, scores=scores, output=output, apart=apart)
         repair_with = choice.chosen
         word = "" if choice.why else word
+    better = min(range(2), key=lambda k: ends[k]["train" if "train" in splits else "test"].loss)
+
+    def tuned(row: Planned) -> Callable[[nn.Module], nn.Module] | None:
+        run = {"output": output, "device": device, "seed": seed}
+        return (
+            (lambda network: fine_tuned(network, (a, b)[better], "AB"[better], batches, **run))
+            if row.base == FINE_TUNED
+            else None
+        )
+
     plan = plan_rows(
         aligned=permutations is not None,
         word=word,
@@ -166,7 +176,7 @@ def barrier(
             fitted.ignored,
             shipped=row.shipped,
             control=row.control,
-            wrap=_wrapping(row, a, b, held, output, device),
+            wrap=_wrapping(row, a, b, held, output, device) or tuned(row),
         )
         known = {0.0: ends[0], 1.0: ends[1]}
         if row.base == "aligned" and not row.repaired and not row.temperature:

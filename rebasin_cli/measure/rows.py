@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 POINTS, REPAIRED_POINTS = 25, 11  # of naive and aligned rows; of rows that are repaired at every point
 MIDDLE = 3  # points of a row that is measured at λ = ½ alone: there, and at both ends as given
 RANDOM, ENSEMBLE, TEMPERATURE = "random permutation", "logit ensemble", "temperature"
+FINE_TUNED = "endpoint fine-tuned"
 
 
 @dataclass(frozen=True)
 class Planned:
-    """One row to measure. `base` says what lies at λ = 1: "naive", "aligned", RANDOM or ENSEMBLE."""
+    """One row to measure. `base` says what lies at λ = 1: "naive", "aligned", or which control this is."""
 
     name: str
     base: str
@@ -81,6 +82,8 @@ def plan_rows(
         reset = word == "reset"  # without it, a network with running statistics is broken whatever its order
         name = f"{RANDOM}{' + reset' * (reset or statistics)}"
         rows.append(Planned(name, RANDOM, MIDDLE, repaired=reset, resets=statistics, control=True))
+    if logits and word == "refit":
+        rows.append(Planned(FINE_TUNED, FINE_TUNED, MIDDLE, control=True))
     if logits:
         rows.append(Planned(ENSEMBLE, ENSEMBLE, MIDDLE, control=True))
     return rows

@@ -92,13 +92,14 @@ class Planned:
     """What a refit would do: `layers`; `left`, (name, why) of what would stay; how much it takes.
 
     `gram_bytes` are of the largest layer's sums, and of what solving takes beside them; `products` are
-    multiplications in float64 a sample, all layers together.
+    multiplications in float64 a sample, all layers together, `forward` those of the layers themselves.
     """
 
     layers: tuple[str, ...]
     left: tuple[tuple[str, str], ...]
     gram_bytes: int
     products: int
+    forward: int
 
     @property
     def bytes(self) -> int:
@@ -113,15 +114,18 @@ def plan_refit(network: nn.Module, inputs: Any) -> Planned:
     fitted, large = _within(layers)
     values = {node.name: node.meta["val"] for node in program.graph.nodes if node.op != "output"}
     size = max((len(tensor) for tensor in tensors_in(inputs) if tensor.ndim), default=1)
-    products = 0
+    products = forward = 0
     for layer in fitted:
         for use in layer.uses:
             value = values[use.output]
             value = value[0] if isinstance(value, (tuple, list)) else value
             width = layer.columns + 1
+            forward += value.numel() * layer.columns
             products += value.numel() * width + value.numel() // layer.outputs * width**2
     gram = 3 * max((layer.gram_bytes for layer in fitted), default=0)
-    return Planned(tuple(layer.name for layer in fitted), (*left, *large), gram, products // size)
+    return Planned(
+        tuple(layer.name for layer in fitted), (*left, *large), gram, products // size, forward // size
+    )
 
 
 def _within(layers: Iterable[Layer]) -> tuple[list[Layer], list[tuple[str, str]]]:

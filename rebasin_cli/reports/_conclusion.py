@@ -16,7 +16,7 @@ SPLIT, MIDPOINT = "test", 0.5
 SMALL = 0.005  # nats
 LITTLE = 0.02  # of its own loss: a control this near is nearly as good, however sure the difference
 ENSEMBLE = "logit ensemble"
-REFIT = "refit"
+REFIT, FINE_TUNED = "refit", "endpoint fine-tuned"
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def _of_refit(report: Report, rows: set[str], shipped: str) -> str:
             )
         if aligned in rows:
             text += f"; without a refit, alignment gains {_number(_step(report, aligned, naive).gain)}"
-    return text + _better_endpoint(report, shipped)
+    return text + _better_endpoint(report, shipped) + _fine_tuned(report, rows, shipped)
 
 
 def _better_endpoint(report: Report, shipped: str) -> str:
@@ -151,6 +151,18 @@ def _better_endpoint(report: Report, shipped: str) -> str:
         f"{'less' if apart > 0 else 'more'} ({_number(best[SPLIT]['accuracy'])} accurate, the merged model "
         f"{_number(accuracy)})"
     )
+
+
+def _fine_tuned(report: Report, rows: set[str], shipped: str) -> str:
+    if FINE_TUNED not in rows:
+        return ""
+    step = _step(report, FINE_TUNED, shipped)
+    how = (
+        "no less"
+        if step.sign == 0
+        else f"{_number(abs(step.gain))} nats {'less' if step.sign > 0 else 'more'}"
+    )
+    return f", and fine-tuned for about as long, on the same samples but with their labels, one loses {how}"
 
 
 def _is_candidate(name: str) -> bool:

@@ -39,6 +39,11 @@ DEFINITIONS = (
         "samples without their labels; naive + refit is what that does by itself",
     ),
     (
+        "endpoint fine-tuned",
+        "the endpoint of the lower training loss, trained on the samples of the refit with their labels, "
+        "which a refit does not look at, for as many multiplications",
+    ),
+    (
         "+ temperature",
         "the same logits divided by one number T, fitted on training samples; no file is written with it",
     ),

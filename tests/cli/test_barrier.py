@@ -322,6 +322,8 @@ def test_a_refit_stands_beside_its_control_and_the_verdict_tells_what_is_whose(t
     whole = done("eval", "m.safetensors", "--json", "--limit", "400").json()
     curve = shipped["curves"]["test"]
     assert whole["loss"] == pytest.approx(curve["loss"][curve["lambdas"].index(0.5)], rel=1e-5)
+    tuned = next(row for row in told["rows"] if row["name"] == "endpoint fine-tuned")
+    assert tuned["control"] and tuned["details"]["labels"] == 400 and tuned["details"]["steps"] > 8
     assert any("fitted on 400 training samples, without their labels" in note for note in told["notes"])
 
 

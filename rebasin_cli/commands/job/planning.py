@@ -14,7 +14,7 @@ from ... import matchers, networks
 from ...checkpoints.checkpoint import Checkpoint
 from ...errors import NetworkError
 from ...matchers.weights.similarity import KEEP
-from ...measure.rows import ENSEMBLE, Planned
+from ...measure.rows import ENSEMBLE, FINE_TUNED, Planned
 from ...networks.running import call, fed
 from ...repair import plan_refit
 from ...spec.spec import FittedSpec
@@ -143,6 +143,8 @@ def estimate_seconds(
         samples += row.inner * measured * networks_run + row.temperature * sizes.get("held", 0)
         if row.repaired and refit:
             refits += row.inner
+        elif row.base == FINE_TUNED:
+            refits += row.inner  # as long as one
         elif row.repaired or row.resets:
             passes = row.inner if resets else row.inner * max(layers, 1) / 2 + 2
             samples += passes * sizes.get("reset", 0)
