@@ -34,8 +34,9 @@ def test_it_learns_its_labels_for_as_many_multiplications_as_the_refit_takes_twi
     assert details["endpoint"] == "B" and details["labels"] == 120
     assert 0 <= 50 * details["steps"] - visits < 3 * 50 + 0.2 * visits  # the last batch is smaller
     inputs, labels = (torch.cat(parts) for parts in zip(*data(), strict=True))
-    untrained = network().eval()
-    assert F.cross_entropy(found[0](inputs), labels) < F.cross_entropy(untrained(inputs), labels)
+    wrong = [(x, (y + 1) % 3) for x, y in data()]
+    other = fine_tuned(given, model, "B", wrong, seed=3)
+    assert F.cross_entropy(found[0](inputs), labels) < F.cross_entropy(other(inputs), labels)
 
 
 def test_a_sample_that_is_left_over_is_passed_by_and_one_alone_ends():
