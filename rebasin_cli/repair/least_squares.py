@@ -48,14 +48,12 @@ def change(sums: Sums, ridge: float) -> Tensor:
 
     With ridge 0 it is the smallest change of those that are best. Where all inputs are 0, nothing changes.
     """
-    gram = sums.gram
-    scale = gram.diagonal(dim1=-2, dim2=-1).mean(-1)
-    damped = gram + (ridge * scale)[:, None, None] * torch.eye(
-        gram.shape[-1], dtype=gram.dtype, device=gram.device
-    )
+    damped = sums.gram.clone()
+    diagonal = damped.diagonal(dim1=-2, dim2=-1)  # a view
+    diagonal += ridge * diagonal.mean(-1, keepdim=True)
     factor, info = torch.linalg.cholesky_ex(damped)
     found = torch.cholesky_solve(sums.cross, factor)
-    for group in (info != 0).nonzero().flatten().tolist() if ridge else range(len(gram)):
+    for group in (info != 0).nonzero().flatten().tolist() if ridge else range(len(damped)):
         found[group] = _smallest(damped[group], sums.cross[group])
     return found
 
