@@ -29,6 +29,7 @@ _WHERE = {
     "permutation": "permutations.permutation:",
     "pipeline": "commands.pipeline:",
     "prove": "inference.prove",
+    "refit": "repair",
     "renormalize": "repair",
     "reset": "repair",
     "signature": "analysis.signatures",

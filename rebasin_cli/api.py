@@ -170,6 +170,7 @@ def merge(
     permutations: Sequence[permutation.Permutations] | None = None,
     repair_with: str = "auto",
     new_bias: bool = False,
+    ridge: float | None = None,
     network: nn.Module | None = None,
     train: Iterable[Any] | None = None,
     held: Iterable[Any] | None = None,
@@ -184,8 +185,8 @@ def merge(
     Elsewhere "auto", given `network` and `train`, chooses between "repair" and "none": by the loss on `held`,
     other training samples (default: every third batch of `train`, kept from the repair).
     "repair", "rescale" and "reshift" need the same and correct channels (see `repair.renormalize`; `new_bias`
-    lets layers without a bias get one); "bias" needs `network` and one batch of `inputs`, or its
-    `example_shape` (see `repair.calibrated_biases`).
+    lets layers without a bias get one); "refit" fits every layer on them (see `repair.refit`; `ridge`);
+    "bias" needs `network` and one batch of `inputs`, or its `example_shape` (see `repair.calibrated_biases`).
     Raises UsageError, SpecError, CheckpointError, DataError, NetworkError.
     """
     models = plain(models)
@@ -235,6 +236,7 @@ def merge(
         train,
         inputs=align_options.get("inputs"),
         new_bias=new_bias,
+        ridge=ridge,
         device=device,
     )
     done = repair_merged(

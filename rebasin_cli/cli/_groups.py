@@ -119,6 +119,7 @@ REPAIR = {
     option.name: _generated([option], panel=o.SEARCH, help=_sentence(option))
     for option in declared("rebasin_cli.repair.options") or ()
 }
+RIDGE = {name: REPAIR[name] for name in ("ridge",) if name in REPAIR}
 RESUMABLE = _group(checkpoint_every=o.CheckpointEvery, log=o.Log, resume=o.Resume)
 FORMATS = of_formats(Registry("reports", "report format"))
 WRITTEN = _group(force=o.Force, out_dtype=o.OutDtype, out_shard_size=o.OutShardSize, attest=o.Attest)

@@ -27,6 +27,7 @@ def repair(
         float, typer.Option("--lambda", metavar="λ", help="Where FILE lies between A (0) and B (1).")
     ] = 0.5,
     repair: o.Repair = "repair",
+    limit: o.Limit = None,
     bake_temperature: o.BakeTemperature = False,
     perm: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The permutation of B that FILE was merged with.")
@@ -44,7 +45,7 @@ def repair(
     from ..commands.job.outputs import default_path
     from ..commands.repair import repair as run
 
-    own = {"repair": repair, "bake_temperature": bake_temperature}
+    own = {"repair": repair, "limit": limit, "bake_temperature": bake_temperature}
     settings = settings_of(options, "loading", "network", "data", "repair", **own)
     written = output_of(out or default_path(model, "repaired"), options)
     with screen(options["quiet"], options["verbose"]) as listener:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
 
+from .. import networks
 from ..analysis import signatures
 from ..curves.curve import Curve
 from ..errors import UsageError
@@ -114,15 +115,18 @@ def _plan(
     word = measuring.repaired_label(repair, statistics=bool(job.fitted.statistics))
     _ = job.given
     network, auto = job.need_network(), repair == "auto"
-    splits = job.open_splits("train", "test", "held", *["reset"] * bool(word), choosing=auto)
+    wanted = ["train", "test", "held", *["reset"] * bool(word)]
+    splits = job.open_splits(*wanted, choosing=auto, refit=word == "refit")
     ship, logits = None if auto else repair, job.asked.data.loss is None
-    rows = plan_rows(aligned=job.moved, word=word, ship=ship, auto=auto, logits=logits)
-    rows += plan_curves(trained, resets=bool(job.fitted.statistics), full=job.asked.data.full)
+    statistics = networks.has_running_statistics(network)
+    rows = plan_rows(aligned=job.moved, word=word, ship=ship, auto=auto, logits=logits, statistics=statistics)
+    rows += plan_curves(trained, resets=statistics, full=job.asked.data.full)
     gates.check_gate_names(thresholds.get("gates", ()), [row.name for row in rows], MEASURED)
     if thresholds.get("baseline"):
         check_baseline(thresholds["baseline"], _subject(job))
     count = 1 + len(pairs)
-    figures = planning.plan_report(network, splits, rows, output=job.output, device=job.device, pairs=count)
+    run = {"output": job.output, "device": job.device}
+    figures = planning.plan_report(network, splits, rows, **run, pairs=count, refit=word == "refit")
     figures |= planning.not_estimated([(job.method, job.options)])
     job.say(planning.in_words(figures))
     return _Plan(repair, word, rows, trained, figures)
@@ -144,6 +148,7 @@ def _measure(job: Job, planned: _Plan, command: str, thresholds: Mapping[str, An
         method=job.asked.search.method,
         permutations=job.given[0],
         repair_with=planned.repair,
+        ridge=job.asked.repair.ridge,
         signature=signatures.in_report(*job.models, job.fitted, data=splits["train"], seed=job.seed, **run),
         scores=job.scores,
         curves=planned.curves,

@@ -64,6 +64,7 @@ def merge(
             permutations=[given] if given else None,
             repair_with=ready.how,
             new_bias=job.asked.repair.new_bias,
+            ridge=job.asked.repair.ridge,
             network=ready.network,
             train=ready.splits.get("reset"),
             held=ready.splits.get("held"),

@@ -50,6 +50,8 @@ def repair(
     job = Job("repair", [path, *endpoints], listener, **subjects, perm=perm)
     check_apart(job, output)
     how = job.settle_repair()
+    if how != "refit" and job.asked.data.limit is not None:
+        raise UsageError("--limit is for --repair refit", hint=f"Leave it out for --repair {how}")
     given, of_given = job.given
     merged, first, second = job.models
     aligned = permuted(second, job.fitted, given) if given else second
@@ -58,7 +60,13 @@ def repair(
     ready = repairing.prepare(job, how, needed=True)
     inputs = job.need_inputs() if how == "bias" else None
     repairs = Repairs(
-        how, [first, aligned], ready.splits.get("reset"), inputs, new_bias=repair.new_bias, device=job.device
+        how,
+        [first, aligned],
+        ready.splits.get("reset"),
+        inputs,
+        new_bias=repair.new_bias,
+        ridge=repair.ridge,
+        device=job.device,
     )
     done = repair_merged(
         job.network.to(job.device),

@@ -1,15 +1,22 @@
-"""What a merged model is compared with: both models asked at once."""
+"""What a merged model is compared with: both models asked at once, and one of them trained for as long."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn import functional as F
 
+from .. import networks
+from ..datasets._batches import checked, part_of, size_of
 from ..networks.recording import Recording
-from ..networks.running import Wrapper, select
+from ..networks.running import Wrapper, call, fed, select
+from ..repair import plan_refit
+from ..runtime.seeds import seeded
 
 Tensors = Mapping[str, Tensor]
 
@@ -45,3 +52,60 @@ class Ensemble(Wrapper):
             select(functional_call(self.network, state, args, kwargs), self.output) for state in self.states
         )
         return (one + other) / 2
+
+
+RATE, STEP = 1e-4, 50  # of Adam; samples a step
+
+
+class Tuned(nn.Module):
+    """A network that was trained further, with its account for the report."""
+
+    def __init__(self, network: nn.Module, output: str | int | None, details: Mapping[str, Any]):
+        super().__init__()
+        self.network, self.output, self.details = network, output, dict(details)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        return select(self.network(*args, **kwargs), self.output)
+
+
+def fine_tuned(
+    network: nn.Module,
+    model: Mapping[str, Tensor],
+    name: str,
+    batches: Iterable[Any],
+    *,
+    output: str | int | None = None,
+    device: str = "cpu",
+    seed: int = 0,
+) -> Tuned:
+    """One endpoint trained on the samples of a refit *with their labels*, for as many multiplications.
+
+    So, about, for the same time: seconds would make two runs differ. Adam on cross-entropy, norms in
+    training; `network` stays as it is. A refit multiplies in float64, which counts twice, and brings three
+    models through the network twice; a step of training is three passes.
+    """
+    own = networks.load(copy.deepcopy(network), model).to(device)
+    some = next(fed(own, inputs, device) for inputs, _ in checked(batches))
+    planned = plan_refit(own, some)
+    share = (2 * planned.products + 6 * planned.forward) / (3 * max(1, planned.forward))  # of all samples
+    count = sum(size_of(targets) for _, targets in checked(batches))
+    wanted, seen, steps = share * count, 0, 0
+    parameters = [p.requires_grad_(p.is_floating_point()) for p in own.parameters()]
+    optimizer = torch.optim.Adam(parameters, lr=RATE)
+    with seeded(seed, "fine-tuning", device):
+        own.train()
+        while seen < wanted:
+            for inputs, targets in checked(batches):
+                size = size_of(targets)
+                for begun in range(0, size, STEP):
+                    part = fed(own, part_of(inputs, begun, begun + STEP), device)
+                    labels = part_of(targets, begun, begun + STEP).to(device)
+                    if len(labels) == 1 < size or seen >= wanted:  # a norm may refuse a single sample
+                        continue
+                    optimizer.zero_grad(set_to_none=True)
+                    F.cross_entropy(call(own, part, output=output).float(), labels).backward()
+                    optimizer.step()
+                    seen, steps = seen + len(labels), steps + 1
+                if seen >= wanted:
+                    break
+    return Tuned(own, output, {"endpoint": name, "labels": count, "steps": steps}).eval()

@@ -35,9 +35,18 @@ from ..spec.resolving import resolve_spec
 from ..spec.spec import FittedSpec, Spec
 from ..version import version
 from . import intervals, pairing, paths
-from .controls import Ensemble
+from .controls import Ensemble, fine_tuned
 from .paths import Measure
-from .rows import ENSEMBLE, POINTS, RANDOM, REPAIRED_POINTS, Planned, plan_curves, plan_rows
+from .rows import (
+    ENSEMBLE,
+    FINE_TUNED,
+    POINTS,
+    RANDOM,
+    REPAIRED_POINTS,
+    Planned,
+    plan_curves,
+    plan_rows,
+)
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -58,6 +67,7 @@ def barrier(
     points: int = POINTS,
     repaired_points: int = REPAIRED_POINTS,
     repair_with: str = "auto",
+    ridge: float | None = None,
     controls: bool = True,
     signature: Sequence[Mapping[str, Any]] | Callable[..., Sequence[Mapping[str, Any]]] = (),
     curves: Mapping[str, Curve] | None = None,
@@ -77,12 +87,12 @@ def barrier(
     measure; `held` are other training samples, to choose a repair and fit temperatures on (default: every
     third batch, kept from the repair). `repair_with`: "auto" resets running statistics where the network has
     some, and elsewhere chooses "repair" or "none" by held-out loss; "none" only says that the row without is
-    the one to ship; "repair", "rescale" or "reshift" gives networks without statistics such rows. `controls`
-    adds rows at λ = ½ and intervals over test samples. `output` picks one of several outputs by key or index.
-    `curves` are trained ones between the two, by the names of their rows, at more points if `full`.
-    `signature` goes into the report (see `Report`), or is called with the permutations to make it. `check`
-    sees the endpoints' scores before anything else is measured, `planned` the rows; both may raise. `scores`
-    takes `output` and `each` as `evaluate` does. `network` is overwritten.
+    the one to ship; "repair", "rescale" or "reshift" gives networks without statistics such rows, "refit"
+    (with `ridge`) any network. `controls` adds rows at λ = ½ and intervals over test samples. `output` picks
+    one of several outputs by key or index. `curves` are trained ones between the two, by the names of their
+    rows, at more points if `full`. `signature` goes into the report (see `Report`), or is called with the
+    permutations to make it. `check` sees the endpoints' scores before anything else is measured, `planned`
+    the rows; both may raise. `scores` takes `output` and `each` as `evaluate` does. `network` is overwritten.
 
     Raises SpecError, UsageError, CheckpointError, DataError, NetworkError.
     """
@@ -131,17 +141,18 @@ def barrier(
             **align_options,
         )
         permutations = alignment.permutations[0]
-    others = {"naive": b, ENSEMBLE: b}
+    others = {"naive": b, ENSEMBLE: b, FINE_TUNED: b}
     if permutations is not None:
         others["aligned"] = permuted(b, fitted, permutations)
         random = permutation.random(fitted.words, generator(seed, "random permutation"), within=fitted.within)
         others[RANDOM] = permuted(b, fitted, random)
     graphs: dict[Any, Any] = {}  # the network is traced once for all rows
     repairs = {
-        base: Repairs(word, [a, other], batches, device=device, known={"graphs": graphs})
+        base: Repairs(word, [a, other], batches, ridge=ridge, device=device, known={"graphs": graphs})
         for base, other in others.items()
         if word
     }
+    resets = Repairs("reset", [], batches, device=device)
     choice = None
     if auto:
         best = "naive" if permutations is None else "aligned"
@@ -149,6 +160,16 @@ def barrier(
         choice, _ = repairs[best].choose(network, [0.5, 0.5], held, scores=scores, output=output, apart=apart)
         repair_with = choice.chosen
         word = "" if choice.why else word
+    better = min(range(2), key=lambda k: ends[k]["train" if "train" in splits else "test"].loss)
+
+    def tuned(row: Planned) -> Callable[[nn.Module], nn.Module] | None:
+        run = {"output": output, "device": device, "seed": seed}
+        return (
+            (lambda network: fine_tuned(network, (a, b)[better], "AB"[better], batches, **run))
+            if row.base == FINE_TUNED
+            else None
+        )
+
     plan = plan_rows(
         aligned=permutations is not None,
         word=word,
@@ -157,6 +178,7 @@ def barrier(
         controls=controls,
         logits=not math.isnan(ends[0]["test"].ece),
         held=held is not None,
+        statistics=statistics,
         points=points,
         repaired_points=repaired_points,
     )
@@ -186,11 +208,11 @@ def barrier(
             a,
             others[row.base],
             row.points,
-            repairs[row.base] if row.repaired else None,
+            repairs[row.base] if row.repaired else resets if row.resets else None,
             fitted.ignored,
             shipped=row.shipped,
             control=row.control,
-            wrap=_wrapping(row, a, b, held, output, device, answers),
+            wrap=_wrapping(row, a, b, held, output, device, answers) or tuned(row),
             record=recorded if hot and not row.temperature else None,
             details=scaled[row.name][1] if row.name in scaled else {},
             curve=curves.get(row.base),
@@ -252,6 +274,8 @@ def repaired_label(repair_with: str, *, statistics: bool) -> str:
             "calibrated biases are not measured along a path",
             hint="Merge with --repair bias, and measure the result with rebasin eval",
         )
+    if repair_with == "refit":
+        return "refit"
     if statistics:
         return "reset"
     if repair_with == "auto":

@@ -9,16 +9,18 @@ POINTS, REPAIRED_POINTS = 25, 11  # of naive and aligned rows; of rows that are 
 CURVED_POINTS = 65  # of curves, where nothing shall be spared; else as many as of a straight line
 MIDDLE = 3  # points of a row that is measured at λ = ½ alone: there, and at both ends as given
 RANDOM, ENSEMBLE, TEMPERATURE = "random permutation", "logit ensemble", "temperature"
+FINE_TUNED = "endpoint fine-tuned"
 
 
 @dataclass(frozen=True)
 class Planned:
-    """One row to measure. `base` says what lies at λ = 1: "naive", "aligned", RANDOM, ENSEMBLE, a curve."""
+    """One row to measure. `base` says what lies at λ = 1: "naive", "aligned", a control or a curve."""
 
     name: str
     base: str
     points: int
     repaired: bool = False
+    resets: bool = False  # repaired by a reset, in a report of another repair
     temperature: bool = False
     shipped: bool = False
     control: bool = False
@@ -38,6 +40,7 @@ def plan_rows(
     controls: bool = True,
     logits: bool = True,
     held: bool = True,
+    statistics: bool = False,
     points: int = POINTS,
     repaired_points: int = REPAIRED_POINTS,
 ) -> list[Planned]:
@@ -46,8 +49,9 @@ def plan_rows(
     `aligned`: there are permutations; `word`: what repaired rows are called, "" where there are none; `ship`:
     the repair that `merge` would write, "none" for none. `auto`: it is chosen between none and `word`, and
     only the chosen one is measured along the whole path; `ship` None: it is yet to be chosen (planned as the
-    dearer, repaired one). `controls` adds the rows that are measured at λ = ½ alone; of these an ensemble and
-    temperatures need `logits`, temperatures also samples that are `held`.
+    dearer, repaired one). Networks with running `statistics` get rows with a reset beside those of a refit:
+    without either they are broken whatever their order. `controls` adds the rows that are measured at λ = ½
+    alone; of these an ensemble and temperatures need `logits`, temperatures also samples that are `held`.
     """
     best = "aligned" if aligned else "naive"
     repair_ships = bool(word) and ship != "none"
@@ -58,8 +62,12 @@ def plan_rows(
     if word:
         rows.append(Planned(f"{best} + {word}", best, candidate, repaired=True))
     if word and aligned:
-        control = MIDDLE if auto else repaired_points
+        control = MIDDLE if auto or word == "refit" else repaired_points
         rows.append(Planned(f"naive + {word}", "naive", control, repaired=True, control=True))
+    statistics = statistics and word == "refit"
+    if statistics:
+        bases = dict.fromkeys((best, "naive"))
+        rows += [Planned(f"{base} + reset", base, MIDDLE, resets=True, control=True) for base in bases]
     shipped = best + (f" + {word}" if repair_ships else "")
     rows = [replace(row, shipped=row.name == shipped) for row in rows]
     if not controls:
@@ -74,7 +82,10 @@ def plan_rows(
             rows.append(Planned(name, base, MIDDLE, repaired, temperature=True, control=control))
     if aligned:
         reset = word == "reset"  # without it, a network with running statistics is broken whatever its order
-        rows.append(Planned(f"{RANDOM}{' + reset' * reset}", RANDOM, MIDDLE, repaired=reset, control=True))
+        name = f"{RANDOM}{' + reset' * (reset or statistics)}"
+        rows.append(Planned(name, RANDOM, MIDDLE, repaired=reset, resets=statistics, control=True))
+    if logits and word == "refit":
+        rows.append(Planned(FINE_TUNED, FINE_TUNED, MIDDLE, control=True))
     if logits:
         rows.append(Planned(ENSEMBLE, ENSEMBLE, MIDDLE, control=True))
     return rows

@@ -1,8 +1,9 @@
 """What repairs a merged model; one way a file, and the choice between them (`repairing`).
 
 `reset` measures BatchNorm's running statistics again. `repair`, `rescale` and `reshift` give every channel
-the mean and spread that it should have between its endpoints, folded into the weights. `calibrated_biases`
-needs no data. `temperature` changes no weights: one number for the logits.
+the mean and spread that it should have between its endpoints, folded into the weights. `refit` fits
+every layer to what the endpoints compute there, by least squares. `calibrated_biases` needs no data.
+`temperature` changes no weights: one number for the logits.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from .batchnorm import reset
 from .biases import calibrated_biases
 from .calibration import temperature
 from .channels import MATCHES, Repaired, layers_touched, renormalize, repair, rescale, reset_norms, reshift
+from .refitting import plan_refit, refit
 from .repairing import REPAIRS, Outcome, Repairs, repair_merged
 
 __all__ = [
@@ -21,6 +23,8 @@ __all__ = [
     "Repairs",
     "calibrated_biases",
     "layers_touched",
+    "plan_refit",
+    "refit",
     "renormalize",
     "repair",
     "repair_merged",

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+from ..errors import UsageError
 from ..registry import option
+
+RIDGE = 0.01  # of a refit
+
+
+def check_ridge(ridge: float) -> None:
+    if not 0 <= ridge < math.inf:
+        raise UsageError(f"a ridge of {ridge:g} holds nothing together", hint=f"Give 0 or more: {RIDGE:g}")
 
 
 @dataclass(frozen=True)
 class Options:
-    """`new_bias`: layers without a bias may get one by "repair" and "reshift"."""
+    """`new_bias`: layers without a bias may get one by "repair" and "reshift". `ridge`: of "refit"."""
 
     new_bias: bool = option(
         False,
         "Let repair and reshift give layers a bias that have none; the output then has more tensors.",
         flag="--allow-new-bias",
+    )
+    ridge: float = option(
+        RIDGE,
+        "Keep a refit this close to the averaged weights: a share of the mean square of a layer's inputs.",
+        min=0,
+        max=1e6,
     )

@@ -102,10 +102,10 @@ def find(network: nn.Module, inputs: Any) -> Producers:
             problems=error.problems,
             hint="Merge it all the same with --repair none, or a BatchNorm network with --repair reset",
         ) from error.__cause__
-    return _read(program, _shared(network))
+    return _read(program, shared_in(network))
 
 
-def _shared(network: nn.Module) -> set[str]:
+def shared_in(network: nn.Module) -> set[str]:
     """Tensors that are not alone in their memory."""
     by: dict[Any, list[str]] = {}
     for name, tensor in network.state_dict(keep_vars=True).items():
@@ -125,19 +125,19 @@ def _read(program: torch.export.ExportedProgram, shared: set[str]) -> Producers:
     feeding = _feeding(nodes)
     for node in nodes:
         name = operation(node)
-        if not (_produces(name) or name in NORMS):
+        if not (produces(name) or name in NORMS):
             continue
         given = named(node)
         weight, bias = given.get("weight"), given.get("bias")
         owned = {parameters[value] for value in (weight, bias) if value in parameters}
         if name in NORMS:
-            directly = given["input"] in found or _produces(operation(given["input"]))
+            directly = given["input"] in found or produces(operation(given["input"]))
             if weight not in parameters or not directly:
                 continue
-        read |= owned if _produces(name) else set()
+        read |= owned if produces(name) else set()
         label = parameters.get(weight, "")
         if weight not in parameters:
-            for told in _sources(weight, parameters):
+            for told in sources(weight, parameters):
                 left[told] = "its weight is computed from other parameters"
         elif len(weight.users) > 1 or list(node.all_input_nodes).count(weight) > 1:
             left[label] = "its weight is used more than once"
@@ -184,7 +184,7 @@ def named(node: fx.Node) -> dict[str, Any]:
     return found | {a.name: v for a, v in zip(schema.arguments, node.args, strict=False)} | dict(node.kwargs)
 
 
-def _produces(name: str) -> bool:
+def produces(name: str) -> bool:
     return name == "linear" or name.startswith(("conv1d", "conv2d", "conv3d", "conv_transpose"))
 
 
@@ -201,12 +201,12 @@ def _feeding(nodes: list[fx.Node]) -> set[fx.Node]:
     """What some product of matrices or convolution is computed from; the rest is the output."""
     found: set[fx.Node] = set()
     for node in reversed(nodes):
-        if any(u in found or _produces(operation(u)) or operation(u) in PRODUCTS for u in node.users):
+        if any(u in found or produces(operation(u)) or operation(u) in PRODUCTS for u in node.users):
             found.add(node)
     return found
 
 
-def _sources(node: Any, parameters: Mapping[fx.Node, str]) -> Iterator[str]:
+def sources(node: Any, parameters: Mapping[fx.Node, str]) -> Iterator[str]:
     """The parameters that a value is computed from."""
     left, seen = [node], set()
     while left:
@@ -232,7 +232,7 @@ def _placed(
             depths[node] = {0} if node in given else set()
         if len(depths[node]) > 1 and not uneven:
             uneven = line_of(node) or operation(node)
-        if _produces(operation(node)):
+        if produces(operation(node)):
             depths[node] = {depth + 1 for depth in depths[node]}
         if node in found:
             follows = (found[user] for user in node.users if user in found)

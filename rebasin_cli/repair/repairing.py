@@ -20,9 +20,11 @@ from ..networks.running import fed
 from .biases import calibrated_biases
 from .channels import MATCHES, Repaired, renormalize, reset_norms
 from .choosing import Choice, choose, parted
+from .options import RIDGE
+from .refitting import refit
 
-# What --repair takes, beside auto. Those of MATCHES change weights and need samples, "bias" needs none.
-REPAIRS = ("none", "reset", *MATCHES, "bias")
+# What --repair takes, beside auto. "bias" alone needs no samples.
+REPAIRS = ("none", "reset", *MATCHES, "refit", "bias")
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -48,7 +50,7 @@ class Repairs:
 
     `how` is one of `REPAIRS` but "none". `batches` are the training samples that it measures; "bias" takes
     one batch of `inputs` in their place, or random ones of the network's `example_shape`. Networks are run
-    on `device`. `known` keeps what the endpoints say: it is measured once for all merges.
+    on `device`; `ridge` is of "refit". `known` keeps what the endpoints say, for all merges.
     """
 
     how: str
@@ -56,6 +58,7 @@ class Repairs:
     batches: Iterable[Any] | None = None
     inputs: Any = None
     new_bias: bool = False
+    ridge: float | None = None
     device: str = "cpu"
     known: dict[Any, Any] = field(default_factory=dict)
 
@@ -63,6 +66,16 @@ class Repairs:
         """Repair `network`, which holds the merge with these `weights` of the endpoints, in place."""
         if self.how == "reset":
             return reset_norms(network, self.batches, device=self.device)
+        if self.how == "refit":
+            return refit(
+                network,
+                self.endpoints,
+                self.batches,
+                weights=weights,
+                ridge=RIDGE if self.ridge is None else self.ridge,
+                known=self.known,
+                device=self.device,
+            )
         return renormalize(
             network,
             self.endpoints,

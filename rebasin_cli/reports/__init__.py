@@ -117,7 +117,9 @@ class Row:
     shipped: bool = False  # the row that `merge` with the same options would write
     control: bool = False
     middle: dict[str, Middle] = field(default_factory=dict)  # by split
-    details: dict[str, Any] = field(default_factory=dict)  # {"temperature"}, {"cost": networks run a sample}
+    details: dict[str, Any] = field(
+        default_factory=dict
+    )  # {"temperature"}, {"cost": networks run a sample}, …
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ SPLIT, MIDPOINT = "test", 0.5
 SMALL = 0.005  # nats
 LITTLE = 0.02  # of its own loss: a control this near is nearly as good, however sure the difference
 ENSEMBLE = "logit ensemble"
+REFIT, FINE_TUNED = "refit", "endpoint fine-tuned"
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ def conclude(report: Report) -> str:
     if shipped == "naive":
         return _and_ensemble(report, rows, shipped, "Nothing was aligned, and nothing is repaired")
     best, _, word = shipped.partition(" + ")
+    if word == REFIT:
+        return _and_ensemble(report, rows, shipped, _of_refit(report, rows, shipped))
     total = _step(report, shipped, "naive")
     if total.sign == 0:
         text = (
@@ -94,6 +97,72 @@ def conclude(report: Report) -> str:
     if word and control in rows:
         text += f"; without alignment, {clean(word)} gains {_number(_step(report, control, 'naive').gain)}"
     return _and_ensemble(report, rows, shipped, text)
+
+
+def _of_refit(report: Report, rows: set[str], shipped: str) -> str:
+    """What of the gain is refit, what alignment; and what one of the endpoints does alone.
+
+    Where statistics of norms are averaged, what was not repaired at all is no measure: then resets are.
+    """
+    naive, aligned = (
+        f"{base} + reset" if f"{base} + reset" in rows else base for base in ("naive", "aligned")
+    )
+    total, control = _step(report, shipped, naive), f"naive + {REFIT}"
+    if total.sign < 0:
+        text = f"Worse than {naive}: {shipped} loses {_number(-total.gain)} nats more at λ=½{_back(total)}"
+    elif total.sign == 0:
+        text = (
+            f"Nothing is gained over {naive}: the loss at λ=½ falls by {_number(total.gain)} nats, "
+            f"which may be chance{total.sure()}"
+        )
+    elif shipped == control:
+        text = f"The refit gains {_number(total.gain)} nats over {naive}{total.sure()}; nothing was aligned"
+    else:
+        text = f"{_number(total.gain)} nats are gained over {naive}{total.sure()}"
+        more = _step(report, shipped, control)
+        lost = report.row(control).curves[SPLIT].at(MIDPOINT)[0]
+        alone = _number(_step(report, control, naive).gain)
+        if more.sign <= 0 or more.gain < LITTLE * lost:
+            than = {-1: "better", 0: "as good", 1: "nearly as good"}[more.sign]
+            text += (
+                f", but alignment is not what helps: the refit alone ({control}) is {than}, "
+                f"{_signed(more.gain)} nats{more.sure()}"
+            )
+        else:
+            text += (
+                f": the refit alone ({control}) explains {alone}, alignment {_number(more.gain)} on top of it"
+                f"{more.sure()}"
+            )
+        if aligned in rows:
+            text += f"; without a refit, alignment gains {_number(_step(report, aligned, naive).gain)}"
+    return text + _better_endpoint(report, shipped) + _fine_tuned(report, rows, shipped)
+
+
+def _better_endpoint(report: Report, shipped: str) -> str:
+    """How the merged model compares to the better one of those that it was made of, on test data."""
+    known = [end for end in report.endpoints if SPLIT in end]
+    if not known:
+        return ""
+    best = min(known, key=lambda end: end[SPLIT]["loss"])
+    loss, accuracy = report.row(shipped).curves[SPLIT].at(MIDPOINT)
+    apart = loss - best[SPLIT]["loss"]
+    return (
+        f". The better endpoint, {clean(best['name'])}, loses {_number(abs(apart))} nats "
+        f"{'less' if apart > 0 else 'more'} ({_number(best[SPLIT]['accuracy'])} accurate, the merged model "
+        f"{_number(accuracy)})"
+    )
+
+
+def _fine_tuned(report: Report, rows: set[str], shipped: str) -> str:
+    if FINE_TUNED not in rows:
+        return ""
+    step = _step(report, FINE_TUNED, shipped)
+    how = (
+        "no less"
+        if step.sign == 0
+        else f"{_number(abs(step.gain))} nats {'less' if step.sign > 0 else 'more'}"
+    )
+    return f", and fine-tuned for about as long, on the same samples but with their labels, one loses {how}"
 
 
 def _is_candidate(name: str) -> bool:

@@ -34,6 +34,16 @@ DEFINITIONS = (
         "data and folded into the weights (REPAIR); + rescale: standard deviations only, + reshift: means",
     ),
     (
+        "+ refit",
+        "every layer fitted to the weighted mean of what A and B compute there, by least squares on training "
+        "samples without their labels; naive + refit is what that does by itself",
+    ),
+    (
+        "endpoint fine-tuned",
+        "the endpoint of the lower training loss, trained on the samples of the refit with their labels, "
+        "which a refit does not look at, for as many multiplications",
+    ),
+    (
         "+ temperature",
         "the same logits divided by one number T, fitted on training samples; no file is written with it",
     ),

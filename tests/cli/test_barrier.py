@@ -308,6 +308,32 @@ def test_rows_of_channels_matched_to_the_endpoints(trained, done, refused):
     refused(2, "barrier", *trained, "--repair", "bias", says="not measured along a path")
 
 
+def test_a_refit_stands_beside_its_control_and_the_verdict_tells_what_is_whose(trained, done):
+    asked = ("--repair", "refit", "--limit", "400", "--ridge", "0.1", "--json")
+    told = done("barrier", *trained, *asked).json()
+    points = {row["name"]: len(row["curves"]["test"]["lambdas"]) for row in told["rows"]}
+    assert points["aligned + refit"] == 11 and points["naive + refit"] == 3
+    assert not any("reset" in name for name in points)
+    shipped, control = (
+        next(r for r in told["rows"] if r["name"] == f"{n} + refit") for n in ("aligned", "naive")
+    )
+    assert shipped["shipped"] and control["control"]
+    done("merge", *trained, *asked, "-o", "m.safetensors")
+    whole = done("eval", "m.safetensors", "--json", "--limit", "400").json()
+    curve = shipped["curves"]["test"]
+    assert whole["loss"] == pytest.approx(curve["loss"][curve["lambdas"].index(0.5)], rel=1e-5)
+    tuned = next(row for row in told["rows"] if row["name"] == "endpoint fine-tuned")
+    assert tuned["control"] and tuned["details"]["labels"] == 400 and tuned["details"]["steps"] > 8
+    assert any("fitted on 400 training samples, without their labels" in note for note in told["notes"])
+
+
+def test_a_refit_of_norms_stands_beside_resets(resnets, done):
+    asked = ("--repair", "refit", "--limit", "16", "--method", "none", "--data", "npz:pictures.npz")
+    told = done("barrier", *resnets, *asked, "--skip-checks", "--dry-run", "--json").json()
+    assert told["rows"]["naive + refit"] == 11 and told["rows"]["naive + reset"] == 3
+    assert told["times"]["estimated"] > 0
+
+
 def test_what_auto_ships_is_what_merge_writes(trained, done):
     report = done("barrier", *trained, "--json", "-q").json()
     done("merge", *trained, "-o", "m.safetensors", "-q")

@@ -1,5 +1,6 @@
 """rebasin repair."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -29,6 +30,50 @@ def test_the_same_as_repairing_while_merging(merged, trained, done, repair):
     told = open_checkpoint("m_repaired.safetensors").metadata
     assert told["rebasin.command"] == "repair" and told["rebasin.data"] == "digits"
     assert '"lambda": 0.5' in told["rebasin.options"]
+
+
+def test_a_refit_is_the_same_as_while_merging(merged, trained, done):
+    model, a, b = merged
+    outcome = done(
+        "repair", model, "--endpoints", a, b, "--repair", "refit", "--limit", "300", "--ridge", "0.1"
+    )
+    assert "2 layers fitted to the mean of what the models compute there, on 300 samples" in outcome.err
+    assert "inputs that are always 0 stay as averaged" in outcome.err  # corners of digits
+    assert "repair               refit" in outcome.out
+    asked = ("--repair", "refit", "--limit", "300", "--ridge", "0.1")
+    found = done("merge", *trained, *asked, "-o", "whole.safetensors", "--json").json()
+    assert found["repair"] == "refit" and found["repaired_layers"] == 2 and found["left"] == {}
+    assert same("m_repaired.safetensors", "whole.safetensors")
+    told = open_checkpoint("whole.safetensors").metadata["rebasin.options"]
+    assert '"repair": "refit"' in told and '"ridge": 0.1' in told and '"samples": 300' in told
+    done("merge", *trained, "--repair", "refit", "-o", "other.safetensors")
+    assert not same("other.safetensors", "whole.safetensors")
+    assert '"samples": 1000' in open_checkpoint("other.safetensors").metadata["rebasin.options"]
+
+
+def test_a_refit_looks_at_no_label(merged, done, tmp_path):
+    model, a, b = merged
+    rng = np.random.default_rng(0)
+    shown = rng.integers(0, 256, (64, 1, 8, 8), dtype=np.uint8)
+    for name in ("one", "two"):
+        labels = rng.integers(0, 10, 64)
+        np.savez(tmp_path / "noise.npz", x_train=shown, y_train=labels, x_test=shown, y_test=labels)
+        asked = ("--repair", "refit", "--data", "npz:noise.npz")
+        done("repair", model, "--endpoints", a, b, *asked, "-o", f"{name}.safetensors")
+    assert same("one.safetensors", "two.safetensors")
+
+
+def test_a_network_with_batchnorm_is_refitted_norms_too(resnets, done):
+    merge = ("merge", *resnets, "--method", "none", "--data", "npz:pictures.npz", "--repair", "refit")
+    planned = done(*merge, "--dry-run", "-o", "m.safetensors", "--json").json()
+    outcome = done(*merge, "-o", "m.safetensors", "--json")
+    assert outcome.json()["repaired_layers"] == len(planned["repair_layers"]) == 22
+    assert planned["repair_left"] == outcome.json()["left"] == {}
+    assert 1 << 30 < planned["repair_bytes"] < 2 << 30
+    merged, ends = tensors("m.safetensors"), [tensors(path) for path in resnets]
+    for name in ("layer1.0.bn1.running_mean", "layer3.2.bn2.running_var", "conv1.weight", "fc.bias"):
+        mean = (ends[0][name] + ends[1][name]) / 2
+        assert merged[name].isfinite().all() and not torch.equal(merged[name], mean)
 
 
 def test_with_the_permutation_that_was_used(merged, trained, done):
@@ -78,6 +123,8 @@ def test_what_is_refused(merged, trained, refused):
     refused(2, *repair, a, b, "--repair", "none", says="unknown repair")
     refused(2, *repair, a, b, "-o", model, says="exists")
     refused(2, *repair, a, b, "--repair", "reset", says="no running statistics to reset")
+    refused(2, *repair, a, b, "--limit", "100", says="--limit is for --repair refit")
+    refused(2, *repair, a, b, "--ridge", "0.1", says="--ridge is for --repair refit")
     refused(2, *repair, a, b, "--data", "digitz", says="Did you mean digits?")
     refused(3, *repair, a, "nowhere.safetensors", says="nowhere.safetensors")
 
@@ -107,6 +154,11 @@ def test_a_temperature_is_baked_in_on_request(merged, trained, done):
     assert "temperature" not in options[0] and f'"value": {told["value"]}' in options[1]
     done("merge", *trained, "--repair", "repair", "--bake-temperature", "-o", "whole.safetensors")
     assert same("sure.safetensors", "whole.safetensors")
+
+
+def test_a_refit_without_data_says_that_it_needs_some_but_no_labels(pair, done, refused):
+    says = ("--repair refit fits layers on training samples", "need no labels")
+    refused(2, "merge", *pair, "--repair", "refit", "-o", "m.safetensors", says=says)
 
 
 def test_auto_without_data_says_that_it_lacks_some(pair, done, refused):

@@ -13,6 +13,7 @@ from ...checkpoints import writing
 from ...errors import UsageError, unknown
 from ...permutations import permutation
 from ...repair import MATCHES
+from ...repair.options import check_ridge
 from ...repair.repairing import settle
 from ...spec.spec import FittedSpec
 from . import resume
@@ -61,9 +62,17 @@ def settle_repair(fitted: FittedSpec, repair: Repair, *, has_data: bool) -> str:
     settled = settle(how, statistics=statistics, measurable=has_data)
     if repair.new_bias and how not in ("repair", "reshift"):
         raise UsageError("--allow-new-bias is for --repair repair or reshift")
+    if repair.ridge is not None and how != "refit":
+        raise UsageError("--ridge is for --repair refit")
+    check_ridge(0 if repair.ridge is None else repair.ridge)
     if how == "none":
         return "none"
-    if not statistics:
+    if how == "refit" and not has_data:
+        raise UsageError(
+            "--repair refit fits layers on training samples, and no data set is known",
+            hint="Name one with --data; samples need no labels, so any like those of the training do",
+        )
+    if not statistics or how == "refit":
         if how == "reset":
             raise UsageError("--repair reset: this network has no running statistics to reset")
         if how in MATCHES and not has_data:

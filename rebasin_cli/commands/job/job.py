@@ -94,8 +94,9 @@ class Job:
 
     @cached_property
     def search_options(self) -> Any:
-        """The method's Options where every option is for the search."""
-        return method_options.make(self.asked.search, self.asked.data)
+        """The method's Options where every option is for the search; a limit may be for a refit."""
+        refits = self.asked.repair.repair == "refit"
+        return method_options.make(self.asked.search, self.asked.data, measuring=refits)
 
     @cached_property
     def device(self) -> str:

@@ -13,13 +13,16 @@ from torch import nn
 from ... import matchers, networks
 from ...checkpoints.checkpoint import Checkpoint
 from ...datasets import once
+from ...errors import NetworkError
 from ...matchers.weights.similarity import KEEP
-from ...measure.rows import ENSEMBLE, Planned
+from ...measure.rows import ENSEMBLE, FINE_TUNED, Planned
 from ...networks.running import call, fed, in_parts
+from ...repair import plan_refit
 from ...spec.spec import FittedSpec
 from .samples import Splits
 
 TRACING = 1.0  # seconds to trace a network whose channels are matched
+PRODUCT = 512  # rows and columns of a product that is timed
 OVERHEAD = 100 << 20  # slabs of products and torch's own scratch space, in bytes
 
 
@@ -85,13 +88,14 @@ def plan_report(
     output: str | None,
     device: str,
     pairs: int = 1,
+    refit: bool = False,
 ) -> dict[str, Any]:
     """Rows, points and estimated seconds of a barrier report; no estimate where inputs are no plain tensors.
 
     `rows` holds the points of each; points and seconds are those of all `pairs` together.
     """
     rows = list(rows)
-    seconds = estimate_seconds(network, splits, rows, output=output, device=device)
+    seconds = estimate_seconds(network, splits, rows, output=output, device=device, refit=refit)
     return {
         "rows": {row.name: row.points for row in rows},
         "points": pairs * sum(row.points for row in rows),
@@ -114,14 +118,21 @@ def in_words(plan: Mapping[str, Any]) -> str:
 
 
 def estimate_seconds(
-    network: nn.Module, splits: Splits, rows: Sequence[Planned], *, output: str | None, device: str
+    network: nn.Module,
+    splits: Splits,
+    rows: Sequence[Planned],
+    *,
+    output: str | None,
+    device: str,
+    refit: bool = False,
 ) -> float | None:
     """Seconds that a report will take: one timed batch, times the samples that all rows read.
 
     A point at an end of the path is known. So are outputs at λ = ½ to what divides them by a temperature,
     and those of both ends to their mean, unless a loader makes batches anew. A reset reads its samples once a
     point; matching channels reads them about L/2 times a point and twice a row, for L layers in a row, and
-    first traces the network.
+    first traces the network. A `refit` brings three models through the layers, each to its end twice, and
+    adds up products.
     """
     if (a_sample := seconds_a_sample(network, splits, output=output, device=device)) is None:
         return None
@@ -131,17 +142,37 @@ def estimate_seconds(
     measured = sum(sizes.get(split, 0) for split in ("train", "test"))
     resets = networks.has_running_statistics(network)
     layers = sum(getattr(m, "weight", None) is not None and m.weight.ndim > 1 for m in network.modules())
-    samples, whole = 2 * measured, 0.0
+    samples, whole, refits = 2 * measured, 0.0, 0
     for row in rows:
         networks_run = 2 if row.base == ENSEMBLE else 1
         samples += row.temperature * sizes.get("held", 0)
         if anew or not (row.temperature or row.base == ENSEMBLE):
             samples += row.inner * measured * networks_run
-        if row.repaired and (anew or not row.temperature):
+        if row.temperature and not anew:
+            continue
+        if row.base == FINE_TUNED or (row.repaired and refit):
+            refits += row.inner  # the one takes as long as the other
+        elif row.repaired or row.resets:
             passes = row.inner if resets else row.inner * max(layers, 1) / 2 + 2
             whole += passes * sizes.get("reset", 0)
-    traced = any(row.repaired for row in rows) and not resets
-    return a_sample * samples + a_whole * whole + TRACING * traced
+    seconds = a_sample * samples + a_whole * whole
+    if refits:
+        more = _refit_seconds(network, splits["reset"], device)
+        return seconds + refits * sizes["reset"] * (6 * a_whole + more) + TRACING
+    return seconds + TRACING * (any(row.repaired for row in rows) and not resets)
+
+
+def _refit_seconds(network: nn.Module, data: Any, device: str) -> float:
+    """What a sample's products in float64 take, by one timed product; 0 where the network is not traced."""
+    try:
+        products = plan_refit(network, fed(network, data.example(), device, quiet=True)).products
+    except NetworkError:
+        return 0.0
+    some = torch.ones(PRODUCT, PRODUCT, dtype=torch.float64, device=device)
+    some @ some
+    began = time.perf_counter()
+    (some @ some).sum().item()
+    return products * (time.perf_counter() - began) / PRODUCT**3
 
 
 def seconds_a_sample(

@@ -109,7 +109,12 @@ def notes(splits: Mapping[str, Any], proof: Mapping[str, Any], *, repair: str = 
         found.append(
             f"of the loader's data the first samples were taken, in its own order: {', '.join(first)}"
         )
-    if "reset" in splits and repair != "reset":
+    if "reset" in splits and repair == "refit":
+        found.append(
+            f"refit: every layer fitted on {splits['reset'].samples} training samples, without their labels, "
+            "at every inner point; the ends are the models as given"
+        )
+    elif "reset" in splits and repair != "reset":
         found.append(
             f"{repair}: channels matched to the endpoints' on {splits['reset'].samples} training samples at "
             "every inner point; the ends are the models as given"

@@ -14,6 +14,7 @@ from ...checkpoints.tensors import replaced
 from ...errors import DataError, NetworkError, UsageError
 from ...networks.running import fed
 from ...repair import Outcome, baking, choosing
+from ...repair.options import RIDGE
 from ...repair.producers import Site
 from ...reports import _accounts as accounts
 from . import provenance
@@ -58,7 +59,7 @@ def prepare(job: Job, how: str, *, needed: bool = False) -> Ready:
     wanted = [*["reset"] * measured, *["held"] * (bake or how == "auto")]
     if wanted and not splits:
         epoch = how == "reset" and trains(job.method)
-        splits = job.open_splits(*wanted, choosing=how == "auto", epoch=epoch)
+        splits = job.open_splits(*wanted, choosing=how == "auto", epoch=epoch, refit=how == "refit")
     layer = None
     if bake:
         network = job.need_network()
@@ -112,6 +113,8 @@ def finish(
         on = ready.splits["reset"]
         options["repair_data"] = provenance.describe_data(on, full=job.asked.data.full)
         options["repair_data"] |= {"samples": on.samples, "device": job.device}
+    if ready.how == "refit":
+        options["ridge"] = RIDGE if job.asked.repair.ridge is None else job.asked.repair.ridge
     baked = {}
     if ready.layer is not None:
         held = ready.splits["held"]
@@ -142,6 +145,10 @@ def plan(job: Job, how: str) -> dict[str, Any]:
         return planned
     inputs = fed(network, inputs, "cpu", quiet=True)
     try:
+        if how == "refit":
+            found = repairs.plan_refit(network, inputs)
+            planned |= {"repair_layers": list(found.layers), "repair_left": dict(found.left)}
+            return planned | {"repair_bytes": found.bytes}
         match, new_bias = "repair" if how == "auto" else how, job.asked.repair.new_bias
         touched, left = repairs.layers_touched(network, inputs, match=match, new_bias=new_bias)
     except NetworkError as error:

@@ -23,6 +23,7 @@ from .settings import Data
 Splits = dict[str, DataSet | LoaderData]
 
 TRAIN_SAMPLES, RESET_SAMPLES, RESET_BATCH = 5_000, 2_560, 256
+REFIT_SAMPLES, REFIT_BATCH = 1_000, 250
 HELD_SAMPLES = 2_560  # to choose a repair and to fit a temperature on
 MATCH_SAMPLES = 10_000  # for methods that do not say how many they look at
 MARGIN = 0.05  # an endpoint this far below its recorded accuracy is fed something else
@@ -64,12 +65,14 @@ def open_splits(
     match: int | None = MATCH_SAMPLES,
     choosing: bool = False,
     epoch: bool = False,
+    refit: bool = False,
 ) -> Splits:
     """The wanted ones of "train", "test", "match", "reset" (what repairs measure) and "held".
 
     All but "test" are training samples, a seeded subset unless `full`. Those "held" are others than those of
     "reset" where there are enough; for `choosing` a repair some are kept from it if need be. With `epoch`
-    "reset" is as many as a method that trains sees in one epoch. `match` is how
+    "reset" is as many as a method that trains sees in one epoch, for a `refit` as many as --limit says, else
+    1,000. `match` is how
     many a method looks at, None for all. Raises UsageError where no data set is named or the models record
     different normalisations, DataError where it cannot be read.
     """
@@ -84,8 +87,10 @@ def open_splits(
             size = data.limit or (None if data.full else TRAIN_SAMPLES)
             splits["train"] = train if size is None else train.subset(size, seed)
         if {"reset", "held"} & set(wanted):
-            measured_on, held = _apart(train, data, seed, choosing=choosing, epoch=epoch)
-            mixed = measured_on.with_batch_size(RESET_BATCH).mixed(seed)  # every batch has every class
+            count = (data.limit or REFIT_SAMPLES) if refit else RESET_SAMPLES
+            measured_on, held = _apart(train, data, seed, count, choosing=choosing, epoch=epoch)
+            size = min(REFIT_BATCH, data.batch_size) if refit else RESET_BATCH
+            mixed = measured_on.with_batch_size(size).mixed(seed)  # every batch has every class
             parts = {"reset": mixed, "held": mixed if held is measured_on else held}
             splits |= {name: part for name, part in parts.items() if name in wanted}
         if "match" in wanted:
@@ -108,8 +113,8 @@ def _other_record(models: Sequence[Checkpoint], reference: str) -> str:
     return f" (the checkpoints record {' and '.join(sorted(names))})" if names else ""
 
 
-def _apart(train: Any, data: Data, seed: int, *, choosing: bool, epoch: bool) -> tuple[Any, Any]:
-    """Training samples to measure a repair on, and others to choose it and fit a temperature on.
+def _apart(train: Any, data: Data, seed: int, count: int, *, choosing: bool, epoch: bool) -> tuple[Any, Any]:
+    """`count` training samples to measure a repair on, and others to choose it and fit a temperature on.
 
     Of a loader's data no more are counted than are needed. Where nothing is left, both are the same; where an
     `epoch` is measured, the others are some of it.
@@ -121,8 +126,8 @@ def _apart(train: Any, data: Data, seed: int, *, choosing: bool, epoch: bool) ->
     loader = isinstance(train, LoaderData)
     if loader and data.full:
         return train, train
-    there = train.subset(RESET_SAMPLES + HELD_SAMPLES).samples if loader else train.samples
-    measured = there if data.full else min(RESET_SAMPLES, there)
+    there = train.subset(count + HELD_SAMPLES).samples if loader else train.samples
+    measured = there if data.full else min(count, there)
     if choosing:
         measured = max(1, min(measured, max(there - HELD_SAMPLES, there * 2 // 3)))
     measured_on = train if measured == there and data.full else train.subset(max(1, measured), seed)

@@ -64,6 +64,7 @@ class Repair:
 
     repair: str = "auto"
     new_bias: bool = False
+    ridge: float | None = None
     bake_temperature: bool = False
 
 

@@ -1,0 +1,272 @@
+"""Which tensors of a network act linearly, and up to where their effect can be followed.
+
+Read off the exported graph. A layer is one weight with all of its uses: a linear layer or a convolution, with
+the norm with running statistics that follows it, or such a norm alone. Its effect is looked at behind the
+norm, and behind the sum that it is the last one to be added to: there, all else is known when it is fitted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+from torch.export.graph_signature import InputKind
+
+from ..inference.tracing import needed_for
+from .producers import named, operation, produces, sources
+
+NORMS = ("batch_norm", "_native_batch_norm_legit_no_training")
+SAME = ("clone", "alias", "detach", "dropout", "contiguous")  # in evaluation: what comes out is what went in
+MOVED = (
+    "view",
+    "reshape",
+    "_unsafe_view",
+    "permute",
+    "transpose",
+)  # the same values in another shape or order
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A norm with running statistics: its tensors by name, `node` its output. `weight` None: no scale."""
+
+    node: str
+    weight: str | None
+    bias: str | None
+    mean: str
+    variance: str
+    eps: float
+
+
+@dataclass(frozen=True)
+class Use:
+    """One place where a layer works: what it reads, its own output, and where its effect is compared.
+
+    `target` is the node whose values are fitted; `moves` lie between, to be undone from the last on.
+    """
+
+    input: str
+    output: str
+    target: str
+    moves: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One linear map of the network. `kind` is its operation, "norm" for a norm alone.
+
+    `bias` is None where there is none, or it is not the layer's alone. `columns` is the number of inputs of
+    one output, without the constant, `outputs` that of the outputs of one group.
+    """
+
+    name: str
+    kind: str
+    weight: str | None
+    bias: str | None
+    uses: tuple[Use, ...]
+    norm: Norm | None = None
+    groups: int = 1
+    columns: int = 1
+    outputs: int = 1
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Of the layer and of its norm, by name."""
+        norm = self.norm
+        own = (self.weight, self.bias)
+        own += (norm.weight, norm.bias, norm.mean, norm.variance) if norm else ()
+        return tuple(name for name in own if name is not None)
+
+    @property
+    def constant(self) -> bool:
+        """Whether something can be added to every output."""
+        return self.bias is not None or (self.norm is not None and self.norm.bias is not None)
+
+    @property
+    def gram_bytes(self) -> int:
+        """Of its Gram matrices, in float64; there are as many as groups, or channels of a norm alone."""
+        return 8 * self.groups * (self.columns + self.constant) ** 2
+
+
+def layers_of(
+    program: torch.export.ExportedProgram, shared: set[str]
+) -> tuple[list[Layer], list[tuple[str, str]]]:
+    """The layers in the order of the network, and (name, why) of the parameters that stay as they are.
+
+    `shared` are tensors that are not alone in their memory. Embeddings and what only adds to values, such as
+    positions, are told like all else that no layer here is.
+    """
+    return _Reader(program, shared).read()
+
+
+class _Reader:
+    def __init__(self, program: torch.export.ExportedProgram, shared: set[str]):
+        self.nodes = list(program.graph.nodes)
+        self.order = {node: k for k, node in enumerate(self.nodes)}
+        kinds = program.graph_signature.input_specs
+        given = [node for node in self.nodes if node.op == "placeholder"]
+        specs = dict(zip(given, kinds, strict=True))
+        self.parameters = {n: s.target for n, s in specs.items() if s.kind == InputKind.PARAMETER}
+        self.buffers = {n: s.target for n, s in specs.items() if s.kind == InputKind.BUFFER}
+        self.shared = shared
+        self.fitted = [n for n in self.nodes if produces(operation(n)) or operation(n) in NORMS]
+
+    def read(self) -> tuple[list[Layer], list[tuple[str, str]]]:
+        found: dict[str, Layer] = {}
+        left: dict[str, str] = {}
+        followed: set[str] = set()
+        for node in self.nodes:
+            kind = operation(node)
+            if produces(kind):
+                weight = named(node)["weight"]
+                label = self.parameters.get(weight)
+                if label in found or label in left:
+                    continue
+                if label is None:
+                    why = "its weight is computed from other parameters"
+                    left |= {name: why for name in sources(weight, self.parameters)}
+                elif why := self._why_not(weight, kind):
+                    left[label] = why
+                else:
+                    found[label] = self._layer(label, kind, weight)
+                    if (norm := found[label].norm) is not None:
+                        followed.add(norm.node)
+            elif kind in NORMS and (norm := self._norm(node)) is not None and norm.node not in followed:
+                label = norm.weight or norm.mean
+                found[label] = self._alone(node, norm)
+        mine = {name for layer in found.values() for name in layer.tensors}
+        for node, name in self.parameters.items():
+            idle = not node.users and name in self.shared  # another name of what is told of already
+            if name not in mine and name not in left and not idle:
+                left[name] = self._told(node)
+        return list(found.values()), [(name, why) for name, why in left.items()]
+
+    def _told(self, node: fx.Node) -> str:
+        users = sorted({operation(user) for user in node.users})
+        reads = ", ".join(users) or "nothing"
+        if any(map(produces, users)):
+            return "it is not the bias of one layer alone"
+        return f"{reads} reads it, no linear layer or convolution"
+
+    def _why_not(self, weight: fx.Node, kind: str) -> str:
+        for user in weight.users:
+            if operation(user) != kind or named(user)["weight"] is not weight:
+                return f"{operation(user)} reads its weight, too"
+            if list(user.all_input_nodes).count(weight) > 1 or not isinstance(named(user)["input"], fx.Node):
+                return "it is used on itself"
+        first, *others = (_settings(user) for user in weight.users)
+        if any(other != first for other in others):
+            return "its weight is used in different ways"
+        return ""
+
+    def _layer(self, label: str, kind: str, weight: fx.Node) -> Layer:
+        users = sorted(weight.users, key=self.order.__getitem__)
+        biases = {named(user).get("bias") for user in users}
+        bias = biases.pop() if len(biases) == 1 else None
+        name = self.parameters.get(bias)
+        if name is None or name in self.shared or set(bias.users) != set(users):
+            name = None
+        norm = None
+        if len(users) == 1 and label not in self.shared:
+            norm = self._following(users[0])
+        uses = tuple(self._use(user, norm, alone=len(users) == 1) for user in users)
+        shape, groups = weight.meta["val"].shape, named(users[0]).get("groups", 1)
+        inputs = shape[0] // groups if "transpose" in kind else shape[1]
+        columns = inputs * math.prod(shape[2:])
+        width = (shape[1] * groups if "transpose" in kind else shape[0]) // groups
+        return Layer(label.removesuffix(".weight"), kind, label, name, uses, norm, groups, columns, width)
+
+    def _following(self, node: fx.Node) -> Norm | None:
+        """The norm that alone reads this layer, and can scale and shift what it reads."""
+        readers = list(node.users)
+        if len(readers) != 1 or operation(readers[0]) not in NORMS:
+            return None
+        norm = self._norm(readers[0])
+        whole = norm is not None and norm.weight is not None and norm.bias is not None
+        return norm if whole and named(readers[0])["input"] is node else None
+
+    def _norm(self, node: fx.Node) -> Norm | None:
+        """None where its tensors are not its alone, or nobody reads it."""
+        given = named(node)
+        if given.get("training") or not isinstance(given["input"], fx.Node):
+            return None
+        tensors = [given.get(name) for name in ("weight", "bias", "running_mean", "running_var")]
+        if any(tensor is not None and len(tensor.users) > 1 for tensor in tensors):
+            return None
+        scale, shift = (self.parameters.get(tensor) for tensor in tensors[:2])
+        mean, variance = (self.buffers.get(tensor) for tensor in tensors[2:])
+        unknown = (scale is None) != (tensors[0] is None) or (shift is None) != (tensors[1] is None)
+        if unknown or mean is None or variance is None or {scale, shift, mean, variance} & self.shared:
+            return None
+        output = node
+        if isinstance(node.meta["val"], (tuple, list)):
+            outputs = [user for user in node.users if operation(user) == "getitem" and user.args[1] == 0]
+            if len(outputs) != 1:
+                return None
+            output = outputs[0]
+        return Norm(output.name, scale, shift, mean, variance, given["eps"])
+
+    def _alone(self, node: fx.Node, norm: Norm) -> Layer:
+        """A norm that follows no layer: each channel is a map of one number."""
+        output = next(n for n in self.nodes if n.name == norm.node)
+        target, moves = self._target(node, output)
+        use = Use(named(node)["input"].name, node.name, target, moves)
+        channels = node.args[0].meta["val"].shape[1]
+        name = (norm.weight or norm.mean).rpartition(".")[0]
+        return Layer(name, "norm", None, None, (use,), norm, channels, 1)
+
+    def _use(self, node: fx.Node, norm: Norm | None, *, alone: bool) -> Use:
+        output = node if norm is None else next(n for n in self.nodes if n.name == norm.node)
+        target, moves = self._target(node, output) if alone else (output.name, ())
+        return Use(named(node)["input"].name, node.name, target, moves)
+
+    def _target(self, layer: fx.Node, node: fx.Node) -> tuple[str, tuple[str, ...]]:
+        """The last sum that this layer is the last one to add to, and what lies on the way there."""
+        best: tuple[str, tuple[str, ...]] = (node.name, ())
+        moves: list[str] = []
+        while len(node.users) == 1:
+            user = next(iter(node.users))
+            if operation(user) in SAME:
+                pass
+            elif operation(user) in MOVED:
+                moves.append(user.name)
+            elif self._adds(user, node) and not self._later(user, node, layer):
+                best = (user.name, tuple(moves))
+            else:
+                break
+            node = user
+        return best
+
+    def _adds(self, user: fx.Node, node: fx.Node) -> bool:
+        if operation(user) != "add" or named(user).get("alpha", 1) != 1:
+            return False
+        both = user.all_input_nodes
+        return len(both) == 2 and user.meta["val"].shape == node.meta["val"].shape
+
+    def _later(self, user: fx.Node, node: fx.Node, layer: fx.Node) -> bool:
+        """Whether something that is fitted after this layer goes into the sum, too."""
+        others = needed_for([n for n in user.all_input_nodes if n is not node])
+        after = self.order[layer]
+        return any(n in others and self.order[n] >= after for n in self.fitted)
+
+
+def _settings(node: fx.Node) -> Mapping[str, object]:
+    """How a weight is used, beside on what."""
+    return {key: value for key, value in named(node).items() if key not in ("input", "bias", "weight")}
+
+
+def undo(moves: Iterable[fx.Node], value: torch.Tensor) -> torch.Tensor:
+    """The value as it was before these operations of `MOVED`, the last of them first."""
+    for move in moves:
+        given, before = named(move), move.all_input_nodes[0].meta["val"].shape
+        if operation(move) == "transpose":
+            value = value.transpose(given["dim0"], given["dim1"])
+        elif operation(move) == "permute":
+            dims = [dim % len(before) for dim in given["dims"]]
+            value = value.permute([dims.index(k) for k in range(len(dims))])
+        else:
+            value = value.reshape(before)
+    return value

@@ -1,0 +1,56 @@
+"""The verdict on a refit: what is refit, what alignment, what one of the models does alone."""
+
+import pytest
+
+from rebasin_cli.reports import Barrier, Curve, Report, Row
+from rebasin_cli.reports._conclusion import conclude
+
+
+def row(name, loss, accuracy=0.9, **more):
+    curve = Curve((0.0, 0.5, 1.0), (0.1, loss, 0.1), (0.95, accuracy, 0.95), 100)
+    return Row(name, {"test": curve}, {"test": Barrier(loss, loss, 0.0, 0.0)}, **more)
+
+
+def verdict(losses, shipped="aligned + refit"):
+    rows = tuple(row(name, loss, shipped=name == shipped) for name, loss in losses.items())
+    ends = tuple(
+        {"name": n, "test": {"loss": loss, "accuracy": 0.95}} for n, loss in (("A", 0.12), ("B", 0.11))
+    )
+    return conclude(Report("0", "barrier", 0, (), {}, {}, {}, {}, endpoints=ends, rows=rows))
+
+
+def test_the_gain_is_shared_out_between_the_refit_alone_and_alignment_on_top_of_it():
+    told = verdict({"naive": 1.8, "aligned": 0.3, "aligned + refit": 0.14, "naive + refit": 0.18})
+    assert "1.660 nats are gained over naive: the refit alone (naive + refit) explains 1.620, " in told
+    assert "alignment 0.040 on top of it; without a refit, alignment gains 1.500" in told
+    assert "The better endpoint, B, loses 0.030 nats less (0.950 accurate, the merged model 0.900)" in told
+
+
+def test_beside_norms_that_were_reset_the_gain_is_over_those():
+    told = verdict(
+        {
+            "naive": 2.8, "aligned": 2.7, "aligned + reset": 0.9, "naive + reset": 1.9,
+            "aligned + refit": 0.5, "naive + refit": 0.8,
+        }
+    )  # fmt: skip
+    assert "1.400 nats are gained over naive + reset: the refit alone (naive + refit) explains 1.100" in told
+    assert "alignment 0.300 on top of it; without a refit, alignment gains 1.000" in told
+
+
+@pytest.mark.parametrize(
+    ("control", "than"), [(0.1405, "as good"), (0.12, "better"), (0.1457, "nearly as good")]
+)
+def test_an_alignment_that_does_not_help_is_told(control, than):
+    losses = {"naive": 1.8, "aligned": 0.3, "aligned + refit": 0.14, "naive + refit": control}
+    if than == "nearly as good":
+        losses |= {"aligned + refit": 0.44, "naive + refit": 0.448}
+    assert f"but alignment is not what helps: the refit alone (naive + refit) is {than}" in verdict(losses)
+
+
+def test_a_refit_without_an_alignment_and_one_that_harms():
+    told = verdict({"naive": 0.5, "naive + refit": 0.3}, shipped="naive + refit")
+    assert told.startswith("The refit gains 0.200 nats over naive; nothing was aligned. The better")
+    told = verdict({"naive": 0.2, "aligned": 0.2, "aligned + refit": 0.3, "naive + refit": 0.3})
+    assert told.startswith("Worse than naive: aligned + refit loses 0.100 nats more")
+    told = verdict({"naive": 0.3, "aligned": 0.2, "aligned + refit": 0.3, "naive + refit": 0.3})
+    assert told.startswith("Nothing is gained over naive")
