@@ -173,6 +173,7 @@ def merge(
     network: nn.Module | None = None,
     train: Iterable[Any] | None = None,
     held: Iterable[Any] | None = None,
+    unseen: bool = False,
     device: str = "cpu",
     **align_options: Any,
 ) -> Merged:
@@ -182,7 +183,8 @@ def merge(
     search. `repair_with="reset"` re-estimates BatchNorm statistics on the batches of `train` and needs
     `network`; "auto" does so where the spec has statistics, "none" never: their average describes no model.
     Elsewhere "auto", given `network` and `train`, chooses between "repair" and "none": by the loss on `held`,
-    other training samples (default: every third batch of `train`, kept from the repair).
+    other training samples (default: every third batch of `train`, kept from the repair), or `unseen` ones,
+    that no model was trained on: they tell best.
     "repair", "rescale" and "reshift" need the same and correct channels (see `repair.renormalize`; `new_bias`
     lets layers without a bias get one); "bias" needs `network` and one batch of `inputs`, or its
     `example_shape` (see `repair.calibrated_biases`).
@@ -238,7 +240,13 @@ def merge(
         device=device,
     )
     done = repair_merged(
-        network.to(device), tensors, repairs, weights, held=held, output=align_options.get("output")
+        network.to(device),
+        tensors,
+        repairs,
+        weights,
+        held=held,
+        unseen=unseen,
+        output=align_options.get("output"),
     )
     if done.repaired is None:
         return Merged(tensors, alignment, choice=done.choice)

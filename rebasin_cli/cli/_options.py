@@ -102,6 +102,16 @@ Limit = Annotated[
         "(of a loader: its first).",
     ),
 ]
+HeldOut = Annotated[
+    str | None,
+    _option(
+        "--held-out",
+        metavar="FRACTION|SPLIT|REF",
+        panel=DATA,
+        help="Choose by these samples, which no endpoint was trained on: a fraction of the test split, such "
+        "as 0.1 (no figure is measured on it), a split, or another data set; else by training samples.",
+    ),
+]
 BatchSize = Annotated[
     int, _option("--batch-size", min=1, max=MOST, panel=DATA, help="Samples a batch.", show_default=True)
 ]

@@ -100,6 +100,8 @@ class _Plan:
 def _plan(job: Job, pairs: Sequence[tuple[Path, Path]], thresholds: Mapping[str, Any]) -> _Plan:
     """Everything that can be refused before an hour of measuring; the minutes are told."""
     _ = job.scores
+    if job.held_out is not None:
+        job.held_out.check(measured=True)
     job.fitted  # noqa: B018 (models and spec, before the pairs)
     _check_pairs(job, pairs)
     repair = job.settle_repair(has_data=True)
@@ -132,6 +134,7 @@ def _measure(job: Job, planned: _Plan, command: str, thresholds: Mapping[str, An
         test=splits["test"],
         reset_batches=splits.get("reset"),
         held=splits["held"],
+        unseen=job.unseen,
         method=job.asked.search.method,
         permutations=job.given[0],
         repair_with=planned.repair,
@@ -149,11 +152,13 @@ def _measure(job: Job, planned: _Plan, command: str, thresholds: Mapping[str, An
         progress=shown(job.listener.step),
         **run,
     )
-    notes = provenance.notes(splits, proof, repair=planned.word)
+    notes = provenance.notes(splits, proof, repair=planned.word, held_out=job.held_out)
     about = {"proof": proof, "command": command, "full": job.asked.data.full, "notes": notes}
     report = provenance.signed(report, job.models, splits["test"], **about)
-    scores = _subject(job).scores
-    return dataclasses.replace(report, data=report.data | {"scores": scores}) if scores else report
+    more = {"scores": scores} if (scores := _subject(job).scores) else {}
+    if job.held_out is not None:
+        more["held_out"] = job.held_out.account(splits["held"].samples)
+    return dataclasses.replace(report, data=report.data | more)
 
 
 def _subject(job: Job) -> Subject:

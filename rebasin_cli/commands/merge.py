@@ -63,6 +63,7 @@ def merge(
             network=ready.network,
             train=ready.splits.get("reset"),
             held=ready.splits.get("held"),
+            unseen=job.unseen,
             inputs=job.need_inputs() if ready.how == "bias" else None,
             output=job.output,
             device=job.device,

@@ -48,6 +48,7 @@ def barrier(
     train: Iterable[Any] | None = None,
     reset_batches: Iterable[Any] | None = None,
     held: Iterable[Any] | None = None,
+    unseen: bool = False,
     method: str = "wm",
     permutations: permutation.Permutations | None = None,
     points: int = POINTS,
@@ -68,9 +69,10 @@ def barrier(
 
     `train` and `test` are the splits to measure on. `reset_batches` (default: `train`) are what repairs
     measure; `held` are other training samples, to choose a repair and fit temperatures on (default: every
-    third batch, kept from the repair). `repair_with`: "auto" resets running statistics where the network has
-    some, and elsewhere chooses "repair" or "none" by held-out loss; "none" only says that the row without is
-    the one to ship; "repair", "rescale" or "reshift" gives networks without statistics such rows. `controls`
+    third batch, kept from the repair), or, better, `unseen` ones: in no training, and not in `test`.
+    `repair_with`: "auto" resets running statistics where the network has some, and elsewhere chooses "repair"
+    or "none" by held-out loss; "none" only says that the row without is the one to ship; "repair",
+    "rescale" or "reshift" gives networks without statistics such rows. `controls`
     adds rows at λ = ½ and intervals over test samples. `output` picks one of several outputs by key or index.
     `signature` goes into the report (see `Report`), or is called with the permutations to make it. `check`
     sees the endpoints' scores before anything else is measured, `planned` the rows; both may raise. `scores`
@@ -135,7 +137,8 @@ def barrier(
     if auto:
         best = "naive" if permutations is None else "aligned"
         networks.load(network, interpolate(a, others[best], 0.5, keep=fitted.ignored))
-        choice, _ = repairs[best].choose(network, [0.5, 0.5], held, scores=scores, output=output, apart=apart)
+        how = {"scores": scores, "output": output, "apart": apart, "unseen": unseen}
+        choice, _ = repairs[best].choose(network, [0.5, 0.5], held, **how)
         repair_with = choice.chosen
         word = "" if choice.why else word
     plan = plan_rows(

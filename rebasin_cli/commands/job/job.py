@@ -28,6 +28,7 @@ from ...runtime import devices
 from ...runtime.ranks import ALONE, Ranks
 from ...spec.spec import FittedSpec
 from . import checks, method_options, planning, provenance, resume, same_run, samples
+from .held_out import HeldOut
 from .listener import SILENT, Listener
 from .models import fit_spec, read_models, read_permutation
 from .network import find_network, need_inputs, none_named, origin, proof_inputs
@@ -77,6 +78,7 @@ class Job:
     def check_search(self, output: Output | None = None, *, or_none: bool = False) -> None:
         """Raise UsageError for a method, its options or a log that make no sense, before anything is read."""
         self.ranks.each(checks.check_method, self.asked.search, or_none=or_none)
+        self.ranks.each(lambda: self.held_out)
         self.ranks.each(lambda: self.options if output is None else self.search_options)
         if output is not None:
             self.ranks.first(checks.check_log, self.asked.search, output, self.paths)
@@ -90,6 +92,17 @@ class Job:
     def search_options(self) -> Any:
         """The method's Options where every option is for the search."""
         return method_options.make(self.asked.search, self.asked.data)
+
+    @cached_property
+    def held_out(self) -> HeldOut | None:
+        """The samples to choose by that the user named. Raises UsageError."""
+        text = self.asked.data.held_out
+        return None if text is None else HeldOut.parse(text)
+
+    @property
+    def unseen(self) -> bool:
+        """Whether no endpoint was trained on the samples that choices are made by."""
+        return self.held_out is not None and self.held_out.unseen
 
     @cached_property
     def device(self) -> str:
@@ -182,6 +195,10 @@ class Job:
     def settle_repair(self, *, has_data: bool | None = None) -> str:
         """Which repair, as far as the spec and the options tell; refuses what cannot be."""
         there = self.has_data if has_data is None else has_data
+        if self.held_out is not None and not there:
+            raise UsageError(
+                f"--held-out {self.held_out.text}: no data set is known", hint="Name one with --data NAME"
+            )
         return checks.settle_repair(self.fitted, self.asked.repair, has_data=there)
 
     def endpoint_check(self) -> Callable[[Mapping[str, Sequence[Scores]]], None]:

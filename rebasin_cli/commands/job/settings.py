@@ -45,6 +45,7 @@ class Data:
     loss: str | None = None
     metric: str | None = None
     skip_checks: bool = False
+    held_out: str | None = None
 
 
 @dataclass(frozen=True)
