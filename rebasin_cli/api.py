@@ -77,6 +77,7 @@ def align(
     prove: bool = True,
     start: State | None = None,
     progress: Callable[[State], None] | None = None,
+    polish: str | None = None,
     device: str = "cpu",
     ranks: Ranks = ALONE,
 ) -> Alignment:
@@ -86,7 +87,9 @@ def align(
     network's `example_shape`); `output` picks one of several outputs by key or index. Methods that run the
     network need it and `data`, re-iterable batches of training samples; those that train take the gradient of
     `loss(outputs, targets)`, by default cross-entropy. `options` is the method's own Options, or a mapping of
-    those that differ from their defaults; `device` is where it computes. `ranks` are processes that search
+    those that differ from their defaults; `polish` says how long swaps on the true loss are tried in the end
+    (`25s`, or `300steps`, which gives the same result again), and needs network and data; `device` is where
+    it computes. `ranks` are processes that search
     together, each of which calls this alike. Inputs are untouched.
 
     Raises SpecError (also NotProven), UsageError, CheckpointError for weights that are not finite.
@@ -119,6 +122,7 @@ def align(
         prove=prove,
         start=start,
         progress=progress,
+        polish=polish,
         device=device,
         ranks=ranks,
     )

@@ -38,6 +38,10 @@ def describe_match(alignment: Alignment | None, *, given: bool = False) -> dict[
     }
     if result.init:
         found["init"] = result.init
+    if result.chosen:
+        found |= {"chosen": result.chosen, "tried": [dict(row) for row in result.tried]}
+    if result.polished:
+        found["polished"] = dict(result.polished)
     if result.history:  # it ended with its last step, whatever was left to gain
         return found | {"history": [dict(row) for row in result.history]}
     return found | {"converged": result.converged}
