@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def merges(paths: list[Path], asked: argparse.Namespace) -> None:
         if budget:
             given = {"network": network, "data": train, "options": {"budget": budget}, "prove": False}
             given |= {"held": tenth} if asked.tenth else {}
-        seconds, found = timed(lambda: searching.align(models, fitted, method=name, **given))
+        seconds, found = timed(partial(searching.align, models, fitted, method=name, **given))
         merged = rebasin_cli.merge(
             found.models, fitted, method="none", network=network, train=reset, held=held, unseen=asked.tenth
         )

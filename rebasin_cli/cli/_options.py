@@ -167,6 +167,16 @@ NoProve = Annotated[
     bool,
     _option("--no-prove", panel=SEARCH, help="Do not test that the spec preserves the network's function."),
 ]
+Polish = Annotated[
+    str | None,
+    _option(
+        "--polish",
+        metavar="TIME|STEPS",
+        panel=SEARCH,
+        help="In the end, try swaps of units on the loss of the merge for so long (25s, 5m), or for so many "
+        "steps (300steps), which gives the same result again. Needs data.",
+    ),
+]
 CheckpointEvery = Annotated[
     int | None,
     _option(

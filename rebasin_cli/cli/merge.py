@@ -16,7 +16,17 @@ from ._show import result, screen
 
 @app.command(rich_help_panel="Align and merge")
 @g.shared(
-    g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.CHOOSING, g.METHOD, g.REPAIR, g.RESUMABLE, g.WRITTEN, g.SCREEN
+    g.LOADING,
+    g.NETWORK,
+    g.DATA,
+    g.SAMPLES,
+    g.CHOOSING,
+    g.METHOD,
+    g.POLISHING,
+    g.REPAIR,
+    g.RESUMABLE,
+    g.WRITTEN,
+    g.SCREEN,
 )
 def merge(
     models: Annotated[

@@ -146,6 +146,7 @@ def _measure(job: Job, planned: _Plan, command: str, thresholds: Mapping[str, An
         measured=lambda: job.listener.step("measuring", next(done), total, ""),
         options=bounded(job.options),
         data=inputs.get("data"),
+        polish=job.asked.search.polish if job.moved and not job.perm else None,
         loss=inputs.get("loss"),
         start=job.first_state,
         prove=False,

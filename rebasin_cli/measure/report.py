@@ -111,6 +111,7 @@ def barrier(
         permutation.check(permutations, fitted.words, within=fitted.within)
     elif method != "none":
         align_options = {"data": train} | align_options
+        align_options["held"] = held if unseen else None
         alignment = align(
             [a, b],
             fitted,

@@ -55,6 +55,7 @@ class Search:
     method: str = "wm"
     options: Mapping[str, Any] = field(default_factory=dict)
     prove: bool = True
+    polish: str | None = None
     checkpoint_every: int | None = None
     log: Path | None = None
 

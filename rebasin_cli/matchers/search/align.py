@@ -165,15 +165,16 @@ def foreign_option(name: str, method: str) -> UsageError:
     return UsageError(f"{flag}: the method {method} has no such option", hint=hint)
 
 
-def check_needs(method: str, *, network: bool, data: bool) -> None:
-    """Raise UsageError that names all that a method needs and is not there, and how to give it."""
-    needs = registry.get(method).NEEDS
+def check_needs(method: str, *, network: bool, data: bool, polish: bool = False) -> None:
+    """Raise UsageError that names all that a method, or `polish`, needs and is not there; how to give it."""
+    needs = {"network", "data"} if polish else registry.get(method).NEEDS
     lacking = [
         WAYS[need] for need, there in (("network", network), ("data", data)) if need in needs and not there
     ]
     if lacking:
+        who = "--polish" if polish else f"the method {method}"
         raise UsageError(
-            f"the method {method} runs the network on data: it lacks {' and '.join(w for w, _ in lacking)}",
+            f"{who} runs the network on data: it lacks {' and '.join(w for w, _ in lacking)}",
             hint=f"Give {' and '.join(how for _, how in lacking)}; or match by weights alone: --method wm",
         )
 

@@ -157,7 +157,7 @@ class Trials:
         ends = time.monotonic() + room
 
         def progress(state: State) -> None:
-            self.problem.report(replace(state, tensors={}))
+            self.problem.report(replace(state, tensors={}, notes={**state.notes, "trying": len(self.done)}))
             if not first and time.monotonic() > ends:
                 raise _OutOfTime(state)
 
