@@ -77,6 +77,7 @@ def align(
     prove: bool = True,
     start: State | None = None,
     progress: Callable[[State], None] | None = None,
+    polish: str | None = None,
     device: str = "cpu",
     ranks: Ranks = ALONE,
 ) -> Alignment:
@@ -86,7 +87,9 @@ def align(
     network's `example_shape`); `output` picks one of several outputs by key or index. Methods that run the
     network need it and `data`, re-iterable batches of training samples; those that train take the gradient of
     `loss(outputs, targets)`, by default cross-entropy. `options` is the method's own Options, or a mapping of
-    those that differ from their defaults; `device` is where it computes. `ranks` are processes that search
+    those that differ from their defaults; `polish` says how long swaps on the true loss are tried in the end
+    (`25s`, or `300steps`, which gives the same result again), and needs network and data; `device` is where
+    it computes. `ranks` are processes that search
     together, each of which calls this alike. Inputs are untouched.
 
     Raises SpecError (also NotProven), UsageError, CheckpointError for weights that are not finite.
@@ -119,6 +122,7 @@ def align(
         prove=prove,
         start=start,
         progress=progress,
+        polish=polish,
         device=device,
         ranks=ranks,
     )
@@ -174,6 +178,7 @@ def merge(
     network: nn.Module | None = None,
     train: Iterable[Any] | None = None,
     held: Iterable[Any] | None = None,
+    unseen: bool = False,
     device: str = "cpu",
     **align_options: Any,
 ) -> Merged:
@@ -183,7 +188,8 @@ def merge(
     search. `repair_with="reset"` re-estimates BatchNorm statistics on the batches of `train` and needs
     `network`; "auto" does so where the spec has statistics, "none" never: their average describes no model.
     Elsewhere "auto", given `network` and `train`, chooses between "repair" and "none": by the loss on `held`,
-    other training samples (default: every third batch of `train`, kept from the repair).
+    other training samples (default: every third batch of `train`, kept from the repair), or `unseen` ones,
+    that no model was trained on: they tell best.
     "repair", "rescale" and "reshift" need the same and correct channels (see `repair.renormalize`; `new_bias`
     lets layers without a bias get one); "refit" fits every layer on them (see `repair.refit`; `ridge`);
     "bias" needs `network` and one batch of `inputs`, or its `example_shape` (see `repair.calibrated_biases`).
@@ -240,7 +246,13 @@ def merge(
         device=device,
     )
     done = repair_merged(
-        network.to(device), tensors, repairs, weights, held=held, output=align_options.get("output")
+        network.to(device),
+        tensors,
+        repairs,
+        weights,
+        held=held,
+        unseen=unseen,
+        output=align_options.get("output"),
     )
     if done.repaired is None:
         return Merged(tensors, alignment, choice=done.choice)

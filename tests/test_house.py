@@ -15,7 +15,8 @@ FLOORS = """
     cli  commands  commands.recipes  commands.job  api
     measure  analysis  reports
     curves
-    matchers  matchers.search  matchers.straight_through  matchers.activations  matchers.weights
+    matchers  matchers.search  matchers.polishing
+    matchers.straight_through  matchers.activations  matchers.weights
     repair  inference  networks  permutations  spec
     averages
     nets  datasets  checkpoints  runtime  registry  version  errors

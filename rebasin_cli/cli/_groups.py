@@ -113,6 +113,8 @@ NETWORK = _group(
 )
 DATA = _group(data=o.Data, data_root=o.DataRoot, normalize=o.Normalize)
 SAMPLES = _group(limit=o.Limit, batch_size=o.BatchSize)
+CHOOSING = _group(held_out=o.HeldOut)
+POLISHING = _group(polish=o.Polish)
 SCORES = _group(loss=o.Loss, metric=o.Metric, skip_checks=o.SkipChecks)
 METHOD = of_methods(Registry("matchers", "method").every_option())
 REPAIR = {

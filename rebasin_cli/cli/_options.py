@@ -103,6 +103,16 @@ Limit = Annotated[
         "by the seed (of a loader: its first).",
     ),
 ]
+HeldOut = Annotated[
+    str | None,
+    _option(
+        "--held-out",
+        metavar="FRACTION|SPLIT|REF",
+        panel=DATA,
+        help="Choose by these samples, which no endpoint was trained on: a fraction of the test split, such "
+        "as 0.1 (no figure is measured on it), a split, or another data set; else by training samples.",
+    ),
+]
 BatchSize = Annotated[
     int, _option("--batch-size", min=1, max=MOST, panel=DATA, help="Samples a batch.", show_default=True)
 ]
@@ -157,6 +167,16 @@ Seed = Annotated[
 NoProve = Annotated[
     bool,
     _option("--no-prove", panel=SEARCH, help="Do not test that the spec preserves the network's function."),
+]
+Polish = Annotated[
+    str | None,
+    _option(
+        "--polish",
+        metavar="TIME|STEPS",
+        panel=SEARCH,
+        help="In the end, try swaps of units on the loss of the merge for so long (25s, 5m), or for so many "
+        "steps (300steps), which gives the same result again. Needs data.",
+    ),
 ]
 CheckpointEvery = Annotated[
     int | None,

@@ -192,8 +192,17 @@ def _proof(proof: Mapping[str, Any]) -> str:
 
 
 def _match(match: Mapping[str, Any]) -> str:
+    from ..reports._accounts import polished_in_words, tried_in_words
+
     if "sweeps" not in match:
         return match["method"]
+    if "chosen" in match:
+        return f"{match['method']}, {match['chosen']}: {tried_in_words(match['tried'])}"
+    polished = f"; polished by {polished_in_words(match['polished'])}" if "polished" in match else ""
+    return _searched(match) + polished
+
+
+def _searched(match: Mapping[str, Any]) -> str:
     if "history" in match:  # the objective is a loss, negative
         start = f" from {match['init']}" if "init" in match else ""
         return (

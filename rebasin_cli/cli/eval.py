@@ -15,7 +15,7 @@ from ._show import result, screen
 
 
 @app.command(rich_help_panel="Measure")
-@g.shared(g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.SCORES, g.SCREEN)
+@g.shared(g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.CHOOSING, g.SCORES, g.SCREEN)
 def eval(
     model: Annotated[Path, typer.Argument(metavar="MODEL")],
     split: Annotated[str, typer.Option(help="test or train.")] = "test",

@@ -15,7 +15,19 @@ from ._show import result, screen
 
 
 @app.command(rich_help_panel="Align and merge")
-@g.shared(g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.METHOD, g.REPAIR, g.RESUMABLE, g.WRITTEN, g.SCREEN)
+@g.shared(
+    g.LOADING,
+    g.NETWORK,
+    g.DATA,
+    g.SAMPLES,
+    g.CHOOSING,
+    g.METHOD,
+    g.POLISHING,
+    g.REPAIR,
+    g.RESUMABLE,
+    g.WRITTEN,
+    g.SCREEN,
+)
 def merge(
     models: Annotated[
         list[Path], typer.Argument(metavar="A B …", help="Two models or more; the first is the reference.")

@@ -8,7 +8,7 @@ from typing import Any, Unpack
 from ..runtime.ranks import ALONE, Ranks
 from .job.job import Job
 from .job.listener import SILENT, Listener
-from .job.method_options import where_it_began
+from .job.method_options import how_it_went
 from .job.outputs import Output, check_outputs, write_with_permutation
 from .job.settings import ForSearch
 from .job.sources import attested, check_apart
@@ -40,7 +40,7 @@ def align(
         found = job.search(state, inputs)
 
         def write_both() -> list[str]:
-            options = where_it_began(found)
+            options = how_it_went(found)
             meta = job.describe(options=options, proof=proof, like=job.models[1:], results=True)
             files = write_with_permutation(output, found.tensors, job.models[0], found.permutations[0], meta)
             return attested(job, output, {"written": files})["written"]

@@ -108,6 +108,8 @@ def _plan(
 ) -> _Plan:
     """Everything that can be refused before an hour of measuring; the minutes are told."""
     _ = job.scores
+    if job.held_out is not None:
+        job.held_out.check(measured=True)
     job.fitted  # noqa: B018 (models and spec, before the pairs)
     _check_pairs(job, pairs)
     trained = between(job, curves, pairs=bool(pairs))
@@ -145,6 +147,7 @@ def _measure(job: Job, planned: _Plan, command: str, thresholds: Mapping[str, An
         test=splits["test"],
         reset_batches=splits.get("reset"),
         held=splits["held"],
+        unseen=job.unseen,
         method=job.asked.search.method,
         permutations=job.given[0],
         repair_with=planned.repair,
@@ -159,17 +162,20 @@ def _measure(job: Job, planned: _Plan, command: str, thresholds: Mapping[str, An
         measured=lambda: job.listener.step("measuring", next(done), total, ""),
         options=bounded(job.options),
         data=inputs.get("data"),
+        polish=job.asked.search.polish if job.moved and not job.perm else None,
         loss=inputs.get("loss"),
         start=job.first_state,
         prove=False,
         progress=shown(job.listener.step),
         **run,
     )
-    notes = provenance.notes(splits, proof, repair=planned.word)
+    notes = provenance.notes(splits, proof, repair=planned.word, held_out=job.held_out)
     about = {"proof": proof, "command": command, "full": job.asked.data.full, "notes": notes}
     report = provenance.signed(report, job.models, splits["test"], **about)
-    scores = _subject(job).scores
-    return dataclasses.replace(report, data=report.data | {"scores": scores}) if scores else report
+    more = {"scores": scores} if (scores := _subject(job).scores) else {}
+    if job.held_out is not None:
+        more["held_out"] = job.held_out.account(splits["held"].samples)
+    return dataclasses.replace(report, data=report.data | more)
 
 
 def _subject(job: Job) -> Subject:

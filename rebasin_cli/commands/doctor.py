@@ -12,6 +12,7 @@ from typing import Any, Unpack
 from ..analysis import diagnosis
 from ..analysis.diagnosis import Diagnosis
 from ..errors import DataError, NetworkError, UsageError
+from ..matchers.search.candidates import candidates
 from ..reports import _accounts as accounts
 from ..reports import _pages
 from ..spec.spec import FittedSpec
@@ -79,6 +80,9 @@ def doctor(
         "verdict": found.verdict,
         "advice": found.advice,
         "next": next_command(found, a, b, fitted, given_options(job), able=able),
+        "tries": [
+            {"method": one.method, "why": one.why} for one in candidates(fitted, len(models), able=able)
+        ],
         "facts": {
             fact.name: {"value": fact.value, "says": fact.says, "warns": fact.warns} for fact in found.facts
         },
@@ -110,9 +114,8 @@ def next_command(
 ) -> str:
     """The command that a verdict leads to. `able`: there are a network and data to measure on."""
     both, reset = [str(a), str(b)], bool(fitted.statistics)
-    # With BatchNorm activations match far better than weights: 4 and 24 points on CIFAR-10 (docs/doctor.md)
-    mend = ["--method", "am"] if reset else ["--repair", "repair"]
-    measure = ["barrier", *both, "--report", "report"]
+    # Which method and whether to repair is measured by what decides it anywhere: auto (search.candidates)
+    measure = ["barrier", *both, "--method", "auto", "--report", "report"]
     merge = ["merge", *both, "-o", "merged.safetensors"]
     unmended = ["--repair", "none"] if reset and not able else []  # what lies so near has near statistics too
     align = ["align", *both]
@@ -123,8 +126,8 @@ def next_command(
         "relabelled": align if unmended else merge,
         "related": measure if able else align,
         "align": measure if able else align,
-        "align-and-repair": [*measure, *mend] if able else align,
-        "doubtful": [*measure, *mend, "--limit", str(FEW)] if able else align,
+        "align-and-repair": measure if able else align,
+        "doubtful": [*measure, "--limit", str(FEW)] if able else align,
         "nothing-in-common": ["eval", str(a)] if able else ["inspect", str(a)],
     }[found.verdict]
     carried = {"inspect": WEIGHTS[1:], "eval": (*WEIGHTS, *RUN)}.get(words[0], (*WEIGHTS, *RUN, "input"))

@@ -46,4 +46,5 @@ def evaluate(
     if split == "test" and made not in ("merge", "repair"):  # these were not trained, may well be at chance
         job.endpoint_check()({"test": [scores]})
     figures = {name: getattr(scores, name) for name in ("loss", "accuracy", "samples", "ece")}
-    return {"file": str(path), "data": samples.name, "split": split} | figures
+    without = {} if job.held_out is None else {"held_out": dict(job.held_out.account())}
+    return {"file": str(path), "data": samples.name, "split": split} | without | figures

@@ -12,7 +12,7 @@ from .job import curved, heads, plain, repairing, soups
 from .job.averaging import Average
 from .job.job import Job
 from .job.listener import SILENT, Listener
-from .job.method_options import where_it_began
+from .job.method_options import how_it_went
 from .job.outputs import Output, check_outputs, write
 from .job.settings import ForMerge
 from .job.sources import attested, check_apart
@@ -68,6 +68,7 @@ def merge(
             network=ready.network,
             train=ready.splits.get("reset"),
             held=ready.splits.get("held"),
+            unseen=job.unseen,
             inputs=job.need_inputs() if ready.how == "bias" else None,
             output=job.output,
             device=job.device,
@@ -75,7 +76,7 @@ def merge(
         done = Outcome(repaired=merged.repair, choice=merged.choice)
         tensors, options, account = repairing.finish(job, ready, merged.tensors, done)
         options |= {"weights": list(mean.weights or []), "interpolation": mean.interpolation}
-        options |= of_given | where_it_began(found)
+        options |= of_given | how_it_went(found)
         like = job.models[0]
         if aside is not None:
             permutations = found.result.permutations[0] if found else given

@@ -74,6 +74,7 @@ def repair(
         repairs,
         [1 - share, share],
         held=ready.splits.get("held"),
+        unseen=job.unseen,
         output=job.output,
     )
     tensors, options, account = repairing.finish(job, ready, replaced(merged, done.tensors), done)

@@ -3,6 +3,7 @@
 A matcher is a module with
 
     NEEDS: frozenset[str]       # of {"network", "data"}; weights alone is the empty set
+    USES: frozenset[str]        # optional: what it takes of these where it is there, and can do without
     MANY: bool                  # takes any number of models at once; otherwise two
     SAMPLES: int | None         # optional: training samples that it looks at by default; None: all
     BYTES_A_PARAMETER: int      # optional: memory beyond the models and one similarity, for the plan …
@@ -70,6 +71,7 @@ class Problem:
 
     `models[0]` is the reference and keeps the identity; tensors may be lazy mappings. `network` and
     `data` (a re-iterable of batches of inputs and targets) are there for matchers that say so in `NEEDS`;
+    `held` are samples to choose by that no model was trained on, where there are some;
     `output` says which of several outputs of the network counts, `loss(outputs, targets)` is a batch's mean
     loss with a gradient (None: cross-entropy). `device` is where they compute, `ranks` the
     processes that search together.
@@ -82,6 +84,7 @@ class Problem:
     progress: Callable[[State], None] | None = None
     network: torch.nn.Module | None = None
     data: Iterable[Any] | None = None
+    held: Iterable[Any] | None = None
     output: str | int | None = None
     loss: Callable[[torch.Tensor, Any], torch.Tensor] | None = None
     device: str = "cpu"
@@ -101,6 +104,9 @@ class MatchResult:
     asked for; equal to `objective_after`, up to rounding, the result is the best there is. `history` has one
     row of figures ("step", "loss", "held_out_loss", "held_out_accuracy") for every time that a search which
     learns looked at held-out samples; `init` says where such a search started: one of `INITS`, or "given".
+    `chosen` is the method that was taken
+    of those `tried`, a row each ("method", "seconds", "held_out_loss", "why"); `polished` the account of the
+    swaps on the true loss that came last.
     """
 
     permutations: tuple[dict[str, torch.Tensor], ...]
@@ -112,3 +118,6 @@ class MatchResult:
     upper_bound: float | None = None
     history: tuple[Mapping[str, float], ...] = ()
     init: str | None = None
+    chosen: str | None = None
+    tried: tuple[Mapping[str, Any], ...] = ()
+    polished: Mapping[str, Any] = field(default_factory=dict)

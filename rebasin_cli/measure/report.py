@@ -62,6 +62,7 @@ def barrier(
     train: Iterable[Any] | None = None,
     reset_batches: Iterable[Any] | None = None,
     held: Iterable[Any] | None = None,
+    unseen: bool = False,
     method: str = "wm",
     permutations: permutation.Permutations | None = None,
     points: int = POINTS,
@@ -85,14 +86,15 @@ def barrier(
 
     `train` and `test` are the splits to measure on. `reset_batches` (default: `train`) are what repairs
     measure; `held` are other training samples, to choose a repair and fit temperatures on (default: every
-    third batch, kept from the repair). `repair_with`: "auto" resets running statistics where the network has
-    some, and elsewhere chooses "repair" or "none" by held-out loss; "none" only says that the row without is
-    the one to ship; "repair", "rescale" or "reshift" gives networks without statistics such rows, "refit"
-    (with `ridge`) any network. `controls` adds rows at λ = ½ and intervals over test samples. `output` picks
-    one of several outputs by key or index. `curves` are trained ones between the two, by the names of their
-    rows, at more points if `full`. `signature` goes into the report (see `Report`), or is called with the
-    permutations to make it. `check` sees the endpoints' scores before anything else is measured, `planned`
-    the rows; both may raise. `scores` takes `output` and `each` as `evaluate` does. `network` is overwritten.
+    third batch, kept from the repair), or, better, `unseen` ones: in no training, and not in `test`.
+    `repair_with`: "auto" resets running statistics where the network has some, and elsewhere chooses "repair"
+    or "none" by held-out loss; "none" only says that the row without is the one to ship; "repair", "rescale"
+    or "reshift" gives networks without statistics such rows, "refit" (with `ridge`) any network. `controls`
+    adds rows at λ = ½ and intervals over test samples. `output` picks one of several outputs by key or index.
+    `curves` are trained ones between the two, by the names of their rows, at more points if `full`.
+    `signature` goes into the report (see `Report`), or is called with the permutations to make it. `check`
+    sees the endpoints' scores before anything else is measured, `planned` the rows; both may raise. `scores`
+    takes `output` and `each` as `evaluate` does. `network` is overwritten.
 
     Raises SpecError, UsageError, CheckpointError, DataError, NetworkError.
     """
@@ -130,6 +132,7 @@ def barrier(
         permutation.check(permutations, fitted.words, within=fitted.within)
     elif method != "none":
         align_options = {"data": train} | align_options
+        align_options["held"] = held if unseen else None
         alignment = align(
             [a, b],
             fitted,
@@ -157,7 +160,8 @@ def barrier(
     if auto:
         best = "naive" if permutations is None else "aligned"
         networks.load(network, interpolate(a, others[best], 0.5, keep=fitted.ignored))
-        choice, _ = repairs[best].choose(network, [0.5, 0.5], held, scores=scores, output=output, apart=apart)
+        how = {"scores": scores, "output": output, "apart": apart, "unseen": unseen}
+        choice, _ = repairs[best].choose(network, [0.5, 0.5], held, **how)
         repair_with = choice.chosen
         word = "" if choice.why else word
     better = min(range(2), key=lambda k: ends[k]["train" if "train" in splits else "test"].loss)

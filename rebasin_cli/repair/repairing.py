@@ -96,10 +96,12 @@ class Repairs:
         scores: Callable[..., Scores] | None = None,
         output: str | int | None = None,
         apart: bool = True,
+        unseen: bool = False,
     ) -> tuple[Choice, Repaired | None]:
         """Whether the loss on `held` falls by the repair; what it did, if so. The network is left repaired.
 
-        `held` are samples `apart` from those that the repair measures, if that can be. What cannot be
+        `held` are samples `apart` from those that the repair measures, if that can be, and `unseen` by the
+        endpoints, if they are. What cannot be
         measured is not repaired, and the choice says why (`choosing.choose`).
         """
         done: list[Repaired] = []
@@ -112,6 +114,7 @@ class Repairs:
             device=self.device,
             repair=self.how,
             apart=apart,
+            unseen=unseen,
         )
         return choice, None if choice.chosen == "none" else done[-1]
 
@@ -145,12 +148,14 @@ def repair_merged(
     weights: Sequence[float],
     *,
     held: Iterable[Any] | None = None,
+    unseen: bool = False,
     output: str | int | None = None,
 ) -> Outcome:
     """Repair the merge that `tensors` are, with these `weights` of the endpoints.
 
-    `how` "auto" repairs where the loss on `held` falls by it, else leaves the model as it is. `network`, on
-    the device of `repairs`, is overwritten. Raises UsageError, DataError, NetworkError.
+    `how` "auto" repairs where the loss on `held` (which may be `unseen` by the endpoints) falls by it as
+    `choosing` says, else leaves the model as it is. `network`, on the device of `repairs`, is overwritten.
+    Raises UsageError, DataError, NetworkError.
     """
     networks.load(network, tensors)
     if repairs.how == "bias":
@@ -163,7 +168,7 @@ def repair_merged(
     else:
         batches, held, apart = set_apart(repairs.batches, held)
         tried = Repairs("repair", repairs.endpoints, batches, device=repairs.device)
-        choice, done = tried.choose(network, weights, held, output=output, apart=apart)
+        choice, done = tried.choose(network, weights, held, output=output, apart=apart, unseen=unseen)
         if done is None:
             return Outcome(choice=choice)
     state = network.state_dict()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from ..inference.prove import Proof
+from ..matchers import MatchResult
 from ..matchers.search.align import Alignment
 from ..repair import Repaired
 from ..repair.choosing import Choice
@@ -38,9 +39,39 @@ def describe_match(alignment: Alignment | None, *, given: bool = False) -> dict[
     }
     if result.init:
         found["init"] = result.init
+    if result.chosen:
+        found |= {"chosen": result.chosen, "tried": [dict(row) for row in result.tried]}
+    if result.polished:
+        found["polished"] = dict(result.polished)
     if result.history:  # it ended with its last step, whatever was left to gain
         return found | {"history": [dict(row) for row in result.history]}
     return found | {"converged": result.converged}
+
+
+def search_in_words(result: MatchResult) -> Iterator[str]:
+    """What a search decided by itself, in sentences."""
+    if result.chosen:
+        yield f"method: auto chose {result.chosen}: {tried_in_words(result.tried)}"
+    elif result.polished:
+        yield f"polish: {polished_in_words(result.polished)}"
+
+
+def tried_in_words(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Every candidate's held-out loss and seconds, or why it was not tried."""
+    told = []
+    for row in rows:
+        loss, why = row.get("held_out_loss"), row.get("why", "")
+        took = f" in {row['seconds']:.1f} s" if "seconds" in row else ""
+        told.append(f"{row['method']} {why}" if loss is None else f"{row['method']} {loss:.4f}{took}")
+    losses = any("held_out_loss" in row for row in rows)
+    return ("held-out loss at the mean " if losses else "") + ", ".join(told)
+
+
+def polished_in_words(done: Mapping[str, Any]) -> str:
+    return (
+        f"{done['swaps']} swaps in {done['steps']} steps, held-out loss {done['before']:.4f} → "
+        f"{done['after']:.4f} (the same again: --polish {done['steps']}steps)"
+    )
 
 
 def times(alignment: Alignment | None, **more: float) -> dict[str, float]:

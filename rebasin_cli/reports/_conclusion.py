@@ -176,6 +176,8 @@ def _of_repair(report: Report, word: str, repaired: str) -> str:
         shipped = next((row.name for row in report.rows if row.shipped), "")
         does = "explains" if shipped == repaired else "would gain"
         return f"{clean(word)} {does} {_number(step.gain)} on top of it{step.sure()}"
+    if step.sign < 0:
+        return f"{clean(word)} loses {_number(-step.gain)} nats{_back(step)}"
     return f"{clean(word)} adds nothing: {_signed(-step.gain)} nats{_back(step)}"
 
 

@@ -46,13 +46,14 @@ def test_two_small_seeds(models, done):
     assert " ! The narrowest layer" in outcome.out and "h0" in outcome.out and "½ aligned" in outcome.out
     (line,) = (line for line in outcome.out.splitlines() if line.startswith("next "))
     assert line.split(maxsplit=1)[1] == shlex.join(
-        ["rebasin", "barrier", *models, "--report", "report", "--repair", "repair", "--limit", "1000"]
+        ["rebasin", "barrier", *models, "--method", "auto", "--report", "report", "--limit", "1000"]
     )
 
 
 def test_json(models, done):
     found = done("doctor", *models, "--json").json()
     assert found["verdict"] in VERDICTS and found["unseen"] == [] and found["files"] == models
+    assert [row["method"] for row in found["tries"]] == ["wm", "dual", "am", "ste", "polish"]
     assert {"cosine", "in_place", "over_chance", "norm_ratio", "midpoint_aligned", "dead"} <= set(
         found["facts"]
     )
@@ -140,14 +141,14 @@ def test_batchnorm(resnets, done):
     done(*shlex.split(found["next"])[1:])
 
 
-@pytest.mark.parametrize("net, method", [("tinyten", "am"), ("mlp", None)])
-def test_networks_with_batchnorm_are_sent_to_activation_matching(net, method):
+@pytest.mark.parametrize("net", ["tinyten", "mlp"])
+def test_what_is_measured_next_is_what_auto_chooses(net):
+    """Before, a pair was sent to a repair by which it lost."""
     network = nets.build(net, input_shape=(3, 32, 32), classes=10)
     fitted = fit(library.load(net), {name: tuple(t.shape) for name, t in network.state_dict().items()})
     found = Diagnosis("doubtful", "", (), (), ())
     words = shlex.split(next_command(found, Path("a"), Path("b"), fitted, {}, able=True))
-    assert (words[words.index("--method") + 1] if "--method" in words else None) == method
-    assert ("--repair" in words) == (method is None)
+    assert words[words.index("--method") + 1] == "auto" and "--repair" not in words
     alone = next_command(found, Path("a"), Path("b"), fitted, {}, able=False)
     assert alone == "rebasin align a b"  # nothing to look at activations with
 

@@ -15,7 +15,7 @@ VERDICTS = {
     "related": "They are kin that drifted apart, or were aligned before: measure them both ways.",
     "relabelled": "B is A, or nearly, with its units in another order: align them.",
     "align": "Align them.",
-    "align-and-repair": "Align them, and repair the merge.",
+    "align-and-repair": "Align them; the merge may need a repair.",
     "doubtful": "Aligning helps, but expect a merge that is clearly worse than either: measure first.",
     "nothing-in-common": "A matching finds no more than it finds by chance: train them (longer) first.",
 }
@@ -83,7 +83,7 @@ def judge(weights: Weights, rows: Sequence[Mapping[str, Any]], fitted: FittedSpe
     if alike < ALIKE or kept < FADED:
         return "align-and-repair", (
             f"Matched units correlate by {alike:.2f}, and the aligned midpoint keeps {kept:.0%} of the "
-            "activations' spread: repair gives it back."
+            "activations' spread. Whether a repair that gives it back helps is measured: --repair auto."
         )
     if not rows:
         return "align", "How much a merge would lose, weights alone do not tell."

@@ -11,6 +11,7 @@ from torch import nn
 from ... import matchers, networks
 from ...checkpoints import writing
 from ...errors import UsageError, unknown
+from ...matchers.polishing.length import Length
 from ...permutations import permutation
 from ...repair import MATCHES
 from ...repair.options import check_ridge
@@ -23,6 +24,13 @@ from .settings import Repair, Search
 
 def check_method(search: Search, *, or_none: bool = False) -> None:
     """Raise UsageError for a method that there is not."""
+    if search.polish is not None:
+        Length.parse(search.polish)
+        if search.method == "none":
+            raise UsageError(
+                "--polish refines what a method found, and --method none finds nothing",
+                hint="Choose one of: rebasin list methods",
+            )
     if search.method == "none" and or_none:
         return
     if search.method == "none":

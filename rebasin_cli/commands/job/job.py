@@ -18,7 +18,7 @@ from torch import nn
 
 from ... import matchers
 from ...checkpoints.checkpoint import Checkpoint
-from ...errors import UsageError
+from ...errors import DataError, NetworkError, UsageError
 from ...matchers import State
 from ...matchers.search import align as searching
 from ...networks.evaluation import Scores
@@ -28,6 +28,7 @@ from ...runtime import devices
 from ...runtime.ranks import ALONE, Ranks
 from ...spec.spec import FittedSpec
 from . import checks, method_options, planning, provenance, resume, same_run, samples
+from .held_out import HeldOut
 from .listener import SILENT, Listener
 from .models import fit_spec, read_models, read_permutation
 from .network import find_network, need_inputs, none_named, origin, proof_inputs
@@ -82,6 +83,7 @@ class Job:
         With `steps` the command itself trains something, whatever the method.
         """
         self.ranks.each(checks.check_method, self.asked.search, or_none=or_none)
+        self.ranks.each(lambda: self.held_out)
         self.ranks.each(lambda: self.options if output is None else self.search_options)
         if output is not None:
             steps = steps or method_options.trains(self.asked.search.method)
@@ -97,6 +99,17 @@ class Job:
         """The method's Options where every option is for the search; a limit may be for a refit."""
         refits = self.asked.repair.repair == "refit"
         return method_options.make(self.asked.search, self.asked.data, measuring=refits)
+
+    @cached_property
+    def held_out(self) -> HeldOut | None:
+        """The samples to choose by that the user named. Raises UsageError."""
+        text = self.asked.data.held_out
+        return None if text is None else HeldOut.parse(text)
+
+    @property
+    def unseen(self) -> bool:
+        """Whether no endpoint was trained on the samples that choices are made by."""
+        return self.held_out is not None and self.held_out.unseen
 
     @cached_property
     def device(self) -> str:
@@ -189,6 +202,10 @@ class Job:
     def settle_repair(self, *, has_data: bool | None = None) -> str:
         """Which repair, as far as the spec and the options tell; refuses what cannot be."""
         there = self.has_data if has_data is None else has_data
+        if self.held_out is not None and not there:
+            raise UsageError(
+                f"--held-out {self.held_out.text}: no data set is known", hint="Name one with --data NAME"
+            )
         return checks.settle_repair(self.fitted, self.asked.repair, has_data=there)
 
     def endpoint_check(self) -> Callable[[Mapping[str, Sequence[Scores]]], None]:
@@ -203,20 +220,53 @@ class Job:
 
         Empty where weights are enough. Raises UsageError that says what is missing.
         """
-        if not method_options.needs_data(self.method):
+        if not self.runs_network:
             return {}
         return self.ranks.each(self._find_match_inputs)
 
+    @property
+    def runs_network(self) -> bool:
+        """Whether the search runs the network on samples: the method, or the swaps that come last."""
+        polish = self.method != "given" and self.asked.search.polish is not None
+        return polish or method_options.needs_data(self.method)
+
     def _find_match_inputs(self) -> dict[str, Any]:
-        network, method = self.network, self.asked.search.method
-        searching.check_needs(method, network=network is not None, data=self.has_data)
+        method, polish = self.asked.search.method, self.asked.search.polish is not None
+        if not polish and method_options.can_do_without(method) and (why := self._nothing_to_run()):
+            self.say(f"method: {method} goes by weights alone: {why}")
+            return {}
+        network = self.network
+        searching.check_needs(method, network=network is not None, data=self.has_data, polish=polish)
         count = getattr(matchers.registry.get(method), "SAMPLES", samples.MATCH_SAMPLES)
         say = (lambda text: None) if self.splits else self.say  # which data it is was told already
         data = samples.open_splits(
             self.models, self.asked.data, self.seed, say, wanted=["match"], match=count
         )["match"]
         found = {"network": network, "data": data, "output": self.output, "prove": False}
+        if self.held_out is not None:
+            found["held"] = samples.open_splits(
+                self.models, self.asked.data, self.seed, lambda text: None, wanted=["held"]
+            )["held"]
         return found | ({"loss": samples.loss_of(self.asked.data)} if self.asked.data.loss else {})
+
+    def _nothing_to_run(self) -> str:
+        """Why a method that can do without network and data has to, "" where they are there.
+
+        What the user named has to work; of what checkpoints record, and names tell, that is not asked.
+        """
+        if not self.has_data:
+            return "no data set is known"
+        try:
+            if self.network is None:
+                return "no network is known"
+            if self.network_is_assumed:
+                return "only the tensors' names tell the network (give yours with --net)"
+            samples.open_splits(self.models, self.asked.data, self.seed, lambda text: None, wanted=["train"])
+        except (NetworkError, DataError) as error:
+            if self.asked.network.net is not None or self.asked.data.data is not None:
+                raise
+            return error.message
+        return ""
 
     def proof(self) -> dict[str, Any]:
         """Prove that permuting by the spec preserves the network's function; the account of it, or why none.
@@ -306,10 +356,11 @@ class Job:
         show = shown(self.listener.step, state.start)
 
         def progress(reached: State) -> None:
-            state.reached(reached)
+            if "polishing" not in reached.notes and "trying" not in reached.notes:  # these begin anew
+                state.reached(reached)
             show(reached)
 
-        return searching.align(
+        found = searching.align(
             self.models,
             self.fitted,
             method=self.asked.search.method,
@@ -317,16 +368,24 @@ class Job:
             options=self.search_options if options is None else options,
             start=state.start or self.first_state,
             progress=progress,
+            polish=self.asked.search.polish,
             **(self.match_inputs() if inputs is None else inputs),
             device=devices.own(self.device),
             ranks=self.ranks,
         )
+        for told in accounts.search_in_words(found.result):
+            self.say(told)
+        return found
 
     # --------------------------------------------------------------------------------------- plans, accounts
 
     def plan(self) -> dict[str, Any]:
         """Tensors, permutations, sizes and memory of the search, without running anything."""
-        return planning.plan_search(
+        tries: dict[str, Any] = {}
+        if self.method == "auto":
+            able = self.has_data and self.network is not None and not self.network_is_assumed
+            tries = planning.plan_trials(self.fitted, len(self.models), self.options.budget, able=able)
+        return tries | planning.plan_search(
             self.models,
             self.fitted,
             self.method,

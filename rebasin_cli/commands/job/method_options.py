@@ -76,7 +76,7 @@ def recorded(search: Search, data: Data) -> dict[str, Any]:
 def identity(search: Search, data: Data, network: Network) -> dict[str, Any]:
     """All that a kept search must agree on with the one that goes on with it, as far as options decide."""
     chosen = {"effort": None} | _finding(search, data)  # named by searches that older releases kept, too
-    if needs_data(search.method):
+    if needs_data(search.method) or search.polish is not None:
         asked = {"output": network.output, "net": network.net}
         chosen |= asked | {n: getattr(data, n) for n in ("data", "normalize", "limit", "batch_size", "loss")}
     return chosen
@@ -86,7 +86,9 @@ def _finding(search: Search, data: Data) -> dict[str, Any]:
     chosen = _with_effect(search, "result")
     if (file := start_file(search)) is not None:
         chosen[start_option(search.method)] = digest(permutation.load(file)[0])
-    if needs_data(search.method):
+    if search.polish is not None:
+        chosen["polish"] = search.polish
+    if needs_data(search.method) or search.polish is not None:
         name = None if data.data is None else data.data.partition(":")[0]
         chosen |= {"data": name, "limit": data.limit, "normalize": data.normalize}
         if trains(search.method):
@@ -100,8 +102,16 @@ def _with_effect(search: Search, effect: str) -> dict[str, Any]:
 
 
 def needs_data(method: str) -> bool:
-    """Whether a method runs the network on samples."""
-    return method not in ("none", "given") and bool(matchers.registry.get(method).NEEDS)
+    """Whether a method runs the network on samples, at least where there are some."""
+    if method in ("none", "given"):
+        return False
+    module = matchers.registry.get(method)
+    return bool(module.NEEDS or getattr(module, "USES", ()))
+
+
+def can_do_without(method: str) -> bool:
+    """Whether a method that runs the network on samples also finds something without."""
+    return not matchers.registry.get(method).NEEDS
 
 
 def trains(method: str) -> bool:
@@ -133,7 +143,17 @@ def bounded(options: Any) -> Any:
     return dataclasses.replace(options, bound=True) if hasattr(options, "bound") else options
 
 
-def where_it_began(found: Any) -> dict[str, str]:
-    """How a search that learns began, for provenance; nothing where the user said it with a file."""
-    init = found.result.init if found else None
-    return {} if init in (None, "given") else {"init": init}
+def how_it_went(found: Any) -> dict[str, Any]:
+    """What a search decided by itself, for provenance: how learning began, what was chosen, what swaps did.
+
+    No seconds: they differ from run to run.
+    """
+    if found is None:
+        return {}
+    result, told = found.result, {}
+    if result.init not in (None, "given"):  # else the user said it with a file
+        told["init"] = result.init
+    if result.chosen:
+        rows = [{name: value for name, value in row.items() if name != "seconds"} for row in result.tried]
+        told |= {"chosen": result.chosen, "tried": rows}
+    return told | ({"polished": dict(result.polished)} if result.polished else {})

@@ -14,6 +14,8 @@ from ... import matchers, networks
 from ...checkpoints.checkpoint import Checkpoint
 from ...datasets import once
 from ...errors import NetworkError
+from ...matchers.polishing.length import seconds_of
+from ...matchers.search.candidates import candidates
 from ...matchers.weights.similarity import KEEP
 from ...measure.rows import ENSEMBLE, FINE_TUNED, Planned
 from ...networks.running import call, fed, in_parts
@@ -68,6 +70,15 @@ def plan_search(
         "proof_bytes": proving,
         "peak_bytes": max(search, stored + proving),
     } | not_estimated([(method, options)])
+
+
+def plan_trials(fitted: FittedSpec, models: int, budget: str, *, able: bool) -> dict[str, Any]:
+    """What `auto` will try, in this order and for at most which seconds, and why."""
+    found = candidates(fitted, models, able=able)
+    left, rows = seconds_of(budget, "--budget"), []
+    for one in found:
+        rows.append({"method": one.method, "seconds_at_most": round(one.share * left, 1), "why": one.why})
+    return {"budget_seconds": left, "candidates": rows if able else [{"method": "wm", "why": found[0].why}]}
 
 
 def not_estimated(searches: Iterable[tuple[str, Any]]) -> dict[str, str]:

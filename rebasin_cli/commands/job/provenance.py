@@ -11,6 +11,7 @@ from ...checkpoints.checkpoint import Checkpoint
 from ...datasets._batches import LoaderData
 from ...spec.spec import FittedSpec
 from ...version import version
+from .held_out import HeldOut
 
 T = TypeVar("T")
 TRAINING = ("rebasin.data", "rebasin.normalization", "rebasin.net")  # shared by models of one training
@@ -95,7 +96,13 @@ def signed(
     )
 
 
-def notes(splits: Mapping[str, Any], proof: Mapping[str, Any], *, repair: str = "reset") -> list[str]:
+def notes(
+    splits: Mapping[str, Any],
+    proof: Mapping[str, Any],
+    *,
+    repair: str = "reset",
+    held_out: HeldOut | None = None,
+) -> list[str]:
     """What a reader of a report should know before believing it."""
     found = []
     held = splits.get("held")
@@ -125,6 +132,12 @@ def notes(splits: Mapping[str, Any], proof: Mapping[str, Any], *, repair: str = 
             "every inner point; the ends are the models as given"
         )
         found.append("a permutation-only figure of a BatchNorm network means nothing by itself")
+    if held_out is not None:
+        kept = ", which no figure is measured on" if held_out.fraction else ""
+        found.append(
+            f"choices and temperatures are by {splits['held'].samples} samples of "
+            f"--held-out {held_out.text}{kept}"
+        )
     if proof.get("reason") == "--no-prove":
         found.append("the spec was not proven (--no-prove)")
     return found

@@ -18,6 +18,7 @@ from ...errors import DataError, UsageError
 from ...matchers.activations import MATCH_BATCH
 from ...networks.evaluation import Scores, evaluate
 from ...registry import import_reference
+from .held_out import HeldOut
 from .settings import Data
 
 Splits = dict[str, DataSet | LoaderData]
@@ -69,7 +70,8 @@ def open_splits(
 ) -> Splits:
     """The wanted ones of "train", "test", "match", "reset" (what repairs measure) and "held".
 
-    All but "test" are training samples, a seeded subset unless `full`. Those "held" are others than those of
+    All but "test" are training samples, a seeded subset unless `full`; "held" are what `data.held_out` says,
+    if anything, and "test" is then without them. Those "held" are others than those of
     "reset" where there are enough; for `choosing` a repair some are kept from it if need be. With `epoch`
     "reset" is as many as a method that trains sees in one epoch, for a `refit` as many as --limit says, else
     1,000. `match` is how
@@ -80,6 +82,7 @@ def open_splits(
     if reference is None:
         raise _no_data(models)
     normalize = data.normalize or _recorded_normalization(models, reference)
+    held_out = HeldOut.parse(data.held_out) if data.held_out else None
     splits: Splits = {}
     if {"train", "reset", "held", "match"} & set(wanted):
         train = _open(reference, "train", normalize, data)
@@ -100,7 +103,12 @@ def open_splits(
                 splits["match"] = splits["match"].with_batch_size(min(MATCH_BATCH, data.batch_size))
     if "test" in wanted:
         test = _open(reference, "test", normalize, data)
+        if held_out is not None:
+            held_out.check(measured=True)
+            test, _ = held_out.parted(test, seed)
         splits["test"] = test if data.limit is None else test.subset(data.limit, seed)
+    if "held" in wanted and held_out is not None:
+        splits["held"] = held_out.open(reference, lambda *it: _open(*it, normalize, data), seed)
     some = next(iter(splits.values()))
     used = "as the loader yields them" if some.normalization is None else f"normalised {some.normalization}"
     say(f"data: {reference}{_other_record(models, reference)}, inputs {used}")

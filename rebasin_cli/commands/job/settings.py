@@ -45,6 +45,7 @@ class Data:
     loss: str | None = None
     metric: str | None = None
     skip_checks: bool = False
+    held_out: str | None = None
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Search:
     method: str = "wm"
     options: Mapping[str, Any] = field(default_factory=dict)
     prove: bool = True
+    polish: str | None = None
     checkpoint_every: int | None = None
     log: Path | None = None
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ... import networks
-from ...checkpoints.tensors import held
+from ...checkpoints import tensors as stored
 from ...errors import CheckpointError, UsageError
 from ...inference import prove as proving
 from ...inference.prove import Proof
@@ -23,9 +23,16 @@ from ...runtime.ranks import ALONE, Ranks
 from ...runtime.seeds import generator
 from ...spec.spec import FittedSpec
 from .. import MatchResult, Problem, State, registry
+from ..polishing import search as polishing
+from ..polishing.length import Length
 from . import in_turn
 
 Tensors = Mapping[str, torch.Tensor]
+
+WAYS = {  # to give what a method needs
+    "network": ("the network", "--net file.py:factory (network=… in Python)"),
+    "data": ("training samples", "--data NAME (data=… in Python)"),
+}
 
 
 @dataclass(frozen=True)
@@ -58,18 +65,21 @@ def align(
     options: Any = None,
     network: nn.Module | None = None,
     data: Iterable[Any] | None = None,
+    held: Iterable[Any] | None = None,
     inputs: Any = None,
     output: str | int | None = None,
     loss: Callable[[torch.Tensor, Any], torch.Tensor] | None = None,
     prove: bool = True,
     start: State | None = None,
     progress: Callable[[State], None] | None = None,
+    polish: str | None = None,
     device: str = "cpu",
     ranks: Ranks = ALONE,
 ) -> Alignment:
     """Permute models into the first one's basin; everything is as `api.align` says.
 
-    `options` is the method's own Options, or a mapping of those that differ from their defaults.
+    `options` is the method's own Options, or a mapping of those that differ from their defaults. `polish`
+    says how long swaps on the true loss are tried in the end (`25s`, `300steps`); it needs network and data.
     """
     if len(models) < 2:
         raise UsageError("aligning takes at least two models")
@@ -78,16 +88,22 @@ def align(
     if network is not None:
         networks.check(network, fitted.shapes)
     options = options_of(method, options)
+    length = None if polish is None else Length.parse(polish)
+    if length is not None and (network is None or data is None):
+        raise UsageError(
+            "--polish runs the network on data", hint=f"Give {WAYS['network'][1]} and {WAYS['data'][1]}"
+        )
     proof = None
     if network is not None and prove:
         proof = prove_spec(network, fitted, inputs=inputs, output=output, seed=seed)
     problem = Problem(
         fitted,
-        tuple(map(held, models)),  # a search asks for every tensor again and again
+        tuple(map(stored.held, models)),  # a search asks for every tensor again and again
         seed,
         progress=progress,
         network=network,
         data=data,
+        held=held,
         output=output,
         loss=loss,
         device=devices.for_search(device),
@@ -96,6 +112,8 @@ def align(
     began = time.perf_counter()
     try:
         result = in_turn.search(module, problem, options, start)
+        if length is not None:
+            result = _polished(problem, result, length)
     except OverflowError as cause:
         raise CheckpointError(
             "the weights hold values so large that their products are beyond float64",
@@ -106,6 +124,17 @@ def align(
         permutation.check(permutations, fitted.words, within=fitted.within)
     moved = [permuted(m, fitted, p) for m, p in zip(models[1:], result.permutations, strict=True)]
     return Alignment((models[0], *moved), result.permutations, result, fitted, proof, method, seconds)
+
+
+def _polished(problem: Problem, result: MatchResult, length: Length) -> MatchResult:
+    """The same result with better permutations, if swaps find some."""
+
+    def report(steps: int, loss: float) -> None:
+        notes = {"polishing": float(steps), "held_out_loss": loss}
+        problem.report(State(result.permutations, result.sweeps, result.objective_after, notes))
+
+    done = polishing.polish(problem, result.permutations, length, progress=report)
+    return dataclasses.replace(result, permutations=done.permutations, polished=done.account())
 
 
 def options_of(method: str, given: Any = None) -> Any:
@@ -136,19 +165,16 @@ def foreign_option(name: str, method: str) -> UsageError:
     return UsageError(f"{flag}: the method {method} has no such option", hint=hint)
 
 
-def check_needs(method: str, *, network: bool, data: bool) -> None:
-    """Raise UsageError that names all that a method needs and is not there, and how to give it."""
-    needs = registry.get(method).NEEDS
-    ways = {
-        "network": ("the network", "--net file.py:factory (network=… in Python)"),
-        "data": ("training samples", "--data NAME (data=… in Python)"),
-    }
+def check_needs(method: str, *, network: bool, data: bool, polish: bool = False) -> None:
+    """Raise UsageError that names all that a method, or `polish`, needs and is not there; how to give it."""
+    needs = {"network", "data"} if polish else registry.get(method).NEEDS
     lacking = [
-        ways[need] for need, there in (("network", network), ("data", data)) if need in needs and not there
+        WAYS[need] for need, there in (("network", network), ("data", data)) if need in needs and not there
     ]
     if lacking:
+        who = "--polish" if polish else f"the method {method}"
         raise UsageError(
-            f"the method {method} runs the network on data: it lacks {' and '.join(w for w, _ in lacking)}",
+            f"{who} runs the network on data: it lacks {' and '.join(w for w, _ in lacking)}",
             hint=f"Give {' and '.join(how for _, how in lacking)}; or match by weights alone: --method wm",
         )
 

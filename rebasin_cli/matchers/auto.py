@@ -1,0 +1,76 @@
+"""The best of several methods within a time, by the held-out loss of the models' mean; without data wm.
+
+What is tried depends on what is known of the models (`search.candidates`): weights first, then activations,
+then what learns, from the best of those, and swaps on the true loss with what is left of the time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ..errors import UsageError
+from ..registry import option
+from . import MatchResult, Problem, wm
+from .polishing.length import seconds_of
+from .search import in_turn
+from .search.candidates import candidates
+from .search.trying import Trials
+from .straight_through.training import Training
+from .straight_through.training import memory as learning
+
+NEEDS = frozenset()
+USES = frozenset({"network", "data"})
+MANY = True
+SAMPLES = None
+DECLARES = frozenset({"identity"})
+
+
+@dataclass(frozen=True)
+class Options:
+    """`budget`: about how long to try, such as 60s or 5m. The first method is always tried to its end."""
+
+    budget: str = option(
+        "60s", "How long to try methods, such as 60s or 5m.", metavar="TIME", effect="length"
+    )
+
+    def __post_init__(self) -> None:
+        seconds_of(str(self.budget), "--budget")
+
+
+def memory(models: int, parameters: int, options: Options) -> dict[str, int]:
+    """As of the method that needs most."""
+    return learning(models, parameters, Training())
+
+
+def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noqa: B008 (frozen)
+    """Permutations for every model but the first, by the method that is best within the budget.
+
+    `MatchResult.tried` has a row a candidate, `chosen` names the best. How far methods come in a time differs
+    from run to run, so the same seed gives the same answer only without data, and where everything ends by
+    itself. Raises UsageError for fewer than two models, and as the methods do.
+    """
+    if len(problem.models) < 2:
+        raise UsageError("auto needs at least two models")
+    able = problem.network is not None and problem.data is not None
+    wanted = candidates(problem.fitted, len(problem.models), able=able)
+    if not able:
+        found = _by_weights(problem)
+        return replace(found, chosen="wm", tried=({"method": "wm", "why": "no network or no data is known"},))
+    trials = Trials(problem, seconds_of(str(options.budget), "--budget"))
+    for candidate in wanted:
+        trials.try_(candidate)
+    best = trials.best
+    names = best.method
+    if best.method == "polish":
+        names = f"{_before(trials)} + polish"
+    return replace(best.result, chosen=names, tried=tuple(trial.account() for trial in trials.done))
+
+
+def _before(trials: Trials) -> str:
+    """What was polished: the best of the others."""
+    others = [trial for trial in trials.done if trial.result is not None and trial.method != "polish"]
+    return min(others, key=lambda trial: trial.loss).method
+
+
+def _by_weights(problem: Problem) -> MatchResult:
+    return in_turn.search(wm, problem, wm.Options(), problem.start)

@@ -1,0 +1,115 @@
+"""The network at the mean of models: its loss, the gradient of that, the losses of many changes at once."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, vmap
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from ... import networks
+from ...datasets._batches import describe, map_tensors, to_device
+from ...errors import NetworkError
+from ...networks.evaluation import check_logits, name_of
+from ...networks.running import fed, forward, select
+from ...registry import user_code
+from .. import Problem
+from ..straight_through.flat import prepared
+
+TOGETHER = 1 << 28  # bytes that the changed tensors and activations of a batch of candidates may take
+
+log = logging.getLogger("rebasin")
+
+
+class Midpoint:
+    """The network with the tensors of any point; norms use the statistics of the batch."""
+
+    def __init__(self, problem: Problem):
+        self.problem, self.device = problem, torch.device(problem.device)
+        self.network = prepared(problem.network, self.device)
+        for norm in networks.running_norms(self.network).values():  # nothing is written to under vmap
+            norm.track_running_stats = False
+            norm.running_mean = norm.running_var = norm.num_batches_tracked = None
+        self.names = [name for name, _ in self.network.named_parameters()]
+        self.at_once = True
+
+    def loss(self, tensors: Mapping[str, Tensor], batch: tuple[Any, Any]) -> Tensor:
+        """The mean loss of a batch at a point, a tensor."""
+        inputs, targets = batch
+        outputs = functional_call(self.network, dict(tensors), *_arguments(inputs))
+        return self._scored(select(outputs, self.problem.output), targets)
+
+    def _scored(self, outputs: Tensor, targets: Any) -> Tensor:
+        if self.problem.loss is None:
+            return F.cross_entropy(outputs.float(), targets)
+        with user_code(f"{name_of(self.problem.loss)} fails"):
+            value = self.problem.loss(outputs, targets)
+        if not isinstance(value, Tensor) or value.ndim:
+            raise NetworkError(f"the loss is {describe(value)}; expected a tensor with one number")
+        return value
+
+    def batch(self, inputs: Any, targets: Any, number: int) -> tuple[Any, Any]:
+        """A batch as the network takes it, looked at once. Raises DataError and NetworkError."""
+        inputs = fed(self.network, to_device(inputs, self.device), self.device)
+        targets = to_device(targets, self.device)
+        if self.problem.loss is None:
+            with torch.no_grad():
+                outputs = select(forward(self.network, inputs), self.problem.output)
+            check_logits(outputs, targets, number)
+        return inputs, targets
+
+    def work(self, inputs: Any) -> float:
+        """Multiplications of a forward pass of one sample."""
+        few = map_tensors(lambda tensor: tensor[:2] if tensor.ndim else tensor, inputs)
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            forward(self.network, few)
+        return max(1.0, counter.get_total_flops() / 4)
+
+    def gradient(
+        self, tensors: Mapping[str, Tensor], batch: tuple[Any, Any]
+    ) -> tuple[float, dict[str, Tensor]]:
+        """The loss at a point, and its gradient there by the names of parameters."""
+        leaves = {name: tensors[name].detach().requires_grad_() for name in self.names}
+        loss = self.loss(leaves, batch)
+        found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+        pairs = zip(leaves.items(), found, strict=True)
+        return loss.item(), {n: torch.zeros_like(t) if g is None else g for (n, t), g in pairs}
+
+    def losses(
+        self,
+        tensors: Mapping[str, Tensor],
+        changes: Sequence[Mapping[str, Tensor]],
+        batch: tuple[Any, Any],
+    ) -> list[float]:
+        """The loss at the point with each of some `changes`, which have the same names, in its place."""
+        found: list[float] = []
+        size = 4 * sum(tensor.numel() for tensor in changes[0].values()) if changes else 1
+        size += 4 * sum(t.numel() for t in [batch[0]] if isinstance(t, Tensor)) * 4
+        step = max(1, TOGETHER // max(1, size))
+        with torch.no_grad():
+            for start in range(0, len(changes), step):
+                found += self._some(tensors, changes[start : start + step], batch)
+        return [value if math.isfinite(value) else math.inf for value in found]
+
+    def _some(self, tensors: Any, changes: Any, batch: Any) -> list[float]:
+        if self.at_once and len(changes) > 1:
+            stacked = {name: torch.stack([change[name] for change in changes]) for name in changes[0]}
+            try:
+                return vmap(lambda change: self.loss({**tensors, **change}, batch))(stacked).tolist()
+            except (RuntimeError, NetworkError) as cause:  # an operator that knows no batches of weights
+                log.info("changes are tried one after the other, since they cannot be batched: %s", cause)
+                self.at_once = False
+        return [self.loss({**tensors, **change}, batch).item() for change in changes]
+
+
+def _arguments(inputs: Any) -> tuple[Any, ...]:
+    """Positional and keyword arguments, as `functional_call` takes them."""
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,),)

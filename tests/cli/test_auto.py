@@ -1,0 +1,76 @@
+"""--method auto and --polish as a user types them: plans, what is told, provenance, bad input."""
+
+import json
+
+import pytest
+
+from rebasin_cli import open_checkpoint
+
+
+def recorded(path):
+    return json.loads(open_checkpoint(path).metadata["rebasin.options"])
+
+
+def test_auto_says_and_records_every_candidate(trained, done):
+    outcome = done("merge", *trained, "--method", "auto", "--budget", "2s", "--held-out", "0.3", "--json")
+    match = outcome.json()["match"]
+    assert [row["method"] for row in match["tried"]] == ["wm", "dual", "am", "ste", "polish"]
+    assert all("held_out_loss" in row or "why" in row for row in match["tried"])
+    assert f"method: auto chose {match['chosen']}: held-out loss at the mean wm " in outcome.err
+    options = recorded("merged.safetensors")
+    assert options["chosen"] == match["chosen"] and len(options["tried"]) == 5
+    assert "seconds" not in json.dumps(options["tried"])
+
+
+def test_auto_without_data_is_wm_and_writes_the_same_tensors(pair, done):
+    outcome = done("merge", *pair, "--method", "auto", "-o", "auto.safetensors")
+    assert "goes by weights alone: no data set is known" in outcome.err
+    done("merge", *pair, "-o", "wm.safetensors")
+    one, two = (open_checkpoint(name) for name in ("auto.safetensors", "wm.safetensors"))
+    assert all(one[name].equal(two[name]) for name in two)
+    assert recorded("auto.safetensors")["chosen"] == "wm"
+
+
+def test_the_plan_of_auto_says_what_is_tried_and_for_how_long(trained, pair, done):
+    plan = done("merge", *trained, "--method", "auto", "--budget", "5m", "--dry-run", "--json").json()
+    assert plan["budget_seconds"] == 300
+    assert [row["method"] for row in plan["candidates"]] == ["wm", "dual", "am", "ste", "polish"]
+    assert all(0 < row["seconds_at_most"] <= 300 and row["why"] for row in plan["candidates"])
+    bare = done("merge", *pair, "--method", "auto", "--dry-run", "--json").json()
+    assert [row["method"] for row in bare["candidates"]] == ["wm"]
+
+
+def test_a_report_says_what_auto_chose(trained, done):
+    report = done(
+        "barrier", *trained, "--method", "auto", "--budget", "1s", "--limit", 100, "--json", "-q"
+    ).json()
+    assert report["match"]["chosen"] and len(report["match"]["tried"]) == 5
+
+
+def test_swaps_are_told_recorded_and_done_again_by_their_number(trained, done):
+    outcome = done("merge", *trained, "--polish", "4steps", "--repair", "none", "-o", "one.safetensors")
+    assert "polish: " in outcome.err and "(the same again: --polish 4steps)" in outcome.err
+    assert "polished by" in outcome.out
+    options = recorded("one.safetensors")
+    assert options["polish"] == "4steps" and options["polished"]["steps"] == 4
+    done("merge", *trained, "--polish", "4steps", "--repair", "none", "-o", "two.safetensors")
+    with open("one.safetensors", "rb") as one, open("two.safetensors", "rb") as two:
+        assert one.read() == two.read()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--method", "auto", "--budget", "soon"), ("--budget 'soon' is no time", "60s")),
+        (("--method", "auto", "--budget", "0"), "--budget '0' is no time"),
+        (("--method", "am", "--budget", "5s"), "--budget: the method am has no such option"),
+        (("--polish", "fast"), ("--polish 'fast' is no time", "300steps")),
+        (("--polish", "5s", "--method", "none"), "--polish refines what a method found"),
+    ],
+)
+def test_bad_times_are_refused_before_any_work(trained, refused, options, says):
+    refused(2, "merge", *trained, *options, says=says)
+
+
+def test_swaps_need_data(pair, refused):
+    refused(2, "merge", *pair, "--polish", "5s", says=("--polish runs the network on data", "--data NAME"))

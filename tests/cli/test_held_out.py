@@ -1,0 +1,95 @@
+"""`--held-out`: choices by samples that no endpoint was trained on, and figures without them."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from rebasin_cli import open_checkpoint
+from rebasin_cli.commands.job.held_out import HeldOut
+from rebasin_cli.datasets import open_data
+
+
+def test_a_part_of_the_test_split_is_chosen_by_and_in_no_figure(trained, done):
+    outcome = done("barrier", *trained, "--held-out", "0.75", "--limit", 100, "--json", "-m", "none")
+    report, whole = outcome.json(), open_data("digits", "test").samples
+    held = report["data"]["held_out"]
+    assert held == {"fraction": 0.75, "samples": round(whole * 0.75)}
+    assert report["data"]["samples"]["test"] == whole - held["samples"]
+    assert report["choice"]["unseen"] and report["choice"]["samples"] == held["samples"]
+    assert any("--held-out 0.75, which no figure is measured on" in note for note in report["notes"])
+
+
+def test_what_is_held_out_and_the_rest_are_the_whole_split_and_drawn_by_the_seed():
+    test = open_data("digits", "test")
+    rest, held = HeldOut.parse("0.1").parted(test, seed=3)
+    both = torch.cat([rest.source.inputs, held.source.inputs]).flatten(1)
+    assert sorted(both.tolist()) == sorted(test.source.inputs.flatten(1).tolist())
+    again, other = (HeldOut.parse("0.1").parted(test, seed=seed)[1] for seed in (3, 4))
+    assert torch.equal(again.source.inputs, held.source.inputs)
+    assert not torch.equal(other.source.inputs, held.source.inputs)
+
+
+def test_without_data_there_is_nothing_to_hold_out(pair, refused):
+    refused(2, "merge", *pair, "--held-out", "0.1", says=("--held-out", "no data set is known", "--data"))
+
+
+def test_a_merge_records_what_it_was_chosen_by(trained, done):
+    outcome = done("merge", *trained, "--held-out", "test", "-o", "m.safetensors")
+    assert "samples that no endpoint was trained on" in outcome.err
+    options = json.loads(open_checkpoint("m.safetensors").metadata["rebasin.options"])
+    samples = open_data("digits", "test").samples
+    assert options["held_out"] == {"split": "test", "samples": samples}
+    assert options["repair_choice"]["unseen"]
+
+
+def test_training_samples_are_no_unseen_ones_by_another_name(trained, done):
+    outcome = done("merge", *trained, "--held-out", "train", "-o", "m.safetensors")
+    assert "training samples" in outcome.err and "no endpoint was trained on" not in outcome.err
+
+
+def test_they_may_be_another_data_set(trained, done, tmp_path):
+    digits = open_data("digits", "test").source
+    x, y = (digits.inputs[:50].numpy(), digits.targets[:50].numpy())
+    np.savez(tmp_path / "own.npz", x_test=x, y_test=y)
+    report = done(
+        "barrier", *trained, "--held-out", "npz:own.npz", "--limit", 100, "--json", "-m", "none"
+    ).json()
+    assert report["data"]["held_out"] == {"split": "test", "data": "npz", "samples": 50}
+    assert report["data"]["samples"]["test"] == 100
+
+
+def test_eval_leaves_the_same_samples_out(trained, done):
+    whole = open_data("digits", "test").samples
+    found = done("eval", trained[0], "--held-out", "0.25", "--json").json()
+    assert found["samples"] == whole - round(whole / 4) and found["held_out"] == {"fraction": 0.25}
+
+
+def test_a_loader_of_ones_own_may_have_a_split_for_it(trained, done, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from rebasin_cli.datasets import open_data\n"
+        "def loader(split):\n"
+        "    part = {'train': 'train', 'test': 'test', 'validation': 'test'}[split]\n"
+        "    return list(open_data('digits', part, limit=60 if split == 'validation' else 300))\n"
+    )
+    options = ("--data", "mine.py:loader", "--held-out", "validation", "-m", "none", "--limit", 100)
+    report = done("barrier", *trained, *options, "--json").json()
+    assert report["data"]["held_out"] == {"split": "validation", "samples": 60}
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "says"),
+    [
+        ("1.5", 2, "a fraction lies between 0 and 1"),
+        ("0", 2, "a fraction lies between 0 and 1"),
+        ("nan", 2, "a fraction lies between 0 and 1"),
+        ("a b", 2, "is no fraction, split or data set"),
+        ("validation", 2, "digits has no such split"),
+        ("test", 2, "leaves no test samples to measure on"),
+        ("0.0001", 6, "both parts need some"),
+        ("npz:gone.npz", 6, "no such file"),
+    ],
+)
+def test_what_cannot_be_held_out_is_refused(trained, refused, text, code, says):
+    refused(code, "barrier", *trained, "--method", "none", "--held-out", text, says=says)

@@ -1,0 +1,197 @@
+"""auto: what is tried, that time holds, and which one is taken; swaps on the true loss."""
+
+import itertools
+import math
+import time
+
+import pytest
+import torch
+from torch import nn
+
+import rebasin_cli
+from rebasin_cli.errors import UsageError
+from rebasin_cli.matchers import Problem, auto, wm
+from rebasin_cli.matchers.polishing import swaps
+from rebasin_cli.matchers.polishing.length import Length, seconds_of
+from rebasin_cli.matchers.polishing.midpoint import Midpoint
+from rebasin_cli.matchers.polishing.search import polish
+from rebasin_cli.matchers.search.candidates import candidates
+from rebasin_cli.matchers.search.trying import Trials
+from rebasin_cli.nets import build
+from rebasin_cli.permutations import permutation
+from rebasin_cli.spec.resolving import resolve_spec
+
+
+@pytest.fixture(scope="module")
+def problem():
+    """A teacher and itself relabelled: the mean has the teacher's loss where all units are found."""
+    torch.manual_seed(0)
+    network = build("mlp", input_shape=(6,), classes=4, width=8, depth=2)
+    a = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    fitted = resolve_spec(None, [a])
+    hidden = permutation.random(fitted.words, torch.Generator().manual_seed(1))
+    b = dict(permutation.permuted(a, fitted, hidden))
+    x = torch.randn(600, 6)
+    with torch.no_grad():
+        data = [(part, network(part).argmax(1)) for part in x.split(100)]
+    return Problem(fitted, (a, b), network=network, data=data)
+
+
+def still(problem):
+    return [permutation.identity(problem.fitted.words)]
+
+
+def test_swaps_find_a_relabelling_that_the_loss_shows(problem):
+    done = polish(problem, still(problem), Length(steps=60))
+    assert done.swaps > 3 and done.after < done.before - 0.05
+    permutation.check(done.permutations[0], problem.fitted.words)
+
+
+def test_the_same_number_of_steps_gives_the_same_permutations(problem):
+    one, two = (polish(problem, still(problem), Length(steps=12)) for _ in range(2))
+    assert one.account() == two.account() and one.steps == 12
+    for word, perm in one.permutations[0].items():
+        assert torch.equal(perm, two.permutations[0][word])
+
+
+def test_what_is_told_of_the_loss_is_that_of_the_permutations_that_are_given_back(problem):
+    done = polish(problem, still(problem), Length(steps=20))
+    again = polish(problem, done.permutations, Length(steps=1))
+    assert again.before == pytest.approx(done.after, abs=1e-6)
+
+
+def test_nothing_is_better_than_all_units_in_place(problem):
+    a, _ = problem.models
+    alone = Problem(problem.fitted, (a, a), network=problem.network, data=problem.data)
+    done = polish(alone, still(alone), Length(steps=8))
+    assert done.after <= done.before and done.after >= 0
+
+
+def test_the_slope_proposes_what_a_swap_really_changes(problem):
+    """First order: for a small share of the second model the change of the loss is the predicted one."""
+    midpoint, (a, b) = Midpoint(problem), problem.models
+    batch = midpoint.batch(*problem.data[0], 0)
+    share = 1e-3
+    mean = {n: (1 - share) * a[n] + share * b[n] for n in midpoint.names}
+    places = swaps.movable(problem.fitted, midpoint.names)
+    word = next(iter(places))
+    loss, gradient = midpoint.gradient(mean, batch)
+    slope = swaps.slopes(places[word], gradient, b)
+    for i, j in itertools.islice(itertools.combinations(range(8), 2), 6):
+        index = swaps.order(8, [(i, j)])
+        moved = {n: b[n].index_select(dim, index) for n, dim in places[word]}
+        changed = {n: mean[n] + share * (t - b[n]) for n, t in moved.items()}
+        found = midpoint.losses(mean, [changed], batch)[0] - loss
+        predicted = share * (slope[i, j] + slope[j, i] - slope[i, i] - slope[j, j]).item()
+        assert found == pytest.approx(predicted, rel=0.05, abs=2e-6)
+
+
+def test_many_changes_at_once_have_the_losses_that_they_have_one_by_one(problem):
+    midpoint, (a, b) = Midpoint(problem), problem.models
+    batch = midpoint.batch(*problem.data[0], 0)
+    changes = [{"head.weight": b["head.weight"] * k} for k in (0.5, 1.0, 2.0)]
+    together = midpoint.losses(a, changes, batch)
+    assert midpoint.at_once
+    midpoint.at_once = False
+    assert together == pytest.approx(midpoint.losses(a, changes, batch), rel=1e-5)
+    assert len(set(together)) == 3
+
+
+def test_an_operator_that_cannot_be_batched_is_tried_one_by_one(problem):
+    class Odd(nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x):
+            out = self.inner(x)
+            return out if out.sum().item() < math.inf else out  # .item() is no business of vmap's
+
+    odd = Odd(problem.network)
+    names = {f"inner.{n}": t for n, t in problem.models[0].items()}
+    midpoint = Midpoint(Problem(problem.fitted, (names, names), network=odd, data=problem.data))
+    batch = midpoint.batch(*problem.data[0], 0)
+    key = "inner.head.weight"
+    losses = midpoint.losses(names, [{key: names[key] * k} for k in (1.0, 2.0)], batch)
+    assert not midpoint.at_once and losses[0] != losses[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds", "steps"),
+    [("25", 25, None), ("25s", 25, None), ("1.5m", 90, None), ("1h", 3600, None), ("300steps", None, 300)],
+)
+def test_lengths_are_times_or_steps(text, seconds, steps):
+    assert Length.parse(text) == Length(seconds, steps)
+
+
+@pytest.mark.parametrize("text", ["", "0", "-3", "nan", "inf", "5x", "0steps", "1e9h", "steps"])
+def test_what_is_no_length_is_refused(text):
+    with pytest.raises(UsageError, match="--polish"):
+        Length.parse(text)
+    with pytest.raises(UsageError, match="--budget"):
+        seconds_of(text, "--budget")
+
+
+# auto
+
+
+def test_without_data_auto_is_wm(problem):
+    bare = Problem(problem.fitted, problem.models)
+    found, plain = auto.match(bare), wm.match(bare)
+    assert found.chosen == "wm" and [row["method"] for row in found.tried] == ["wm"]
+    for word, perm in plain.permutations[0].items():
+        assert torch.equal(found.permutations[0][word], perm)
+
+
+def test_the_candidate_with_the_least_held_out_loss_is_taken(problem):
+    found = auto.match(problem, auto.Options(budget="6s"))
+    losses = {row["method"]: row["held_out_loss"] for row in found.tried if "held_out_loss" in row}
+    assert "wm" in losses and len(found.tried) == len(candidates(problem.fitted, 2, able=True))
+    assert found.chosen.split(" + ")[-1] in losses
+    assert losses[found.chosen.split(" + ")[-1]] == min(losses.values())
+
+
+def test_of_equal_losses_the_first_is_taken_and_of_others_the_least(problem):
+    trials = Trials(problem, 5.0)
+    first = trials.try_(candidates(problem.fitted, 2, able=True)[0])
+    from dataclasses import replace
+
+    trials.done.append(replace(first, method="other"))
+    assert trials.best.method == "wm"
+    trials.done.append(replace(first, method="better", loss=first.loss - 0.1))
+    assert trials.best.method == "better"
+    trials.done.append(replace(first, method="none", result=None, loss=-1.0))
+    assert trials.best.method == "better"
+
+
+def test_a_short_time_is_held_and_the_first_method_is_tried_all_the_same(problem):
+    began = time.monotonic()
+    found = auto.match(problem, auto.Options(budget="0.01s"))
+    assert time.monotonic() - began < 5  # a loaded machine; any other candidate would learn for longer
+    assert found.chosen == "wm" and all("too little" in row["why"] for row in found.tried[1:])
+
+
+def test_samples_that_no_model_was_trained_on_are_what_is_compared_by(problem):
+    inputs, targets = problem.data[0]
+    wrong = [(inputs, (targets + 1) % 4)]
+    trials = Trials(Problem(**{**vars(problem), "held": wrong}), 5.0)
+    assert trials.loss(still(problem)) > Trials(problem, 5.0).loss(still(problem))
+    assert trials.train is problem.data
+
+
+def test_what_is_tried_follows_from_what_is_known():
+    network = build("resnet20", input_shape=(3, 8, 8), classes=4, width=0.25)
+    normed = resolve_spec(None, [network.state_dict()])
+    assert [c.method for c in candidates(normed, 2, able=False)] == ["wm"]
+    assert [c.method for c in candidates(normed, 2, able=True)] == ["wm", "am", "dual", "ste", "polish"]
+    assert [c.method for c in candidates(normed, 3, able=True)][1::3] == ["merge-many", "ste-mm"]
+
+
+def test_the_library_takes_polish_and_auto(problem):
+    given = {"network": problem.network, "data": problem.data}
+    found = rebasin_cli.align(*problem.models, problem.fitted, method="wm", polish="3steps", **given)
+    assert found.result.polished["steps"] <= 3
+    with pytest.raises(UsageError, match="--polish"):
+        rebasin_cli.align(*problem.models, problem.fitted, polish="3steps")
+    with pytest.raises(UsageError, match="--budget"):
+        rebasin_cli.align(*problem.models, problem.fitted, method="auto", options={"budget": "soon"})
