@@ -86,6 +86,15 @@ def test_the_slope_proposes_what_a_swap_really_changes(problem):
         assert found == pytest.approx(predicted, rel=0.05, abs=2e-6)
 
 
+def test_the_steepest_swaps_are_proposed_first_and_none_that_rises():
+    slope = torch.zeros(4, 4)
+    slope[0, 1] = slope[1, 0] = -1.0
+    slope[2, 3] = -3.0
+    slope[0, 2] = 5.0
+    assert swaps.best(slope, 10) == [(2, 3), (0, 1)] and swaps.best(slope, 1) == [(2, 3)]
+    assert swaps.apart([(2, 3), (0, 2), (0, 1)]) == [(2, 3), (0, 1)]
+
+
 def test_many_changes_at_once_have_the_losses_that_they_have_one_by_one(problem):
     midpoint, (a, b) = Midpoint(problem), problem.models
     batch = midpoint.batch(*problem.data[0], 0)
