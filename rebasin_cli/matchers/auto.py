@@ -14,7 +14,7 @@ from . import MatchResult, Problem, wm
 from .polishing.length import seconds_of
 from .search import in_turn
 from .search.candidates import candidates
-from .search.trying import Trials
+from .search.trying import COMPARABLE, Trials
 from .straight_through.training import Training
 from .straight_through.training import memory as learning
 
@@ -57,6 +57,9 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
         found = _by_weights(problem)
         return replace(found, chosen="wm", tried=({"method": "wm", "why": "no network or no data is known"},))
     trials = Trials(problem, seconds_of(str(options.budget), "--budget"))
+    if not trials.comparable:
+        why = f"a budget of {options.budget} is too little to compare methods on {COMPARABLE} samples"
+        return replace(_by_weights(problem), chosen="wm", tried=({"method": "wm", "why": why},))
     for candidate in wanted:
         trials.try_(candidate)
     best = trials.best

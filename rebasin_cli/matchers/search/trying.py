@@ -23,7 +23,10 @@ from ..polishing.search import polish
 from . import in_turn
 from .candidates import Candidate
 
-HELD, FEWEST = 2_000, 200  # samples to compare by, as many as a twentieth of the time lets be
+HELD, COMPARABLE = 2_000, 100  # samples to compare by, as many as LOOKING lets be; with fewer it means little
+LOOKING, LOOKS = 0.25, 6  # share of the time that comparing may take, and how often
+TIMED = 1e10  # multiplications of the batch that is timed
+FEWEST = 200  # samples to look at units on
 LOOKED = 10_000  # samples that units are looked at on, where there is time
 STEP = 6.0  # forward passes that a step of learning takes, with the matching in it
 LEAST = 1_000  # samples, below which nothing is learnt
@@ -67,8 +70,9 @@ class Trials:
             self.train, held = held_out(problem.data, derive(problem.seed, "held out to choose by"))
         self.problem = replace(problem, data=self.train, start=None)
         self.a_sample = self._timed(held)
-        affordable = seconds / 20 / max(self.a_sample, 1e-9) / 5
-        self.held = list(self._batches(held, int(min(HELD, max(FEWEST, affordable)))))
+        affordable = int(seconds * LOOKING / LOOKS / max(self.a_sample, 1e-9))
+        self.comparable = affordable >= COMPARABLE
+        self.held = list(self._batches(held, min(HELD, affordable))) if self.comparable else []
         self.done: list[Trial] = []
 
     @property
@@ -87,7 +91,10 @@ class Trials:
 
     def _timed(self, data: Iterable[Any]) -> float:
         """Seconds of a forward pass of one sample."""
-        batch = next(self._batches(data, 100), None)
+        batch = next(self._batches(data, 2), None)
+        if batch is not None:
+            most = int(min(100, max(2, TIMED / self.midpoint.work(batch[0]))))
+            batch = next(self._batches(data, most))
         if batch is None:
             raise DataError(
                 "the data holds no samples", hint="Is the loader a generator that was read before?"
