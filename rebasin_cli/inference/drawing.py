@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from .float64 import Uncompiled
 
 PERIOD = 999_983  # a prime: no two rows of a tensor repeat each other
 MATRICES = {
@@ -72,7 +73,7 @@ class _Pool:
         return found
 
 
-class Scaling(TorchDispatchMode):
+class Scaling(Uncompiled):
     """While it lasts, weights are scaled in place where they are first used.
 
     What a run gives is what the scaled weights give, up to rounding.

@@ -41,15 +41,19 @@ def in_float64() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-class _Raising(TorchDispatchMode):
+class Uncompiled(TorchDispatchMode):
+    """A mode that PyTorch need not keep its compiler off: nothing is compiled here."""
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """PyTorch would import its compiler, two seconds of it, to keep it off this; nothing is compiled.
+        """Or else PyTorch imports its compiler, which takes two seconds, to keep it off.
 
         A private question of PyTorch's: a version that does not ask it imports the compiler.
         """
         return False
 
+
+class _Raising(Uncompiled):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         raised = _raise_all if _pure(func) else _raise_dtype
         return func(*tree_map(raised, args), **tree_map(raised, kwargs or {}))
