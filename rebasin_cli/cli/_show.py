@@ -187,7 +187,8 @@ def many(count: int, what: str) -> str:
 def _proof(proof: Mapping[str, Any]) -> str:
     if proof["status"] == "proven":
         on = f" on {proof['network']} (give yours with --net)" if proof.get("assumed") else ""
-        return f"proven{on}: outputs differ by {proof['largest_difference']:.1e} relative, in float64"
+        precision = proof.get("precision", "float64")
+        return f"proven{on}: outputs differ by {proof['largest_difference']:.1e} relative, in {precision}"
     return f"{proof['status']}: {proof['reason']}"
 
 

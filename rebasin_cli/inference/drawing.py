@@ -93,10 +93,10 @@ class Scaling(Uncompiled):
         self._fresh -= {_memory(value) for value in used}
         if name in TABLES:
             for table in used:
-                _scale(table, ENTRY / _spread(table))
+                _scale(table, ENTRY * _inverse_spread(table))
         result = func(*args, **kwargs)
         alone = len(used) == 1 and any(len(args) > k and used[0] is args[k] for k in places)
-        if alone and math.isfinite(by := 1 / _spread(result)):
+        if alone and math.isfinite(by := _inverse_spread(result)):
             bias = args[BIASES[name]] if name in BIASES else None
             _scale(used[0], by)
             if bias is None:
@@ -123,8 +123,10 @@ def _memory(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _spread(tensor: torch.Tensor) -> float:
-    return tensor.std().item() if tensor.numel() > 1 else math.nan
+def _inverse_spread(tensor: torch.Tensor) -> float:
+    """What a tensor is multiplied by for a standard deviation of 1; NaN where nothing makes it that."""
+    spread = tensor.std().item() if tensor.numel() > 1 else 0.0
+    return 1 / spread if spread > 0 else math.nan
 
 
 def _scale(tensor: torch.Tensor, by: float) -> None:

@@ -33,6 +33,7 @@ from .float64 import in_float64
 
 MARGIN = 1000  # how much larger than rounding a difference has to be
 SIDE = 64  # pixels that drawn inputs have at most, where the network takes so few
+MORE = 4  # trials for tensors whose effect the others could not see, such as those of units that were dead
 SHOWN = 10  # tensors that a refusal names
 
 
@@ -105,13 +106,17 @@ def _proven(
     tolerance: float | None,
 ) -> Proof:
     largest, allowed, words = 0.0, tolerance, {}
-    seen = seeing.Seen()
+    untested: set[str] | None = None  # at first all
+    without_effect: list[str] = []
+    done = 0
     with fresh(network) as refresh, own_state(network, dtype), torch.no_grad():
         runs = Runs(network, refresh, dtype, output)
         inputs = fed(network, inputs, "cpu", quiet=True)
-        for trial in reversed(range(trials)):  # looked at closely is the last, whose inputs may be smaller
+        while done < trials or (untested and done < trials + MORE):
+            # looked at closely is the last of them, whose inputs may be smaller, and then what that left open
+            trial = trials - 1 - done if done < trials else done
             drawing.draw(network, generator(seed, f"prove weights {trial}"))
-            close = trial == trials - 1
+            close = done == 0 or done >= trials
             batch, before, effects = _answers(runs, inputs, seed, trial, close)
             if allowed is None:
                 allowed = _tolerance(_difference(before, runs.outputs(_nudged(batch))), dtype)
@@ -128,11 +133,15 @@ def _proven(
             if close:
                 changed.undo()
                 least = seeing.CLEAR * min(allowed, math.sqrt(torch.finfo(dtype).eps))
-                hidden = [name for name, effect in effects.items() if not effect > least]
+                open_ = effects.keys() if untested is None else untested
+                hidden = [name for name, effect in effects.items() if name in open_ and not effect > least]
                 seen = seeing.look(network, changed.difference, hidden, least, generator(seed, "unseen"))
-                if seen.untested:
-                    raise _untested(fitted, seen.untested)
-    return Proof(largest, words, trials, allowed, str(dtype).removeprefix("torch."), seen.without_effect)
+                untested = set(seen.untested)
+                without_effect += seen.without_effect
+            done += 1
+    if untested:
+        raise _untested(fitted, sorted(untested))
+    return Proof(largest, words, done, allowed, str(dtype).removeprefix("torch."), tuple(without_effect))
 
 
 class Runs:

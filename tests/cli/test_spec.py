@@ -172,3 +172,79 @@ def test_what_cannot_be_imported(axes, refused, code, text, arguments, says):
     if text is not None:
         (axes / "axes.json").write_text(text)
     refused(code, "spec", "import", *arguments, says=says)
+
+
+NETS = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, last=lambda x: x):
+        super().__init__()
+        self.one, self.two, self.last = nn.Linear(3, 6), nn.Linear(6, 4), last
+    def forward(self, x):
+        return self.last(self.two(torch.relu(self.one(x))))
+
+class Bare(Net):
+    def forward(self, x):
+        return self.one(x)
+
+def bare():
+    return Bare()
+
+def silent():
+    return Net(lambda x: None)
+
+def failing():
+    return Net(lambda x: x.reshape(7, 7))
+
+def leaving():
+    return Net(lambda x: torch.from_numpy(x.detach().numpy()))
+"""
+OWN = """
+tensors:
+  one.weight: "h ."
+  one.bias: "h"
+  two.weight: ". h"
+  two.bias: "."
+"""
+
+
+@pytest.fixture
+def own_nets(tmp_path):
+    (tmp_path / "own_nets.py").write_text(NETS)
+    (tmp_path / "own.yaml").write_text(OWN)
+
+
+@pytest.mark.parametrize(
+    ("factory", "code", "says"),
+    [
+        (
+            "bare",
+            4,
+            ("nothing of own_nets.py:bare may be permuted", "it is the network's output", "spec explain"),
+        ),
+        ("silent", 6, ("returns no tensor", "Let forward return")),
+        ("failing", 6, "the network fails on inputs tuple of 1: float32 (2, 3)"),
+        ("leaving", 6, ("cannot be traced", "outside of torch cannot be followed")),
+    ],
+)
+def test_an_inference_that_finds_nothing_is_no_success(own_nets, tmp_path, refused, factory, code, says):
+    arguments = ("--net", f"own_nets.py:{factory}", "--input", "2x3", "-o", "found.yaml")
+    refused(code, "spec", "infer", *arguments, says=says)
+    assert not (tmp_path / "found.yaml").exists()
+
+
+def test_an_inferred_spec_that_the_proof_refuses_is_no_success(own_nets, done, refused, monkeypatch):
+    from rebasin_cli.inference import following
+
+    arguments = ("spec", "infer", "--net", "own_nets.py:Net", "--input", "2x3")
+    monkeypatch.setattr(following, "_freeze", lambda walk, value, told: None)  # outputs may move: a mistake
+    refused(4, *arguments, says=("does not hold: the proof refused a part of it", "--no-prove"))
+    assert "two.weight" in done(*arguments, "--no-prove").out
+
+
+def test_a_network_alone_says_which_tensors_a_spec_is_proven_on(own_nets, done, refused):
+    arguments = ("spec", "prove", "own.yaml", "--net", "own_nets.py:Net", "--input", "2x3")
+    assert "proven: outputs differ by" in done(*arguments).out
+    refused(4, *arguments[:4], "own_nets.py:bare", *arguments[5:], says="own.yaml")
