@@ -22,6 +22,7 @@ from ..averages.mixing import average
 from ..datasets._batches import checked, tensors_in
 from ..errors import CheckpointError, DataError
 from ..networks.running import evaluating, fed
+from ..runtime.threads import on_one_thread
 from .advancing import Advancing, Graphs
 from .channels import Repaired
 from .layers import Layer, Norm, layers_of, undo
@@ -64,7 +65,7 @@ def refit(
     average([{}] * len(endpoints), shares)  # its checks
     check_ridge(ridge)
     graphs = Graphs(network, {} if known is None else known.setdefault("graphs", {}))
-    with evaluating(network), torch.no_grad():
+    with on_one_thread(), evaluating(network), torch.no_grad():
         own = network.state_dict()
         program = _first(graphs, batches, device).program
         layers, left = layers_of(program, shared_in(network))

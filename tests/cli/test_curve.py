@@ -111,6 +111,7 @@ def test_a_report_has_rows_of_curves(trained, curve, done, refused, tmp_path):
     refused(2, *line[:1], *trained[::-1], *line[3:], *both, says="a curve between other models")
 
 
+@pytest.mark.sweep
 def test_points_of_a_curve_have_statistics_of_their_own(resnets, done):
     data = ("--data", "npz:pictures.npz", "--skip-checks", "-m", "none")
     done(

@@ -48,16 +48,18 @@ def wide(tmp_path):
     return [fresh(tmp_path / f"{n}.safetensors", seed=k, width=320, depth=2) for k, n in enumerate("ab")]
 
 
+# Not auto: what it tries depends on the seconds that it has, and its result says what that was.
+METHODS = [name for name in matchers.registry.names() if name != "auto"]
+
+
 @pytest.mark.sweep
-@pytest.mark.parametrize("method", ["none", *matchers.registry.names()])
+@pytest.mark.parametrize("method", ["none", *METHODS])
 def test_merges(method, wide, same_bytes):
     same_bytes("merge", *wide, *DIGITS, "--method", method, "--repair", "none", *QUICK.get(method, ()))
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize(
-    "method", [name for name in matchers.registry.names() if name not in ("merge-many", "universe")]
-)
+@pytest.mark.parametrize("method", [name for name in METHODS if name not in ("merge-many", "universe")])
 def test_alignments(method, wide, same_bytes):
     same_bytes("align", *wide, *DIGITS, "--method", method, *QUICK.get(method, ()))
 

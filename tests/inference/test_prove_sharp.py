@@ -258,6 +258,26 @@ def test_buffers_that_the_network_writes_are_the_same_in_every_run():
     assert network.count == 0
 
 
+def test_two_words_of_two_units_each_are_told_apart():
+    """Both are swapped whenever they are drawn, so only sets of words show which is which."""
+
+    class Pairs(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.two, self.out = (torch.nn.Linear(*sizes) for sizes in ((3, 2), (2, 2), (2, 3)))
+
+        def forward(self, x):
+            return self.out(torch.relu(self.two(torch.relu(self.one(x)))))
+
+    right = {"one.weight": "a .", "one.bias": "a", "two.weight": "b a", "two.bias": "b", "out.weight": ". b"}
+    right |= {"out.bias": "."}
+    network, x = Pairs(), torch.randn(4, 3)
+    assert prove(network, spec_for(network, right), x).largest_difference < 1e-12
+    for wrong in ({"two.bias": "a"}, {"one.bias": "b"}, {"out.weight": ". a"}, {"two.weight": "a b"}):
+        with pytest.raises(NotProven):
+            prove(network, spec_for(network, right | wrong), x)
+
+
 # -------------------------------------------------------------------------------------------- mutations
 
 

@@ -8,7 +8,6 @@ network's depth, only on a batch and on (n, n) a place.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,14 +139,3 @@ def _given(
             if tensor is None:
                 raise NetworkError(f"the network needs {spec.target}, which no checkpoint has")
             yield node, tensor.to(device=device, dtype=node.meta["val"].dtype)
-
-
-@contextmanager
-def on_one_thread() -> Iterator[None]:
-    """Sums that several threads split would have other last bits (docs/decisions/0005-threads.md)."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

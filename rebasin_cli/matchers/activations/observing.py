@@ -13,8 +13,9 @@ from ...datasets._batches import checked, part_of, size_of
 from ...errors import CheckpointError, DataError
 from ...networks.running import fed
 from ...runtime import devices
+from ...runtime.threads import on_one_thread
 from .. import Problem
-from .moments import Moments, on_one_thread, watch
+from .moments import Moments, watch
 from .options import Looking
 from .sites import Place, Site, Sites, find
 
