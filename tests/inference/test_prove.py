@@ -133,9 +133,10 @@ def test_every_trial_counts():
         def forward(self, x):
             runs.append(None)
             logits = super().forward(x)
-            return (
-                logits + self.one.bias[0] if len(runs) > 3 else logits
-            )  # it is looked at more closely first
+            first = (
+                5  # runs of the first draw, which is looked at more closely, two words of few units in turn
+            )
+            return logits + self.one.bias[0] if len(runs) > first else logits
 
     with pytest.raises(NotProven):
         try_to_prove(GOOD, Late(), trials=2)
