@@ -14,7 +14,7 @@ from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.method_options import how_it_went
 from .job.outputs import Output, check_outputs, write
-from .job.settings import ForMerge
+from .job.settings import ForMerge, Search
 from .job.sources import attested, check_apart
 
 
@@ -33,7 +33,7 @@ def merge(
     """
     paths, mean = mean.in_order(paths)
     mean.check(len(paths))
-    curved.check(mean, len(paths))
+    curved.check(mean, subjects.get("search", Search()), len(paths))
     output = mean.placed(output, paths)
     check_outputs(output)
     job = Job("merge", paths, listener, **subjects, perm=mean.perm)

@@ -16,11 +16,12 @@ from . import repairing
 from .averaging import Average
 from .job import Job
 from .outputs import Output, write
+from .settings import Search
 
 ABLE = ("auto", "none", "reset")
 
 
-def check(mean: Average, models: int) -> None:
+def check(mean: Average, search: Search, models: int) -> None:
     """Raise UsageError for what makes no sense beside a curve."""
     if mean.curve is None:
         if mean.at is not None:
@@ -37,6 +38,10 @@ def check(mean: Average, models: int) -> None:
         "--soup": mean.soup,
         "--interpolation": mean.interpolation != "linear",
         "--reference": mean.reference,
+        "--ignore": mean.ignore,
+        "--copy-from": mean.copy_from,
+        "--extra": mean.extra != "error",
+        "--polish": search.polish,
     }
     for name, given in beside.items():
         if given:
