@@ -57,7 +57,9 @@ def test_a_chain_goes_straight_from_bend_to_bend():
 def test_ends_are_the_models_bit_for_bit_and_what_is_no_parameter_goes_straight(kind):
     a, b, c = models(3, dtype=torch.float32)
     a["s"], b["s"] = torch.tensor([1.0]), torch.tensor([3.0])
+    a["w"][0, 0] = b["w"][0, 0] = -0.0  # a sum would forget its sign
     curve = Curve(kind, a, b, controls_of([c]))
+    assert curve.at(0.0)["w"][0, 0].signbit() and curve.at(1.0)["w"][0, 0].signbit()
     assert all(torch.equal(curve.at(0.0)[name], a[name]) for name in a)
     assert all(torch.equal(curve.at(1.0)[name], b[name]) for name in b)
     half = curve.at(0.5)
