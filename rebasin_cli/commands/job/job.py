@@ -16,9 +16,8 @@ from typing import Any, Unpack
 
 from torch import nn
 
-from ... import matchers
 from ...checkpoints.checkpoint import Checkpoint
-from ...errors import DataError, NetworkError, UsageError
+from ...errors import UsageError
 from ...matchers import State
 from ...matchers.search import align as searching
 from ...networks.evaluation import Scores
@@ -27,11 +26,11 @@ from ...reports import _accounts as accounts
 from ...runtime import devices
 from ...runtime.ranks import ALONE, Ranks
 from ...spec.spec import FittedSpec
-from . import checks, method_options, planning, provenance, resume, same_run, samples
+from . import checks, matching, method_options, planning, provenance, resume, same_run, samples
 from .held_out import HeldOut
 from .listener import SILENT, Listener
 from .models import fit_spec, read_models, read_permutation
-from .network import find_network, need_inputs, none_named, origin, proof_inputs
+from .network import find_network, need_inputs, none_named, origin
 from .outputs import Output
 from .progress import shown
 from .resume import Resumable
@@ -222,7 +221,7 @@ class Job:
         """
         if not self.runs_network:
             return {}
-        return self.ranks.each(self._find_match_inputs)
+        return self.ranks.each(matching.inputs_of, self)
 
     @property
     def runs_network(self) -> bool:
@@ -230,65 +229,12 @@ class Job:
         polish = self.method != "given" and self.asked.search.polish is not None
         return polish or method_options.needs_data(self.method)
 
-    def _find_match_inputs(self) -> dict[str, Any]:
-        method, polish = self.asked.search.method, self.asked.search.polish is not None
-        if not polish and method_options.can_do_without(method) and (why := self._nothing_to_run()):
-            self.say(f"method: {method} goes by weights alone: {why}")
-            return {}
-        network = self.network
-        searching.check_needs(method, network=network is not None, data=self.has_data, polish=polish)
-        count = getattr(matchers.registry.get(method), "SAMPLES", samples.MATCH_SAMPLES)
-        say = (lambda text: None) if self.splits else self.say  # which data it is was told already
-        data = samples.open_splits(
-            self.models, self.asked.data, self.seed, say, wanted=["match"], match=count
-        )["match"]
-        found = {"network": network, "data": data, "output": self.output, "prove": False}
-        if self.held_out is not None:
-            found["held"] = samples.open_splits(
-                self.models, self.asked.data, self.seed, lambda text: None, wanted=["held"]
-            )["held"]
-        return found | ({"loss": samples.loss_of(self.asked.data)} if self.asked.data.loss else {})
-
-    def _nothing_to_run(self) -> str:
-        """Why a method that can do without network and data has to, "" where they are there.
-
-        What the user named has to work; of what checkpoints record, and names tell, that is not asked.
-        """
-        if not self.has_data:
-            return "no data set is known"
-        try:
-            if self.network is None:
-                return "no network is known"
-            if self.network_is_assumed:
-                return "only the tensors' names tell the network (give yours with --net)"
-            samples.open_splits(self.models, self.asked.data, self.seed, lambda text: None, wanted=["train"])
-        except (NetworkError, DataError) as error:
-            if self.asked.network.net is not None or self.asked.data.data is not None:
-                raise
-            return error.message
-        return ""
-
     def proof(self) -> dict[str, Any]:
         """Prove that permuting by the spec preserves the network's function; the account of it, or why none.
 
         Raises NotProven, and NetworkError where the network fails.
         """
-        return self.ranks.first(self._prove)
-
-    def _prove(self) -> dict[str, Any]:
-        if not self.asked.search.prove:
-            return {"status": "skipped", "reason": "--no-prove"}
-        if not self.moved:
-            return {"status": "skipped", "reason": "nothing was permuted"}
-        if (network := self.network) is None:
-            return accounts.describe_proof(None)
-        inputs = proof_inputs(network, self.asked.network, self.asked.data, self.splits)
-        proof = searching.prove_spec(network, self.fitted, inputs=inputs, output=self.output, seed=self.seed)
-        account = accounts.describe_proof(
-            proof, "the network does not say its input: give --input SHAPE or --data"
-        )
-        whose = origin(network, self.fitted, self.models, self.asked.network)
-        return account if proof is None else account | whose
+        return self.ranks.first(matching.prove, self)
 
     @contextmanager
     def resumable(self, output: Output, more: Mapping[str, Any] | None = None) -> Iterator[Resumable]:
@@ -383,7 +329,7 @@ class Job:
         """Tensors, permutations, sizes and memory of the search, without running anything."""
         tries: dict[str, Any] = {}
         if self.method == "auto":
-            able = self.has_data and self.network is not None and not self.network_is_assumed
+            able = not matching.nothing_to_run(self)
             tries = planning.plan_trials(self.fitted, len(self.models), self.options.budget, able=able)
         return tries | planning.plan_search(
             self.models,
