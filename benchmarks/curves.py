@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from rebasin_cli import networks  # noqa: E402
 from rebasin_cli.curves.curve import Curve, along  # noqa: E402
-from rebasin_cli.curves.training import Training, _Search  # noqa: E402
+from rebasin_cli.curves.training import Search, Training  # noqa: E402
 from rebasin_cli.curves.training import train as train_curve  # noqa: E402
 from rebasin_cli.datasets import open_data  # noqa: E402
 from rebasin_cli.matchers import Problem  # noqa: E402
@@ -121,7 +121,7 @@ def main() -> None:
 
 def ratio(problem: Problem, perms: dict, network: torch.nn.Module, data) -> float:
     """Seconds of a curve's step over those of a plain step by SGD, the median of alternated epochs."""
-    search = _Search(problem, perms, Training())
+    search = Search(problem, perms, Training())
     optimizer = torch.optim.SGD(network.parameters(), lr=1e-3, momentum=0.9, nesterov=True)
     batches = list(data)
     ratios = []

@@ -88,5 +88,4 @@ def _plan(job: Job, data: Any, how: training.Training) -> dict[str, Any]:
         job.need_network(), {"match": data}, output=job.output, device=job.device
     )
     seconds = None if each is None else 3 * each * samples * how.epochs  # a backward pass is two forward ones
-    told = {"curve": dataclasses.asdict(how), "samples": samples, "times": planning.estimated(seconds)}
-    return told
+    return {"curve": dataclasses.asdict(how), "samples": samples, "times": planning.estimated(seconds)}

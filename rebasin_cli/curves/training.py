@@ -83,10 +83,12 @@ def train(problem: Problem, permutations: Permutations, options: Training) -> Tr
     reported goes on to the same bits. Raises UsageError, DataError, and NetworkError when the loss is no
     longer a number.
     """
-    return _Search(problem, permutations, options).run()
+    return Search(problem, permutations, options).run()
 
 
-class _Search:
+class Search:
+    """A training on its way: the ends and the control points as rows of numbers, and the optimizer's state."""
+
     def __init__(self, problem: Problem, permutations: Permutations, options: Training):
         self.problem, self.permutations, self.options = problem, permutations, options
         self.mixture = Mixture(_with_controls(problem, options.bends), "fp32")

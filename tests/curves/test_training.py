@@ -126,7 +126,7 @@ def test_what_the_spec_ignores_is_no_part_of_a_control_point_and_stays_the_first
     of = problem()
     fitted = dataclasses.replace(of.fitted, ignored=frozenset({"2.bias"}))
     of = dataclasses.replace(of, fitted=fitted)
-    search = training._Search(of, still(of), Training(epochs=2))
+    search = training.Search(of, still(of), Training(epochs=2))
     (control,) = search.run().controls
     for row in search.mixture.rows:  # nor did it move while the others were trained
         assert torch.equal(search.mixture.flat.views(row)["2.bias"], of.models[0]["2.bias"])
@@ -157,6 +157,6 @@ def test_what_trains_no_curve(wrong, says):
 
 
 def test_twelve_halvings_whatever_the_number_of_epochs(problem):
-    search = training._Search(problem(), {}, Training(epochs=250, learning_rate=1.0))
+    search = training.Search(problem(), {}, Training(epochs=250, learning_rate=1.0))
     assert search._rate(0) == 1 and search._rate(20) == 1 and search._rate(21) == 0.5
     assert search._rate(249) == 0.5**11
