@@ -87,7 +87,7 @@ def train(problem: Problem, permutations: Permutations, options: Training) -> Tr
 
 
 class Search:
-    """A training on its way: the ends and the control points as rows of numbers, and the optimizer's state."""
+    """A training on its way: ends and control points as rows of numbers, and the optimizer's state."""
 
     def __init__(self, problem: Problem, permutations: Permutations, options: Training):
         self.problem, self.permutations, self.options = problem, permutations, options
