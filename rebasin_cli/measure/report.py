@@ -27,7 +27,7 @@ from ..permutations.permutation import permuted
 from ..repair import MATCHES, Repairs, choosing
 from ..repair.calibration import Scaled
 from ..repair.choosing import Choice
-from ..repair.repairing import set_apart, settle
+from ..repair.repairing import few, open_to_choice, set_apart, settle
 from ..reports import Report, Row
 from ..reports import _accounts as accounts
 from ..runtime.seeds import generator
@@ -88,8 +88,9 @@ def barrier(
     measure; `held` are other training samples, to choose a repair and fit temperatures on (default: every
     third batch, kept from the repair), or, better, `unseen` ones: in no training, and not in `test`.
     `repair_with`: "auto" resets running statistics where the network has some, and elsewhere chooses "repair"
-    or "none" by held-out loss; "none" only says that the row without is the one to ship; "repair", "rescale"
-    or "reshift" gives networks without statistics such rows, "refit" (with `ridge`) any network. `controls`
+    or "none" by held-out loss; the method "auto" may choose another with its own choice. "none" only says
+    that the row without is the one to ship; "repair", "rescale" or "reshift" gives networks without
+    statistics such rows, "refit" (with `ridge`) any network. `controls`
     adds rows at λ = ½ and intervals over test samples. `output` picks one of several outputs by key or index.
     `curves` are trained ones between the two, by the names of their rows, at more points if `full`.
     `signature` goes into the report (see `Report`), or is called with the permutations to make it. `check`
@@ -105,6 +106,7 @@ def barrier(
     networks.check(network, fitted.shapes)
     batches = reset_batches if reset_batches is not None else train
     statistics = networks.has_running_statistics(network)
+    to_try = open_to_choice(repair_with, statistics=statistics) if batches is not None else ()
     repair_with = settle(repair_with, statistics=statistics, measurable=batches is not None)
     word, auto = repaired_label(repair_with, statistics=statistics), repair_with == "auto"
     if word and batches is None:
@@ -132,7 +134,7 @@ def barrier(
         permutation.check(permutations, fitted.words, within=fitted.within)
     elif method != "none":
         align_options = {"data": train} | align_options
-        align_options["held"] = held if unseen else None
+        align_options |= {"held": held if unseen else None, "repairs": to_try}
         alignment = align(
             [a, b],
             fitted,
@@ -144,6 +146,9 @@ def barrier(
             **align_options,
         )
         permutations = alignment.permutations[0]
+    if decided := alignment.result.repair if alignment is not None else None:  # with the method
+        repair_with, batches = decided, few(batches, decided)
+        word, auto = repaired_label(decided, statistics=statistics) or word, auto and decided != "refit"
     others = {"naive": b, ENSEMBLE: b, FINE_TUNED: b}
     if permutations is not None:
         others["aligned"] = permuted(b, fitted, permutations)
@@ -157,7 +162,7 @@ def barrier(
     }
     resets = Repairs("reset", [], batches, device=device)
     choice = None
-    if auto:
+    if auto and decided is None:
         best = "naive" if permutations is None else "aligned"
         networks.load(network, interpolate(a, others[best], 0.5, keep=fitted.ignored))
         how = {"scores": scores, "output": output, "apart": apart, "unseen": unseen}
