@@ -274,6 +274,19 @@ def test_what_the_default_would_repair_is_tried_whatever_it_takes_and_a_refit_on
     assert set(trial.merges) == {"none", "repair", "refit"} and not trial.lacking
 
 
+def test_a_refit_is_tried_on_as_many_samples_as_there_is_time_for(problem):
+    mending = Trials(dataclasses.replace(problem, repairs=("none", "refit")), 60.0).mending
+    assert mending.seconds("refit", 60.0) < 60 and mending.fitted == 1_000
+    for a_sample, room, fitted in ((0.01, 32.0, 500), (0.01, 10.0, 150), (0.01, 1.0, 100)):
+        mending.a_sample = a_sample  # two models and the merge, two passes each: 0.06 s a sample
+        seconds = mending.seconds("refit", room)
+        assert mending.fitted == pytest.approx(fitted, abs=2)
+        assert (seconds <= room) == (room > 7)
+    mending.took["refit"] = 3.0
+    assert mending.seconds("refit", 1.0) == 3.0 and mending.fitted == pytest.approx(100)
+    assert sum(len(targets) for _, targets in mending._batches("refit")) == 100
+
+
 def test_what_there_was_no_time_for_is_repaired_in_the_end(problem, monkeypatch):
     monkeypatch.setattr(trying, "REPAIR", 0.0)
     alone = candidates(problem.fitted, 2, able=True)[:1]
