@@ -18,7 +18,8 @@ def signature(found: Mapping[str, Any], files: Sequence[Any], line: str) -> str:
     """Mean ± standard deviation a word, before and after alignment, and how stable the match is."""
     method, stable = found["match"]["method"], found["stability"]
     shares = stable["samples"][:-1] if stable else []
-    names = ("units", "dead", "before", "± std", "after", "± std")
+    curved = "curve" in found
+    names = ("units", "dead", "before", "± std", "after", "± std", *["line ½", "end"] * curved)
     head = [(hidden("word"), ""), *((name, "n") for name in names)]
     head += [(f"as on {number(count)}", "n") for count in shares]
     rows = [
@@ -28,6 +29,7 @@ def signature(found: Mapping[str, Any], files: Sequence[Any], line: str) -> str:
                 number(row["units"]),
                 number(row["dead"]),
                 *(_short(row[when][what]) for when in ("before", "after") for what in ("mean", "std")),
+                *(_short(row[what]["mean"]) for what in ("line", "ends") if curved),
                 *(_share(share) for share in (stable["words"][row["word"]][:-1] if stable else ())),
             ],
         )
@@ -36,6 +38,7 @@ def signature(found: Mapping[str, Any], files: Sequence[Any], line: str) -> str:
     if stable:
         rows.append(tr("all", [*[""] * 6, *map(_share, stable["overall"][:-1])], "shipped"))
     drawing = f'<div class="panels"><figure>\n{signature_svg(found["signature"])}\n</figure></div>'
+    method = "A and the curve at t = ½, as it is and once its units are matched" if curved else method
     told = f"{method}, {number(found['samples'])} samples of {found['data']}"
     body = [
         header(f"Signature of {' and '.join(map(str, files))}", text(told)),
