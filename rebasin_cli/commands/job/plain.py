@@ -112,7 +112,7 @@ def _plan(
         (min(size, max(CHUNK, size // max(1, (tensors.shapes[n] or (1,))[0]))) for n, size in sizes.items()),
         default=0,
     )
-    whole = max(sizes.values(), default=0) if mean.interpolation == "slerp" or parts.heads else 0
+    whole = max(sizes.values(), default=0) if mean.interpolation != "linear" or parts.heads else 0
     free = shutil.disk_usage(_there(output.path.parent)).free
     return _account(models, parts, mean) | {
         "parameters": sum(math.prod(shape) for shape in tensors.shapes.values()),
