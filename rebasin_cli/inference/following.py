@@ -7,7 +7,7 @@ that nothing changes for it; where a rule fails or returns other sizes than the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch import fx, nn
 from torch.export.graph_signature import InputKind, OutputKind
 
 from . import contractions, shaping, stacking
-from .axes import Axes, Expr, Fixed, Var, factors, product
+from .axes import Axes, Expr, Fixed, factors, product
 from .tracing import line_of, needed_for, outputs_of
 from .units import NONE, Parents, Units
 
@@ -59,7 +59,6 @@ class Walk:
         self.used: list[str] = []  # in the order of their first use
         self.hints: list[tuple[Expr, str]] = []  # what somebody might call these units
         self.constants: dict[fx.Node, torch.Tensor | None] = {}  # tables and numbers that no state dict has
-        self.kernels: set[Expr] = set()  # axes that nobody but a convolution will look at
         self.node: fx.Node | None = None
         self.values: dict[fx.Node, Any] = {}  # what every operation returns: a Value, a list of them, or None
         self._tie(module)
@@ -72,7 +71,7 @@ class Walk:
         for name, tensor in state.items():
             key, storage = _identity(tensor)
             if key not in known:
-                known[key] = tuple(self.units.new(size) for size in tensor.shape)
+                known[key] = self._axes(tensor.shape)
             self.tensors[name] = known[key]
             storages.setdefault(storage, set()).add(key)
             if not tensor.is_floating_point():
@@ -80,6 +79,13 @@ class Walk:
         for name, tensor in state.items():
             if len(storages[_identity(tensor)[1]]) > 1:
                 self.freeze(self.tensors[name], OVERLAP)
+
+    def _axes(self, shape: Sequence[int]) -> Axes:
+        """Each in an order of its own for each position along those before it, until somebody knows better."""
+        axes: list[Expr] = []
+        for size in shape:
+            axes.append(self.units.new(size, axes))
+        return tuple(axes)
 
     def why(self, told: str) -> str:
         """A reason with the operation and its line."""
@@ -96,12 +102,6 @@ class Walk:
         self.hint(groups, "groups")
         self.hint(channels, "channels")
         return product([groups, channels])
-
-    def vary(self, axis: Expr, within: Axes) -> None:
-        """Let the order along a kernel's axis depend on others, before anybody has looked at it."""
-        if axis in self.kernels and isinstance(axis, Var):
-            self.kernels.remove(axis)
-            self.units.vary(axis, within)
 
     def freeze(self, axes: Axes | Expr, told: str) -> Axes:
         axes = axes if isinstance(axes, tuple) else (axes,)
@@ -174,9 +174,6 @@ def _source(walk: Walk, node: fx.Node, spec: Any, program: Any, parameters: dict
     kind, target = getattr(spec, "kind", None), getattr(spec, "target", None)
     if kind in (InputKind.PARAMETER, InputKind.BUFFER) and target in walk.tensors:
         parameters[node] = target
-        if all("conv" in str(user.target) and user.args[1] is node for user in node.users):
-            others = [axes for name, axes in walk.tensors.items() if name != target]
-            walk.kernels |= {*walk.tensors[target]} - {axis for axes in others for axis in axes}
         return Value(walk.tensors[target], node.meta["val"].dtype)
     if kind in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
         constant = walk.constants[node] = program.constants.get(target)

@@ -47,11 +47,6 @@ class Units:
         self._limits[var.id] = list(limits)
         return var
 
-    def vary(self, var: Var, within: Iterable[Expr]) -> None:
-        """Of its own for each position along `within`: for a variable that no equation has yet."""
-        if var.id not in self._bound:
-            self._limits[var.id] = [frozenset(v for axis in within for v in variables(self.resolve(axis)))]
-
     def is_free(self, axis: Expr) -> bool:
         axis = self.resolve(axis)
         return isinstance(axis, Var) and not self._limits[axis.id]

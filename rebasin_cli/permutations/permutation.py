@@ -203,7 +203,8 @@ def permute_(
 
 def _elsewhere(axis: Axis, within: Within) -> list[str]:
     """The words on other axes of a tensor that the order of this one depends on."""
-    return sorted({within[word].word for word, outer in starred_of(axis) if outer is None}) if within else []
+    found = starred_of(axis) if within else ()
+    return sorted({outer for word, said in found if (outer := within[word].word) and said != Word(outer)})
 
 
 def _gather(
