@@ -202,7 +202,8 @@ def _match(match: Mapping[str, Any]) -> str:
     if "sweeps" not in match:
         return match["method"]
     if "chosen" in match:
-        return f"{match['method']}, {match['chosen']}: {tried_in_words(match['tried'])}"
+        repair = f" + {match['repair']}" if match.get("repair", "none") != "none" else ""
+        return f"{match['method']}, {match['chosen']}{repair}: {tried_in_words(match['tried'])}"
     polished = f"; polished by {polished_in_words(match['polished'])}" if "polished" in match else ""
     return _searched(match) + polished
 

@@ -194,7 +194,8 @@ class Job:
 
     def open_splits(self, *wanted: str, **how: Any) -> Splits:
         """The wanted splits, as `samples.open_splits` says."""
-        found = samples.open_splits(self.models, self.asked.data, self.seed, self.say, wanted=wanted, **how)
+        say = (lambda text: None) if self.splits else self.say  # which data it is is told once
+        found = samples.open_splits(self.models, self.asked.data, self.seed, say, wanted=wanted, **how)
         self.splits |= found
         return found
 
