@@ -143,7 +143,12 @@ def _inverse_spread(tensor: torch.Tensor) -> float:
 
 
 def _scale(tensor: torch.Tensor, by: float) -> None:
-    """In place; who keeps the tensor for a gradient is to see the new values."""
+    """In place; who keeps the tensor for a gradient is to see the new values.
+
+    What an expanded tensor repeats is one number in memory, and multiplied once.
+    """
+    for dim, step in enumerate(tensor.stride()):
+        tensor = tensor.narrow(dim, 0, 1) if step == 0 and tensor.shape[dim] > 1 else tensor
     if math.isfinite(by) and by > 0:
         with torch.autograd._unsafe_preserve_version_counter(tensor):
             tensor.mul_(by)
