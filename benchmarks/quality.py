@@ -9,7 +9,7 @@
 A group is two models or more, merged with equal weights. Every row is measured on the whole test split; what
 is in --state is not measured again, so a run that was killed goes on. Searches look at 10,000 training
 samples (methods that learn, at all), repairs at 2,560 and refits at 1,000. "wm + auto" is the default of
-`rebasin merge`. Tables hold means over groups with 95 % intervals by Student's t, and the share of the endpoints'
+`rebasin merge`. Tables hold means over groups, 95 % intervals by Student's t, and the share of the endpoints'
 accuracy. Beside the truth every row keeps what a choice could look at: by how much it loses less than the
 default on training samples that no search and no repair saw ("seen"), on a tenth of the test split, each also
 at the best temperature; `--rules` compares rules of choice by these. Seconds are of one thread.

@@ -25,6 +25,7 @@ from .. import Problem
 MEASURED = 2_500  # samples, in batches as large as those of a refit: a graph is of one size
 FORWARDS = 2  # passes of a model through the network, with what is added up, that a refit takes
 BASES = ("none", "reset")  # they change no weights
+NEARER = 0.01  # nats that a refit has to gain against a repair, on samples that endpoints know by heart
 DEFAULTS = (*BASES, "repair")  # what a merge by weights has by itself
 
 
@@ -92,7 +93,7 @@ class Mending:
         What changes more of the weights looks better than it is on samples that the endpoints know by heart.
         """
         more = self.open.index(other[0]) > self.open.index(one[0])
-        margin = MARGIN if more else 0.0
+        margin = (MARGIN if one[0] in BASES else NEARER) if more else 0.0
         return better(one[1], other[1], unseen=self.unseen, margin=margin, sure=SURE)
 
     def _samples(self, how: str) -> int:
