@@ -15,7 +15,7 @@ import torch
 from torch import fx, nn
 from torch.export.graph_signature import InputKind, OutputKind
 
-from . import contractions, shaping, stacking
+from . import contractions, routing, shaping, stacking
 from .axes import Axes, Expr, Fixed, factors, product
 from .tracing import line_of, needed_for, outputs_of
 from .units import NONE, Parents, Units
@@ -44,6 +44,8 @@ class Value:
     uniform: bool = False
     at: int = 0
     pieces: tuple[Axes, ...] = ()
+    role: str = ""  # of numbers: what they say of the units `names` (see `routing`)
+    names: Expr | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -52,6 +54,8 @@ class Value:
 
 class Walk:
     """The state of one walk: the equations so far, the tensors' axes, and where we are."""
+
+    value = Value  # what rules make that say more than axes
 
     def __init__(self, module: nn.Module):
         self.units = Units()
@@ -81,7 +85,7 @@ class Walk:
                 self.freeze(self.tensors[name], OVERLAP)
 
     def _axes(self, shape: Sequence[int]) -> Axes:
-        """Each in an order of its own for each position along those before it, until somebody knows better."""
+        """Each in an order of its own for each position along those before, until somebody knows better."""
         axes: list[Expr] = []
         for size in shape:
             axes.append(self.units.new(size, axes))
@@ -161,6 +165,7 @@ def follow(module: nn.Module, program: torch.export.ExportedProgram, output: str
     for spec in program.graph_signature.output_specs:
         if spec.kind == OutputKind.BUFFER_MUTATION:
             walk.freeze(walk.tensors.get(spec.target, ()), WRITTEN)
+    routing.settle(walk)
     tied = {id(walk.tensors[name]) for name in walk.used}
     for axes in walk.tensors.values():
         if id(axes) not in tied:
@@ -218,6 +223,7 @@ def _freeze(walk: Walk, value: Value, told: str) -> None:
     for axes in value.pieces or (value.axes,):
         if axes is not None:
             walk.freeze(axes, told)
+    routing.hold(walk, [value])
 
 
 def _call(walk: Walk, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
@@ -247,9 +253,14 @@ def _call(walk: Walk, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
 
 def _applied(walk: Walk, node: fx.Node, name: str, args: Any, kwargs: Any, read: list[Value]) -> Any:
     """What the operation's rule says; None where it has none, or the rule does not understand the case."""
+    meta, arguments = node.meta.get("val"), _named(node.target._schema, args, kwargs)
+    if (routed := routing.apply(walk, name, arguments, read)) is not None:
+        for value in _values(routed):
+            walk.units.ground(value.axes)
+        return routed
+    routing.hold(walk, read)
     if (rule := _rule(node.target, name)) is None:
         return None
-    meta, arguments = node.meta.get("val"), _named(node.target._schema, args, kwargs)
     stacked = stacking.apply(walk, name, arguments, node)
     if stacked is None:
         arguments = fx.node.map_aggregate(arguments, lambda value: _joined(walk, value))
