@@ -17,6 +17,7 @@ from ..checkpoints import writing
 from ..errors import OutputExists, UsageError
 from ..lab import registry
 from ..lab.engine import page, parameters, picture
+from ..runtime.threads import on_one_thread
 from .job import outputs
 from .job.listener import SILENT, Listener
 
@@ -148,8 +149,6 @@ def _done(plan: Mapping[str, Any], asked: Asked) -> dict[str, Any] | None:
 
 
 def _run(plan: Mapping[str, Any], asked: Asked, listener: Listener) -> dict[str, Any]:
-    import torch
-
     from ..lab.engine.bench import Bench
 
     name, began = plan["experiment"], time.monotonic()
@@ -167,7 +166,8 @@ def _run(plan: Mapping[str, Any], asked: Asked, listener: Listener) -> dict[str,
 
     bench = Bench(plan["parameters"], plan["seed"], asked.root, step, known, keep)
     try:
-        outcome = module.run(bench)
+        with on_one_thread():  # systems this small are slower on two, and sums would have other last bits
+            outcome = module.run(bench)
     except KeyboardInterrupt:
         if state.exists():
             listener.say(f"stopped; finished parts are kept in {state}: go on with --resume")
@@ -175,7 +175,7 @@ def _run(plan: Mapping[str, Any], asked: Asked, listener: Listener) -> dict[str,
     title, about = _told(module)
     made = {"schema": SCHEMA, "name": name} | {key: plan[key] for key in IDENTITY}
     made |= {"title": title, "paper": module.PAPER, "about": about, "faster": module.FASTER}
-    made |= {"command": _line(plan), "threads": torch.get_num_threads()} | outcome.plain()
+    made |= {"command": _line(plan), "threads": 1} | outcome.plain()
     made |= {"date": datetime.date.today().isoformat()}
     made |= {"times": {"seconds": round(before + time.monotonic() - began, 1)}}
     made = _finite(made)

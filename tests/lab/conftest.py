@@ -8,7 +8,12 @@ from rebasin_cli.lab.engine.bench import Bench
 TINY = {
     "counterexample": {"cells": 20, "lambdas": 5},
     "hardness": {"size": 3, "draws": 3},
-    "statements": {"models": 3, "draws": 200},
+    "overlap": {"teachers": [2, 5], "ratios": [1, 2], "draws": 50},
+    "teacher-barrier": {"teachers": [2, 3], "ratios": [1, 2, 8, 10], "pairs": 6},
+    "learning-rate": {"teacher": 2, "students": [3], "rates": [2, 5, 8], "runs": 3, "steps": 30},
+    "uniformity": {"teacher": 2, "runs": 12, "norms": 3, "steps": 300},
+    "double-descent": {"teacher": 2, "ratios": [0.5, 1, 2, 3], "pairs": 3, "steps": 40, "noise": 1.0},
+    "statements": {"models": 3, "draws": 100},
 }
 
 

@@ -47,9 +47,10 @@ def test_a_share_has_wilsons_interval():
 def test_the_bootstrap_draws_rows_together():
     """A difference of two columns that rise together is sure, however far the columns vary."""
     rows = [(float(k), float(k) + 1) for k in range(20)]
-    assert claims.bootstrap(rows, lambda m: m[1] - m[0], seed=0) == pytest.approx((1, 1))
-    low, high = claims.bootstrap(rows, lambda m: m[0], seed=0)
-    assert low < 9.5 - 1 and high > 9.5 + 1
+    estimate, between = claims.bootstrap(rows, lambda m: m[..., 1] - m[..., 0], seed=0)
+    assert estimate == pytest.approx(1) and between == pytest.approx((1, 1))
+    estimate, (low, high) = claims.bootstrap(rows, lambda m: m[..., 0], seed=0)
+    assert estimate == 9.5 and low < 9.5 - 1 and high > 9.5 + 1
 
 
 YAML = """

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from ...measure.statistics import interval, resampled_means, t_interval
 
@@ -67,9 +70,12 @@ def share(source: str, says: str, about: str, expected: tuple[float, float], hit
     return Claim(source, says, about, expected, rate, between)
 
 
-def bootstrap(rows: Sequence[Sequence[float]], function: Any, *, seed: int) -> tuple[float, ...]:
-    """The 95 % interval of `function` of the columns' means, over rows drawn anew with replacement."""
-    import torch
+def bootstrap(
+    rows: Sequence[Sequence[float]], function: Callable[[Tensor], Tensor], *, seed: int
+) -> tuple[float, tuple[float, ...]]:
+    """`function` of the columns' means, (..., columns) to (...), and its 95 % interval.
 
-    draws = resampled_means(torch.tensor(rows, dtype=torch.float64), seed=seed)
-    return interval(torch.tensor([float(function(row)) for row in draws], dtype=torch.float64))
+    For that, rows are drawn anew with replacement.
+    """
+    table = torch.tensor(rows, dtype=torch.float64)
+    return float(function(table.mean(0))), interval(function(resampled_means(table, seed=seed)).double())
