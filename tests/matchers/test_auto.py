@@ -17,6 +17,7 @@ from rebasin_cli.matchers.polishing import swaps
 from rebasin_cli.matchers.polishing.length import Length, seconds_of
 from rebasin_cli.matchers.polishing.midpoint import Midpoint
 from rebasin_cli.matchers.polishing.search import polish
+from rebasin_cli.matchers.search import trying
 from rebasin_cli.matchers.search.candidates import candidates
 from rebasin_cli.matchers.search.trying import Trial, Trials
 from rebasin_cli.nets import build
@@ -207,6 +208,8 @@ def test_what_changes_weights_has_to_win_by_a_margin_on_samples_that_endpoints_k
         assert taken(problem, wm, ("wm", how, far)) == ("wm", how)
         assert taken(problem, wm, ("wm", how, near), held=problem.data[:1]) == ("wm", how)
     repaired = ("wm", "repair", figures(0.5))
+    assert taken(problem, repaired, ("wm", "refit", figures(0.48))) == ("wm", "refit")
+    assert taken(problem, repaired, ("wm", "refit", figures(0.495))) == ("wm", "repair")
     assert taken(problem, repaired, ("ste", "none", near)) == ("ste", "none")
     normed = {"repairs": ("reset", "refit")}
     assert taken(problem, ("wm", "reset", figures(0.5)), ("am", "reset", near), **normed) == ("am", "reset")
@@ -219,6 +222,19 @@ def test_a_gain_that_a_temperature_gives_too_is_none_on_samples_that_endpoints_k
     assert taken(problem, wm, ("wm", "refit", figures(0.3, matched=0.39))) == ("wm", "refit")
     sure = [("wm", "none", figures(0.1, cold=True)), ("am", "none", figures(0.0, cold=True))]
     assert taken(problem, *sure) == ("wm", "none")  # all samples right: their losses say nothing
+
+
+def test_learning_starts_from_the_mean_that_loses_least_before_a_repair_fits_it(problem):
+    trials = trials_of(problem, ("wm", "none", figures(0.5)), ("am", "none", figures(0.4)))
+    trials.done[0].merges["refit"] = figures(0.1), 0.0
+    assert trials.start.method == "am" and trials.best[0].method == "wm"
+
+
+def test_time_is_kept_back_for_the_repairs_of_what_learning_finds(problem):
+    trials = Trials(dataclasses.replace(problem, repairs=("none", "refit")), 10.0)
+    trials.try_(candidates(problem.fitted, 2, able=True)[0])
+    trials.mending.took["refit"] = 100.0
+    assert trials.try_(candidates(problem.fitted, 2, able=True)[1]).why == "was not tried: the time was over"
 
 
 def test_repairs_are_tried_with_the_methods_and_the_best_pair_is_taken(problem):
@@ -255,6 +271,15 @@ def test_what_the_default_would_repair_is_tried_whatever_it_takes_and_a_refit_on
     trials.began += 2000
     trials.finish()
     assert set(trial.merges) == {"none", "repair", "refit"} and not trial.lacking
+
+
+def test_what_there_was_no_time_for_is_repaired_in_the_end(problem, monkeypatch):
+    monkeypatch.setattr(trying, "REPAIR", 0.0)
+    alone = candidates(problem.fitted, 2, able=True)[:1]
+    monkeypatch.setattr(auto, "candidates", lambda *given, **how: alone)
+    able = dataclasses.replace(problem, repairs=("none", "refit"))
+    rows = auto.match(able, auto.Options(budget="20s")).tried
+    assert [row["repair"] for row in rows if "held_out_loss" in row] == ["none", "refit"] and len(rows) == 2
 
 
 def test_a_repair_that_the_network_does_not_admit_is_told_and_not_tried_again(problem, monkeypatch):
@@ -303,7 +328,7 @@ def test_a_candidate_is_stopped_when_its_time_is_over_and_what_it_found_is_kept(
     weights, *_, learning, _ = candidates(problem.fitted, 2, able=True)
     trials.try_(weights)
     trials.a_sample = 1e-9  # as if all the epochs would fit
-    trials.began -= 4.9
+    trials.began = time.monotonic() - trials.seconds + 0.5
     began = time.monotonic()
     trial = trials.try_(learning)
     assert time.monotonic() - began < 3 and trial.result is not None
