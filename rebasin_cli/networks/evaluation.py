@@ -19,7 +19,8 @@ from ..datasets._batches import checked, describe, size_of, to_device
 from ..errors import DataError, NetworkError
 from ..registry import user_code
 from ..runtime import devices
-from .running import evaluating, fed, in_parts
+from .layout import in_parts
+from .running import evaluating, fed
 
 BINS = 15
 
