@@ -32,8 +32,8 @@ class Ready:
 
     `repair` is what was asked for, as far as nothing has to be measured for it, and `word` what repaired rows
     are called; `auto` whether it is chosen by held-out samples, and `to_try` what a search may choose with
-    its own choice. `batches` are what a repair measures, `held` what it is judged by, `apart` whether these are
-    other samples. `answers` have kept the outputs of both models, `ends` are their scores.
+    its own choice. `batches` are what a repair measures, `held` what it is judged by, `apart` whether these
+    are other samples. `answers` have kept the outputs of both models, `ends` are their scores.
     """
 
     models: tuple[Tensors, Tensors]

@@ -5,7 +5,14 @@ import torch
 
 from rebasin_cli.lab.engine.bench import Bench
 
+NETWORKS = {"samples": 60, "width": 4, "depth": 1, "pairs": 2, "points": 3}
 TINY = {
+    "onset": NETWORKS | {"epochs": [0, 1, 2], "early": 1},
+    "split-data": NETWORKS | {"epochs": 1},
+    "steepest-descent": NETWORKS | {"epochs": 1},
+    "slerp": NETWORKS | {"epochs": 1},
+    "halves": {"samples": 60, "width": 4, "depth": 1, "models": 3, "epochs": 1},
+    "width": {"samples": 100, "widths": [2, 3, 4], "depths": [1, 2], "pairs": 2, "steps": 3, "points": 3},
     "counterexample": {"cells": 20, "lambdas": 5},
     "hardness": {"size": 3, "draws": 3},
     "overlap": {"teachers": [2, 5], "ratios": [1, 2], "draws": 50},
