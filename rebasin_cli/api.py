@@ -36,7 +36,7 @@ from .permutations import permutation
 from .permutations.permutation import permuted
 from .repair import Repaired, Repairs, repair_merged
 from .repair.choosing import Choice
-from .repair.repairing import settle
+from .repair.repairing import few, open_to_choice, settle
 from .runtime.ranks import ALONE, Ranks
 from .spec.resolving import resolve_spec
 from .spec.spec import FittedSpec, Spec
@@ -192,11 +192,13 @@ def merge(
     "repair", "rescale" and "reshift" need the same and correct channels (see `repair.renormalize`; `new_bias`
     lets layers without a bias get one); "refit" fits every layer on them (see `repair.refit`; `ridge`);
     "bias" needs `network` and one batch of `inputs`, or its `example_shape` (see `repair.calibrated_biases`).
+    The method "auto" also tries the repairs that "auto" leaves open, and takes the best with its own choice.
     Raises UsageError, SpecError, CheckpointError, DataError, NetworkError.
     """
     models = plain(models)
     check_interpolation(interpolation, len(models))
-    settle(repair_with, statistics=False, measurable=False)  # its check, before the models are looked at
+    asked = repair_with
+    settle(asked, statistics=False, measurable=False)  # its check, before the models are looked at
     if not models:
         raise UsageError("there are no models to merge")
     fitted = resolve_spec(spec, models)
@@ -219,11 +221,14 @@ def merge(
             permutation.check(given, fitted.words, within=fitted.within)
         models = [models[0], *(permuted(m, fitted, p) for m, p in zip(models[1:], permutations, strict=True))]
     elif method != "none":
-        align_options = {"data": train} | align_options
+        align_options = {"data": train, "held": held if unseen else None} | align_options
+        if measurable:
+            align_options |= {"repairs": open_to_choice(asked, statistics=bool(fitted.statistics))}
         alignment = searching.align(
             models, fitted, method=method, network=network, device=device, **align_options
         )
         models = alignment.models
+        repair_with = alignment.result.repair or repair_with
     weights = [1 / len(models)] * len(models) if weights is None else weights
     if interpolation != "linear":
         mixing.average(models, weights)  # the same checks
@@ -236,7 +241,7 @@ def merge(
     repairs = Repairs(
         repair_with,
         models,
-        train,
+        train if repair_with == asked else few(train, repair_with),
         inputs=align_options.get("inputs"),
         new_bias=new_bias,
         ridge=ridge,

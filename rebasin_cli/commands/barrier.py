@@ -18,10 +18,11 @@ from ..measure import report as measuring
 from ..measure.baseline import Subject, check_baseline
 from ..measure.rows import Planned, check_points, plan_curves, plan_rows, points_of
 from ..measure.settings import Rows, repaired_label
+from ..repair.repairing import few
 from ..reports import Report, _gates, markdown
 from ..reports._format import title
 from ..reports._github import StepSummary
-from .job import planning, provenance
+from .job import planning, provenance, repairing
 from .job.curved import between
 from .job.job import Job
 from .job.listener import SILENT, Listener
@@ -88,7 +89,7 @@ def barrier(
     job.check_search(or_none=True)
     planned = _plan(job, pairs, along, thresholds)
     if written.dry_run:
-        return job.plan() | planned.figures
+        return job.plan() | repairing.tries(job) | planned.figures
     report = _measure(job, planned, written.command or "rebasin barrier", thresholds)
     others = []
     for number, (c, d) in enumerate(pairs, start=2):
@@ -193,7 +194,11 @@ def _measure(job: Job, planned: _Plan, command: str, thresholds: Mapping[str, An
         progress=shown(job.listener.step),
         **run,
     )
-    notes = provenance.notes(splits, proof, repair=planned.word, held_out=job.held_out)
+    word = planned.word
+    if decided := report.match.get("repair"):  # by the search, with the method
+        word = repaired_label(decided, statistics=bool(job.fitted.statistics)) or word
+        splits = splits | {"reset": few(splits["reset"], decided)}
+    notes = provenance.notes(splits, proof, repair=word, held_out=job.held_out)
     about = {"proof": proof, "command": command, "full": job.asked.data.full, "notes": notes}
     report = provenance.signed(report, job.models, splits["test"], **about)
     more = {"scores": scores} if (scores := _subject(job).scores) else {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from ..datasets import once
 from ..errors import DataError, UsageError
 from ..networks.evaluation import Scores, evaluate
 from ..networks.recording import Recording
-from ..repair.repairing import set_apart, settle
+from ..repair.repairing import few, open_to_choice, set_apart, settle
 from ..spec.resolving import resolve_spec
 from ..spec.spec import FittedSpec, Spec
 from .paths import Measure
@@ -31,8 +31,9 @@ class Ready:
     """What all rows of a report share.
 
     `repair` is what was asked for, as far as nothing has to be measured for it, and `word` what repaired rows
-    are called. `batches` are what a repair measures, `held` what it is judged by, `apart` whether these are
-    other samples. `answers` have kept the outputs of both models, `ends` are their scores.
+    are called; `auto` whether it is chosen by held-out samples, and `to_try` what a search may choose with
+    its own choice. `batches` are what a repair measures, `held` what it is judged by, `apart` whether these
+    are other samples. `answers` have kept the outputs of both models, `ends` are their scores.
     """
 
     models: tuple[Tensors, Tensors]
@@ -45,6 +46,8 @@ class Ready:
     unseen: bool
     repair: str
     word: str
+    auto: bool
+    to_try: tuple[str, ...]
     statistics: bool
     scores: Measure
     output: str | int | None
@@ -58,6 +61,18 @@ class Ready:
         """Which of both models loses less: 0 or 1."""
         split = "train" if "train" in self.splits else "test"
         return min(range(2), key=lambda k: self.ends[k][split].loss)
+
+    def decided(self, repair: str | None) -> Ready:
+        """With the repair that a search chose together with its method, if it did."""
+        if repair is None:
+            return self
+        return replace(
+            self,
+            repair=repair,
+            word=repaired_label(repair, statistics=self.statistics) or self.word,
+            auto=self.auto and repair != "refit",
+            batches=few(self.batches, repair),
+        )
 
 
 def ready(
@@ -80,6 +95,7 @@ def ready(
     networks.check(network, fitted.shapes)
     batches = samples.reset_batches if samples.reset_batches is not None else samples.train
     statistics = networks.has_running_statistics(network)
+    to_try = open_to_choice(rows.repair_with, statistics=statistics) if batches is not None else ()
     repair = settle(rows.repair_with, statistics=statistics, measurable=batches is not None)
     word = repaired_label(repair, statistics=statistics)
     if word and batches is None:
@@ -112,6 +128,8 @@ def ready(
         samples.unseen,
         repair,
         word,
+        repair == "auto",
+        to_try,
         statistics,
         scores,
         output,

@@ -72,6 +72,7 @@ def barrier(
     elif method != "none":
         alignment = _aligned(two, method, {"data": samples.train} | options)
         permutations = alignment.permutations[0]
+        two = two.decided(alignment.result.repair)
     measuring = Measuring.of(two, rows, permutations)
     choice = measuring.choose() if two.repair == "auto" else None
     plan = _plan(two, rows, choice, aligned=permutations is not None)
@@ -122,7 +123,7 @@ def _aligned(two: Ready, method: str, options: Mapping[str, Any]) -> Alignment:
         network=two.network,
         output=two.output,
         device=two.device,
-        **{**options, "held": two.held if two.unseen else None},
+        **{**options, "held": two.held if two.unseen else None, "repairs": two.to_try},
     )
 
 
@@ -131,7 +132,7 @@ def _plan(two: Ready, rows: Rows, choice: Choice | None, *, aligned: bool) -> li
         aligned=aligned,
         word="" if choice and choice.why else two.word,  # what could not be measured
         ship=choice.chosen if choice else two.repair,
-        auto=choice is not None,
+        auto=two.auto,
         controls=rows.controls,
         logits=not math.isnan(two.ends[0]["test"].ece),
         held=two.held is not None,

@@ -38,7 +38,8 @@ class Rows:
 
     `points` are those of naive and aligned rows and of curves, `repaired_points` of rows that are repaired
     at every one. `repair_with`: "auto" resets running statistics where the network has some, and elsewhere
-    chooses "repair" or "none" by held-out loss; "none" only says that the row without is the one to ship;
+    chooses "repair" or "none" by held-out loss, and the method "auto" may choose another with its own choice;
+    "none" only says that the row without is the one to ship;
     "repair", "rescale" or "reshift" gives networks without statistics such rows, "refit" (with `ridge`) any
     network. `controls` adds rows at λ = ½ and intervals over test samples. `interpolation` is that of all
     rows but a control ("linear", or an arc: "slerp", "slerp-whole"). `curves` are trained ones

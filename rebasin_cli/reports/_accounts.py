@@ -40,7 +40,8 @@ def describe_match(alignment: Alignment | None, *, given: bool = False) -> dict[
     if result.init:
         found["init"] = result.init
     if result.chosen:
-        found |= {"chosen": result.chosen, "tried": [dict(row) for row in result.tried]}
+        found |= {"chosen": result.chosen} | ({"repair": result.repair} if result.repair else {})
+        found["tried"] = [dict(row) for row in result.tried]
     if result.polished:
         found["polished"] = dict(result.polished)
     if result.constrained:
@@ -53,7 +54,8 @@ def describe_match(alignment: Alignment | None, *, given: bool = False) -> dict[
 def search_in_words(result: MatchResult) -> Iterator[str]:
     """What a search decided by itself, in sentences."""
     if result.chosen:
-        yield f"method: auto chose {result.chosen}: {tried_in_words(result.tried)}"
+        repair = f" with the repair {result.repair}" if result.repair else ""
+        yield f"method: auto chose {result.chosen}{repair}: {tried_in_words(result.tried)}"
     elif result.polished:
         yield f"polish: {polished_in_words(result.polished)}"
     for row in result.constrained:
@@ -66,7 +68,8 @@ def tried_in_words(rows: Iterable[Mapping[str, Any]]) -> str:
     for row in rows:
         loss, why = row.get("held_out_loss"), row.get("why", "")
         took = f" in {row['seconds']:.1f} s" if "seconds" in row else ""
-        told.append(f"{row['method']} {why}" if loss is None else f"{row['method']} {loss:.4f}{took}")
+        name = row["method"] + (f" + {row['repair']}" if row.get("repair", "none") != "none" else "")
+        told.append(f"{name} {why}" if loss is None else f"{name} {loss:.4f}{took}")
     losses = any("held_out_loss" in row for row in rows)
     return ("held-out loss at the mean " if losses else "") + ", ".join(told)
 
