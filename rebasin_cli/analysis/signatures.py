@@ -19,7 +19,7 @@ from ..matchers import Problem, am
 from ..matchers.activations import MATCH_BATCH
 from ..matchers.activations.moments import Moments
 from ..matchers.activations.observing import Sums, observed
-from ..matchers.activations.similarities import assigned, compared, leading, sides_of
+from ..matchers.activations.similarities import best, compared, sides_of
 from ..permutations.permutation import Permutations, check, identity
 from ..spec.spec import FittedSpec
 
@@ -174,7 +174,7 @@ def stability(
     sides = tuple(dict.fromkeys([SIDE, *sides_of(options)]))
     found, rows, alive, seen = [], (), {}, 0
     for seen, sums in observed(problem, options, sides=sides, counts=samples):
-        found.append(assigned(*leading(compared(sums, options), options), fitted))
+        found.append(best(compared(sums, options), options, fitted).permutations)
         if seen == samples[-1]:
             rows = table(sums, fitted, found[-1])
             alive = {word: _alive(its, found[-1][word]) for word, its in _places(sums).items()}

@@ -164,6 +164,16 @@ Seed = Annotated[
         show_default=True,
     ),
 ]
+Interpolation = Annotated[
+    str,
+    _option(
+        "--interpolation",
+        metavar="HOW",
+        help="linear; for two models also slerp (one angle a tensor, norms go straight) or slerp-whole (one "
+        "angle for all).",
+        show_default=True,
+    ),
+]
 NoProve = Annotated[
     bool,
     _option("--no-prove", panel=SEARCH, help="Do not test that the spec preserves the network's function."),

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import TypeVar
 
 from ..errors import SpecError
 from ..spec.naming import pattern_of
@@ -27,6 +28,7 @@ ROUNDS = 6  # a family can make another one possible: it finds the values that t
 SLOT, EXCEPTION = 0.01, 0.05  # what they cost beside their line, in lines: of texts as long, the plainer one
 MANY = 16  # words on one axis, above which a tensor is not looked at: growing concatenations make no family
 NAMES = "ijklmnopq"
+Told = TypeVar("Told", int, str)
 
 _RUN = re.compile(r"(?<!\d)\d+[a-z]?(?=[._/-]|$)")
 _WORD = re.compile(r"[A-Za-z][\w.-]*")
@@ -120,10 +122,13 @@ def _covers(general: str, stem: str) -> bool:
     return general != stem and re.fullmatch(pattern, stem) is not None
 
 
-def compact_sizes(sizes: Mapping[str, int], words: Iterable[str]) -> dict[str, int]:
-    """`blocks.{i}.heads: 12` for the sizes of words that differ in numbers only, among all `words`."""
+def compact_words(told: Mapping[str, Told], words: Iterable[str]) -> dict[str, Told]:
+    """`blocks.{i}.heads: 12` for what is told of words that differ in numbers only, among all `words`.
+
+    A word that is told of another has that one's numbers as slots.
+    """
     groups: dict[str, list[str]] = {}
-    for word in sizes:
+    for word in told:
         groups.setdefault(_RUN.sub("{}", word), []).append(word)
     every, found = set(words), {}
     for group in groups.values():
@@ -132,9 +137,19 @@ def compact_sizes(sizes: Mapping[str, int], words: Iterable[str]) -> dict[str, i
         slots = {k: f"{{{title}}}" for k, title in zip(varying, NAMES, strict=False)}
         key = _with_slots(group[0], slots)
         claimed = {word for word in every if pattern_of(key).matches(word)}
-        alike = len({sizes[word] for word in group}) == 1 and claimed == set(group)
-        found |= {key: sizes[group[0]]} if alike else {word: sizes[word] for word in group}
+        said = {_templated(told[word], word, slots) for word in group}
+        alike = len(said) == 1 and claimed == set(group)
+        found |= {key: said.pop()} if alike else {word: told[word] for word in group}
     return found
+
+
+def _templated(said: Told, word: str, slots: Mapping[int, str]) -> Told:
+    """What is said of a word, with the word's numbers as slots."""
+    if isinstance(said, int):
+        return said
+    runs = _RUN.findall(word)
+    titles = {runs[k]: slot for k, slot in reversed(slots.items())}
+    return _RUN.sub(lambda run: titles.get(run[0], run[0]), said)
 
 
 def _members(lines: Mapping[str, str], statistic: bool) -> Iterator[Member]:

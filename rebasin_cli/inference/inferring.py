@@ -24,7 +24,7 @@ from .following import Walk, follow
 from .prove import Proof
 from .rendering import names, text_of
 from .tracing import export
-from .writable import drop_unwritable, sizes
+from .writable import drop_unwritable, sizes, within
 
 REFUSED = "the proof refused it"
 
@@ -99,7 +99,10 @@ def _write(module: nn.Module, walk: Walk, name: str) -> Inferred:
     title = f"inferred from {type(module).__name__}"
     told = {words[var]: size for var, size in sizes(walk.units, walk.tensors).items()}
     shapes = {key: tuple(tensor.shape) for key, tensor in module.state_dict().items()}
-    text = text_of(walk.units, walk.tensors, written, description=title, sizes=told, shapes=shapes)
+    lie = {words[var]: words[parent] for var, parent in within(walk.units, walk.tensors).items()}
+    text = text_of(
+        walk.units, walk.tensors, written, description=title, sizes=told, within=lie, shapes=shapes
+    )
     fitted = fit(parse(text, name=name, source="the inferred spec"), shapes)
     expected = {
         word: var.size * math.prod(parent.size for parent in parents[var]) for var, word in words.items()

@@ -14,7 +14,7 @@ from ..spec.fitting import fit
 from ..spec.parsing import parse
 from ..spec.spec import Shapes
 from .axes import Axes, Expr, Fixed, Product, Var, variables
-from .families import compact, compact_sizes
+from .families import compact, compact_words
 from .units import Units
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
@@ -96,6 +96,7 @@ def text_of(
     *,
     description: str,
     sizes: Mapping[str, int] | None = None,
+    within: Mapping[str, str] | None = None,
     shapes: Shapes | None = None,
 ) -> str:
     """The whole spec as YAML; with the tensors' `shapes`, families where layers repeat.
@@ -106,7 +107,7 @@ def text_of(
     for name, axes in tensors.items():
         section = "statistics" if name.rpartition(".")[2] in STATISTICS else "tensors"
         lines[section][name] = " ".join(axis_text(units.resolve(axis), words) for axis in axes)
-    return spec_text(**lines, sizes=sizes or {}, description=description, shapes=shapes)
+    return spec_text(**lines, sizes=sizes, within=within, description=description, shapes=shapes)
 
 
 def spec_text(
@@ -115,6 +116,7 @@ def spec_text(
     *,
     description: str,
     sizes: Mapping[str, int] | None = None,
+    within: Mapping[str, str] | None = None,
     shapes: Shapes | None = None,
 ) -> str:
     """A spec as YAML from one line a tensor; with `shapes`, families where layers repeat.
@@ -128,13 +130,15 @@ def spec_text(
                 f'a spec cannot speak of a tensor called "{name}"',
                 hint="Rename the module: names in a spec have no spaces, brackets, braces or question marks",
             )
-    plain = _layout(description, tensors, statistics, sizes or {})
+    sizes, within = sizes or {}, within or {}
+    plain = _layout(description, tensors, statistics, sizes, within)
     if shapes is None:
         return plain
     wanted = fit(parse(plain, name="the spec"), shapes)
     families = compact(tensors, statistics)
-    for told in (compact_sizes(sizes or {}, wanted.words), sizes or {}):
-        text = _layout(description, *families, told)
+    few = compact_words(sizes, wanted.words), compact_words(within, wanted.words)
+    for told in (few, (sizes, within)):
+        text = _layout(description, *families, *told)
         try:
             found = fit(parse(text, name="the spec"), shapes)
         except SpecError:  # never seen; then the plain lines it is
@@ -145,7 +149,11 @@ def spec_text(
 
 
 def _layout(
-    description: str, tensors: Mapping[str, str], statistics: Mapping[str, str], sizes: Mapping[str, int]
+    description: str,
+    tensors: Mapping[str, str],
+    statistics: Mapping[str, str],
+    sizes: Mapping[str, int],
+    within: Mapping[str, str],
 ) -> str:
     parts = ["schema: 1", f"description: {json.dumps(description, ensure_ascii=False)}"]
     parts += ["tensors:" if tensors else "tensors: {}"]
@@ -154,6 +162,8 @@ def _layout(
         parts += ["statistics:", *(f'  {_key(name)}: "{text}"' for name, text in statistics.items())]
     if sizes:
         parts += ["sizes:", *(f"  {_key(word)}: {size}" for word, size in sizes.items())]
+    if within:
+        parts += ["within:", *(f'  {_key(word)}: "{outer}"' for word, outer in within.items())]
     return "\n".join(parts) + "\n"
 
 

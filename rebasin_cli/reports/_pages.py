@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from . import _plane
 from ._diagrams import signature_svg
 from ._elements import command, details, header, hidden, items, page, pairs, section, table, text, tr
 from ._format import MISSING, fixed, number, took
@@ -42,6 +44,50 @@ def signature(found: Mapping[str, Any], files: Sequence[Any], line: str) -> str:
         f'<p class="legend">took {text(took(found["times"]))}</p>' if found["times"] else "",
     ]
     return page(f"Signature of {' and '.join(map(str, files))}", body)
+
+
+def plane(found: Mapping[str, Any]) -> str:
+    """Loss and accuracy over a plane: the picture, and the figures of the models and of the grid."""
+    files = " and ".join(str(model["file"]) for model in found["inputs"])
+    picture = base64.b64encode(_plane.render(found)).decode("ascii")
+    split = text(found["data"]["split"])
+    head = [
+        (hidden("model"), ""),
+        *((name, "n") for name in ("x", "y", f"{split} loss", f"{split} accuracy")),
+    ]
+    rows = [
+        tr(
+            text(one["name"]),
+            [*(_short(one[axis]) for axis in "xy"), fixed(one["loss"]), fixed(one["accuracy"])],
+        )
+        for one in [*found["points"], *_extremes(found)]
+    ]
+    away = [
+        f"{text(curve['name'])}: its points are {curve['away']:.3g} from the plane at most"
+        for curve in found["curves"]
+    ]
+    alt = "Filled contours of loss and accuracy over the plane, with the models and the paths between them"
+    name = f"The plane through {files}"
+    body = [
+        header(name, text(_plane.said(found))),
+        f'<img alt="{alt}" src="data:image/png;base64,{picture}">',
+        section("Models, and the extremes of the grid", table("Models and extremes", head, rows)),
+        section("Curves", items(away)) if away else "",
+        section("Measure it again", command(found["command"])),
+        f'<p class="legend">took {text(took(found["times"]))}</p>' if found["times"] else "",
+    ]
+    return page(name, body)
+
+
+def _extremes(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The points of the grid with the lowest and with the highest loss."""
+    every = [
+        {"x": x, "y": y, "loss": found["loss"][row][column], "accuracy": found["accuracy"][row][column]}
+        for row, y in enumerate(found["y"])
+        for column, x in enumerate(found["x"])
+    ]
+    low, high = (pick(every, key=lambda one: one["loss"]) for pick in (min, max))
+    return [{"name": "lowest"} | low, {"name": "highest"} | high]
 
 
 def doctor(found: Mapping[str, Any], line: str) -> str:
