@@ -4,7 +4,7 @@
         [--methods wm am ste:epochs=8 wm@25s …]   "@25s": with swaps on the true loss in the end
         [--repairs none repair refit …]  [--budgets 10s 60s 300s]
         [--images 100 300 3000 10000]  [--ridges 1e-4 1e-3 0.1]      of refits of the --of method
-        [--table]                        what was measured so far, and nothing more
+        [--table | --rules]              of what was measured so far, in all files of --state; nothing more
 
 A group is two models or more, merged with equal weights. Every row is measured on the whole test split; what
 is in --state is not measured again, so a run that was killed goes on. Searches look at 10,000 training
@@ -37,7 +37,9 @@ import rebasin_cli
 from rebasin_cli import matchers, networks
 from rebasin_cli.commands.job.held_out import HeldOut
 from rebasin_cli.matchers.search import align as searching
+from rebasin_cli.matchers.search.mending import NEARER
 from rebasin_cli.permutations.permutation import permuted, random
+from rebasin_cli.repair.choosing import MARGIN, SURE
 from rebasin_cli.runtime.seeds import generator
 
 MATCH, IMAGES, HELD = 10_000, 1_000, 2_560
@@ -217,33 +219,35 @@ def table(found: list[dict[str, Row]]) -> None:
         line(date.today(), name.replace("|", " "), len(own), *cells, interval(share, ".1f", ".1f"), *spent)
 
 
-def better(row: Row, look: str, *, sure: float, margin: float, matched: bool) -> bool:
-    """Whether a rule leaves the default for this row."""
-    gain, error, at_best, _, cold = row[look]
-    wins = gain > max(margin, sure * error)
-    return wins and not (matched and (cold or at_best <= 0))
+def margin(done: dict[str, Row], row: str) -> float:
+    """Nats that `auto` wants against the default, by what a row changes more of the weights than that."""
+    own = next(
+        how for how in (*PLAIN, *NORMED) if done.get(f"wm + {how}", {}).get("loss") == done[DEFAULT]["loss"]
+    )
+    least, how = ("none", "reset"), row.rpartition(" + ")[2].partition(",")[0]
+    if how in (own, *least):
+        return 0.0
+    return MARGIN if own in least else NEARER
 
 
-RULES: dict[str, dict[str, Any]] = {
-    "seen: 2 errors": {"look": "seen", "sure": 2, "margin": 0, "matched": False},
-    "seen: 2 errors, falls when matched": {"look": "seen", "sure": 2, "margin": 0, "matched": True},
-    "seen: 3 errors, falls when matched": {"look": "seen", "sure": 3, "margin": 0, "matched": True},
-    "seen: 0.01 nats and 2 errors, falls when matched": {
-        "look": "seen",
-        "sure": 2,
-        "margin": 0.01,
-        "matched": True,
-    },
-    "seen: 0.03 nats and 2 errors, falls when matched": {
-        "look": "seen",
-        "sure": 2,
-        "margin": 0.03,
-        "matched": True,
-    },
-    "tenth: falls": {"look": "tenth", "sure": 0, "margin": 0, "matched": False},
-    "tenth: 1 error": {"look": "tenth", "sure": 1, "margin": 0, "matched": False},
-    "tenth: 2 errors": {"look": "tenth", "sure": 2, "margin": 0, "matched": False},
+RULES: dict[str, Callable[[dict[str, Row], str], bool]] = {
+    "auto's, on training samples": lambda done, row: taken(done[row]["seen"], margin(done, row)),
+    "auto's, with --held-out 0.1": lambda done, row: gained(done[row]["tenth"], SURE),
+    "training samples: 2 errors": lambda done, row: gained(done[row]["seen"], SURE),
+    "training samples: 0.01 nats": lambda done, row: taken(done[row]["seen"], 0.01),
+    "training samples: 0.03 nats": lambda done, row: taken(done[row]["seen"], 0.03),
+    "training samples: falls": lambda done, row: gained(done[row]["seen"], 0.0),
+    "a tenth of the test split: falls": lambda done, row: gained(done[row]["tenth"], 0.0),
 }
+
+
+def gained(told: list[float], sure: float) -> bool:
+    return told[0] > sure * told[1]
+
+
+def taken(told: list[float], least: float) -> bool:
+    """By so many nats, two errors, and something at the best temperature of each."""
+    return told[0] > max(least, SURE * told[1]) and told[2] > 0 and not told[4]
 
 
 def rules(found: Iterable[dict[str, Row]]) -> None:
@@ -254,33 +258,24 @@ def rules(found: Iterable[dict[str, Row]]) -> None:
     print("|" + "---|" * 6)
     groups = [done for done in found if DEFAULT in done]
     for name, rule in RULES.items():
+        look = "tenth" if "tenth" in name or "held-out" in name else "seen"
         against, regret = [], []
         for done in groups:
-            rows = [
-                it
-                for row, it in done.items()
-                if "seen" in it and not row.startswith(("auto", "naive", "random"))
-            ]
-            able = [it for it in rows if better(it, **rule)]
-            taken = max(able, key=lambda it: it[rule["look"]][0], default=done[DEFAULT])
-            against.append(taken["loss"] - done[DEFAULT]["loss"])
-            regret.append(taken["loss"] - min(it["loss"] for it in rows))
+            rows = [row for row, it in done.items() if look in it and not row.startswith(("auto", *CONTROLS))]
+            able = [row for row in rows if rule(done, row)]
+            best = max(able, key=lambda row: done[row][look][0], default=DEFAULT)
+            against.append(done[best]["loss"] - done[DEFAULT]["loss"])
+            regret.append(done[best]["loss"] - min(done[row]["loss"] for row in rows))
         mean = statistics.mean
-        line(
-            name,
-            len(groups),
-            f"{mean(against):+.4f}",
-            f"{max(against):+.4f}",
-            f"{mean(regret):.4f}",
-            f"{max(regret):.4f}",
-        )
+        cells = (f"{mean(against):+.4f}", f"{max(against):+.4f}", f"{mean(regret):.4f}", f"{max(regret):.4f}")
+        line(name, len(groups), *cells)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--data", default="mnist")
     parser.add_argument("--groups", nargs="*", default=[], metavar="A:B")
-    parser.add_argument("--state", type=Path, required=True)
+    parser.add_argument("--state", type=Path, required=True, nargs="+")
     parser.add_argument("--methods", nargs="*")
     parser.add_argument("--repairs", nargs="*")
     parser.add_argument("--budgets", nargs="*", default=[])
@@ -291,12 +286,15 @@ def main() -> None:
     parser.add_argument("--rules", action="store_true")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    state = json.loads(asked.state.read_text()) if asked.state.exists() else {}
+    first = asked.state[0]
+    state = {
+        name: it for file in asked.state if file.exists() for name, it in json.loads(file.read_text()).items()
+    }
 
     def save() -> None:
-        beside = asked.state.with_suffix(".new")  # a kill leaves the old one or this one
+        beside = first.with_suffix(".new")  # a kill leaves the old one or this one
         beside.write_text(json.dumps(state, indent=1))
-        beside.replace(asked.state)
+        beside.replace(first)
 
     names = []
     print(environment(), "\n", flush=True)

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from .. import networks
+from ..datasets._batches import First
 from ..errors import CheckpointError, UsageError, unknown
 from ..networks.evaluation import Scores, evaluate
 from ..networks.running import fed
@@ -56,8 +57,10 @@ def open_to_choice(how: str, *, statistics: bool) -> tuple[str, ...]:
 
 def few(batches: Any, how: str) -> Any:
     """As many samples as a repair is worth that a search chose by itself."""
-    if how != "refit" or not hasattr(batches, "subset"):
+    if how != "refit":
         return batches
+    if not hasattr(batches, "subset"):
+        return First(batches, REFIT_SAMPLES)
     return batches.subset(REFIT_SAMPLES).with_batch_size(REFIT_BATCH)
 
 

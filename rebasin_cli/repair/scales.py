@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 from .producers import named, operation
 
-SCALES = ("layer_norm", "group_norm", "instance_norm", "rms_norm", "mul")
+# RMSNorm is a product in a graph
+SCALES = ("layer_norm", "group_norm", "instance_norm", "mul")
 
 
 def factors(node: fx.Node) -> tuple[Any, Any]:
@@ -24,9 +25,8 @@ def factors(node: fx.Node) -> tuple[Any, Any]:
 def normalised(node: fx.Node, value: torch.Tensor) -> torch.Tensor:
     """(channels, rows, 1): what an operation of `SCALES` multiplies, in float64."""
     kind, given, value = operation(node), named(node), value.double()
-    if kind in ("layer_norm", "rms_norm"):
-        norm = F.layer_norm if kind == "layer_norm" else F.rms_norm
-        return channels(node, norm(value, given["normalized_shape"], eps=given["eps"]))
+    if kind == "layer_norm":
+        return channels(node, F.layer_norm(value, given["normalized_shape"], eps=given["eps"]))
     if kind == "group_norm":
         return channels(node, F.group_norm(value, given["num_groups"], eps=given["eps"]))
     if kind == "instance_norm":

@@ -23,6 +23,7 @@ from rebasin_cli.matchers.search.trying import Trial, Trials
 from rebasin_cli.nets import build
 from rebasin_cli.networks.evaluation import Scores
 from rebasin_cli.permutations import permutation
+from rebasin_cli.repair import repairing
 from rebasin_cli.repair.choosing import Measured
 from rebasin_cli.spec.resolving import resolve_spec
 
@@ -360,3 +361,55 @@ def test_the_library_takes_polish_and_auto(problem):
         rebasin_cli.align(*problem.models, problem.fitted, polish="3steps")
     with pytest.raises(UsageError, match="--budget"):
         rebasin_cli.align(*problem.models, problem.fitted, method="auto", options={"budget": "soon"})
+
+
+def refitted_always(monkeypatch):
+    monkeypatch.setattr(Trials, "best", property(lambda self: (self.done[0], "refit")))
+
+
+def test_the_library_repairs_as_auto_chose_unless_a_repair_is_named(problem, monkeypatch):
+    refitted_always(monkeypatch)
+    few = problem.data[:2]
+    given = {"network": problem.network, "train": few, "method": "auto", "options": {"budget": "1s"}}
+    assert rebasin_cli.merge(problem.models, problem.fitted, **given).repair.method == "refit"
+    named = rebasin_cli.merge(problem.models, problem.fitted, repair_with="none", **given)
+    assert named.repair is None and named.alignment.result.repair is None
+
+
+def test_a_refit_that_auto_chose_reads_no_more_samples_than_one_that_is_named(problem, monkeypatch):
+    refitted_always(monkeypatch)
+    x = torch.randn(2_000, 6)
+    with torch.no_grad():
+        y = problem.network(x).argmax(1)
+    data, read = Data("x", "train", Samples(x, y), Normalization(), classes=4), []
+    fitting = repairing.refit
+
+    def refit(network, endpoints, batches, **how):
+        read.append(sum(len(targets) for _, targets in batches))
+        return fitting(network, endpoints, batches, **how)
+
+    monkeypatch.setattr(repairing, "refit", refit)
+    given = {"network": problem.network, "method": "auto", "options": {"budget": "1s"}, "train": data}
+    rebasin_cli.barrier(
+        *problem.models, problem.fitted, test=data.subset(50), controls=False, points=3, **given
+    )
+    rebasin_cli.merge(problem.models, problem.fitted, **given)
+    assert len(read) > 2 and set(read) == {1_000}
+
+
+@pytest.mark.parametrize("unseen", [False, True])
+def test_held_out_samples_are_a_searchs_own_only_if_no_model_has_seen_them(problem, monkeypatch, unseen):
+    asked = []
+
+    def match(problem, options):
+        asked.append((problem.held is not None, problem.repairs))
+        return wm.match(problem)
+
+    monkeypatch.setattr(auto, "match", match)
+    held = problem.data[:1]
+    given = {"network": problem.network, "train": problem.data, "method": "auto", "held": held}
+    rebasin_cli.merge(problem.models, problem.fitted, unseen=unseen, **given)
+    rebasin_cli.barrier(
+        *problem.models, problem.fitted, test=held, unseen=unseen, controls=False, points=3, **given
+    )
+    assert asked == [(unseen, ("none", "repair", "refit"))] * 2

@@ -9,7 +9,7 @@ from typing import Any
 
 from ... import networks
 from ...averages.mixing import average
-from ...datasets._batches import checked, head, size_of
+from ...datasets._batches import First, head
 from ...networks.evaluation import evaluate
 from ...networks.recording import Recording
 from ...networks.running import fed
@@ -105,10 +105,4 @@ class Mending:
         if hasattr(self.train, "subset"):
             drawn = derive(self.problem.seed, "samples of a repair")
             return self.train.subset(most, drawn).with_batch_size(REFIT_BATCH).mixed(drawn)
-        found = []
-        for inputs, targets in checked(self.train):
-            found.append((head(inputs, most), head(targets, most)))
-            most -= size_of(targets)
-            if most <= 0:
-                break
-        return found
+        return First(self.train, most)
