@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TypeVar
@@ -251,7 +251,8 @@ class _Group:
         found = []
         for axes, covered in lines:
             entry = Entry(name, parse_axes(" ".join(axes)), statistic=members[0].statistic)
-            if len(covered) >= max(2 if _plausible(entry) else 3, len(members) / 2):
+            enough = len(covered) >= max(2 if _plausible(entry) else 3, len(members) / 2)
+            if enough and _goes_on(covered, members):
                 found.append(Family(entry, tuple(m for m in members if m in covered), slots))
         return max(found, key=lambda f: (len(f.members), -_oddity(f.entry)), default=None)
 
@@ -316,11 +317,29 @@ class _Group:
                 yield member
 
 
+def _goes_on(covered: Collection[Member], members: Collection[Member]) -> bool:
+    """Whether the line would say the right thing of one layer more: what it does not cover is at an end.
+
+    Of layers that alternate, every other one is not.
+    """
+    return all(_at_an_end(member, members) for member in members if member not in covered)
+
+
+def _at_an_end(member: Member, members: Collection[Member]) -> bool:
+    for k, run in enumerate(member.runs):
+        others = (*member.runs[:k], *member.runs[k + 1 :])
+        row = {m.runs[k] for m in members if (*m.runs[:k], *m.runs[k + 1 :]) == others}
+        if len(row) > 1 and run in (min(row, key=natural), max(row, key=natural)):
+            return True
+    return False
+
+
 def _plausible(entry: Entry) -> bool:
-    """Whether words that look for a neighbour are called like their tensor: with others, it may be chance."""
-    words = (word for axis in entry.axes for word in words_of(axis) if re.search(r"[+-]1[|}]", word))
+    """Whether words with slots are called like their tensor: with others, it may be chance."""
+    words = (word for axis in entry.axes for word in words_of(axis) if slots_of(word))
     begin = (word[: _SLOT.search(word).start()] for word in words)
-    return all(entry.name.startswith((f"{start}{{", f"{start.removeprefix('h')}{{")) for start in begin)
+    name = f".{entry.name}"  # a word may say less of the path
+    return all(f".{start}{{" in name or f".{start.removeprefix('h')}{{" in name for start in begin)
 
 
 def _oddity(entry: Entry) -> float:

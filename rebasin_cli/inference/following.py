@@ -16,7 +16,7 @@ from torch import fx, nn
 from torch.export.graph_signature import InputKind, OutputKind
 
 from . import contractions, routing, shaping, stacking
-from .axes import Axes, Expr, Fixed, factors, product
+from .axes import Axes, Expr, Fixed, Var, factors, product
 from .tracing import line_of, needed_for, outputs_of
 from .units import NONE, Parents, Units
 
@@ -63,6 +63,7 @@ class Walk:
         self.used: list[str] = []  # in the order of their first use
         self.hints: list[tuple[Expr, str]] = []  # what somebody might call these units
         self.constants: dict[fx.Node, torch.Tensor | None] = {}  # tables and numbers that no state dict has
+        self.merged: dict[Var, tuple[int, int]] = {}  # how many orders it could have, and has as written
         self.node: fx.Node | None = None
         self.values: dict[fx.Node, Any] = {}  # what every operation returns: a Value, a list of them, or None
         self._tie(module)

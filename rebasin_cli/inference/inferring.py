@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,8 +21,10 @@ from ..spec.spec import FittedSpec, Spec
 from . import prove as proving
 from .axes import constants, variables
 from .following import Walk, follow
+from .missing import Missed, missed
+from .naming import names
 from .prove import Proof
-from .rendering import names, text_of
+from .rendering import text_of
 from .tracing import export
 from .writable import drop_unwritable, sizes, within
 
@@ -45,6 +47,7 @@ class Inferred:
     fitted: FittedSpec
     reasons: tuple[Frozen, ...]
     proof: Proof | None = None
+    missed: tuple[Missed, ...] = ()
 
     @property
     def refused(self) -> tuple[Frozen, ...]:
@@ -86,10 +89,10 @@ def infer(
         raise
     walk = follow(module, program, output)
     drop_unwritable(walk)
-    inferred = _write(module, walk, name)
-    if not prove or not inferred.fitted.words:
-        return inferred
-    return _proven(module, walk, inferred, networks.batch_of(module, args, kwargs), output, name)
+    inferred, batch = _write(module, walk, name), networks.batch_of(module, args, kwargs)
+    if prove and inferred.fitted.words:
+        inferred = _proven(module, walk, inferred, batch, output, name)
+    return replace(inferred, missed=missed(module, walk, program, batch, output))
 
 
 def _write(module: nn.Module, walk: Walk, name: str) -> Inferred:

@@ -1,11 +1,10 @@
-"""From solved axes to a spec's text: names for the variables, one line a tensor."""
+"""From solved axes to a spec's text, one line a tensor."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import groupby
 
@@ -13,54 +12,11 @@ from ..errors import SpecError
 from ..spec.fitting import fit
 from ..spec.parsing import parse
 from ..spec.spec import Shapes
-from .axes import Axes, Expr, Fixed, Product, Var, variables
+from .axes import Axes, Expr, Fixed, Product, Var
 from .families import compact, compact_words
 from .units import Units
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
-
-
-def names(
-    units: Units, tensors: Mapping[str, Axes], used: Sequence[str], hints: Sequence[tuple[Expr, str]]
-) -> dict[Var, str]:
-    """Every variable goes by the module that writes it: that whose tensors mention it first.
-
-    Where a module writes several, each adds what it is called there (`heads`), or a number.
-    """
-    called: dict[Var, str] = {}
-    for axis, hint in hints:
-        if isinstance(var := units.resolve(axis), Var):
-            called.setdefault(var, hint)
-    written: dict[str, list[Var]] = {}
-    for name in dict.fromkeys([*used, *tensors]):
-        for axis in tensors[name]:
-            for var in variables(units.resolve(axis)):
-                if not any(var in known for known in written.values()):
-                    written.setdefault(_module(name), []).append(var)
-    found: dict[Var, str] = {}
-    for module, group in written.items():
-        endings = Counter(called.get(var, "") for var in group)
-        for k, var in enumerate(group):
-            hint = called.get(var, "")
-            alone = len(group) == 1
-            wanted = module if alone else f"{module}.{hint if hint and endings[hint] == 1 else k}"
-            found[var] = _unused(wanted, set(found.values()))
-    return found
-
-
-def _module(tensor: str) -> str:
-    """`layer1.0.conv1.weight` → `layer1.0.conv1`, in characters that a word may have."""
-    path = tensor.rpartition(".")[0] or tensor
-    path = re.sub(r"\.parametrizations\.\w+$", "", path)
-    path = re.sub(r"[^A-Za-z0-9_.-]", "_", path).strip(".-")
-    return path if path[:1].isalpha() else f"h{path}"
-
-
-def _unused(wanted: str, taken: set[str]) -> str:
-    name, k = wanted, 2
-    while name in taken:
-        name, k = f"{wanted}.{k}", k + 1
-    return name
 
 
 def axis_text(axis: Expr, words: Mapping[Var, str], *, whole: bool = True) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
@@ -33,7 +34,14 @@ def drop_unwritable(walk: Walk) -> None:
             walk.freeze(var, ALONE)
     while wrong := _misplaced(walk.units, walk.tensors):
         for var, parent in wrong.items():
+            could, _ = walk.merged.get(var, (_blocks(walk.units, var), 1))
             walk.units.limit(var, frozenset({parent}) if parent else NONE)
+            walk.merged[var] = could, _blocks(walk.units, var)
+
+
+def _blocks(units: Units, var: Var) -> int:
+    """How many orders of its own it has."""
+    return math.prod(parent.size for parent in units.parents(var))
 
 
 def _misplaced(units: Units, tensors: Mapping[str, Axes]) -> dict[Var, Var | None]:

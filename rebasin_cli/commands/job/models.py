@@ -183,6 +183,9 @@ def infer_spec(
     found = infer(module, args, kwargs, output=network.output, prove=prove)
     for frozen in found.reasons:
         say(f"stays: {', '.join(frozen.places[:3])}{' …' * (len(frozen.places) > 3)}: {frozen.why}")
+    for one in found.missed:
+        places = f"{', '.join(one.places[:3])}{' …' * (len(one.places) > 3)}"
+        say(f"stays although it could move: {places}: {one.told}")
     if strict and found.refused:
         raise NotProven(
             f"the spec inferred from {network.net} does not hold: the proof refused a part of it",
