@@ -71,8 +71,8 @@ def run(bench: Bench) -> Outcome:
         head = ("hidden layers", "width")
         tables.append(Table("Width of the highest barrier, test", head, body))
     note = (
-        "The paper trains for '10000 epochs'; 10 000 steps is the only reading that fits its cost, and the full "
-        "scale takes it."
+        "The paper trains for '10000 epochs'; 10 000 steps is the only reading that fits its cost, and the "
+        "full scale takes it."
     )
     return Outcome(claims, tables, panels, [note])
 
