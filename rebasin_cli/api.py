@@ -24,10 +24,10 @@ from torch import nn
 from . import networks
 from .averages import mixing, schedules
 from .averages.combining import combined
-from .averages.mixing import slerp
+from .averages.mixing import INTERPOLATIONS, JOINS, check_interpolation
 from .averages.parts import parts_of
 from .checkpoints.tensors import plain, replaced
-from .errors import UsageError, unknown
+from .errors import UsageError
 from .matchers import State
 from .matchers.search import align as searching
 from .matchers.search.align import Alignment
@@ -41,11 +41,9 @@ from .runtime.ranks import ALONE, Ranks
 from .spec.resolving import resolve_spec
 from .spec.spec import FittedSpec, Spec
 
-__all__ = ["Alignment", "Merged", "align", "average", "barrier", "merge"]
+__all__ = ["INTERPOLATIONS", "Alignment", "Merged", "align", "average", "barrier", "merge"]
 
 Tensors = Mapping[str, torch.Tensor]
-
-INTERPOLATIONS = ("linear", "slerp")
 
 
 @dataclass(frozen=True)
@@ -184,9 +182,10 @@ def merge(
 ) -> Merged:
     """One model from several: align (`method`, "none" for none), average, repair.
 
-    `weights` add up to 1 (default: equal). "slerp" takes two models. `permutations` takes the place of a
-    search. `repair_with="reset"` re-estimates BatchNorm statistics on the batches of `train` and needs
-    `network`; "auto" does so where the spec has statistics, "none" never: their average describes no model.
+    `weights` add up to 1 (default: equal). "slerp" and "slerp-whole" take two models. `permutations` takes
+    the place of a search. `repair_with="reset"` re-estimates BatchNorm statistics on the batches of `train`
+    and needs `network`; "auto" does so where the spec has statistics, "none" never: their average describes
+    no model.
     Elsewhere "auto", given `network` and `train`, chooses between "repair" and "none": by the loss on `held`,
     other training samples (default: every third batch of `train`, kept from the repair), or `unseen` ones,
     that no model was trained on: they tell best.
@@ -197,10 +196,7 @@ def merge(
     Raises UsageError, SpecError, CheckpointError, DataError, NetworkError.
     """
     models = plain(models)
-    if interpolation not in INTERPOLATIONS:
-        raise unknown("interpolation", interpolation, INTERPOLATIONS)
-    if interpolation == "slerp" and len(models) != 2:
-        raise UsageError(f"slerp joins two models, not {len(models)}")
+    check_interpolation(interpolation, len(models))
     asked = repair_with
     settle(asked, statistics=False, measurable=False)  # its check, before the models are looked at
     if not models:
@@ -234,9 +230,10 @@ def merge(
         models = alignment.models
         repair_with = alignment.result.repair or repair_with
     weights = [1 / len(models)] * len(models) if weights is None else weights
-    if interpolation == "slerp":
+    if interpolation != "linear":
         mixing.average(models, weights)  # the same checks
-        tensors = slerp(*models, weights[1], keep=fitted.ignored)
+        join = JOINS[interpolation]
+        tensors = join(*models, weights[1], keep=fitted.ignored, straight=fitted.statistics)
     else:
         tensors = mixing.average(models, weights, keep=fitted.ignored)
     if repair_with == "none":

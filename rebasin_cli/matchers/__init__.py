@@ -108,7 +108,9 @@ class MatchResult:
     learns looked at held-out samples; `init` says where such a search started: one of `INITS`, or "given".
     `chosen` is the method that was taken of those `tried`, a row each ("method", "repair", "seconds",
     "held_out_loss", "why"), `repair` the one of `problem.repairs` that was taken with it, None where it is
-    what a merge chooses by itself; `polished` the account of the swaps on the true loss that came last.
+    what a merge chooses by itself; `polished` the account of the swaps on the true loss that came last;
+    `constrained` has a row a word where a method keeps to a constraint ("words", "free", "reached", "bound",
+    "gap", "before", "allowed", as in `am`).
     """
 
     permutations: tuple[dict[str, torch.Tensor], ...]
@@ -124,3 +126,4 @@ class MatchResult:
     repair: str | None = None
     tried: tuple[Mapping[str, Any], ...] = ()
     polished: Mapping[str, Any] = field(default_factory=dict)
+    constrained: tuple[Mapping[str, Any], ...] = ()

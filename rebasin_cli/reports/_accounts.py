@@ -44,6 +44,8 @@ def describe_match(alignment: Alignment | None, *, given: bool = False) -> dict[
         found["tried"] = [dict(row) for row in result.tried]
     if result.polished:
         found["polished"] = dict(result.polished)
+    if result.constrained:
+        found["constrained"] = [dict(row) for row in result.constrained]
     if result.history:  # it ended with its last step, whatever was left to gain
         return found | {"history": [dict(row) for row in result.history]}
     return found | {"converged": result.converged}
@@ -56,6 +58,8 @@ def search_in_words(result: MatchResult) -> Iterator[str]:
         yield f"method: auto chose {result.chosen}{repair}: {tried_in_words(result.tried)}"
     elif result.polished:
         yield f"polish: {polished_in_words(result.polished)}"
+    for row in result.constrained:
+        yield f"constrained: {constrained_in_words(row)}"
 
 
 def tried_in_words(rows: Iterable[Mapping[str, Any]]) -> str:
@@ -74,6 +78,17 @@ def polished_in_words(done: Mapping[str, Any]) -> str:
     return (
         f"{done['swaps']} swaps in {done['steps']} steps, held-out loss {done['before']:.4f} → "
         f"{done['after']:.4f} (the same again: --polish {done['steps']}steps)"
+    )
+
+
+def constrained_in_words(row: Mapping[str, Any]) -> str:
+    """Why a word's assignment is the best within the constraint, or how far it may be from that."""
+    words = ", ".join(row["words"])
+    if row["free"]:
+        return f"{words}: the best after the activation keeps the constraint, so nothing within it is better"
+    return (
+        f"{words}: the best after the activation breaks the constraint; within it {row['reached']:.6g} is "
+        f"reached, and {row['bound']:.6g} not exceeded"
     )
 
 

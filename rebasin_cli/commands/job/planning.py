@@ -17,7 +17,8 @@ from ...matchers.polishing.length import seconds_of
 from ...matchers.search.candidates import candidates
 from ...matchers.weights.similarity import KEEP
 from ...measure.rows import ENSEMBLE, FINE_TUNED, Planned
-from ...networks.running import call, fed, in_parts
+from ...networks.layout import in_parts
+from ...networks.running import call, fed
 from ...repair.costs import TRACING, refit_products, repair_passes
 from ...spec.spec import FittedSpec
 from .samples import Splits
