@@ -6,7 +6,7 @@
 
 Numbers at the end of a part of a name are what may become a slot. Tensors whose names differ in numbers only
 are one line with slots, or fall apart by one of the numbers, whichever is fewer lines; what the line of most
-does not say, an exact line does. Every line is read back as `fit` would before it is believed, and a tensor
+does not say, an exact line does: at the ends, or rarely, since a family is a rule for one layer more. Every line is read back as `fit` would before it is believed, and a tensor
 for which it says something else gets an exact line.
 """
 
@@ -26,6 +26,7 @@ from ..spec.spec import Entry
 
 ROUNDS = 6  # a family can make another one possible: it finds the values that the other's `{i-1}` looks among
 SLOT, EXCEPTION = 0.01, 0.05  # what they cost beside their line, in lines: of texts as long, the plainer one
+RARE = 0.25  # of a family's tensors: fewer may be exceptions that are not at its ends
 MANY = 16  # words on one axis, above which a tensor is not looked at: growing concatenations make no family
 NAMES = "ijklmnopq"
 Told = TypeVar("Told", int, str)
@@ -320,9 +321,10 @@ class _Group:
 def _goes_on(covered: Collection[Member], members: Collection[Member]) -> bool:
     """Whether the line would say the right thing of one layer more: what it does not cover is at an end.
 
-    Of layers that alternate, every other one is not.
+    Or it is rare: of layers that alternate, every other one is not.
     """
-    return all(_at_an_end(member, members) for member in members if member not in covered)
+    inside = sum(not _at_an_end(member, members) for member in members if member not in covered)
+    return inside < RARE * len(members)
 
 
 def _at_an_end(member: Member, members: Collection[Member]) -> bool:
@@ -338,8 +340,8 @@ def _plausible(entry: Entry) -> bool:
     """Whether words with slots are called like their tensor: with others, it may be chance."""
     words = (word for axis in entry.axes for word in words_of(axis) if slots_of(word))
     begin = (word[: _SLOT.search(word).start()] for word in words)
-    name = f".{entry.name}"  # a word may say less of the path
-    return all(f".{start}{{" in name or f".{start.removeprefix('h')}{{" in name for start in begin)
+    starts = (rf"(^|[^A-Za-z0-9])h?{re.escape(start.removeprefix('h'))}\{{" for start in begin)
+    return all(re.search(start, entry.name) for start in starts)  # a word may say less of the path
 
 
 def _oddity(entry: Entry) -> float:

@@ -57,7 +57,8 @@ class Walk:
 
     value = Value  # what rules make that say more than axes
 
-    def __init__(self, module: nn.Module):
+    def __init__(self, module: nn.Module, whole: bool = False):
+        self.whole = whole  # complex tensors move, too
         self.units = Units()
         self.tensors: dict[str, Axes] = {}  # every tensor of the state dict
         self.used: list[str] = []  # in the order of their first use
@@ -79,7 +80,7 @@ class Walk:
                 known[key] = self._axes(tensor.shape)
             self.tensors[name] = known[key]
             storages.setdefault(storage, set()).add(key)
-            if not tensor.is_floating_point():
+            if not tensor.is_floating_point() and not (self.whole and tensor.is_complex()):
                 self.freeze(self.tensors[name], COMPLEX if tensor.is_complex() else INTEGERS)
         for name, tensor in state.items():
             if len(storages[_identity(tensor)[1]]) > 1:
@@ -132,12 +133,18 @@ def _identity(tensor: torch.Tensor) -> tuple[Any, Any]:
     return (storage, tensor.storage_offset(), tuple(tensor.shape), tensor.stride()), storage
 
 
-def follow(module: nn.Module, program: torch.export.ExportedProgram, output: str | int | None = None) -> Walk:
+def follow(
+    module: nn.Module,
+    program: torch.export.ExportedProgram,
+    output: str | int | None = None,
+    *,
+    whole: bool = False,
+) -> Walk:
     """Walk through an exported program of `module`; with `output`, only through what this one needs.
 
-    Raises NetworkError where there is no such output.
+    `whole`: with complex tensors, which otherwise stay. Raises NetworkError where there is no such output.
     """
-    walk = Walk(module)
+    walk = Walk(module, whole)
     outputs = outputs_of(program, output)
     needed = needed_for(outputs)
     values = walk.values

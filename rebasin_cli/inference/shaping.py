@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import fx
 
 from .axes import Axes, Expr, Fixed, product, total
 from .units import NONE
@@ -283,7 +284,7 @@ def index(walk: Walk, a: dict[str, Any]) -> Axes | None:
     if any(found is not None and found.dtype in (torch.bool, torch.uint8) for found in lookups):
         return None
     looked = [d for d, lookup in enumerate(lookups) if lookup is not None]
-    if len(looked) == 1 and (run := _run_of_numbers(walk, value.shape[looked[0]])) is not None:
+    if len(looked) == 1 and (run := run_of_numbers(walk, walk.node, value.shape[looked[0]])) is not None:
         at = looked[0]
         cut = [run.start, len(run), value.shape[at] - run.stop]
         part = walk.units.pieces(value.axes[at], cut, walk.why("it is cut into pieces"))[1]
@@ -307,9 +308,9 @@ def embedding_bag(walk: Walk, a: dict[str, Any]) -> list[Axes] | None:
     return [(Fixed(found.shape[0]), columns), *(tuple(map(Fixed, tensor.shape)) for tensor in told)]
 
 
-def _run_of_numbers(walk: Walk, size: int) -> range | None:
+def run_of_numbers(walk: Walk, node: fx.Node, size: int) -> range | None:
     """The numbers looked up, where the code lists those of a piece: `x[:, [4, 5]]`."""
-    found = [node for node in walk.node.all_input_nodes if not node.meta["val"].is_floating_point()]
+    found = [read for read in node.all_input_nodes if not read.meta["val"].is_floating_point()]
     source = found[0] if len(found) == 1 else None
     while source is not None and source.op == "call_function":
         name = source.target._schema.name

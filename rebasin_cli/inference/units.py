@@ -164,7 +164,10 @@ class Units:
             self._bind(b, a)
         elif isinstance(a, Fixed) or isinstance(b, Fixed):
             constant, other = (a, b) if isinstance(a, Fixed) else (b, a)
-            self.freeze(other, constant.why or why)
+            if constant.made and isinstance(other, Product):  # each factor for its own reason
+                self._unify_factors([a], [b], why)
+            else:
+                self.freeze(other, constant.why or why)
         elif isinstance(a, Product) and isinstance(b, Product):
             self._unify_factors(list(a.factors), list(b.factors), why)
         else:
@@ -284,7 +287,7 @@ class Units:
                 self.unify(rows[0], other, why)
             return Fixed(outer, why), self.resolve(rows[0])
         told = self.freeze(axis, why) if isinstance(axis, Sum) else axis
-        return Fixed(outer, told.why), Fixed(inner, told.why)
+        return told.divided(outer)
 
     def _blocks(self, axis: Var, count: int) -> tuple[Expr, Expr]:
         """Blocks in an order of their own, and within each block one of its own."""
