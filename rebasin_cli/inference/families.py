@@ -6,8 +6,9 @@
 
 Numbers at the end of a part of a name are what may become a slot. Tensors whose names differ in numbers only
 are one line with slots, or fall apart by one of the numbers, whichever is fewer lines; what the line of most
-does not say, an exact line does: at the ends, or rarely, since a family is a rule for one layer more. Every line is read back as `fit` would before it is believed, and a tensor
-for which it says something else gets an exact line.
+does not say, an exact line does: at the ends, or rarely, since a family is a rule for one layer more. Every
+line is read back as `fit` would before it is believed, and a tensor for which it says something else gets an
+exact line.
 """
 
 from __future__ import annotations
