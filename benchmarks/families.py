@@ -162,9 +162,10 @@ HAND = {
     "Qwen3": f(WIDTH) + GATED + LAYERS * f(HIDDEN),
     "StarCoder2": f(WIDTH) + GATED + LAYERS * f(HIDDEN),
     "Granite": f(WIDTH) + GATED + LAYERS * f(HIDDEN),
-    "StableLM": f(WIDTH) + GATED + LAYERS * f(HIDDEN),
-    "GLM": f(WIDTH) + GATED + LAYERS * f(HIDDEN),
-    "Nemotron": f(WIDTH) + GATED + LAYERS * f(HIDDEN),
+    "StableLM": f(WIDTH) + GATED + LAYERS * (2 * f(6) + f(HIDDEN)),  # 2 of a head's 8 units turn
+    "GLM": f(WIDTH) + GATED + LAYERS * (2 * f(4) + f(HIDDEN)),  # 4 of 8
+    "Nemotron": f(WIDTH) + GATED + LAYERS * (2 * f(4) + f(HIDDEN)),
+    "OLMo2": f(WIDTH) + GATED + LAYERS * f(HIDDEN),
     "Falcon": f(WIDTH) + LAYERS * (f(HEADS) + f(HALF) + f(4 * WIDTH)),  # one key and value for all heads
     "BLOOM": f(WIDTH) + LAYERS * (2 * HEADS * f(HALF) + f(4 * WIDTH)),  # each head has a slope of its own
     "MPT": f(WIDTH) + LAYERS * (2 * HEADS * f(HALF) + f(4 * WIDTH)),

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .axes import Axes, Fixed, product
+from .orders import Parents
 from .shaping import broadcast
-from .units import Parents
 
 if TYPE_CHECKING:
-    from .following import Value, Walk
+    from .walk import Value, Walk
 
 RULES: dict[str, Callable[[Walk, dict[str, Any]], Any]] = {}
 STILL = ""  # positions in space stay, which needs no reason

@@ -21,12 +21,13 @@ from ..spec.parsing import parse
 from ..spec.spec import FittedSpec, Spec
 from . import prove as proving
 from .axes import constants, variables
-from .following import COMPLEX, Walk, follow
+from .following import follow
 from .missing import Missed, missed
 from .naming import names
 from .prove import Proof
 from .rendering import text_of
 from .tracing import export
+from .walk import COMPLEX, Walk
 from .writable import drop_unwritable, sizes, within
 
 REFUSED = "the proof refused it"

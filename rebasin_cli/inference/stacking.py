@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
-from . import shaping
+from . import looking, shaping
 from .axes import Axes, Fixed, total
 
 if TYPE_CHECKING:
-    from .following import Value, Walk
+    from .walk import Value, Walk
 
 MOST = 64  # pieces that are told apart
 SAME = ("clone", "_to_copy", "contiguous", "alias", "detach", "to")
@@ -75,7 +75,7 @@ def cuts(walk: Walk, node: fx.Node, dim: int) -> set[int]:
             inner = dim < len(shape) - 1  # halves of the last one are halves of each unit: rotary tables
             found |= {start, stop} if step == 1 and (inner or stop - start == 1) else set()
         elif name == "index" and len(user.args[1]) == dim + 1 and not any(user.args[1][:dim]):
-            run = shaping.run_of_numbers(walk, user, shape[dim])
+            run = looking.run_of_numbers(walk, user, shape[dim])
             found |= set() if run is None else {run.start, run.stop}
         elif name == "unbind" and (user.args[1] if len(user.args) > 1 else 0) % len(shape) == dim:
             found |= set(range(shape[dim]))
@@ -135,7 +135,7 @@ def apply(walk: Walk, name: str, arguments: dict[str, Any], node: fx.Node) -> An
         )
         return _run(value, start, stop) if step == 1 else None
     if name == "index" and [k for k, x in enumerate(arguments["indices"]) if x is not None] == [value.at]:
-        run = shaping.run_of_numbers(walk, node, value.shape[value.at])
+        run = looking.run_of_numbers(walk, node, value.shape[value.at])
         return None if run is None else _run(value, run.start, run.stop)
     if name in ("select", "unbind") and arguments["dim"] % len(value.axes) == value.at:
         if name == "select":
