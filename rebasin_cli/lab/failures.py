@@ -1,8 +1,8 @@
 """Where is weight matching said to fail?
 
 The paper lists what has no low barrier after matching: narrow networks, networks early in training, those
-trained by SGD with a low learning rate, and those trained by Adam with a high one. Each is measured beside
-the same networks without it. Both are trained on the same samples for as many steps.
+trained by SGD with a low learning rate, and those trained by Adam with a high one. Each is measured
+beside the same networks without it. Both are trained on the same samples for as many steps.
 """
 
 from __future__ import annotations
