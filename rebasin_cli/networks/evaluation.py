@@ -19,7 +19,8 @@ from ..datasets._batches import checked, describe, size_of, to_device
 from ..errors import DataError, NetworkError
 from ..registry import user_code
 from ..runtime import devices
-from .running import evaluating, fed, in_parts
+from .layout import in_parts
+from .running import evaluating, fed
 
 BINS = 15
 
@@ -29,8 +30,9 @@ class Scores:
     """`loss` in nats a sample (inf where the network's outputs are no numbers), `accuracy` 0–1.
 
     `ece` is the expected calibration error over 15 bins of equal width, 0–1 (Guo et al. 2017, eq. 3,
-    arXiv:1706.04599); NaN where the outputs are not logits (N, classes). `bins` are those bins: how many
-    samples, their mean confidence, their accuracy, each (15,), NaN in empty bins; () where there is no `ece`.
+    arXiv:1706.04599), of all targets; NaN where the outputs are not logits (N, classes, …). `bins` are those
+    bins: how many targets, their mean confidence, their accuracy, each (15,), NaN in empty bins; () where
+    there is no `ece`.
     `each` holds every sample's loss and accuracy, float32 (samples, 2) in the data's order, where asked for.
     """
 
@@ -60,7 +62,7 @@ def evaluate(
     Raises DataError for what is wrong with the batches, NetworkError for what is wrong with the network.
     """
     total = right = 0.0
-    samples, logits_so_far = 0, True
+    samples, logits = 0, True
     bins = torch.zeros(3, BINS, dtype=torch.float64)  # samples, sums of confidence and of right answers
     kept: list[Tensor] | None = [] if each and loss is None and metric is None else None
     with evaluating(network), torch.inference_mode():
@@ -75,14 +77,14 @@ def evaluate(
             total += size * (math.inf if math.isnan(value) else value)
             right += size * (accuracy if metric is None else _metric(metric))(outputs, targets)
             samples += size
-            logits_so_far &= loss is None and outputs.ndim == 2
-            if logits_so_far:
+            logits &= loss is None
+            if logits:
                 _fill(bins, outputs, targets)
             if kept is not None:
                 kept.append(_each(outputs, targets))
     if not samples:
         raise DataError("the data holds no samples", hint="Is the loader a generator that was read before?")
-    found = _calibration(bins) if logits_so_far else {}
+    found = _calibration(bins) if logits else {}
     return Scores(
         total / samples,
         right / samples,
@@ -156,6 +158,7 @@ def _calibration(bins: Tensor) -> dict[str, Any]:
 
 
 def _fill(bins: Tensor, outputs: Tensor, targets: Tensor) -> None:
+    outputs, targets = outputs.movedim(1, -1).flatten(0, -2), targets.flatten()
     confidence, chosen = _wide(outputs).softmax(dim=1).nan_to_num(0.0).cpu().double().max(dim=1)
     count = bins.shape[1]
     index = (confidence * count).ceil().long().sub(1).clamp(0, count - 1)  # (0, 1/15], (1/15, 2/15], …
