@@ -167,7 +167,8 @@ def _told(p, trials: list, gaps: torch.Tensor, sharp: torch.Tensor) -> Outcome:
     if real:
         bars = [_bars("matched together", real), _bars("unrelated points", null)]
         panels.append(Panel("angles of triplets", "degrees", "share", bars))
-    return Outcome(claims, tables, panels, [])
+    note = "Of two models, the mean without the first is the other one."
+    return Outcome(claims, tables, panels, [note])
 
 
 def _bars(label: str, values: list[float]) -> Line:

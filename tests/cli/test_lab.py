@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import pytest
 
@@ -127,3 +128,42 @@ def test_a_state_that_is_none_is_refused(refused, tmp_path, text):
     (tmp_path / "lab").mkdir()
     (tmp_path / "lab" / "hardness.state.json").write_text(text)
     refused(2, "lab", "run", *QUICK, "--resume", says="is not what an experiment leaves")
+
+
+OWN = '''"""Is a coin fair?
+
+A coin of our own.
+"""
+
+from rebasin_cli.lab.engine.claims import share
+from rebasin_cli.lab.engine.outcome import Line, Outcome, Panel, Table
+
+PAPER = "our own"
+FASTER = "fewer throws"
+
+
+def run(bench):
+    (heads,) = bench.each("throwing", ["all"], lambda _: bench.p.throws // 2)
+    claim = share("ours", "it is fair", "share of heads", (0.4, 0.6), heads, bench.p.throws)
+    panel = Panel("", "", "", [Line("", [0], [heads])])
+    return Outcome([claim], [Table("Throws", ("heads",), [(heads,)])], [panel])
+'''
+OWN_YAML = """
+minutes: {small: 0.1, full: 1}
+parameters:
+  throws: {type: int, min: 1, small: 1000, full: 2000, help: Throws.}
+"""
+
+
+def test_an_experiment_of_another_package_is_found_and_runs(done, tmp_path, monkeypatch):
+    (tmp_path / "coins.py").write_text(OWN)
+    (tmp_path / "coins.yaml").write_text(OWN_YAML)
+    info = tmp_path / "coins-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: coins\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[rebasin_cli.lab]\ncoin = coins\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "coin" in done("lab", "list").out
+    assert "throws int: Throws." in done("lab", "show", "coin").out
+    assert "confirmed  ours: it is fair" in done("lab", "run", "coin").out
+    sys.modules.pop("coins")

@@ -141,11 +141,17 @@ def test_a_page_shows_each_claim_with_its_verdict():
         "versions": {"torch": "2"},
         "seed": 0,
     }
-    made |= {"threads": 1, "date": "2026-01-01", "times": {"seconds": 3.0}, "faster": "nothing"}
+    made |= {
+        "threads": 1,
+        "scale": "small",
+        "date": "2026-01-01",
+        "times": {"seconds": 3.0},
+        "faster": "nothing",
+    }
     text = page.page(made)
     assert "| P | it is 2 | the number | 2 | 3 | exact | **refuted** |" in text
     assert "| ≥ 0 | 1 | 0.7516 … 1.248 | confirmed |" in text
     assert "| `k` | 1, 2 |" in text and "    rebasin lab run x" in text
     listed = page.index([made], "# The lab\n")
-    assert "| [x](x.md) | X | P | 1 confirmed, 1 refuted | 3 |" in listed
+    assert "| [x](x.md) | X | P | small | 1 confirmed, 1 refuted | 3 |" in listed
     assert "| P | it is 2 | the number | 2 | 3 | exact | [x](x.md) |" in listed

@@ -11,7 +11,7 @@ from .outcome import Outcome, Panel
 
 COLORS = [light for name, (light, _) in PALETTE.items() if name not in ("logit ensemble", "other")]
 MARKERS = "os^Dvpx"
-DPI = 110
+DPI = 96
 ACROSS, WIDE, HIGH = 3, 4.3, 3.5  # panels a row; inches a panel
 
 
