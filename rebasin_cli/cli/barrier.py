@@ -47,6 +47,7 @@ def barrier(
             show_default=False,
         ),
     ] = None,
+    attack: o.Attacks = None,
     pair: Annotated[
         list[str] | None,
         typer.Option(
@@ -139,6 +140,7 @@ def barrier(
             listener,
             perm=perm,
             curves=curve or (),
+            attacks=attack or (),
             pairs=pairs,
             thresholds=thresholds,
             **settings,

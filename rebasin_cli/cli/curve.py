@@ -61,6 +61,7 @@ def curve(
         int | None,
         _curve("--limit", min=1, max=o.MOST, show_default=False, help="Train on this many samples an epoch."),
     ] = None,
+    attack: o.Attack = None,
     method: Annotated[
         str,
         typer.Option(
@@ -97,7 +98,7 @@ def curve(
     own = {"method": method, "loss": loss, "no_prove": no_prove, "checkpoint_every": checkpoint_every}
     own |= {"log": log, "batch_size": batch_size}
     settings = settings_of(options, "loading", "network", "data", "search", **own)
-    how = Training(kind, bends, epochs, learning_rate, weight_decay, schedule, augment, limit)
+    how = Training(kind, bends, epochs, learning_rate, weight_decay, schedule, augment, limit, attack)
     written = Output(out, force, resume=resume, dry_run=dry_run)
     with screen(options["quiet"], options["verbose"]) as listener:
         done = run(a, b, written, listener, how=how, perm=perm, **settings)

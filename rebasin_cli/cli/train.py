@@ -38,7 +38,10 @@ def train(
     batch_size: Annotated[int | None, typer.Option(min=1, max=1_000_000)] = None,
     optimizer: Annotated[str | None, typer.Option(help="adam or sgd.")] = None,
     learning_rate: Annotated[float | None, typer.Option("--learning-rate", "--lr")] = None,
-    schedule: Annotated[str | None, typer.Option(help="cosine or constant.")] = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(help="cosine, constant, or late: flat for half, then down to a hundredth."),
+    ] = None,
     weight_decay: Annotated[float | None, typer.Option(min=0.0)] = None,
     augment: Annotated[
         bool | None,
@@ -47,6 +50,7 @@ def train(
     precision: Annotated[
         str | None, typer.Option(help="float32 or bfloat16; the faster one of this machine.")
     ] = None,
+    attack: o.Attack = None,
     normalize: o.Normalize = None,
     data_root: o.DataRoot = None,
     limit: Annotated[
@@ -84,6 +88,7 @@ def train(
         "weight_decay": weight_decay,
         "augment": augment,
         "precision": precision,
+        "attack": attack,
         "normalize": normalize,
         "root": data_root,
         "limit": limit,

@@ -16,7 +16,8 @@ from ..errors import UsageError
 from ..measure import gates, intervals
 from ..measure import report as measuring
 from ..measure.baseline import Subject, check_baseline
-from ..measure.rows import Planned, plan_curves, plan_rows
+from ..measure.rows import Planned, plan_attacks, plan_curves, plan_rows
+from ..networks.attacks import Attack, Attacker
 from ..reports import Report, _gates, markdown
 from ..reports._format import title
 from ..reports._github import StepSummary
@@ -56,6 +57,7 @@ def barrier(
     *,
     perm: Path | None = None,
     curves: Sequence[Path] = (),
+    attacks: Sequence[str] = (),
     pairs: Sequence[tuple[Path, Path]] = (),
     thresholds: Mapping[str, Any] | None = None,
     **subjects: Unpack[ForMerge],
@@ -64,6 +66,7 @@ def barrier(
 
     Trained `curves` between the two get rows of their own. Further `pairs` of the same architecture are
     measured alike, for means over pairs; all else is of A and B.
+    Paths are measured under `attacks` too (`networks.attacks`).
     Gates are judged in the report and never raised here: everything is written first. A dry run gives the
     plan instead.
     """
@@ -73,7 +76,7 @@ def barrier(
         written.summary.check()
     job = Job("barrier", [a, b], listener, **subjects, perm=perm)
     job.check_search(or_none=True)
-    planned = _plan(job, pairs, curves, thresholds)
+    planned = _plan(job, pairs, curves, attacks, thresholds)
     if written.dry_run:
         return job.plan() | planned.figures
     report = _measure(job, planned, written.command or "rebasin barrier", thresholds)
@@ -81,7 +84,7 @@ def barrier(
     for number, (c, d) in enumerate(pairs, start=2):
         listener.say(f"pair {number} of {1 + len(pairs)}: {c} and {d}")
         quiet = dataclasses.replace(listener, say=lambda text: None)
-        others.append(barrier(c, d, listener=quiet, **subjects))
+        others.append(barrier(c, d, listener=quiet, attacks=attacks, **subjects))
     report = intervals.with_pairs(report, others) if others else report
     report = dataclasses.replace(report, gates=gates.evaluate_gates(report, **thresholds))
     write_reports(report, destinations, force=written.force)
@@ -100,14 +103,20 @@ class _Plan:
     word: str
     rows: Sequence[Planned]
     curves: Mapping[str, Curve]
+    attacks: Sequence[Attack]
     figures: dict[str, Any]
 
 
 def _plan(
-    job: Job, pairs: Sequence[tuple[Path, Path]], curves: Sequence[Path], thresholds: Mapping[str, Any]
+    job: Job,
+    pairs: Sequence[tuple[Path, Path]],
+    curves: Sequence[Path],
+    attacks: Sequence[str],
+    thresholds: Mapping[str, Any],
 ) -> _Plan:
     """Everything that can be refused before an hour of measuring; the minutes are told."""
     _ = job.scores
+    named = list({one.label: one for one in map(Attack.parse, attacks)}.values())
     if job.held_out is not None:
         job.held_out.check(measured=True)
     job.fitted  # noqa: B018 (models and spec, before the pairs)
@@ -123,6 +132,13 @@ def _plan(
     statistics = networks.has_running_statistics(network)
     rows = plan_rows(aligned=job.moved, word=word, ship=ship, auto=auto, logits=logits, statistics=statistics)
     rows += plan_curves(trained, resets=statistics, full=job.asked.data.full)
+    rows += plan_attacks(rows, named, statistics=statistics)
+    if named and job.asked.data.loss is not None:
+        raise UsageError(
+            "--attack goes up the cross-entropy, and --loss names another loss", hint="Leave one of them out"
+        )
+    for attack in named:  # refused before anything is measured
+        Attacker(attack, splits["test"])
     gates.check_gate_names(thresholds.get("gates", ()), [row.name for row in rows], MEASURED)
     if thresholds.get("baseline"):
         check_baseline(thresholds["baseline"], _subject(job))
@@ -131,7 +147,7 @@ def _plan(
     figures = planning.plan_report(network, splits, rows, **run, pairs=count, refit=word == "refit")
     figures |= planning.not_estimated([(job.method, job.options)])
     job.say(planning.in_words(figures))
-    return _Plan(repair, word, rows, trained, figures)
+    return _Plan(repair, word, rows, trained, named, figures)
 
 
 def _measure(job: Job, planned: _Plan, command: str, thresholds: Mapping[str, Any]) -> Report:
@@ -155,6 +171,7 @@ def _measure(job: Job, planned: _Plan, command: str, thresholds: Mapping[str, An
         signature=signatures.in_report(*job.models, job.fitted, data=splits["train"], seed=job.seed, **run),
         scores=job.scores,
         curves=planned.curves,
+        attacks=planned.attacks,
         full=job.asked.data.full,
         seed=job.seed,
         check=job.endpoint_check(),

@@ -106,7 +106,7 @@ class MatchResult:
     learns looked at held-out samples; `init` says where such a search started: one of `INITS`, or "given".
     `chosen` is the method that was taken
     of those `tried`, a row each ("method", "seconds", "held_out_loss", "why"); `polished` the account of the
-    swaps on the true loss that came last.
+    swaps on the true loss that came last; `rounded` that of a relaxed search, how its permutation was chosen.
     """
 
     permutations: tuple[dict[str, torch.Tensor], ...]
@@ -121,3 +121,4 @@ class MatchResult:
     chosen: str | None = None
     tried: tuple[Mapping[str, Any], ...] = ()
     polished: Mapping[str, Any] = field(default_factory=dict)
+    rounded: Mapping[str, Any] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,6 +21,7 @@ from ..datasets import once
 from ..errors import DataError, UsageError
 from ..inference.tracing import keeping_graphs
 from ..matchers.search.align import align
+from ..networks.attacks import Attack, Attacker, attacked
 from ..networks.evaluation import Scores, evaluate
 from ..networks.recording import Recording
 from ..permutations import permutation
@@ -44,11 +46,13 @@ from .rows import (
     RANDOM,
     REPAIRED_POINTS,
     Planned,
+    plan_attacks,
     plan_curves,
     plan_rows,
 )
 
 Tensors = Mapping[str, torch.Tensor]
+ATTACKED = 1_000  # samples of a split that are attacked
 
 
 @keeping_graphs()
@@ -72,6 +76,7 @@ def barrier(
     controls: bool = True,
     signature: Sequence[Mapping[str, Any]] | Callable[..., Sequence[Mapping[str, Any]]] = (),
     curves: Mapping[str, Curve] | None = None,
+    attacks: Sequence[Attack] = (),
     full: bool = False,
     output: str | int | None = None,
     scores: Measure | None = None,
@@ -92,6 +97,7 @@ def barrier(
     or "reshift" gives networks without statistics such rows, "refit" (with `ridge`) any network. `controls`
     adds rows at λ = ½ and intervals over test samples. `output` picks one of several outputs by key or index.
     `curves` are trained ones between the two, by the names of their rows, at more points if `full`.
+    Paths are measured once more under each of `attacks`, on 1,000 samples of a split or all if `full`.
     `signature` goes into the report (see `Report`), or is called with the permutations to make it. `check`
     sees the endpoints' scores before anything else is measured, `planned` the rows; both may raise. `scores`
     takes `output` and `each` as `evaluate` does. `network` is overwritten.
@@ -119,6 +125,9 @@ def barrier(
         batches = measured_on if auto else batches  # only a choice needs samples that nothing was measured on
     scores = scores or functools.partial(evaluate, output=output, device=device)
     splits = {"train": train, "test": test} if train is not None else {"test": test}
+    for attack, its in itertools.product(attacks, splits.values()):
+        Attacker(attack, its)  # it may have to be refused
+    few = {split: its if full or not attacks else its.subset(ATTACKED, seed) for split, its in splits.items()}
     splits = {split: once(its) for split, its in splits.items()}
     held, batches = (None if its is None else once(its) for its in (held, batches))
     network = network.to(device)
@@ -192,6 +201,7 @@ def barrier(
         for name in curves:
             repairs[name] = Repairs("reset", [a, others[name]], batches, device=device)
     plan += plan_curves(curves, resets=statistics, full=full)
+    plan += plan_attacks(plan, attacks, statistics=statistics)
     planned(plan)
     middles: dict[str, Scores] = {}
     scaled: dict[str, tuple[dict[str, Scores], Mapping[str, Any]]] = {}  # rows that others gave on their way
@@ -207,6 +217,7 @@ def barrier(
             scaled[name] = tests, heated.details
             return known
 
+        at_middle = functools.partial(_keep, middles, row.name)
         path = paths.Path(
             row.name,
             a,
@@ -218,23 +229,23 @@ def barrier(
             control=row.control,
             wrap=_wrapping(row, a, b, held, output, device, answers) or tuned(row),
             record=recorded if hot and not row.temperature else None,
-            details=scaled[row.name][1] if row.name in scaled else {},
+            details=scaled[row.name][1] if row.name in scaled else _attack(row),
             curve=curves.get(row.base),
         )
-        known = {0.0: ends[0], 1.0: ends[1]}
+        known = {} if row.attack else {0.0: ends[0], 1.0: ends[1]}
         if row.name in scaled:
             known[0.5] = scaled[row.name][0]
         if row.base == "aligned" and not row.repaired and not row.temperature:
-            del known[1.0]
+            known.pop(1.0, None)
         found.append(
             paths.measure(
                 path,
                 network,
-                splits,
+                _under(row.attack, few, network, output, seed) if row.attack else splits,
                 known=known,
                 scores=scores,
                 progress=measured,
-                at_middle=lambda here, name=row.name: middles.update({name: here["test"]}),
+                **({} if row.attack else {"at_middle": at_middle}),
             )
         )
     certain = intervals.compare(found, [end["test"] for end in ends], middles, seed=seed)
@@ -322,8 +333,26 @@ def _endpoint(score: Scores, intervals: Mapping[str, tuple[float, ...]], split: 
     )
 
 
+def _keep(middles: dict[str, Scores], name: str, here: Mapping[str, Scores]) -> None:
+    middles[name] = here["test"]
+
+
+def _under(
+    attack: Attack, splits: Mapping[str, Any], network: nn.Module, output: str | int | None, seed: int
+) -> dict[str, Any]:
+    return {split: attacked(its, network, attack, output=output, seed=seed) for split, its in splits.items()}
+
+
+def _attack(row: Planned) -> dict[str, Any]:
+    return {"attack": row.attack.account()} if row.attack else {}
+
+
 def _notes(choice: Choice | None, plan: Sequence[Planned], controls: bool, sure: bool) -> list[str]:
     found = [choosing.in_words(choice)] if choice else []
+    found += [
+        f"rows with {label} are attacked (l∞, {attack}) by the network that is measured, on pixels in 0–1"
+        for label, attack in {row.attack.label: row.attack for row in plan if row.attack}.items()
+    ]
     if controls and not any(row.base == ENSEMBLE for row in plan):
         found.append(
             "no ensemble and no temperatures: outputs are not logits (N, classes) under cross-entropy"

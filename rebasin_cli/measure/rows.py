@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+
+from ..networks.attacks import Attack
 
 POINTS, REPAIRED_POINTS = 25, 11  # of naive and aligned rows; of rows that are repaired at every point
 CURVED_POINTS = 65  # of curves, where nothing shall be spared; else as many as of a straight line
@@ -24,6 +26,7 @@ class Planned:
     temperature: bool = False
     shipped: bool = False
     control: bool = False
+    attack: Attack | None = None
 
     @property
     def inner(self) -> int:
@@ -95,3 +98,14 @@ def plan_curves(names: Iterable[str], *, resets: bool, full: bool = False) -> li
     """A row for every curve; at its points running statistics are estimated anew."""
     points = CURVED_POINTS if full else POINTS
     return [Planned(f"{name}{' + reset' * resets}", name, points, repaired=resets) for name in names]
+
+
+def plan_attacks(rows: Iterable[Planned], attacks: Sequence[Attack], *, statistics: bool) -> list[Planned]:
+    """Every row along a whole path once more, under each attack; networks with `statistics` where reset."""
+    whole = [row for row in rows if not (row.control or row.temperature) and row.points > MIDDLE]
+    bases = [row for row in whole if row.repaired == statistics]
+    return [
+        replace(row, name=f"{row.name} + {attack.label}", shipped=False, attack=attack)
+        for attack in attacks
+        for row in bases
+    ]

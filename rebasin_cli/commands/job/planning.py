@@ -17,6 +17,7 @@ from ...errors import NetworkError
 from ...matchers.polishing.length import seconds_of
 from ...matchers.search.candidates import candidates
 from ...matchers.weights.similarity import KEEP
+from ...measure.report import ATTACKED
 from ...measure.rows import ENSEMBLE, FINE_TUNED, Planned
 from ...networks.running import call, fed, in_parts
 from ...repair import plan_refit
@@ -154,7 +155,12 @@ def estimate_seconds(
     resets = networks.has_running_statistics(network)
     layers = sum(getattr(m, "weight", None) is not None and m.weight.ndim > 1 for m in network.modules())
     samples, whole, refits = 2 * measured, 0.0, 0
+    attacked = sum(min(sizes.get(split, 0), ATTACKED) for split in ("train", "test"))
     for row in rows:
+        if row.attack is not None:
+            samples += row.points * attacked * row.attack.passes
+            whole += row.repaired * row.inner * sizes.get("reset", 0)
+            continue
         networks_run = 2 if row.base == ENSEMBLE else 1
         samples += row.temperature * sizes.get("held", 0)
         if anew or not (row.temperature or row.base == ENSEMBLE):
