@@ -287,7 +287,7 @@ def steps(study: Study) -> None:
     search = Search(problem, perms, Training())
     network = problem.network
     optimizer = torch.optim.SGD(network.parameters(), lr=1e-3, momentum=0.9, nesterov=True)
-    batches = list(itertools.islice(study.train, 20))
+    batches = list(itertools.islice(study.train, 5))
     network.train()
     ratios = []
     for _ in range(21):

@@ -103,6 +103,10 @@ class Search:
         convolutional = has_convolutions(self.mixture.network)
         self.rate = options.learning_rate or RATES[convolutional]
         self.augment = convolutional if options.augment is None else options.augment
+        for control in self.controls:
+            control.grad = torch.zeros_like(
+                control
+            )  # held: memory that is new each step takes longer than the step
         self.optimizer = torch.optim.SGD(self.controls, lr=self.rate, momentum=0.9, nesterov=True)
         self.done, self.length = 0, _length(problem.data, options.limit)
         self.losses: list[float] = []
@@ -162,7 +166,7 @@ class Search:
             for group in self.optimizer.param_groups:
                 group["lr"] = self._rate(turn)
             for control, weight in zip(self.controls, share[1:-1], strict=True):
-                control.grad = gradient * weight.item()
+                torch.mul(gradient, weight.item(), out=control.grad)
             self.optimizer.step()
             self.done += 1
             self._report(value, t)
@@ -175,6 +179,8 @@ class Search:
         return self.rate * (0.5 * (1 + math.cos(math.pi * share)) if options.schedule == "cosine" else 1.0)
 
     def _report(self, loss: float, t: float) -> None:
+        if self.problem.progress is None:
+            return
         notes = {"loss": loss, "t": t}
         if self.length is not None:
             notes["steps"] = float(self.length * self.options.epochs)
