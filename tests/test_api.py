@@ -364,8 +364,8 @@ def test_what_rows_share_is_measured_once_and_no_figure_is_another(norm, monkeyp
         return repr(report.to_dict() | {"times": None})  # NaN is not equal to itself
 
     shared, once = measured(), len(passes)
-    monkeypatch.setattr("rebasin_cli.measure.report.once", lambda batches: batches)
-    monkeypatch.setattr("rebasin_cli.measure.report._same", lambda one, other: False)
+    monkeypatch.setattr("rebasin_cli.measure.ready.once", lambda batches: batches)
+    monkeypatch.setattr("rebasin_cli.measure.measuring._same", lambda one, other: False)
     assert measured() == shared
     assert once < len(passes) - once
 

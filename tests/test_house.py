@@ -13,6 +13,7 @@ HOUSE = ROOT / "rebasin_cli"
 # From the top floor down. A file imports from its own room and from those below it, never from above.
 FLOORS = """
     cli  commands  commands.recipes  commands.job  api
+    lab  lab.teacher  lab.batched  lab.engine
     measure  analysis  reports
     curves
     matchers  matchers.search  matchers.polishing

@@ -75,7 +75,7 @@ Data = Annotated[
         "--data",
         metavar="REF",
         panel=DATA,
-        help=f"{DATA_SETS} (npz:FILE, imagefolder:DIR), or your file.py:loader; "
+        help=f"{DATA_SETS} (npz:FILE, imagefolder:DIR, text:FILE), or your file.py:loader; "
         "the one that the checkpoints record if left out.",
     ),
 ]
@@ -180,6 +180,16 @@ Seed = Annotated[
         max=2**63 - 1,
         panel=SEARCH,
         help="Orders the layers and draws subsets.",
+        show_default=True,
+    ),
+]
+Interpolation = Annotated[
+    str,
+    _option(
+        "--interpolation",
+        metavar="HOW",
+        help="linear; for two models also slerp (one angle a tensor, norms go straight) or slerp-whole (one "
+        "angle for all).",
         show_default=True,
     ),
 ]

@@ -30,6 +30,7 @@ class LoaderData:
     batches: Iterable[Any]
     limit: int | None = None
     normalization: None = None
+    vocabulary: None = None
     classes: int | None = None
     batch_size: int | None = None
     skip: int = 0
@@ -128,6 +129,22 @@ class Once:
         if self._made is None:
             self._made = list(checked(self._batches))
         return iter(self._made)
+
+
+class First:
+    """The first `most` samples of re-iterable batches."""
+
+    def __init__(self, batches: Iterable[Any], most: int):
+        self.batches, self.most = batches, most
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        left = self.most
+        for inputs, targets in checked(self.batches):
+            size = size_of(targets)
+            yield (inputs, targets) if size <= left else (head(inputs, left), head(targets, left))
+            left -= size
+            if left <= 0:
+                return
 
 
 _END = object()

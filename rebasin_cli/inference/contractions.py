@@ -73,7 +73,6 @@ def convolution(walk: Walk, a: dict[str, Any]) -> Axes:
     groups = walk.units.new(a["groups"])
     if groups.size > 1:
         walk.unify(weight[0], walk.groups(groups, weight[0].size // groups.size))
-        walk.vary(weight[1], (groups,))
         walk.hint(weight[1], "channels")
     if transposed:
         walk.unify(channels, weight[0])

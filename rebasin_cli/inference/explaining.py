@@ -34,8 +34,17 @@ def explain(found: Inferred) -> dict[str, Any]:
             for word, where in places.items()
         },
         "stays": [{"why": frozen.why, "axes": list(frozen.places)} for frozen in found.reasons],
+        "missed": forgone(found),
         "tensors": tensors,
     }
+
+
+def forgone(found: Inferred) -> list[dict[str, Any]]:
+    """What stays although it could move, with the digits that it costs: at most, where `bound`."""
+    return [
+        {"what": one.what, "axes": list(one.places), "log10": one.log10, "bound": one.bound, "told": one.told}
+        for one in found.missed
+    ]
 
 
 def reasons(found: Inferred) -> dict[tuple[str, int], list[str]]:
@@ -145,6 +154,12 @@ def lines(told: Mapping[str, Any], *, tensors: bool = False) -> Iterator[str]:
         yield f"    {_some(found['axes'])}"
     if not told["stays"]:
         yield "  nothing that has a choice"
+    if told["missed"]:
+        yield ""
+        yield "stays although it could move:"
+    for found in told["missed"]:
+        yield f"  {found['told']}"
+        yield f"    {_some(found['axes'])}"
     if tensors:
         yield ""
         yield "tensors:"

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import TypeVar
 
 from ..errors import SpecError
 from ..spec.naming import pattern_of
@@ -27,6 +28,7 @@ ROUNDS = 6  # a family can make another one possible: it finds the values that t
 SLOT, EXCEPTION = 0.01, 0.05  # what they cost beside their line, in lines: of texts as long, the plainer one
 MANY = 16  # words on one axis, above which a tensor is not looked at: growing concatenations make no family
 NAMES = "ijklmnopq"
+Told = TypeVar("Told", int, str)
 
 _RUN = re.compile(r"(?<!\d)\d+[a-z]?(?=[._/-]|$)")
 _WORD = re.compile(r"[A-Za-z][\w.-]*")
@@ -120,10 +122,13 @@ def _covers(general: str, stem: str) -> bool:
     return general != stem and re.fullmatch(pattern, stem) is not None
 
 
-def compact_sizes(sizes: Mapping[str, int], words: Iterable[str]) -> dict[str, int]:
-    """`blocks.{i}.heads: 12` for the sizes of words that differ in numbers only, among all `words`."""
+def compact_words(told: Mapping[str, Told], words: Iterable[str]) -> dict[str, Told]:
+    """`blocks.{i}.heads: 12` for what is told of words that differ in numbers only, among all `words`.
+
+    A word that is told of another has that one's numbers as slots.
+    """
     groups: dict[str, list[str]] = {}
-    for word in sizes:
+    for word in told:
         groups.setdefault(_RUN.sub("{}", word), []).append(word)
     every, found = set(words), {}
     for group in groups.values():
@@ -132,9 +137,19 @@ def compact_sizes(sizes: Mapping[str, int], words: Iterable[str]) -> dict[str, i
         slots = {k: f"{{{title}}}" for k, title in zip(varying, NAMES, strict=False)}
         key = _with_slots(group[0], slots)
         claimed = {word for word in every if pattern_of(key).matches(word)}
-        alike = len({sizes[word] for word in group}) == 1 and claimed == set(group)
-        found |= {key: sizes[group[0]]} if alike else {word: sizes[word] for word in group}
+        said = {_templated(told[word], word, slots) for word in group}
+        alike = len(said) == 1 and claimed == set(group)
+        found |= {key: said.pop()} if alike else {word: told[word] for word in group}
     return found
+
+
+def _templated(said: Told, word: str, slots: Mapping[int, str]) -> Told:
+    """What is said of a word, with the word's numbers as slots."""
+    if isinstance(said, int):
+        return said
+    runs = _RUN.findall(word)
+    titles = {runs[k]: slot for k, slot in reversed(slots.items())}
+    return _RUN.sub(lambda run: titles.get(run[0], run[0]), said)
 
 
 def _members(lines: Mapping[str, str], statistic: bool) -> Iterator[Member]:
@@ -236,7 +251,8 @@ class _Group:
         found = []
         for axes, covered in lines:
             entry = Entry(name, parse_axes(" ".join(axes)), statistic=members[0].statistic)
-            if len(covered) >= max(2 if _plausible(entry) else 3, len(members) / 2):
+            enough = len(covered) >= max(2 if _plausible(entry) else 3, len(members) / 2)
+            if enough and _goes_on(covered, members):
                 found.append(Family(entry, tuple(m for m in members if m in covered), slots))
         return max(found, key=lambda f: (len(f.members), -_oddity(f.entry)), default=None)
 
@@ -301,11 +317,29 @@ class _Group:
                 yield member
 
 
+def _goes_on(covered: Collection[Member], members: Collection[Member]) -> bool:
+    """Whether the line would say the right thing of one layer more: what it does not cover is at an end.
+
+    Of layers that alternate, every other one is not.
+    """
+    return all(_at_an_end(member, members) for member in members if member not in covered)
+
+
+def _at_an_end(member: Member, members: Collection[Member]) -> bool:
+    for k, run in enumerate(member.runs):
+        others = (*member.runs[:k], *member.runs[k + 1 :])
+        row = {m.runs[k] for m in members if (*m.runs[:k], *m.runs[k + 1 :]) == others}
+        if len(row) > 1 and run in (min(row, key=natural), max(row, key=natural)):
+            return True
+    return False
+
+
 def _plausible(entry: Entry) -> bool:
-    """Whether words that look for a neighbour are called like their tensor: with others, it may be chance."""
-    words = (word for axis in entry.axes for word in words_of(axis) if re.search(r"[+-]1[|}]", word))
+    """Whether words with slots are called like their tensor: with others, it may be chance."""
+    words = (word for axis in entry.axes for word in words_of(axis) if slots_of(word))
     begin = (word[: _SLOT.search(word).start()] for word in words)
-    return all(entry.name.startswith((f"{start}{{", f"{start.removeprefix('h')}{{")) for start in begin)
+    name = f".{entry.name}"  # a word may say less of the path
+    return all(f".{start}{{" in name or f".{start.removeprefix('h')}{{" in name for start in begin)
 
 
 def _oddity(entry: Entry) -> float:

@@ -7,7 +7,7 @@ that nothing changes for it; where a rule fails or returns other sizes than the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 from torch import fx, nn
 from torch.export.graph_signature import InputKind, OutputKind
 
-from . import contractions, shaping, stacking
+from . import contractions, routing, shaping, stacking
 from .axes import Axes, Expr, Fixed, Var, factors, product
 from .tracing import line_of, needed_for, outputs_of
 from .units import NONE, Parents, Units
@@ -44,6 +44,8 @@ class Value:
     uniform: bool = False
     at: int = 0
     pieces: tuple[Axes, ...] = ()
+    role: str = ""  # of numbers: what they say of the units `names` (see `routing`)
+    names: Expr | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -53,13 +55,15 @@ class Value:
 class Walk:
     """The state of one walk: the equations so far, the tensors' axes, and where we are."""
 
+    value = Value  # what rules make that say more than axes
+
     def __init__(self, module: nn.Module):
         self.units = Units()
         self.tensors: dict[str, Axes] = {}  # every tensor of the state dict
         self.used: list[str] = []  # in the order of their first use
         self.hints: list[tuple[Expr, str]] = []  # what somebody might call these units
         self.constants: dict[fx.Node, torch.Tensor | None] = {}  # tables and numbers that no state dict has
-        self.kernels: set[Expr] = set()  # axes that nobody but a convolution will look at
+        self.merged: dict[Var, tuple[int, int]] = {}  # how many orders it could have, and has as written
         self.node: fx.Node | None = None
         self.values: dict[fx.Node, Any] = {}  # what every operation returns: a Value, a list of them, or None
         self._tie(module)
@@ -72,7 +76,7 @@ class Walk:
         for name, tensor in state.items():
             key, storage = _identity(tensor)
             if key not in known:
-                known[key] = tuple(self.units.new(size) for size in tensor.shape)
+                known[key] = self._axes(tensor.shape)
             self.tensors[name] = known[key]
             storages.setdefault(storage, set()).add(key)
             if not tensor.is_floating_point():
@@ -80,6 +84,13 @@ class Walk:
         for name, tensor in state.items():
             if len(storages[_identity(tensor)[1]]) > 1:
                 self.freeze(self.tensors[name], OVERLAP)
+
+    def _axes(self, shape: Sequence[int]) -> Axes:
+        """Each in an order of its own for each position along those before, until somebody knows better."""
+        axes: list[Expr] = []
+        for size in shape:
+            axes.append(self.units.new(size, axes))
+        return tuple(axes)
 
     def why(self, told: str) -> str:
         """A reason with the operation and its line."""
@@ -96,12 +107,6 @@ class Walk:
         self.hint(groups, "groups")
         self.hint(channels, "channels")
         return product([groups, channels])
-
-    def vary(self, axis: Expr, within: Axes) -> None:
-        """Let the order along a kernel's axis depend on others, before anybody has looked at it."""
-        if axis in self.kernels and isinstance(axis, Var):
-            self.kernels.remove(axis)
-            self.units.vary(axis, within)
 
     def freeze(self, axes: Axes | Expr, told: str) -> Axes:
         axes = axes if isinstance(axes, tuple) else (axes,)
@@ -161,6 +166,7 @@ def follow(module: nn.Module, program: torch.export.ExportedProgram, output: str
     for spec in program.graph_signature.output_specs:
         if spec.kind == OutputKind.BUFFER_MUTATION:
             walk.freeze(walk.tensors.get(spec.target, ()), WRITTEN)
+    routing.settle(walk)
     tied = {id(walk.tensors[name]) for name in walk.used}
     for axes in walk.tensors.values():
         if id(axes) not in tied:
@@ -174,9 +180,6 @@ def _source(walk: Walk, node: fx.Node, spec: Any, program: Any, parameters: dict
     kind, target = getattr(spec, "kind", None), getattr(spec, "target", None)
     if kind in (InputKind.PARAMETER, InputKind.BUFFER) and target in walk.tensors:
         parameters[node] = target
-        if all("conv" in str(user.target) and user.args[1] is node for user in node.users):
-            others = [axes for name, axes in walk.tensors.items() if name != target]
-            walk.kernels |= {*walk.tensors[target]} - {axis for axes in others for axis in axes}
         return Value(walk.tensors[target], node.meta["val"].dtype)
     if kind in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
         constant = walk.constants[node] = program.constants.get(target)
@@ -221,6 +224,7 @@ def _freeze(walk: Walk, value: Value, told: str) -> None:
     for axes in value.pieces or (value.axes,):
         if axes is not None:
             walk.freeze(axes, told)
+    routing.hold(walk, [value])
 
 
 def _call(walk: Walk, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
@@ -250,9 +254,14 @@ def _call(walk: Walk, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
 
 def _applied(walk: Walk, node: fx.Node, name: str, args: Any, kwargs: Any, read: list[Value]) -> Any:
     """What the operation's rule says; None where it has none, or the rule does not understand the case."""
+    meta, arguments = node.meta.get("val"), _named(node.target._schema, args, kwargs)
+    if (routed := routing.apply(walk, name, arguments, read)) is not None:
+        for value in _values(routed):
+            walk.units.ground(value.axes)
+        return routed
+    routing.hold(walk, read)
     if (rule := _rule(node.target, name)) is None:
         return None
-    meta, arguments = node.meta.get("val"), _named(node.target._schema, args, kwargs)
     stacked = stacking.apply(walk, name, arguments, node)
     if stacked is None:
         arguments = fx.node.map_aggregate(arguments, lambda value: _joined(walk, value))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,10 +21,12 @@ from ..spec.spec import FittedSpec, Spec
 from . import prove as proving
 from .axes import constants, variables
 from .following import Walk, follow
+from .missing import Missed, missed
+from .naming import names
 from .prove import Proof
-from .rendering import names, text_of
+from .rendering import text_of
 from .tracing import export
-from .writable import drop_unwritable, sizes
+from .writable import drop_unwritable, sizes, within
 
 REFUSED = "the proof refused it"
 
@@ -45,6 +47,7 @@ class Inferred:
     fitted: FittedSpec
     reasons: tuple[Frozen, ...]
     proof: Proof | None = None
+    missed: tuple[Missed, ...] = ()
 
     @property
     def refused(self) -> tuple[Frozen, ...]:
@@ -86,10 +89,10 @@ def infer(
         raise
     walk = follow(module, program, output)
     drop_unwritable(walk)
-    inferred = _write(module, walk, name)
-    if not prove or not inferred.fitted.words:
-        return inferred
-    return _proven(module, walk, inferred, networks.batch_of(module, args, kwargs), output, name)
+    inferred, batch = _write(module, walk, name), networks.batch_of(module, args, kwargs)
+    if prove and inferred.fitted.words:
+        inferred = _proven(module, walk, inferred, batch, output, name)
+    return replace(inferred, missed=missed(module, walk, program, batch, output))
 
 
 def _write(module: nn.Module, walk: Walk, name: str) -> Inferred:
@@ -99,7 +102,10 @@ def _write(module: nn.Module, walk: Walk, name: str) -> Inferred:
     title = f"inferred from {type(module).__name__}"
     told = {words[var]: size for var, size in sizes(walk.units, walk.tensors).items()}
     shapes = {key: tuple(tensor.shape) for key, tensor in module.state_dict().items()}
-    text = text_of(walk.units, walk.tensors, written, description=title, sizes=told, shapes=shapes)
+    lie = {words[var]: words[parent] for var, parent in within(walk.units, walk.tensors).items()}
+    text = text_of(
+        walk.units, walk.tensors, written, description=title, sizes=told, within=lie, shapes=shapes
+    )
     fitted = fit(parse(text, name=name, source="the inferred spec"), shapes)
     expected = {
         word: var.size * math.prod(parent.size for parent in parents[var]) for var, word in words.items()

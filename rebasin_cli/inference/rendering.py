@@ -1,11 +1,10 @@
-"""From solved axes to a spec's text: names for the variables, one line a tensor."""
+"""From solved axes to a spec's text, one line a tensor."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import groupby
 
@@ -13,54 +12,11 @@ from ..errors import SpecError
 from ..spec.fitting import fit
 from ..spec.parsing import parse
 from ..spec.spec import Shapes
-from .axes import Axes, Expr, Fixed, Product, Var, variables
-from .families import compact, compact_sizes
+from .axes import Axes, Expr, Fixed, Product, Var
+from .families import compact, compact_words
 from .units import Units
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
-
-
-def names(
-    units: Units, tensors: Mapping[str, Axes], used: Sequence[str], hints: Sequence[tuple[Expr, str]]
-) -> dict[Var, str]:
-    """Every variable goes by the module that writes it: that whose tensors mention it first.
-
-    Where a module writes several, each adds what it is called there (`heads`), or a number.
-    """
-    called: dict[Var, str] = {}
-    for axis, hint in hints:
-        if isinstance(var := units.resolve(axis), Var):
-            called.setdefault(var, hint)
-    written: dict[str, list[Var]] = {}
-    for name in dict.fromkeys([*used, *tensors]):
-        for axis in tensors[name]:
-            for var in variables(units.resolve(axis)):
-                if not any(var in known for known in written.values()):
-                    written.setdefault(_module(name), []).append(var)
-    found: dict[Var, str] = {}
-    for module, group in written.items():
-        endings = Counter(called.get(var, "") for var in group)
-        for k, var in enumerate(group):
-            hint = called.get(var, "")
-            alone = len(group) == 1
-            wanted = module if alone else f"{module}.{hint if hint and endings[hint] == 1 else k}"
-            found[var] = _unused(wanted, set(found.values()))
-    return found
-
-
-def _module(tensor: str) -> str:
-    """`layer1.0.conv1.weight` → `layer1.0.conv1`, in characters that a word may have."""
-    path = tensor.rpartition(".")[0] or tensor
-    path = re.sub(r"\.parametrizations\.\w+$", "", path)
-    path = re.sub(r"[^A-Za-z0-9_.-]", "_", path).strip(".-")
-    return path if path[:1].isalpha() else f"h{path}"
-
-
-def _unused(wanted: str, taken: set[str]) -> str:
-    name, k = wanted, 2
-    while name in taken:
-        name, k = f"{wanted}.{k}", k + 1
-    return name
 
 
 def axis_text(axis: Expr, words: Mapping[Var, str], *, whole: bool = True) -> str:
@@ -96,6 +52,7 @@ def text_of(
     *,
     description: str,
     sizes: Mapping[str, int] | None = None,
+    within: Mapping[str, str] | None = None,
     shapes: Shapes | None = None,
 ) -> str:
     """The whole spec as YAML; with the tensors' `shapes`, families where layers repeat.
@@ -106,7 +63,7 @@ def text_of(
     for name, axes in tensors.items():
         section = "statistics" if name.rpartition(".")[2] in STATISTICS else "tensors"
         lines[section][name] = " ".join(axis_text(units.resolve(axis), words) for axis in axes)
-    return spec_text(**lines, sizes=sizes or {}, description=description, shapes=shapes)
+    return spec_text(**lines, sizes=sizes, within=within, description=description, shapes=shapes)
 
 
 def spec_text(
@@ -115,6 +72,7 @@ def spec_text(
     *,
     description: str,
     sizes: Mapping[str, int] | None = None,
+    within: Mapping[str, str] | None = None,
     shapes: Shapes | None = None,
 ) -> str:
     """A spec as YAML from one line a tensor; with `shapes`, families where layers repeat.
@@ -128,13 +86,15 @@ def spec_text(
                 f'a spec cannot speak of a tensor called "{name}"',
                 hint="Rename the module: names in a spec have no spaces, brackets, braces or question marks",
             )
-    plain = _layout(description, tensors, statistics, sizes or {})
+    sizes, within = sizes or {}, within or {}
+    plain = _layout(description, tensors, statistics, sizes, within)
     if shapes is None:
         return plain
     wanted = fit(parse(plain, name="the spec"), shapes)
     families = compact(tensors, statistics)
-    for told in (compact_sizes(sizes or {}, wanted.words), sizes or {}):
-        text = _layout(description, *families, told)
+    few = compact_words(sizes, wanted.words), compact_words(within, wanted.words)
+    for told in (few, (sizes, within)):
+        text = _layout(description, *families, *told)
         try:
             found = fit(parse(text, name="the spec"), shapes)
         except SpecError:  # never seen; then the plain lines it is
@@ -145,7 +105,11 @@ def spec_text(
 
 
 def _layout(
-    description: str, tensors: Mapping[str, str], statistics: Mapping[str, str], sizes: Mapping[str, int]
+    description: str,
+    tensors: Mapping[str, str],
+    statistics: Mapping[str, str],
+    sizes: Mapping[str, int],
+    within: Mapping[str, str],
 ) -> str:
     parts = ["schema: 1", f"description: {json.dumps(description, ensure_ascii=False)}"]
     parts += ["tensors:" if tensors else "tensors: {}"]
@@ -154,6 +118,8 @@ def _layout(
         parts += ["statistics:", *(f'  {_key(name)}: "{text}"' for name, text in statistics.items())]
     if sizes:
         parts += ["sizes:", *(f"  {_key(word)}: {size}" for word, size in sizes.items())]
+    if within:
+        parts += ["within:", *(f'  {_key(word)}: "{outer}"' for word, outer in within.items())]
     return "\n".join(parts) + "\n"
 
 

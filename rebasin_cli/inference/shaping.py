@@ -138,7 +138,7 @@ def _without(axes: Axes, gone: set[int], keep: bool) -> Axes:
     return tuple(axis for d, axis in enumerate(axes) if d not in gone)
 
 
-@rule("argmax", "argmin", "cumsum", "cumprod", "topk", "sort", "flip", "roll")
+@rule("argmax", "argmin", "cumsum", "cumprod", "sort", "flip", "roll")
 def ordered(walk: Walk, a: dict[str, Any]) -> Any:
     """Along these dimensions the order counts; along the others it does not."""
     value, name = a["self"], walk.node.target._opname
@@ -147,9 +147,7 @@ def ordered(walk: Walk, a: dict[str, Any]) -> Any:
         (axes[d],) = walk.freeze(axes[d], f"{name} depends on its order")
     if name in ("argmax", "argmin"):
         return _without(tuple(axes), places(a.get("dim"), len(axes)), a["keepdim"])
-    if name == "topk":
-        axes[a["dim"] % len(axes)] = Fixed(a["k"])
-    return [tuple(axes)] * 2 if name in ("topk", "sort") else tuple(axes)
+    return [tuple(axes)] * 2 if name == "sort" else tuple(axes)
 
 
 @rule("view", "reshape", "_unsafe_view", "view_copy", "_reshape_copy", "flatten", "unflatten")
@@ -236,6 +234,10 @@ def slice_(walk: Walk, a: dict[str, Any]) -> Axes:
     if step == 1:
         told = walk.why("it is cut into pieces")
         part = walk.units.pieces(axes[at], [start, size, axes[at].size - start - size], told)[1]
+    elif start < step and size * step == axes[at].size:  # rows of `step`, of each the same one
+        told = walk.why(f"one in {step} of its units is taken")
+        part, column = walk.units.split(axes[at], (size, step), told)
+        walk.units.freeze(column, told)
     else:
         (whole,) = walk.freeze(axes[at], f"one in {step} of its units is taken")
         part = Fixed(size, whole.why)
@@ -318,6 +320,21 @@ def _run_of_numbers(walk: Walk, size: int) -> range | None:
     first = int(numbers[0]) % size
     run = range(first, first + len(numbers))
     return run if [int(n) % size for n in numbers] == list(run) else None
+
+
+@rule("index_put")
+def index_put(walk: Walk, a: dict[str, Any]) -> Axes | None:
+    """Rows put, or added, where numbers say: these stay, and the numbers go with the rows."""
+    axes, looked = a["self"].axes, [d for d, lookup in enumerate(a["indices"]) if lookup is not None]
+    if len(looked) != 1 or a["indices"][looked[0]].dtype in (torch.bool, torch.uint8):
+        return None
+    (at,), source = looked, a["values"].axes
+    walk.freeze(axes[at], "it is looked up by number")
+    if not a["accumulate"]:  # of two that go to one place the last stays
+        walk.freeze(a["indices"][at].axes, "it is looked up by number")
+    put = (*axes[:at], *a["indices"][at].axes, *axes[at + 1 :])
+    broadcast(walk, [put, source])
+    return axes
 
 
 @rule("gather")

@@ -31,6 +31,7 @@ class Units:
     def __init__(self) -> None:
         self._bound: dict[int, Expr] = {}
         self._limits: dict[int, list[Parents]] = {}  # by variable: its parents are in each of these sets
+        self.sorted_by: list[tuple[Expr, Expr]] = []  # rows, and the units that they are sorted by
 
     def new(self, size: int, within: Iterable[Expr] = ()) -> Expr:
         """Units in an order of their own, for each position along `within`; a single one has no choice."""
@@ -46,11 +47,6 @@ class Units:
         var = Var(len(self._limits) + 1, size)
         self._limits[var.id] = list(limits)
         return var
-
-    def vary(self, var: Var, within: Iterable[Expr]) -> None:
-        """Of its own for each position along `within`: for a variable that no equation has yet."""
-        if var.id not in self._bound:
-            self._limits[var.id] = [frozenset(v for axis in within for v in variables(self.resolve(axis)))]
 
     def is_free(self, axis: Expr) -> bool:
         axis = self.resolve(axis)
@@ -116,7 +112,16 @@ class Units:
     def _places(self, axes: Sequence[Expr], but: int | None) -> dict[Var, int]:
         resolved = [Fixed(1) if k == but else self.resolve(axis) for k, axis in enumerate(axes)]
         every = [var for axis in resolved for var in variables(axis)]
-        return {var: k for k, axis in enumerate(resolved) for var in factors(axis) if every.count(var) == 1}
+        found = {var: k for k, axis in enumerate(resolved) for var in factors(axis) if every.count(var) == 1}
+        for rows, names in self.sorted_by:  # where one is along sorted rows tells what they are sorted by
+            if (k := found.get(self.resolve(rows))) is not None:
+                found |= {var: k for var in factors(self.resolve(names)) if var not in every}
+        return found
+
+    def tells(self, axis: Expr, names: Expr) -> bool:
+        """Whether rows along this axis are sorted by these units."""
+        here, by = self.resolve(axis), self.resolve(names)
+        return any(self.resolve(a) == here and self.resolve(b) == by for a, b in self.sorted_by)
 
     def resolve(self, axis: Expr) -> Expr:
         if isinstance(axis, Var):
@@ -169,8 +174,10 @@ class Units:
     def _bind(self, var: Var, axis: Expr) -> None:
         """From now on the variable is this; what it must not depend on, its parts must not."""
         self._bound[var.id] = axis
+        limits = self._limits[var.id]
         for part, scope in list(self._within(axis)):
-            self._limits[part.id] += [limit | scope for limit in self._limits[var.id]]
+            known = self._limits[part.id]
+            known += [new for limit in limits if (new := limit | scope) not in known]
 
     def _unify_factors(self, left: list[Expr], right: list[Expr], why: str) -> None:
         while left and right:

@@ -72,9 +72,10 @@ class Problem:
     `models[0]` is the reference and keeps the identity; tensors may be lazy mappings. `network` and
     `data` (a re-iterable of batches of inputs and targets) are there for matchers that say so in `NEEDS`;
     `held` are samples to choose by that no model was trained on, where there are some;
-    `output` says which of several outputs of the network counts, `loss(outputs, targets)` is a batch's mean
-    loss with a gradient (None: cross-entropy). `device` is where they compute, `ranks` the
-    processes that search together.
+    `repairs` are those of the merge that is to come, the least first: a method that tries several methods
+    finds the best of these, too; () where nothing is merged. `output` says which of several outputs of the
+    network counts, `loss(outputs, targets)` is a batch's mean loss with a gradient (None: cross-entropy).
+    `device` is where they compute, `ranks` the processes that search together.
     """
 
     fitted: FittedSpec
@@ -85,6 +86,7 @@ class Problem:
     network: torch.nn.Module | None = None
     data: Iterable[Any] | None = None
     held: Iterable[Any] | None = None
+    repairs: tuple[str, ...] = ()
     output: str | int | None = None
     loss: Callable[[torch.Tensor, Any], torch.Tensor] | None = None
     device: str = "cpu"
@@ -104,9 +106,11 @@ class MatchResult:
     asked for; equal to `objective_after`, up to rounding, the result is the best there is. `history` has one
     row of figures ("step", "loss", "held_out_loss", "held_out_accuracy") for every time that a search which
     learns looked at held-out samples; `init` says where such a search started: one of `INITS`, or "given".
-    `chosen` is the method that was taken
-    of those `tried`, a row each ("method", "seconds", "held_out_loss", "why"); `polished` the account of the
-    swaps on the true loss that came last; `rounded` that of a relaxed search, how its permutation was chosen.
+    `chosen` is the method that was taken of those `tried`, a row each ("method", "repair", "seconds",
+    "held_out_loss", "why"), `repair` the one of `problem.repairs` that was taken with it; `polished` the
+    account of the swaps on the true loss that came last; `constrained` has a row a word where a method keeps
+    to a constraint ("words", "free", "reached", "bound", "gap", "before", "allowed", as in `am`);
+    `rounded` is the account of a relaxed search, how its permutation was chosen.
     """
 
     permutations: tuple[dict[str, torch.Tensor], ...]
@@ -119,6 +123,8 @@ class MatchResult:
     history: tuple[Mapping[str, float], ...] = ()
     init: str | None = None
     chosen: str | None = None
+    repair: str | None = None
     tried: tuple[Mapping[str, Any], ...] = ()
     polished: Mapping[str, Any] = field(default_factory=dict)
+    constrained: tuple[Mapping[str, Any], ...] = ()
     rounded: Mapping[str, Any] = field(default_factory=dict)

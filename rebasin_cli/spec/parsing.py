@@ -16,8 +16,20 @@ from .spec import Entry, Spec
 SCHEMA = 1
 LARGEST = 4 << 20  # characters, some 100,000 lines
 
-_KEYS = {"schema", "net", "names", "description", "include", "tensors", "statistics", "ignore", "sizes"}
+_KEYS = {
+    "schema",
+    "net",
+    "names",
+    "description",
+    "include",
+    "tensors",
+    "statistics",
+    "ignore",
+    "sizes",
+    "within",
+}
 _WORD = re.compile(r"(?:[A-Za-z]|\{[A-Za-z]\w*\})(?:[\w.-]|\{[A-Za-z]\w*\})*")
+_SLOTS = re.compile(r"\{(\w+)\}")
 _NAME = re.compile(r"(?P<name>[^\[\]?\s]+?)(?:\[(?P<rank>[0-9]{1,3})\])?(?P<optional>\?)?")
 
 
@@ -80,6 +92,7 @@ def parse(text: str, *, name: str, source: str = "", include: Callable[[str], Sp
                 problems.append(f'line {entry.line}: "{entry.name}" stands here and in line {own[where]}')
             own[where], entries[where] = entry.line, entry
     sizes = _sizes(top["sizes"], problems) if "sizes" in top else {}
+    within = _within(top["within"], problems) if "within" in top else {}
     spec = Spec(
         name=name,
         entries=tuple(entries.values()),
@@ -90,6 +103,7 @@ def parse(text: str, *, name: str, source: str = "", include: Callable[[str], Sp
         source=source,
         digest=hashlib.sha256((text + base.digest).encode()).hexdigest(),
         sizes={**base.sizes, **sizes},
+        within={**base.within, **within},
     )
     if problems:
         raise SpecError(
@@ -144,6 +158,23 @@ def _sizes(node: yaml.Node, problems: list[str]) -> dict[str, int]:
         else:
             sizes[key] = int(value.value)
     return sizes
+
+
+def _within(node: yaml.Node, problems: list[str]) -> dict[str, str]:
+    line = node.start_mark.line + 1
+    if not isinstance(node, yaml.MappingNode):
+        problems.append(f"line {line}: `within:` is not a mapping of starred words to what they lie within")
+        return {}
+    found = {}
+    for key, value in _items(node, problems):
+        line, outer = value.start_mark.line + 1, _text(value, f'"{key}"', problems)
+        if wrong := [word for word in (key, outer) if word is not None and not _WORD.fullmatch(word)]:
+            problems.append(f'line {line}: cannot read the word "{wrong[0]}"')
+        elif outer is not None and not set(_SLOTS.findall(outer)) <= set(_SLOTS.findall(key)):
+            problems.append(f'line {line}: "{outer}" has a slot that "{key}" does not bind')
+        elif outer is not None:
+            found[key] = outer
+    return found
 
 
 def _entry(key: str, node: yaml.Node, statistic: bool, problems: list[str]) -> Entry | None:

@@ -48,6 +48,7 @@ class Spec:
     """A parsed spec file. `source` is where it was read, `digest` the sha256 of its text.
 
     `sizes` are those that no axis tells: words, or families of words where they have `{i}` slots.
+    `within` says of starred words what they lie within, where no axis does.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Spec:
     source: str = ""
     digest: str = ""
     sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
+    within: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)

@@ -133,9 +133,7 @@ def test_every_trial_counts():
         def forward(self, x):
             runs.append(None)
             logits = super().forward(x)
-            first = (
-                5  # runs of the first draw, which is looked at more closely, two words of few units in turn
-            )
+            first = 4  # runs of the first draw: two words of few units in turn
             return logits + self.one.bias[0] if len(runs) > first else logits
 
     with pytest.raises(NotProven):
@@ -559,3 +557,26 @@ def test_the_manuals_example_of_attention_is_proven():
     fitted = fit(parse(example + outside, name="example"), shapes)
     assert fitted.words == {"heads": 12, "dim": 24, "value": 36}
     assert prove(network, fitted, SENTENCES, each_word=True).largest_difference < 1e-12
+
+
+class Token(nn.Module):
+    """A learned token, repeated for every sample and set before the others."""
+
+    def __init__(self):
+        super().__init__()
+        self.token, self.up, self.down = nn.Parameter(torch.zeros(1, 1, 6)), nn.Linear(4, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.down(torch.cat([self.token.expand(len(x), -1, -1), self.up(x)], dim=1).relu())
+
+
+def test_a_parameter_that_is_expanded_is_drawn_like_others():
+    net = Token()
+    fitted = fit(
+        parse(
+            'tensors: {"token": ". . h", up.weight: "h .", up.bias: "h", down.weight: ". h", down.bias: "."}',
+            name="token",
+        ),
+        {name: tuple(tensor.shape) for name, tensor in net.state_dict().items()},
+    )
+    assert prove(net, fitted, torch.randn(3, 5, 4)).largest_difference < 1e-12

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ... import matchers
-from ...checkpoints.tensors import digest
+from ...checkpoints.checking import digest
 from ...errors import UsageError
 from ...matchers.search.align import foreign_option, options_of
 from ...permutations import permutation

@@ -385,6 +385,6 @@ def _complete(axes: tuple[Axis, ...], fitted: FittedSpec) -> bool:
                 other for j, other in enumerate(axes) if j != k and Word(block.word) in factors_of(other)
             ]
             behind = outer == Word(block.word) if block.word else isinstance(outer, Fixed)
-            if not (behind or (block.word and outer is None and len(beside) == 1)):
+            if not (behind or (block.word and not isinstance(outer, Word) and len(beside) == 1)):
                 return False
     return True

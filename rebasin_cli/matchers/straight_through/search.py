@@ -22,6 +22,7 @@ from ...datasets import Data
 from ...datasets._batches import to_device
 from ...datasets._held_out import held_out
 from ...errors import DataError, NetworkError, UsageError
+from ...permutations import permutation
 from ...permutations.permutation import Permutations, permuted
 from ...runtime.seeds import derive, generator
 from ...runtime.signals import held_back
@@ -36,26 +37,31 @@ from .training import Training, optimizer_of
 
 # Multiplications of matching for one of a forward and backward pass, where nothing else is said
 MATCHING = 0.4
+CONVERGED = 100  # sweeps at most of a matching that is to converge
 LOOKS = 2  # an epoch, at the held-out samples
 STARTS = (*INITS, "given")
 
 Weights = Callable[[torch.Generator, int], torch.Tensor]  # of the models (n,), which add up to 1
 
 
-def search(problem: Problem, options: Training, weights: Weights, *, scale: float = 1.0) -> MatchResult:
+def search(
+    problem: Problem, options: Training, weights: Weights, *, scale: float = 1.0, literal: bool = False
+) -> MatchResult:
     """The best permutations by the held-out loss at the models' mean.
 
     That is looked at twice an epoch, once where a loader does not say how long an epoch is. The objective is
     the loss in nats, negative; before, where the search started. `weights` draws each step's mixture,
-    reference first; `scale` multiplies what the optimizer does. Raises UsageError without a network or data
-    and for a state that lacks something, DataError and NetworkError for what is wrong with network and data.
+    reference first; `scale` multiplies what the optimizer does. With `literal` models are matched to their
+    dummies from the identity to convergence in each step, and the last permutations are the result, whatever
+    their loss. Raises UsageError without a network or data and for a state that lacks something, DataError
+    and NetworkError for what is wrong with network and data.
     """
     if problem.network is None or problem.data is None:
         raise UsageError(
             "straight-through estimation needs the network and data", hint="Give both: network=…, data=…"
         )
     with torch.inference_mode(False), torch.enable_grad():  # whatever holds for the caller
-        run = Run(problem, options, weights, scale)
+        run = Run(problem, options, weights, scale, literal=literal)
         try:
             run.begin(problem.start)
             for inputs, targets, look in run.batches():
@@ -73,7 +79,10 @@ class Run:
     All that `state` shows is enough to go on from, bit for bit.
     """
 
-    def __init__(self, problem: Problem, options: Training, weights: Weights, scale: float):
+    def __init__(
+        self, problem: Problem, options: Training, weights: Weights, scale: float, *, literal: bool = False
+    ):
+        self.literal = literal
         self.problem, self.options, self.weights, self.seed = problem, options, weights, problem.seed
         self.mixture = Mixture(problem, options.precision)
         reference, *rows = self.mixture.rows
@@ -193,7 +202,13 @@ class Run:
                 dummy.grad = gradient * weight.item()
                 optimizer.step()
                 dummy.grad = None
+            if self.literal:
+                words = self.problem.fitted.words
+                self.followers.place([permutation.identity(words)] * len(self.dummies))
             moved, units = self.followers.solve(self.quota)
+            for _ in range(CONVERGED if self.literal and moved else 0):
+                if not self.followers.solve(self.quota)[0]:
+                    break
             self.done += 1
             self.notes = {"loss": value, "changed": moved / max(1, units)}
             self._report()
@@ -207,7 +222,7 @@ class Run:
         row = {"step": float(self.done), "loss": self.notes.get("loss", math.nan)}
         row |= {"held_out_loss": loss, "held_out_accuracy": right}
         self.history.append({name: value for name, value in row.items() if not math.isnan(value)})
-        if not self.best or -loss > self.objective:
+        if not self.best or -loss > self.objective or self.literal:
             self.objective, self.best = -loss, self.followers.permutations
         if self.done:
             self._report()
