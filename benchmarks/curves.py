@@ -274,10 +274,9 @@ def rates(study: Study) -> None:
             means = {how: statistics.mean(values) for how, values in figures.items()}
             highest, lowest = max(highest, means["none"]), min(lowest, means["am"])
             (gain,) = paired([[value] for value in figures["am"]], [[value] for value in figures["none"]])
-            cells = [f"{rate}", f"{batch}", f"{means['none']:.4f}", f"{means['am']:.4f}"]
-            print(
-                f"| {datetime.date.today().isoformat()} | {setting.data}, {setting.what} |", *cells, sep=" | "
-            )
+            cells = [f"{rate}", f"{batch}", f"{means['none']:.4f}", f"{means['am']:.4f}", gain]
+            print(f"| {datetime.date.today().isoformat()} | {setting.data}, {setting.what} |", end=" ")
+            print(" | ".join(cells), "|")
     print(f"\nThe highest unaligned mean is {highest:.4f}, the lowest aligned one {lowest:.4f}.")
 
 
