@@ -21,7 +21,7 @@ def _option(*names: str, panel: str = "Options", **kwargs: Any) -> Any:
 
 
 MOST = 2**31 - 1  # of what is counted
-MODELS, DATA, SEARCH, OUT = "Models", "Data and network", "Search", "Output"
+MODELS, DATA, SEARCH, TRAINING, OUT = "Models", "Data and network", "Search", "Training", "Output"
 
 Spec = Annotated[
     str | None,
@@ -134,6 +134,37 @@ HeldOut = Annotated[
 ]
 BatchSize = Annotated[
     int, _option("--batch-size", min=1, max=MOST, panel=DATA, help="Samples a batch.", show_default=True)
+]
+Epochs = Annotated[
+    int | None,
+    _option(
+        "--epochs", min=1, max=1_000_000, panel=TRAINING, help="Passes over the samples.", show_default=True
+    ),
+]
+LearningRate = Annotated[
+    float | None,
+    _option("--learning-rate", "--lr", panel=TRAINING, help="At its largest; else what suits the network."),
+]
+WeightDecay = Annotated[
+    float | None,
+    _option(
+        "--weight-decay", min=0.0, panel=TRAINING, help="On the weights that are used.", show_default=True
+    ),
+]
+TrainingBatch = Annotated[
+    int | None,
+    _option("--batch-size", min=1, max=MOST, panel=TRAINING, help="Samples a batch.", show_default=True),
+]
+Augment = Annotated[
+    bool | None,
+    _option(
+        "--augment/--no-augment",
+        panel=TRAINING,
+        help="As the data set does it; by default where it does (of curves: with convolutions).",
+    ),
+]
+TrainingLimit = Annotated[
+    int | None, _option("--limit", min=1, max=MOST, panel=TRAINING, help="Train on this many samples.")
 ]
 Loss = Annotated[
     str | None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,12 +21,13 @@ from ..spec.parsing import parse
 from ..spec.spec import FittedSpec, Spec
 from . import prove as proving
 from .axes import constants, variables
-from .following import Walk, follow
+from .following import follow
 from .missing import Missed, missed
 from .naming import names
 from .prove import Proof
 from .rendering import text_of
 from .tracing import export
+from .walk import COMPLEX, Walk
 from .writable import drop_unwritable, sizes, within
 
 REFUSED = "the proof refused it"
@@ -92,7 +94,22 @@ def infer(
     inferred, batch = _write(module, walk, name), networks.batch_of(module, args, kwargs)
     if prove and inferred.fitted.words:
         inferred = _proven(module, walk, inferred, batch, output, name)
-    return replace(inferred, missed=missed(module, walk, program, batch, output))
+    forgone = missed(module, walk, program, batch, output)
+    if any(tensor.is_complex() for tensor in module.state_dict().values()):
+        forgone = tuple(map(partial(_with_digits, module, program, output, inferred), forgone))
+    return replace(inferred, missed=forgone)
+
+
+def _with_digits(
+    module: nn.Module, program: Any, output: str | int | None, inferred: Inferred, one: Missed
+) -> Missed:
+    """What complex weights cost: what a spec that moves them has more."""
+    if COMPLEX not in one.what:
+        return one
+    walk = follow(module, program, output, whole=True)
+    drop_unwritable(walk)
+    more = _write(module, walk, "whole").fitted.log10_symmetries()
+    return replace(one, log10=more - inferred.fitted.log10_symmetries())
 
 
 def _write(module: nn.Module, walk: Walk, name: str) -> Inferred:

@@ -24,8 +24,8 @@ from ..networks.state import fresh, own_state
 from ..runtime.seeds import generator
 from . import drawing
 from .axes import Fixed, Var, constants, variables
-from .following import COMPLEX, INPUT, OUTPUT, UNUSED, Walk
 from .prove import Runs
+from .walk import COMPLEX, INPUT, OUTPUT, UNUSED, Walk
 from .writable import ALONE, NO_EVIDENCE
 
 ALIKE = 1e-9  # relative: what may change where modules change places

@@ -66,7 +66,7 @@ class _Wanted:
     @property
     def kind(self) -> str:
         """What is equal for the same variable of another block."""
-        return ".".join(re.sub(r"\d+[a-z]?", "#", part) for part in self.names[-1].split("."))
+        return ".".join("#" if _NUMBER.fullmatch(part) else part for part in self.names[-1].split("."))
 
 
 def _levels(path: list[str], skip: int, hint: str, own: str) -> tuple[str, ...]:

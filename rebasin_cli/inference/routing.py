@@ -20,7 +20,7 @@ from . import shaping
 from .axes import Axes, Expr, Fixed, Var, variables
 
 if TYPE_CHECKING:
-    from .following import Value, Walk
+    from .walk import Value, Walk
 
 IDS = "ids"  # numbers of units along `names`
 PERM = "perm"  # the order that sorts: each number of a row once, along the axis of sorted rows

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from .axes import Axes, Expr, Fixed, Product, Sum, Var, factors, parts, variables
-from .following import Walk
-from .units import NONE, Units
+from .orders import NONE
+from .units import Units
+from .walk import Walk
 
 NO_EVIDENCE = "only running statistics have these units, which are no evidence"
 ALONE = "no other axis has these units, perhaps because the example inputs leave them without effect"

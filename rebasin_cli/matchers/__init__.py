@@ -107,10 +107,11 @@ class MatchResult:
     row of figures ("step", "loss", "held_out_loss", "held_out_accuracy") for every time that a search which
     learns looked at held-out samples; `init` says where such a search started: one of `INITS`, or "given".
     `chosen` is the method that was taken of those `tried`, a row each ("method", "repair", "seconds",
-    "held_out_loss", "why"), `repair` the one of `problem.repairs` that was taken with it; `polished` the
-    account of the swaps on the true loss that came last; `constrained` has a row a word where a method keeps
-    to a constraint ("words", "free", "reached", "bound", "gap", "before", "allowed", as in `am`);
-    `rounded` is the account of a relaxed search, how its permutation was chosen.
+    "held_out_loss", "why"), `repair` the one of `problem.repairs` that was taken with it, None where it is
+    what a merge chooses by itself; `polished` the account of the swaps on the true loss that came last;
+    `constrained` has a row a word where a method keeps to a constraint ("words", "free", "reached", "bound",
+    "gap", "before", "allowed", as in `am`); `rounded` is the account of a relaxed search, how its permutation
+    was chosen.
     """
 
     permutations: tuple[dict[str, torch.Tensor], ...]

@@ -16,6 +16,7 @@ from . import MatchResult, Problem, wm
 from .polishing.length import seconds_of
 from .search import in_turn
 from .search.candidates import candidates
+from .search.mending import DEFAULTS
 from .search.trying import COMPARABLE, Trials
 from .straight_through.training import Training
 from .straight_through.training import memory as learning
@@ -68,7 +69,10 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     best, how = trials.best
     repairs = bool(problem.repairs)
     rows = tuple(row for trial in trials.done for row in trial.accounts(repairs=repairs))
-    return replace(best.result, chosen=best.method, repair=how if repairs else None, tried=rows)
+    own = (
+        len(problem.repairs) > 1 and how in DEFAULTS
+    )  # what a merge chooses by itself, on samples of its own
+    return replace(best.result, chosen=best.method, repair=how if repairs and not own else None, tried=rows)
 
 
 def _by_weights(problem: Problem) -> MatchResult:

@@ -140,6 +140,14 @@ def test_exceptions_are_exact_lines_below_their_family():
     ]
 
 
+@pytest.mark.parametrize("count", [2, 3, 4, 5])
+def test_layers_that_alternate_make_no_family(count):
+    """Couplings of a flow: one more would be of the other kind."""
+    lines = {f"nets.{k}.weight": f"nets.{k} half.{k % 2}" for k in range(count)}
+    lines |= {"in.weight": "half.0 + half.1 ."}
+    assert compact(lines, {}) == (lines, {})
+
+
 def test_what_most_do_not_share_and_what_may_be_chance_is_written_out():
     few = {f"b.{k}.weight": f"{word} ." for k, word in enumerate("pqrstt")}
     assert compact(few, {}) == (few, {})

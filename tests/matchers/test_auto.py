@@ -18,7 +18,7 @@ from rebasin_cli.matchers.polishing.length import Length, seconds_of
 from rebasin_cli.matchers.polishing.midpoint import Midpoint
 from rebasin_cli.matchers.polishing.search import polish
 from rebasin_cli.matchers.search import trying
-from rebasin_cli.matchers.search.candidates import candidates
+from rebasin_cli.matchers.search.candidates import Candidate, candidates
 from rebasin_cli.matchers.search.trying import Trial, Trials
 from rebasin_cli.nets import build
 from rebasin_cli.networks.evaluation import Scores
@@ -158,6 +158,13 @@ def test_without_data_auto_is_wm(problem):
         assert torch.equal(found.permutations[0][word], perm)
 
 
+def only_weights(monkeypatch, how):
+    """auto tries nothing but `wm`, which is quick, and takes it with this repair."""
+    alone = Candidate("wm", "")
+    monkeypatch.setattr(auto, "candidates", lambda *given, **options: (alone,))
+    monkeypatch.setattr(Trials, "best", property(lambda self: (self.done[0], how)))
+
+
 def test_every_candidate_is_told_with_its_figures_and_the_chosen_one_is_among_them(problem):
     found = auto.match(problem, auto.Options(budget="6s"))
     rows = {row["method"]: row for row in found.tried}
@@ -249,18 +256,15 @@ def test_repairs_are_tried_with_the_methods_and_the_best_pair_is_taken(problem):
     rows = {(row["method"], row.get("repair")): row for row in found.tried}
     for how in far.repairs:
         assert "held_out_loss" in rows["wm", how], rows
-    assert (found.chosen, found.repair) in rows and found.repair in far.repairs
-    merged = rebasin_cli.merge(
-        far.models,
-        far.fitted,
-        method="none",
-        permutations=found.permutations,
-        repair_with=found.repair,
-        network=problem.network,
-        train=problem.data,
-        held=problem.data,
-    )
-    assert merged.repair is None if found.repair == "none" else merged.repair.method == found.repair
+    assert found.repair in (None, "refit")
+
+
+@pytest.mark.parametrize(("how", "told"), [("none", None), ("repair", None), ("refit", "refit")])
+def test_what_a_merge_chooses_by_itself_is_left_to_it(problem, monkeypatch, how, told):
+    only_weights(monkeypatch, how)
+    for repairs, is_told in ((("none", "repair", "refit"), told), ((how,), how)):
+        able = dataclasses.replace(problem, repairs=repairs)
+        assert auto.match(able, auto.Options(budget="60s")).repair == is_told
 
 
 def test_what_the_default_would_repair_is_tried_whatever_it_takes_and_a_refit_only_in_time(problem):
@@ -272,6 +276,19 @@ def test_what_the_default_would_repair_is_tried_whatever_it_takes_and_a_refit_on
     trials.began += 2000
     trials.finish()
     assert set(trial.merges) == {"none", "repair", "refit"} and not trial.lacking
+
+
+def test_a_refit_is_tried_on_as_many_samples_as_there_is_time_for(problem):
+    mending = Trials(dataclasses.replace(problem, repairs=("none", "refit")), 60.0).mending
+    assert mending.seconds("refit", 60.0) < 60 and mending.fitted == 1_000
+    for a_sample, room, fitted in ((0.01, 32.0, 500), (0.01, 10.0, 150), (0.01, 1.0, 100)):
+        mending.a_sample = a_sample  # two models and the merge, two passes each: 0.06 s a sample
+        seconds = mending.seconds("refit", room)
+        assert mending.fitted == pytest.approx(fitted, abs=2)
+        assert (seconds <= room) == (room > 7)
+    mending.took["refit"] = 3.0
+    assert mending.seconds("refit", 1.0) == 3.0 and mending.fitted == pytest.approx(100)
+    assert sum(len(targets) for _, targets in mending._batches("refit")) == 100
 
 
 def test_what_there_was_no_time_for_is_repaired_in_the_end(problem, monkeypatch):
@@ -363,21 +380,17 @@ def test_the_library_takes_polish_and_auto(problem):
         rebasin_cli.align(*problem.models, problem.fitted, method="auto", options={"budget": "soon"})
 
 
-def refitted_always(monkeypatch):
-    monkeypatch.setattr(Trials, "best", property(lambda self: (self.done[0], "refit")))
-
-
 def test_the_library_repairs_as_auto_chose_unless_a_repair_is_named(problem, monkeypatch):
-    refitted_always(monkeypatch)
+    only_weights(monkeypatch, "refit")
     few = problem.data[:2]
-    given = {"network": problem.network, "train": few, "method": "auto", "options": {"budget": "1s"}}
+    given = {"network": problem.network, "train": few, "method": "auto", "options": {"budget": "60s"}}
     assert rebasin_cli.merge(problem.models, problem.fitted, **given).repair.method == "refit"
     named = rebasin_cli.merge(problem.models, problem.fitted, repair_with="none", **given)
     assert named.repair is None and named.alignment.result.repair is None
 
 
 def test_a_refit_that_auto_chose_reads_no_more_samples_than_one_that_is_named(problem, monkeypatch):
-    refitted_always(monkeypatch)
+    only_weights(monkeypatch, "refit")
     x = torch.randn(2_000, 6)
     with torch.no_grad():
         y = problem.network(x).argmax(1)
@@ -389,7 +402,7 @@ def test_a_refit_that_auto_chose_reads_no_more_samples_than_one_that_is_named(pr
         return fitting(network, endpoints, batches, **how)
 
     monkeypatch.setattr(repairing, "refit", refit)
-    given = {"network": problem.network, "method": "auto", "options": {"budget": "1s"}, "train": data}
+    given = {"network": problem.network, "method": "auto", "options": {"budget": "60s"}, "train": data}
     rebasin_cli.barrier(
         *problem.models, problem.fitted, test=data.subset(50), controls=False, points=3, **given
     )

@@ -31,9 +31,10 @@ from ...inference.axes import Axes, Expr, Var, product, total, variables
 from ...inference.axes import Fixed as Still
 from ...inference.axes import Product as Factors
 from ...inference.axes import Sum as Segments
-from ...inference.following import Value, Walk, follow
+from ...inference.following import follow
 from ...inference.shaping import broadcast
 from ...inference.tracing import export
+from ...inference.walk import Value, Walk
 from ...networks.running import check_runs
 from ...spec.atoms import Atom, atoms
 from ...spec.notation import Axis, Fixed, Product, Sum, Word, factors_of, starred_of

@@ -22,6 +22,7 @@ from ...repair.options import REFIT_BATCH, REFIT_SAMPLES
 from ...runtime.seeds import derive
 from .. import Problem
 
+FEWEST = 100  # samples that a refit is tried on
 MEASURED = 2_500  # samples, in batches as large as those of a refit: a graph is of one size
 FORWARDS = 2  # passes of a model through the network, with what is added up, that a refit takes
 BASES = ("none", "reset")  # they change no weights
@@ -41,6 +42,7 @@ class Mending:
         self.network = copy.deepcopy(problem.network).float().to(problem.device).eval()
         base = "reset" if networks.has_running_statistics(self.network) else "none"
         self.open = problem.repairs or (base,)
+        self.fitted = REFIT_SAMPLES  # on which a refit is tried
         self.graphs: dict[Any, Any] = {}
         self.took: dict[str, float] = {}  # seconds of a repair, the last time
         metric = None if problem.loss is None else (lambda outputs, targets: 0.0)
@@ -62,30 +64,32 @@ class Mending:
         answers = Recording(self.network, self.problem.output)  # the network is run once for all figures
         return measure(answers, self.held, self.scores, None, self.problem.device, scaled=not self.unseen)
 
-    def seconds(self, how: str) -> float:
-        """About how long a repair takes: as long as the last time, else by what it computes."""
+    def seconds(self, how: str, room: float) -> float:
+        """About how long a repair takes: as long as the last time, else by what it computes.
+
+        A refit that is yet to be tried gets as many samples as there is `room` for: a hundred tell what it is
+        worth.
+        """
         if how in BASES:
             return self.a_sample * self._samples(how) * (how == "reset")
         if how in self.took:
             return self.took[how]
-        passes = repair_passes(self.network) if how != "refit" else FORWARDS
         models = len(self.problem.models) + (how == "refit")
         tracing = 0.0 if self.graphs else TRACING
-        return tracing + self._samples(how) * self.a_sample * passes * models
+        if how != "refit":
+            return tracing + MEASURED * self.a_sample * repair_passes(self.network) * models
+        each, left = FORWARDS * self.a_sample * models, room - tracing
+        if FEWEST * each <= left:  # else it is not worth being traced
+            device, inputs = self.problem.device, head(self.held[0][0], 2)
+            each += refit_products(self.network, fed(self.network, inputs, device), device)
+        some = max(FEWEST, int(left / each))
+        self.fitted = min(REFIT_SAMPLES, some if some < REFIT_BATCH else some // REFIT_BATCH * REFIT_BATCH)
+        return tracing + self.fitted * each
 
     def trace(self) -> None:
         """Follow the network for what changes its weights, once for all candidates."""
         inputs, _ = next(iter(self._batches("refit")))
         Graphs(self.network, self.graphs).of(fed(self.network, inputs, self.problem.device))
-
-    def products(self) -> float:
-        """Seconds of what a refit adds up beside its forward passes; the network is traced for it."""
-        if "refit" in self.took:
-            return 0.0
-        device = self.problem.device
-        return REFIT_SAMPLES * refit_products(
-            self.network, fed(self.network, head(self.held[0][0], 2), device), device
-        )
 
     def wins(self, one: tuple[str, Measured], other: tuple[str, Measured]) -> bool:
         """Whether the `other` of two (repair, figures) is taken for the better one.
@@ -97,7 +101,7 @@ class Mending:
         return better(one[1], other[1], unseen=self.unseen, margin=margin, sure=SURE)
 
     def _samples(self, how: str) -> int:
-        return REFIT_SAMPLES if how == "refit" else min(MEASURED, self.most) if how == "reset" else MEASURED
+        return self.fitted if how == "refit" else min(MEASURED, self.most) if how == "reset" else MEASURED
 
     def _batches(self, how: str) -> Any:
         """Training samples for a repair, none of which is held out."""

@@ -215,9 +215,7 @@ class Trials:
 
     def _too_long(self, how: str, room: float) -> str:
         """Why there is no time for a repair, "" where there is."""
-        known, seconds = how in self.mending.took, SPARE * self.mending.seconds(how)
-        if how == "refit" and not known and seconds <= room:
-            seconds += self.mending.products()
+        seconds = SPARE * self.mending.seconds(how, room / SPARE)
         return f"a repair of about {seconds:.1f} s is too long" if seconds > room else ""
 
     def _searched(self, candidate: Candidate, room: float, first: bool) -> MatchResult | str:
