@@ -17,6 +17,7 @@ FLOORS = """
     measure  analysis  reports
     curves
     matchers  matchers.search  matchers.polishing
+    matchers.doubly_stochastic
     matchers.straight_through  matchers.activations  matchers.weights
     repair  inference  networks  permutations  spec
     averages

@@ -83,6 +83,25 @@ DataRoot = Annotated[
     Path | None,
     _option("--data-root", metavar="DIR", panel=DATA, help="Where data files are; else REBASIN_DATA."),
 ]
+Attack = Annotated[
+    str | None,
+    _option(
+        "--attack",
+        metavar="EPS",
+        panel=DATA,
+        help="Train on attacked images (PGD): ε of pixels, such as 8/255, or eps=0.1,step=0.025,steps=5.",
+    ),
+]
+Attacks = Annotated[
+    list[str] | None,
+    _option(
+        "--attack",
+        metavar="EPS",
+        panel=DATA,
+        help="Measure curves and lines under this attack (PGD), too: 8/255, or eps=0.1,step=0.025,"
+        "steps=20,restarts=2; repeatable.",
+    ),
+]
 Normalize = Annotated[
     str | None,
     _option(

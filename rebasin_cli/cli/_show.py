@@ -209,6 +209,13 @@ def _match(match: Mapping[str, Any]) -> str:
 
 
 def _searched(match: Mapping[str, Any]) -> str:
+    from ..reports._accounts import rounded_in_words
+
+    if "rounded" in match:  # the objective is a loss, negative
+        start = f" from {match['init']}" if "init" in match else ""
+        return (
+            f"{match['method']}{start}, {many(match['sweeps'], 'step')}, {rounded_in_words(match['rounded'])}"
+        )
     if "history" in match:  # the objective is a loss, negative
         start = f" from {match['init']}" if "init" in match else ""
         return (

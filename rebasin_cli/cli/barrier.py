@@ -47,6 +47,7 @@ def barrier(
             show_default=False,
         ),
     ] = None,
+    attack: o.Attacks = None,
     pair: Annotated[
         list[str] | None,
         typer.Option(
@@ -155,7 +156,7 @@ def barrier(
             b,
             written,
             listener,
-            along=Along(interpolation, points, curve or ()),
+            along=Along(interpolation, points, curve or (), attack or ()),
             perm=perm,
             pairs=pairs,
             thresholds=thresholds,

@@ -39,6 +39,7 @@ def curve(
     batch_size: o.TrainingBatch = 128,
     augment: o.Augment = None,
     limit: o.TrainingLimit = None,
+    attack: o.Attack = None,
     method: Annotated[
         str,
         typer.Option(
@@ -75,7 +76,7 @@ def curve(
     own = {"method": method, "loss": loss, "no_prove": no_prove, "checkpoint_every": checkpoint_every}
     own |= {"log": log, "batch_size": batch_size}
     settings = settings_of(options, "loading", "network", "data", "search", **own)
-    how = Training(kind, bends, epochs, learning_rate, weight_decay, schedule, augment, limit)
+    how = Training(kind, bends, epochs, learning_rate, weight_decay, schedule, augment, limit, attack)
     written = Output(out, force, resume=resume, dry_run=dry_run)
     with screen(options["quiet"], options["verbose"]) as listener:
         done = run(a, b, written, listener, how=how, perm=perm, **settings)

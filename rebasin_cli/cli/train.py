@@ -45,12 +45,16 @@ def train(
     batch_size: o.TrainingBatch = None,
     optimizer: Annotated[str | None, typer.Option(help="adam or sgd.")] = None,
     learning_rate: o.LearningRate = None,
-    schedule: Annotated[str | None, typer.Option(help="cosine or constant.")] = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(help="cosine, constant, or late: flat for half, then down to a hundredth."),
+    ] = None,
     weight_decay: o.WeightDecay = None,
     augment: o.Augment = None,
     precision: Annotated[
         str | None, typer.Option(help="float32 or bfloat16; the faster one of this machine.")
     ] = None,
+    attack: o.Attack = None,
     normalize: o.Normalize = None,
     data_root: o.DataRoot = None,
     limit: o.TrainingLimit = None,
@@ -90,6 +94,7 @@ def train(
         "weight_decay": weight_decay,
         "augment": augment,
         "precision": precision,
+        "attack": attack,
         "normalize": normalize,
         "root": data_root,
         "limit": limit,

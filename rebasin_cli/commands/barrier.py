@@ -16,8 +16,9 @@ from ..errors import UsageError
 from ..measure import gates, intervals
 from ..measure import report as measuring
 from ..measure.baseline import Subject, check_baseline
-from ..measure.rows import Planned, check_points, plan_curves, plan_rows, points_of
+from ..measure.rows import ATTACKED, Planned, check_points, plan_attacks, plan_curves, plan_rows, points_of
 from ..measure.settings import Rows, repaired_label
+from ..networks.attacks import Attack, Attacker
 from ..repair.repairing import few
 from ..reports import Report, _gates, markdown
 from ..reports._format import title
@@ -52,11 +53,13 @@ class Written:
 
 @dataclass(frozen=True)
 class Along:
-    """The paths: how two models are joined, at how many points (None: as usual), and trained `curves`."""
+    """The paths: how two models are joined, at how many points (None: as usual), trained `curves`, and under
+    which `attacks` (`networks.attacks`) all are measured, too."""
 
     interpolation: str = "linear"
     points: int | None = None
     curves: Sequence[Path] = ()
+    attacks: Sequence[str] = ()
 
 
 def barrier(
@@ -132,6 +135,8 @@ def _plan(job: Job, pairs: Sequence[tuple[Path, Path]], along: Along, thresholds
         ridge=job.asked.repair.ridge,
         interpolation=along.interpolation,
         curves=between(job, along.curves, pairs=bool(pairs)),
+        attacks=_attacks(job, along),
+        attacked=None if job.asked.data.full else ATTACKED,
     )
     word = repaired_label(settings.repair_with, statistics=bool(job.fitted.statistics))
     _ = job.given
@@ -151,6 +156,9 @@ def _plan(job: Job, pairs: Sequence[tuple[Path, Path]], along: Along, thresholds
         turning=along.interpolation != "linear",
     )
     rows += plan_curves(settings.curves, resets=statistics, points=points)
+    rows += plan_attacks(rows, settings.attacks, statistics=statistics)
+    for attack in settings.attacks:  # refused before anything is measured
+        Attacker(attack, splits["test"])
     gates.check_gate_names(thresholds.get("gates", ()), [row.name for row in rows], MEASURED)
     if thresholds.get("baseline"):
         check_baseline(thresholds["baseline"], _subject(job))
@@ -160,6 +168,14 @@ def _plan(job: Job, pairs: Sequence[tuple[Path, Path]], along: Along, thresholds
     figures |= planning.not_estimated([(job.method, job.options)])
     job.say(planning.in_words(figures))
     return _Plan(settings, word, rows, figures)
+
+
+def _attacks(job: Job, along: Along) -> Sequence[Attack]:
+    if along.attacks and job.asked.data.loss is not None:
+        raise UsageError(
+            "--attack goes up the cross-entropy, and --loss names another loss", hint="Leave one of them out"
+        )
+    return list({one.label: one for one in map(Attack.parse, along.attacks)}.values())
 
 
 def _measure(job: Job, planned: _Plan, command: str, thresholds: Mapping[str, Any]) -> Report:

@@ -110,7 +110,8 @@ class MatchResult:
     "held_out_loss", "why"), `repair` the one of `problem.repairs` that was taken with it, None where it is
     what a merge chooses by itself; `polished` the account of the swaps on the true loss that came last;
     `constrained` has a row a word where a method keeps to a constraint ("words", "free", "reached", "bound",
-    "gap", "before", "allowed", as in `am`).
+    "gap", "before", "allowed", as in `am`); `rounded` is the account of a relaxed search, how its permutation
+    was chosen.
     """
 
     permutations: tuple[dict[str, torch.Tensor], ...]
@@ -127,3 +128,4 @@ class MatchResult:
     tried: tuple[Mapping[str, Any], ...] = ()
     polished: Mapping[str, Any] = field(default_factory=dict)
     constrained: tuple[Mapping[str, Any], ...] = ()
+    rounded: Mapping[str, Any] = field(default_factory=dict)

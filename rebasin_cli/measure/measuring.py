@@ -12,6 +12,7 @@ from torch import nn
 
 from .. import networks
 from ..averages.mixing import JOINS, interpolate
+from ..networks.attacks import Attack, attacked
 from ..networks.evaluation import Scores
 from ..networks.recording import Recording
 from ..permutations import permutation
@@ -92,6 +93,7 @@ class Measuring:
 
     def _row(self, row: Planned, plan: Sequence[Planned], progress: Callable[[], None]) -> Row:
         ready, hot = self.ready, next((o.name for o in plan if o.temperature and _same(o, row)), "")
+        details = {"attack": row.attack.account()} if row.attack else {}
         path = paths.Path(
             row.name,
             ready.models[0],
@@ -103,11 +105,14 @@ class Measuring:
             control=row.control,
             wrap=self._wrapping(row),
             record=functools.partial(self._recorded, hot) if hot and not row.temperature else None,
-            details=self.scaled[row.name][1] if row.name in self.scaled else {},
+            details=self.scaled[row.name][1] if row.name in self.scaled else details,
             curve=self.rows.curves.get(row.base),
             join=interpolate if row.straight else self.join,
         )
         known = {0.0: ready.ends[0], 1.0: ready.ends[1]}
+        if row.attack:
+            its = {"known": {}, "scores": ready.scores, "progress": progress}
+            return paths.measure(path, ready.network, self._under(row.attack), **its)
         if row.name in self.scaled:
             known[0.5] = self.scaled[row.name][0]
         if row.base == "aligned" and not (row.repaired or row.temperature or row.straight):
@@ -121,6 +126,13 @@ class Measuring:
             progress=progress,
             at_middle=lambda here: self.middles.update({row.name: here["test"]}),
         )
+
+    def _under(self, attack: Attack) -> dict[str, Any]:
+        """The samples of every split, or some of them, attacked."""
+        ready, few = self.ready, self.rows.attacked
+        how = {"output": ready.output, "seed": ready.seed}
+        given = {s: its if few is None else its.subset(few, ready.seed) for s, its in ready.given.items()}
+        return {split: attacked(its, ready.network, attack, **how) for split, its in given.items()}
 
     def _recorded(self, name: str, network: nn.Module) -> nn.Module:
         """The network at λ = ½, whose outputs the row of this name is measured by, too."""

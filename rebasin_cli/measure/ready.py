@@ -33,7 +33,8 @@ class Ready:
     `repair` is what was asked for, as far as nothing has to be measured for it, and `word` what repaired rows
     are called; `auto` whether it is chosen by held-out samples, and `to_try` what a search may choose with
     its own choice. `batches` are what a repair measures, `held` what it is judged by, `apart` whether these
-    are other samples. `answers` have kept the outputs of both models, `ends` are their scores.
+    are other samples. `answers` have kept the outputs of both models, `ends` are their scores, `given` the
+    splits as they were given.
     """
 
     models: tuple[Tensors, Tensors]
@@ -55,6 +56,7 @@ class Ready:
     seed: int
     answers: tuple[Recording, ...]
     ends: tuple[dict[str, Scores], ...]
+    given: Mapping[str, Iterable[Any]]
 
     @property
     def better(self) -> int:
@@ -112,6 +114,7 @@ def ready(
     scores = scores or functools.partial(evaluate, output=output, device=device)
     splits = {"test": samples.test}
     splits = {"train": samples.train} | splits if samples.train is not None else splits
+    given = splits
     splits = {split: once(its) for split, its in splits.items()}
     held, batches = (None if its is None else once(its) for its in (held, batches))
     network = network.to(device)
@@ -137,6 +140,7 @@ def ready(
         seed,
         answers,
         ends,
+        given,
     )
 
 

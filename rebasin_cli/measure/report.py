@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,6 +14,7 @@ from torch import nn
 
 from ..inference.tracing import keeping_graphs
 from ..matchers.search.align import Alignment, align
+from ..networks.attacks import Attacker
 from ..networks.evaluation import Scores
 from ..permutations import permutation
 from ..permutations.permutation import Permutations
@@ -26,7 +28,7 @@ from . import intervals, pairing
 from .measuring import Measuring
 from .paths import Measure
 from .ready import Ready, ready
-from .rows import ENSEMBLE, STRAIGHT, Planned, plan_curves, plan_rows
+from .rows import ENSEMBLE, STRAIGHT, Planned, plan_attacks, plan_curves, plan_rows
 from .settings import Rows, Samples, Watching, taken
 
 Tensors = Mapping[str, torch.Tensor]
@@ -64,6 +66,9 @@ def barrier(
     options["test"] = test
     samples, rows, watching = (taken(kind, options) for kind in (Samples, Rows, Watching))
     run = {"output": output, "device": device, "seed": seed}
+    for attack, split in itertools.product(rows.attacks, (samples.train, samples.test)):
+        if split is not None:
+            Attacker(attack, split)  # it may have to be refused
     two = ready(a, b, spec, network, samples, rows, scores=scores, **run)
     watching.check({split: [end[split] for end in two.ends] for split in two.splits})
     alignment = None
@@ -141,7 +146,8 @@ def _plan(two: Ready, rows: Rows, choice: Choice | None, *, aligned: bool) -> li
         repaired_points=rows.repaired_points,
         turning=rows.interpolation != "linear",
     )
-    return plan + plan_curves(rows.curves, resets=two.statistics, points=rows.points)
+    plan += plan_curves(rows.curves, resets=two.statistics, points=rows.points)
+    return plan + plan_attacks(plan, rows.attacks, statistics=two.statistics)
 
 
 def _endpoint(score: Scores, intervals: Mapping[str, tuple[float, ...]], split: str) -> dict[str, Any]:
@@ -162,6 +168,10 @@ def _notes(
 ) -> list[str]:
     found = [choosing.in_words(choice)] if choice else []
     found += [_turned(rows.interpolation, one) for one in certain.differences if one.row == STRAIGHT][-1:]
+    found += [
+        f"rows with {label} are attacked (l∞, {attack}) by the network that is measured, on pixels in 0–1"
+        for label, attack in {row.attack.label: row.attack for row in plan if row.attack}.items()
+    ]
     if rows.controls and not any(row.base == ENSEMBLE for row in plan):
         found.append(
             "no ensemble and no temperatures: outputs are not logits (N, classes) under cross-entropy"

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ..errors import UsageError
+from ..networks.attacks import Attack
 
 POINTS, REPAIRED_POINTS = 25, 11  # of naive and aligned rows and curves; of rows repaired at every point
 FULL_POINTS, FULL_REPAIRED_POINTS = 65, 25  # of the same, where nothing shall be spared
 MIDDLE = 3  # points of a row that is measured at λ = ½ alone: there, and at both ends as given
 RANDOM, ENSEMBLE, TEMPERATURE = "random permutation", "logit ensemble", "temperature"
 FINE_TUNED = "endpoint fine-tuned"
+ATTACKED = 1_000  # samples of a split that are attacked
 STRAIGHT = "straight line"  # beside paths that turn
 
 
@@ -28,6 +30,7 @@ class Planned:
     shipped: bool = False
     control: bool = False
     straight: bool = False  # whatever the interpolation of the report
+    attack: Attack | None = None
 
     @property
     def inner(self) -> int:
@@ -118,3 +121,14 @@ def plan_rows(
 def plan_curves(names: Iterable[str], *, resets: bool, points: int = POINTS) -> list[Planned]:
     """A row for every curve; at its points running statistics are estimated anew."""
     return [Planned(f"{name}{' + reset' * resets}", name, points, repaired=resets) for name in names]
+
+
+def plan_attacks(rows: Iterable[Planned], attacks: Sequence[Attack], *, statistics: bool) -> list[Planned]:
+    """Rows along whole paths under each attack; of networks with `statistics` those that are repaired."""
+    whole = [row for row in rows if not (row.control or row.temperature) and row.points > MIDDLE]
+    bases = [row for row in whole if row.repaired == statistics]
+    return [
+        replace(row, name=f"{row.name} + {attack.label}", shipped=False, attack=attack)
+        for attack in attacks
+        for row in bases
+    ]

@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 from ..averages.mixing import check_interpolation
 from ..curves.curve import Curve
 from ..errors import UsageError
+from ..networks.attacks import Attack
 from ..networks.evaluation import Scores
 from ..repair import MATCHES
-from .rows import POINTS, REPAIRED_POINTS, Planned
+from .rows import ATTACKED, POINTS, REPAIRED_POINTS, Planned
 
 Kind = TypeVar("Kind")
 
@@ -43,7 +44,8 @@ class Rows:
     "repair", "rescale" or "reshift" gives networks without statistics such rows, "refit" (with `ridge`) any
     network. `controls` adds rows at λ = ½ and intervals over test samples. `interpolation` is that of all
     rows but a control ("linear", or an arc: "slerp", "slerp-whole"). `curves` are trained ones
-    between the two models, by the names of their rows.
+    between the two models, by the names of their rows. Rows along a whole path are measured once more under
+    each of `attacks`, on `attacked` samples of a split (None: all).
     """
 
     points: int = POINTS
@@ -53,6 +55,8 @@ class Rows:
     controls: bool = True
     interpolation: str = "linear"
     curves: Mapping[str, Curve] = field(default_factory=dict)
+    attacks: Sequence[Attack] = ()
+    attacked: int | None = ATTACKED
 
     def __post_init__(self) -> None:
         check_interpolation(self.interpolation)

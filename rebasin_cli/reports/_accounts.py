@@ -44,6 +44,8 @@ def describe_match(alignment: Alignment | None, *, given: bool = False) -> dict[
         found["tried"] = [dict(row) for row in result.tried]
     if result.polished:
         found["polished"] = dict(result.polished)
+    if result.rounded:
+        found["rounded"] = dict(result.rounded)
     if result.constrained:
         found["constrained"] = [dict(row) for row in result.constrained]
     if result.history:  # it ended with its last step, whatever was left to gain
@@ -58,6 +60,8 @@ def search_in_words(result: MatchResult) -> Iterator[str]:
         yield f"method: auto chose {result.chosen}{repair}: {tried_in_words(result.tried)}"
     elif result.polished:
         yield f"polish: {polished_in_words(result.polished)}"
+    if result.rounded:
+        yield f"rounding: {rounded_in_words(result.rounded)}"
     for row in result.constrained:
         yield f"constrained: {constrained_in_words(row)}"
 
@@ -79,6 +83,24 @@ def polished_in_words(done: Mapping[str, Any]) -> str:
         f"{done['swaps']} swaps in {done['steps']} steps, held-out loss {done['before']:.4f} → "
         f"{done['after']:.4f} (the same again: --polish {done['steps']}steps)"
     )
+
+
+def rounded_in_words(done: Mapping[str, Any]) -> str:
+    """What was chosen, and what the other reading of the same equation would have chosen if not that."""
+    pull = done["chosen"] == done["by_loss"]
+    other = done["by_penalised" if pull else "by_loss"]
+    differs = f"; {'with' if pull else 'without'} the pull to the start: {other}"
+    return (
+        f"mean loss of the line {done['loss_start']:.4f} → {done['loss']:.4f} by {_whose(done)}, nearest "
+        f"permutation {done['loss_nearest']:.4f}, "
+        f"draws below it: {done['draws_below_nearest']}, {done['units_moved']} of {done['units']} units moved"
+        f"{differs if other != done['chosen'] else ''}"
+    )
+
+
+def _whose(done: Mapping[str, Any]) -> str:
+    drawn = done["chosen"].startswith("draw ")
+    return f"{done['chosen']} of {done['draws']}" if drawn else f"{done['chosen']} ({done['draws']} draws)"
 
 
 def constrained_in_words(row: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from ...datasets import once
 from ...matchers.polishing.length import seconds_of
 from ...matchers.search.candidates import candidates
 from ...matchers.weights.similarity import KEEP
-from ...measure.rows import ENSEMBLE, FINE_TUNED, Planned
+from ...measure.rows import ATTACKED, ENSEMBLE, FINE_TUNED, Planned
 from ...networks.layout import in_parts
 from ...networks.running import call, fed
 from ...repair.costs import TRACING, refit_products, repair_passes
@@ -151,7 +151,12 @@ def estimate_seconds(
     measured = sum(sizes.get(split, 0) for split in ("train", "test"))
     resets = networks.has_running_statistics(network)
     samples, whole, refits = 2 * measured, 0.0, 0
+    attacked = sum(min(sizes.get(split, 0), ATTACKED) for split in ("train", "test"))
     for row in rows:
+        if row.attack is not None:
+            samples += row.points * attacked * row.attack.passes
+            whole += row.repaired * row.inner * sizes.get("reset", 0)
+            continue
         networks_run = 2 if row.base == ENSEMBLE else 1
         samples += row.temperature * sizes.get("held", 0)
         if anew or not (row.temperature or row.base == ENSEMBLE):

@@ -11,29 +11,28 @@ Ainsworth et al. 2022, section 3.3 and Algorithm 2, arXiv:2209.04836; Ito, Yamad
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from ... import networks
 from ...datasets import Data
 from ...datasets._batches import to_device
 from ...datasets._held_out import held_out
-from ...errors import DataError, NetworkError, SpecError, UsageError
+from ...errors import DataError, NetworkError, UsageError
 from ...permutations import permutation
 from ...permutations.permutation import Permutations, permuted
 from ...runtime.seeds import derive, generator
 from ...runtime.signals import held_back
-from .. import INITS, MatchResult, Problem, State, registry
+from .. import INITS, MatchResult, Problem, State
 from .epochs import epoch, with_last
 from .followers import Followers
 from .history import packed, unpacked
 from .mixture import Mixture
 from .projection import Projection
+from .starting import started
 from .training import Training, optimizer_of
 
 # Multiplications of matching for one of a forward and backward pass, where nothing else is said
@@ -41,8 +40,6 @@ MATCHING = 0.4
 CONVERGED = 100  # sweeps at most of a matching that is to converge
 LOOKS = 2  # an epoch, at the held-out samples
 STARTS = (*INITS, "given")
-
-log = logging.getLogger("rebasin")
 
 Weights = Callable[[torch.Generator, int], torch.Tensor]  # of the models (n,), which add up to 1
 
@@ -129,7 +126,7 @@ class Run:
         if start is not None:
             found = start.permutations
         else:
-            self.init, found = _initial(self.problem, self.options.init, self.train)
+            self.init, found = started(self.problem, self.options.init, self.train)
         self.followers.place(found)
         self.look()
 
@@ -278,7 +275,7 @@ def _parts(problem: Problem, options: Training) -> tuple[Any, Any]:
 
 def initial(problem: Problem, options: Training) -> Sequence[Permutations]:
     """Where a search begins to whom nobody gives a start, for every model after the first."""
-    return _initial(problem, options.init, _parts(problem, options)[0])[1]
+    return started(problem, options.init, _parts(problem, options)[0])[1]
 
 
 def objective(problem: Problem, options: Training, permutations: Sequence[Permutations]) -> float:
@@ -287,24 +284,3 @@ def objective(problem: Problem, options: Training, permutations: Sequence[Permut
     models = (problem.models[0], *(permuted(model, problem.fitted, perms) for model, perms in others))
     mixture = Mixture(replace(problem, models=models), options.precision)
     return -mixture.held_out(_parts(problem, options)[1])[0]
-
-
-def _initial(problem: Problem, init: str | None, data: Iterable[Any]) -> tuple[str, Sequence[Permutations]]:
-    """Where the other models start, each matched to the reference by itself, on `data` where it needs any.
-
-    And the name of that.
-    """
-    if init is None and networks.has_running_statistics(problem.network):
-        try:
-            return _initial(problem, "am", data)
-        except (NetworkError, SpecError) as error:  # its units cannot be seen
-            log.info("permutations start from wm, since activations cannot be matched: %s", error.message)
-    init = init or "wm"
-    if init == "identity":
-        return init, [permutation.identity(problem.fitted.words)] * (len(problem.models) - 1)
-    pairs = (
-        replace(problem, models=(problem.models[0], model), data=data, start=None, progress=None)
-        for model in problem.models[1:]
-    )
-    match = registry.get(init).match
-    return init, [match(pair).permutations[0] for pair in pairs]
