@@ -110,7 +110,7 @@ def test_help_shows_its_options_and_shares_lines_with_ours(rebasin):
     assert "Options of dual, merge-many, restarts, universe, wm" in text  # max-sweeps: one name, one meaning
     assert text.count("--max-sweeps ") == 1
     assert "restarts: How hard each search looks (fast)." in text  # effort: one name, two sentences
-    assert "--points" in rebasin("barrier", "--help")
+    assert "--points-file" in rebasin("barrier", "--help")  # --points is barrier's own
 
 
 def test_its_options_reach_the_search_and_the_provenance(rebasin):
@@ -135,7 +135,7 @@ def test_what_makes_no_sense_is_refused_with_the_methods_that_have_it(rebasin):
 
 def test_its_report_its_spec_and_its_network_work(rebasin, environment):
     folder, _ = environment
-    report = ("--report", "report", "--points", "alone.csv", "--limit", 100, "--skip-checks", "-q")
+    report = ("--report", "report", "--points-file", "alone.csv", "--limit", 100, "--skip-checks", "-q")
     rebasin("barrier", *MODELS, "--method", "restarts", "--starts", 2, *report)
     table = (folder / "report" / "points.csv").read_text()
     assert table.startswith("row,split,lambda,loss\nnaive,train,0.0,")
@@ -195,7 +195,7 @@ def test_a_package_that_cannot_be_imported_harms_nobody_but_its_own(rebasin, env
     misdeclared = DECLARES + '    starts: int = option(3, "So many.", minimum=1)\n'
     modules = {"leaving": "import sys; sys.exit(3)\n", "misdeclared": misdeclared}
     with installed(environment, BROKEN, **modules) as fresh:
-        assert "--starts" in fresh("align", "--help") and "--points" in fresh("barrier", "--help")
+        assert "--starts" in fresh("align", "--help") and "--points-file" in fresh("barrier", "--help")
         fresh("inspect", MODELS[0], "--json")
         for name, why in (
             ("broken", "nowhere.at_all"),

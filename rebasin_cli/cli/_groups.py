@@ -95,11 +95,13 @@ def of_formats(reports: Registry) -> Group:
         except RebasinError:  # of a package that cannot be imported: it harms who asks for it
             continue
         if named:
-            flag = "--json-file" if name == "json" else f"--{name}"
-            option = Option(name, str, None, flag=flag, metavar="FILE")
             help = help or f"Write the report as {name}."
-            group[OF_FORMAT + name.replace("-", "_")] = _generated([option], panel="Report", help=help)
+            group[OF_FORMAT + name.replace("-", "_")] = _format(f"--{name}", help)
     return group
+
+
+def _format(flag: str, help: str) -> tuple[Any, Any]:
+    return _generated([Option("", str, None, flag=flag, metavar="FILE")], panel="Report", help=help)
 
 
 LOADING = _group(spec=o.Spec, key=o.Key, unsafe_load=o.UnsafeLoad)
@@ -132,7 +134,7 @@ def shared(*groups: Group) -> Callable[[Callable[..., None]], Callable[..., None
     """Put the groups' options into the signature of a command that takes `**options`.
 
     Options that were read off declarations come last, and a flag that the command has already stays the
-    command's: a method's `limit` is --limit.
+    command's: a method's `limit` is --limit. The file of a report format is then --json-file.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -148,6 +150,10 @@ def shared(*groups: Group) -> Callable[[Callable[..., None]], Callable[..., None
             items, key=lambda item: item[0].startswith((OF_METHOD, OF_FORMAT))
         ):
             flags = _flags(name, hint)
+            if taken & flags and name.startswith(OF_FORMAT):
+                (flag,), told = flags, get_args(hint)[1]
+                hint, default = _format(f"{flag}-file", told.help)
+                flags = _flags(name, hint)
             if taken & flags:
                 continue
             taken |= flags

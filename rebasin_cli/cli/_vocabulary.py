@@ -29,6 +29,7 @@ from ..commands.recipes.vocabulary import (
 from ..errors import GateNotMet, RebasinError, UsageError
 from ..registry import Registry
 from . import app
+from ._groups import OF_FORMAT
 
 FORMATS = [name.replace("-", "_") for name in Registry("reports", "report format").names()]
 # They make no part of a recipe: a tour, a recipe itself, what is there to name, and git's own.
@@ -77,7 +78,7 @@ def _parameter(name: str, hint: Any, told: Any, default: Any) -> Parameter:
         default is Argument.empty,
         told.min,
         told.max,
-        _role(key, kind),
+        WRITES if name.startswith(OF_FORMAT) else _role(key, kind),
         (told.help or "").strip(),
     )
 
@@ -107,7 +108,7 @@ def _flags(name: str, told: Any, kind: Any, default: Any) -> tuple[list[str], st
 
 
 def _role(key: str, kind: Any) -> str:
-    if key in (*WRITTEN, *FORMATS):
+    if key in WRITTEN or (kind == "path" and key in FORMATS):
         return WRITES
     if kind == "path" and key not in DATA_FOLDERS:
         return READS
