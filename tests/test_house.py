@@ -16,8 +16,8 @@ FLOORS = """
     measure  analysis  reports
     curves
     matchers  matchers.search  matchers.polishing
-    matchers.straight_through  matchers.activations  matchers.weights
-    repair  inference  networks  permutations  spec
+    matchers.straight_through  matchers.activations  matchers.grouped  matchers.weights
+    canonical  repair  inference  networks  groups  permutations  spec
     averages
     nets  datasets  checkpoints  runtime  registry  version  errors
 """.split()

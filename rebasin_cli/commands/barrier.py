@@ -16,7 +16,7 @@ from ..errors import UsageError
 from ..measure import gates, intervals
 from ..measure import report as measuring
 from ..measure.baseline import Subject, check_baseline
-from ..measure.rows import Planned, plan_curves, plan_rows
+from ..measure.rows import Planned, plan_curves, plan_groups, plan_rows
 from ..reports import Report, _gates, markdown
 from ..reports._format import title
 from ..reports._github import StepSummary
@@ -122,6 +122,7 @@ def _plan(
     ship, logits = None if auto else repair, job.asked.data.loss is None
     statistics = networks.has_running_statistics(network)
     rows = plan_rows(aligned=job.moved, word=word, ship=ship, auto=auto, logits=logits, statistics=statistics)
+    rows += plan_groups(word) if job.folds is not None and job.moved else []
     rows += plan_curves(trained, resets=statistics, full=job.asked.data.full)
     gates.check_gate_names(thresholds.get("gates", ()), [row.name for row in rows], MEASURED)
     if thresholds.get("baseline"):
@@ -165,6 +166,7 @@ def _measure(job: Job, planned: _Plan, command: str, thresholds: Mapping[str, An
         polish=job.asked.search.polish if job.moved and not job.perm else None,
         loss=inputs.get("loss"),
         start=job.first_state,
+        folds=job.folds,
         prove=False,
         progress=shown(job.listener.step),
         **run,

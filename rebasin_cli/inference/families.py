@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import TypeVar
 
 from ..errors import SpecError
 from ..spec.naming import pattern_of
@@ -27,6 +28,8 @@ ROUNDS = 6  # a family can make another one possible: it finds the values that t
 SLOT, EXCEPTION = 0.01, 0.05  # what they cost beside their line, in lines: of texts as long, the plainer one
 MANY = 16  # words on one axis, above which a tensor is not looked at: growing concatenations make no family
 NAMES = "ijklmnopq"
+
+T = TypeVar("T")
 
 _RUN = re.compile(r"(?<!\d)\d+[a-z]?(?=[._/-]|$)")
 _WORD = re.compile(r"[A-Za-z][\w.-]*")
@@ -120,8 +123,11 @@ def _covers(general: str, stem: str) -> bool:
     return general != stem and re.fullmatch(pattern, stem) is not None
 
 
-def compact_sizes(sizes: Mapping[str, int], words: Iterable[str]) -> dict[str, int]:
-    """`blocks.{i}.heads: 12` for the sizes of words that differ in numbers only, among all `words`."""
+def compact_sizes(sizes: Mapping[str, T], words: Iterable[str]) -> dict[str, T]:
+    """`blocks.{i}.heads: 12` for the sizes of words that differ in numbers only, among all `words`.
+
+    For their groups as well.
+    """
     groups: dict[str, list[str]] = {}
     for word in sizes:
         groups.setdefault(_RUN.sub("{}", word), []).append(word)
@@ -296,7 +302,11 @@ class _Group:
 
     def _fitting(self, members, values, k, p, template) -> Iterator[Member]:
         for member in members:
-            words = [member.axes[k]] if "|" in template else _WORD.findall(member.axes[k])
+            words = (
+                [member.axes[k]]
+                if "|" in template and member.axes[k][:1] != "|"
+                else _WORD.findall(member.axes[k])
+            )
             if p < len(words) and self.word(template, values[member.name]) == words[p]:
                 yield member
 
@@ -371,7 +381,11 @@ def _read(entry: Entry, captured: dict[str, str], found) -> tuple[str, ...] | No
     """What a line says of one tensor."""
 
     def leaf(axis: Axis) -> Axis:
-        return fill(axis.name, captured, found, each=axis.each) if isinstance(axis, Word) else axis
+        return (
+            fill(axis.name, captured, found, each=axis.each, side=axis.side)
+            if isinstance(axis, Word)
+            else axis
+        )
 
     try:
         return tuple(str(rewrite(axis, leaf)) for axis in entry.axes)

@@ -81,6 +81,17 @@ class Walk:
             if len(storages[_identity(tensor)[1]]) > 1:
                 self.freeze(self.tensors[name], OVERLAP)
 
+    def rule(self, target: Any, name: str) -> Callable | None:
+        """What tells the axes of an operation's result; None where nothing does."""
+        if name in contractions.RULES:
+            return contractions.RULES[name]
+        if name in shaping.RULES:
+            return shaping.RULES[name]
+        tags = getattr(target, "tags", ())
+        if torch.Tag.pointwise in tags and torch.Tag.nondeterministic_seeded not in tags:
+            return shaping.pointwise
+        return None
+
     def why(self, told: str) -> str:
         """A reason with the operation and its line."""
         line = line_of(self.node) if told and self.node is not None else ""
@@ -127,12 +138,17 @@ def _identity(tensor: torch.Tensor) -> tuple[Any, Any]:
     return (storage, tensor.storage_offset(), tuple(tensor.shape), tensor.stride()), storage
 
 
-def follow(module: nn.Module, program: torch.export.ExportedProgram, output: str | int | None = None) -> Walk:
+def follow(
+    module: nn.Module,
+    program: torch.export.ExportedProgram,
+    output: str | int | None = None,
+    walk: Walk | None = None,
+) -> Walk:
     """Walk through an exported program of `module`; with `output`, only through what this one needs.
 
-    Raises NetworkError where there is no such output.
+    `walk` is one that has not gone anywhere yet. Raises NetworkError where there is no such output.
     """
-    walk = Walk(module)
+    walk = walk or Walk(module)
     outputs = outputs_of(program, output)
     needed = needed_for(outputs)
     values = walk.values
@@ -250,7 +266,7 @@ def _call(walk: Walk, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
 
 def _applied(walk: Walk, node: fx.Node, name: str, args: Any, kwargs: Any, read: list[Value]) -> Any:
     """What the operation's rule says; None where it has none, or the rule does not understand the case."""
-    if (rule := _rule(node.target, name)) is None:
+    if (rule := walk.rule(node.target, name)) is None:
         return None
     meta, arguments = node.meta.get("val"), _named(node.target._schema, args, kwargs)
     stacked = stacking.apply(walk, name, arguments, node)
@@ -276,17 +292,6 @@ def _joined(walk: Walk, value: Any) -> Any:
     if isinstance(value, Value) and value.pieces:
         return Value(stacking.joined(walk, value.at, value.pieces), value.dtype)
     return value
-
-
-def _rule(target: Any, name: str) -> Callable | None:
-    if name in contractions.RULES:
-        return contractions.RULES[name]
-    if name in shaping.RULES:
-        return shaping.RULES[name]
-    tags = getattr(target, "tags", ())
-    if torch.Tag.pointwise in tags and torch.Tag.nondeterministic_seeded not in tags:
-        return shaping.pointwise
-    return None
 
 
 def _named(schema: Any, args: Any, kwargs: Any) -> dict[str, Any]:

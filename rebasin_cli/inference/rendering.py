@@ -12,7 +12,7 @@ from itertools import groupby
 from ..errors import SpecError
 from ..spec.fitting import fit
 from ..spec.parsing import parse
-from ..spec.spec import Shapes
+from ..spec.spec import FittedSpec, Shapes
 from .axes import Axes, Expr, Fixed, Product, Var, variables
 from .families import compact, compact_sizes
 from .units import Units
@@ -96,6 +96,7 @@ def text_of(
     *,
     description: str,
     sizes: Mapping[str, int] | None = None,
+    groups: Mapping[str, str] | None = None,
     shapes: Shapes | None = None,
 ) -> str:
     """The whole spec as YAML; with the tensors' `shapes`, families where layers repeat.
@@ -106,7 +107,7 @@ def text_of(
     for name, axes in tensors.items():
         section = "statistics" if name.rpartition(".")[2] in STATISTICS else "tensors"
         lines[section][name] = " ".join(axis_text(units.resolve(axis), words) for axis in axes)
-    return spec_text(**lines, sizes=sizes or {}, description=description, shapes=shapes)
+    return spec_text(**lines, sizes=sizes or {}, groups=groups, description=description, shapes=shapes)
 
 
 def spec_text(
@@ -115,6 +116,7 @@ def spec_text(
     *,
     description: str,
     sizes: Mapping[str, int] | None = None,
+    groups: Mapping[str, str] | None = None,
     shapes: Shapes | None = None,
 ) -> str:
     """A spec as YAML from one line a tensor; with `shapes`, families where layers repeat.
@@ -128,24 +130,35 @@ def spec_text(
                 f'a spec cannot speak of a tensor called "{name}"',
                 hint="Rename the module: names in a spec have no spaces, brackets, braces or question marks",
             )
-    plain = _layout(description, tensors, statistics, sizes or {})
+    sizes, groups = sizes or {}, groups or {}
+    plain = _layout(description, tensors, statistics, sizes, groups)
     if shapes is None:
         return plain
     wanted = fit(parse(plain, name="the spec"), shapes)
     families = compact(tensors, statistics)
-    for told in (compact_sizes(sizes or {}, wanted.words), sizes or {}):
-        text = _layout(description, *families, told)
+    fewer = compact_sizes(sizes, wanted.words), compact_sizes(groups, wanted.words)
+    for told in (fewer, (sizes, groups)):
+        text = _layout(description, *families, *told)
         try:
             found = fit(parse(text, name="the spec"), shapes)
         except SpecError:  # never seen; then the plain lines it is
             continue
-        if replace(found, spec=wanted.spec) == wanted:
+        if replace(found, spec=wanted.spec) == wanted and _texts(found) == _texts(wanted):
             return text
     return plain
 
 
+def _texts(fitted: FittedSpec) -> dict[str, str]:
+    """The axes with the sides of their words, which equality leaves out."""
+    return {name: " ".join(map(str, axes)) for name, axes in fitted.tensors.items()}
+
+
 def _layout(
-    description: str, tensors: Mapping[str, str], statistics: Mapping[str, str], sizes: Mapping[str, int]
+    description: str,
+    tensors: Mapping[str, str],
+    statistics: Mapping[str, str],
+    sizes: Mapping[str, int],
+    groups: Mapping[str, str],
 ) -> str:
     parts = ["schema: 1", f"description: {json.dumps(description, ensure_ascii=False)}"]
     parts += ["tensors:" if tensors else "tensors: {}"]
@@ -154,6 +167,8 @@ def _layout(
         parts += ["statistics:", *(f'  {_key(name)}: "{text}"' for name, text in statistics.items())]
     if sizes:
         parts += ["sizes:", *(f"  {_key(word)}: {size}" for word, size in sizes.items())]
+    if groups:
+        parts += ["groups:", *(f"  {_key(word)}: {kind}" for word, kind in groups.items())]
     return "\n".join(parts) + "\n"
 
 

@@ -8,6 +8,7 @@ A matcher is a module with
     SAMPLES: int | None         # optional: training samples that it looks at by default; None: all
     BYTES_A_PARAMETER: int      # optional: memory beyond the models and one similarity, for the plan …
     memory(models, parameters, options) -> dict[str, int]  # … or its parts, by name
+    GROUPS: bool                # optional: it also finds elements of the groups that a spec gives its words
     DECLARES: frozenset[str]    # promises beyond the common ones: see `PROMISES`
     Options                     # a frozen dataclass of its own options, all with defaults
     def match(problem: Problem, options: Options) -> MatchResult
@@ -69,12 +70,12 @@ class State:
 class Problem:
     """What every matcher is given.
 
-    `models[0]` is the reference and keeps the identity; tensors may be lazy mappings. `network` and
-    `data` (a re-iterable of batches of inputs and targets) are there for matchers that say so in `NEEDS`;
-    `held` are samples to choose by that no model was trained on, where there are some;
-    `output` says which of several outputs of the network counts, `loss(outputs, targets)` is a batch's mean
-    loss with a gradient (None: cross-entropy). `device` is where they compute, `ranks` the
-    processes that search together.
+    `models[0]` is the reference and keeps the identity; tensors may be lazy mappings. `network` and `data`
+    (a re-iterable of batches of inputs and targets) are there for matchers that say so in `NEEDS`; `held`
+    are samples to choose by that no model was trained on, where there are some; `output` says which of
+    several outputs of the network counts, `loss(outputs, targets)` is a batch's mean loss with a gradient
+    (None: cross-entropy). With `groups` the models are in canonical form, and words have the groups of the
+    spec. `device` is where they compute, `ranks` the processes that search together.
     """
 
     fitted: FittedSpec
@@ -89,6 +90,7 @@ class Problem:
     loss: Callable[[torch.Tensor, Any], torch.Tensor] | None = None
     device: str = "cpu"
     ranks: Ranks = ALONE
+    groups: bool = False
 
     def report(self, state: State) -> None:
         if self.progress is not None:
@@ -106,7 +108,7 @@ class MatchResult:
     learns looked at held-out samples; `init` says where such a search started: one of `INITS`, or "given".
     `chosen` is the method that was taken
     of those `tried`, a row each ("method", "seconds", "held_out_loss", "why"); `polished` the account of the
-    swaps on the true loss that came last.
+    swaps on the true loss that came last. `maps` are those of a search with groups, beside the permutations.
     """
 
     permutations: tuple[dict[str, torch.Tensor], ...]
@@ -121,3 +123,4 @@ class MatchResult:
     chosen: str | None = None
     tried: tuple[Mapping[str, Any], ...] = ()
     polished: Mapping[str, Any] = field(default_factory=dict)
+    maps: tuple[Mapping[str, torch.Tensor], ...] = ()

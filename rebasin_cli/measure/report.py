@@ -18,6 +18,7 @@ from ..checkpoints.tensors import plain
 from ..curves.curve import Curve
 from ..datasets import once
 from ..errors import DataError, UsageError
+from ..groups import elements as acts
 from ..inference.tracing import keeping_graphs
 from ..matchers.search.align import align
 from ..networks.evaluation import Scores, evaluate
@@ -38,13 +39,16 @@ from . import intervals, pairing, paths
 from .controls import Ensemble, fine_tuned
 from .paths import Measure
 from .rows import (
+    DRAWN,
     ENSEMBLE,
     FINE_TUNED,
+    PERMUTED,
     POINTS,
     RANDOM,
     REPAIRED_POINTS,
     Planned,
     plan_curves,
+    plan_groups,
     plan_rows,
 )
 
@@ -145,13 +149,29 @@ def barrier(
         )
         permutations = alignment.permutations[0]
     others = {"naive": b, ENSEMBLE: b, FINE_TUNED: b}
-    if permutations is not None:
+    starts: dict[str, Tensors] = {}  # of rows that begin with a canonical form of A
+    grouped = alignment is not None and bool(alignment.elements)
+    if grouped:
+        how = align_options | {"folds": None, "start": None, "prove": False}
+        run = {"method": method, "seed": seed, "network": network, "output": output, "device": device}
+        permutations = align([a, b], fitted, **run, **how).permutations[0]
+        drawn = acts.random(fitted, generator(seed, "random group element"))
+        form, others["aligned"] = alignment.models
+        others[PERMUTED], others[DRAWN] = (
+            permuted(b, fitted, permutations),
+            acts.acted(others["aligned"], fitted, drawn),
+        )
+        starts |= {"aligned": form, DRAWN: form}
+    elif permutations is not None:
         others["aligned"] = permuted(b, fitted, permutations)
+    if permutations is not None:
         random = permutation.random(fitted.words, generator(seed, "random permutation"), within=fitted.within)
         others[RANDOM] = permuted(b, fitted, random)
     graphs: dict[Any, Any] = {}  # the network is traced once for all rows
     repairs = {
-        base: Repairs(word, [a, other], batches, ridge=ridge, device=device, known={"graphs": graphs})
+        base: Repairs(
+            word, [starts.get(base, a), other], batches, ridge=ridge, device=device, known={"graphs": graphs}
+        )
         for base, other in others.items()
         if word
     }
@@ -159,7 +179,7 @@ def barrier(
     choice = None
     if auto:
         best = "naive" if permutations is None else "aligned"
-        networks.load(network, interpolate(a, others[best], 0.5, keep=fitted.ignored))
+        networks.load(network, interpolate(starts.get(best, a), others[best], 0.5, keep=fitted.ignored))
         how = {"scores": scores, "output": output, "apart": apart, "unseen": unseen}
         choice, _ = repairs[best].choose(network, [0.5, 0.5], held, **how)
         repair_with = choice.chosen
@@ -186,6 +206,7 @@ def barrier(
         points=points,
         repaired_points=repaired_points,
     )
+    plan += plan_groups(word) if grouped else []
     curves = dict(curves or {})
     others |= {name: curve.b for name, curve in curves.items()}
     if statistics:
@@ -209,7 +230,7 @@ def barrier(
 
         path = paths.Path(
             row.name,
-            a,
+            starts.get(row.base, a),
             others[row.base],
             row.points,
             repairs[row.base] if row.repaired else resets if row.resets else None,

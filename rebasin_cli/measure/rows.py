@@ -10,6 +10,7 @@ CURVED_POINTS = 65  # of curves, where nothing shall be spared; else as many as 
 MIDDLE = 3  # points of a row that is measured at λ = ½ alone: there, and at both ends as given
 RANDOM, ENSEMBLE, TEMPERATURE = "random permutation", "logit ensemble", "temperature"
 FINE_TUNED = "endpoint fine-tuned"
+PERMUTED, DRAWN = "aligned (permutations)", "random group element"  # beside an alignment by groups
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,14 @@ def plan_rows(
     if logits:
         rows.append(Planned(ENSEMBLE, ENSEMBLE, MIDDLE, control=True))
     return rows
+
+
+def plan_groups(word: str = "") -> list[Planned]:
+    """What stands beside an alignment by groups: the one by permutations, and an element drawn at random."""
+    rows = [Planned(PERMUTED, PERMUTED, MIDDLE, control=True)]
+    if word:
+        rows.append(Planned(f"{PERMUTED} + {word}", PERMUTED, MIDDLE, repaired=True, control=True))
+    return [*rows, Planned(DRAWN, DRAWN, MIDDLE, control=True)]
 
 
 def plan_curves(names: Iterable[str], *, resets: bool, full: bool = False) -> list[Planned]:
