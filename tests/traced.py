@@ -33,13 +33,17 @@ def _kind(tensor):
 
 
 def _described(network):
-    """All attributes of all modules, with the shapes and types of tensors for their values."""
+    """All attributes of all modules, with the shapes and types of tensors for their values.
+
+    Buffers that no state dict has are constants of the graph: of these the values.
+    """
     found = []
     for name, module in network.named_modules():
         own = {key: value for key, value in vars(module).items() if key not in ("_modules", "training")}
         for held in ("_parameters", "_buffers"):
             own[held] = {key: t if t is None else _kind(t) for key, t in own[held].items()}
-        assert not own["_non_persistent_buffers_set"], "a constant of the graph"
+        constants = sorted(own.pop("_non_persistent_buffers_set"))
+        own["constants"] = {key: getattr(module, key).tolist() for key in constants}
         found.append((name, type(module), own))
     return found
 

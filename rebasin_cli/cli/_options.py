@@ -75,7 +75,7 @@ Data = Annotated[
         "--data",
         metavar="REF",
         panel=DATA,
-        help=f"{DATA_SETS} (npz:FILE, imagefolder:DIR), or your file.py:loader; "
+        help=f"{DATA_SETS} (npz:FILE, imagefolder:DIR, text:FILE), or your file.py:loader; "
         "the one that the checkpoints record if left out.",
     ),
 ]

@@ -18,7 +18,8 @@ def train(
         str, typer.Argument(metavar="NET", help="mlp, tinyten, resnet20, vgg16, … (`rebasin list nets`)")
     ],
     data: Annotated[
-        str, typer.Option("--data", metavar="REF", help=f"{o.DATA_SETS} (npz:FILE, imagefolder:DIR).")
+        str,
+        typer.Option("--data", metavar="REF", help=f"{o.DATA_SETS} (npz:FILE, imagefolder:DIR, text:FILE)."),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Where to write, as safetensors.")],
     seed: Annotated[
@@ -28,12 +29,18 @@ def train(
         ),
     ] = 0,
     width: Annotated[
-        float | None, typer.Option(help="Units a layer (mlp, two_layer) or a multiplier.")
+        float | None, typer.Option(help="Units a layer (mlp, two_layer, vit, gpt) or a multiplier.")
     ] = None,
-    depth: Annotated[int | None, typer.Option(help="Hidden layers of an mlp.")] = None,
+    depth: Annotated[
+        int | None, typer.Option(help="Hidden layers of an mlp, blocks of a transformer (vit, gpt).")
+    ] = None,
     norm: Annotated[
-        str | None, typer.Option(help="batch, layer or none; else the architecture's own.")
+        str | None, typer.Option(help="batch, layer, rms or none; else the architecture's own.")
     ] = None,
+    heads: Annotated[int | None, typer.Option(min=1, help="Of each block of a transformer.")] = None,
+    patch: Annotated[int | None, typer.Option(min=1, help="Side of a vit's patches, in pixels.")] = None,
+    activation: Annotated[str | None, typer.Option(help="gelu or swiglu, of a transformer.")] = None,
+    positions: Annotated[str | None, typer.Option(help="learned or rope, of a transformer.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, max=1_000_000)] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, max=1_000_000)] = None,
     optimizer: Annotated[str | None, typer.Option(help="adam or sgd.")] = None,
@@ -76,6 +83,10 @@ def train(
         "width": width,
         "depth": depth,
         "norm": norm,
+        "heads": heads,
+        "patch": patch,
+        "activation": activation,
+        "positions": positions,
         "epochs": epochs,
         "batch_size": batch_size,
         "optimizer": optimizer,

@@ -70,7 +70,8 @@ def train(
 
 
 def _plan(net: str, setup: training_setup.Setup) -> dict[str, Any]:
-    data = {"data": setup.train.name, "normalization": str(setup.train.normalization)}
+    data, used = {"data": setup.train.name}, setup.train.normalization
+    data |= {} if used is None else {"normalization": str(used)}
     samples = {"train_samples": setup.train.samples, "test_samples": setup.test.samples}
     return {"net": net, "parameters": setup.parameters, **data, **samples, "device": setup.device} | {
         "steps": setup.steps,

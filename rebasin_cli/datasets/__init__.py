@@ -2,7 +2,7 @@
 
 A data set module has
 
-    NORMALIZATION: Normalization                            # its default
+    NORMALIZATION: Normalization | None                     # its default; None for text
     CLASSES: int | None                                     # None: counted from the targets
     def load(split: str, root: Path | None) -> Samples      # split is "train" or "test"
     def augment(inputs, generator) -> inputs                # optional; training batches, before normalising
@@ -85,10 +85,14 @@ UNIT = Normalization()
 
 @dataclass(frozen=True)
 class Samples:
-    """One split in memory: inputs (N, C, H, W) as bytes or float32 in 0–1, targets (N,) int64."""
+    """One split in memory: inputs (N, C, H, W) as bytes or float32 in 0–1, targets (N,) int64.
+
+    Of text both are numbers of characters in the `vocabulary`, int64 (N, T), targets one character on.
+    """
 
     inputs: Tensor
     targets: Tensor
+    vocabulary: str | None = None
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -98,18 +102,20 @@ class Samples:
 class Data:
     """One split, ready to iterate as often as you like, in the same order every time.
 
-    Yields (float32 inputs, int64 targets). The last batch may be smaller; a single sample left over joins
-    the batch before it, since BatchNorm cannot be trained or reset on one.
+    Yields (float32 inputs, int64 targets); of text both are int64, and a window is one sample. The last
+    batch may be smaller; a single sample left over joins the batch before it, since BatchNorm cannot be
+    trained or reset on one.
     """
 
     name: str
     split: str
     source: Samples
-    normalization: Normalization
+    normalization: Normalization | None
     classes: int
     batch_size: int = 500
     augmentation: Callable[[Tensor, torch.Generator], Tensor] | None = None
     mixing: int | None = None
+    vocabulary: str | None = None
 
     @property
     def samples(self) -> int:
@@ -134,7 +140,11 @@ class Data:
         for inputs, targets in zip(
             self.source.inputs.split(sizes), self.source.targets.split(sizes), strict=True
         ):
-            yield self.normalization.apply(inputs), targets
+            yield self._given(inputs), targets
+
+    def _given(self, inputs: Tensor) -> Tensor:
+        """As a network gets them."""
+        return inputs if self.normalization is None else self.normalization.apply(inputs)
 
     def subset(self, limit: int, seed: int = 0, *, skip: int = 0) -> Data:
         """`limit` samples drawn without replacement, in their original order; all if there are fewer.
@@ -163,11 +173,11 @@ class Data:
             inputs = self.source.inputs[chosen]
             if augment and self.augmentation is not None:
                 inputs = self.augmentation(inputs, rng)
-            yield self.normalization.apply(inputs), self.source.targets[chosen]
+            yield self._given(inputs), self.source.targets[chosen]
 
     def example(self, size: int = 2) -> Tensor:
         """The first inputs, as a network gets them."""
-        return self.normalization.apply(self.source.inputs[:size])
+        return self._given(self.source.inputs[:size])
 
 
 KEPT = 256 << 20  # bytes of a split that are held as the network gets them
@@ -192,12 +202,15 @@ def open_data(
     seed: int = 0,
     batch_size: int = 500,
     normalize: str | None = None,
+    vocabulary: str | None = None,
 ) -> Data | LoaderData:
     """One split of a data set by reference.
 
-    A built-in name, `imagefolder:DIR`, `npz:FILE`, an entry point, or a user's own loader `file.py:loader`
-    or `package.module:loader`: a function from the split's name to a re-iterable of batches, which are used
-    as they are. `root` falls back to the environment's REBASIN_DATA. `limit` draws a subset with `seed`.
+    A built-in name, `imagefolder:DIR`, `npz:FILE`, `text:FILE`, an entry point, or a user's own loader
+    `file.py:loader` or `package.module:loader`: a function from the split's name to a re-iterable of batches,
+    which are used as they are. `root` falls back to the environment's REBASIN_DATA. `limit` draws a subset
+    with `seed`. Text is numbered by its own characters, unless a model's `vocabulary` is given; to anything
+    else that means nothing.
     Raises UsageError for an unknown name, DataError for files that are missing or broken.
     """
     if split not in SPLITS and not is_reference(reference):  # a loader of one's own may have others
@@ -211,16 +224,24 @@ def open_data(
             raise UsageError(f"{reference} yields its own batches; --normalize cannot change them")
         data: Data | LoaderData = open_loader(reference, loader, split)
     else:
-        check(samples, f"{reference} ({split})", module.CLASSES or MOST_CLASSES)
+        known = samples.vocabulary
+        check(samples, f"{reference} ({split})", len(known) if known else module.CLASSES or MOST_CLASSES)
         default = module.NORMALIZATION
+        if default is None and normalize is not None:
+            raise UsageError(f"{reference} is text, which nothing normalises", hint="Leave out --normalize.")
+        if known and vocabulary is not None:
+            from ._text import spelled  # which imports this module
+
+            samples = spelled(samples, vocabulary, f"{reference} ({split})")
         data = Data(
             reference,
             split,
             samples,
             default if normalize is None else Normalization.parse(normalize, default),
-            module.CLASSES or int(samples.targets.max()) + 1,
+            len(samples.vocabulary) if known else module.CLASSES or int(samples.targets.max()) + 1,
             _positive(batch_size),
             getattr(module, "augment", None),
+            vocabulary=samples.vocabulary,
         )
         data.example(1)  # a normalization that does not fit speaks before the first epoch
     return data if limit is None else data.subset(limit, seed)
@@ -230,6 +251,8 @@ def normalizations(reference: str) -> dict[str, Normalization]:
     """What `--normalize` may say by a name of this data set, each once."""
     name = reference.partition(":")[0]
     default = registry.get(name).NORMALIZATION if name in registry.names() else UNIT
+    if default is None:
+        return {}
     return {"unit": UNIT} | ({} if default == UNIT else {"dataset": default})
 
 
@@ -250,12 +273,13 @@ def _load(reference: str, split: str, root: Path | None) -> tuple[Any, Any]:
 
 def check(samples: Samples, where: str, classes: int = MOST_CLASSES) -> None:
     """Refuse what no network could be measured on. Raises DataError with every problem found."""
-    inputs, targets = samples.inputs, samples.targets
+    inputs, targets, text = samples.inputs, samples.targets, samples.vocabulary is not None
     problems = []
-    if inputs.dtype not in (torch.uint8, torch.float32):
-        problems.append(f"inputs are {inputs.dtype}; expected uint8 or float32")
-    if targets.dtype != torch.int64 or targets.ndim != 1:
-        problems.append(f"targets are {targets.dtype} of shape {tuple(targets.shape)}; expected int64 (N,)")
+    if inputs.dtype not in ((torch.int64,) if text else (torch.uint8, torch.float32)):
+        problems.append(f"inputs are {inputs.dtype}; expected {'int64' if text else 'uint8 or float32'}")
+    if targets.dtype != torch.int64 or targets.ndim != 1 + text:
+        expected = "int64 (N, T)" if text else "int64 (N,)"
+        problems.append(f"targets are {targets.dtype} of shape {tuple(targets.shape)}; expected {expected}")
     if len(inputs) != len(targets):
         problems.append(f"{len(inputs)} inputs and {len(targets)} targets")
     if not len(targets):

@@ -30,6 +30,7 @@ class LoaderData:
     batches: Iterable[Any]
     limit: int | None = None
     normalization: None = None
+    vocabulary: None = None
     classes: int | None = None
     batch_size: int | None = None
     skip: int = 0

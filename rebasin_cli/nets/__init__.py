@@ -5,12 +5,15 @@ A net module has
     VARIANTS: tuple[str, ...]                 # names a user types: ("resnet20", "resnet32", …)
     def build(name, *, input_shape, classes, width, norm, depth=None) -> nn.Module            # to train
     def from_shapes(shapes: Mapping[str, tuple[int, ...]]) -> nn.Module     # exactly these tensors' network
+    READS = "text"                            # optional; else it reads images, or whatever is flattened
 
-and every network an attribute `example_shape`, one input without the batch.
+and every network an attribute `example_shape`, one input without the batch; where inputs are whole numbers
+also `example_below`, what they are below. `build` may take more of `FURTHER`.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
@@ -23,6 +26,7 @@ from ..registry import Registry, import_reference
 registry = Registry("nets", "net")
 
 WIDEST, DEEPEST = 1 << 20, 1000  # of what a user may ask for
+FURTHER = ("heads", "patch", "activation", "positions")  # options that only some nets have
 
 
 def variants() -> dict[str, ModuleType]:
@@ -55,8 +59,12 @@ def build(
     width: float | None = None,
     norm: str | None = None,
     depth: int | None = None,
+    **further: Any,
 ) -> nn.Module:
-    """A fresh network to train. Raises UsageError for a name, width, norm or depth that makes no sense."""
+    """A fresh network to train; `further` are options of `FURTHER`, None where they are left open.
+
+    Raises UsageError for a name or an option that makes no sense.
+    """
     known = variants()
     if name not in known:
         raise unknown("net", name, known)
@@ -66,8 +74,16 @@ def build(
         )
     if depth is not None and depth > DEEPEST:
         raise UsageError(f"a depth of {str(depth)[:20]} makes no network: expected 1 to {DEEPEST}")
+    options = {key: value for key, value in further.items() if value is not None}
+    if refused := [key for key in options if key not in inspect.signature(known[name].build).parameters]:
+        raise UsageError(
+            f"{name} has no option {' or '.join(f'--{key}' for key in refused)}", hint="Leave it out."
+        )
+    for key, value in options.items():
+        if isinstance(value, int) and not 0 < value <= WIDEST:
+            raise UsageError(f"{key} of {str(value)[:20]} make no network: expected 1 to {WIDEST}")
     return known[name].build(
-        name, input_shape=tuple(input_shape), classes=classes, width=width, norm=norm, depth=depth
+        name, input_shape=tuple(input_shape), classes=classes, width=width, norm=norm, depth=depth, **options
     )
 
 

@@ -145,9 +145,16 @@ def has_running_statistics(network: nn.Module) -> bool:
 
 
 def example_inputs(network: nn.Module, generator: torch.Generator, *, batch: int = 2) -> torch.Tensor | None:
-    """Random inputs of the shape that the network says it takes; None where it says none."""
-    shape = getattr(network, "example_shape", None)
-    return None if shape is None else torch.rand(batch, *shape, generator=generator, dtype=torch.float64)
+    """Random inputs of the shape that the network says it takes; None where it says none.
+
+    Whole numbers where it also says what these are below.
+    """
+    shape, below = getattr(network, "example_shape", None), getattr(network, "example_below", None)
+    if shape is None:
+        return None
+    if below is not None:
+        return torch.randint(below, (batch, *shape), generator=generator)
+    return torch.rand(batch, *shape, generator=generator, dtype=torch.float64)
 
 
 def batch_of(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -29,8 +29,9 @@ class Scores:
     """`loss` in nats a sample (inf where the network's outputs are no numbers), `accuracy` 0–1.
 
     `ece` is the expected calibration error over 15 bins of equal width, 0–1 (Guo et al. 2017, eq. 3,
-    arXiv:1706.04599); NaN where the outputs are not logits (N, classes). `bins` are those bins: how many
-    samples, their mean confidence, their accuracy, each (15,), NaN in empty bins; () where there is no `ece`.
+    arXiv:1706.04599), of all targets; NaN where the outputs are not logits (N, classes, …). `bins` are those
+    bins: how many targets, their mean confidence, their accuracy, each (15,), NaN in empty bins; () where
+    there is no `ece`.
     `each` holds every sample's loss and accuracy, float32 (samples, 2) in the data's order, where asked for.
     """
 
@@ -75,14 +76,14 @@ def evaluate(
             total += size * (math.inf if math.isnan(value) else value)
             right += size * (accuracy if metric is None else _metric(metric))(outputs, targets)
             samples += size
-            calibrated &= loss is None and outputs.ndim == 2
+            calibrated &= loss is None
             if calibrated:
                 _fill(bins, outputs, targets)
             if kept is not None:
                 kept.append(_each(outputs, targets))
     if not samples:
         raise DataError("the data holds no samples", hint="Is the loader a generator that was read before?")
-    ece = (bins[1] - bins[2]).abs().sum().item() / samples if calibrated else math.nan
+    ece = ((bins[1] - bins[2]).abs().sum() / bins[0].sum()).item() if calibrated else math.nan
     found = (bins[0], bins[1] / bins[0], bins[2] / bins[0])
     return Scores(
         total / samples,
@@ -144,6 +145,7 @@ def check_logits(outputs: Tensor, targets: Any, number: int) -> None:
 
 
 def _fill(bins: Tensor, outputs: Tensor, targets: Tensor) -> None:
+    outputs, targets = outputs.movedim(1, -1).flatten(0, -2), targets.flatten()
     confidence, chosen = _wide(outputs).softmax(dim=1).nan_to_num(0.0).cpu().double().max(dim=1)
     index = (confidence * BINS).ceil().long().sub(1).clamp(0, BINS - 1)  # (0, 1/15], (1/15, 2/15], …
     bins[0].index_add_(0, index, torch.ones_like(confidence))

@@ -49,14 +49,19 @@ class Recipe:
 class Wanted(TypedDict, total=False):
     """Options of a training; those of `Recipe` that are left out follow `default_recipe`.
 
-    `width`, `norm` and `depth` are the network's, where it is given by its name; `limit` draws that many
-    training samples; `root` and `normalize` are of a data set by name.
+    `width`, `norm`, `depth` and what only some nets have (`nets.FURTHER`) are the network's, where it is
+    given by its name; `limit` draws that many training samples; `root` and `normalize` are of a data set by
+    name.
     """
 
     seed: int
     width: float | None
     norm: str | None
     depth: int | None
+    heads: int | None
+    patch: int | None
+    activation: str | None
+    positions: str | None
     epochs: int | None
     batch_size: int | None
     optimizer: str | None
@@ -103,23 +108,28 @@ def default_recipe(
 ) -> Recipe:
     """Adam for networks without convolutions; for those with, SGD with momentum, decay and augmentation.
 
-    Ten epochs; where the data set is small as many as make a thousand steps, a hundred at most.
-    Convolutions without norms get a tenth of the learning rate: they diverge at 0.1.
+    Transformers get Adam with a warmup, and augmentation of images. Ten epochs; where the data set is small
+    as many as make a thousand steps, a hundred at most. Convolutions without norms get a tenth of the
+    learning rate: they diverge at 0.1.
     """
-    convolutional = has_convolutions(network)
+    convolutional, attending = has_convolutions(network), attends(network)
     size = 128 if batch_size is None else max(1, batch_size)
     epochs = min(100, max(10, math.ceil(1000 / math.ceil(samples / size))))
-    if (optimizer or ("sgd" if convolutional else "adam")) == "sgd":
+    if (optimizer or ("sgd" if convolutional and not attending else "adam")) == "sgd":
         normed = any("Norm" in type(module).__name__ for module in network.modules())
         recipe = Recipe(epochs, size, "sgd", 0.1 if normed else 0.01, warmup=0.1, weight_decay=5e-4)
     else:
-        recipe = Recipe(epochs, size, "adam", 1e-3)
-    precision = fast_precision(device) if convolutional else "float32"
+        recipe = Recipe(epochs, size, "adam", 1e-3, warmup=0.1 * attending)
+    precision = fast_precision(device) if convolutional and not attending else "float32"
     return replace(recipe, augment=convolutional, precision=precision)
 
 
 def has_convolutions(network: nn.Module) -> bool:
     return any(isinstance(module, nn.Conv2d) for module in network.modules())
+
+
+def attends(network: nn.Module) -> bool:
+    return any("Attention" in type(module).__name__ for module in network.modules())
 
 
 def memory_format(device: str, precision: str) -> torch.memory_format:
@@ -145,7 +155,7 @@ def prepare(net: str | nn.Module, data: str | tuple[Data, Data], **wanted: Unpac
     seed, device = wanted.get("seed", 0), wanted.get("device", "cpu")
     options = {key: wanted.get(key) for key in ("root", "normalize")}
     train, test = _open(data, **options, limit=wanted.get("limit"), seed=seed)
-    shaped = {key: wanted.get(key) for key in ("width", "norm", "depth")}
+    shaped = {key: wanted.get(key) for key in ("width", "norm", "depth", *nets.FURTHER)}
     network = _drawn(net, train, shaped, seed, device) if isinstance(net, str) else net
     own = {name: wanted[name] for name in Recipe.__dataclass_fields__ if wanted.get(name) is not None}
     recipe = default_recipe(
@@ -164,6 +174,7 @@ def prepare(net: str | nn.Module, data: str | tuple[Data, Data], **wanted: Unpac
         **{key: value for key, value in shaped.items() if value is not None},
         "data": train.name,
         "normalization": train.normalization,
+        **({} if train.vocabulary is None else {"vocabulary": train.vocabulary}),
         "samples": train.samples,
         "seed": seed,
         **asdict(recipe),
@@ -174,6 +185,12 @@ def prepare(net: str | nn.Module, data: str | tuple[Data, Data], **wanted: Unpac
 
 def _drawn(net: str, data: Data, shaped: dict[str, Any], seed: int, device: str) -> nn.Module:
     """A network of ours for these samples, with initial weights by the seed."""
+    reads = getattr(nets.variants().get(net), "READS", "images")
+    if (reads == "text") != (data.vocabulary is not None):
+        raise UsageError(
+            f"{net} reads {reads}, and {data.name} is {'images' if data.vocabulary is None else 'text'}",
+            hint="Text is read by gpt (--data alice, text:FILE), images by all other nets.",
+        )
     options = {"input_shape": tuple(data.source.inputs.shape[1:]), "classes": data.classes, **shaped}
     with torch.device("meta"):  # how large it is, before it is made
         drawn = nets.build(net, **options)
@@ -189,7 +206,7 @@ def _open(data: str | tuple[Data, Data], *, limit: int | None, **options: Any) -
     if not isinstance(data[0], Data):
         raise UsageError(
             "training needs the samples of a data set, not the batches of a loader",
-            hint="Give a built-in data set, npz:FILE or imagefolder:DIR.",
+            hint="Give a built-in data set, npz:FILE, imagefolder:DIR or text:FILE.",
         )
     known, tested = data[0].classes, data[1].classes
     if tested > known:

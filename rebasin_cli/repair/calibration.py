@@ -14,6 +14,7 @@ from ..errors import UsageError
 from ..networks.running import Wrapper, evaluating, fed, in_parts
 
 COLDEST, HOTTEST = 1e-2, 1e2
+MOST = 1 << 23  # logits: of more, as many targets of a window make, some at even distances are enough
 
 
 def temperature(logits: Tensor, targets: Tensor) -> float:
@@ -75,13 +76,18 @@ def fit_temperature(
 ) -> float:
     """The temperature of least loss on `held`, batches that the network is not tested on.
 
-    NaN where some logits are not finite: what divides them by it has no loss either.
+    Samples may have many targets, logits (N, classes, …). NaN where some logits are not finite: what divides
+    them by it has no loss either.
     """
     logits, targets = [], []
     with evaluating(network), torch.inference_mode():
         for inputs, wanted in checked(held):
             if size_of(wanted):
-                logits.append(in_parts(network, fed(network, inputs, device), output).cpu())
-                targets.append(wanted.cpu())
-    every = torch.cat(logits)
-    return temperature(every, torch.cat(targets)) if every.isfinite().all() else math.nan
+                given = in_parts(network, fed(network, inputs, device), output).cpu()
+                logits.append(given.movedim(1, -1).flatten(0, -2))
+                targets.append(wanted.cpu().flatten())
+    every, wanted = torch.cat(logits), torch.cat(targets)
+    if not every.isfinite().all():
+        return math.nan
+    step = math.ceil(every.numel() / MOST)
+    return temperature(every[::step], wanted[::step])

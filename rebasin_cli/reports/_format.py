@@ -338,7 +338,7 @@ def _data(data: Mapping[str, Any]) -> str:
     parts = [
         clean(data.get("name", "")),
         f"normalised by mean/std {clean(data['normalization'])}" if data.get("normalization") else "",
-        f"{counts} samples" if counts else "",
+        f"{counts} {clean(data.get('unit') or 'samples')}" if counts else "",
         "everything measured in full" if data.get("full") else "",
     ]
     return ", ".join(part for part in parts if part)

@@ -126,6 +126,17 @@ def test_positions_are_classified_where_outputs_have_them():
     assert scores.loss == pytest.approx(0)
 
 
+def test_calibration_is_over_all_targets_of_a_sample():
+    generator = torch.Generator().manual_seed(0)
+    outputs = torch.randn(4, 3, 5, generator=generator)
+    targets = torch.randint(3, (4, 5), generator=generator)
+    flat = evaluate(Fixed(), [(outputs.movedim(1, -1).flatten(0, 1), targets.flatten())])
+    whole = evaluate(Fixed(), [(outputs, targets)], each=True)
+    assert whole.ece == pytest.approx(flat.ece, abs=1e-9) and flat.ece > 0.1
+    assert whole.samples == 4 and sum(whole.bins[0]) == 20
+    torch.testing.assert_close(whole.each.mean(0)[0].item(), flat.loss, rtol=1e-6, atol=0)
+
+
 def test_outputs_that_are_no_numbers_cost_infinitely_much_and_are_wrong():
     class Broken(nn.Module):
         def forward(self, x):

@@ -228,6 +228,35 @@ def test_networks_without_convolutions_train_with_adam_and_small_sets_for_longer
     conv = default_recipe(WithEverything(), 50_000)
     assert (conv.optimizer, conv.learning_rate, conv.weight_decay, conv.augment) == ("sgd", 0.1, 5e-4, True)
     assert default_recipe(nn.Conv2d(3, 3, 1), 50_000).learning_rate == 0.01
+    vit = default_recipe(nets.build("vit", input_shape=(3, 32, 32), classes=10), 50_000)
+    assert vit == Recipe(10, 128, "adam", 1e-3, warmup=0.1, augment=True)
+
+
+def repeated(path, text="one two three four five, six seven eight nine ten. "):
+    path.write_text(text * 40, encoding="utf-8")
+    return f"text:{path}"
+
+
+def test_a_language_model_learns_a_text_that_repeats_itself_and_records_its_characters(tmp_path):
+    options = {"width": 16, "depth": 1, "epochs": 30, "batch_size": 8, "learning_rate": 0.02}
+    result = train("gpt", repeated(tmp_path / "a.txt"), **options, heads=2, positions="rope")
+    assert float(result.metadata["rebasin.test_accuracy"]) > 0.8
+    assert result.metadata["rebasin.vocabulary"] == " ,.efghinorstuvwx"
+    assert result.metadata["rebasin.heads"] == "2" and result.metadata["rebasin.positions"] == "rope"
+    assert "rebasin.patch" not in result.metadata
+
+
+@pytest.mark.parametrize(
+    ("net", "data", "says"),
+    [
+        ("mlp", "alice", "mlp reads images, and alice is text"),
+        ("vit", "alice", "vit reads images, and alice is text"),
+        ("gpt", "digits", "gpt reads text, and digits is images"),
+    ],
+)
+def test_text_is_for_nets_that_read_it_and_images_for_the_others(net, data, says):
+    with pytest.raises(UsageError, match=says):
+        train(net, data)
 
 
 def test_the_learning_rate_rises_and_falls_to_nothing_or_stays():

@@ -10,7 +10,17 @@ from torch.nn import functional as F
 
 import rebasin_cli
 from rebasin_cli.errors import DataError, NetworkError, UsageError
-from rebasin_cli.repair import calibrated_biases, renormalize, repair, rescale, reset, reshift, temperature
+from rebasin_cli.repair import (
+    calibrated_biases,
+    calibration,
+    renormalize,
+    repair,
+    rescale,
+    reset,
+    reshift,
+    temperature,
+)
+from rebasin_cli.repair.calibration import fit_temperature
 from rebasin_cli.repair.repairing import set_apart, settle
 
 
@@ -506,6 +516,17 @@ def test_a_temperature_stays_finite_and_refuses_nonsense():
     ]:
         with pytest.raises(UsageError):
             temperature(logits, targets)
+
+
+def test_a_temperature_is_fitted_to_all_targets_of_a_sample(monkeypatch):
+    rng = torch.Generator().manual_seed(0)
+    logits = torch.randn(6, 4, 5, generator=rng)  # samples, classes, targets
+    targets = torch.randint(4, (6, 5), generator=rng)
+    flat = temperature(logits.movedim(1, -1).flatten(0, 1), targets.flatten())
+    assert fit_temperature(torch.nn.Identity(), [(logits, targets)]) == flat
+    monkeypatch.setattr(calibration, "MOST", 40)  # ten targets of four classes: every third of thirty
+    every_third = temperature(logits.movedim(1, -1).flatten(0, 1)[::3], targets.flatten()[::3])
+    assert fit_temperature(torch.nn.Identity(), [(logits, targets)]) == every_third != flat
 
 
 # ------------------------------------------------------------------------------------ what is decided once

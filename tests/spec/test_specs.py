@@ -17,6 +17,7 @@ from rebasin_cli.errors import SpecError
 from rebasin_cli.inference import infer
 from rebasin_cli.inference.prove import prove
 from rebasin_cli.nets import googlenet, resnet_cifar, vgg
+from rebasin_cli.networks import example_inputs
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.notation import Axis, Fixed, Product, Sum, Word, rewrite, words_of
@@ -74,6 +75,12 @@ def googlenet_with_heads() -> nn.Module:
     return network
 
 
+def transformer(name: str, norm: str, activation: str, positions: str) -> nn.Module:
+    options = {"norm": norm, "activation": activation, "positions": positions, "depth": 2, "heads": 3}
+    shape = (3, 8, 12) if name == "vit" else (10,)
+    return built(name, 24, shape, **options | ({"patch": 4} if name == "vit" else {}))
+
+
 # (spec, case) → a small network. A spec without a case fails `test_every_shipped_spec_has_a_case`.
 CASES: dict[tuple[str, str], Callable[[], nn.Module]] = {
     ("mlp", "plain"): lambda: built("mlp", 12),
@@ -113,6 +120,16 @@ CASES: dict[tuple[str, str], Callable[[], nn.Module]] = {
     ("resnet_basic", "port"): lambda: in_port_spelling(built("resnet18", 1 / 16)),
     ("resnet_bottleneck", "resnet50"): lambda: built("resnet50", 1 / 16, (3, 64, 64)),
     ("resnet_bottleneck", "port"): lambda: in_port_spelling(built("resnet50", 1 / 16)),
+    **{
+        (
+            f"{name}{'_rope' * (positions == 'rope')}",
+            f"{norm} {activation}",
+        ): lambda options=(name, norm, activation, positions): transformer(*options)
+        for name in ("vit", "gpt")
+        for norm in ("layer", "rms")
+        for activation in ("gelu", "swiglu")
+        for positions in ("learned", "rope")
+    },
     ("googlenet", "plain"): lambda: built("googlenet", 1 / 16),
     ("googlenet", "with heads"): googlenet_with_heads,
 }
@@ -125,7 +142,7 @@ def case(key: tuple[str, str]) -> tuple[nn.Module, FittedSpec]:
 
 
 def inputs_of(network: nn.Module) -> Tensor:
-    return torch.rand(2, *network.example_shape, generator=torch.Generator().manual_seed(1))
+    return example_inputs(network, torch.Generator().manual_seed(1))
 
 
 each_case = pytest.mark.parametrize("key", CASES, ids=", ".join)
@@ -172,6 +189,8 @@ def test_every_permutation_of_the_spec_preserves_the_function(key):
 
 
 LARGE = {("googlenet", "plain"), ("resnet_basic", "resnet34"), ("resnet_cifar", "resnet32")}
+LARGE |= {key for key in CASES if key[0].startswith(("vit", "gpt"))}
+LARGE -= {("vit", "rms swiglu"), ("gpt_rope", "layer gelu")}
 LARGE |= {("resnet_bottleneck", "resnet50"), ("resnet_bottleneck", "port"), ("googlenet", "with heads")}
 
 
@@ -183,7 +202,9 @@ LARGE |= {("resnet_bottleneck", "resnet50"), ("resnet_bottleneck", "port"), ("go
 def test_inference_finds_the_freedom_that_the_spec_says(key):
     """Words of one unit left out. Where zeros join stages, the spec keeps the streams."""
     network, fitted = case(key)
-    found = infer(network.float(), (inputs_of(network).float(),), prove=False).fitted
+    inputs = inputs_of(network)
+    inputs = inputs.float() if inputs.is_floating_point() else inputs
+    found = infer(network.float(), (inputs,), prove=False).fitted
     if key[0] == "resnet_cifar_pad":
         assert found.log10_symmetries() > fitted.log10_symmetries()
         return
@@ -238,6 +259,8 @@ def with_one_wrong_word(fitted: FittedSpec) -> dict[str, FittedSpec]:
         ("resnet_basic", "resnet18"),
         ("resnet_bottleneck", "port"),
         ("googlenet", "with heads"),
+        ("vit", "layer swiglu"),
+        ("gpt_rope", "rms gelu"),
     ],
     ids=", ".join,
 )
@@ -311,6 +334,7 @@ def test_only_inputs_and_logits_stay(key):
     """
     network, fitted = case(key)
     outside = {7, *network.example_shape[:1], math.prod(network.example_shape)}
+    outside |= {*fitted.shapes.get("pos_embed", ())[:1]}  # a row a position
     for tensor, axes in fitted.tensors.items():
         stays = [axis.size for axis in axes[:2] if isinstance(axis, Fixed)]
         assert set(stays) <= outside, tensor

@@ -14,7 +14,8 @@ from ...version import version
 from .held_out import HeldOut
 
 T = TypeVar("T")
-TRAINING = ("rebasin.data", "rebasin.normalization", "rebasin.net")  # shared by models of one training
+# Shared by models of one training.
+TRAINING = ("rebasin.data", "rebasin.normalization", "rebasin.vocabulary", "rebasin.net")
 RESULTS = ("rebasin.train_accuracy", "rebasin.test_accuracy")  # a relabelled model keeps them
 
 
@@ -70,7 +71,11 @@ def describe_input(model: Checkpoint) -> dict[str, Any]:
 
 
 def describe_data(data: Any, *, full: bool) -> dict[str, Any]:
-    """What a report says of the data that was measured on."""
+    """What a report says of the data that was measured on; of text also what a sample is."""
+    if data.vocabulary is not None:
+        window = data.source.inputs.shape[1]
+        unit = f"windows of {window} characters"
+        return {"name": data.name, "normalization": None, "unit": unit, "full": full}
     shown = "the loader's own" if data.normalization is None else str(data.normalization)
     return {"name": data.name, "normalization": shown, "full": full}
 
@@ -105,6 +110,13 @@ def notes(
 ) -> list[str]:
     """What a reader of a report should know before believing it."""
     found = []
+    texts = [data for data in splits.values() if data.vocabulary]
+    if texts:
+        window = texts[0].source.inputs.shape[1]
+        found.append(
+            f"a sample is a window of {window} characters, its loss their mean, in nats a character; "
+            "intervals draw windows, not characters"
+        )
     held = splits.get("held")
     rest = isinstance(held, LoaderData) and held.skip and held.samples < held.limit  # all that is left
     first = [

@@ -45,7 +45,7 @@ def data_reference(models: Sequence[Checkpoint], data: Data) -> str | None:
 def _no_data(models: Sequence[Checkpoint]) -> UsageError:
     """Why `data_reference` found none."""
     recorded = {str(model.path): model.metadata.get("rebasin.data") for model in models}
-    hint = "Give one with --data (mnist, cifar10, npz:FILE, imagefolder:DIR, file.py:loader)"
+    hint = "Give one with --data (mnist, cifar10, npz:FILE, imagefolder:DIR, text:FILE, file.py:loader)"
     if not any(recorded.values()):
         return UsageError("no data set is named, and the checkpoints record none", hint=hint)
     problems = [f"{path}  records {name or 'none'}" for path, name in recorded.items()]
@@ -75,17 +75,24 @@ def open_splits(
     "reset" where there are enough; for `choosing` a repair some are kept from it if need be. With `epoch`
     "reset" is as many as a method that trains sees in one epoch, for a `refit` as many as --limit says, else
     1,000. `match` is how
-    many a method looks at, None for all. Raises UsageError where no data set is named or the models record
-    different normalisations, DataError where it cannot be read.
+    many a method looks at, None for all. Text is numbered by the vocabulary that the models record. Raises
+    UsageError where no data set is named or the models record different normalisations or vocabularies,
+    DataError where it cannot be read.
     """
     reference = data_reference(models, data)
     if reference is None:
         raise _no_data(models)
     normalize = data.normalize or _recorded_normalization(models, reference)
+    vocabulary = _recorded_vocabulary(models)
+
+    def open_split(reference: str, split: str) -> DataSet | LoaderData:
+        options = {"root": data.data_root, "batch_size": data.batch_size, "normalize": normalize}
+        return open_data(reference, split, vocabulary=vocabulary, **options)
+
     held_out = HeldOut.parse(data.held_out) if data.held_out else None
     splits: Splits = {}
     if {"train", "reset", "held", "match"} & set(wanted):
-        train = _open(reference, "train", normalize, data)
+        train = open_split(reference, "train")
         if "train" in wanted:
             size = data.limit or (None if data.full else TRAIN_SAMPLES)
             splits["train"] = train if size is None else train.subset(size, seed)
@@ -102,17 +109,23 @@ def open_splits(
             if match is not None:
                 splits["match"] = splits["match"].with_batch_size(min(MATCH_BATCH, data.batch_size))
     if "test" in wanted:
-        test = _open(reference, "test", normalize, data)
+        test = open_split(reference, "test")
         if held_out is not None:
             held_out.check(measured=True)
             test, _ = held_out.parted(test, seed)
         splits["test"] = test if data.limit is None else test.subset(data.limit, seed)
     if "held" in wanted and held_out is not None:
-        splits["held"] = held_out.open(reference, lambda *it: _open(*it, normalize, data), seed)
+        splits["held"] = held_out.open(reference, open_split, seed)
     some = next(iter(splits.values()))
-    used = "as the loader yields them" if some.normalization is None else f"normalised {some.normalization}"
-    say(f"data: {reference}{_other_record(models, reference)}, inputs {used}")
+    say(f"data: {reference}{_other_record(models, reference)}, inputs {_given(some)}")
     return splits
+
+
+def _given(data: DataSet | LoaderData) -> str:
+    """What a network's inputs are, in a few words."""
+    if data.vocabulary is not None:
+        return f"windows of {data.source.inputs.shape[1]} of {data.classes} characters"
+    return "as the loader yields them" if data.normalization is None else f"normalised {data.normalization}"
 
 
 def _other_record(models: Sequence[Checkpoint], reference: str) -> str:
@@ -144,10 +157,6 @@ def _apart(train: Any, data: Data, seed: int, count: int, *, choosing: bool, epo
     return measured_on, train.subset(HELD_SAMPLES, seed, skip=measured)
 
 
-def _open(reference: str, split: str, normalize: str | None, data: Data) -> DataSet | LoaderData:
-    return open_data(reference, split, root=data.data_root, batch_size=data.batch_size, normalize=normalize)
-
-
 def _recorded_normalization(models: Sequence[Checkpoint], reference: str) -> str | None:
     """What the models were trained with, where they record this data set; None: its default."""
     recorded = {
@@ -161,6 +170,18 @@ def _recorded_normalization(models: Sequence[Checkpoint], reference: str) -> str
             "the models were trained on differently normalised inputs",
             problems=[f"{path}  {value}" for path, value in recorded.items()],
             hint="They cannot be merged as they are; to measure all the same, choose with --normalize",
+        )
+    return values.pop() if values else None
+
+
+def _recorded_vocabulary(models: Sequence[Checkpoint]) -> str | None:
+    """The characters that the models number, where they record them; None: the text's own."""
+    recorded = {str(model.path): model.metadata.get("rebasin.vocabulary") for model in models}
+    if len(values := {value for value in recorded.values() if value}) > 1:
+        raise UsageError(
+            "the models were trained on texts of different characters, which they number each in its own way",
+            problems=[f"{path}  {len(value)} characters" for path, value in recorded.items() if value],
+            hint="Train them on one text, or on texts of the same characters",
         )
     return values.pop() if values else None
 
