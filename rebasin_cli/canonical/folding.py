@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from ..inference.folds import Folds, Norm, Part, Reader, ValueBias
+from ..groups.folds import Folds, Norm, Part, Reader, ValueBias
 
 Tensors = Mapping[str, torch.Tensor]
 

@@ -9,7 +9,7 @@ import torch
 
 from ..checkpoints.tensors import LazyTensors, plan_of, replaced
 from ..groups.elements import Elements, act, acted, maps_of
-from ..inference.folds import Folds
+from ..groups.folds import Folds
 from ..spec.notation import words_of
 from ..spec.spec import FittedSpec
 from .balancing import balance

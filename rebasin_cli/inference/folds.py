@@ -8,11 +8,11 @@ mean. Where one of these does not hold, `left` says why. What the steps do to nu
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 import torch
 from torch import nn
 
+from ..groups.folds import Folds, Norm, Part, Reader, ValueBias
 from .axes import Var, variables
 from .grouping import Classes, Leaf, segment
 from .sides import ONES, Linear, Relation, line_of
@@ -25,58 +25,6 @@ NO_BIAS = "{} has no bias that could take it up"
 NOT_PLAIN = "a linear layer reads it whose weight is computed"
 MEAN_READ = "more than LayerNorms read the stream"
 SHAPE = "its units are grouped differently where they are read"
-
-
-@dataclass(frozen=True)
-class Reader:
-    """A linear layer that reads units along axis 1 of its weight; `bias` None where it has none."""
-
-    weight: str
-    bias: str | None
-
-
-@dataclass(frozen=True)
-class Norm:
-    """A gain and a bias, either None where there is none, that go into what reads them."""
-
-    weight: str | None
-    bias: str | None
-    readers: tuple[Reader, ...]
-
-
-@dataclass(frozen=True)
-class Part:
-    """Entries of a vector, from `start` on."""
-
-    tensor: str
-    start: int
-    length: int
-
-
-@dataclass(frozen=True)
-class ValueBias:
-    """Entries of a bias that go through the matrix of `reader`: each block of `size` to `times` blocks."""
-
-    part: Part
-    reader: Reader
-    size: int
-    times: int
-
-
-@dataclass(frozen=True)
-class Folds:
-    """All that can be folded, in this order; `left` has (what, why) of the rest."""
-
-    norms: tuple[Norm, ...] = ()
-    values: tuple[ValueBias, ...] = ()
-    keys: tuple[Part, ...] = ()
-    means: tuple[tuple[str, int], ...] = ()  # tensors and the axis whose mean goes
-    left: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def unfolded(self) -> dict[str, str]:
-        """Gains and biases that stay, and why."""
-        return dict(self.left)
 
 
 def folds_of(classes: Classes, module: nn.Module, program: torch.export.ExportedProgram) -> Folds:

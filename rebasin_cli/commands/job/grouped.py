@@ -18,8 +18,8 @@ from ...datasets._batches import tensors_in
 from ...errors import NotProven, UsageError
 from ...groups import elements as acts
 from ...groups import stored
+from ...groups.folds import Folds, Norm, Part, Reader, ValueBias
 from ...inference.float64 import in_float64
-from ...inference.folds import Folds, Norm, Part, Reader, ValueBias
 from ...matchers.search.align import Alignment
 from ...networks.running import fed, forward, pick
 from ...networks.state import fresh, own_state

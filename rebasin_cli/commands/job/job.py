@@ -18,7 +18,7 @@ from torch import nn
 
 from ...checkpoints.checkpoint import Checkpoint
 from ...errors import UsageError
-from ...inference.folds import Folds
+from ...groups.folds import Folds
 from ...matchers import State
 from ...matchers.search import align as searching
 from ...networks.evaluation import Scores

@@ -17,8 +17,8 @@ from ...checkpoints import tensors as stored
 from ...errors import CheckpointError, UsageError
 from ...groups import elements as acts
 from ...groups.elements import Elements
+from ...groups.folds import Folds
 from ...inference import prove as proving
-from ...inference.folds import Folds
 from ...inference.prove import Proof
 from ...permutations import permutation
 from ...permutations.permutation import permuted
