@@ -11,23 +11,36 @@ appendix D, arXiv:2009.02439.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ..errors import UsageError
+from ..errors import UsageError, unknown
 from ..permutations import assignment, permutation
-from . import MatchResult, Problem, State
+from ..registry import option
+from . import MatchResult, Problem, State, wm
 from .activations.options import Looking
 from .activations.similarities import assigned, leading, similarities
+from .grouped import matching as grouped
+from .grouped.looking import look
 
 NEEDS = frozenset({"network", "data"})
 MANY = False
+GROUPS = True
 BYTES_A_PARAMETER = 8  # both models in the network's own type
 DECLARES = frozenset({"identity"})  # planted units are found but for those that the data never wakes
 
 
 @dataclass(frozen=True)
 class Options(Looking):
-    """All that can be said of how units are looked at."""
+    """All that can be said of how units are looked at; and `then`: wm, go on from there by weights."""
+
+    then: str = option(
+        "nothing", "From what activations say, go on by weights (wm).", choices=("nothing", "wm")
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.then not in ("nothing", "wm"):
+            raise unknown("then", self.then, ("nothing", "wm"))
 
 
 def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noqa: B008 (frozen)
@@ -39,6 +52,8 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     are not finite, DataError for no data.
     """
     check(problem, "am")
+    if problem.groups:
+        return _grouped(problem, options)
     words = problem.fitted.words
     first, second = leading(similarities(problem, options), options)
     found, still = assigned(first, second, problem.fitted), permutation.identity(words)
@@ -47,7 +62,21 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
         for perms in (still, found)
     )
     problem.report(State((found,), 1, after))
+    if options.then == "wm":
+        return replace(wm.match(replace(problem, start=State((found,)))), init="am")
     return MatchResult((found,), before, after, 1, len(words), True)
+
+
+def _grouped(problem: Problem, options: Options) -> MatchResult:
+    """The same for words with groups, whose maps are found with their orders."""
+    if options.then == "wm" and problem.start is not None:  # the weights' search was interrupted
+        return replace(grouped.match(problem, wm.Options().max_sweeps), init="am")
+    element, before, after = look(problem, options)
+    if options.then == "wm":
+        return replace(grouped.match(problem, wm.Options().max_sweeps, element), init="am")
+    perms = dict(element.permutations)
+    problem.report(State((perms,), 1, after))
+    return MatchResult((perms,), before, after, 1, len(perms), True, maps=(dict(element.maps),))
 
 
 def check(problem: Problem, method: str) -> None:

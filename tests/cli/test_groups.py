@@ -120,3 +120,34 @@ def test_what_cannot_be_searched_with_groups_is_refused_first(models, refused, m
 
 def test_without_a_network_groups_cannot_be_told(models, refused):
     refused(4, "canon", models[0], "-o", "x.safetensors", says="--net")
+
+
+DATA = """
+import torch
+def samples(split="train", **_):
+    x = torch.randn(60, 5, 6, generator=torch.Generator().manual_seed(0))
+    samples = torch.utils.data.TensorDataset(x, torch.arange(60) % 3)
+    return torch.utils.data.DataLoader(samples, batch_size=20)
+"""
+
+
+@pytest.mark.parametrize("then", ["nothing", "wm"])
+def test_activations_find_what_was_planted(models, done, tmp_path, then):
+    """B is A in another order and another frame, by elements that stand in a file."""
+    (tmp_path / "data.py").write_text(DATA)
+    done("apply", "al.perm.safetensors", models[0], "-o", "moved.safetensors")
+    how = ("--method", "am", "--then", then, "--groups", "all", "--data", "data.py:samples")
+    done("align", "c.safetensors", "moved.safetensors", *NET, *how, "-o", "found.safetensors")
+    assert alike("found.safetensors", models[0])
+    for name, tensor in tensors("c.safetensors").items():
+        assert torch.allclose(tensor, tensors("found.safetensors")[name], atol=1e-4), name
+
+
+def test_a_report_has_the_best_order_and_a_random_element_beside(models, done, tmp_path):
+    (tmp_path / "data.py").write_text(DATA)
+    report = done(
+        "barrier", *models, *NET, "--groups", "all", "--data", "data.py:samples", "--skip-checks", "--json"
+    )
+    rows = {row["name"]: row for row in report.json()["rows"]}
+    assert {"naive", "aligned", "aligned (permutations)", "random group element"} <= rows.keys()
+    assert rows["aligned (permutations)"]["control"] and not rows["aligned"]["control"]

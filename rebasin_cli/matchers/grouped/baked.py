@@ -36,7 +36,9 @@ class Baked:
     """`pair` compares the reference with the model as `element` made it: elements of the words in `whole`.
 
     Both models are in canonical form. Tensors that a rotated word only orders are constant there, and no
-    evidence.
+    evidence. Of all others each counts alike: its inner products are divided by both models' norms, since
+    how large a tensor is says little behind a norm, and the small ones (embeddings, positions) say most of a
+    stream.
     """
 
     def __init__(
@@ -46,7 +48,11 @@ class Baked:
         dtype = wide([reference, model], list(fitted.tensors))
         self.tensors = {n: _own(model[n], dtype) for n in fitted.tensors}
         seen = replace(fitted, statistics=fitted.statistics | constant(fitted))
-        self.pair = Whole(dict(reference), self.tensors, seen, whole=whole, **how)
+        shares = {name: _share(reference[name], self.tensors[name]) for name in fitted.tensors}
+        shared = {
+            n: _own(reference[n], dtype) * s if s is not None else reference[n] for n, s in shares.items()
+        }
+        self.pair = Whole(shared, self.tensors, seen, whole=whole, **how)
         self.element = acts.identity(fitted)
         self.places = {
             word: [n for n, axes in fitted.tensors.items() if any(word in words_of(a) for a in axes)]
@@ -75,6 +81,14 @@ class Baked:
             self.tensors[name].copy_(tensor)
         self.element = kept[1]
         self.pair.refresh()
+
+
+def _share(a: torch.Tensor, b: torch.Tensor) -> float | None:
+    """1 / (‖A‖·‖B‖), 0 where either is 0; None for integers, which are never evidence of a map."""
+    if not a.is_floating_point():
+        return None
+    norms = float(a.double().norm() * b.double().norm())
+    return 1 / norms if norms > 0 else 0.0
 
 
 def _own(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
