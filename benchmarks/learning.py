@@ -3,11 +3,12 @@
     python benchmarks/learning.py [--rows "mlp 3x512 n=2,…"] [--models A B C … --data mnist] [--steps 20]
 
 Three ways to take the same steps: "plain" solves every permutation in every step, one after the other, with
-scipy's cold assignments in float64, and starts at the identity; "exact" solves every permutation in every
-step as shipped; "shipped" is the default, which solves as many as it takes to stay below half of a step.
-Without --models the models are random initialisations and the data noise; with --models the rows are of
-these, the first n of them. One thread, so that parts add up; medians over steps, the first two left out.
-"products" are the same products by torch.mm alone, on operands that lie as it likes them.
+scipy's cold assignments in float64; "exact" solves every permutation in every step as shipped; "shipped" is
+the default, which solves as many as it takes to stay below half of a step. All start from weight matching,
+as "plain" did not before 2026-11-23. Without --models the models are random initialisations and the data
+noise; with --models the rows are of these, the first n of them. One thread, so that parts add up; medians
+over steps, the first two left out. "products" are the same products by torch.mm alone, on operands that lie
+as it likes them.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ NETS = {
 }
 ROWS = ["mlp 3x512 n=2", "mlp 3x512 n=5", "mlp 3x512 n=10", "vgg11 n=2", "resnet20 4x n=2"]
 WAYS = {
-    "plain": ste_mm.Options(epochs=1, share=1.0, init="identity"),
+    "plain": ste_mm.Options(epochs=1, share=1.0),
     "exact": ste_mm.Options(epochs=1, share=1.0),
     "shipped": ste_mm.Options(epochs=1),
 }

@@ -223,8 +223,10 @@ def mutants(fitted: FittedSpec, rng: random.Random) -> Iterator[tuple[str, Fitte
         text = "".join(f"  {key!r}: {' '.join(line)!r}\n" for key, line in lines.items())
         used = {word for line in lines.values() for axis in line for word in fitted.sizes if word in axis}
         sizes = "".join(f"  {word!r}: {fitted.sizes[word]}\n" for word in sorted(used))
+        outer = {word: block.word for word, block in fitted.within.items() if word in used and block.word}
+        within = "within:\n" * bool(outer) + "".join(f"  {w!r}: {o!r}\n" for w, o in outer.items())
         try:
-            yield told, fit(parse(f"tensors:\n{text}sizes:\n{sizes}", name="mutant"), fitted.shapes)
+            yield told, fit(parse(f"tensors:\n{text}sizes:\n{sizes}{within}", name="mutant"), fitted.shapes)
         except RebasinError:
             continue  # the notation refuses it already
 

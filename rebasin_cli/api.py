@@ -24,10 +24,10 @@ from torch import nn
 from . import networks
 from .averages import mixing, schedules
 from .averages.combining import combined
-from .averages.mixing import slerp
+from .averages.mixing import INTERPOLATIONS, JOINS, check_interpolation
 from .averages.parts import parts_of
 from .checkpoints.tensors import plain, replaced
-from .errors import UsageError, unknown
+from .errors import UsageError
 from .matchers import State
 from .matchers.search import align as searching
 from .matchers.search.align import Alignment
@@ -36,16 +36,14 @@ from .permutations import permutation
 from .permutations.permutation import permuted
 from .repair import Repaired, Repairs, repair_merged
 from .repair.choosing import Choice
-from .repair.repairing import settle
+from .repair.repairing import few, open_to_choice, settle
 from .runtime.ranks import ALONE, Ranks
 from .spec.resolving import resolve_spec
 from .spec.spec import FittedSpec, Spec
 
-__all__ = ["Alignment", "Merged", "align", "average", "barrier", "merge"]
+__all__ = ["INTERPOLATIONS", "Alignment", "Merged", "align", "average", "barrier", "merge"]
 
 Tensors = Mapping[str, torch.Tensor]
-
-INTERPOLATIONS = ("linear", "slerp")
 
 
 @dataclass(frozen=True)
@@ -184,23 +182,23 @@ def merge(
 ) -> Merged:
     """One model from several: align (`method`, "none" for none), average, repair.
 
-    `weights` add up to 1 (default: equal). "slerp" takes two models. `permutations` takes the place of a
-    search. `repair_with="reset"` re-estimates BatchNorm statistics on the batches of `train` and needs
-    `network`; "auto" does so where the spec has statistics, "none" never: their average describes no model.
+    `weights` add up to 1 (default: equal). "slerp" and "slerp-whole" take two models. `permutations` takes
+    the place of a search. `repair_with="reset"` re-estimates BatchNorm statistics on the batches of `train`
+    and needs `network`; "auto" does so where the spec has statistics, "none" never: their average describes
+    no model.
     Elsewhere "auto", given `network` and `train`, chooses between "repair" and "none": by the loss on `held`,
     other training samples (default: every third batch of `train`, kept from the repair), or `unseen` ones,
     that no model was trained on: they tell best.
     "repair", "rescale" and "reshift" need the same and correct channels (see `repair.renormalize`; `new_bias`
     lets layers without a bias get one); "refit" fits every layer on them (see `repair.refit`; `ridge`);
     "bias" needs `network` and one batch of `inputs`, or its `example_shape` (see `repair.calibrated_biases`).
+    The method "auto" also tries the repairs that "auto" leaves open, and takes the best with its own choice.
     Raises UsageError, SpecError, CheckpointError, DataError, NetworkError.
     """
     models = plain(models)
-    if interpolation not in INTERPOLATIONS:
-        raise unknown("interpolation", interpolation, INTERPOLATIONS)
-    if interpolation == "slerp" and len(models) != 2:
-        raise UsageError(f"slerp joins two models, not {len(models)}")
-    settle(repair_with, statistics=False, measurable=False)  # its check, before the models are looked at
+    check_interpolation(interpolation, len(models))
+    asked = repair_with
+    settle(asked, statistics=False, measurable=False)  # its check, before the models are looked at
     if not models:
         raise UsageError("there are no models to merge")
     fitted = resolve_spec(spec, models)
@@ -223,15 +221,19 @@ def merge(
             permutation.check(given, fitted.words, within=fitted.within)
         models = [models[0], *(permuted(m, fitted, p) for m, p in zip(models[1:], permutations, strict=True))]
     elif method != "none":
-        align_options = {"data": train} | align_options
+        align_options = {"data": train, "held": held if unseen else None} | align_options
+        if measurable:
+            align_options |= {"repairs": open_to_choice(asked, statistics=bool(fitted.statistics))}
         alignment = searching.align(
             models, fitted, method=method, network=network, device=device, **align_options
         )
         models = alignment.models
+        repair_with = alignment.result.repair or repair_with
     weights = [1 / len(models)] * len(models) if weights is None else weights
-    if interpolation == "slerp":
+    if interpolation != "linear":
         mixing.average(models, weights)  # the same checks
-        tensors = slerp(*models, weights[1], keep=fitted.ignored)
+        join = JOINS[interpolation]
+        tensors = join(*models, weights[1], keep=fitted.ignored, straight=fitted.statistics)
     else:
         tensors = mixing.average(models, weights, keep=fitted.ignored)
     if repair_with == "none":
@@ -239,7 +241,7 @@ def merge(
     repairs = Repairs(
         repair_with,
         models,
-        train,
+        train if repair_with == asked else few(train, repair_with),
         inputs=align_options.get("inputs"),
         new_bias=new_bias,
         ridge=ridge,

@@ -35,9 +35,7 @@ from rebasin_cli.spec.fitting import fit
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 EXAMPLES = DOCS / "examples"
-PAGES = sorted(
-    [*ROOT.glob("*.md"), ROOT / "specs" / "README.md", *DOCS.glob("*.md"), *DOCS.glob("decisions/*.md")]
-)
+PAGES = sorted([*ROOT.glob("*.md"), ROOT / "specs" / "README.md", *DOCS.glob("*.md"), *DOCS.glob("*/*.md")])
 CONSOLE = [page for page in PAGES if "```console" in page.read_text(encoding="utf-8")]
 VARYING = re.compile(r"\d+(?:\.\d+)? (s|minutes|sweeps)\b")  # too much from machine to machine to compare
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[+-]\d+)?")

@@ -13,10 +13,12 @@ HOUSE = ROOT / "rebasin_cli"
 # From the top floor down. A file imports from its own room and from those below it, never from above.
 FLOORS = """
     cli  commands  commands.recipes  commands.job  api
+    lab  lab.teacher  lab.batched  lab.engine
     measure  analysis  reports
     curves
     matchers  matchers.search  matchers.polishing
-    matchers.straight_through  matchers.activations  matchers.grouped  matchers.weights
+    matchers.doubly_stochastic
+    matchers.straight_through  matchers.grouped  matchers.activations  matchers.weights
     canonical  repair  inference  networks  groups  permutations  spec
     averages
     nets  datasets  checkpoints  runtime  registry  version  errors

@@ -4,7 +4,7 @@ Models in one basin are often said to form a regular simplex, all angles near 60
 nothing to do with each other, once there are many dimensions: two independent directions are nearly at right
 angles, so all distances are nearly alike. An angle says something only beside that of such points, the null.
 
-Ito, Yamada, Kumagai 2025 (STE-MM), section 5.
+Ito, Yamada, Kumagai 2025 (STE-MM), section 6.1.
 """
 
 from __future__ import annotations

@@ -14,13 +14,17 @@ from typing import Any
 import torch
 from torch import nn
 
+from .. import networks
+from ..averages.mixing import interpolate
+from ..curves.curve import Curve
 from ..errors import CheckpointError, DataError, NetworkError, SpecError, UsageError
 from ..matchers import Problem, am
 from ..matchers.activations import MATCH_BATCH
 from ..matchers.activations.moments import Moments
 from ..matchers.activations.observing import Sums, observed
-from ..matchers.activations.similarities import assigned, compared, leading, sides_of
+from ..matchers.activations.similarities import best, compared, sides_of
 from ..permutations.permutation import Permutations, check, identity
+from ..repair.batchnorm import reset
 from ..spec.spec import FittedSpec
 
 Tensors = Mapping[str, torch.Tensor]
@@ -72,6 +76,50 @@ def signature(
     problem = Problem(fitted, (a, b), network=network, data=data, output=output, device=device)
     *_, (_, sums) = observed(problem, am.Options(limit=limit), sides=[SIDE])
     return table(sums, fitted, permutations)
+
+
+def along(
+    curve: Curve,
+    fitted: FittedSpec,
+    *,
+    network: nn.Module,
+    data: Iterable[Any],
+    reset_batches: Iterable[Any] | None = None,
+    limit: int = 10_000,
+    output: str | int | None = None,
+    device: str = "cpu",
+) -> tuple[dict[str, Any], ...]:
+    """The signature of a curve: how its first end's units correlate with those of its middle, r(½).
+
+    Rows as of `signature`: "before" with the units as they are, "after" with those of r(½) in the order that
+    correlates best, so both are near each other where the curve keeps units in their places; beside these
+    "line", of the middle of the straight line, and "ends", of the other end. With `reset_batches`, running
+    statistics of both middles are estimated anew first. Three passes over the data; `network` is overwritten.
+
+    Raises as `signature`. Tatro et al. 2020, figures 1b and 1c.
+    """
+    options, still = am.Options(limit=limit), identity(fitted.words)
+
+    def seen(other: Tensors) -> Sums:
+        problem = Problem(fitted, (curve.a, other), network=network, data=data, output=output, device=device)
+        *_, (_, sums) = observed(problem, options, sides=[SIDE])
+        return sums
+
+    def middle(model: Tensors) -> Tensors:
+        if reset_batches is None:
+            return model
+        networks.load(network, model)
+        reset(network.to(device), reset_batches, device=device)
+        return {name: tensor.detach().cpu().clone() for name, tensor in network.state_dict().items()}
+
+    sums = seen(middle(curve.at(0.5)))
+    rows = table(sums, fitted, best(compared(sums, options), options, fitted).permutations)
+    line = table(seen(middle(interpolate(curve.a, curve.b, 0.5, keep=curve.keep))), fitted, still)
+    ends = table(seen(curve.b), fitted, still)
+    return tuple(
+        row | {"line": straight["before"], "ends": far["before"]}
+        for row, straight, far in zip(rows, line, ends, strict=True)
+    )
 
 
 REPORTED = 2_560  # samples that a report's signature looks at
@@ -174,7 +222,7 @@ def stability(
     sides = tuple(dict.fromkeys([SIDE, *sides_of(options)]))
     found, rows, alive, seen = [], (), {}, 0
     for seen, sums in observed(problem, options, sides=sides, counts=samples):
-        found.append(assigned(*leading(compared(sums, options), options), fitted))
+        found.append(best(compared(sums, options), options, fitted).permutations)
         if seen == samples[-1]:
             rows = table(sums, fitted, found[-1])
             alive = {word: _alive(its, found[-1][word]) for word, its in _places(sums).items()}

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..checkpoints.tensors import LazyTensors, blocks, chunks, plan_of, rows
 from .mean import mean_of
-from .mixing import checked, slerp
+from .mixing import JOINS, checked
 from .parts import Parts
 
 Tensors = Mapping[str, Tensor]
@@ -33,7 +33,10 @@ def combined(
     """
     weights, source = checked(weights, len(models)), models[0] if source is None else source
     plans, source_plan = [plan_of(model) for model in models], plan_of(source)
-    turning = slerp(*models, weights[1]) if interpolation == "slerp" else None
+    turning = None
+    if interpolation != "linear":
+        beside = set(plans[0]) - set(parts.averaged)
+        turning = JOINS[interpolation](*models, weights[1], keep=beside, straight=parts.statistics)
     extra = parts.extra or {}
     shapes, dtypes = {}, {}
     for name in dict.fromkeys(name for plan in (*plans, source_plan) for name in plan):

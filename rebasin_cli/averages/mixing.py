@@ -12,10 +12,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import torch
 
 from ..checkpoints.tensors import LazyTensors, plan_of, rows
-from ..errors import UsageError
+from ..errors import UsageError, unknown
 from .mean import mean_of
 
 Tensors = Mapping[str, torch.Tensor]
+
+INTERPOLATIONS = ("linear", "slerp", "slerp-whole")
 
 
 def average(
@@ -63,14 +65,75 @@ def interpolate(a: Tensors, b: Tensors, t: float, *, keep: Collection[str] = ())
     return average([a, b], [1 - t, t], keep=keep)
 
 
-def slerp(a: Tensors, b: Tensors, t: float, *, keep: Collection[str] = ()) -> LazyTensors:
+def slerp(
+    a: Tensors, b: Tensors, t: float, *, keep: Collection[str] = (), straight: Collection[str] = ()
+) -> LazyTensors:
     """Spherical interpolation: directions turn by one angle a tensor, norms change linearly.
 
     So norms along the way lie between the two models', where a straight line shrinks them. Tensors that
-    are parallel, opposite or zero go straight; both ends are exact.
+    are parallel, opposite or zero go straight, and so do those that `straight` names (running statistics
+    have no direction); both ends are exact.
 
     Shoemake 1985.
     """
+
+    def turned(name: str, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor | None:
+        x_norm, y_norm = x.norm(), y.norm()
+        shares = _arc(((x * y).sum() / (x_norm * y_norm)).item() if x_norm * y_norm > 0 else 1.0, t)
+        if shares is None:
+            return None
+        direction = (shares[0] / x_norm) * x + (shares[1] / y_norm) * y
+        return direction * ((1 - t) * x_norm + t * y_norm)
+
+    return _turning(a, b, t, turned, keep, straight)
+
+
+def slerp_whole(
+    a: Tensors, b: Tensors, t: float, *, keep: Collection[str] = (), straight: Collection[str] = ()
+) -> LazyTensors:
+    """Spherical interpolation as Shoemake wrote it: one angle Ω, that of all tensors together as one vector.
+
+    sin((1−t)Ω)/sin Ω · a + sin(tΩ)/sin Ω · b. The norm is what this gives, between the models' or above.
+    Models that are parallel, opposite or zero go straight; `straight` and `keep` are as in `slerp`. Every
+    tensor is read once more, for the angle.
+    """
+    shares: list[tuple[float, float] | None] = []
+
+    def turned(name: str, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor | None:
+        if not shares:
+            shares.append(_arc(_cosine(a, b, {*keep, *straight}), t))
+        return shares[0] and shares[0][0] * x + shares[0][1] * y
+
+    return _turning(a, b, t, turned, keep, straight)
+
+
+def _arc(cosine: float, t: float) -> tuple[float, float] | None:
+    """The shares of two directions on the arc between them; None where there is none, or more than one."""
+    if abs(cosine) > 1 - 1e-9:
+        return None
+    angle = math.acos(cosine)
+    return math.sin((1 - t) * angle) / math.sin(angle), math.sin(t * angle) / math.sin(angle)
+
+
+def _cosine(a: Tensors, b: Tensors, without: Collection[str]) -> float:
+    """Of the angle between two models, floating-point tensors alone; 1 where one of them is zero."""
+    dot = one = other = 0.0
+    for name, (dtype, _) in plan_of(a).items():
+        if dtype.is_floating_point and name not in without:
+            x, y = a[name].double(), b[name].double()
+            dot, one, other = dot + (x * y).sum(), one + x.square().sum(), other + y.square().sum()
+    return float(dot) / math.sqrt(float(one) * float(other)) if one * other > 0 else 1.0
+
+
+def _turning(
+    a: Tensors,
+    b: Tensors,
+    t: float,
+    turned: Callable[[str, torch.Tensor, torch.Tensor], torch.Tensor | None],
+    keep: Collection[str],
+    straight: Collection[str],
+) -> LazyTensors:
+    """What `turned` makes of both tensors in float64, where it makes something; else the straight line."""
     linear, plan = average([a, b], [1 - t, t], keep=keep), plan_of(a)
 
     def get(name: str) -> torch.Tensor:
@@ -79,13 +142,26 @@ def slerp(a: Tensors, b: Tensors, t: float, *, keep: Collection[str] = ()) -> La
             return first
         if t == 1:
             return b[name].to(first.dtype)
-        x, y = first.double(), b[name].double()
-        x_norm, y_norm = x.norm(), y.norm()
-        cosine = ((x * y).sum() / (x_norm * y_norm)).item() if x_norm * y_norm > 0 else 1.0
-        if abs(cosine) > 1 - 1e-9:
-            return linear[name]
-        angle = math.acos(cosine)
-        direction = (math.sin((1 - t) * angle) / x_norm) * x + (math.sin(t * angle) / y_norm) * y
-        return (direction * (((1 - t) * x_norm + t * y_norm) / math.sin(angle))).to(first.dtype)
+        made = None if name in straight else turned(name, first.double(), b[name].double())
+        return linear[name] if made is None else made.to(first.dtype)
 
     return LazyTensors({n: s for n, (_, s) in plan.items()}, {n: d for n, (d, _) in plan.items()}, get)
+
+
+def _line(
+    a: Tensors, b: Tensors, t: float, *, keep: Collection[str] = (), straight: Collection[str] = ()
+) -> LazyTensors:
+    return interpolate(a, b, t, keep=keep)
+
+
+JOINS: dict[str, Callable[..., LazyTensors]] = dict(
+    zip(INTERPOLATIONS, (_line, slerp, slerp_whole), strict=True)
+)
+
+
+def check_interpolation(name: str, models: int = 2) -> None:
+    """Raise UsageError for an interpolation that there is not, or that joins two models alone."""
+    if name not in JOINS:
+        raise unknown("interpolation", name, JOINS)
+    if name != "linear" and models != 2:
+        raise UsageError(f"{name} joins two models, not {models}", hint="Use --interpolation linear")

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..checkpoints.tensors import plan_of, wrong_dtype
+from ..checkpoints.checking import wrong_dtype
+from ..checkpoints.tensors import plan_of
 from ..errors import SpecError, UsageError, unknown
 
 Tensors = Mapping[str, Tensor]

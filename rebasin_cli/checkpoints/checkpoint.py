@@ -22,10 +22,10 @@ from torch import Tensor
 
 from ..errors import CheckpointError, NoEnvelope
 from . import envelopes, torch_format
+from .checking import digest, validate
 from .locate import locate, read_index
 from .safetensors_format import COPY_AGAIN, SafetensorsFile
 from .stored import Piece, StoredFile
-from .tensors import digest, validate
 
 __all__ = ["Checkpoint", "digest", "open_checkpoint", "validate"]
 
@@ -83,6 +83,10 @@ class Checkpoint(Mapping[str, Tensor]):
     @functools.cached_property
     def _digest(self) -> str:
         return digest(self)
+
+    def look(self, *, name: str = "") -> None:
+        """`validate` it, and know its digest from then on: both in one reading."""
+        self.__dict__["_digest"] = validate(self, name=name, digested=True)
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Named tensors, wherever they come from: read in chunks, checked, digested. Nothing here opens a file.
+"""Named tensors, wherever they come from: read whole, by rows or in chunks. Nothing here opens a file.
 
 Every function takes a mapping from names to tensors. One that also has `shapes` and `dtypes` (a
 `Checkpoint`, a `LazyTensors`) is asked for a tensor only when its values are needed, one at a time.
@@ -6,8 +6,6 @@ Every function takes a mapping from names to tensors. One that also has `shapes`
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -15,11 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import CheckpointError, UsageError
-from .safetensors_format import CODES
+from ..errors import UsageError
 
 CHUNK = 1 << 22  # bytes worked on at once: small enough for the allocator to give them back
-NOT_PLAIN = "a quantised or unknown dtype"
 
 
 def in_memory(tensor: Tensor) -> list[int]:
@@ -179,95 +175,3 @@ def chunks(tensor: Tensor, size: int = CHUNK) -> Iterator[Tensor]:
         rows = max(1, count // math.prod(tensor.shape[1:]))
         for part in tensor.split(rows) if rows > 1 else tensor:
             yield from chunks(part, size)
-
-
-def digest(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 (hexadecimal) of names, dtypes, shapes and values, whatever file they came from.
-
-    Independent of the order of the mapping and of how a tensor lies in memory. Raises CheckpointError
-    where a dtype is none that a safetensors file can hold (quantised, complex of double precision).
-    """
-    total = hashlib.sha256()
-    for name, (dtype, shape) in sorted(plan_of(tensors).items()):
-        if dtype not in CODES:
-            raise CheckpointError(f"{name} is {dtype}: {NOT_PLAIN}")
-        # A JSON line a tensor, so that no two sets of tensors can read as the same bytes.
-        total.update(json.dumps([name, CODES[dtype], shape]).encode() + b"\n")
-        for block in blocks(tensors, name):
-            for chunk in chunks(block):
-                total.update(chunk.view(torch.uint8).numpy())
-    return total.hexdigest()
-
-
-def validate(tensors: Mapping[str, Tensor], *, name: str = "") -> None:
-    """Check that these tensors can be averaged: finite floating point, with integers only as buffers.
-
-    Refused, all of them in one error: NaN and infinity; complex; torch's quantised dtypes; int8 and
-    uint8 of two or more dimensions, and integers of one or more dimensions whose name ends in "weight"
-    or in ".bias" (quantised or packed weights). Allowed: every floating-point dtype, bool, and other
-    integers (`num_batches_tracked`, `position_ids`). Values are read tensor by tensor, in chunks.
-
-    `name` is what messages call the tensors: by default a Checkpoint's own path. Raises CheckpointError.
-    """
-    problems, not_finite, kind = [], False, False
-    for key, (dtype, shape) in plan_of(tensors).items():
-        wrong = wrong_dtype(key, dtype, shape)
-        if wrong:
-            kind = True
-            problems.append(f"{key}  {wrong}")
-        elif dtype.is_floating_point and (wrong := _wrong_values(blocks(tensors, key), shape)):
-            not_finite = True
-            problems.append(f"{key}  {wrong}")
-    if problems:
-        hints = [
-            "Only floating-point weights can be permuted and averaged: convert them first." if kind else "",
-            "Training diverged or the file is damaged: use an earlier checkpoint." if not_finite else "",
-        ]
-        raise CheckpointError(
-            f"{name or getattr(tensors, 'path', 'these tensors')} cannot be used",
-            problems=problems,
-            hint=" ".join(filter(None, hints)),
-        )
-
-
-def wrong_dtype(name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> str:
-    """What keeps a tensor from being averaged, as far as its name, dtype and shape tell; "" where nothing."""
-    what = str(dtype).removeprefix("torch.")
-    if dtype.is_complex:
-        return f"{what}, complex"
-    if dtype not in CODES:
-        return f"{what}, {NOT_PLAIN}"
-    if dtype.is_floating_point or dtype is torch.bool:
-        return ""
-    if dtype in (torch.int8, torch.uint8) and len(shape) >= 2:
-        return f"{what} of shape {list(shape)}, which looks quantised"
-    if len(shape) >= 1 and (name.endswith("weight") or name.rpartition(".")[2] == "bias"):
-        return f"{what} of shape {list(shape)}, an integer weight"
-    return ""
-
-
-def _wrong_values(parts: Iterable[Tensor], shape: tuple[int, ...]) -> str:
-    nan = infinite = seen = 0
-    first = None
-    for chunk in (chunk for part in parts for chunk in chunks(part)):
-        values = chunk.float() if chunk.dtype.itemsize == 1 else chunk  # isfinite does not know float8
-        finite = torch.isfinite(values)
-        if not finite.all():
-            if first is None:
-                first = seen + int((~finite).to(torch.uint8).argmax())
-            chunk_nan = int(torch.isnan(values).sum())
-            nan += chunk_nan
-            infinite += int((~finite).sum()) - chunk_nan
-        seen += chunk.numel()
-    if first is None:
-        return ""
-    counts = [f"{count:,} {word}" for count, word in ((nan, "NaN"), (infinite, "infinite")) if count]
-    return f"{' and '.join(counts)} of {seen:,} values, first at {_position(first, shape)}"
-
-
-def _position(index: int, shape: tuple[int, ...]) -> list[int]:
-    position = []
-    for size in reversed(shape):
-        index, here = divmod(index, size)
-        position.append(here)
-    return position[::-1]

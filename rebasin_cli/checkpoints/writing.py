@@ -21,10 +21,11 @@ import torch
 from torch import Tensor
 
 from ..errors import OutputExists, ResourceError, UsageError, unknown
+from .checking import digest
 from .locate import TORCH_SUFFIXES
 from .safetensors_format import CODES, SafetensorsFile, encode_header, nbytes
 from .staging import Staging, disk, probe, recover, staged
-from .tensors import LazyTensors, blocks, chunks, digest, plan_of
+from .tensors import LazyTensors, blocks, chunks, plan_of
 
 Plan = dict[str, tuple[torch.dtype, tuple[int, ...]]]
 

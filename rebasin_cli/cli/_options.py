@@ -21,7 +21,7 @@ def _option(*names: str, panel: str = "Options", **kwargs: Any) -> Any:
 
 
 MOST = 2**31 - 1  # of what is counted
-MODELS, DATA, SEARCH, OUT = "Models", "Data and network", "Search", "Output"
+MODELS, DATA, SEARCH, TRAINING, OUT = "Models", "Data and network", "Search", "Training", "Output"
 
 Spec = Annotated[
     str | None,
@@ -83,6 +83,25 @@ DataRoot = Annotated[
     Path | None,
     _option("--data-root", metavar="DIR", panel=DATA, help="Where data files are; else REBASIN_DATA."),
 ]
+Attack = Annotated[
+    str | None,
+    _option(
+        "--attack",
+        metavar="EPS",
+        panel=DATA,
+        help="Train on attacked images (PGD): ε of pixels, such as 8/255, or eps=0.1,step=0.025,steps=5.",
+    ),
+]
+Attacks = Annotated[
+    list[str] | None,
+    _option(
+        "--attack",
+        metavar="EPS",
+        panel=DATA,
+        help="Measure curves and lines under this attack (PGD), too: 8/255, or eps=0.1,step=0.025,"
+        "steps=20,restarts=2; repeatable.",
+    ),
+]
 Normalize = Annotated[
     str | None,
     _option(
@@ -115,6 +134,37 @@ HeldOut = Annotated[
 ]
 BatchSize = Annotated[
     int, _option("--batch-size", min=1, max=MOST, panel=DATA, help="Samples a batch.", show_default=True)
+]
+Epochs = Annotated[
+    int | None,
+    _option(
+        "--epochs", min=1, max=1_000_000, panel=TRAINING, help="Passes over the samples.", show_default=True
+    ),
+]
+LearningRate = Annotated[
+    float | None,
+    _option("--learning-rate", "--lr", panel=TRAINING, help="At its largest; else what suits the network."),
+]
+WeightDecay = Annotated[
+    float | None,
+    _option(
+        "--weight-decay", min=0.0, panel=TRAINING, help="On the weights that are used.", show_default=True
+    ),
+]
+TrainingBatch = Annotated[
+    int | None,
+    _option("--batch-size", min=1, max=MOST, panel=TRAINING, help="Samples a batch.", show_default=True),
+]
+Augment = Annotated[
+    bool | None,
+    _option(
+        "--augment/--no-augment",
+        panel=TRAINING,
+        help="As the data set does it; by default where it does (of curves: with convolutions).",
+    ),
+]
+TrainingLimit = Annotated[
+    int | None, _option("--limit", min=1, max=MOST, panel=TRAINING, help="Train on this many samples.")
 ]
 Loss = Annotated[
     str | None,
@@ -161,6 +211,16 @@ Seed = Annotated[
         max=2**63 - 1,
         panel=SEARCH,
         help="Orders the layers and draws subsets.",
+        show_default=True,
+    ),
+]
+Interpolation = Annotated[
+    str,
+    _option(
+        "--interpolation",
+        metavar="HOW",
+        help="linear; for two models also slerp (one angle a tensor, norms go straight) or slerp-whole (one "
+        "angle for all).",
         show_default=True,
     ),
 ]

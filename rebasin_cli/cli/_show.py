@@ -8,7 +8,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 import typer
@@ -89,7 +89,10 @@ class Screen:
 
 @contextmanager
 def screen(quiet: bool = False, verbose: bool = False) -> Iterator[Any]:
-    """A `Listener` on the terminal; the bars are gone however the command ends."""
+    """A `Listener` on the terminal; the bars are gone however the command ends.
+
+    What a network or a loader of the user's prints meanwhile goes to stderr: stdout is the result's.
+    """
     from ..commands.job.listener import Listener
 
     shown = Screen(quiet=quiet, verbose=verbose)
@@ -98,7 +101,8 @@ def screen(quiet: bool = False, verbose: bool = False) -> Iterator[Any]:
     log.addHandler(lines)
     log.setLevel(logging.INFO)
     try:
-        yield Listener(shown.say, shown.step)
+        with redirect_stdout(sys.stderr):
+            yield Listener(shown.say, shown.step)
     finally:
         log.removeHandler(lines)
         log.setLevel(level)
@@ -198,12 +202,20 @@ def _match(match: Mapping[str, Any]) -> str:
     if "sweeps" not in match:
         return match["method"]
     if "chosen" in match:
-        return f"{match['method']}, {match['chosen']}: {tried_in_words(match['tried'])}"
+        repair = f" + {match['repair']}" if match.get("repair", "none") != "none" else ""
+        return f"{match['method']}, {match['chosen']}{repair}: {tried_in_words(match['tried'])}"
     polished = f"; polished by {polished_in_words(match['polished'])}" if "polished" in match else ""
     return _searched(match) + polished
 
 
 def _searched(match: Mapping[str, Any]) -> str:
+    from ..reports._accounts import rounded_in_words
+
+    if "rounded" in match:  # the objective is a loss, negative
+        start = f" from {match['init']}" if "init" in match else ""
+        return (
+            f"{match['method']}{start}, {many(match['sweeps'], 'step')}, {rounded_in_words(match['rounded'])}"
+        )
     if "history" in match:  # the objective is a loss, negative
         start = f" from {match['init']}" if "init" in match else ""
         return (

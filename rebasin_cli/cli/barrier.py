@@ -47,6 +47,7 @@ def barrier(
             show_default=False,
         ),
     ] = None,
+    attack: o.Attacks = None,
     pair: Annotated[
         list[str] | None,
         typer.Option(
@@ -57,7 +58,24 @@ def barrier(
         ),
     ] = None,
     repair: o.Repair = "auto",
-    full: Annotated[bool, typer.Option("--full", help="All training samples, also for the reset.")] = False,
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full", help="All training samples, also for the reset; 65 points a path, 25 where repaired."
+        ),
+    ] = False,
+    interpolation: o.Interpolation = "linear",
+    points: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=3,
+            max=9_999,
+            show_default=False,
+            help="Points of every path, both ends included; odd, so that λ = ½ is one (25; 11 where "
+            "repaired).",
+        ),
+    ] = None,
     report: Annotated[
         Path | None,
         _report(
@@ -110,6 +128,7 @@ def barrier(
 
     Example: rebasin barrier a.pt b.pt --data cifar10 --report report/ --max-barrier 0.05
     """
+    from ..commands.barrier import Along
     from ..commands.barrier import barrier as run
     from ..commands.job.outputs import read_report
     from ..measure import gates
@@ -137,8 +156,8 @@ def barrier(
             b,
             written,
             listener,
+            along=Along(interpolation, points, curve or (), attack or ()),
             perm=perm,
-            curves=curve or (),
             pairs=pairs,
             thresholds=thresholds,
             **settings,

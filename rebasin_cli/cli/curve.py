@@ -13,11 +13,9 @@ from . import app
 from ._settings import settings_of
 from ._show import result, screen
 
-CURVE = "Curve"
-
 
 def _curve(*names: str, **kwargs: Any) -> Any:
-    return typer.Option(*names, rich_help_panel=CURVE, **kwargs)
+    return typer.Option(*names, rich_help_panel=o.TRAINING, **kwargs)
 
 
 @app.command(rich_help_panel="Align and merge")
@@ -32,35 +30,16 @@ def curve(
     bends: Annotated[
         int, _curve("--bends", min=1, max=100, help="Control points between the ends that are trained.")
     ] = 1,
-    epochs: Annotated[int, _curve("--epochs", min=1, max=1_000_000, help="Passes over the samples.")] = 60,
-    learning_rate: Annotated[
-        float | None,
-        _curve(
-            "--learning-rate",
-            "--lr",
-            show_default=False,
-            help="Of SGD with Nesterov's momentum 0.9 (0.01 with convolutions, else 0.05).",
-        ),
-    ] = None,
-    weight_decay: Annotated[
-        float, _curve("--weight-decay", min=0.0, help="On the weights at the point that is trained.")
-    ] = 0.0,
+    epochs: o.Epochs = 60,
+    learning_rate: o.LearningRate = None,
+    weight_decay: o.WeightDecay = 0.0,
     schedule: Annotated[
         str, _curve("--schedule", help="halving (twelve times over all epochs), cosine or constant.")
     ] = "halving",
-    batch_size: Annotated[int, _curve("--batch-size", min=1, max=o.MOST, help="Samples a batch.")] = 128,
-    augment: Annotated[
-        bool | None,
-        _curve(
-            "--augment/--no-augment",
-            show_default=False,
-            help="As the data set does it; by default for networks with convolutions.",
-        ),
-    ] = None,
-    limit: Annotated[
-        int | None,
-        _curve("--limit", min=1, max=o.MOST, show_default=False, help="Train on this many samples an epoch."),
-    ] = None,
+    batch_size: o.TrainingBatch = 128,
+    augment: o.Augment = None,
+    limit: o.TrainingLimit = None,
+    attack: o.Attack = None,
     method: Annotated[
         str,
         typer.Option(
@@ -97,7 +76,7 @@ def curve(
     own = {"method": method, "loss": loss, "no_prove": no_prove, "checkpoint_every": checkpoint_every}
     own |= {"log": log, "batch_size": batch_size}
     settings = settings_of(options, "loading", "network", "data", "search", **own)
-    how = Training(kind, bends, epochs, learning_rate, weight_decay, schedule, augment, limit)
+    how = Training(kind, bends, epochs, learning_rate, weight_decay, schedule, augment, limit, attack)
     written = Output(out, force, resume=resume, dry_run=dry_run)
     with screen(options["quiet"], options["verbose"]) as listener:
         done = run(a, b, written, listener, how=how, perm=perm, **settings)

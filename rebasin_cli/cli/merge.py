@@ -57,7 +57,7 @@ def merge(
             "ordered by their steps, what a decay would have left: linear, cosine, minus-sqrt.",
         ),
     ] = None,
-    interpolation: Annotated[str, typer.Option(help="linear, or slerp for two models.")] = "linear",
+    interpolation: o.Interpolation = "linear",
     perm: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Use this permutation for the second of two models.")
     ] = None,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -78,10 +80,15 @@ def run(
         raise UsageError("no recipe is named", hint="rebasin run RECIPE.yaml; docs/recipes.md shows one")
     how = running.How(again=no_cache, force=force, keep_going=keep_going)
     asked = running.Asked(tuple(assign or ()), cache, download, dry_run, how)
+    stdout = sys.stdout
+
+    def show(outcome: Any) -> None:
+        if not json:
+            with redirect_stdout(stdout):
+                _show(outcome)
+
     with screen(quiet, verbose) as listener:
-        done = running.run(
-            recipe, words, perform, asked, listener, show=lambda outcome: None if json else _show(outcome)
-        )
+        done = running.run(recipe, words, perform, asked, listener, show=show)
     if json:
         result(done.account, True)
     elif dry_run:

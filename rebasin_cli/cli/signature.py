@@ -25,8 +25,9 @@ def signature(
     a: Annotated[Path, typer.Argument(metavar="A", help="The reference.")],
     b: Annotated[Path, typer.Argument(metavar="B", help="The model that is aligned to it.")],
     method: Annotated[
-        str, typer.Option("--method", "-m", help=f"How to align: {o.METHODS}, or none.")
-    ] = "wm",
+        str | None,
+        typer.Option("--method", "-m", show_default=False, help=f"How to align: {o.METHODS}, or none (wm)."),
+    ] = None,
     perm: Annotated[Path | None, typer.Option(metavar="FILE", help="Use this permutation of B.")] = None,
     stability: Annotated[
         str | None,
@@ -36,6 +37,24 @@ def signature(
             "2500,5000,10000.",
         ),
     ] = None,
+    curve: Annotated[
+        Path | None,
+        typer.Option(
+            "--curve",
+            metavar="FILE",
+            show_default=False,
+            help="Compare A with the middle of this trained curve (rebasin curve), as it is and once its "
+            "units are matched, beside the middle of the straight line and the other end.",
+        ),
+    ] = None,
+    bounds: Annotated[
+        bool,
+        typer.Option(
+            "--bounds",
+            help="Also how far networks between A and B can be from both, by Neuron Alignment's Theorem 3.1 "
+            "(mlp without norms).",
+        ),
+    ] = False,
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE", help="Draw mean ± std a layer, as PNG.")
     ] = None,
@@ -56,11 +75,13 @@ def signature(
     from ..commands.signature import Drawn
     from ..commands.signature import signature as run
 
+    method = method or ("wm" if curve is None else "none")
     settings = settings_of(options, "loading", "network", "data", "search", method=method)
     counts = _counts(stability)
     drawn = Drawn(plot, html, force, command_line(context))
     with screen(options["quiet"], options["verbose"]) as listener:
-        done = run(a, b, listener, perm=perm, counts=counts, drawn=drawn, **settings)
+        own = {"perm": perm, "counts": counts, "curve": curve, "bounded": bounds, "drawn": drawn}
+        done = run(a, b, listener, **own, **settings)
     if json:
         result(done, True)
         return
@@ -85,15 +106,17 @@ def _show(done: Mapping[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    stable = done["stability"]
+    stable, curved = done["stability"], "curve" in done
+    what = "units of A and of the curve at t = ½" if curved else f"matched units: {done['match']['method']}"
     table = Table(
-        title=f"Correlation of matched units: {done['match']['method']}, {done['samples']:,} samples",
+        title=f"Correlation of {what}, {done['samples']:,} samples",
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE,
     )
     table.add_column("word", overflow="fold")
-    for name in ("units", "dead", "before", "± std", "after", "± std"):
+    first, second = ("as it is", "matched") if curved else ("before", "after")
+    for name in ("units", "dead", first, "± std", second, "± std", *["line ½", "end"] * curved):
         table.add_column(name, justify="right")
     for count in stable["samples"][:-1] if stable else ():
         table.add_column(f"as on {count:,}", justify="right")
@@ -102,6 +125,7 @@ def _show(done: Mapping[str, Any]) -> None:
         figures = [row[when][what] for when in ("before", "after") for what in ("mean", "std")]
         table.add_row(
             line(row["word"]), f"{row['units']:,}", f"{row['dead']:,}", *map(_figure, figures),
+            *(_figure(row[what]["mean"]) for what in ("line", "ends") if curved),
             *(_share(share) for share in shares),
         )  # fmt: skip
     if stable:
@@ -109,8 +133,27 @@ def _show(done: Mapping[str, Any]) -> None:
         table.add_row("all", *[""] * 6, *map(_share, stable["overall"][:-1]))
     console = Console()
     console.print(table, highlight=False, markup=False)
+    if "bounds" in done:
+        console.print(_bounds(done), highlight=False, markup=False)
     for path in done["written"] or ():
         console.print(line(f"written              {path}"), highlight=False, markup=False)
+
+
+def _bounds(done: Mapping[str, Any]) -> Any:
+    """A line a layer, and one for the loss."""
+    from rich import box
+    from rich.table import Table
+
+    found, titled = done["bounds"], {"title_justify": "left", "title_style": "bold", "box": box.SIMPLE}
+    table = Table(title=f"Bounds at t = ½, {found['samples']:,} samples", **titled)
+    table.add_column("layer")
+    for name in ("unaligned", "bound", "aligned", "bound"):
+        table.add_column(name, justify="right")
+    both = [found[name] for name in ("unaligned", "aligned")]
+    for k, rows in enumerate(zip(*(its["layers"] for its in both), strict=True), start=1):
+        table.add_row(str(k), *(f"{row[what]:.4g}" for row in rows for what in ("actual", "bound")))
+    table.add_row("loss", *(f"{its[what]:.4g}" for its in both for what in ("loss", "bound")))
+    return table
 
 
 def _figure(value: float) -> str:

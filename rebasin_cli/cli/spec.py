@@ -169,7 +169,7 @@ def infer(
     if out is None:
         typer.echo(done["text"], nl=False)
     else:
-        result({key: value for key, value in done.items() if key != "text"}, False)
+        result({key: value for key, value in done.items() if key not in ("text", "missed")}, False)
 
 
 @spec_app.command()

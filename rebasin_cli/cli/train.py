@@ -41,24 +41,23 @@ def train(
     patch: Annotated[int | None, typer.Option(min=1, help="Side of a vit's patches, in pixels.")] = None,
     activation: Annotated[str | None, typer.Option(help="gelu or swiglu, of a transformer.")] = None,
     positions: Annotated[str | None, typer.Option(help="learned or rope, of a transformer.")] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, max=1_000_000)] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, max=1_000_000)] = None,
+    epochs: o.Epochs = None,
+    batch_size: o.TrainingBatch = None,
     optimizer: Annotated[str | None, typer.Option(help="adam or sgd.")] = None,
-    learning_rate: Annotated[float | None, typer.Option("--learning-rate", "--lr")] = None,
-    schedule: Annotated[str | None, typer.Option(help="cosine or constant.")] = None,
-    weight_decay: Annotated[float | None, typer.Option(min=0.0)] = None,
-    augment: Annotated[
-        bool | None,
-        typer.Option("--augment/--no-augment", help="As the data set does it; on by default if it does."),
+    learning_rate: o.LearningRate = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(help="cosine, constant, or late: flat for half, then down to a hundredth."),
     ] = None,
+    weight_decay: o.WeightDecay = None,
+    augment: o.Augment = None,
     precision: Annotated[
         str | None, typer.Option(help="float32 or bfloat16; the faster one of this machine.")
     ] = None,
+    attack: o.Attack = None,
     normalize: o.Normalize = None,
     data_root: o.DataRoot = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Train on this many samples, drawn by the seed.")
-    ] = None,
+    limit: o.TrainingLimit = None,
     device: o.Device = "auto",
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with a training that was interrupted.")
@@ -95,6 +94,7 @@ def train(
         "weight_decay": weight_decay,
         "augment": augment,
         "precision": precision,
+        "attack": attack,
         "normalize": normalize,
         "root": data_root,
         "limit": limit,

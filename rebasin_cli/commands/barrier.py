@@ -11,16 +11,28 @@ from typing import Any, Unpack
 
 from .. import networks
 from ..analysis import signatures
-from ..curves.curve import Curve
+from ..averages.mixing import check_interpolation
 from ..errors import UsageError
 from ..measure import gates, intervals
 from ..measure import report as measuring
 from ..measure.baseline import Subject, check_baseline
-from ..measure.rows import Planned, plan_curves, plan_groups, plan_rows
+from ..measure.rows import (
+    ATTACKED,
+    Planned,
+    check_points,
+    plan_attacks,
+    plan_curves,
+    plan_groups,
+    plan_rows,
+    points_of,
+)
+from ..measure.settings import Rows, repaired_label
+from ..networks.attacks import Attack, Attacker
+from ..repair.repairing import few
 from ..reports import Report, _gates, markdown
 from ..reports._format import title
 from ..reports._github import StepSummary
-from .job import planning, provenance
+from .job import planning, provenance, repairing
 from .job.curved import between
 from .job.job import Job
 from .job.listener import SILENT, Listener
@@ -48,40 +60,55 @@ class Written:
     summary: StepSummary | None = None
 
 
+@dataclass(frozen=True)
+class Along:
+    """The paths: how two models are joined, at how many points (None: as usual), trained `curves`, and under
+    which `attacks` (`networks.attacks`) all are measured, too."""
+
+    interpolation: str = "linear"
+    points: int | None = None
+    curves: Sequence[Path] = ()
+    attacks: Sequence[str] = ()
+
+
 def barrier(
     a: Path,
     b: Path,
     written: Written = Written(),  # noqa: B008 (frozen)
     listener: Listener = SILENT,
     *,
+    along: Along = Along(),  # noqa: B008 (frozen)
     perm: Path | None = None,
-    curves: Sequence[Path] = (),
     pairs: Sequence[tuple[Path, Path]] = (),
     thresholds: Mapping[str, Any] | None = None,
     **subjects: Unpack[ForMerge],
 ) -> Report | dict[str, Any]:
     """Measure the path between two models, and write the report in every format asked for.
 
-    Trained `curves` between the two get rows of their own. Further `pairs` of the same architecture are
+    Trained curves between the two get rows of their own. Further `pairs` of the same architecture are
     measured alike, for means over pairs; all else is of A and B.
     Gates are judged in the report and never raised here: everything is written first. A dry run gives the
     plan instead.
     """
     thresholds = thresholds or {}
+    if along.points is not None:
+        check_points(along.points)
+    check_interpolation(along.interpolation)
     destinations = report_files(written.folder, written.files, force=written.force)
     if written.summary is not None and not written.dry_run:
         written.summary.check()
     job = Job("barrier", [a, b], listener, **subjects, perm=perm)
     job.check_search(or_none=True)
-    planned = _plan(job, pairs, curves, thresholds)
+    planned = _plan(job, pairs, along, thresholds)
     if written.dry_run:
-        return job.plan() | planned.figures
+        return job.plan() | repairing.tries(job) | planned.figures
     report = _measure(job, planned, written.command or "rebasin barrier", thresholds)
     others = []
     for number, (c, d) in enumerate(pairs, start=2):
         listener.say(f"pair {number} of {1 + len(pairs)}: {c} and {d}")
         quiet = dataclasses.replace(listener, say=lambda text: None)
-        others.append(barrier(c, d, listener=quiet, **subjects))
+        same = dataclasses.replace(along, curves=())
+        others.append(barrier(c, d, listener=quiet, along=same, **subjects))
     report = intervals.with_pairs(report, others) if others else report
     report = dataclasses.replace(report, gates=gates.evaluate_gates(report, **thresholds))
     write_reports(report, destinations, force=written.force)
@@ -94,36 +121,54 @@ def barrier(
 
 @dataclass(frozen=True)
 class _Plan:
-    """The repair that is measured (`word` is what its rows are called), the rows, and the plan's figures."""
+    """What the report will have, what its repaired rows are called, and the plan's figures."""
 
-    repair: str
+    settings: Rows
     word: str
     rows: Sequence[Planned]
-    curves: Mapping[str, Curve]
     figures: dict[str, Any]
 
 
-def _plan(
-    job: Job, pairs: Sequence[tuple[Path, Path]], curves: Sequence[Path], thresholds: Mapping[str, Any]
-) -> _Plan:
+def _plan(job: Job, pairs: Sequence[tuple[Path, Path]], along: Along, thresholds: Mapping[str, Any]) -> _Plan:
     """Everything that can be refused before an hour of measuring; the minutes are told."""
     _ = job.scores
     if job.held_out is not None:
         job.held_out.check(measured=True)
     job.fitted  # noqa: B018 (models and spec, before the pairs)
     _check_pairs(job, pairs)
-    trained = between(job, curves, pairs=bool(pairs))
-    repair = job.settle_repair(has_data=True)
-    word = measuring.repaired_label(repair, statistics=bool(job.fitted.statistics))
+    points, repaired = points_of(along.points, full=job.asked.data.full)
+    settings = Rows(
+        points=points,
+        repaired_points=repaired,
+        repair_with=job.settle_repair(has_data=True),
+        ridge=job.asked.repair.ridge,
+        interpolation=along.interpolation,
+        curves=between(job, along.curves, pairs=bool(pairs)),
+        attacks=_attacks(job, along),
+        attacked=None if job.asked.data.full else ATTACKED,
+    )
+    word = repaired_label(settings.repair_with, statistics=bool(job.fitted.statistics))
     _ = job.given
-    network, auto = job.need_network(), repair == "auto"
+    network, auto = job.need_network(), settings.repair_with == "auto"
     wanted = ["train", "test", "held", *["reset"] * bool(word)]
     splits = job.open_splits(*wanted, choosing=auto, refit=word == "refit")
-    ship, logits = None if auto else repair, job.asked.data.loss is None
     statistics = networks.has_running_statistics(network)
-    rows = plan_rows(aligned=job.moved, word=word, ship=ship, auto=auto, logits=logits, statistics=statistics)
+    rows = plan_rows(
+        aligned=job.moved,
+        word=word,
+        ship=None if auto else settings.repair_with,
+        auto=auto,
+        logits=job.asked.data.loss is None,
+        statistics=statistics,
+        points=points,
+        repaired_points=repaired,
+        turning=along.interpolation != "linear",
+    )
     rows += plan_groups(word) if job.folds is not None and job.moved else []
-    rows += plan_curves(trained, resets=statistics, full=job.asked.data.full)
+    rows += plan_curves(settings.curves, resets=statistics, points=points)
+    rows += plan_attacks(rows, settings.attacks, statistics=statistics)
+    for attack in settings.attacks:  # refused before anything is measured
+        Attacker(attack, splits["test"])
     gates.check_gate_names(thresholds.get("gates", ()), [row.name for row in rows], MEASURED)
     if thresholds.get("baseline"):
         check_baseline(thresholds["baseline"], _subject(job))
@@ -132,7 +177,15 @@ def _plan(
     figures = planning.plan_report(network, splits, rows, **run, pairs=count, refit=word == "refit")
     figures |= planning.not_estimated([(job.method, job.options)])
     job.say(planning.in_words(figures))
-    return _Plan(repair, word, rows, trained, figures)
+    return _Plan(settings, word, rows, figures)
+
+
+def _attacks(job: Job, along: Along) -> Sequence[Attack]:
+    if along.attacks and job.asked.data.loss is not None:
+        raise UsageError(
+            "--attack goes up the cross-entropy, and --loss names another loss", hint="Leave one of them out"
+        )
+    return list({one.label: one for one in map(Attack.parse, along.attacks)}.values())
 
 
 def _measure(job: Job, planned: _Plan, command: str, thresholds: Mapping[str, Any]) -> Report:
@@ -151,12 +204,9 @@ def _measure(job: Job, planned: _Plan, command: str, thresholds: Mapping[str, An
         unseen=job.unseen,
         method=job.asked.search.method,
         permutations=job.given[0],
-        repair_with=planned.repair,
-        ridge=job.asked.repair.ridge,
+        **vars(planned.settings),
         signature=signatures.in_report(*job.models, job.fitted, data=splits["train"], seed=job.seed, **run),
         scores=job.scores,
-        curves=planned.curves,
-        full=job.asked.data.full,
         seed=job.seed,
         check=job.endpoint_check(),
         planned=lambda rows: gates.check_gate_names(names, [row.name for row in rows], MEASURED),
@@ -171,7 +221,11 @@ def _measure(job: Job, planned: _Plan, command: str, thresholds: Mapping[str, An
         progress=shown(job.listener.step),
         **run,
     )
-    notes = provenance.notes(splits, proof, repair=planned.word, held_out=job.held_out)
+    word = planned.word
+    if decided := report.match.get("repair"):  # by the search, with the method
+        word = repaired_label(decided, statistics=bool(job.fitted.statistics)) or word
+        splits = splits | {"reset": few(splits["reset"], decided)}
+    notes = provenance.notes(splits, proof, repair=word, held_out=job.held_out)
     about = {"proof": proof, "command": command, "full": job.asked.data.full, "notes": notes}
     report = provenance.signed(report, job.models, splits["test"], **about)
     more = {"scores": scores} if (scores := _subject(job).scores) else {}

@@ -9,6 +9,7 @@ from typing import Any, Unpack
 from ..curves import stored, training
 from ..errors import UsageError
 from ..matchers import Problem, State
+from ..networks.attacks import Attack
 from ..permutations.permutation import identity, permuted
 from ..runtime.seeds import derive
 from .job import planning
@@ -46,7 +47,8 @@ def curve(
     if output.dry_run:
         return job.plan() | _plan(job, data, how)
     inputs, proof = job.match_inputs(), job.proof()
-    options = dataclasses.asdict(how) | {"batch_size": job.asked.data.batch_size}
+    options = {k: v for k, v in dataclasses.asdict(how).items() if k != "attack" or v}
+    options |= {"batch_size": job.asked.data.batch_size}
     with job.resumable(output, options) as state:
         start, found = state.start, None
         if start is None:
@@ -76,6 +78,7 @@ def curve(
         meta = job.describe(options=options | of_given, proof=proof, like=job.models)
         stored.save(output.path, how.kind, trained.controls, permutations, metadata=meta, force=output.force)
     told = {"kind": how.kind, "bends": how.bends, "steps": trained.steps}
+    told |= {"attack": how.attack} if how.attack else {}
     if trained.losses:
         told |= {"loss": trained.losses[-1]}
     return job.summary(found, proof, written=[str(output.path)]) | {"curve": told}
@@ -87,5 +90,9 @@ def _plan(job: Job, data: Any, how: training.Training) -> dict[str, Any]:
     each = planning.seconds_a_sample(
         job.need_network(), {"match": data}, output=job.output, device=job.device
     )
-    seconds = None if each is None else 3 * each * samples * how.epochs  # a backward pass is two forward ones
-    return {"curve": dataclasses.asdict(how), "samples": samples, "times": planning.estimated(seconds)}
+    passes = 3 * (
+        1 + (Attack.parse(how.attack).passes / 3 if how.attack else 0)
+    )  # backward is two forward ones
+    seconds = None if each is None else passes * each * samples * how.epochs
+    told = {name: value for name, value in dataclasses.asdict(how).items() if name != "attack" or value}
+    return {"curve": told, "samples": samples, "times": planning.estimated(seconds)}

@@ -13,6 +13,7 @@ from ..analysis import diagnosis
 from ..analysis.diagnosis import Diagnosis
 from ..errors import DataError, NetworkError, UsageError
 from ..matchers.search.candidates import candidates
+from ..repair import open_to_choice
 from ..reports import _accounts as accounts
 from ..reports import _pages
 from ..spec.spec import FittedSpec
@@ -83,6 +84,7 @@ def doctor(
         "tries": [
             {"method": one.method, "why": one.why} for one in candidates(fitted, len(models), able=able)
         ],
+        "repairs_tried": list(open_to_choice("auto", statistics=bool(fitted.statistics))) if able else [],
         "facts": {
             fact.name: {"value": fact.value, "says": fact.says, "warns": fact.warns} for fact in found.facts
         },

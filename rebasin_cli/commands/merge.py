@@ -52,9 +52,10 @@ def merge(
     if output.dry_run:
         return job.plan() | repairing.plan(job, how)
     ready = repairing.prepare(job, how)
-    inputs, proof = job.match_inputs(), job.proof()
+    inputs, proof = repairing.to_try(job, job.match_inputs()), job.proof()
     with job.resumable(output) as state:
         found = job.search(state, inputs)
+        ready = repairing.settled(job, ready, found)
         merged = api.merge(
             found.models if found else job.models,
             job.fitted,

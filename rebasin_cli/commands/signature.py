@@ -8,9 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
-from ..analysis import signatures
-from ..errors import UsageError
-from ..permutations.permutation import identity
+import torch
+
+from ..analysis import bounds, signatures
+from ..curves import stored
+from ..datasets._batches import checked
+from ..errors import DataError, UsageError
+from ..permutations.permutation import identity, permuted
 from ..reports import _accounts as accounts
 from ..reports import _pages, _signature
 from .job import outputs
@@ -19,6 +23,8 @@ from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.samples import MATCH_SAMPLES
 from .job.settings import Data, ForSearch, Search
+
+BOUNDED = 1_000  # samples, on 101 networks between two
 
 
 @dataclass(frozen=True)
@@ -38,13 +44,17 @@ def signature(
     *,
     perm: Path | None = None,
     counts: Sequence[int] = (),
+    curve: Path | None = None,
+    bounded: bool = False,
     drawn: Drawn = Drawn(),  # noqa: B008 (frozen)
     **subjects: Unpack[ForSearch],
 ) -> dict[str, Any]:
     """How alike matched units are, before and after alignment, as values for --json.
 
-    B is aligned with the method of the search, or `perm`. `counts` of samples ask how stable activation
-    matching is, and take the place of the limit.
+    B is aligned with the method of the search, or `perm`. With a trained `curve` from A to B, it is A and the
+    curve's middle that are compared (`signatures.along`). `bounded` adds the bounds of a theorem
+    (`analysis.bounds`). `counts` of samples ask how stable activation matching is, and take the place of the
+    limit.
     """
     asked = [(name, path) for name, path in (("png", drawn.plot), ("html", drawn.page)) if path is not None]
     outputs.check_files(asked, force=drawn.force)
@@ -54,12 +64,28 @@ def signature(
         "signature", [a, b], listener, **subjects | {"data": _samples(data, search, counts, perm)}, perm=perm
     )
     job.check_search(or_none=True)
+    if curve is not None and (job.moved or counts):
+        what = "--stability" if counts else "--perm" if perm else f"--method {job.method}"
+        raise UsageError(f"{what}: a curve has its own permutation of B", hint="Leave one of the two out")
+    if bounded and (curve is not None or counts):
+        what = "--stability" if counts else "--curve"
+        raise UsageError(f"{what}: bounds are of the straight line from A to B", hint="Leave --bounds out")
     models, fitted, (given, _) = job.models, job.fitted, job.given
     network = job.need_network()
-    samples = job.open_splits("match")["match"]
+    statistics = curve is not None and bool(fitted.statistics)
+    splits = job.open_splits("match", *["reset"] * statistics)
+    samples = splits["match"]
     run = {"network": network, "output": job.output, "device": job.device}
-    stable, found = None, None
-    if counts:
+    stable, found, more = None, None, {}
+    limit = job.asked.data.limit or MATCH_SAMPLES
+    if curve is not None:
+        kept = stored.load(curve)
+        trained = kept.between(*models, fitted)
+        rows = signatures.along(
+            trained, fitted, data=samples, limit=limit, reset_batches=splits.get("reset"), **run
+        )
+        more = {"curve": {"file": str(curve), "sha256": kept.digest, "aligned": kept.aligned}}
+    elif counts:
         shuffled = samples.mixed(job.seed)
         stable = signatures.stability(*models, fitted, counts, data=shuffled, options=job.options, **run)
         rows = stable.table
@@ -67,8 +93,11 @@ def signature(
         inputs = {"network": network, "data": samples, "output": job.output, "prove": False}
         found = job.search(inputs=inputs, options=job.options)
         permutations = found.permutations[0] if found else given or identity(fitted.words)
-        limit = job.asked.data.limit or MATCH_SAMPLES
         rows = signatures.signature(*models, fitted, permutations, data=samples, limit=limit, **run)
+        if bounded:
+            a_, b_ = models
+            others = {"unaligned": b_, "aligned": permuted(b_, fitted, permutations)}
+            more = {"bounds": bounds.account(network, a_, others, *_some(samples))}
     match = {"method": "am"} if stable else accounts.describe_match(found, given=perm is not None)
     made = {
         "spec": accounts.describe_spec(fitted),
@@ -79,13 +108,25 @@ def signature(
         "stability": None if stable is None else _described(stable),
         "written": [str(path) for _, path in asked] or None,
         "times": accounts.times(found),
-    }
+    } | more
     render = {
         "png": lambda: _signature.render(rows, f"{a.name} and {b.name}"),
         "html": lambda: _pages.signature(made, (a, b), drawn.command),
     }
     outputs.write_files([(path, render[name]()) for name, path in asked], force=drawn.force)
     return made
+
+
+def _some(samples: Any) -> tuple[Any, Any]:
+    """Inputs and targets of the first samples. Raises DataError for what is no plain tensor."""
+    inputs, targets = [], []
+    for batch, labels in checked(samples):
+        if not isinstance(batch, torch.Tensor):
+            raise DataError("bounds need inputs that are tensors", hint="Leave --bounds out")
+        inputs, targets = [*inputs, batch], [*targets, labels]
+        if sum(map(len, inputs)) >= BOUNDED:
+            break
+    return torch.cat(inputs)[:BOUNDED], torch.cat(targets)[:BOUNDED]
 
 
 def _samples(data: Data, search: Search, counts: Sequence[int], perm: Path | None) -> Data:

@@ -174,6 +174,7 @@ def infer(
     found = infer_spec(shapes, network, None, say, prove=prove, groups=groups != GROUPS[0])
     done = _delivered(found.text, out, force)
     done |= {"permutations": len(found.fitted.words), "spec": headline(found.fitted)}
+    done |= {"missed": explaining.forgone(found)}
     skipped = {"status": "skipped", "reason": "--no-prove"}
     return done | {"proof": describe_proof(found.proof) if prove else skipped}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from ..checkpoints import writing
@@ -60,7 +59,12 @@ def train(
         raise
     state.unlink(missing_ok=True)
     meta = trained.metadata
-    accuracies = {f"{s}_accuracy": float(meta[f"rebasin.{s}_accuracy"]) for s in ("train", "test")}
+    names = [
+        name for name in ("train_accuracy", "test_accuracy", "attacked_accuracy") if f"rebasin.{name}" in meta
+    ]
+    accuracies = {name: float(meta[f"rebasin.{name}"]) for name in names}
+    if "rebasin.attack" in meta:
+        accuracies = {"attack": meta["rebasin.attack"]} | accuracies
     return {
         "written": [str(output.path)],
         "net": net,
@@ -75,5 +79,5 @@ def _plan(net: str, setup: training_setup.Setup) -> dict[str, Any]:
     samples = {"train_samples": setup.train.samples, "test_samples": setup.test.samples}
     return {"net": net, "parameters": setup.parameters, **data, **samples, "device": setup.device} | {
         "steps": setup.steps,
-        **asdict(setup.recipe),
+        **training_setup.told(setup.recipe),
     }

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from ..errors import DataError, NetworkError, UsageError, unknown
 from ..matchers import Problem, State
 from ..matchers.straight_through.epochs import epoch
 from ..matchers.straight_through.mixture import Mixture
+from ..networks.attacks import Attack, Attacker
 from ..networks.training_setup import has_convolutions
 from ..permutations.permutation import Permutations
 from ..runtime.seeds import generator
@@ -41,7 +43,8 @@ class Training:
 
     `learning_rate` None: 0.01 for networks with convolutions (the paper's for CIFAR-10), else 0.05. "halving"
     halves it twelve times over all epochs. `augment` None: for networks with convolutions, where the data set
-    says how. `limit`: samples an epoch.
+    says how. `limit`: samples an epoch. `attack`: the images of every batch are attacked at the point that is
+    trained (`networks.attacks`).
     """
 
     kind: str = "bezier"
@@ -52,9 +55,12 @@ class Training:
     schedule: str = "halving"
     augment: bool | None = None
     limit: int | None = None
+    attack: str | None = None
 
     def __post_init__(self) -> None:
         check_kind(self.kind)
+        if self.attack is not None:
+            object.__setattr__(self, "attack", str(Attack.parse(self.attack)))  # one way to say it
         if self.schedule not in SCHEDULES:
             raise unknown("schedule", self.schedule, SCHEDULES)
         for name, good in (
@@ -97,9 +103,14 @@ class Search:
         convolutional = has_convolutions(self.mixture.network)
         self.rate = options.learning_rate or RATES[convolutional]
         self.augment = convolutional if options.augment is None else options.augment
+        for control in self.controls:
+            control.grad = torch.zeros_like(
+                control
+            )  # held: memory that is new each step takes longer than the step
         self.optimizer = torch.optim.SGD(self.controls, lr=self.rate, momentum=0.9, nesterov=True)
         self.done, self.length = 0, _length(problem.data, options.limit)
         self.losses: list[float] = []
+        self.attacker = Attacker(Attack.parse(options.attack), problem.data) if options.attack else None
         if problem.start is not None:
             self._go_on(problem.start)
 
@@ -135,8 +146,11 @@ class Search:
         t = torch.rand((), generator=generator(self.problem.seed, f"point {self.done}")).item()
         share = torch.tensor(shares(self.options.kind, t, len(self.mixture.rows)))
         self.mixture.mix(share)
-        device = self.mixture.device
-        loss = self.mixture.loss(to_device(inputs, device), to_device(targets, device), self.done)
+        inputs, targets = (to_device(part, self.mixture.device) for part in (inputs, targets))
+        if self.attacker is not None:
+            rng = generator(self.problem.seed, f"attack {self.done}")
+            inputs = self.attacker(inputs, targets, partial(self.mixture.loss, number=self.done), rng)
+        loss = self.mixture.loss(inputs, targets, self.done)
         if not math.isfinite(value := loss.item()):
             raise NetworkError(
                 f"the loss is {value} at step {self.done + 1}, t = {t:.3f}", hint="Try a smaller --lr"
@@ -152,7 +166,7 @@ class Search:
             for group in self.optimizer.param_groups:
                 group["lr"] = self._rate(turn)
             for control, weight in zip(self.controls, share[1:-1], strict=True):
-                control.grad = gradient * weight.item()
+                torch.mul(gradient, weight.item(), out=control.grad)
             self.optimizer.step()
             self.done += 1
             self._report(value, t)
@@ -165,6 +179,8 @@ class Search:
         return self.rate * (0.5 * (1 + math.cos(math.pi * share)) if options.schedule == "cosine" else 1.0)
 
     def _report(self, loss: float, t: float) -> None:
+        if self.problem.progress is None:
+            return
         notes = {"loss": loss, "t": t}
         if self.length is not None:
             notes["steps"] = float(self.length * self.options.epochs)

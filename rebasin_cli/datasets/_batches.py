@@ -131,6 +131,22 @@ class Once:
         return iter(self._made)
 
 
+class First:
+    """The first `most` samples of re-iterable batches."""
+
+    def __init__(self, batches: Iterable[Any], most: int):
+        self.batches, self.most = batches, most
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        left = self.most
+        for inputs, targets in checked(self.batches):
+            size = size_of(targets)
+            yield (inputs, targets) if size <= left else (head(inputs, left), head(targets, left))
+            left -= size
+            if left <= 0:
+                return
+
+
 _END = object()
 
 

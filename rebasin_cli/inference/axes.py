@@ -22,8 +22,30 @@ class Var:
 
 @dataclass(frozen=True)
 class Fixed:
+    """`made` are the constants that were joined into it, each with its own reason."""
+
     size: int
     why: str = field(default="", compare=False)
+    made: tuple[Fixed, ...] = field(default=(), compare=False, repr=False)
+
+    def divided(self, outer: int) -> tuple[Fixed, Fixed]:
+        """As the product of two, with the reasons of what each was made of."""
+        parts, left, whys = list(self.made), outer, []
+        while parts and left > 1 and left % parts[0].size == 0:
+            left //= parts[0].size
+            whys.append(parts.pop(0).why)
+        if left > 1 or not parts:
+            return Fixed(outer, self.why), Fixed(self.size // outer, self.why)
+        first = next((why for why in whys if why), "")
+        return Fixed(outer, first), _row(parts)
+
+
+def _row(parts: Sequence[Fixed]) -> Fixed:
+    """Constants that are factors of one, side by side."""
+    if len(parts) == 1:
+        return parts[0]
+    why = next((part.why for part in parts if part.why), "")
+    return Fixed(math.prod(part.size for part in parts), why, tuple(parts))
 
 
 @dataclass(frozen=True)
@@ -64,7 +86,10 @@ def _joined(kind: type, given: Sequence[Expr], neutral: int, together: Callable[
         if part.size == neutral:
             continue
         if flat and isinstance(flat[-1], Fixed) and isinstance(part, Fixed):
-            flat[-1] = Fixed(together(flat[-1].size, part.size), flat[-1].why or part.why)
+            if kind is Product:
+                flat[-1] = _row([*(flat[-1].made or (flat[-1],)), *(part.made or (part,))])
+            else:
+                flat[-1] = Fixed(together(flat[-1].size, part.size), flat[-1].why or part.why)
         else:
             flat.append(part)
     if len(flat) > 1:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .axes import Axes, Fixed, product
+from .orders import Parents
 from .shaping import broadcast
-from .units import Parents
 
 if TYPE_CHECKING:
-    from .following import Value, Walk
+    from .walk import Value, Walk
 
 RULES: dict[str, Callable[[Walk, dict[str, Any]], Any]] = {}
 STILL = ""  # positions in space stay, which needs no reason
@@ -41,7 +41,8 @@ def matmul(walk: Walk, a: dict[str, Any]) -> Axes:
     right = (*second, Fixed(1)) if len(second) == 1 else second
     batch = broadcast(walk, [left[:-2], right[:-2]])
     walk.unify(left[-1], right[-2], _along(walk, left[:-2], right[:-2]))
-    walk.call(batch[-1:], left[-1], right[-1])
+    if len(left) > 2 and len(right) > 2:
+        walk.call(batch[-1:], left[-1], right[-1])
     rows = left[-2:-1] if len(first) > 1 else ()
     columns = right[-1:] if len(second) > 1 else ()
     return (*batch, *rows, *columns)
@@ -73,7 +74,6 @@ def convolution(walk: Walk, a: dict[str, Any]) -> Axes:
     groups = walk.units.new(a["groups"])
     if groups.size > 1:
         walk.unify(weight[0], walk.groups(groups, weight[0].size // groups.size))
-        walk.vary(weight[1], (groups,))
         walk.hint(weight[1], "channels")
     if transposed:
         walk.unify(channels, weight[0])

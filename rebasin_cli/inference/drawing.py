@@ -1,9 +1,9 @@
 """Random weights that show what a network computes: no nonlinearity saturated, no unit dead.
 
 Drawn by shape first; then, in one run, each matrix or kernel is scaled where it is first used, so that what
-it gives has a standard deviation of 1: logits of attention are as large as a softmax can tell, gates are
-neither open nor shut, and depth adds up to nothing large. Tables that are added or looked up in get entries
-of that size, too.
+it gives has a standard deviation of about 1: logits of attention are as large as a softmax can tell, gates
+are neither open nor shut, and depth adds up to nothing large. Tables that are added or looked up in get
+entries of that size, too.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ MATRICES = {
 BIASES = {"addmm": 0, "baddbmm": 0, "convolution": 2}
 TABLES = ("add", "add_", "sub", "embedding", "index", "index_select", "gather", "cat", "where")
 ENTRY = 0.5  # standard deviation of a table's entries
+NEAR = 1.5  # what is no further from its size stays: each change goes through all of a weight
 
 
 def draw(network: nn.Module, rng: torch.Generator) -> None:
@@ -36,15 +37,20 @@ def draw(network: nn.Module, rng: torch.Generator) -> None:
     tensors = network.state_dict().values()
     pool = _Pool(rng, sum(tensor.numel() * (2 if tensor.is_complex() else 1) for tensor in tensors))
     for tensor in tensors:
-        real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-        if not real.is_floating_point():
+        if not draws(tensor):
             continue
+        real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
         if tensor.ndim <= 1 and not tensor.is_complex():
-            real.copy_(pool.positive(real.numel()).view(real.shape))
+            pool.positive(real)
         else:
             fan_in = math.prod(tensor.shape[1:]) if tensor.ndim != 3 else max(tensor.shape[1:])  # of experts
             fan_in = max(1, fan_in)  # a layer may have no units
-            real.copy_(pool.normal(real.numel()).mul_(math.sqrt(2 / fan_in)).view(real.shape))
+            pool.normal(real, math.sqrt(2 / fan_in))
+
+
+def draws(tensor: torch.Tensor) -> bool:
+    """Whether `draw` gives it new values."""
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 class _Pool:
@@ -57,20 +63,27 @@ class _Pool:
         self._positive = torch.rand(count, generator=rng, dtype=torch.float64) + 0.5
         self._at = 0
 
-    def normal(self, count: int) -> torch.Tensor:
-        return self._taken(self._normal, count)
+    def normal(self, into: torch.Tensor, spread: float) -> None:
+        self._give(self._normal, into, spread)
 
-    def positive(self, count: int) -> torch.Tensor:
-        return self._taken(self._positive, count)
+    def positive(self, into: torch.Tensor) -> None:
+        self._give(self._positive, into, 1.0)
 
-    def _taken(self, numbers: torch.Tensor, count: int) -> torch.Tensor:
-        found, filled = torch.empty(count, dtype=torch.float64), 0
-        while filled < count:
-            part = numbers[self._at : self._at + count - filled]
-            found[filled : filled + len(part)] = part
+    def _give(self, numbers: torch.Tensor, into: torch.Tensor, times: float) -> None:
+        if not into.is_contiguous():
+            flat = torch.empty(into.shape, dtype=into.dtype)
+            self._give(numbers, flat, times)
+            into.copy_(flat)
+            return
+        flat, filled = into.view(-1), 0
+        while filled < len(flat):
+            part = numbers[self._at : self._at + len(flat) - filled]
+            if into.dtype is numbers.dtype:  # large networks: memory is gone through once
+                torch.mul(part, times, out=flat[filled : filled + len(part)])
+            else:
+                flat[filled : filled + len(part)] = part * times
             filled += len(part)
             self._at = (self._at + len(part)) % len(numbers)
-        return found
 
 
 class Scaling(Uncompiled):
@@ -96,7 +109,7 @@ class Scaling(Uncompiled):
                 _scale(table, ENTRY * _inverse_spread(table))
         result = func(*args, **kwargs)
         alone = len(used) == 1 and any(len(args) > k and used[0] is args[k] for k in places)
-        if alone and math.isfinite(by := _inverse_spread(result)):
+        if alone and not 1 / NEAR < (by := _inverse_spread(result)) < NEAR and math.isfinite(by):
             bias = args[BIASES[name]] if name in BIASES else None
             _scale(used[0], by)
             if bias is None:

@@ -36,6 +36,7 @@ def explain(found: Inferred) -> dict[str, Any]:
             for word, where in places.items()
         },
         "stays": [{"why": frozen.why, "axes": list(frozen.places)} for frozen in found.reasons],
+        "missed": forgone(found),
         "tensors": tensors,
     } | ({"not_folded": found.folds.unfolded} if found.folds.left else {})
 
@@ -46,6 +47,14 @@ def _group(found: Inferred, word: str) -> dict[str, Any]:
     if kind is None and word not in found.no_larger:
         return {}
     return {"group": kind or PERMUTATION, "no_larger": list(found.no_larger.get(word, ()))}
+
+
+def forgone(found: Inferred) -> list[dict[str, Any]]:
+    """What stays although it could move, with the digits that it costs: at most, where `bound`."""
+    return [
+        {"what": one.what, "axes": list(one.places), "log10": one.log10, "bound": one.bound, "told": one.told}
+        for one in found.missed
+    ]
 
 
 def reasons(found: Inferred) -> dict[tuple[str, int], list[str]]:
@@ -162,6 +171,12 @@ def lines(told: Mapping[str, Any], *, tensors: bool = False) -> Iterator[str]:
         yield ""
         yield "not folded in the canonical form:"
         yield from (f"  {what}: {why}" for what, why in told["not_folded"].items())
+    if told["missed"]:
+        yield ""
+        yield "stays although it could move:"
+    for found in told["missed"]:
+        yield f"  {found['told']}"
+        yield f"    {_some(found['axes'])}"
     if tensors:
         yield ""
         yield "tensors:"

@@ -8,147 +8,32 @@ that nothing changes for it; where a rule fails or returns other sizes than the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx, nn
 from torch.export.graph_signature import InputKind, OutputKind
 
-from . import contractions, shaping, stacking
-from .axes import Axes, Expr, Fixed, Var, factors, product
-from .tracing import line_of, needed_for, outputs_of
-from .units import NONE, Parents, Units
-
-INPUT, OUTPUT = "it is the network's input", "it is the network's output"
-WRITTEN = "the network writes into it"
-TABLE = "it meets a table of constants"
-UNUSED = "evaluation does not use it"
-INTEGERS = "it holds integers, which are counted or looked up by"
-COMPLEX = "it holds complex numbers, which no method compares"
-CHECKS = ("_assert_tensor_metadata", "_assert_scalar", "_assert_async")  # they change nothing
-OVERLAP = "it shares memory with a tensor of another shape"
-
-
-@dataclass(frozen=True)
-class Value:
-    """A tensor of the graph. `axes` is None where its shape is not known before it runs.
-
-    All entries of a `uniform` one are equal, so whoever reads it may permute it in a way of its own.
-    `pieces` are the axes of parts that lie side by side along dimension `at` (see `stacking`); of such a
-    tensor, `axes` tell no more than the shape.
-    """
-
-    axes: Axes | None
-    dtype: torch.dtype | None = None
-    uniform: bool = False
-    at: int = 0
-    pieces: tuple[Axes, ...] = ()
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(axis.size for axis in self.axes)
-
-
-class Walk:
-    """The state of one walk: the equations so far, the tensors' axes, and where we are."""
-
-    def __init__(self, module: nn.Module):
-        self.units = Units()
-        self.tensors: dict[str, Axes] = {}  # every tensor of the state dict
-        self.used: list[str] = []  # in the order of their first use
-        self.hints: list[tuple[Expr, str]] = []  # what somebody might call these units
-        self.constants: dict[fx.Node, torch.Tensor | None] = {}  # tables and numbers that no state dict has
-        self.kernels: set[Expr] = set()  # axes that nobody but a convolution will look at
-        self.node: fx.Node | None = None
-        self.values: dict[fx.Node, Any] = {}  # what every operation returns: a Value, a list of them, or None
-        self._tie(module)
-
-    def _tie(self, module: nn.Module) -> None:
-        """One set of axes for every tensor, however many names it has."""
-        known: dict[Any, Axes] = {}
-        storages: dict[Any, set] = {}
-        state = module.state_dict(keep_vars=True)
-        for name, tensor in state.items():
-            key, storage = _identity(tensor)
-            if key not in known:
-                known[key] = tuple(self.units.new(size) for size in tensor.shape)
-            self.tensors[name] = known[key]
-            storages.setdefault(storage, set()).add(key)
-            if not tensor.is_floating_point():
-                self.freeze(self.tensors[name], COMPLEX if tensor.is_complex() else INTEGERS)
-        for name, tensor in state.items():
-            if len(storages[_identity(tensor)[1]]) > 1:
-                self.freeze(self.tensors[name], OVERLAP)
-
-    def rule(self, target: Any, name: str) -> Callable | None:
-        """What tells the axes of an operation's result; None where nothing does."""
-        if name in contractions.RULES:
-            return contractions.RULES[name]
-        if name in shaping.RULES:
-            return shaping.RULES[name]
-        tags = getattr(target, "tags", ())
-        if torch.Tag.pointwise in tags and torch.Tag.nondeterministic_seeded not in tags:
-            return shaping.pointwise
-        return None
-
-    def why(self, told: str) -> str:
-        """A reason with the operation and its line."""
-        line = line_of(self.node) if told and self.node is not None else ""
-        return f"{told} ({line})" if line else told
-
-    def unify(self, a: Expr, b: Expr, along: Parents = NONE) -> Expr:
-        told = self.why("it is joined with units that are grouped differently")
-        return self.units.unify(a, b, told, along)
-
-    def groups(self, groups: Expr, size: int) -> Expr:
-        """An axis of groups, each of so many units in an order of their own."""
-        channels = self.units.new(size, [groups])
-        self.hint(groups, "groups")
-        self.hint(channels, "channels")
-        return product([groups, channels])
-
-    def vary(self, axis: Expr, within: Axes) -> None:
-        """Let the order along a kernel's axis depend on others, before anybody has looked at it."""
-        if axis in self.kernels and isinstance(axis, Var):
-            self.kernels.remove(axis)
-            self.units.vary(axis, within)
-
-    def freeze(self, axes: Axes | Expr, told: str) -> Axes:
-        axes = axes if isinstance(axes, tuple) else (axes,)
-        told = self.why(told)
-        return tuple(self.units.freeze(axis, told) for axis in axes)
-
-    def hint(self, axis: Expr, name: str) -> None:
-        self.hints.append((axis, name))
-
-    def call(self, heads: Axes, summed: Expr, columns: Expr) -> None:
-        """What people call these where each of several heads has its own product of matrices."""
-        groups = [factors(self.units.resolve(axis)) for axis in heads]
-        named = [pair for found in groups for pair in zip(found, ("heads", "queries"), strict=False)]
-        for axis, name in [*named, (summed, "dim"), (columns, "value")]:
-            self.hint(axis, name)
-
-
-def _identity(tensor: torch.Tensor) -> tuple[Any, Any]:
-    """What is equal for one tensor under two names, and for two that share memory."""
-    if tensor.device.type == "meta" or not tensor.numel():
-        return id(tensor), id(tensor)
-    storage = tensor.untyped_storage().data_ptr()
-    return (storage, tensor.storage_offset(), tuple(tensor.shape), tensor.stride()), storage
+from . import contractions, routing, shaping, stacking
+from .axes import Fixed
+from .tracing import needed_for, outputs_of
+from .walk import CHECKS, INPUT, OUTPUT, TABLE, UNUSED, WRITTEN, Value, Walk
 
 
 def follow(
     module: nn.Module,
     program: torch.export.ExportedProgram,
     output: str | int | None = None,
+    *,
+    whole: bool = False,
     walk: Walk | None = None,
 ) -> Walk:
     """Walk through an exported program of `module`; with `output`, only through what this one needs.
 
-    `walk` is one that has not gone anywhere yet. Raises NetworkError where there is no such output.
+    `whole`: with complex tensors, which otherwise stay. `walk` is one that has not gone anywhere yet. Raises
+    NetworkError where there is no such output.
     """
-    walk = walk or Walk(module)
+    walk = walk or Walk(module, whole)
     outputs = outputs_of(program, output)
     needed = needed_for(outputs)
     values = walk.values
@@ -177,6 +62,7 @@ def follow(
     for spec in program.graph_signature.output_specs:
         if spec.kind == OutputKind.BUFFER_MUTATION:
             walk.freeze(walk.tensors.get(spec.target, ()), WRITTEN)
+    routing.settle(walk)
     tied = {id(walk.tensors[name]) for name in walk.used}
     for axes in walk.tensors.values():
         if id(axes) not in tied:
@@ -190,9 +76,6 @@ def _source(walk: Walk, node: fx.Node, spec: Any, program: Any, parameters: dict
     kind, target = getattr(spec, "kind", None), getattr(spec, "target", None)
     if kind in (InputKind.PARAMETER, InputKind.BUFFER) and target in walk.tensors:
         parameters[node] = target
-        if all("conv" in str(user.target) and user.args[1] is node for user in node.users):
-            others = [axes for name, axes in walk.tensors.items() if name != target]
-            walk.kernels |= {*walk.tensors[target]} - {axis for axes in others for axis in axes}
         return Value(walk.tensors[target], node.meta["val"].dtype)
     if kind in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
         constant = walk.constants[node] = program.constants.get(target)
@@ -237,6 +120,7 @@ def _freeze(walk: Walk, value: Value, told: str) -> None:
     for axes in value.pieces or (value.axes,):
         if axes is not None:
             walk.freeze(axes, told)
+    routing.hold(walk, [value])
 
 
 def _call(walk: Walk, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
@@ -266,9 +150,14 @@ def _call(walk: Walk, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
 
 def _applied(walk: Walk, node: fx.Node, name: str, args: Any, kwargs: Any, read: list[Value]) -> Any:
     """What the operation's rule says; None where it has none, or the rule does not understand the case."""
-    if (rule := walk.rule(node.target, name)) is None:
-        return None
     meta, arguments = node.meta.get("val"), _named(node.target._schema, args, kwargs)
+    if (routed := routing.apply(walk, name, arguments, read)) is not None:
+        for value in _values(routed):
+            walk.units.ground(value.axes)
+        return routed
+    routing.hold(walk, read)
+    if (rule := walk.rule(node.target, name) or rule_of(node.target, name)) is None:
+        return None
     stacked = stacking.apply(walk, name, arguments, node)
     if stacked is None:
         arguments = fx.node.map_aggregate(arguments, lambda value: _joined(walk, value))
@@ -292,6 +181,18 @@ def _joined(walk: Walk, value: Any) -> Any:
     if isinstance(value, Value) and value.pieces:
         return Value(stacking.joined(walk, value.at, value.pieces), value.dtype)
     return value
+
+
+def rule_of(target: Any, name: str) -> Callable | None:
+    """What tells the axes of an operation's result; None where nothing does."""
+    if name in contractions.RULES:
+        return contractions.RULES[name]
+    if name in shaping.RULES:
+        return shaping.RULES[name]
+    tags = getattr(target, "tags", ())
+    if torch.Tag.pointwise in tags and torch.Tag.nondeterministic_seeded not in tags:
+        return shaping.pointwise
+    return None
 
 
 def _named(schema: Any, args: Any, kwargs: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import nn
 from .. import networks
 from ..datasets._batches import describe
 from ..errors import NetworkError, NotProven, SpecError
+from ..groups.folds import Folds
 from ..networks.state import fresh
 from ..registry.user_code import user_code
 from ..spec.fitting import fit
@@ -21,14 +23,16 @@ from ..spec.parsing import parse
 from ..spec.spec import FittedSpec, Spec
 from . import prove as proving
 from .axes import constants, variables
-from .folds import Folds
-from .following import Walk, follow
+from .following import follow
 from .grouping import Grouped
+from .missing import Missed, missed
+from .naming import names
 from .prove import Proof
-from .rendering import names, text_of
+from .rendering import text_of
 from .symmetries import Symmetries, looked_at, sided
 from .tracing import export
-from .writable import drop_unwritable, sizes
+from .walk import COMPLEX, Walk
+from .writable import drop_unwritable, sizes, within
 
 REFUSED = "the proof refused it"
 
@@ -53,6 +57,7 @@ class Inferred:
     fitted: FittedSpec
     reasons: tuple[Frozen, ...]
     proof: Proof | None = None
+    missed: tuple[Missed, ...] = ()
     folds: Folds = Folds()
     no_larger: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -99,10 +104,25 @@ def infer(
     walk = follow(module, program, output)
     drop_unwritable(walk)
     write = _Writing(module, program, walk, output, name, groups)
-    inferred = write()
-    if not prove or not inferred.fitted.words:
-        return inferred
-    return _proven(write, inferred, networks.batch_of(module, args, kwargs))
+    inferred, batch = write(), networks.batch_of(module, args, kwargs)
+    if prove and inferred.fitted.words:
+        inferred = _proven(write, inferred, batch)
+    forgone = missed(module, walk, program, batch, output)
+    if any(tensor.is_complex() for tensor in module.state_dict().values()):
+        forgone = tuple(map(partial(_with_digits, module, program, output, inferred), forgone))
+    return replace(inferred, missed=forgone)
+
+
+def _with_digits(
+    module: nn.Module, program: Any, output: str | int | None, inferred: Inferred, one: Missed
+) -> Missed:
+    """What complex weights cost: what a spec that moves them has more."""
+    if COMPLEX not in one.what:
+        return one
+    walk = follow(module, program, output, whole=True)
+    drop_unwritable(walk)
+    more = _write(module, walk, "whole", Symmetries(), ()).fitted.log10_symmetries()
+    return replace(one, log10=more - inferred.fitted.log10_symmetries())
 
 
 def folds_of(module: nn.Module, inputs: Any, output: str | int | None = None) -> Folds:
@@ -147,7 +167,17 @@ def _write(module: nn.Module, walk: Walk, name: str, found: Symmetries, refused:
     title = f"inferred from {type(module).__name__}"
     told = {words[var]: size for var, size in sizes(walk.units, walk.tensors).items()}
     shapes = {key: tuple(tensor.shape) for key, tensor in module.state_dict().items()}
-    text = text_of(walk.units, tensors, written, description=title, sizes=told, groups=kinds, shapes=shapes)
+    lie = {words[var]: words[parent] for var, parent in within(walk.units, walk.tensors).items()}
+    text = text_of(
+        walk.units,
+        tensors,
+        written,
+        description=title,
+        sizes=told,
+        within=lie,
+        groups=kinds,
+        shapes=shapes,
+    )
     fitted = fit(parse(text, name=name, source="the inferred spec"), shapes)
     expected = {
         word: var.size * math.prod(parent.size for parent in parents[var]) for var, word in words.items()

@@ -42,7 +42,8 @@ FEW = 5  # units: of more, two words are drawn alike once in 700 times at most
 class Proof:
     """`largest_difference`: of any output, relative to the largest output, over `trials` draws.
 
-    `tolerance` is what it was held against: `MARGIN` times the rounding that was measured. `words` says how
+    `tolerance` is what it was held against: `MARGIN` times the least rounding that there is, and times the
+    rounding that is measured only where outputs differ by more. `words` says how
     large it was when that word alone was permuted (with the blocks of starred words that lie within it; of a
     starred word within its blocks alone). `without_effect`: tensors that the compared outputs do not depend
     on in any way, whatever their values, so that no order of theirs can be wrong.
@@ -72,9 +73,9 @@ def prove(
     `inputs` is one batch, as the network takes it (tensor, tuple or dict); after the first trial another of
     its kind is drawn. All words are permuted together in each trial; `each_word` also permutes one word at
     a time, to name the culprit. `output` picks one of several outputs by key or index: the others may change.
-    Without a `tolerance`, it is a multiple of the rounding that is measured. The network computes on
-    a float64 copy of its tensors and is as it was afterwards: memory is those, its activations and the
-    largest tensor.
+    Without a `tolerance`, it is a multiple of rounding. The network computes on
+    a float64 copy of its tensors and is as it was afterwards: memory is those, their gradients, its
+    activations and the largest tensor.
 
     Raises NotProven, also where a tensor has an effect that no trial could see; and NetworkError where the
     network has other tensors than the spec was fitted to, fails, or its outputs say nothing.
@@ -106,7 +107,8 @@ def _proven(
     each_word: bool,
     tolerance: float | None,
 ) -> Proof:
-    largest, allowed, words = 0.0, tolerance, {}
+    allowed, measured = (MARGIN * torch.finfo(dtype).eps, False) if tolerance is None else (tolerance, True)
+    largest, words = 0.0, {}
     untested: set[str] | None = None  # at first all
     without_effect: list[str] = []
     done = 0
@@ -119,13 +121,18 @@ def _proven(
             drawing.draw(network, generator(seed, f"prove weights {trial}"))
             close = done == 0 or done >= trials
             batch, before, effects = _answers(runs, inputs, seed, trial, close)
-            if allowed is None:
-                allowed = _tolerance(_difference(before, runs.outputs(_nudged(batch))), dtype)
             changed = _Changed(runs, fitted, batch, before)
             most = changed(_draw(fitted, fitted.words, generator(seed, f"prove {trial}")))
             if done == 0:
                 each = (_draw(fitted, some, generator(seed, "prove apart")) for some in _apart(fitted))
                 most = max(most, *map(changed, each), 0.0)
+            if not (measured or most <= allowed):  # it may be rounding
+                changed.undo()
+                rounding = _difference(before, runs.outputs(_nudged(batch)))
+                allowed, measured = _tolerance(rounding, dtype), True
+                if done and most <= allowed:  # what was seen with less allowed may be hidden now
+                    largest, untested, without_effect, done = 0.0, None, [], 0
+                    continue
             largest = max(largest, most)
             if each_word or not largest <= allowed:  # which words are wrong?
                 for word in sorted(fitted.words):
@@ -135,13 +142,15 @@ def _proven(
             if not largest <= allowed:
                 raise _refused(fitted, words, largest, allowed)
             if close:
-                changed.undo()
                 least = seeing.CLEAR * min(allowed, math.sqrt(torch.finfo(dtype).eps))
                 open_ = effects.keys() if untested is None else untested
                 hidden = [name for name, effect in effects.items() if name in open_ and not effect > least]
+                if hidden:
+                    changed.undo()
                 seen = seeing.look(network, changed.difference, hidden, least, generator(seed, "unseen"))
                 untested = set(seen.untested)
                 without_effect += seen.without_effect
+            changed.undo(drawn=False)
             done += 1
         if fitted.groups and not untested:
             acted = acting.prove(runs, fitted, inputs, seed, allowed, _difference, each_word=each_word)
@@ -196,17 +205,22 @@ class _Changed:
         self._done: permutation.Permutations | None = None
 
     def __call__(self, permutations: permutation.Permutations) -> float:
-        self.undo()
-        _permute(self._runs.network, self._fitted, permutations)
+        back = self._done and permutation.invert(self._done)
+        _permute(
+            self._runs.network,
+            self._fitted,
+            permutation.compose(back, permutations) if back else permutations,
+        )
         self._done = permutations
         return self.difference()
 
     def difference(self) -> float:
         return _difference(self._before, self._runs.outputs(self._batch))
 
-    def undo(self) -> None:
+    def undo(self, *, drawn: bool = True) -> None:
+        """Everything as it was; without `drawn` only tensors that the next trial does not draw anew."""
         if self._done is not None:
-            _permute(self._runs.network, self._fitted, permutation.invert(self._done))
+            _permute(self._runs.network, self._fitted, permutation.invert(self._done), drawn=drawn)
         self._done = None
 
 
@@ -333,12 +347,27 @@ def _apart(fitted: FittedSpec) -> list[list[str]]:
     return [[word for number, word in enumerate(few, start=1) if number >> bit & 1] for bit in bits]
 
 
-def _permute(network: nn.Module, fitted: FittedSpec, permutations: permutation.Permutations) -> None:
-    for names in _shared(network):
-        tied = len(names) > 1
+def _permute(
+    network: nn.Module,
+    fitted: FittedSpec,
+    permutations: permutation.Permutations,
+    *,
+    drawn: bool = True,
+) -> None:
+    groups = [names for names in _shared(network) if drawn or not drawing.draws(names[0][1])]
+    largest = max((tensor.nbytes for names in groups for _, tensor in names), default=0)
+    room = torch.empty(largest, dtype=torch.uint8)
+    for names in groups:
         axes = {name: fitted.tensors.get(name, ()) for name, _ in names}
+        if len(names) == 1:
+            (name, tensor) = names[0]
+            own = room[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+            value = permutation.permute(tensor, axes[name], permutations, fitted.within, room=own)
+            if value is not tensor:
+                tensor.copy_(value)
+            continue
         moved = [
-            permutation.permute(tensor.clone() if tied else tensor, axes[name], permutations, fitted.within)
+            permutation.permute(tensor.clone(), axes[name], permutations, fitted.within)
             for name, tensor in names
         ]
         for (_, tensor), value in zip(names, moved, strict=True):

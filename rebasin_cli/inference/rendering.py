@@ -1,11 +1,10 @@
-"""From solved axes to a spec's text: names for the variables, one line a tensor."""
+"""From solved axes to a spec's text, one line a tensor."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import groupby
 
@@ -13,54 +12,11 @@ from ..errors import SpecError
 from ..spec.fitting import fit
 from ..spec.parsing import parse
 from ..spec.spec import FittedSpec, Shapes
-from .axes import Axes, Expr, Fixed, Product, Var, variables
-from .families import compact, compact_sizes
+from .axes import Axes, Expr, Fixed, Product, Var
+from .families import compact, compact_words
 from .units import Units
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
-
-
-def names(
-    units: Units, tensors: Mapping[str, Axes], used: Sequence[str], hints: Sequence[tuple[Expr, str]]
-) -> dict[Var, str]:
-    """Every variable goes by the module that writes it: that whose tensors mention it first.
-
-    Where a module writes several, each adds what it is called there (`heads`), or a number.
-    """
-    called: dict[Var, str] = {}
-    for axis, hint in hints:
-        if isinstance(var := units.resolve(axis), Var):
-            called.setdefault(var, hint)
-    written: dict[str, list[Var]] = {}
-    for name in dict.fromkeys([*used, *tensors]):
-        for axis in tensors[name]:
-            for var in variables(units.resolve(axis)):
-                if not any(var in known for known in written.values()):
-                    written.setdefault(_module(name), []).append(var)
-    found: dict[Var, str] = {}
-    for module, group in written.items():
-        endings = Counter(called.get(var, "") for var in group)
-        for k, var in enumerate(group):
-            hint = called.get(var, "")
-            alone = len(group) == 1
-            wanted = module if alone else f"{module}.{hint if hint and endings[hint] == 1 else k}"
-            found[var] = _unused(wanted, set(found.values()))
-    return found
-
-
-def _module(tensor: str) -> str:
-    """`layer1.0.conv1.weight` → `layer1.0.conv1`, in characters that a word may have."""
-    path = tensor.rpartition(".")[0] or tensor
-    path = re.sub(r"\.parametrizations\.\w+$", "", path)
-    path = re.sub(r"[^A-Za-z0-9_.-]", "_", path).strip(".-")
-    return path if path[:1].isalpha() else f"h{path}"
-
-
-def _unused(wanted: str, taken: set[str]) -> str:
-    name, k = wanted, 2
-    while name in taken:
-        name, k = f"{wanted}.{k}", k + 1
-    return name
 
 
 def axis_text(axis: Expr, words: Mapping[Var, str], *, whole: bool = True) -> str:
@@ -96,6 +52,7 @@ def text_of(
     *,
     description: str,
     sizes: Mapping[str, int] | None = None,
+    within: Mapping[str, str] | None = None,
     groups: Mapping[str, str] | None = None,
     shapes: Shapes | None = None,
 ) -> str:
@@ -107,7 +64,8 @@ def text_of(
     for name, axes in tensors.items():
         section = "statistics" if name.rpartition(".")[2] in STATISTICS else "tensors"
         lines[section][name] = " ".join(axis_text(units.resolve(axis), words) for axis in axes)
-    return spec_text(**lines, sizes=sizes or {}, groups=groups, description=description, shapes=shapes)
+    more = {"sizes": sizes, "within": within, "groups": groups}
+    return spec_text(**lines, **more, description=description, shapes=shapes)
 
 
 def spec_text(
@@ -116,6 +74,7 @@ def spec_text(
     *,
     description: str,
     sizes: Mapping[str, int] | None = None,
+    within: Mapping[str, str] | None = None,
     groups: Mapping[str, str] | None = None,
     shapes: Shapes | None = None,
 ) -> str:
@@ -130,14 +89,13 @@ def spec_text(
                 f'a spec cannot speak of a tensor called "{name}"',
                 hint="Rename the module: names in a spec have no spaces, brackets, braces or question marks",
             )
-    sizes, groups = sizes or {}, groups or {}
-    plain = _layout(description, tensors, statistics, sizes, groups)
+    own = sizes or {}, within or {}, groups or {}
+    plain = _layout(description, tensors, statistics, *own)
     if shapes is None:
         return plain
     wanted = fit(parse(plain, name="the spec"), shapes)
     families = compact(tensors, statistics)
-    fewer = compact_sizes(sizes, wanted.words), compact_sizes(groups, wanted.words)
-    for told in (fewer, (sizes, groups)):
+    for told in (tuple(compact_words(each, wanted.words) for each in own), own):
         text = _layout(description, *families, *told)
         try:
             found = fit(parse(text, name="the spec"), shapes)
@@ -158,6 +116,7 @@ def _layout(
     tensors: Mapping[str, str],
     statistics: Mapping[str, str],
     sizes: Mapping[str, int],
+    within: Mapping[str, str],
     groups: Mapping[str, str],
 ) -> str:
     parts = ["schema: 1", f"description: {json.dumps(description, ensure_ascii=False)}"]
@@ -167,6 +126,8 @@ def _layout(
         parts += ["statistics:", *(f'  {_key(name)}: "{text}"' for name, text in statistics.items())]
     if sizes:
         parts += ["sizes:", *(f"  {_key(word)}: {size}" for word, size in sizes.items())]
+    if within:
+        parts += ["within:", *(f'  {_key(word)}: "{outer}"' for word, outer in within.items())]
     if groups:
         parts += ["groups:", *(f"  {_key(word)}: {kind}" for word, kind in groups.items())]
     return "\n".join(parts) + "\n"

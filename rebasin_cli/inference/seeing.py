@@ -8,6 +8,7 @@ tested.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 CLEAR = 10  # a difference that is seen is so much larger than what is allowed
 NOTHING = 1e-9  # relative: what much larger values may change where they have no effect
 LARGE = 30
+PART = 1 << 16  # entries
 # They have no gradient, but about as much effect as these:
 STATISTICS = {"running_mean": "bias", "running_var": "weight"}
 
@@ -70,12 +72,23 @@ def _effects(outputs: Sequence[torch.Tensor], tensors: dict[str, torch.Tensor]) 
             weights = torch.randn(tensor.shape, generator=rng, dtype=tensor.dtype)
             told.append((tensor * weights).sum() / tensor.detach().abs().max().clamp_min(1e-300))
     gradients = torch.autograd.grad(torch.stack(told).sum(), list(tensors.values()), allow_unused=True)
-    found = {}
     with torch.no_grad():
-        for (name, tensor), gradient in zip(tensors.items(), gradients, strict=True):
-            apart = tensor - tensor.mean()
-            found[name] = 0.0 if gradient is None else (gradient * apart).abs().square().sum().sqrt().item()
-    return found
+        return {
+            name: 0.0 if gradient is None else _size(tensor, gradient)
+            for (name, tensor), gradient in zip(tensors.items(), gradients, strict=True)
+        }
+
+
+def _size(tensor: torch.Tensor, gradient: torch.Tensor) -> float:
+    """The norm of gradient times distance from the mean, entry by entry; in parts that a cache holds."""
+    mean = tensor.mean()
+    parts = zip(tensor.reshape(-1).split(PART), gradient.reshape(-1).split(PART), strict=True)
+    return math.sqrt(sum(_square((values - mean).mul_(slopes)) for values, slopes in parts))
+
+
+def _square(values: torch.Tensor) -> float:
+    flat = torch.view_as_real(values).flatten() if values.is_complex() else values
+    return torch.dot(flat, flat).item()
 
 
 def look(

@@ -10,13 +10,11 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from .axes import Axes, Expr, Fixed, product, total
-from .units import NONE
+from .orders import NONE
 
 if TYPE_CHECKING:
-    from .following import Value, Walk
+    from .walk import Value, Walk
 
 RULES: dict[str, Callable[[Walk, dict[str, Any]], Any]] = {}
 
@@ -138,7 +136,7 @@ def _without(axes: Axes, gone: set[int], keep: bool) -> Axes:
     return tuple(axis for d, axis in enumerate(axes) if d not in gone)
 
 
-@rule("argmax", "argmin", "cumsum", "cumprod", "topk", "sort", "flip", "roll")
+@rule("argmax", "argmin", "cumsum", "cumprod", "sort", "flip", "roll")
 def ordered(walk: Walk, a: dict[str, Any]) -> Any:
     """Along these dimensions the order counts; along the others it does not."""
     value, name = a["self"], walk.node.target._opname
@@ -147,9 +145,7 @@ def ordered(walk: Walk, a: dict[str, Any]) -> Any:
         (axes[d],) = walk.freeze(axes[d], f"{name} depends on its order")
     if name in ("argmax", "argmin"):
         return _without(tuple(axes), places(a.get("dim"), len(axes)), a["keepdim"])
-    if name == "topk":
-        axes[a["dim"] % len(axes)] = Fixed(a["k"])
-    return [tuple(axes)] * 2 if name in ("topk", "sort") else tuple(axes)
+    return [tuple(axes)] * 2 if name == "sort" else tuple(axes)
 
 
 @rule("view", "reshape", "_unsafe_view", "view_copy", "_reshape_copy", "flatten", "unflatten")
@@ -236,6 +232,10 @@ def slice_(walk: Walk, a: dict[str, Any]) -> Axes:
     if step == 1:
         told = walk.why("it is cut into pieces")
         part = walk.units.pieces(axes[at], [start, size, axes[at].size - start - size], told)[1]
+    elif start < step and size * step == axes[at].size:  # rows of `step`, of each the same one
+        told = walk.why(f"one in {step} of its units is taken")
+        part, column = walk.units.split(axes[at], (size, step), told)
+        walk.units.freeze(column, told)
     else:
         (whole,) = walk.freeze(axes[at], f"one in {step} of its units is taken")
         part = Fixed(size, whole.why)
@@ -267,73 +267,6 @@ def select(walk: Walk, a: dict[str, Any]) -> Axes:
 @rule("unbind", "unbind_copy")
 def unbind(walk: Walk, a: dict[str, Any]) -> list[Axes]:
     return [select(walk, a)] * a["self"].shape[a["dim"]]
-
-
-@rule("index", "_unsafe_index", "index_select", "embedding")
-def index(walk: Walk, a: dict[str, Any]) -> Axes | None:
-    """Rows looked up by number: the axes looked up in stay, the others go through."""
-    if walk.node.target._opname == "embedding":
-        value, lookups = a["weight"], [a["indices"]]
-    elif walk.node.target._opname == "index_select":
-        value, lookups = a["self"], [None] * (a["dim"] % len(a["self"].axes)) + [a["index"]]
-    else:
-        value, lookups = a["self"], a["indices"]
-    if any(found is not None and found.dtype in (torch.bool, torch.uint8) for found in lookups):
-        return None
-    looked = [d for d, lookup in enumerate(lookups) if lookup is not None]
-    if len(looked) == 1 and (run := _run_of_numbers(walk, value.shape[looked[0]])) is not None:
-        at = looked[0]
-        cut = [run.start, len(run), value.shape[at] - run.stop]
-        part = walk.units.pieces(value.axes[at], cut, walk.why("it is cut into pieces"))[1]
-        return (*value.axes[:at], part, *value.axes[at + 1 :])
-    for d in looked:
-        walk.freeze(value.axes[d], "it is looked up by number")
-    found = broadcast(walk, [lookups[d].axes for d in looked])
-    rest = [axis for d, axis in enumerate(value.axes) if d not in looked]
-    at = looked[0] if looked == list(range(looked[0], looked[-1] + 1)) else 0
-    return (*rest[:at], *found, *rest[at:])
-
-
-@rule("_embedding_bag", "_embedding_bag_forward_only")
-def embedding_bag(walk: Walk, a: dict[str, Any]) -> list[Axes] | None:
-    """Sums, means or maxima of rows looked up by number."""
-    rows, columns = a["weight"].axes
-    walk.freeze(rows, "it is looked up by number")
-    if a["per_sample_weights"] is not None:
-        walk.freeze(a["per_sample_weights"].axes, "")
-    found, *told = walk.node.meta["val"]
-    return [(Fixed(found.shape[0]), columns), *(tuple(map(Fixed, tensor.shape)) for tensor in told)]
-
-
-def _run_of_numbers(walk: Walk, size: int) -> range | None:
-    """The numbers looked up, where the code lists those of a piece: `x[:, [4, 5]]`."""
-    found = [node for node in walk.node.all_input_nodes if not node.meta["val"].is_floating_point()]
-    source = found[0] if len(found) == 1 else None
-    while source is not None and source.op == "call_function":
-        name = source.target._schema.name
-        source = source.args[0] if name in ("aten::clone", "aten::lift_fresh_copy", "aten::alias") else None
-    numbers = walk.constants.get(source)
-    if numbers is None or numbers.ndim != 1 or not len(numbers):
-        return None
-    first = int(numbers[0]) % size
-    run = range(first, first + len(numbers))
-    return run if [int(n) % size for n in numbers] == list(run) else None
-
-
-@rule("gather")
-def gather(walk: Walk, a: dict[str, Any]) -> Axes | None:
-    """Along one dimension entries are looked up by number; along the others, each by its own number."""
-    value, index = a["self"].axes, a["index"].axes
-    if len(value) != len(index):
-        return None
-    for d, (own, number) in enumerate(zip(value, index, strict=True)):
-        if d == a["dim"] % len(value):
-            walk.freeze(own, "it is looked up by number")
-        elif own.size == number.size:
-            walk.unify(own, number)
-        else:  # only the first few are read
-            walk.freeze((own, number), "gather reads a part of it")
-    return index
 
 
 @rule("_fft_r2c", "_fft_c2r", "_fft_c2c")

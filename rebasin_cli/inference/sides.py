@@ -10,7 +10,7 @@ operation allows beyond an order is a flag of the class: nothing, signs, positiv
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,8 +18,9 @@ from torch import fx, nn
 
 from . import contractions, shaping
 from .axes import Axes, Expr, Fixed, Product, Sum, Var, variables
-from .following import Walk, follow
+from .following import follow, rule_of
 from .tracing import line_of
+from .walk import Walk
 
 # Flags: what an operation lets its units do beyond changing places
 ORDER, ODD, SCALE = "order", "odd", "scale"  # nothing, signs, positive scales
@@ -110,14 +111,14 @@ class Sides(Walk):
     def rule(self, target: Any, name: str) -> Callable | None:
         if name in RULES:
             return RULES[name]
-        if (base := super().rule(target, name)) is None or name in LINEAR:
+        if (base := rule_of(target, name)) is None or name in LINEAR:
             return base
         return _flagged(base, name)
 
 
 def look(module: nn.Module, program: torch.export.ExportedProgram, first: Walk, output: Any = None) -> Sides:
     """The second walk, done."""
-    return follow(module, program, output, Sides(module, program, first))
+    return follow(module, program, output, walk=Sides(module, program, first))
 
 
 def _flagged(base: Callable, name: str) -> Callable:
@@ -192,7 +193,7 @@ def attention(walk: Sides, a: dict[str, Any]) -> Axes | None:
     query, key, value = a["query"].axes, a["key"].axes, a["value"].axes
     apart = (*query[:-1], walk.copied(query[-1]))  # the first walk's rule, but for the sum
     alike = (*key[:-1], apart[-1])
-    given = {"query": type(a["query"])(apart), "key": type(a["key"])(alike)}
+    given = {"query": replace(a["query"], axes=apart), "key": replace(a["key"], axes=alike)}
     found = contractions.attention(walk, a | given)
     walk.relate("contract", query[-1], key[-1])
     walk.attentions.append(Attention(walk.node, key[-1], value[-1]))

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
-from . import shaping
+from . import looking, shaping
 from .axes import Axes, Fixed, total
 
 if TYPE_CHECKING:
-    from .following import Value, Walk
+    from .walk import Value, Walk
 
 MOST = 64  # pieces that are told apart
 SAME = ("clone", "_to_copy", "contiguous", "alias", "detach", "to")
@@ -57,7 +57,7 @@ def _moved(name: str, dim: int, rank: int, arguments: Sequence[Any]) -> int | No
     return None
 
 
-def cuts(node: fx.Node, dim: int) -> set[int]:
+def cuts(walk: Walk, node: fx.Node, dim: int) -> set[int]:
     """Where the graph cuts this dimension of a node's result, itself or after moving it about."""
     shape, found = node.meta["val"].shape, set()
     for user in node.users:
@@ -66,13 +66,17 @@ def cuts(node: fx.Node, dim: int) -> set[int]:
             continue
         if name in SAME + MOVES:
             at = _moved(name, dim, len(shape), user.args)
-            found |= cuts(user, at) if at is not None else set()
+            found |= cuts(walk, user, at) if at is not None else set()
         elif name == "select" and user.args[1] % len(shape) == dim:
             index = user.args[2] % shape[dim]
             found |= {index, index + 1}
         elif name == "slice" and (user.args[1] if len(user.args) > 1 else 0) % len(shape) == dim:
             start, stop, step = _range(user.args[2:], shape[dim])
-            found |= {start, stop} if step == 1 and stop - start == 1 else set()
+            inner = dim < len(shape) - 1  # halves of the last one are halves of each unit: rotary tables
+            found |= {start, stop} if step == 1 and (inner or stop - start == 1) else set()
+        elif name == "index" and len(user.args[1]) == dim + 1 and not any(user.args[1][:dim]):
+            run = looking.run_of_numbers(walk, user, shape[dim])
+            found |= set() if run is None else {run.start, run.stop}
         elif name == "unbind" and (user.args[1] if len(user.args) > 1 else 0) % len(shape) == dim:
             found |= set(range(shape[dim]))
     return found & set(range(1, shape[dim]))
@@ -86,7 +90,7 @@ def _range(arguments: Sequence[Any], size: int) -> tuple[int, int, int]:
 def reshaped(walk: Walk, value: Value, shape: Sequence[int]) -> Stack | None:
     """The result of a reshape, along the first dimension that is picked from later; None where none is."""
     for at in range(len(shape)):
-        if 1 < shape[at] <= MOST and (points := cuts(walk.node, at)):
+        if 1 < shape[at] <= MOST and (points := cuts(walk, walk.node, at)):
             end = _end(value.shape, shape, at)
             rest = math.prod(shape[at + 1 : end])
             told = walk.why("it is picked from by number")
@@ -129,13 +133,25 @@ def apply(walk: Walk, name: str, arguments: dict[str, Any], node: fx.Node) -> An
         start, stop, step = _range(
             [arguments["start"], arguments["end"], arguments["step"]], value.shape[value.at]
         )
-        found = _picked(value, start) if (stop - start, step) == (1, 1) else None
-        return None if found is None else (*found[: value.at], Fixed(1), *found[value.at :])
+        return _run(value, start, stop) if step == 1 else None
+    if name == "index" and [k for k, x in enumerate(arguments["indices"]) if x is not None] == [value.at]:
+        run = looking.run_of_numbers(walk, node, value.shape[value.at])
+        return None if run is None else _run(value, run.start, run.stop)
     if name in ("select", "unbind") and arguments["dim"] % len(value.axes) == value.at:
         if name == "select":
             return _picked(value, arguments["index"] % value.shape[value.at])
         found = [_picked(value, k) for k in range(value.shape[value.at])]
         return None if None in found else found
+    return None
+
+
+def _run(value: Value, start: int, stop: int) -> Axes | None:
+    """The piece that lies there; None where it is part of one, or several."""
+    at = 0
+    for axes in value.pieces:
+        if (at, at + axes[value.at].size) == (start, stop):
+            return axes
+        at += axes[value.at].size
     return None
 
 

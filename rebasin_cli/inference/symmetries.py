@@ -11,8 +11,8 @@ from torch import nn
 from . import sides
 from .axes import Axes, Expr, Fixed, Product, Sum, Var, variables
 from .folds import Folds, folds_of
-from .following import Walk
 from .grouping import Classes, Grouped, Leaf, groups_of
+from .walk import Walk
 
 
 @dataclass(frozen=True)

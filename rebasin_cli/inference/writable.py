@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from .axes import Axes, Expr, Fixed, Product, Sum, Var, factors, parts, variables
-from .following import Walk
-from .units import NONE, Units
+from .orders import NONE
+from .units import Units
+from .walk import Walk
 
 NO_EVIDENCE = "only running statistics have these units, which are no evidence"
 ALONE = "no other axis has these units, perhaps because the example inputs leave them without effect"
@@ -33,14 +35,21 @@ def drop_unwritable(walk: Walk) -> None:
             walk.freeze(var, ALONE)
     while wrong := _misplaced(walk.units, walk.tensors):
         for var, parent in wrong.items():
+            could, _ = walk.merged.get(var, (_blocks(walk.units, var), 1))
             walk.units.limit(var, frozenset({parent}) if parent else NONE)
+            walk.merged[var] = could, _blocks(walk.units, var)
+
+
+def _blocks(units: Units, var: Var) -> int:
+    """How many orders of its own it has."""
+    return math.prod(parent.size for parent in units.parents(var))
 
 
 def _misplaced(units: Units, tensors: Mapping[str, Axes]) -> dict[Var, Var | None]:
     """Variables whose parents cannot be written, each with one that might be.
 
     A starred word's parent is the word without a star before it on its axis, or else one that stands on
-    another axis of the same tensor (`specs/README.md`).
+    another axis of the same tensor (`specs/README.md`); then a number before it is one of copies.
     """
     wrong: dict[Var, Var | None] = {}
     for found in tensors.values():
@@ -52,7 +61,7 @@ def _misplaced(units: Units, tensors: Mapping[str, Axes]) -> dict[Var, Var | Non
                 if len(parents) > 1:
                     simple = [p for p in parents if not units.parents(p)]
                     wrong.setdefault(var, before if before in simple else min(simple, key=lambda p: p.id))
-                elif parents and before is None:
+                elif parents and not isinstance(before, Var):
                     (parent,) = parents
                     others = [other for other in axes if other is not axis]
                     if every[parent] != 1 or not any(parent in factors(other) for other in others):
@@ -76,6 +85,21 @@ def _before(units: Units, axis: Expr, before: Expr | None = None) -> Iterator[tu
     elif isinstance(axis, Sum):
         for term in axis.terms:
             yield from _before(units, term, before)
+
+
+def within(units: Units, tensors: Mapping[str, Axes]) -> dict[Var, Var]:
+    """What starred words lie within, where no axis says it or one has a number of copies before them."""
+    said: dict[Var, set[Expr | None]] = {}
+    for found in tensors.values():
+        for axis in found:
+            for var, before in _before(units, units.resolve(axis)):
+                said.setdefault(var, set()).add(before)
+    outer = {var: next(iter(parents)) for var in said if (parents := units.parents(var))}
+    return {
+        var: parent
+        for var, parent in outer.items()
+        if parent not in said[var] or any(isinstance(before, Fixed) for before in said[var])
+    }
 
 
 def sizes(units: Units, tensors: Mapping[str, Axes]) -> dict[Var, int]:

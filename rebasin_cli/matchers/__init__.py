@@ -72,10 +72,12 @@ class Problem:
 
     `models[0]` is the reference and keeps the identity; tensors may be lazy mappings. `network` and `data`
     (a re-iterable of batches of inputs and targets) are there for matchers that say so in `NEEDS`; `held`
-    are samples to choose by that no model was trained on, where there are some; `output` says which of
-    several outputs of the network counts, `loss(outputs, targets)` is a batch's mean loss with a gradient
-    (None: cross-entropy). With `groups` the models are in canonical form, and words have the groups of the
-    spec. `device` is where they compute, `ranks` the processes that search together.
+    are samples to choose by that no model was trained on, where there are some; `repairs` are those of the
+    merge that is to come, the least first: a method that tries several methods finds the best of these, too;
+    () where nothing is merged. `output` says which of several outputs of the network counts, `loss(outputs,
+    targets)` is a batch's mean loss with a gradient (None: cross-entropy). `device` is where they compute,
+    `ranks` the processes that search together. With `groups` the models are in canonical form, and words
+    have the groups of the spec.
     """
 
     fitted: FittedSpec
@@ -86,6 +88,7 @@ class Problem:
     network: torch.nn.Module | None = None
     data: Iterable[Any] | None = None
     held: Iterable[Any] | None = None
+    repairs: tuple[str, ...] = ()
     output: str | int | None = None
     loss: Callable[[torch.Tensor, Any], torch.Tensor] | None = None
     device: str = "cpu"
@@ -106,9 +109,12 @@ class MatchResult:
     asked for; equal to `objective_after`, up to rounding, the result is the best there is. `history` has one
     row of figures ("step", "loss", "held_out_loss", "held_out_accuracy") for every time that a search which
     learns looked at held-out samples; `init` says where such a search started: one of `INITS`, or "given".
-    `chosen` is the method that was taken
-    of those `tried`, a row each ("method", "seconds", "held_out_loss", "why"); `polished` the account of the
-    swaps on the true loss that came last. `maps` are those of a search with groups, beside the permutations.
+    `chosen` is the method that was taken of those `tried`, a row each ("method", "repair", "seconds",
+    "held_out_loss", "why"), `repair` the one of `problem.repairs` that was taken with it, None where it is
+    what a merge chooses by itself; `polished` the account of the swaps on the true loss that came last;
+    `constrained` has a row a word where a method keeps to a constraint ("words", "free", "reached", "bound",
+    "gap", "before", "allowed", as in `am`); `rounded` is the account of a relaxed search, how its permutation
+    was chosen. `maps` are those of a search with groups, beside the permutations.
     """
 
     permutations: tuple[dict[str, torch.Tensor], ...]
@@ -121,6 +127,9 @@ class MatchResult:
     history: tuple[Mapping[str, float], ...] = ()
     init: str | None = None
     chosen: str | None = None
+    repair: str | None = None
     tried: tuple[Mapping[str, Any], ...] = ()
     polished: Mapping[str, Any] = field(default_factory=dict)
+    constrained: tuple[Mapping[str, Any], ...] = ()
+    rounded: Mapping[str, Any] = field(default_factory=dict)
     maps: tuple[Mapping[str, torch.Tensor], ...] = ()

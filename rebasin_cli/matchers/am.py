@@ -11,14 +11,16 @@ appendix D, arXiv:2009.02439.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..errors import UsageError, unknown
 from ..permutations import assignment, permutation
 from ..registry import option
 from . import MatchResult, Problem, State, wm
 from .activations.options import Looking
-from .activations.similarities import assigned, leading, similarities
+from .activations.similarities import Assigned, best, similarities
 from .grouped import matching as grouped
 from .grouped.looking import look
 
@@ -47,24 +49,55 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     """Permutations for the one model beside the reference, from `problem.network` on `problem.data`.
 
     The objective is Σ over words of the similarity that the assignment reaches (after the activation where
-    both count), in the units of the cost. Raises UsageError without a network or data, or for more than two
-    models, SpecError for words whose units the network does not show, CheckpointError for activations that
-    are not finite, DataError for no data.
+    both count), in the units of the cost. `constrained` gives what no assignment within the constraint
+    exceeds as the upper bound, and a row a word. Raises UsageError without a network or data, or for more
+    than two models, SpecError for words whose units the network does not show, CheckpointError for
+    activations that are not finite, DataError for no data.
     """
     check(problem, "am")
     if problem.groups:
         return _grouped(problem, options)
     words = problem.fitted.words
-    first, second = leading(similarities(problem, options), options)
-    found, still = assigned(first, second, problem.fitted), permutation.identity(words)
+    settled = best(similarities(problem, options), options, problem.fitted)
+    found, still = settled.permutations, permutation.identity(words)
     before, after = (
-        sum(assignment.total(matrix, perms[word]) for word, matrix in first.items())
+        sum(assignment.total(matrix, perms[word]) for word, matrix in settled.first.items())
         for perms in (still, found)
     )
     problem.report(State((found,), 1, after))
     if options.then == "wm":
         return replace(wm.match(replace(problem, start=State((found,)))), init="am")
-    return MatchResult((found,), before, after, 1, len(words), True)
+    if not settled.within:
+        return MatchResult((found,), before, after, 1, len(words), True)
+    bound = sum(one.bound for one in settled.within.values())
+    rows = tuple(_certificates(settled))
+    return MatchResult((found,), before, after, 1, len(words), True, upper_bound=bound, constrained=rows)
+
+
+def _grouped(problem: Problem, options: Options) -> MatchResult:
+    """The same for words with groups, whose maps are found with their orders."""
+    if options.then == "wm" and problem.start is not None:  # the weights' search was interrupted
+        return replace(grouped.match(problem, wm.Options().max_sweeps), init="am")
+    element, before, after = look(problem, options)
+    if options.then == "wm":
+        return replace(grouped.match(problem, wm.Options().max_sweeps, element), init="am")
+    perms = dict(element.permutations)
+    problem.report(State((perms,), 1, after))
+    return MatchResult((perms,), before, after, 1, len(perms), True, maps=(dict(element.maps),))
+
+
+def _certificates(settled: Assigned) -> Iterator[dict[str, Any]]:
+    """Of every word (of those that are coupled, together): what it reaches, and what nothing exceeds."""
+    for words, one in settled.within.items():
+        yield {
+            "words": list(words),
+            "free": one.free,
+            "reached": one.reached,
+            "bound": one.bound,
+            "gap": one.gap,
+            "before": one.before,
+            "allowed": one.allowed,
+        }
 
 
 def _grouped(problem: Problem, options: Options) -> MatchResult:

@@ -1,7 +1,9 @@
 """The best of several methods within a time, by the held-out loss of the models' mean; without data wm.
 
 What is tried depends on what is known of the models (`search.candidates`): weights first, then activations,
-then what learns, from the best of those, and swaps on the true loss with what is left of the time.
+then what learns, from the best of those, and swaps on the true loss with what is left of the time; each with
+the repairs that are open, where a merge is to come (`Problem.repairs`). `wm` and the repair that it has by
+default stay, unless samples say by more than chance that another is better (`search.mending`).
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from . import MatchResult, Problem, wm
 from .polishing.length import seconds_of
 from .search import in_turn
 from .search.candidates import candidates
+from .search.mending import DEFAULTS
 from .search.trying import COMPARABLE, Trials
 from .straight_through.training import Training
 from .straight_through.training import memory as learning
@@ -45,9 +48,9 @@ def memory(models: int, parameters: int, options: Options) -> dict[str, int]:
 def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noqa: B008 (frozen)
     """Permutations for every model but the first, by the method that is best within the budget.
 
-    `MatchResult.tried` has a row a candidate, `chosen` names the best. How far methods come in a time differs
-    from run to run, so the same seed gives the same answer only without data, and where everything ends by
-    itself. Raises UsageError for fewer than two models, and as the methods do.
+    `MatchResult.tried` has a row a candidate and repair, `chosen` and `repair` name the best. How far methods
+    come in a time differs from run to run, so the same seed gives the same answer only without data, and
+    where everything ends by itself. Raises UsageError for fewer than two models, and as the methods do.
     """
     if len(problem.models) < 2:
         raise UsageError("auto needs at least two models")
@@ -62,17 +65,14 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
         return replace(_by_weights(problem), chosen="wm", tried=({"method": "wm", "why": why},))
     for candidate in wanted:
         trials.try_(candidate)
-    best = trials.best
-    names = best.method
-    if best.method == "polish":
-        names = f"{_before(trials)} + polish"
-    return replace(best.result, chosen=names, tried=tuple(trial.account() for trial in trials.done))
-
-
-def _before(trials: Trials) -> str:
-    """What was polished: the best of the others."""
-    others = [trial for trial in trials.done if trial.result is not None and trial.method != "polish"]
-    return min(others, key=lambda trial: trial.loss).method
+    trials.finish()
+    best, how = trials.best
+    repairs = bool(problem.repairs)
+    rows = tuple(row for trial in trials.done for row in trial.accounts(repairs=repairs))
+    own = (
+        len(problem.repairs) > 1 and how in DEFAULTS
+    )  # what a merge chooses by itself, on samples of its own
+    return replace(best.result, chosen=best.method, repair=how if repairs and not own else None, tried=rows)
 
 
 def _by_weights(problem: Problem) -> MatchResult:

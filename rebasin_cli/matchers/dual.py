@@ -51,10 +51,10 @@ class Options(am.Options, Effort):
             raise UsageError(
                 f"a mix of {self.mix:g} makes no sense", hint="Give 0 (weights alone) … 1 (activations alone)"
             )
-        if self.at == "both" and self.mix != 1:
+        if self.at not in ("post", "pre") and self.mix != 1:
             raise UsageError(
-                "a mix has one similarity of activations, and --at both has two, one before the other",
-                hint="Choose --at post or pre, or --method am --at both",
+                f"a mix has one similarity of activations, and --at {self.at} has two, one before the other",
+                hint=f"Choose --at post or pre, or --method am --at {self.at}",
             )
         self.descent()
 

@@ -13,8 +13,9 @@ from torch.nn import functional as F
 
 from .. import networks
 from ..datasets._batches import checked, part_of, size_of
+from ..networks.layout import Wrapper
 from ..networks.recording import Recording
-from ..networks.running import Wrapper, call, fed, select
+from ..networks.running import call, fed, select
 from ..repair import plan_refit
 from ..runtime.seeds import seeded
 

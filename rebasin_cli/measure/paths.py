@@ -1,4 +1,4 @@
-"""Loss and accuracy along a path between two models: a straight line, or a trained curve."""
+"""Loss and accuracy along a path between two models: a straight line, an arc, or a trained curve."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ Measure = Callable[..., Scores]  # of a network and batches; `output` and `each`
 class Path:
     """One row to measure: a straight line from `a` to `b` in `points` equal steps, both ends included.
 
-    With a `curve`, that one in its stead, and figures along it are among the row's details.
+    `join` may turn it on its way; with a `curve`, it is that one, and figures along it are among the
+    row's details.
 
     `repair` is applied to the network at every inner point before measuring; the ends are the models as
     given. `wrap` makes of the network, repaired, what is measured at inner points; it
@@ -47,12 +48,13 @@ class Path:
     record: Callable[[nn.Module], nn.Module] | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
     curve: curves.Curve | None = None
+    join: Callable[..., Tensors] = interpolate
 
     def at(self, t: float) -> Tensors:
         """The model at t."""
         if self.curve is not None:
             return self.curve.at(t)
-        return interpolate(self.a, self.b, t, keep=self.keep)
+        return self.join(self.a, self.b, t, keep=self.keep)
 
     def __post_init__(self):
         if self.points < 2:

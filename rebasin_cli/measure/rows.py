@@ -1,16 +1,21 @@
-"""Which rows a report has, in which order, before anything is measured."""
+"""Which rows a report has, in which order and at how many points, before anything is measured."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-POINTS, REPAIRED_POINTS = 25, 11  # of naive and aligned rows; of rows that are repaired at every point
-CURVED_POINTS = 65  # of curves, where nothing shall be spared; else as many as of a straight line
+from ..errors import UsageError
+from ..networks.attacks import Attack
+
+POINTS, REPAIRED_POINTS = 25, 11  # of naive and aligned rows and curves; of rows repaired at every point
+FULL_POINTS, FULL_REPAIRED_POINTS = 65, 25  # of the same, where nothing shall be spared
 MIDDLE = 3  # points of a row that is measured at λ = ½ alone: there, and at both ends as given
 RANDOM, ENSEMBLE, TEMPERATURE = "random permutation", "logit ensemble", "temperature"
 FINE_TUNED = "endpoint fine-tuned"
 PERMUTED, DRAWN = "aligned (permutations)", "random group element"  # beside an alignment by groups
+ATTACKED = 1_000  # samples of a split that are attacked
+STRAIGHT = "straight line"  # beside paths that turn
 
 
 @dataclass(frozen=True)
@@ -25,11 +30,29 @@ class Planned:
     temperature: bool = False
     shipped: bool = False
     control: bool = False
+    straight: bool = False  # whatever the interpolation of the report
+    attack: Attack | None = None
 
     @property
     def inner(self) -> int:
         """Points between the ends, where all is measured that the row says."""
         return self.points - 2
+
+
+def points_of(asked: int | None, *, full: bool) -> tuple[int, int]:
+    """Of naive and aligned rows and curves, and of rows that are repaired at every point."""
+    if asked is not None:
+        return asked, asked
+    return (FULL_POINTS, FULL_REPAIRED_POINTS) if full else (POINTS, REPAIRED_POINTS)
+
+
+def check_points(count: int) -> None:
+    """Raise UsageError for a number of points that λ = ½ is not among."""
+    if count < 3 or count % 2 == 0:
+        raise UsageError(
+            f"{count} points from λ = 0 to 1 have none at λ = ½, where rows are compared",
+            hint=f"Give an odd number from 3, such as {max(3, count + 1)}",
+        )
 
 
 def plan_rows(
@@ -44,6 +67,7 @@ def plan_rows(
     statistics: bool = False,
     points: int = POINTS,
     repaired_points: int = REPAIRED_POINTS,
+    turning: bool = False,
 ) -> list[Planned]:
     """The rows of a report.
 
@@ -53,6 +77,7 @@ def plan_rows(
     dearer, repaired one). Networks with running `statistics` get rows with a reset beside those of a refit:
     without either they are broken whatever their order. `controls` adds the rows that are measured at λ = ½
     alone; of these an ensemble and temperatures need `logits`, temperatures also samples that are `held`.
+    Where paths are `turning`, one of them is the straight line, repaired as the shipped row is.
     """
     best = "aligned" if aligned else "naive"
     repair_ships = bool(word) and ship != "none"
@@ -73,6 +98,8 @@ def plan_rows(
     rows = [replace(row, shipped=row.name == shipped) for row in rows]
     if not controls:
         return rows
+    if turning:
+        rows.append(Planned(STRAIGHT, best, MIDDLE, repaired=repair_ships, control=True, straight=True))
     if logits and held:
         candidates = [False, True] if auto and word else [bool(word)]
         wanted = [(best, repaired) for repaired in candidates]
@@ -100,7 +127,17 @@ def plan_groups(word: str = "") -> list[Planned]:
     return [*rows, Planned(DRAWN, DRAWN, MIDDLE, control=True)]
 
 
-def plan_curves(names: Iterable[str], *, resets: bool, full: bool = False) -> list[Planned]:
+def plan_curves(names: Iterable[str], *, resets: bool, points: int = POINTS) -> list[Planned]:
     """A row for every curve; at its points running statistics are estimated anew."""
-    points = CURVED_POINTS if full else POINTS
     return [Planned(f"{name}{' + reset' * resets}", name, points, repaired=resets) for name in names]
+
+
+def plan_attacks(rows: Iterable[Planned], attacks: Sequence[Attack], *, statistics: bool) -> list[Planned]:
+    """Rows along whole paths under each attack; of networks with `statistics` those that are repaired."""
+    whole = [row for row in rows if not (row.control or row.temperature) and row.points > MIDDLE]
+    bases = [row for row in whole if row.repaired == statistics]
+    return [
+        replace(row, name=f"{row.name} + {attack.label}", shipped=False, attack=attack)
+        for attack in attacks
+        for row in bases
+    ]

@@ -105,7 +105,10 @@ class ResNet(nn.Module):
             self.add_module(name, nn.Sequential(*(Block(block, plan.shortcut) for block in blocks)))
         self.head_name = plan.head
         self.add_module(plan.head, nn.Linear(plan.stages[-1][-1].outputs, plan.classes, bias=plan.head_bias))
-        self.example_shape: tuple[int, ...] = (plan.inputs, *((32, 32) if small else (64, 64)))
+        self.example_shape: tuple[int, ...] = (
+            plan.inputs,
+            *((16, 16) if small else (64, 64)),
+        )  # two at the end
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.maxpool(torch.relu(self.bn1(self.conv1(x))))

@@ -125,7 +125,8 @@ class ResNet(nn.Module):
         self.stages = [f"layer{s}" for s in range(1, len(plan.stages) + 1)]
         self.head_name = plan.head
         self.add_module(plan.head, nn.Linear(plan.stages[-1][-1].outputs, plan.classes, bias=plan.head_bias))
-        self.example_shape = (plan.inputs, 32, 32)
+        side = 2 ** len(plan.stages)  # two pixels in the last stage: each kernel sees more than its middle
+        self.example_shape = (plan.inputs, side, side)
 
     def forward(self, x: Tensor) -> Tensor:
         x = torch.relu(self.bn1(self.conv1(x)))

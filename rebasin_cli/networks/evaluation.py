@@ -19,7 +19,8 @@ from ..datasets._batches import checked, describe, size_of, to_device
 from ..errors import DataError, NetworkError
 from ..registry import user_code
 from ..runtime import devices
-from .running import evaluating, fed, in_parts
+from .layout import in_parts
+from .running import evaluating, fed
 
 BINS = 15
 
@@ -61,7 +62,7 @@ def evaluate(
     Raises DataError for what is wrong with the batches, NetworkError for what is wrong with the network.
     """
     total = right = 0.0
-    samples, calibrated = 0, True
+    samples, logits = 0, True
     bins = torch.zeros(3, BINS, dtype=torch.float64)  # samples, sums of confidence and of right answers
     kept: list[Tensor] | None = [] if each and loss is None and metric is None else None
     with evaluating(network), torch.inference_mode():
@@ -76,21 +77,20 @@ def evaluate(
             total += size * (math.inf if math.isnan(value) else value)
             right += size * (accuracy if metric is None else _metric(metric))(outputs, targets)
             samples += size
-            calibrated &= loss is None
-            if calibrated:
+            logits &= loss is None
+            if logits:
                 _fill(bins, outputs, targets)
             if kept is not None:
                 kept.append(_each(outputs, targets))
     if not samples:
         raise DataError("the data holds no samples", hint="Is the loader a generator that was read before?")
-    ece = ((bins[1] - bins[2]).abs().sum() / bins[0].sum()).item() if calibrated else math.nan
-    found = (bins[0], bins[1] / bins[0], bins[2] / bins[0])
+    found = _calibration(bins) if logits else {}
     return Scores(
         total / samples,
         right / samples,
         samples,
-        ece,
-        tuple(tuple(row.tolist()) for row in found) if calibrated else (),
+        found.pop("ece", math.nan),
+        tuple(map(tuple, found.values())),
         torch.cat(kept) if kept is not None else None,
     )
 
@@ -144,10 +144,24 @@ def check_logits(outputs: Tensor, targets: Any, number: int) -> None:
         )
 
 
+def calibrated(outputs: Tensor, targets: Tensor, bins: int = BINS) -> dict[str, Any]:
+    """The `ece` of logits (N, classes) over so many bins, and each bin's samples, confidence, accuracy."""
+    found = torch.zeros(3, bins, dtype=torch.float64)
+    _fill(found, outputs, targets)
+    return _calibration(found)
+
+
+def _calibration(bins: Tensor) -> dict[str, Any]:
+    names = {"samples": bins[0], "confidence": bins[1] / bins[0], "accuracy": bins[2] / bins[0]}
+    error = ((bins[1] - bins[2]).abs().sum() / bins[0].sum()).item()
+    return {"ece": error, **{name: row.tolist() for name, row in names.items()}}
+
+
 def _fill(bins: Tensor, outputs: Tensor, targets: Tensor) -> None:
     outputs, targets = outputs.movedim(1, -1).flatten(0, -2), targets.flatten()
     confidence, chosen = _wide(outputs).softmax(dim=1).nan_to_num(0.0).cpu().double().max(dim=1)
-    index = (confidence * BINS).ceil().long().sub(1).clamp(0, BINS - 1)  # (0, 1/15], (1/15, 2/15], …
+    count = bins.shape[1]
+    index = (confidence * count).ceil().long().sub(1).clamp(0, count - 1)  # (0, 1/15], (1/15, 2/15], …
     bins[0].index_add_(0, index, torch.ones_like(confidence))
     bins[1].index_add_(0, index, confidence)
     bins[2].index_add_(0, index, (chosen == targets.cpu()).double())

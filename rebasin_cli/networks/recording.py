@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .running import Wrapper, in_parts
+from .layout import Wrapper, in_parts
 
 MOST = 256 << 20  # bytes of outputs
 

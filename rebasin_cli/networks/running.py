@@ -79,66 +79,6 @@ def select(outputs: Any, output: str | int | None) -> Tensor:
     return chosen
 
 
-PART = 16 << 20  # bytes of one layer's values: what is much larger leaves the processor's caches
-# By network and kind of sample: the samples a part, and whether parts give what the whole gives.
-_parts: weakref.WeakKeyDictionary[nn.Module, dict[Any, tuple[int, bool | None]]] = weakref.WeakKeyDictionary()
-
-
-class Wrapper(nn.Module):
-    """A module that runs another network, and leaves to it whether in parts."""
-
-
-def in_parts(network: nn.Module, inputs: Any, output: str | int | None = None) -> Tensor:
-    """As `call`, for networks in evaluation mode: on a CPU in parts of a batch that stay in its caches.
-
-    That takes half the time where layers are large. Before, one batch has to show that parts give what the
-    whole gives, up to rounding: a network that looks across samples, or takes anything but one tensor of
-    samples, is run on the whole.
-    """
-    apart = isinstance(inputs, Tensor) and inputs.ndim > 1 and inputs.device.type == "cpu"
-    if not apart or isinstance(network, Wrapper | torch.jit.ScriptModule):
-        return call(network, inputs, output=output)
-    known, key = _parts.setdefault(network, {}), (tuple(inputs.shape[1:]), inputs.dtype, output)
-    if key not in known:
-        largest, whole = _largest(network, inputs, output)
-        size, alike = max(2, PART * len(inputs) // max(1, largest)), None
-    else:
-        size, alike = known[key]
-        if alike and len(inputs) > size:
-            return _joined(network, inputs, size, output)
-        whole = call(network, inputs, output=output)
-    if alike is None and len(inputs) > size:
-        alike = _alike(whole, _joined(network, inputs, size, output))
-    known[key] = size, alike
-    return whole
-
-
-def _joined(network: nn.Module, inputs: Tensor, size: int, output: str | int | None) -> Tensor:
-    """The outputs of a batch in parts of equal size, nearly: a single sample is never left over."""
-    parts = inputs.tensor_split(-(-len(inputs) // size))
-    return torch.cat([call(network, part, output=output) for part in parts])
-
-
-def _alike(whole: Tensor, parts: Tensor) -> bool:
-    return whole.shape == parts.shape and torch.allclose(whole, parts, rtol=1e-4, atol=1e-5, equal_nan=True)
-
-
-def _largest(network: nn.Module, inputs: Tensor, output: str | int | None) -> tuple[int, Tensor]:
-    """Bytes of the largest value that a module of the network gives for a batch, and the outputs."""
-    seen = [0]
-
-    def look(module: nn.Module, given: Any, value: Any) -> None:
-        seen.extend(t.numel() * t.element_size() for t in tensors_in(value))
-
-    handles = [module.register_forward_hook(look) for module in network.modules()]
-    try:
-        whole = call(network, inputs, output=output)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return max(seen), whole
-
-
 # What was decided for a network: by the types of its inputs, whether their integers become floats.
 _decided: weakref.WeakKeyDictionary[nn.Module, dict[Any, bool]] = weakref.WeakKeyDictionary()
 

@@ -22,11 +22,13 @@ from ..checkpoints import writing
 from ..datasets import Data
 from ..errors import NetworkError, UsageError
 from ..runtime.seeds import derive, seeded
+from .attacks import Attack, Attacker, attacked, each_loss, statistics_kept
 from .evaluation import evaluate
 from .running import call
 from .training_setup import Recipe, Setup, Wanted, has_convolutions, memory_format, prepare
 
 LOOK = 50  # steps between two looks at the loss
+ATTACKED = 1_000  # test samples that are attacked in the end
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,12 @@ def train(
     for split, measured in (("train", setup.train), ("test", setup.test)):
         accuracy = evaluate(setup.network, measured.with_batch_size(500), device=setup.device).accuracy
         metadata[f"rebasin.{split}_accuracy"] = f"{accuracy:.4f}"
+    if setup.recipe.attack:
+        few = setup.test.subset(ATTACKED, setup.seed).with_batch_size(500)
+        tested = attacked(few, setup.network, Attack.parse(setup.recipe.attack), seed=setup.seed)
+        metadata["rebasin.attacked_accuracy"] = (
+            f"{evaluate(setup.network, tested, device=setup.device).accuracy:.4f}"
+        )
     state = setup.network.state_dict()
     tensors = {name: tensor.to("cpu", copy=True).contiguous() for name, tensor in state.items()}
     return TrainResult(tensors, metadata, tuple(history))
@@ -123,6 +131,8 @@ def _epoch(
     generator = torch.Generator().manual_seed(derive(seed, f"order of epoch {epoch}"))
     total, seen, mean, steps = torch.zeros((), device=device), 0, math.nan, len(data)
     convolutional = has_convolutions(network)
+    attacker = Attacker(Attack.parse(recipe.attack), data) if recipe.attack else None
+    starts = torch.Generator().manual_seed(derive(seed, f"attack of epoch {epoch}"))
     network.train()
     for step, (inputs, targets) in enumerate(data.shuffled(generator, augment=recipe.augment), start=1):
         rate = learning_rate_at(recipe, epoch * steps + step - 1, recipe.epochs * steps)
@@ -131,6 +141,9 @@ def _epoch(
         inputs, targets = inputs.to(device), targets.to(device)
         if convolutional and inputs.ndim == 4:
             inputs = inputs.contiguous(memory_format=memory_format(device, recipe.precision))
+        if attacker is not None:  # in the mode that is trained in
+            with statistics_kept(network), _autocast(device, recipe.precision):
+                inputs = attacker(inputs, targets, each_loss(network), starts)
         optimizer.zero_grad(set_to_none=True)
         with _autocast(device, recipe.precision):
             outputs = call(network, inputs)
@@ -152,12 +165,15 @@ def _epoch(
 
 
 def learning_rate_at(recipe: Recipe, step: int, steps: int) -> float:
-    """The rate of one step of all: a linear rise, then constant or half a cosine towards 0."""
+    """The rate of one step of all: a linear rise, then as the schedule says."""
     rise = round(recipe.warmup * steps)
     if step < rise:
         return recipe.learning_rate * (step + 1) / rise
     if recipe.schedule == "constant":
         return recipe.learning_rate
+    if recipe.schedule == "late":
+        share = (step / steps - 0.5) / 0.4
+        return recipe.learning_rate * (1 - 0.99 * min(max(share, 0.0), 1.0))
     return recipe.learning_rate * 0.5 * (1 + math.cos(math.pi * (step - rise) / (steps - rise)))
 
 

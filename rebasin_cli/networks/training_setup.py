@@ -19,9 +19,10 @@ from ..errors import DataError, UsageError
 from ..runtime.memory import check_memory
 from ..runtime.seeds import seeded
 from ..version import version
+from .attacks import Attack
 
 OPTIMIZERS = ("adam", "sgd")
-SCHEDULES = ("cosine", "constant")
+SCHEDULES = ("cosine", "constant", "late")
 PRECISIONS = ("float32", "bfloat16")
 MOST = 1_000_000  # epochs, and samples of a batch
 STEEPEST = 1e30  # beyond it float32 ends
@@ -31,8 +32,10 @@ STEEPEST = 1e30  # beyond it float32 ends
 class Recipe:
     """Everything but the network, the data and the seed.
 
-    The learning rate rises over the first `warmup` share of all steps; "cosine" then takes it down to 0.
-    `precision` is that of the products in training; weights are float32 throughout.
+    The learning rate rises over the first `warmup` share of all steps; "cosine" then takes it down to 0,
+    "late" is flat for half of them, then falls in a line to a hundredth at nine tenths.
+    `precision` is that of the products in training; weights are float32 throughout. `attack`: train on images
+    that are attacked so (`Attack.parse`).
     """
 
     epochs: int
@@ -44,6 +47,7 @@ class Recipe:
     weight_decay: float = 0.0
     augment: bool = False
     precision: str = "float32"
+    attack: str | None = None
 
 
 class Wanted(TypedDict, total=False):
@@ -70,6 +74,7 @@ class Wanted(TypedDict, total=False):
     weight_decay: float | None
     augment: bool | None
     precision: str | None
+    attack: str | None
     normalize: str | None
     root: Path | None
     limit: int | None
@@ -167,6 +172,8 @@ def prepare(net: str | nn.Module, data: str | tuple[Data, Data], **wanted: Unpac
     )
     recipe = replace(recipe, **own)
     _check(recipe)
+    if recipe.attack is not None:
+        recipe = replace(recipe, attack=str(Attack.parse(recipe.attack)))
     identity = {
         "command": "train",
         "version": version(),
@@ -177,10 +184,15 @@ def prepare(net: str | nn.Module, data: str | tuple[Data, Data], **wanted: Unpac
         **({} if train.vocabulary is None else {"vocabulary": train.vocabulary}),
         "samples": train.samples,
         "seed": seed,
-        **asdict(recipe),
+        **told(recipe),
     }
     metadata = {f"rebasin.{key}": str(value) for key, value in identity.items()}
     return Setup(network, train, test, recipe, metadata, seed, device)
+
+
+def told(recipe: Recipe) -> dict[str, Any]:
+    """The recipe by names; an attack only where there is one."""
+    return {name: value for name, value in asdict(recipe).items() if name != "attack" or value}
 
 
 def _drawn(net: str, data: Data, shaped: dict[str, Any], seed: int, device: str) -> nn.Module:

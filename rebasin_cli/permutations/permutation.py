@@ -34,6 +34,7 @@ PLAIN: Within = {}
 KIND = "permutations"
 KEY = "rebasin.kind"  # in a file's metadata: what it holds
 WEIGHTS = "rebasin.weights"  # in a permutation file's metadata: the digest of the weights written with it
+BLOCK = 1 << 20  # bytes: half of a second-level cache
 FEW = 0.15  # of the units: more are copied sooner with all others
 
 
@@ -161,21 +162,54 @@ def _old(
 
 
 def permute(
-    tensor: torch.Tensor, axes: tuple[Axis, ...], permutations: Permutations, within: Within = PLAIN
+    tensor: torch.Tensor,
+    axes: tuple[Axis, ...],
+    permutations: Permutations,
+    within: Within = PLAIN,
+    *,
+    room: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """One tensor with every axis permuted; the tensor itself where nothing moves."""
+    """One tensor with every axis permuted; the tensor itself where nothing moves.
+
+    `room` of its shape and dtype may hold the result: new memory of a large tensor costs more than moving it.
+    """
     if any(_elsewhere(axis, within) for axis in axes):
         words = {word for axis in axes for word in words_of(axis)}
         if is_identity({word: permutations[word] for word in words}):
             return tensor
         return _gather(tensor, axes, permutations, within)
+    moved = {}
     for dim, axis in enumerate(axes):
         if isinstance(axis, Fixed):
             continue
         index = axis_index(axis, permutations, within)
         if not torch.equal(index, torch.arange(len(index))):
-            tensor = index_select(tensor, dim, index.to(tensor.device))
-    return tensor
+            moved[dim] = index.to(tensor.device)
+    return _select(tensor, moved, room) if moved else tensor
+
+
+def _select(
+    tensor: torch.Tensor, moved: Mapping[int, torch.Tensor], room: torch.Tensor | None
+) -> torch.Tensor:
+    """Several axes gathered at once: the second of what a cache still holds of the first."""
+    if tensor.requires_grad and torch.is_grad_enabled():
+        for dim, index in moved.items():
+            tensor = tensor.index_select(dim, index)
+        return tensor
+    if room is None:
+        room = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    here, there = _bytes(tensor), _bytes(room)
+    step = len(tensor)
+    if len(moved) > 1 and tensor.device.type == "cpu":
+        step = max(1, BLOCK * step // (tensor.numel() * tensor.element_size()))
+    for start in range(0, len(tensor), step):
+        block = slice(start, start + step)
+        part = here if 0 in moved else here[block]
+        *others, (last, index) = [(dim, index[block] if dim == 0 else index) for dim, index in moved.items()]
+        for dim, other in others:
+            part = part.index_select(dim, other)
+        torch.index_select(part, last, index, out=there[block])
+    return room
 
 
 def permute_(
@@ -204,7 +238,8 @@ def permute_(
 
 def _elsewhere(axis: Axis, within: Within) -> list[str]:
     """The words on other axes of a tensor that the order of this one depends on."""
-    return sorted({within[word].word for word, outer in starred_of(axis) if outer is None}) if within else []
+    found = starred_of(axis) if within else ()
+    return sorted({outer for word, said in found if (outer := within[word].word) and said != Word(outer)})
 
 
 def _gather(

@@ -13,7 +13,7 @@ from .biases import calibrated_biases
 from .calibration import temperature
 from .channels import MATCHES, Repaired, layers_touched, renormalize, repair, rescale, reset_norms, reshift
 from .refitting import plan_refit, refit
-from .repairing import REPAIRS, Outcome, Repairs, repair_merged
+from .repairing import REPAIRS, Outcome, Repairs, open_to_choice, repair_merged
 
 __all__ = [
     "MATCHES",
@@ -23,6 +23,7 @@ __all__ = [
     "Repairs",
     "calibrated_biases",
     "layers_touched",
+    "open_to_choice",
     "plan_refit",
     "refit",
     "renormalize",

@@ -26,7 +26,7 @@ def reset(network: nn.Module, batches: Iterable[Any], *, device: str | torch.dev
     same; a single sample after larger batches is left out, since BatchNorm may refuse it. Returns the number
     of norms reset. Raises DataError for data without batches.
 
-    Ainsworth et al. 2022, appendix A.4 ("BatchNorm"), after Izmailov et al. 2018, section 3.
+    Izmailov et al. 2018, section 3; of merged models Jordan et al. 2023 (REPAIR), arXiv:2211.08403.
     """
     norms = list(networks.running_norms(network).values())
     if not norms:

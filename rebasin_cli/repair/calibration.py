@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from ..datasets._batches import checked, size_of
 from ..errors import UsageError
-from ..networks.running import Wrapper, evaluating, fed, in_parts
+from ..networks.layout import Wrapper, in_parts
+from ..networks.running import evaluating, fed
 
 COLDEST, HOTTEST = 1e-2, 1e2
 MOST = 1 << 23  # logits: of more, as many targets of a window make, some at even distances are enough

@@ -51,6 +51,18 @@ class Choice:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class Measured:
+    """A merge on held-out samples: its `plain` scores and, where looked at, at its best temperature.
+
+    `cold`: that temperature has no bottom, since all samples are right: its losses say nothing.
+    """
+
+    plain: Scores
+    matched: Scores | None = None
+    cold: bool = False
+
+
 def choose(
     network: nn.Module,
     apply: Callable[[nn.Module], object],
@@ -71,33 +83,28 @@ def choose(
     """
     losses: dict[str, float] = {}
     try:
-        before, cold = _measure(network, held, scores, output, device, scaled=not unseen)
-        losses["none"] = before[0].loss
+        before = measure(network, held, scores, output, device, scaled=not unseen)
+        losses["none"] = before.plain.loss
         apply(network)
-        after, cold_after = _measure(network, held, scores, output, device, scaled=not unseen)
+        after = measure(network, held, scores, output, device, scaled=not unseen)
     except (DataError, NetworkError, UsageError) as error:
         return Choice("none", losses, apart=apart, unseen=unseen, why=error.message)
-    losses[repair] = after[0].loss
-    gain, error = _gain(before[0], after[0])
-    if unseen:
-        better = gain > 0
-    else:
-        told_apart = not (cold and cold_after)  # both right on everything: their losses say nothing
-        sure = gain > max(MARGIN, SURE * (0.0 if math.isnan(error) else error))
-        better = told_apart and sure and after[-1].loss < before[-1].loss
+    losses[repair] = after.plain.loss
+    gain, error = gained(before, after)
+    both = before.matched is not None and after.matched is not None
     return Choice(
-        repair if better else "none",
+        repair if better(before, after, unseen=unseen, sure=0.0 if unseen else SURE) else "none",
         losses,
-        {"none": before[1].loss, repair: after[1].loss} if len(before) == len(after) == 2 else {},
+        {"none": before.matched.loss, repair: after.matched.loss} if both else {},
         gain,
         error,
-        before[0].samples,
+        before.plain.samples,
         apart,
         unseen,
     )
 
 
-def _measure(
+def measure(
     network: nn.Module,
     held: Iterable[Any],
     scores: Callable[..., Scores],
@@ -105,21 +112,40 @@ def _measure(
     device: str,
     *,
     scaled: bool,
-) -> tuple[list[Scores], bool]:
-    """As it is and, if `scaled` and outputs are finite logits, at its best temperature; whether that is 0."""
+) -> Measured:
+    """As it is and, if `scaled` and outputs are finite logits, at its best temperature."""
     plain = scores(network, held, each=True)
     if not scaled or math.isnan(plain.ece) or not math.isfinite(plain.loss):
-        return [plain], False
+        return Measured(plain)
     cooled = Scaled(network, held, output, device)
-    return [plain, scores(cooled, held, output=None, each=True)], cooled.temperature < 1.01 * COLDEST
+    return Measured(plain, scores(cooled, held, output=None, each=True), cooled.temperature < 1.01 * COLDEST)
 
 
-def _gain(before: Scores, after: Scores) -> tuple[float, float]:
+def better(
+    before: Measured, after: Measured, *, unseen: bool, margin: float = MARGIN, sure: float = SURE
+) -> bool:
+    """Whether one merge is taken for better than another: by samples that are `unseen`, or known by heart.
+
+    By `sure` standard errors at least. On samples known by heart also by `margin` nats, which is for what
+    makes logits larger, and at the best temperature of each.
+    """
+    gain, error = gained(before, after)
+    error = 0.0 if math.isnan(error) else error
+    if unseen:
+        return gain > sure * error
+    if before.cold and after.cold:  # both right on everything: their losses say nothing
+        return False
+    falls = before.matched is None or after.matched is None or after.matched.loss < before.matched.loss
+    return gain > max(margin, sure * error) and falls
+
+
+def gained(before: Measured, after: Measured) -> tuple[float, float]:
     """How much less is lost, and the standard error of that over the samples, which are the same."""
-    gain = before.loss - after.loss
-    if before.each is None or after.each is None or len(before.each) < 2 or not math.isfinite(gain):
+    one, other = before.plain, after.plain
+    gain = one.loss - other.loss
+    if one.each is None or other.each is None or len(one.each) < 2 or not math.isfinite(gain):
         return (math.inf if math.isnan(gain) else gain), math.nan
-    apart = before.each[:, 0].double() - after.each[:, 0].double()
+    apart = one.each[:, 0].double() - other.each[:, 0].double()
     return gain, (apart.std() / math.sqrt(len(apart))).item()
 
 

@@ -1,7 +1,8 @@
 """Which tensors of a network act linearly, and up to where their effect can be followed.
 
 Read off the exported graph. A layer is one weight with all of its uses: a linear layer or a convolution, with
-the norm with running statistics that follows it, or such a norm alone. Its effect is looked at behind the
+the norm with running statistics that follows it, or such a norm alone; or what multiplies every channel by a
+number of its own, as LayerNorm and RMSNorm do in the end. Its effect is looked at behind the
 norm, and behind the sum that it is the last one to be added to: there, all else is known when it is fitted.
 """
 
@@ -17,6 +18,7 @@ from torch.export.graph_signature import InputKind
 
 from ..inference.tracing import needed_for
 from .producers import named, operation, produces, sources
+from .scales import SCALES, factors
 
 NORMS = ("batch_norm", "_native_batch_norm_legit_no_training")
 SAME = ("clone", "alias", "detach", "dropout", "contiguous")  # in evaluation: what comes out is what went in
@@ -56,7 +58,7 @@ class Use:
 
 @dataclass(frozen=True)
 class Layer:
-    """One linear map of the network. `kind` is its operation, "norm" for a norm alone.
+    """One linear map of the network. `kind` is its operation, "norm" for a norm alone, or one of `SCALES`.
 
     `bias` is None where there is none, or it is not the layer's alone. `columns` is the number of inputs of
     one output, without the constant, `outputs` that of the outputs of one group.
@@ -84,6 +86,11 @@ class Layer:
     def constant(self) -> bool:
         """Whether something can be added to every output."""
         return self.bias is not None or (self.norm is not None and self.norm.bias is not None)
+
+    @property
+    def single(self) -> bool:
+        """Whether each channel is a map of one number."""
+        return self.kind == "norm" or self.kind in SCALES
 
     @property
     def gram_bytes(self) -> int:
@@ -137,6 +144,8 @@ class _Reader:
             elif kind in NORMS and (norm := self._norm(node)) is not None and norm.node not in followed:
                 label = norm.weight or norm.mean
                 found[label] = self._alone(node, norm)
+            elif (label := self._scale(node)) is not None:
+                found[label] = self._scaling(node, label)
         mine = {name for layer in found.values() for name in layer.tensors}
         for node, name in self.parameters.items():
             idle = not node.users and name in self.shared  # another name of what is told of already
@@ -217,6 +226,30 @@ class _Reader:
         channels = node.args[0].meta["val"].shape[1]
         name = (norm.weight or norm.mean).rpartition(".")[0]
         return Layer(name, "norm", None, None, (use,), norm, channels, 1)
+
+    def _scale(self, node: fx.Node) -> str | None:
+        """The parameter that this operation, and nothing else, multiplies each channel by in the end."""
+        if operation(node) not in SCALES:
+            return None
+        factor, values = factors(node) if operation(node) == "mul" else (named(node).get("weight"), None)
+        label = self.parameters.get(factor)
+        if label is None or label in self.shared or len(factor.users) > 1:
+            return None
+        if values is None:
+            return label
+        shape = factor.meta["val"].shape
+        return label if len(shape) == 1 and values.meta["val"].shape[-1:] == shape else None
+
+    def _scaling(self, node: fx.Node, label: str) -> Layer:
+        kind, factor = operation(node), next(n for n, name in self.parameters.items() if name == label)
+        given = factors(node)[1] if kind == "mul" else named(node)["input"]
+        bias = None if kind == "mul" else named(node).get("bias")
+        shift = self.parameters.get(bias)
+        if shift is None or shift in self.shared or len(bias.users) > 1:
+            shift = None
+        use = Use(given.name, node.name, *self._target(node, node))
+        count = factor.meta["val"].numel()
+        return Layer(label.removesuffix(".weight"), kind, label, shift, (use,), None, count, 1)
 
     def _use(self, node: fx.Node, norm: Norm | None, *, alone: bool) -> Use:
         output = node if norm is None else next(n for n in self.nodes if n.name == norm.node)

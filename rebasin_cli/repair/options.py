@@ -9,6 +9,7 @@ from ..errors import UsageError
 from ..registry import option
 
 RIDGE = 0.01  # of a refit
+REFIT_SAMPLES, REFIT_BATCH = 1_000, 250  # more samples add next to nothing
 
 
 def check_ridge(ridge: float) -> None:

@@ -29,6 +29,7 @@ from .layers import Layer, Norm, layers_of, undo
 from .least_squares import Sums, change
 from .options import RIDGE, check_ridge
 from .producers import Producers, named, shared_in
+from .scales import SCALES, channels, normalised
 from .unfolding import matrix, outputs, rows, weight_of
 
 MEMORY = 1 << 30  # bytes of values that may be kept between layers
@@ -52,8 +53,8 @@ def refit(
     """Fit all layers of `network`, which holds the merged weights, to its endpoints' means, in place.
 
     `endpoints` are the models that were merged, in one basin, `weights` those of the merge (default: equal).
-    Linear layers, convolutions of any kind and norms with running statistics are fitted; a norm's statistics
-    become those of its inputs in the refitted network. Embeddings, other norms and what cannot be followed
+    Linear layers, convolutions of any kind and norms are fitted; running statistics
+    become those of a norm's inputs in the refitted network. Embeddings and what cannot be followed
     stay as they are, and `left` says why. `ridge` 0 is plain least squares. Sums are over samples and places,
     in float64. `memory` bounds the values that are kept from layer to layer; with less, they are computed
     again. `known` is empty at first and keeps the graphs for other calls with the same network.
@@ -146,7 +147,7 @@ def _seen(moving: Advancing, layer: Layer, shares: Sequence[float], own: Mapping
     """The inputs of all uses of a layer, and what its outputs lack of the targets."""
     sums = Sums(constant=layer.constant or layer.norm is not None)
     wanted = dict.fromkeys(name for use in layer.uses for name in (use.input, use.target))
-    kernel = own[layer.weight].shape[2:] if layer.weight else ()
+    kernel = () if layer.single else own[layer.weight].shape[2:]
     for seen in moving.at(layer.uses[0].output, wanted):
         for use in layer.uses:
             back = [seen.nodes[name] for name in reversed(use.moves)]
@@ -155,7 +156,10 @@ def _seen(moving: Advancing, layer: Layer, shares: Sequence[float], own: Mapping
             for part, here, *there in _pieces(layer.kind, kernel, [x, *values]):
                 pairs = zip(shares, there, strict=True)
                 lacking = sum(share * value.double() for share, value in pairs) - here
-                if layer.kind == "norm":
+                if layer.kind in SCALES:
+                    node = seen.nodes[use.output]
+                    sums.add(normalised(node, part), channels(node, lacking))
+                elif layer.kind == "norm":
                     sums.add(*(value.movedim(1, 0).flatten(1)[..., None] for value in (part, lacking)))
                 else:
                     z = rows(layer.kind, call, part, kernel)
@@ -167,7 +171,7 @@ def _pieces(kind: str, kernel: Sequence[int], values: Sequence[Tensor]) -> Itera
     """A layer's inputs and its outputs, a few samples at a time: rows of a convolution are many."""
     if kind == "linear":
         values = [value.reshape(-1, value.shape[-1]) for value in values]
-    elif values[0].ndim == len(kernel) + 1 and kind != "norm":
+    elif kind not in ("norm", *SCALES) and values[0].ndim == len(kernel) + 1:
         values = [value[None] for value in values]
     sample = max(value[:1].numel() for value in values) * math.prod(kernel)
     step = max(1, PIECE // max(1, sample))
@@ -179,6 +183,9 @@ def _write(layer: Layer, sums: Sums, ridge: float, own: Mapping[str, Tensor]) ->
     found = change(sums, ridge)
     if layer.kind == "norm":
         _write_alone(layer.norm, found, sums, own)
+        return
+    if layer.kind in SCALES:
+        _write_scale(layer, found, own)
         return
     weight = own[layer.weight]
     before = matrix(layer.kind, weight, layer.groups).double()
@@ -216,6 +223,15 @@ def _write_alone(norm: Norm, found: Tensor, sums: Sums, own: Mapping[str, Tensor
     if norm.weight is not None and norm.bias is not None:
         scale, shift = scale + found[:, 0, 0], shift + found[:, 1, 0]
     _write_norm(norm, own, scale, shift, mean, square - mean.square(), square, sums.count)
+
+
+def _write_scale(layer: Layer, found: Tensor, own: Mapping[str, Tensor]) -> None:
+    """What multiplies each channel, and is added to it where the norm adds something."""
+    scale = own[layer.weight]
+    if not _still(found, scale):
+        scale.add_(found[:, 0, 0].reshape(scale.shape).to(scale))
+        if layer.bias is not None:
+            own[layer.bias].add_(found[:, 1, 0].reshape(scale.shape).to(scale))
 
 
 def _affine(norm: Norm, own: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:

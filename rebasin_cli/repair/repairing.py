@@ -14,13 +14,14 @@ import torch
 from torch import nn
 
 from .. import networks
+from ..datasets._batches import First
 from ..errors import CheckpointError, UsageError, unknown
 from ..networks.evaluation import Scores, evaluate
 from ..networks.running import fed
 from .biases import calibrated_biases
 from .channels import MATCHES, Repaired, renormalize, reset_norms
 from .choosing import Choice, choose, parted
-from .options import RIDGE
+from .options import REFIT_BATCH, REFIT_SAMPLES, RIDGE
 from .refitting import refit
 
 # What --repair takes, beside auto. "bias" alone needs no samples.
@@ -42,6 +43,25 @@ def settle(how: str, *, statistics: bool, measurable: bool) -> str:
     if how == "auto" and statistics:
         return "reset"
     return "none" if how == "auto" and not measurable else how
+
+
+def open_to_choice(how: str, *, statistics: bool) -> tuple[str, ...]:
+    """The repairs that `how` leaves open to a search that tries them: "auto" some, any other itself.
+
+    The least comes first: what needs no more than it has is left alone.
+    """
+    if how != "auto":
+        return () if how == "none" else (how,)
+    return ("reset", "refit") if statistics else ("none", "repair", "refit")
+
+
+def few(batches: Any, how: str) -> Any:
+    """As many samples as a repair is worth that a search chose by itself."""
+    if how != "refit":
+        return batches
+    if not hasattr(batches, "subset"):
+        return First(batches, REFIT_SAMPLES)
+    return batches.subset(REFIT_SAMPLES).with_batch_size(REFIT_BATCH)
 
 
 @dataclass(frozen=True)

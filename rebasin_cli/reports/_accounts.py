@@ -40,9 +40,14 @@ def describe_match(alignment: Alignment | None, *, given: bool = False) -> dict[
     if result.init:
         found["init"] = result.init
     if result.chosen:
-        found |= {"chosen": result.chosen, "tried": [dict(row) for row in result.tried]}
+        found |= {"chosen": result.chosen} | ({"repair": result.repair} if result.repair else {})
+        found["tried"] = [dict(row) for row in result.tried]
     if result.polished:
         found["polished"] = dict(result.polished)
+    if result.rounded:
+        found["rounded"] = dict(result.rounded)
+    if result.constrained:
+        found["constrained"] = [dict(row) for row in result.constrained]
     if result.history:  # it ended with its last step, whatever was left to gain
         return found | {"history": [dict(row) for row in result.history]}
     return found | {"converged": result.converged}
@@ -51,9 +56,14 @@ def describe_match(alignment: Alignment | None, *, given: bool = False) -> dict[
 def search_in_words(result: MatchResult) -> Iterator[str]:
     """What a search decided by itself, in sentences."""
     if result.chosen:
-        yield f"method: auto chose {result.chosen}: {tried_in_words(result.tried)}"
+        repair = f" with the repair {result.repair}" if result.repair else ""
+        yield f"method: auto chose {result.chosen}{repair}: {tried_in_words(result.tried)}"
     elif result.polished:
         yield f"polish: {polished_in_words(result.polished)}"
+    if result.rounded:
+        yield f"rounding: {rounded_in_words(result.rounded)}"
+    for row in result.constrained:
+        yield f"constrained: {constrained_in_words(row)}"
 
 
 def tried_in_words(rows: Iterable[Mapping[str, Any]]) -> str:
@@ -62,7 +72,8 @@ def tried_in_words(rows: Iterable[Mapping[str, Any]]) -> str:
     for row in rows:
         loss, why = row.get("held_out_loss"), row.get("why", "")
         took = f" in {row['seconds']:.1f} s" if "seconds" in row else ""
-        told.append(f"{row['method']} {why}" if loss is None else f"{row['method']} {loss:.4f}{took}")
+        name = row["method"] + (f" + {row['repair']}" if row.get("repair", "none") != "none" else "")
+        told.append(f"{name} {why}" if loss is None else f"{name} {loss:.4f}{took}")
     losses = any("held_out_loss" in row for row in rows)
     return ("held-out loss at the mean " if losses else "") + ", ".join(told)
 
@@ -71,6 +82,35 @@ def polished_in_words(done: Mapping[str, Any]) -> str:
     return (
         f"{done['swaps']} swaps in {done['steps']} steps, held-out loss {done['before']:.4f} → "
         f"{done['after']:.4f} (the same again: --polish {done['steps']}steps)"
+    )
+
+
+def rounded_in_words(done: Mapping[str, Any]) -> str:
+    """What was chosen, and what the other reading of the same equation would have chosen if not that."""
+    pull = done["chosen"] == done["by_loss"]
+    other = done["by_penalised" if pull else "by_loss"]
+    differs = f"; {'with' if pull else 'without'} the pull to the start: {other}"
+    return (
+        f"mean loss of the line {done['loss_start']:.4f} → {done['loss']:.4f} by {_whose(done)}, nearest "
+        f"permutation {done['loss_nearest']:.4f}, "
+        f"draws below it: {done['draws_below_nearest']}, {done['units_moved']} of {done['units']} units moved"
+        f"{differs if other != done['chosen'] else ''}"
+    )
+
+
+def _whose(done: Mapping[str, Any]) -> str:
+    drawn = done["chosen"].startswith("draw ")
+    return f"{done['chosen']} of {done['draws']}" if drawn else f"{done['chosen']} ({done['draws']} draws)"
+
+
+def constrained_in_words(row: Mapping[str, Any]) -> str:
+    """Why a word's assignment is the best within the constraint, or how far it may be from that."""
+    words = ", ".join(row["words"])
+    if row["free"]:
+        return f"{words}: the best after the activation keeps the constraint, so nothing within it is better"
+    return (
+        f"{words}: the best after the activation breaks the constraint; within it {row['reached']:.6g} is "
+        f"reached, and {row['bound']:.6g} not exceeded"
     )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from . import _plane
 from ._diagrams import signature_svg
 from ._elements import command, details, header, hidden, items, page, pairs, section, table, text, tr
 from ._format import MISSING, fixed, number, took
@@ -16,7 +18,8 @@ def signature(found: Mapping[str, Any], files: Sequence[Any], line: str) -> str:
     """Mean ± standard deviation a word, before and after alignment, and how stable the match is."""
     method, stable = found["match"]["method"], found["stability"]
     shares = stable["samples"][:-1] if stable else []
-    names = ("units", "dead", "before", "± std", "after", "± std")
+    curved = "curve" in found
+    names = ("units", "dead", "before", "± std", "after", "± std", *["line ½", "end"] * curved)
     head = [(hidden("word"), ""), *((name, "n") for name in names)]
     head += [(f"as on {number(count)}", "n") for count in shares]
     rows = [
@@ -26,6 +29,7 @@ def signature(found: Mapping[str, Any], files: Sequence[Any], line: str) -> str:
                 number(row["units"]),
                 number(row["dead"]),
                 *(_short(row[when][what]) for when in ("before", "after") for what in ("mean", "std")),
+                *(_short(row[what]["mean"]) for what in ("line", "ends") if curved),
                 *(_share(share) for share in (stable["words"][row["word"]][:-1] if stable else ())),
             ],
         )
@@ -34,6 +38,7 @@ def signature(found: Mapping[str, Any], files: Sequence[Any], line: str) -> str:
     if stable:
         rows.append(tr("all", [*[""] * 6, *map(_share, stable["overall"][:-1])], "shipped"))
     drawing = f'<div class="panels"><figure>\n{signature_svg(found["signature"])}\n</figure></div>'
+    method = "A and the curve at t = ½, as it is and once its units are matched" if curved else method
     told = f"{method}, {number(found['samples'])} samples of {found['data']}"
     body = [
         header(f"Signature of {' and '.join(map(str, files))}", text(told)),
@@ -42,6 +47,50 @@ def signature(found: Mapping[str, Any], files: Sequence[Any], line: str) -> str:
         f'<p class="legend">took {text(took(found["times"]))}</p>' if found["times"] else "",
     ]
     return page(f"Signature of {' and '.join(map(str, files))}", body)
+
+
+def plane(found: Mapping[str, Any]) -> str:
+    """Loss and accuracy over a plane: the picture, and the figures of the models and of the grid."""
+    files = " and ".join(str(model["file"]) for model in found["inputs"])
+    picture = base64.b64encode(_plane.render(found)).decode("ascii")
+    split = text(found["data"]["split"])
+    head = [
+        (hidden("model"), ""),
+        *((name, "n") for name in ("x", "y", f"{split} loss", f"{split} accuracy")),
+    ]
+    rows = [
+        tr(
+            text(one["name"]),
+            [*(_short(one[axis]) for axis in "xy"), fixed(one["loss"]), fixed(one["accuracy"])],
+        )
+        for one in [*found["points"], *_extremes(found)]
+    ]
+    away = [
+        f"{text(curve['name'])}: its points are {curve['away']:.3g} from the plane at most"
+        for curve in found["curves"]
+    ]
+    alt = "Filled contours of loss and accuracy over the plane, with the models and the paths between them"
+    name = f"The plane through {files}"
+    body = [
+        header(name, text(_plane.said(found))),
+        f'<img alt="{alt}" src="data:image/png;base64,{picture}">',
+        section("Models, and the extremes of the grid", table("Models and extremes", head, rows)),
+        section("Curves", items(away)) if away else "",
+        section("Measure it again", command(found["command"])),
+        f'<p class="legend">took {text(took(found["times"]))}</p>' if found["times"] else "",
+    ]
+    return page(name, body)
+
+
+def _extremes(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The points of the grid with the lowest and with the highest loss."""
+    every = [
+        {"x": x, "y": y, "loss": found["loss"][row][column], "accuracy": found["accuracy"][row][column]}
+        for row, y in enumerate(found["y"])
+        for column, x in enumerate(found["x"])
+    ]
+    low, high = (pick(every, key=lambda one: one["loss"]) for pick in (min, max))
+    return [{"name": "lowest"} | low, {"name": "highest"} | high]
 
 
 def doctor(found: Mapping[str, Any], line: str) -> str:

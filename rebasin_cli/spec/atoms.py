@@ -9,7 +9,7 @@ lies within that stands elsewhere than right before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -127,3 +127,46 @@ def _outer(dim: _Dim, dims: list[_Dim], fitted: FittedSpec) -> _Dim:
     if (known := (dim.before or {}).get(word)) is not None:
         return known
     return next(other for other in dims if other.axis == Word(word) and other.root != dim.root)
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One axis of a block: the word that permutes it, if any; a starred one lies within the axis `outer`."""
+
+    word: str | None
+    starred: bool = False
+    outer: int | None = None
+
+
+def rebuilt(
+    name: str,
+    tensor: torch.Tensor,
+    fitted: FittedSpec,
+    act: Callable[[torch.Tensor, tuple[Dimension, ...]], torch.Tensor],
+) -> torch.Tensor:
+    """The tensor taken apart into blocks, and put together of what `act` makes of each, of the same shape.
+
+    Blocks are those of atoms, but for starred words, which keep apart from what they lie within.
+    """
+    dims = [_Dim(axis, k) for k, axis in enumerate(fitted.tensors[name])]
+    return _through(tensor, dims, fitted, act)
+
+
+def _through(tensor: torch.Tensor, dims: list[_Dim], fitted: FittedSpec, act: Callable) -> torch.Tensor:
+    for d, dim in enumerate(dims):
+        if isinstance(dim.axis, Product):
+            factors = _factors(dim)
+            sizes = [length_of(factor.axis, fitted.sizes) for factor in factors]
+            inner = [*dims[:d], *factors, *dims[d + 1 :]]
+            return _through(tensor.unflatten(d, sizes), inner, fitted, act).flatten(d, d + len(sizes) - 1)
+        if isinstance(dim.axis, Sum):
+            lengths = [length_of(term, fitted.sizes) for term in dim.axis.terms]
+            parts = [
+                _through(part, [*dims[:d], _Dim(term, dim.root, dim.before), *dims[d + 1 :]], fitted, act)
+                for part, term in zip(tensor.split(lengths, d), dim.axis.terms, strict=True)
+            ]
+            return torch.cat(parts, d)
+    outers = [dims.index(_outer(dim, dims, fitted)) if dim.starred else None for dim in dims]
+    return act(
+        tensor, tuple(Dimension(dim.word, dim.starred, at) for dim, at in zip(dims, outers, strict=True))
+    )

@@ -61,7 +61,7 @@ def fit(spec: Spec, shapes: Shapes) -> FittedSpec:
     )
     sizes = _word_sizes(axes, shapes, given, problems)
     resolved = {t: _resolve_axes(t, a, shapes[t], sizes, given, problems) for t, a in axes.items()}
-    within = find_blocks(resolved, sizes, problems)
+    within = find_blocks(spec, resolved, sizes, problems)
     groups = _groups(spec, resolved, within, problems)
     if problems:
         unknown = {word for a in axes.values() for axis in a for word in words_of(axis)} - sizes.keys()

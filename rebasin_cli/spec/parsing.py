@@ -28,8 +28,10 @@ _KEYS = {
     "ignore",
     "sizes",
     "groups",
+    "within",
 }
 _WORD = re.compile(r"(?:[A-Za-z]|\{[A-Za-z]\w*\})(?:[\w.-]|\{[A-Za-z]\w*\})*")
+_SLOTS = re.compile(r"\{(\w+)\}")
 _NAME = re.compile(r"(?P<name>[^\[\]?\s]+?)(?:\[(?P<rank>[0-9]{1,3})\])?(?P<optional>\?)?")
 
 
@@ -93,6 +95,7 @@ def parse(text: str, *, name: str, source: str = "", include: Callable[[str], Sp
             own[where], entries[where] = entry.line, entry
     sizes = _sizes(top["sizes"], problems) if "sizes" in top else {}
     groups = _groups(top["groups"], problems) if "groups" in top else {}
+    within = _within(top["within"], problems) if "within" in top else {}
     spec = Spec(
         name=name,
         entries=tuple(entries.values()),
@@ -104,6 +107,7 @@ def parse(text: str, *, name: str, source: str = "", include: Callable[[str], Sp
         digest=hashlib.sha256((text + base.digest).encode()).hexdigest(),
         sizes={**base.sizes, **sizes},
         groups={**base.groups, **groups},
+        within={**base.within, **within},
     )
     if problems:
         raise SpecError(
@@ -177,6 +181,23 @@ def _groups(node: yaml.Node, problems: list[str]) -> dict[str, str]:
         else:
             groups[key] = kind
     return groups
+
+
+def _within(node: yaml.Node, problems: list[str]) -> dict[str, str]:
+    line = node.start_mark.line + 1
+    if not isinstance(node, yaml.MappingNode):
+        problems.append(f"line {line}: `within:` is not a mapping of starred words to what they lie within")
+        return {}
+    found = {}
+    for key, value in _items(node, problems):
+        line, outer = value.start_mark.line + 1, _text(value, f'"{key}"', problems)
+        if wrong := [word for word in (key, outer) if word is not None and not _WORD.fullmatch(word)]:
+            problems.append(f'line {line}: cannot read the word "{wrong[0]}"')
+        elif outer is not None and not set(_SLOTS.findall(outer)) <= set(_SLOTS.findall(key)):
+            problems.append(f'line {line}: "{outer}" has a slot that "{key}" does not bind')
+        elif outer is not None:
+            found[key] = outer
+    return found
 
 
 def _entry(key: str, node: yaml.Node, statistic: bool, problems: list[str]) -> Entry | None:

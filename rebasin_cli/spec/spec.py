@@ -47,8 +47,9 @@ class Entry:
 class Spec:
     """A parsed spec file. `source` is where it was read, `digest` the sha256 of its text.
 
-    `sizes` are those that no axis tells, `groups` those of words that have more than permutations: of words,
-    or of families of words where they have `{i}` slots.
+    `groups` are those of words that have more than permutations.
+    `sizes` are those that no axis tells: words, or families of words where they have `{i}` slots.
+    `within` says of starred words what they lie within, where no axis does.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Spec:
     source: str = ""
     digest: str = ""
     sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
+    within: Mapping[str, str] = field(default_factory=dict, hash=False)
     groups: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 

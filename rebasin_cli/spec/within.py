@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
+from .naming import pattern_of
 from .notation import Axis, Fixed, Word, factors_of, leaves_of, starred_of
-from .spec import Block
+from .spec import Block, Spec
 
 Tensors = Mapping[str, tuple[Axis, ...]]
 Place = tuple[str, int, Word | Fixed | None]  # a tensor, its axis, and what the word lies within there
 
 
-def find_blocks(tensors: Tensors, sizes: Mapping[str, int], problems: list[str]) -> dict[str, Block]:
+def find_blocks(
+    spec: Spec, tensors: Tensors, sizes: Mapping[str, int], problems: list[str]
+) -> dict[str, Block]:
     """The block of every starred word, once all tensors agree on it.
 
     `sizes` has the units of every word, of a starred one in each block.
@@ -21,10 +24,12 @@ def find_blocks(tensors: Tensors, sizes: Mapping[str, int], problems: list[str])
         for k, axis in enumerate(axes):
             for word, outer in starred_of(axis):
                 places.setdefault(word, []).append((tensor, k, outer))
-    blocks = {}
+    blocks, given = {}, _given(spec, places.keys(), sizes, problems)
     for word, its in places.items():
-        found = _not_starred(word, its[0], tensors) or _disagreeing(word, its)
-        outer = next((outer for *_, outer in its if outer is not None), None)
+        if word in given:  # a number before it is then one of copies: "(2 h*)"
+            its = [(tensor, k, said if isinstance(said, Word) else None) for tensor, k, said in its]
+        found = _not_starred(word, its[0], tensors) or _disagreeing(word, its, given.get(word))
+        outer = given.get(word) or next((outer for *_, outer in its if outer is not None), None)
         if outer is not None and not found:
             found = [text for place in its if (text := _missing(word, place, outer, tensors))]
         problems += found
@@ -32,6 +37,26 @@ def find_blocks(tensors: Tensors, sizes: Mapping[str, int], problems: list[str])
         if count and word in sizes:  # else a problem is told already
             blocks[word] = Block(getattr(outer, "name", None), count, sizes[word])
     return blocks
+
+
+def _given(
+    spec: Spec, starred: Collection[str], sizes: Mapping[str, int], problems: list[str]
+) -> dict[str, Word]:
+    """What the spec itself states under `within:`; an exact word beats families."""
+    given: dict[str, Word] = {}
+    for key in sorted(spec.within, key=lambda key: "{" in key):
+        members = {word: m for word in starred if (m := pattern_of(key).match(word)) is not None}
+        if not members:
+            problems.append(f'within  "{key}" is no starred word of these tensors')
+        for word, captured in members.items():
+            outer = spec.within[key]
+            for slot, value in captured.items():
+                outer = outer.replace(f"{{{slot}}}", value)
+            if outer not in sizes or outer in starred:
+                problems.append(f'within  "{outer}", for "{word}", is no word without a star')
+            else:
+                given.setdefault(word, Word(outer))
+    return given
 
 
 def _not_starred(word: str, place: Place, tensors: Tensors) -> list[str]:
@@ -44,14 +69,20 @@ def _not_starred(word: str, place: Place, tensors: Tensors) -> list[str]:
     return plain[:1]
 
 
-def _disagreeing(word: str, places: list[Place]) -> list[str]:
-    said = {}
+def _disagreeing(word: str, places: list[Place], given: Word | None) -> list[str]:
+    said: dict[Word | Fixed, tuple[str, int]] = {}
     for tensor, k, outer in places:
         if outer is not None:
             said.setdefault(outer, (tensor, k))
-    if not said:
+    if not said and given is None:
         tensor, k, _ = places[0]
-        return [f'{tensor}  axis {k} has "{word}*", but no tensor says within what: "(heads {word}*)" would']
+        return [
+            f'{tensor}  axis {k} has "{word}*", but no tensor says within what: "(heads {word}*)" would, '
+            f"or `within:`"
+        ]
+    if given is not None:
+        wrong = [(outer, place) for outer, place in said.items() if outer != given]
+        return [f'{t}  axis {k} has "{word}*" within "{o}", `within:` says "{given}"' for o, (t, k) in wrong]
     if len(said) == 1:
         return []
     lines = [f'{tensor}  axis {k} has "{word}*" within "{outer}"' for outer, (tensor, k) in said.items()]

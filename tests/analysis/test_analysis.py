@@ -140,6 +140,14 @@ def test_midpoints_mix_two_models_each():
     assert [p["test"].gap for p in found] == pytest.approx([2.25 - 1.5, 12.25 - 3.5, 16 - 4])
 
 
+def test_at_unequal_weights_the_gap_is_from_the_models_weighted_losses():
+    found = simplex.at(bowl, [0.1, 0.2, 0.6], ENDS, [0.5, 0.0, 0.5])
+    assert found["test"].loss == pytest.approx(12.25) and found["test"].ends_loss == pytest.approx(3.5)
+    found = simplex.at(bowl, [0.1, 0.2, 0.6], ENDS, [0.7, 0.2, 0.1])["test"]
+    assert found.ends_loss == pytest.approx(0.7 * 1 + 0.2 * 2 + 0.1 * 6)
+    assert found.ends_accuracy == pytest.approx(0.17) and found.gap == pytest.approx(100 * 0.17**2 - 1.7)
+
+
 def test_weights_are_uniform_on_the_simplex():
     weights = torch.tensor(simplex.uniform_weights(4, 20_000, seed=1), dtype=torch.float64)
     assert (weights >= 0).all()

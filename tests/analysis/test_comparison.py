@@ -12,6 +12,7 @@ import rebasin_cli
 from rebasin_cli import nets
 from rebasin_cli.analysis import formats, tables
 from rebasin_cli.analysis.comparison import SCHEMA, compare, points_to_measure
+from rebasin_cli.analysis.sharpness import sharpness
 from rebasin_cli.errors import UsageError
 from rebasin_cli.networks.evaluation import evaluate
 from rebasin_cli.spec import library
@@ -292,3 +293,19 @@ def test_what_was_not_aligned_leaves_the_axis_where_it_would_press_the_others_do
     assert drawn(alone, monkeypatch)[0].get_ylim()[1] > 7 * most
     endless, most = losing(found, math.inf)
     assert drawn(endless, monkeypatch)[0].get_ylim()[1] < 2 * most
+
+
+def test_the_sharpness_of_a_merge_is_that_of_its_own_statistics():
+    """The merge's BatchNorm is reset before it is measured; the endpoints keep what they came with."""
+    models, fitted, network = setting("tinyten", 2, **TEN)
+    data, train = batches((3, 10, 10)), batches((3, 10, 10), 1)
+    args = {"network": network, "test": data, "train": train, "points": 0, "cycles": False}
+    compared = compare(models, fitted, methods=["none"], curved={"test": data}, probes=2, **args)
+    merged = rebasin_cli.merge(models, fitted, method="none", network=network, train=train, prove=False)
+    network.load_state_dict(dict(merged.tensors))
+    wanted = sharpness(network, data, probes=2, seed=compared.seed).value
+    found = compared.methods[0].sharpness
+    assert found["test"].value == pytest.approx(wanted, rel=1e-3)
+    network.load_state_dict(models[0])
+    own = sharpness(network, data, probes=2, seed=compared.seed).value
+    assert compared.endpoint_sharpness[0]["test"].value == pytest.approx(own, rel=1e-3)

@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from rebasin_cli.analysis import signatures
+from rebasin_cli.curves.curve import Curve
 from rebasin_cli.errors import CheckpointError, DataError, UsageError
 from rebasin_cli.matchers import Problem, am
 from rebasin_cli.matchers.activations import options as looking
@@ -158,3 +159,46 @@ def test_a_unit_is_dead_only_where_it_is_constant_at_every_place():
         places.append(Moments.none(3, torch.device("cpu")))
         places[-1].add(units, torch.randn(3, 50, generator=rng))
     assert signatures.dead(places) == (1, 0)
+
+
+# --------------------------------------------------------------------------------------------- along a curve
+
+
+def control(a, b, t):
+    return {name: ((1 - t) * a[name] + t * b[name]).float() for name in a}
+
+
+def test_a_curve_on_the_straight_line_has_the_lines_signature_and_the_ends_are_the_pairs(pair):
+    network, fitted, data, a, b = pair
+    perms = permutation.identity(fitted.words)
+    plain = signatures.signature(a, b, fitted, perms, network=network, data=data)
+    rows = signatures.along(Curve("bezier", a, b, [control(a, b, 0.5)]), fitted, network=network, data=data)
+    for row, given in zip(rows, plain, strict=True):
+        assert row["ends"] == given["before"]
+        assert row["before"]["mean"] == pytest.approx(row["line"]["mean"], abs=1e-5)
+        assert row["after"]["mean"] >= row["before"]["mean"] - 1e-9 and row["before"] != row["ends"]
+
+
+def test_a_curve_that_permutes_units_on_its_way_is_matched_back(pair):
+    """Its middle is A with its units in another order: strangers as they are, A's once matched."""
+    network, fitted, data, a, _ = pair
+    moved, _ = shuffled(a, fitted)
+    bend = {name: 2 * moved[name] - a[name] for name in a}  # r(½) = (A + 2·bend + A) / 4 = πA
+    rows = signatures.along(Curve("bezier", a, a, [bend]), fitted, network=network, data=data)
+    for row in rows:
+        assert row["after"]["mean"] == pytest.approx(1, abs=1e-4) and row["before"]["mean"] < 0.6
+        assert row["ends"]["mean"] == row["line"]["mean"] == pytest.approx(1)
+
+
+def test_statistics_of_a_curves_middle_are_estimated_anew_first():
+    network, fitted, data = built("resnet20")
+    a, b = (randomised(network.state_dict(), seed) for seed in range(2))
+    names = [name for name in a if name not in fitted.statistics and a[name].is_floating_point()]
+    curve = Curve("bezier", a, b, [{name: (a[name] + b[name]) / 2 for name in names}])
+    still = signatures.along(curve, fitted, network=network, data=data)
+    anew = signatures.along(curve, fitted, network=network, data=data, reset_batches=data)
+    assert still[0]["ends"] == anew[0]["ends"]
+    assert any(
+        one["before"]["mean"] != other["before"]["mean"] for one, other in zip(still, anew, strict=True)
+    )
+    assert any(one["line"]["mean"] != other["line"]["mean"] for one, other in zip(still, anew, strict=True))

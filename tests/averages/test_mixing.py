@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from rebasin_cli.averages.mixing import average, interpolate, slerp
+from rebasin_cli.averages.mixing import JOINS, average, interpolate, slerp, slerp_whole
 from rebasin_cli.errors import UsageError
 
 
@@ -91,7 +91,7 @@ def test_float64_models_are_averaged_in_float64():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float8_e5m2], ids=str)
-@pytest.mark.parametrize("join", [interpolate, slerp])
+@pytest.mark.parametrize("join", [interpolate, *JOINS.values()])
 def test_the_ends_are_exactly_the_models(join, dtype):
     a, b = model(0, dtype), model(1, dtype)
     for t, end in ((0.0, a), (1.0, b)):
@@ -126,6 +126,36 @@ def test_norms_on_the_sphere_lie_between_the_models(cosine):
         assert slerp({"w": x}, {"w": y}, t)["w"].norm().item() == pytest.approx(1 + 2 * t)
 
 
+def test_one_angle_for_all_is_the_formula_on_the_whole_vector():
+    a, b = (
+        {name: tensor.double() for name, tensor in model(seed).items() if name != "ids"} for seed in (0, 1)
+    )
+    names = ["w", "scale", "pos"]
+    x, y = (torch.cat([m[name].flatten() for name in names]) for m in (a, b))
+    angle = torch.acos(x @ y / (x.norm() * y.norm()))
+    expected = (torch.sin(0.7 * angle) * x + torch.sin(0.3 * angle) * y) / torch.sin(angle)
+    found = slerp_whole(a, b, 0.3, straight={"count"})
+    torch.testing.assert_close(torch.cat([found[name].flatten() for name in names]), expected)
+    apart = slerp(a, b, 0.3)["w"]
+    assert not torch.allclose(apart, found["w"])  # a tensor by itself has another angle
+
+
+@pytest.mark.parametrize("join", [slerp, slerp_whole])
+def test_what_goes_straight_has_no_part_in_the_turn(join):
+    a, b = ({name: m[name].double() for name in ("w", "pos")} for m in (A, B))
+    found, alone = (join(x, y, 0.3, straight={"pos"}) for x, y in ((a, b), ({"w": a["w"]}, {"w": b["w"]})))
+    torch.testing.assert_close(found["pos"], interpolate(a, b, 0.3)["pos"])
+    assert torch.equal(found["w"], alone["w"])
+
+
+@pytest.mark.parametrize("factor", [2.0, -2.0, 0.0])
+def test_parallel_opposite_and_zero_models_go_straight_as_a_whole(factor):
+    a = {"v": A["w"].double(), "w": A["pos"].double()}
+    found = slerp_whole(a, {name: factor * tensor for name, tensor in a.items()}, 0.25)
+    for name, tensor in a.items():
+        torch.testing.assert_close(found[name], (0.75 + factor / 4) * tensor)
+
+
 @pytest.mark.parametrize("factor", [2.0, -2.0, 0.0])
 def test_parallel_opposite_and_zero_tensors_go_straight(factor):
     torch.testing.assert_close(
@@ -139,7 +169,7 @@ def test_the_result_has_the_first_models_names_order_and_dtypes_and_inputs_stay(
         name: tensor.bfloat16() if tensor.is_floating_point() else tensor
         for name, tensor in reversed(B.items())
     }
-    for merged in (average([A, b]), slerp(A, b, 0.5), slerp(A, b, 1.0)):
+    for merged in (average([A, b]), slerp(A, b, 0.5), slerp(A, b, 1.0), slerp_whole(A, b, 0.5)):
         assert list(merged) == list(A)
         assert all(merged[name].dtype == merged.dtypes[name] == A[name].dtype for name in A)
     assert all(torch.equal(A[name], before[name]) for name in A)

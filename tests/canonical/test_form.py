@@ -40,7 +40,7 @@ def test_both_sides_of_what_is_balanced_have_the_same_norms():
     _, _, found, form = form_of(Transformer)
     sides = {"": [], "~": []}
     for name, axes in found.fitted.tensors.items():
-        for side, view in views(form.tensors[name], axes, found.fitted, "blocks.0.q.dim"):
+        for side, view in views(form.tensors[name], axes, found.fitted, "blocks.0.dim"):
             sides[side].append(view)
     x, q = (torch.cat(each, -1) for each in sides.values())
     assert torch.allclose(x @ x.mT, q @ q.mT, atol=1e-10)
@@ -69,8 +69,8 @@ def test_a_singular_product_stays_and_says_so():
     tensors = drawn(net, 0)
     tensors["blocks.0.v.weight"][0] = tensors["blocks.0.v.bias"][0] = 0
     element, left = balance(tensors, found.fitted)
-    assert left.keys() == {"blocks.0.v"} and "singular" in left["blocks.0.v"]
-    assert "blocks.0.v" not in element.maps and "blocks.1.v" in element.maps
+    assert left.keys() == {"blocks.0.value"} and "singular" in left["blocks.0.value"]
+    assert "blocks.0.value" not in element.maps and "blocks.1.value" in element.maps
 
 
 def test_dead_units_are_not_scaled():

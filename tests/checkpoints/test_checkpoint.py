@@ -21,6 +21,7 @@ from torch import nn
 from rebasin_cli.checkpoints import checkpoint as checkpoint_module
 from rebasin_cli.checkpoints import tensors as tensors_module
 from rebasin_cli.checkpoints.checkpoint import digest, open_checkpoint, validate
+from rebasin_cli.checkpoints.stored import StoredFile
 from rebasin_cli.checkpoints.tensors import LazyTensors, chunks
 from rebasin_cli.errors import CheckpointError, UnsafeCheckpoint, UsageError
 
@@ -894,6 +895,18 @@ def test_validation_asks_a_lazy_mapping_for_float_tensors_only_and_once():
     assert asked == ["w"] and "w" in tensors and list(tensors) == ["w", "n"] and len(tensors) == 2
     with pytest.raises(KeyError):
         tensors["other"]
+
+
+def test_a_checkpoint_is_looked_through_and_digested_in_one_reading(tmp_path, monkeypatch):
+    content = {"b": torch.rand(300, 300), "a": torch.arange(9), "c": torch.rand(3).half()}
+    found = open_checkpoint(saved(tmp_path, content))
+    read, own = [], StoredFile.tensor
+    monkeypatch.setattr(StoredFile, "tensor", lambda file, piece: read.append(piece) or own(file, piece))
+    found.look()
+    assert found.digest() == digest(content) and len(read) == 3
+    content["b"][2, 1] = torch.nan
+    with pytest.raises(CheckpointError, match="cannot be used"):
+        open_checkpoint(saved(tmp_path, content)).look()
 
 
 def test_the_digest_is_of_the_content_not_of_the_file(tmp_path):

@@ -17,9 +17,10 @@ import safetensors.torch
 import torch
 
 from rebasin_cli.checkpoints import staging, writing
+from rebasin_cli.checkpoints.checking import digest
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.checkpoints.staging import recover
-from rebasin_cli.checkpoints.tensors import CHUNK, LazyTensors, digest
+from rebasin_cli.checkpoints.tensors import CHUNK, LazyTensors
 from rebasin_cli.checkpoints.writing import (
     check_output,
     parse_dtype,

@@ -450,7 +450,20 @@ def test_activation_matching_brings_a_relabelled_model_back(trained, done, refus
     refused(
         2, "align", *pair, "--cost", "l2", "-o", "no.safetensors", says="--cost: the method wm has no such"
     )
-    refused(2, "align", *pair, "--method", "am", "--at", "x", "-o", "no.safetensors", says="both, post, pre")
+    known = "Known: both, constrained, post, post-then-pre, pre"
+    refused(2, "align", *pair, "--method", "am", "--at", "x", "-o", "no.safetensors", says=known)
+
+
+def test_the_best_within_a_constraint_is_told_word_by_word(trained, done, tmp_path):
+    line = ("align", *trained, "--method", "am", "--cost", "l2", "--data", "digits")
+    outcome = done(*line, "--at", "constrained", "-o", "c.safetensors", "--json")
+    (row,) = outcome.json()["match"]["constrained"]
+    assert row["words"] == ["h0"] and row["before"] >= row["allowed"] and row["reached"] <= row["bound"]
+    assert "constrained: h0: the best after the activation " in outcome.err
+    for at in ("both", "post-then-pre"):
+        done(*line, "--at", at, "-o", f"{at}.safetensors")
+    one, other = (tmp_path / f"{at}.perm.safetensors" for at in ("both", "post-then-pre"))
+    assert same(one, other)
 
 
 def test_the_mix_of_both_similarities_is_an_option_of_dual_alone(trained, done, refused):
@@ -472,4 +485,4 @@ def test_the_mix_of_both_similarities_is_an_option_of_dual_alone(trained, done, 
         2, "align", *trained, "--mix", "0", "-o", "no.safetensors", says="--mix: the method wm has no such"
     )
     both = ["--method", "dual", "--at", "both", "--data", "digits"]
-    refused(2, "align", *trained, *both, "-o", "no.safetensors", says="--at both")
+    refused(2, "align", *trained, *both, "-o", "no.safetensors", says="--at post-then-pre")

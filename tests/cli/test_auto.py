@@ -5,6 +5,9 @@ import json
 import pytest
 
 from rebasin_cli import open_checkpoint
+from rebasin_cli.matchers import auto, wm
+from rebasin_cli.matchers.search.candidates import Candidate
+from rebasin_cli.matchers.search.trying import Trials
 
 
 def recorded(path):
@@ -12,14 +15,55 @@ def recorded(path):
 
 
 def test_auto_says_and_records_every_candidate(trained, done):
-    outcome = done("merge", *trained, "--method", "auto", "--budget", "2s", "--held-out", "0.3", "--json")
+    outcome = done("merge", *trained, "--method", "auto", "--budget", "4s", "--held-out", "0.3", "--json")
     match = outcome.json()["match"]
-    assert [row["method"] for row in match["tried"]] == ["wm", "dual", "am", "ste", "polish"]
+    methods = list(dict.fromkeys(row["method"].split(" + ")[-1] for row in match["tried"]))
+    assert methods == ["wm", "dual", "am", "ste", "polish"]
     assert all("held_out_loss" in row or "why" in row for row in match["tried"])
-    assert f"method: auto chose {match['chosen']}: held-out loss at the mean wm " in outcome.err
+    repair = f" with the repair {match['repair']}" if "repair" in match else ""
+    assert f"auto chose {match['chosen']}{repair}: held-out loss at the mean wm " in outcome.err
     options = recorded("merged.safetensors")
-    assert options["chosen"] == match["chosen"] and len(options["tried"]) == 5
+    assert options["chosen"] == match["chosen"] and len(options["tried"]) == len(match["tried"])
+    assert options["repair"] == outcome.json()["repair"] == match.get("repair", options["repair"])
     assert "seconds" not in json.dumps(options["tried"])
+
+
+@pytest.mark.parametrize(("given", "count"), [((), None), (("--held-out", "0.5"), 180)])
+def test_a_search_compares_by_the_samples_that_were_held_out(trained, done, monkeypatch, given, count):
+    seen = []
+
+    def match(problem, options):
+        seen.append(None if problem.held is None else sum(len(targets) for _, targets in problem.held))
+        return wm.match(problem)
+
+    monkeypatch.setattr(auto, "match", match)
+    done("merge", *trained, "--method", "auto", *given)
+    assert seen == [count]
+
+
+def test_a_repair_that_is_named_stays_beside_auto(trained, done):
+    given = ("--method", "auto", "--budget", "3s", "--json", "-o")
+    for how in ("refit", "none"):
+        match = done("merge", *trained, "--repair", how, *given, f"{how}.safetensors").json()["match"]
+        assert match.get("repair", "none") == recorded(f"{how}.safetensors")["repair"] == how
+        assert {row.get("repair", "none") for row in match["tried"] if "held_out_loss" in row} == {how}
+
+
+def test_a_merge_is_repaired_as_auto_chose_and_in_no_other_way(trained, done, monkeypatch):
+    """Whatever is found, the weights are those of the same permutations with that repair by its name."""
+    monkeypatch.setattr(Trials, "best", property(lambda self: (self.done[0], "refit")))
+    monkeypatch.setattr(auto, "candidates", lambda *given, **how: (Candidate("wm", ""),))  # quickly done
+    tried = done("merge", *trained, "--method", "auto", "--budget", "60s", "-o", "auto.safetensors")
+    assert "auto chose wm with the repair refit" in tried.err and "fitted to the mean" in tried.err
+    done("merge", *trained, "--repair", "refit", "-o", "refit.safetensors")
+    one, two = (open_checkpoint(name) for name in ("auto.safetensors", "refit.safetensors"))
+    assert all(one[name].equal(two[name]) for name in two)
+    report = done(
+        "barrier", *trained, "--method", "auto", "--budget", "60s", "--limit", 100, "--json", "-q"
+    ).json()
+    assert report["match"]["repair"] == "refit"
+    assert [row["name"] for row in report["rows"] if row["shipped"]] == ["aligned + refit"]
+    assert any(note.startswith("refit: every layer fitted on ") for note in report["notes"])
 
 
 def test_auto_without_data_is_wm_and_writes_the_same_tensors(pair, done):
@@ -36,15 +80,19 @@ def test_the_plan_of_auto_says_what_is_tried_and_for_how_long(trained, pair, don
     assert plan["budget_seconds"] == 300
     assert [row["method"] for row in plan["candidates"]] == ["wm", "dual", "am", "ste", "polish"]
     assert all(0 < row["seconds_at_most"] <= 300 and row["why"] for row in plan["candidates"])
+    assert plan["repairs_tried"] == ["none", "repair", "refit"]
     bare = done("merge", *pair, "--method", "auto", "--dry-run", "--json").json()
-    assert [row["method"] for row in bare["candidates"]] == ["wm"]
+    assert [row["method"] for row in bare["candidates"]] == ["wm"] and "repairs_tried" not in bare
 
 
 def test_a_report_says_what_auto_chose(trained, done):
     report = done(
         "barrier", *trained, "--method", "auto", "--budget", "1s", "--limit", 100, "--json", "-q"
     ).json()
-    assert report["match"]["chosen"] and len(report["match"]["tried"]) == 5
+    match = report["match"]
+    assert match["chosen"] and match["tried"]
+    (shipped,) = (row["name"] for row in report["rows"] if row["shipped"])
+    assert shipped in (["aligned + refit"] if "repair" in match else ["aligned", "aligned + repair"])
 
 
 def test_swaps_are_told_recorded_and_done_again_by_their_number(trained, done):
@@ -63,7 +111,7 @@ def test_swaps_are_told_recorded_and_done_again_by_their_number(trained, done):
     [
         (("--method", "auto", "--budget", "soon"), ("--budget 'soon' is no time", "60s")),
         (("--method", "auto", "--budget", "0"), "--budget '0' is no time"),
-        (("--method", "am", "--budget", "5s"), "--budget: the method am has no such option"),
+        (("--method", "am", "--budget", "1s"), "--budget: the method am has no such option"),
         (("--polish", "fast"), ("--polish 'fast' is no time", "300steps")),
         (("--polish", "5s", "--method", "none"), "--polish refines what a method found"),
     ],

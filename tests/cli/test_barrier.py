@@ -426,3 +426,53 @@ def test_what_a_search_learnt_is_drawn(trained, done, tmp_path):
     assert "The permutations, as they were learnt" in page
     assert f"kept: step {best['step']:.0f}, {best['held_out_loss']:.4f}" in page
     assert page.count('aria-label="Held-out loss at the mean of the models, over steps"') == 1
+
+
+def test_an_arc_is_measured_beside_the_straight_line(trained, done):
+    line = done(*barrier(*trained, "--repair", "none", "--json")).json()
+    for how in ("slerp", "slerp-whole"):
+        arc = done(*barrier(*trained, "--repair", "none", "--interpolation", how, "--json")).json()
+        rows = {row["name"]: row for row in arc["rows"]}
+        straight = next(row for row in line["rows"] if row["name"] == "aligned")["curves"]["test"]["loss"][12]
+        curve = rows["aligned"]["curves"]["test"]
+        assert arc["data"]["interpolation"] == how and "interpolation" not in line["data"]
+        assert rows["straight line"]["curves"]["test"]["loss"][1] == straight != curve["loss"][12]
+        done("merge", *trained, "--repair", "none", "--interpolation", how, "-o", "m.safetensors", "--force")
+        merged = done("eval", "m.safetensors", "--data", "digits", "--limit", 100, "--json", "-q").json()
+        assert merged["loss"] == pytest.approx(curve["loss"][12], abs=1e-6)
+        (pairs,) = (d for d in arc["differences"] if (d["row"], d["other"]) == ("straight line", "aligned"))
+        assert (
+            pairs["loss"] == pytest.approx(straight - curve["loss"][12]) and len(pairs["loss_interval"]) == 2
+        )
+        (note,) = (note for note in arc["notes"] if note.startswith(f"paths turn ({how})"))
+        assert f"test loss is {-pairs['loss']:+.4f} (95 % " in note
+
+
+def test_the_straight_line_beside_an_arc_is_repaired_as_what_is_shipped(resnets, done):
+    data = ("--data", "npz:pictures.npz", "--skip-checks", "--json", "--points", 3)
+    line = done(*barrier(*resnets, *data)).json()["rows"]
+    arc = done(*barrier(*resnets, *data, "--interpolation", "slerp")).json()["rows"]
+    shipped, straight = (
+        next(row for row in rows if row["name"] == name)["curves"]["test"]["loss"][1]
+        for rows, name in ((line, "aligned + reset"), (arc, "straight line"))
+    )
+    assert shipped == straight
+
+
+def test_points_are_asked_for_and_full_takes_more(trained, done, refused):
+    def points(*more):
+        plan = done(*barrier(*trained, "--dry-run", "--json", *more)).json()["rows"]
+        return [plan[name] for name in ("naive", "aligned", "aligned + repair", "logit ensemble")]
+
+    assert points() == [25, 25, 11, 3]
+    assert points("--full") == [65, 65, 25, 3]
+    assert points("--points", 7) == points("--points", 7, "--full") == [7, 7, 7, 3]
+    refused(2, *barrier(*trained, "--points", 10), says=("have none at λ = ½", "such as 11"))
+    refused(2, *barrier(*trained, "--interpolation", "slrp"), says="Did you mean slerp or slerp-whole?")
+
+
+def test_pairs_are_measured_along_the_same_paths(trained, done):
+    plain = ("--interpolation", "slerp", "--points", 3, "--repair", "none", "--json")
+    pair = ("--pair", ",".join(map(str, trained)))
+    (one, other) = done(*barrier(*trained, *plain, *pair)).json()["pairs"]
+    assert one["rows"] == other["rows"] and "straight line" in one["rows"]

@@ -102,3 +102,16 @@ def test_refusals(tmp_path, resnets, refused, options, code, says):
 def test_more_classes_than_the_network_knows(tmp_path, refused):
     fresh(tmp_path / "few.safetensors", width=8, depth=1, classes=7)
     refused(6, "eval", "few.safetensors", "--data", "digits", says="the network knows 7 classes")
+
+
+def test_what_a_network_prints_goes_to_stderr(tmp_path, trained, done):
+    (tmp_path / "loud.py").write_text(
+        "from rebasin_cli.nets.mlp import MLP\n"
+        'print("imported")\n'
+        "def net():\n"
+        '    print("made")\n'
+        "    return MLP([64, 16, 10])\n"
+    )
+    outcome = done("eval", trained[0], "--net", "loud.py:net", "--data", "digits", "--json")
+    assert outcome.json()["samples"] == 360
+    assert "imported\n" in outcome.err and "made\n" in outcome.err

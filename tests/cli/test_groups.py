@@ -46,7 +46,7 @@ def test_a_canonical_form_computes_the_same_and_says_what_it_did(models, made):
     told = made[1].json()
     assert alike("c.safetensors", models[0]) and told["outputs_differ"] < 1e-12
     assert told["folded"] == {"norms": 3, "key_biases": 1, "value_biases": 1, "means": 7}
-    assert told["left"] == [] and told["balanced"][0] == "blocks.0.q.dim"
+    assert told["left"] == [] and told["balanced"][0] == "blocks.0.dim"
     assert (tensors("c.safetensors")["norm.weight"] == 1).all()
 
 
@@ -92,8 +92,8 @@ def test_an_inferred_spec_with_groups_is_taken_as_any_spec(models, done, refused
     with open("t.yaml") as file:
         text = file.read()
     with open("wrong.yaml", "w") as file:
-        file.write(text.replace('"embed": O1', '"embed": O'))
-    says = '"embed" is O (any rotation): a random element of it alone changes them'
+        file.write(text.replace('"stream": O1', '"stream": O'))
+    says = '"stream" is O (any rotation): a random element of it alone changes them'
     refused(4, *merge, "x.safetensors", "--spec", "wrong.yaml", says=says)
 
 

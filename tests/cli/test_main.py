@@ -61,7 +61,7 @@ def test_the_error_for_a_spec_that_does_not_fit(refused, tmp_path):
 def test_every_command_explains_itself(done, command):
     out = done(command, "-h").out
     assert "Usage: rebasin " + command in out
-    assert command in ("spec", "demo", "list") or "Example: rebasin " + command in out
+    assert command in ("spec", "demo", "list", "lab") or "Example: rebasin " + command in out
 
 
 def test_version(done):

@@ -102,3 +102,34 @@ def test_a_page(models, done, tmp_path, refused):
     done("signature", *models, "--html", "deep/page.html", "--force", "-q")
     done("signature", *models, "-m", "am", "--stability", "50,100", "--html", "stable.html", "-q")
     assert "as on 50" in (tmp_path / "stable.html").read_text()
+
+
+def test_a_curves_middle_is_compared_with_its_first_end(models, done, refused, tmp_path):
+    done("curve", *models, "--epochs", 2, "--limit", 256, "-o", "ab.curve.safetensors")
+    line = ("signature", *models, "--curve", "ab.curve.safetensors")
+    found = done(*line, "--html", "page.html", "--json").json()
+    (row,) = found["signature"]
+    assert found["curve"]["aligned"] and {"before", "after", "line", "ends"} <= row.keys()
+    assert row["ends"]["mean"] < row["before"]["mean"] <= 1
+    ends = done("signature", *models, "--json").json()["signature"][0]["after"]["mean"]
+    assert row["ends"]["mean"] == pytest.approx(ends)
+    out = done(*line, "-q").out
+    assert "Correlation of units of A and of the curve at t = ½" in out and "line ½" in out
+    assert "line ½" in (tmp_path / "page.html").read_text()
+    refused(2, *line, "-m", "wm", says="--method wm: a curve has its own permutation of B")
+    refused(2, "signature", *models[::-1], "--curve", "ab.curve.safetensors", says="the other way round")
+
+
+def test_bounds_are_lower_aligned_and_hold(models, done, refused, resnets):
+    line = ("signature", *models, "--method", "am", "--cost", "l2", "--at", "pre", "--bounds")
+    found = done(*line, "--json").json()["bounds"]
+    plain, aligned = found["unaligned"], found["aligned"]
+    assert aligned["loss"] < aligned["bound"] < plain["bound"] and aligned["integral"] < plain["integral"]
+    (layer,) = aligned["layers"]
+    assert layer["actual"] <= layer["bound"] * (1 + 1e-9) < plain["layers"][0]["bound"]
+    assert found["samples"] == 1000 and all(row["change"] <= row["bound"] for row in found["huber"])
+    assert "Bounds at t = ½, 1,000 samples" in done(*line, "-q").out
+    stable = ("signature", *models, "-m", "am", "--stability", "20,40", "--bounds")
+    refused(2, *stable, says="--stability: bounds are of the straight line")
+    norms = ("signature", *resnets, "--data", "npz:pictures.npz", "--bounds", "-m", "none")
+    refused(6, *norms, says="plain feed-forward networks with ReLU")

@@ -247,7 +247,7 @@ def test_options_of_methods_mean_nothing_to_none(models, refused):
     refused(2, "merge", *models, "-m", "none", "--epochs", "3", says="the method none has no such option")
     refused(2, "merge", *models, "-m", "none", "--cost", "l2", says="the method none has no such option")
     limit = ("merge", *models, "-m", "wm", "--data", "digits", "--limit", "9")
-    refused(2, *limit, says=("--limit: the method wm has no", "It is for am, dual, ste, ste-mm"))
+    refused(2, *limit, says=("--limit: the method wm has no", "It is for am, dual, pam, ste, ste-mm"))
 
 
 def test_what_methods_looked_at_is_recorded(models, done):

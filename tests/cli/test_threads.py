@@ -13,6 +13,7 @@ from .conftest import fresh
 DIGITS = ["--data", "digits", "--normalize", "unit", "--net", "mlp"]
 FEW = ["--limit", "600"]
 QUICK = {"am": FEW, "dual": FEW, "ste": [*FEW, "--epochs", "1"], "ste-mm": [*FEW, "--epochs", "1"]}
+QUICK["pam"] = [*QUICK["ste"], "--samples", "4", "--scored", "200"]
 
 
 @contextlib.contextmanager

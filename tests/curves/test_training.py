@@ -10,8 +10,10 @@ from torch.nn import functional as F
 from rebasin_cli.curves import training
 from rebasin_cli.curves.curve import Curve, shares
 from rebasin_cli.curves.training import Training, train
+from rebasin_cli.datasets import Data, Normalization, Samples
 from rebasin_cli.errors import NetworkError, UsageError
 from rebasin_cli.matchers import Problem
+from rebasin_cli.networks.attacks import Attack, Attacker
 from rebasin_cli.permutations import permutation
 from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec.fitting import fit
@@ -160,3 +162,34 @@ def test_twelve_halvings_whatever_the_number_of_epochs(problem):
     search = training.Search(problem(), {}, Training(epochs=250, learning_rate=1.0))
     assert search._rate(0) == 1 and search._rate(20) == 1 and search._rate(21) == 0.5
     assert search._rate(249) == 0.5**11
+
+
+def test_under_attack_the_gradient_is_taken_where_the_attack_at_that_point_ended(problem):
+    rng = torch.Generator().manual_seed(7)
+    inputs = torch.rand(16, 5, 1, generator=rng)
+    targets = inputs[:, :3, 0].argmax(1)
+    data = Data("made", "train", Samples(inputs, targets), Normalization(), 3, batch_size=16)
+    made = nn.Sequential(nn.Flatten(), nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3))
+    spec = SPEC.replace("2.", "3.").replace("0.", "1.")
+    models = [{n.replace("2.", "3.").replace("0.", "1."): t for n, t in tensors(k).items()} for k in (1, 2)]
+    fitted = fit(parse(spec, name="tiny"), {name: tuple(t.shape) for name, t in models[0].items()})
+    of = Problem(fitted, tuple(models), network=made, data=data)
+    how = Training(epochs=1, learning_rate=0.1, attack="0.2,steps=3")
+    (found,) = train(of, still(of), how).controls
+    t = torch.rand((), generator=generator(of.seed, "point 0")).item()
+    control = {n: ((models[0][n] + models[1][n]) / 2).requires_grad_() for n in models[0]}
+    weights = shares("bezier", t, 3)
+    parts = list(zip(weights, [models[0], control, models[1]], strict=True))
+    here = {n: sum(w * p[n] for w, p in parts) for n in control}
+    still_here = {n: tensor.detach() for n, tensor in here.items()}
+
+    def loss(x, y, at=still_here):
+        return F.cross_entropy(torch.func.functional_call(made, at, (x,)), y)
+
+    order = torch.randperm(16, generator=generator(of.seed, "order of epoch 0"))
+    batch = inputs[order], targets[order]
+    moved = Attacker(Attack.parse("0.2,steps=3"), data)(*batch, loss, generator(of.seed, "attack 0"))
+    assert (moved - batch[0]).abs().max() > 0.1
+    loss(moved, batch[1], here).backward()
+    for name, tensor in control.items():
+        torch.testing.assert_close(found[name], (tensor - 0.19 * tensor.grad).detach(), atol=1e-6, rtol=1e-5)

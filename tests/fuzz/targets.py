@@ -22,8 +22,8 @@ import torch
 from hypothesis import strategies as st
 
 from rebasin_cli.__main__ import main
+from rebasin_cli.checkpoints.checking import digest, validate
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
-from rebasin_cli.checkpoints.tensors import digest, validate
 from rebasin_cli.checkpoints.writing import write_safetensors
 from rebasin_cli.cli._vocabulary import vocabulary
 from rebasin_cli.commands.recipes import familiar, reading

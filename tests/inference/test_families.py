@@ -7,7 +7,7 @@ from torch import nn
 
 from rebasin_cli import nets
 from rebasin_cli.inference import infer
-from rebasin_cli.inference.families import compact, compact_sizes
+from rebasin_cli.inference.families import compact, compact_words
 from rebasin_cli.inference.prove import prove
 from rebasin_cli.inference.rendering import spec_text
 from rebasin_cli.spec.fitting import fit
@@ -140,6 +140,14 @@ def test_exceptions_are_exact_lines_below_their_family():
     ]
 
 
+@pytest.mark.parametrize("count", [2, 3, 4, 5])
+def test_layers_that_alternate_make_no_family(count):
+    """Couplings of a flow: one more would be of the other kind."""
+    lines = {f"nets.{k}.weight": f"nets.{k} half.{k % 2}" for k in range(count)}
+    lines |= {"in.weight": "half.0 + half.1 ."}
+    assert compact(lines, {}) == (lines, {})
+
+
 def test_what_most_do_not_share_and_what_may_be_chance_is_written_out():
     few = {f"b.{k}.weight": f"{word} ." for k, word in enumerate("pqrstt")}
     assert compact(few, {}) == (few, {})
@@ -158,9 +166,9 @@ def test_words_within_units_keep_their_star_and_sizes_are_families_too():
     lines = {f"b.{k}.qkv.weight": f"(3 b.{k}.heads b.{k}.dim*) stream" for k in range(3)}
     assert compact(lines, {})[0] == {"b.{i}.qkv.weight": "(3 b.{i}.heads b.{i}.dim*) stream"}
     words = ["b.0.heads", "b.1.heads", "b.0.dim", "b.1.dim", "stream"]
-    assert compact_sizes({"b.0.heads": 4, "b.1.heads": 4}, words) == {"b.{i}.heads": 4}
-    assert compact_sizes({"b.0.heads": 4, "b.1.heads": 2}, words) == {"b.0.heads": 4, "b.1.heads": 2}
-    assert compact_sizes({"b.0.heads": 4, "b.1.heads": 4}, [*words, "b.x.heads"]) == {
+    assert compact_words({"b.0.heads": 4, "b.1.heads": 4}, words) == {"b.{i}.heads": 4}
+    assert compact_words({"b.0.heads": 4, "b.1.heads": 2}, words) == {"b.0.heads": 4, "b.1.heads": 2}
+    assert compact_words({"b.0.heads": 4, "b.1.heads": 4}, [*words, "b.x.heads"]) == {
         "b.0.heads": 4,
         "b.1.heads": 4,
     }

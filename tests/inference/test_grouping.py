@@ -19,16 +19,16 @@ def found(net, **how):
 def test_a_pre_norm_transformer_has_rotations_and_invertible_heads(net):
     inferred = found(net())
     kinds = set(inferred.fitted.groups.values())
-    assert kinds == {"O1", "GL"} and inferred.fitted.groups["embed"] == "O1"
+    assert kinds == {"O1", "GL"} and inferred.fitted.groups["stream"] == "O1"
     assert sum(kind == "GL" for kind in inferred.fitted.groups.values()) == 4  # two a block
     assert inferred.proof.largest_difference < 1e-12 and not inferred.refused
     assert len(inferred.folds.norms) == 5 and len(inferred.folds.keys) == len(inferred.folds.values) == 2
-    assert "gelu" in inferred.no_larger["blocks.0.up"][0]
+    assert "gelu" in inferred.no_larger["blocks.0.hidden"][0]
 
 
 def test_norms_are_read_and_the_sides_of_a_product_written():
     text = found(Packed(), prove=False).text
-    assert '"|embed|"' in text and "dim~*" in text and "groups:" in text
+    assert '"|stream|"' in text and "dim~*" in text and "groups:" in text
     read = fit(parse(text, name="inferred"), shapes(Packed()))
     assert read.groups == found(Packed(), prove=False).fitted.groups
     assert " ".join(map(str, read.tensors["blocks.1.attention.in_proj_bias"])).count("~*") == 1
@@ -85,15 +85,15 @@ class Changed(Transformer):
 def test_keys_with_a_norm_keep_their_bias_and_their_order():
     inferred = found(Changed())
     kinds = inferred.fitted.groups
-    assert [word for word, kind in kinds.items() if kind == "GL"] == ["blocks.0.v"]
+    assert [word for word, kind in kinds.items() if kind == "GL"] == ["blocks.0.value"]
     assert not inferred.folds.keys and "more than linear layers" in inferred.folds.unfolded["extra.weight"]
 
 
 WRONG = [
-    ('"embed": O1', "embed: O", "embed"),
-    ("blocks.{i}.v: GL", "blocks.{i}.v: GL\n  blocks.{i}.up: signed", "blocks.0.up"),
-    ("v~*", "v*", "blocks.0.v"),
-    ('"|embed|"', '"embed"', "embed"),
+    ('"stream": O1', "stream: O", "stream"),
+    ("blocks.{i}.value: GL", "blocks.{i}.value: GL\n  blocks.{i}.hidden: signed", "blocks.0.hidden"),
+    ("value~*", "value*", "blocks.0.value"),
+    ('"|stream|"', '"stream"', "stream"),
 ]
 
 

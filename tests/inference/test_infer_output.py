@@ -8,7 +8,7 @@ from torch import nn
 
 from rebasin_cli import align, infer_spec
 from rebasin_cli.errors import NetworkError, NotProven
-from rebasin_cli.inference.following import OUTPUT, UNUSED, WRITTEN
+from rebasin_cli.inference.walk import OUTPUT, UNUSED, WRITTEN
 from rebasin_cli.measure import report
 from rebasin_cli.spec.notation import words_of
 

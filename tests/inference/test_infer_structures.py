@@ -1,5 +1,6 @@
 """Inference on what larger networks are made of: each structure keeps all the freedom that it has."""
 
+import math
 import re
 
 import pytest
@@ -12,12 +13,17 @@ from rebasin_cli.inference.axes import product, total
 from rebasin_cli.inference.units import Units
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.spec import Block
 from tests.inference.test_infer import IMAGES, ROWS, SEQUENCE, Net, attention, lines_of, rand, stays
 
 
 def heads(x, count):
     """(batch, length, count · dim) → (batch, count, length, dim)"""
     return x.unflatten(-1, (count, -1)).transpose(1, 2)
+
+
+def stacked(*shape):
+    return nn.Parameter(torch.randn(shape))
 
 
 def why(network, inputs, place):
@@ -35,6 +41,97 @@ def test_experts_have_hidden_units_of_their_own_and_a_router_that_knows_them_by_
     hidden = [lines[f"experts.{k}.0.bias"] for k in range(3)]
     assert len({*hidden}) == 3 and not any(map(stays, hidden)) and stays(lines["router.bias"])
     assert len({lines[f"experts.{k}.2.bias"] for k in range(3)}) == 1
+
+
+def test_stacked_experts_change_places_and_have_hidden_units_in_an_order_of_their_own_each():
+    def mixture(s, x):
+        hidden = torch.relu(torch.einsum("nd,edh->neh", x, s.up) + s.bias)
+        return s.h(torch.einsum("neh,ehd,ne->nd", hidden, s.down, s.gate(x).softmax(-1)))
+
+    found = infer(
+        Net(mixture, up=stacked(3, 3, 4), down=stacked(3, 4, 5), bias=stacked(3, 4), gate=nn.Linear(3, 3),
+            h=nn.Linear(5, 2)), ROWS
+    ).fitted  # fmt: skip
+    told = {name: " ".join(map(str, axes)) for name, axes in found.tensors.items()}
+    experts, _, hidden = told["up"].split()
+    assert told["gate.bias"] == experts and hidden.endswith("*")
+    assert told["down"].split()[:2] == told["bias"].split() == [experts, hidden]
+    assert found.within[hidden[:-1]] == Block(experts, 3, 4)
+
+
+def test_heads_as_an_axis_of_their_own_have_orders_of_their_own():
+    def attend(s, x):
+        q, k, v = (torch.einsum("btd,dhk->bhtk", x, part) for part in (s.q, s.k, s.v))
+        return s.h(torch.einsum("bhtk,dhk->btd", (q @ k.mT).softmax(-1) @ v, s.o))
+
+    parts = {name: stacked(3, 2, 4) for name in "qkv"}
+    found = infer(Net(attend, **parts, o=stacked(5, 2, 4), h=nn.Linear(5, 2)), SEQUENCE).fitted
+    assert sorted(block.size for block in found.within.values()) == [4, 4]
+    assert {block.count for block in found.within.values()} == {2}
+
+
+@pytest.mark.parametrize("how", ["weight_norm", "standardised"])
+def test_channels_of_a_group_have_an_order_of_their_own_behind_a_weight_that_is_normed(how):
+    conv = nn.Conv2d(8, 6, 3, groups=2)
+    if how == "weight_norm":
+        conv = nn.utils.parametrizations.weight_norm(conv)
+
+    def function(s, x):
+        weight = s.c.weight
+        if how == "standardised":
+            weight = F.batch_norm(weight.reshape(1, 6, -1), None, None, training=True).reshape_as(weight)
+        x = F.conv2d(s.i(x), weight, s.c.bias, groups=2)
+        return s.h(x.relu().mean((2, 3)))
+
+    found = infer(Net(function, i=nn.Conv2d(3, 8, 1), c=conv, h=nn.Linear(6, 2)), IMAGES).fitted
+    assert sorted((block.count, block.size) for block in found.within.values()) == [(2, 3), (2, 4)]
+
+
+def test_a_reason_is_that_of_the_factor_and_not_of_its_neighbour():
+    """Slopes of a head each, joined with the batch: heads stay for them, and not since the batch does."""
+
+    def function(s, x):
+        q, k, v = (heads(part(s.i(x)), 2) for part in (s.q, s.k, s.v))
+        slopes = (0.5 ** torch.arange(1, 3))[:, None, None] * torch.arange(5.0)
+        scores = slopes.repeat(len(x), 1, 1) + (q @ k.mT).flatten(0, 1)
+        mixed = scores.softmax(-1) @ v.flatten(0, 1)
+        return s.h(mixed.view(len(x), 2, 5, -1).transpose(1, 2).flatten(2))
+
+    parts = {name: nn.Linear(4, 8) for name in "qkv"}
+    reason = why(
+        Net(function, i=nn.Linear(3, 4), **parts, h=nn.Linear(8, 2)), SEQUENCE, "q.bias axis 0 (in part)"
+    )
+    assert "arange numbers its units" in reason and "input" not in reason
+
+
+def test_heads_that_are_cut_from_one_projection_have_orders_of_their_own():
+    """Queries and one key that are turned by their position, and a value that is not."""
+
+    def function(s, x):
+        found = s.p(s.i(x)).unflatten(-1, (4, 4)).transpose(1, 2)
+        q, k, v = found[:, :-2], found[:, [-2]], found[:, [-1]]
+        table = torch.arange(1.0, 5.0)
+        mixed = ((q * table) @ (k * table).mT).softmax(-1) @ v
+        return s.h(mixed.transpose(1, 2).flatten(2))
+
+    network = Net(function, i=nn.Linear(3, 5), p=nn.Linear(5, 16), h=nn.Linear(8, 2))
+    assert sorted(infer(network, SEQUENCE).fitted.words.values()) == [2, 4, 5]
+
+
+def test_what_complex_weights_cost_is_counted():
+    def function(s, x):
+        wide = torch.fft.rfft(s.i(x).mT)[..., :3]
+        mixed = torch.fft.irfft(torch.einsum("bil,iol->bol", wide, s.w), n=x.shape[1]).mT
+        return s.h(torch.relu(s.c(mixed)))
+
+    network = Net(
+        function, i=nn.Linear(3, 4), w=nn.Parameter(torch.randn(4, 5, 3, dtype=torch.cfloat)),
+        c=nn.Linear(5, 6), h=nn.Linear(6, 2),
+    )  # fmt: skip
+    found = infer(network, SEQUENCE)
+    (missed,) = found.missed
+    assert found.fitted.words == {"c": 6} and "complex" in missed.what
+    assert missed.log10 == pytest.approx(torch.lgamma(torch.tensor([5.0, 6.0])).sum().item() / math.log(10))
 
 
 def test_cross_attention_ties_its_queries_to_keys_of_another_stream():

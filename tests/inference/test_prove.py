@@ -133,9 +133,7 @@ def test_every_trial_counts():
         def forward(self, x):
             runs.append(None)
             logits = super().forward(x)
-            first = (
-                5  # runs of the first draw, which is looked at more closely, two words of few units in turn
-            )
+            first = 4  # runs of the first draw: two words of few units in turn
             return logits + self.one.bias[0] if len(runs) > first else logits
 
     with pytest.raises(NotProven):

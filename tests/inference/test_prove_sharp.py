@@ -74,6 +74,54 @@ def test_drawn_numbers_do_not_repeat_where_another_tensor_begins():
         assert len(torch.unique(network.weight[:, 0])) == 1500
 
 
+class Rough(Two):
+    """From its run number `first` on large numbers cancel: four digits are rounding."""
+
+    def __init__(self, first=1):
+        super().__init__()
+        runs = []  # not an attribute: those are as they were before every run
+        self.first, self.runs = first, lambda: runs
+
+    def forward(self, x):
+        self.runs().append(None)
+        if len(self.runs()) < self.first:
+            return super().forward(x)
+        return self.two(torch.relu(self.one(x)) + 1e4) - self.two.bias - 1e4 * self.two.weight.sum(1)
+
+
+def test_rounding_is_measured_where_outputs_differ_by_more_than_the_least_that_there_is():
+    proof = prove(Two(), spec_for(Two(), HIDDEN), X)
+    assert proof.tolerance == proving.MARGIN * torch.finfo(torch.float64).eps
+    proof = prove(Rough(), spec_for(Rough(), HIDDEN), X)
+    assert 2.3e-13 < proof.largest_difference < proof.tolerance / 10
+
+
+def test_where_a_later_trial_shows_more_rounding_the_first_is_judged_again():
+    network = Rough(first=3)  # two runs are the first trial
+    proof = prove(network, spec_for(network, HIDDEN), X)
+    assert proof.tolerance > 1e-11 and proof.trials == 2
+    assert proof.without_effect == (
+        "two.bias",
+    )  # which it had in the first trial, and not in its second turn
+
+
+def test_what_is_not_drawn_is_the_networks_own_in_every_trial():
+    seen = []
+
+    class Masked(Two):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("mask", torch.tensor([True, True, True, True, False, False]))
+
+        def forward(self, x):
+            seen.append(self.mask.tolist())
+            return self.two(torch.relu(self.one(x)) * self.mask)
+
+    network = Masked()
+    prove(network, spec_for(network, HIDDEN | {"mask": "h"}), X)
+    assert seen[0] == seen[2] == network.mask.tolist() and seen[1] != seen[0] != seen[3]
+
+
 def test_what_is_allowed_is_a_multiple_of_the_rounding_that_was_measured():
     proof = prove(Two(), spec_for(Two(), HIDDEN), X)
     assert proof.largest_difference < 1e-15 and 1e-13 < proof.tolerance < 1e-11

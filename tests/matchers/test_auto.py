@@ -1,5 +1,6 @@
 """auto: what is tried, that time holds, and which one is taken; swaps on the true loss."""
 
+import dataclasses
 import itertools
 import math
 import time
@@ -9,16 +10,21 @@ import torch
 from torch import nn
 
 import rebasin_cli
-from rebasin_cli.errors import UsageError
+from rebasin_cli.datasets import Data, Normalization, Samples
+from rebasin_cli.errors import NetworkError, UsageError
 from rebasin_cli.matchers import Problem, auto, wm
 from rebasin_cli.matchers.polishing import swaps
 from rebasin_cli.matchers.polishing.length import Length, seconds_of
 from rebasin_cli.matchers.polishing.midpoint import Midpoint
 from rebasin_cli.matchers.polishing.search import polish
-from rebasin_cli.matchers.search.candidates import candidates
-from rebasin_cli.matchers.search.trying import Trials
+from rebasin_cli.matchers.search import trying
+from rebasin_cli.matchers.search.candidates import Candidate, candidates
+from rebasin_cli.matchers.search.trying import Trial, Trials
 from rebasin_cli.nets import build
+from rebasin_cli.networks.evaluation import Scores
 from rebasin_cli.permutations import permutation
+from rebasin_cli.repair import repairing
+from rebasin_cli.repair.choosing import Measured
 from rebasin_cli.spec.resolving import resolve_spec
 
 
@@ -152,25 +158,179 @@ def test_without_data_auto_is_wm(problem):
         assert torch.equal(found.permutations[0][word], perm)
 
 
-def test_the_candidate_with_the_least_held_out_loss_is_taken(problem):
+def only_weights(monkeypatch, how):
+    """auto tries nothing but `wm`, which is quick, and takes it with this repair."""
+    alone = Candidate("wm", "")
+    monkeypatch.setattr(auto, "candidates", lambda *given, **options: (alone,))
+    monkeypatch.setattr(Trials, "best", property(lambda self: (self.done[0], how)))
+
+
+def test_every_candidate_is_told_with_its_figures_and_the_chosen_one_is_among_them(problem):
     found = auto.match(problem, auto.Options(budget="6s"))
-    losses = {row["method"]: row["held_out_loss"] for row in found.tried if "held_out_loss" in row}
-    assert "wm" in losses and len(found.tried) == len(candidates(problem.fitted, 2, able=True))
-    assert found.chosen.split(" + ")[-1] in losses
-    assert losses[found.chosen.split(" + ")[-1]] == min(losses.values())
+    rows = {row["method"]: row for row in found.tried}
+    assert len(rows) == len(found.tried) == len(candidates(problem.fitted, 2, able=True))
+    assert "held_out_loss" in rows["wm"] and "held_out_loss" in rows[found.chosen] and found.repair is None
+    assert all("repair" not in row and ("held_out_loss" in row or row["why"]) for row in found.tried)
 
 
-def test_of_equal_losses_the_first_is_taken_and_of_others_the_least(problem):
-    trials = Trials(problem, 5.0)
-    first = trials.try_(candidates(problem.fitted, 2, able=True)[0])
-    from dataclasses import replace
+def figures(loss, spread=0.0, *, cold=False, matched=None, samples=100):
+    """Held-out figures of a merge, whose samples lose `loss` and, every other one, `spread` more or less."""
+    each = loss + spread * torch.tensor([1.0, -1.0]).repeat(samples // 2)
+    plain = Scores(loss, 0.5, samples, 0.0, each=torch.stack([each, each], 1))
+    return Measured(plain, None if matched is None else Scores(matched, 0.5, samples, 0.0), cold)
 
-    trials.done.append(replace(first, method="other"))
-    assert trials.best.method == "wm"
-    trials.done.append(replace(first, method="better", loss=first.loss - 0.1))
-    assert trials.best.method == "better"
-    trials.done.append(replace(first, method="none", result=None, loss=-1.0))
-    assert trials.best.method == "better"
+
+def trials_of(problem, *merges, repairs=("none", "repair", "refit"), held=None):
+    """Trials of `merges`: method, repair, figures."""
+    found = Trials(dataclasses.replace(problem, repairs=repairs, held=held), 5.0)
+    found.done = [
+        Trial(f"{method}", result=object(), merges={how: (seen, 0.0)}) for method, how, seen in merges
+    ]
+    return found
+
+
+def taken(problem, *merges, **how):
+    trial, repair = trials_of(problem, *merges, **how).best
+    return trial.method, repair
+
+
+def test_the_first_stays_unless_another_is_better_by_more_than_chance(problem):
+    wm = ("wm", "none", figures(0.5))
+    assert taken(problem, wm, ("am", "none", figures(0.5))) == ("wm", "none")
+    assert taken(problem, wm, ("am", "none", figures(0.49))) == ("am", "none")
+    assert taken(problem, wm, ("am", "none", figures(0.49, 0.1))) == ("wm", "none")  # error 0.01
+    assert taken(problem, wm, ("am", "none", figures(0.47, 0.1))) == ("am", "none")
+    assert taken(problem, wm, ("am", "none", figures(0.49)), ("ste", "none", figures(0.48))) == (
+        "ste",
+        "none",
+    )
+    unseen = {"held": problem.data[:1]}
+    assert taken(problem, wm, ("am", "none", figures(0.49, 0.1)), **unseen) == ("wm", "none")
+    assert taken(problem, wm, ("am", "none", figures(0.49)), **unseen) == ("am", "none")
+
+
+def test_what_changes_weights_has_to_win_by_a_margin_on_samples_that_endpoints_know(problem):
+    wm, near, far = ("wm", "none", figures(0.5)), figures(0.49), figures(0.46)
+    for how in ("repair", "refit"):
+        assert taken(problem, wm, ("wm", how, near)) == ("wm", "none")
+        assert taken(problem, wm, ("wm", how, far)) == ("wm", how)
+        assert taken(problem, wm, ("wm", how, near), held=problem.data[:1]) == ("wm", how)
+    repaired = ("wm", "repair", figures(0.5))
+    assert taken(problem, repaired, ("wm", "refit", figures(0.48))) == ("wm", "refit")
+    assert taken(problem, repaired, ("wm", "refit", figures(0.495))) == ("wm", "repair")
+    assert taken(problem, repaired, ("ste", "none", near)) == ("ste", "none")
+    normed = {"repairs": ("reset", "refit")}
+    assert taken(problem, ("wm", "reset", figures(0.5)), ("am", "reset", near), **normed) == ("am", "reset")
+    assert taken(problem, ("wm", "reset", figures(0.5)), ("am", "refit", near), **normed) == ("wm", "reset")
+
+
+def test_a_gain_that_a_temperature_gives_too_is_none_on_samples_that_endpoints_know(problem):
+    wm = ("wm", "none", figures(0.5, matched=0.4))
+    assert taken(problem, wm, ("wm", "refit", figures(0.3, matched=0.41))) == ("wm", "none")
+    assert taken(problem, wm, ("wm", "refit", figures(0.3, matched=0.39))) == ("wm", "refit")
+    sure = [("wm", "none", figures(0.1, cold=True)), ("am", "none", figures(0.0, cold=True))]
+    assert taken(problem, *sure) == ("wm", "none")  # all samples right: their losses say nothing
+
+
+def test_learning_starts_from_the_mean_that_loses_least_before_a_repair_fits_it(problem):
+    trials = trials_of(problem, ("wm", "none", figures(0.5)), ("am", "none", figures(0.4)))
+    trials.done[0].merges["refit"] = figures(0.1), 0.0
+    assert trials.start.method == "am" and trials.best[0].method == "wm"
+
+
+def test_time_is_kept_back_for_the_repairs_of_what_learning_finds(problem):
+    trials = Trials(dataclasses.replace(problem, repairs=("none", "refit")), 10.0)
+    trials.try_(candidates(problem.fitted, 2, able=True)[0])
+    trials.mending.took["refit"] = 100.0
+    assert trials.try_(candidates(problem.fitted, 2, able=True)[1]).why == "was not tried: the time was over"
+
+
+def test_repairs_are_tried_with_the_methods_and_the_best_pair_is_taken(problem):
+    still_, b = problem.models
+    torch.manual_seed(3)
+    other = build("mlp", input_shape=(6,), classes=4, width=8, depth=2)
+    far = dataclasses.replace(
+        problem, models=(still_, dict(other.state_dict())), repairs=("none", "repair", "refit")
+    )
+    found = auto.match(far, auto.Options(budget="6s"))
+    rows = {(row["method"], row.get("repair")): row for row in found.tried}
+    for how in far.repairs:
+        assert "held_out_loss" in rows["wm", how], rows
+    assert found.repair in (None, "refit")
+
+
+@pytest.mark.parametrize(("how", "told"), [("none", None), ("repair", None), ("refit", "refit")])
+def test_what_a_merge_chooses_by_itself_is_left_to_it(problem, monkeypatch, how, told):
+    only_weights(monkeypatch, how)
+    for repairs, is_told in ((("none", "repair", "refit"), told), ((how,), how)):
+        able = dataclasses.replace(problem, repairs=repairs)
+        assert auto.match(able, auto.Options(budget="60s")).repair == is_told
+
+
+def test_what_the_default_would_repair_is_tried_whatever_it_takes_and_a_refit_only_in_time(problem):
+    trials = Trials(dataclasses.replace(problem, repairs=("none", "repair", "refit")), 5.0)
+    trials.began -= 1000
+    trial = trials.try_(candidates(problem.fitted, 2, able=True)[0])
+    assert set(trial.merges) == {"none", "repair"} and "too long" in trial.lacking["refit"]
+    assert trials.try_(candidates(problem.fitted, 2, able=True)[1]).why == "was not tried: the time was over"
+    trials.began += 2000
+    trials.finish()
+    assert set(trial.merges) == {"none", "repair", "refit"} and not trial.lacking
+
+
+def test_a_refit_is_tried_on_as_many_samples_as_there_is_time_for(problem):
+    mending = Trials(dataclasses.replace(problem, repairs=("none", "refit")), 60.0).mending
+    assert mending.seconds("refit", 60.0) < 60 and mending.fitted == 1_000
+    for a_sample, room, fitted in ((0.01, 32.0, 500), (0.01, 10.0, 150), (0.01, 1.0, 100)):
+        mending.a_sample = a_sample  # two models and the merge, two passes each: 0.06 s a sample
+        seconds = mending.seconds("refit", room)
+        assert mending.fitted == pytest.approx(fitted, abs=2)
+        assert (seconds <= room) == (room > 7)
+    mending.took["refit"] = 3.0
+    assert mending.seconds("refit", 1.0) == 3.0 and mending.fitted == pytest.approx(100)
+    assert sum(len(targets) for _, targets in mending._batches("refit")) == 100
+
+
+def test_what_there_was_no_time_for_is_repaired_in_the_end(problem, monkeypatch):
+    monkeypatch.setattr(trying, "REPAIR", 0.0)
+    alone = candidates(problem.fitted, 2, able=True)[:1]
+    monkeypatch.setattr(auto, "candidates", lambda *given, **how: alone)
+    able = dataclasses.replace(problem, repairs=("none", "refit"))
+    rows = auto.match(able, auto.Options(budget="20s")).tried
+    assert [row["repair"] for row in rows if "held_out_loss" in row] == ["none", "refit"] and len(rows) == 2
+
+
+def test_a_repair_that_the_network_does_not_admit_is_told_and_not_tried_again(problem, monkeypatch):
+    trials = Trials(dataclasses.replace(problem, repairs=("none", "refit")), 60.0)
+    judge, tried = trials.mending.judge, []
+
+    def failing(models, how):
+        tried.append(how)
+        if how == "refit":
+            raise NetworkError("the network cannot be traced")
+        return judge(models, how)
+
+    monkeypatch.setattr(trials.mending, "judge", failing)
+    first, second, *_ = candidates(problem.fitted, 2, able=True)
+    told = [trials.try_(one).lacking for one in (first, second)]
+    trials.finish()
+    assert told == [{"refit": "the network cannot be traced"}] * 2 and tried.count("refit") == 1
+
+
+def test_a_named_repair_is_the_one_that_methods_are_compared_with(problem):
+    trials = Trials(dataclasses.replace(problem, repairs=("refit",)), 5.0)
+    trial = trials.try_(candidates(problem.fitted, 2, able=True)[0])
+    assert set(trial.merges) == {"refit"} and trials.best == (trial, "refit")
+
+
+def test_samples_of_a_repair_are_not_those_that_it_is_judged_by(problem):
+    x = torch.arange(6_000.0)[:, None].expand(-1, 6).contiguous()
+    data = Data("x", "train", Samples(x, torch.zeros(6_000, dtype=torch.int64)), Normalization(), classes=4)
+    mending = Trials(dataclasses.replace(problem, data=data), 60.0).mending
+    held = {value.item() for inputs, _ in mending.held for value in inputs[:, 0]}
+    for how, count in (("refit", 1_000), ("repair", 2_500)):
+        seen = {value.item() for inputs, _ in mending._batches(how) for value in inputs[:, 0]}
+        assert len(seen) == count and not seen & held and held
 
 
 def test_a_short_time_is_held_and_the_first_method_is_tried_all_the_same(problem):
@@ -178,6 +338,7 @@ def test_a_short_time_is_held_and_the_first_method_is_tried_all_the_same(problem
     found = auto.match(problem, auto.Options(budget="0.0001s"))
     assert time.monotonic() - began < 5  # a loaded machine; any other candidate would learn for longer
     assert found.chosen == "wm" and "too little to compare methods" in found.tried[0]["why"]
+    assert found.repair is None
 
 
 def test_a_candidate_is_stopped_when_its_time_is_over_and_what_it_found_is_kept(problem):
@@ -185,18 +346,20 @@ def test_a_candidate_is_stopped_when_its_time_is_over_and_what_it_found_is_kept(
     weights, *_, learning, _ = candidates(problem.fitted, 2, able=True)
     trials.try_(weights)
     trials.a_sample = 1e-9  # as if all the epochs would fit
-    trials.began -= 4.9
+    trials.began = time.monotonic() - trials.seconds + 0.5
     began = time.monotonic()
     trial = trials.try_(learning)
-    assert time.monotonic() - began < 3 and trial.result is not None and math.isfinite(trial.loss)
+    assert time.monotonic() - began < 3 and trial.result is not None
+    assert math.isfinite(trial.merges["none"][0].plain.loss)
 
 
 def test_samples_that_no_model_was_trained_on_are_what_is_compared_by(problem):
     inputs, targets = problem.data[0]
     wrong = [(inputs, (targets + 1) % 4)]
-    trials = Trials(Problem(**{**vars(problem), "held": wrong}), 5.0)
-    assert trials.loss(still(problem)) > Trials(problem, 5.0).loss(still(problem))
-    assert trials.train is problem.data
+    unseen, seen = Trials(dataclasses.replace(problem, held=wrong), 5.0), Trials(problem, 5.0)
+    losses = [it.mending.judge(problem.models, "none").plain.loss for it in (unseen, seen)]
+    assert losses[0] > losses[1] and unseen.train is problem.data
+    assert unseen.mending.unseen and not seen.mending.unseen
 
 
 def test_what_is_tried_follows_from_what_is_known():
@@ -215,3 +378,51 @@ def test_the_library_takes_polish_and_auto(problem):
         rebasin_cli.align(*problem.models, problem.fitted, polish="3steps")
     with pytest.raises(UsageError, match="--budget"):
         rebasin_cli.align(*problem.models, problem.fitted, method="auto", options={"budget": "soon"})
+
+
+def test_the_library_repairs_as_auto_chose_unless_a_repair_is_named(problem, monkeypatch):
+    only_weights(monkeypatch, "refit")
+    few = problem.data[:2]
+    given = {"network": problem.network, "train": few, "method": "auto", "options": {"budget": "60s"}}
+    assert rebasin_cli.merge(problem.models, problem.fitted, **given).repair.method == "refit"
+    named = rebasin_cli.merge(problem.models, problem.fitted, repair_with="none", **given)
+    assert named.repair is None and named.alignment.result.repair is None
+
+
+def test_a_refit_that_auto_chose_reads_no_more_samples_than_one_that_is_named(problem, monkeypatch):
+    only_weights(monkeypatch, "refit")
+    x = torch.randn(2_000, 6)
+    with torch.no_grad():
+        y = problem.network(x).argmax(1)
+    data, read = Data("x", "train", Samples(x, y), Normalization(), classes=4), []
+    fitting = repairing.refit
+
+    def refit(network, endpoints, batches, **how):
+        read.append(sum(len(targets) for _, targets in batches))
+        return fitting(network, endpoints, batches, **how)
+
+    monkeypatch.setattr(repairing, "refit", refit)
+    given = {"network": problem.network, "method": "auto", "options": {"budget": "60s"}, "train": data}
+    rebasin_cli.barrier(
+        *problem.models, problem.fitted, test=data.subset(50), controls=False, points=3, **given
+    )
+    rebasin_cli.merge(problem.models, problem.fitted, **given)
+    assert len(read) > 2 and set(read) == {1_000}
+
+
+@pytest.mark.parametrize("unseen", [False, True])
+def test_held_out_samples_are_a_searchs_own_only_if_no_model_has_seen_them(problem, monkeypatch, unseen):
+    asked = []
+
+    def match(problem, options):
+        asked.append((problem.held is not None, problem.repairs))
+        return wm.match(problem)
+
+    monkeypatch.setattr(auto, "match", match)
+    held = problem.data[:1]
+    given = {"network": problem.network, "train": problem.data, "method": "auto", "held": held}
+    rebasin_cli.merge(problem.models, problem.fitted, unseen=unseen, **given)
+    rebasin_cli.barrier(
+        *problem.models, problem.fitted, test=held, unseen=unseen, controls=False, points=3, **given
+    )
+    assert asked == [(unseen, ("none", "repair", "refit"))] * 2

@@ -147,6 +147,7 @@ def search(method: str, net: str) -> tuple[matchers.MatchResult, list[State]]:
     module, states = registry.get(method), []
     problem = Problem(fitted, several(method, models), seed=3, progress=states.append, **needed(method, net))
     options = {"max_sweeps": 3} if hasattr(module.Options, "max_sweeps") and not module.NEEDS else {}
+    options |= {"epochs": 2, "samples": 4} if hasattr(module.Options, "projections") else {}  # of long steps
     return module.match(problem, module.Options(**options)), states
 
 
@@ -231,6 +232,8 @@ def test_progress_is_reported_after_every_sweep(method):
     assert states[-1].objective == pytest.approx(result.objective_after)
     if result.history:  # what was learnt is at least as good as where it began
         assert result.objective_after == max(-row["held_out_loss"] for row in result.history)
+    elif result.rounded:  # where it began is among what is chosen from
+        assert result.objective_after >= result.objective_before
     else:
         assert result.objective_after > result.objective_before
     assert result.converged and result.solves >= len(fitted.words)
@@ -245,7 +248,8 @@ def test_an_interrupted_search_goes_on_to_the_same_result(method, net, after):
     whole = match(method, fitted, models, net=net, seed=3)
     assert whole.sweeps >= 2 or registry.get(method).NEEDS  # one pass over the data
     stops = range(1, max(whole.sweeps, 2))
-    for stop in stops if after == "every" else {stops[0], stops[-1]}:
+    few = stops[:: len(stops) // 12 + 1]
+    for stop in few if after == "every" else {stops[0], stops[-1]}:
         kept: list[State] = []
 
         def interrupt(state: State, stop: int = stop, kept: list = kept) -> None:

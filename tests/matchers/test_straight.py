@@ -21,7 +21,9 @@ from rebasin_cli.matchers import Problem, State, ste, ste_mm
 from rebasin_cli.matchers.search import in_turn
 from rebasin_cli.matchers.straight_through import projection
 from rebasin_cli.matchers.straight_through.flat import Flat
+from rebasin_cli.matchers.straight_through.followers import Followers
 from rebasin_cli.matchers.straight_through.projection import Projection
+from rebasin_cli.nets.mlp import MLP
 from rebasin_cli.networks import load
 from rebasin_cli.permutations import permutation
 from rebasin_cli.permutations.permutation import permuted
@@ -645,3 +647,33 @@ def test_another_network_than_the_models_is_refused():
             data=batches(),
             prove=False,
         )
+
+
+def test_the_published_algorithm_takes_the_last_permutations_and_fixes_its_settings(monkeypatch):
+    """Every step begins at the identity; ours goes on from where it was."""
+    placed = []
+    place = Followers.place
+    monkeypatch.setattr(Followers, "place", lambda self, found: placed.append(found) or place(self, found))
+    found = ste_mm.match(_of_digits(), ste_mm.Options(as_published=True))
+    steps = found.sweeps
+    assert steps == 10 * 3  # epochs, batches of each
+    same = [
+        torch.equal(perm, torch.arange(len(perm))) for sets in placed for s in sets for perm in s.values()
+    ]
+    assert len(placed) == steps + 1 and all(same)
+    assert found.objective_after == pytest.approx(-found.history[-1]["held_out_loss"])
+    assert found.init == "identity"
+    for changed in ({"epochs": 3}, {"share": 0.5}, {"init": "wm"}, {"optimizer": "sgd"}):
+        with pytest.raises(UsageError, match="--as-published fixes"):
+            ste_mm.Options(as_published=True, **changed)
+
+
+def _of_digits():
+    networks = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        networks.append(MLP([64, 6, 10]))
+    models = tuple(network.state_dict() for network in networks)
+    fitted = fit(library.load("mlp"), {name: tuple(tensor.shape) for name, tensor in models[0].items()})
+    data = open_data("digits", "train", limit=300).with_batch_size(100)
+    return Problem(fitted, models, network=networks[0], data=data)

@@ -14,7 +14,7 @@ from rebasin_cli.measure.statistics import interval, resampled_means, t_interval
 from rebasin_cli.networks.evaluation import Scores, evaluate
 from rebasin_cli.repair import choosing
 from rebasin_cli.repair.calibration import Scaled
-from rebasin_cli.reports import Curve, Report, Row, barrier_of
+from rebasin_cli.reports import Curve, Middle, Report, Row, barrier_of
 from rebasin_cli.reports._conclusion import conclude
 
 
@@ -273,3 +273,35 @@ def test_means_over_pairs_are_those_of_rows_that_all_reports_have():
     assert whole.times == {"total": 6.0}
     assert [p["shipped"] for p in whole.pairs] == ["naive", "aligned", "aligned"]
     assert intervals.over_pairs([]) == ()
+
+
+def test_the_chord_over_pairs_is_the_barriers_along_the_path():
+    """Of rows that are higher elsewhere than at λ = ½: a chord of the middle alone would be another."""
+
+    def report(height):
+        curves = {"test": Curve((0.0, 0.25, 0.5, 1.0), (0.1, height, 0.4, 0.3), (0.9,) * 4, 9)}
+        barriers = {split: barrier_of(curve) for split, curve in curves.items()}
+        return Report("0", "", 0, (), {}, {}, {}, {}, (), (Row("naive", curves, barriers, shipped=True),))
+
+    (over,) = intervals.over_pairs([report(0.9), report(1.1), report(1.3)])
+    assert over.mean["chord"] == pytest.approx(0.95)
+    assert over.intervals["chord"] == pytest.approx(t_interval([0.75, 0.95, 1.15]))
+    assert over.mean["loss"] == pytest.approx(0.4)
+
+
+def test_the_interval_of_the_chord_is_paired_with_both_ends():
+    """The middle is ½ above the mean of the ends on every sample: there is nothing to be unsure of."""
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.rand(200, 1, generator=generator) for _ in range(2))
+    right = torch.ones(200, 1)
+
+    def scores(losses):
+        return Scores(losses.mean().item(), 1.0, 200, 0.0, each=torch.cat([losses, right], 1))
+
+    row = _row("naive", 1.0, middle={"test": Middle(0.1)})
+    middle = scores((a + b) / 2 + 0.5)
+    found = intervals.compare([row], (scores(a), scores(b)), {"naive": middle}, seed=0)
+    low, high = found.rows[0].middle["test"].intervals["chord"]
+    assert (low, high) == pytest.approx((0.5, 0.5), abs=1e-6)
+    wide = found.rows[0].middle["test"].intervals["loss"]
+    assert wide[1] - wide[0] > 0.02

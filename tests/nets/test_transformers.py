@@ -138,6 +138,12 @@ def test_rotary_scores_depend_on_the_distance_alone():
     assert not torch.isclose(score((5, 1), (3, 4)), score((5, 1), (3, 5)))
 
 
+def test_places_are_rows_and_columns_in_the_order_in_which_patches_are_flattened():
+    grid = torch.arange(6.0).view(1, 1, 2, 3)
+    places = vit._places(grid).long()
+    assert [grid[0, 0, row, column].item() for row, column in places] == grid.flatten().tolist()
+
+
 def test_a_gated_mlp_has_as_many_numbers_as_a_plain_one():
     plain, gated = (
         sum(t.numel() for n, t in built("gpt", activation=a, width=96).named_parameters() if "mlp" in n)

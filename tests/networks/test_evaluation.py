@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from rebasin_cli.errors import DataError, NetworkError
-from rebasin_cli.networks.evaluation import Scores, evaluate
+from rebasin_cli.networks.evaluation import Scores, calibrated, evaluate
 from rebasin_cli.networks.running import evaluating
 
 
@@ -48,6 +48,17 @@ def test_calibration_error_compares_confidence_with_accuracy_in_each_bin():
     assert evaluate(Fixed(), [(rows, targets)]).ece == pytest.approx(expected, abs=1e-6)
     batches = [(rows[i : i + 1], targets[i : i + 1]) for i in range(4)]
     assert evaluate(Fixed(), batches).ece == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_confidence_on_the_edge_of_two_bins_belongs_to_the_lower_one():
+    """Bins are open below and closed above: of four, ½ is in (¼, ½], and 1 in the last."""
+    rows = torch.tensor([[0.0, 0.0], [0.0, -math.inf], [math.log(3), 0.0]], dtype=torch.float64)
+    found = calibrated(rows, torch.tensor([0, 0, 1]), 4)
+    assert found["samples"] == [0, 1, 1, 1]
+    assert found["confidence"][1] == 0.5 and found["accuracy"][1:] == [1, 0, 1]
+    assert found["ece"] == pytest.approx((0.5 + 0.75 + 0) / 3)
+    halves = calibrated(rows[:1], torch.tensor([1]), 2)
+    assert halves["samples"] == [1, 0] and halves["ece"] == 0.5
 
 
 def test_a_perfectly_sure_and_right_network_has_no_calibration_error():

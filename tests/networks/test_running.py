@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from rebasin_cli.networks import running
+from rebasin_cli.networks import layout
+from rebasin_cli.networks.layout import in_parts, laid
 from rebasin_cli.networks.recording import Recording
-from rebasin_cli.networks.running import call, in_parts
+from rebasin_cli.networks.running import call
 
 
 class Counting(nn.Sequential):
@@ -27,7 +28,7 @@ class Across(Counting):
 @pytest.fixture
 def small_caches(monkeypatch):
     """As if ten samples of an 8-unit layer in float32 were all that they hold."""
-    monkeypatch.setattr(running, "PART", 10 * 8 * 4)
+    monkeypatch.setattr(layout, "PART", 10 * 8 * 4)
 
 
 def network(kind=Counting):
@@ -80,3 +81,38 @@ def test_no_more_is_kept_than_fits(monkeypatch):
     record, (one, other) = Recording(network(), None), torch.rand(2, 6, 4)
     record(one), record(other)
     assert record.known(one) is not None and record.known(other) is None
+
+
+class Images(nn.Module):
+    """Convolves, and notes whether it was given channels last; `view` asks for rows."""
+
+    def __init__(self, channels: int = 6, view: bool = False):
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, channels, 3), nn.Linear(channels * 36, 4)
+        self.view, self.last = view, []
+
+    def forward(self, x):
+        self.last.append(x.is_contiguous(memory_format=torch.channels_last))
+        x = torch.relu(self.conv(x))
+        return self.head(x.view(len(x), -1) if self.view else x.flatten(1))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("network", "last"), [(Images(), True), (Images(view=True), False), (Images(layout.NARROW + 1), False)]
+)
+def test_images_lie_channels_last_where_a_network_takes_them_and_is_faster(network, last):
+    batch = torch.rand(5, 3, 8, 8)
+    whole = call(network.eval(), batch)
+    for _ in range(2):
+        torch.testing.assert_close(in_parts(network, batch), whole)
+        assert network.last[-1] == last
+    assert laid(network, batch).is_contiguous(memory_format=torch.channels_last) == last
+
+
+@torch.no_grad()
+def test_whether_channels_lie_last_is_asked_in_evaluation_and_once():
+    network = Images().train()
+    for _ in range(3):
+        laid(network, torch.rand(5, 3, 8, 8))
+    assert network.last == [False, True] and network.training

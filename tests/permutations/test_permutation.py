@@ -9,7 +9,7 @@ from rebasin_cli.checkpoints.writing import write_safetensors
 from rebasin_cli.errors import CheckpointError, OutputExists
 from rebasin_cli.permutations import permutation
 from rebasin_cli.spec.fitting import fit
-from rebasin_cli.spec.notation import length_of, parse_axes
+from rebasin_cli.spec.notation import Fixed, length_of, parse_axes
 from rebasin_cli.spec.parsing import parse
 from rebasin_cli.spec.spec import Block
 
@@ -103,6 +103,27 @@ def test_a_tensor_that_stays_is_not_copied():
     tensor = torch.randn(4, 3)
     assert permutation.permute(tensor, parse_axes("a b"), permutation.identity(SIZES)) is tensor
     assert permutation.permute(tensor, parse_axes("4 3"), drawn()) is tensor
+
+
+@pytest.mark.parametrize("axes", ["a b", "a b a .", ". a b", "a . b", "(a 2) b"])
+@pytest.mark.parametrize("given", [False, True])
+def test_several_axes_move_at_once_block_by_block(axes, given, monkeypatch):
+    monkeypatch.setattr(permutation, "BLOCK", 100)
+    read, perms = parse_axes(axes), {"a": torch.randperm(7), "b": torch.randperm(5)}
+    tensor = torch.rand([3 if axis == Fixed() else length_of(axis, {"a": 7, "b": 5}) for axis in read])
+    one_by_one = tensor
+    for dim, axis in enumerate(read):
+        if axis != Fixed():
+            one_by_one = one_by_one.index_select(dim, permutation.axis_index(axis, perms))
+    room = torch.empty_like(tensor) if given else None
+    moved = permutation.permute(tensor, read, perms, room=room)
+    assert torch.equal(moved, one_by_one) and (moved is room) == given
+
+
+def test_gradients_go_through_what_is_permuted():
+    tensor = torch.rand(3, 3, requires_grad=True)
+    permutation.permute(tensor, parse_axes("a a"), {"a": torch.tensor([2, 0, 1])})[0].sum().backward()
+    assert tensor.grad.tolist() == [[0.0] * 3, [0.0] * 3, [1.0] * 3]
 
 
 @pytest.mark.parametrize("units", [1, 4, 40])

@@ -124,7 +124,7 @@ def test_options_may_be_a_mapping_of_what_differs():
 def test_what_a_declaration_rules_out_is_refused(given, says):
     with pytest.raises(UsageError, match=says) as caught:
         options_of("am", given)
-    assert "epochs" not in given or caught.value.hint == "It is for ste, ste-mm"
+    assert "epochs" not in given or caught.value.hint == "It is for pam, ste, ste-mm"
 
 
 def test_what_a_method_does_besides_is_no_option():

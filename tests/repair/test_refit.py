@@ -44,6 +44,24 @@ class Attending(nn.Module):
         return self.head(self.layer(self.stem(x.unflatten(1, (2, 4)))))
 
 
+class Scaled(nn.Module):
+    """Norms without running statistics, and one written out: they multiply channels in the end."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.group = nn.Conv2d(2, 6, 3, padding=1), nn.GroupNorm(2, 6)
+        self.wide, self.layer = nn.Linear(6, 8), nn.LayerNorm(8)
+        self.thin, self.rms = nn.Linear(8, 5, bias=False), nn.RMSNorm(5, eps=1e-6)
+        self.own, self.gamma = nn.Linear(5, 5), nn.Parameter(torch.ones(5))
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, x):
+        x = F.relu(self.group(self.conv(x))).mean((2, 3))
+        x = F.relu(self.rms(self.thin(F.relu(self.layer(self.wide(x))))))
+        x = self.own(x)
+        return self.head(F.relu(x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * self.gamma))
+
+
 NETWORKS = [
     (mlp, FLAT),
     (convnet, PICTURE),
@@ -51,6 +69,7 @@ NETWORKS = [
     (Residual, PICTURE),
     (Normed, PICTURE),
     (Attending, FLAT),
+    (Scaled, PICTURE),
 ]
 
 
@@ -101,6 +120,37 @@ def test_plain_least_squares_find_an_endpoint_again_from_other_weights(build, sh
     torch.testing.assert_close(network(inputs), wanted(inputs), rtol=1e-6, atol=1e-6)
 
 
+def test_norms_without_statistics_are_fitted_and_what_has_no_scale_of_its_own_stays():
+    data = samples(PICTURE)
+    planned = plan_refit(drawn(Scaled, data, 1).float(), data[0][0])
+    assert (
+        planned.layers
+        == (
+            "conv",
+            "group",
+            "wide",
+            "layer",
+            "thin",
+            "rms",
+            "own",
+            "gamma",
+            "head",
+        )
+        and not planned.left
+    )
+
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.norm = nn.Linear(4, 4), nn.LayerNorm(4)
+
+        def forward(self, x):
+            return self.norm(self.norm(self.first(x)))
+
+    twice = plan_refit(Twice(), torch.randn(3, 4))
+    assert twice.layers == ("first",) and [name for name, _ in twice.left] == ["norm.weight", "norm.bias"]
+
+
 KINDS = [
     (lambda: nn.Conv1d(4, 6, 3, stride=2, padding=1, groups=2), (4, 9)),
     (lambda: nn.Conv2d(4, 8, 3, padding="same", dilation=2, groups=4), (4, 6, 5)),
@@ -110,6 +160,11 @@ KINDS = [
     (lambda: nn.ConvTranspose2d(4, 3, (3, 2), stride=(1, 3), padding=(2, 0), dilation=(1, 2)), (4, 4, 3)),
     (lambda: nn.ConvTranspose3d(2, 4, 2, stride=2, groups=2), (2, 2, 3, 2)),
     (lambda: nn.Linear(5, 4, bias=False), (3, 5)),
+    (lambda: nn.LayerNorm((4, 5)), (3, 4, 5)),
+    (lambda: nn.LayerNorm(5, bias=False), (3, 5)),
+    (lambda: nn.RMSNorm(5), (5,)),
+    (lambda: nn.GroupNorm(2, 4), (4, 3, 5)),
+    (lambda: nn.InstanceNorm2d(3, affine=True), (3, 4, 5)),
 ]
 
 
@@ -117,7 +172,7 @@ KINDS = [
 def test_a_layer_of_any_kind_becomes_the_weighted_mean_of_its_endpoints(build, shape):
     """They are linear: where inputs are the same, so are mean outputs and those of mean weights."""
     torch.manual_seed(0)
-    ends = [build().double().state_dict() for _ in range(3)]
+    ends = [{n: torch.randn_like(t) for n, t in build().double().state_dict().items()} for _ in range(3)]
     network = nn.Sequential(build()).double()
     data = [(torch.randn(40, *shape).double(), torch.zeros(40)) for _ in range(2)]
     weights = [0.5, 0.3, 0.2]

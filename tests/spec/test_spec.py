@@ -3,8 +3,10 @@
 import math
 
 import pytest
+import torch
 
 from rebasin_cli.errors import SpecError, UsageError
+from rebasin_cli.permutations import permutation
 from rebasin_cli.spec import library
 from rebasin_cli.spec.atoms import atoms
 from rebasin_cli.spec.fitting import fit
@@ -73,7 +75,7 @@ def test_parsing_tells_every_problem_at_once_with_its_line():
     )
     assert len(found) == 9 and set(found) == {
         'line 2: unknown key "tensor"; known: '
-        "description, groups, ignore, include, names, net, schema, sizes, statistics, tensors",
+        "description, groups, ignore, include, names, net, schema, sizes, statistics, tensors, within",
         "schema is 2; this version reads schema 1",
         'line 8: "c" stands here and in line 7',
         'line 4: a: "(": "(" is never closed',
@@ -378,9 +380,39 @@ def test_a_starred_word_may_stand_on_another_axis_than_what_it_lies_within():
     assert families.within == {"i0": Block("g0", 2, 3), "i7": Block("g7", 2, 4)}
 
 
+STACKED = "tensors:\n  gate: 'e .'\n  up.{i}: 'e . (2 h{i}*)'\n  down.{i}: 'e h{i}* .'\nwithin:\n  h{i}: "
+SHAPES = {"gate": (4, 3), "up__0": (4, 3, 12), "down__0": (4, 6, 3), "up__1": (4, 3, 4), "down__1": (4, 2, 3)}
+
+
+def test_within_says_what_a_starred_word_lies_within_where_no_axis_does():
+    spec = fitted(STACKED + "e\n", **SHAPES)
+    assert spec.within == {"h0": Block("e", 4, 6), "h1": Block("e", 4, 2)}
+    drawn = permutation.random(spec.words, torch.Generator().manual_seed(0), within=spec.within)
+    up, down = torch.randn(4, 3, 12), torch.randn(4, 6, 3)
+    moved = permutation.permuted({"up.0": up, "down.0": down}, spec, drawn)
+    one, two = (
+        torch.einsum("edch,ehk->edck", u.unflatten(-1, (2, 6)), d)
+        for u, d in ((up, down), (moved["up.0"], moved["down.0"]))
+    )
+    torch.testing.assert_close(two, one[drawn["e"]])
+
+
+def test_within_is_refused_where_it_names_no_such_word_or_an_axis_says_otherwise():
+    told = problems(lambda: fitted(STACKED + "f\n", **SHAPES))
+    assert told[:2] == tuple(f'within  "f", for "h{i}", is no word without a star' for i in (0, 1))
+    text = "tensors:\n  w: '(g i*)'\n  n: 'e'\nsizes:\n  g: 2\nwithin:\n"
+    told = problems(lambda: fitted(text + "  i: e\n", w=(6,), n=(3,)))
+    assert told == ('w  axis 0 has "i*" within "g", `within:` says "e"',)
+    told = problems(lambda: fitted(text + "  k: e\n", w=(6,), n=(3,)))
+    assert told == ('within  "k" is no starred word of these tensors',)
+    with pytest.raises(SpecError, match="not a valid spec") as refused:
+        parse(STACKED.replace("h{i}: ", "h0: ") + "'e{i}'\n", name="x")
+    assert refused.value.problems == ('line 6: "e{i}" has a slot that "h0" does not bind',)
+
+
 ELSEWHERE = '"i*", which lies within "g": one other axis must have that once, and outside sums'
 STARLESS = 'x  axis 0 has "i" without a star, one axis 0 has "i*"'
-NOTHING = 'x  axis 0 has "j*", but no tensor says within what: "(heads j*)" would'
+NOTHING = 'x  axis 0 has "j*", but no tensor says within what: "(heads j*)" would, or `within:`'
 NUMBER = 'x  axis 1 has "k*" without the 2 it lies within: "(2 k*)"'
 
 

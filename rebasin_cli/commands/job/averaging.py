@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ...api import INTERPOLATIONS
 from ...averages import schedules
-from ...averages.mixing import checked
+from ...averages.mixing import check_interpolation, checked
 from ...averages.parts import check_choices
 from ...errors import UsageError, unknown
 from .outputs import Output
@@ -86,10 +85,7 @@ class Average:
         """Raise UsageError for what so many models cannot be averaged like."""
         if models < 2:
             raise UsageError("merging takes at least two models", hint="rebasin merge A B …")
-        if self.interpolation not in INTERPOLATIONS:
-            raise unknown("interpolation", self.interpolation, INTERPOLATIONS)
-        if self.interpolation == "slerp" and models != 2:
-            raise UsageError(f"slerp joins two models, not {models}", hint="Use --interpolation linear")
+        check_interpolation(self.interpolation, models)
         if self.perm and models != 2:
             raise UsageError(
                 f"--perm is for the second of two models, not of {models}",

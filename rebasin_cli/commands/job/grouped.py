@@ -13,7 +13,7 @@ import torch
 
 from ...canonical.folding import folded
 from ...canonical.form import canonical
-from ...checkpoints.tensors import digest
+from ...checkpoints.checking import digest
 from ...datasets._batches import tensors_in
 from ...errors import NotProven, UsageError
 from ...groups import elements as acts

@@ -7,8 +7,8 @@ keeps, and says what it chose. The order of a command's lines is the order in wh
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -27,13 +27,12 @@ from ...reports import _accounts as accounts
 from ...runtime import devices
 from ...runtime.ranks import ALONE, Ranks
 from ...spec.spec import FittedSpec
-from . import checks, grouped, matching, method_options, planning, provenance, resume, same_run, samples
+from . import checks, grouped, matching, method_options, provenance, same_run, samples
 from .held_out import HeldOut
 from .listener import SILENT, Listener
 from .models import fit_spec, read_models, read_permutation
 from .network import find_network, need_inputs, none_named, origin
 from .outputs import Output
-from .progress import shown
 from .resume import Resumable
 from .samples import Splits
 from .settings import Asked, ForMerge, Search
@@ -204,7 +203,8 @@ class Job:
 
     def open_splits(self, *wanted: str, **how: Any) -> Splits:
         """The wanted splits, as `samples.open_splits` says."""
-        found = samples.open_splits(self.models, self.asked.data, self.seed, self.say, wanted=wanted, **how)
+        say = (lambda text: None) if self.splits else self.say  # which data it is is told once
+        found = samples.open_splits(self.models, self.asked.data, self.seed, say, wanted=wanted, **how)
         self.splits |= found
         return found
 
@@ -246,35 +246,14 @@ class Job:
         """
         return self.ranks.first(matching.prove, self)
 
-    @contextmanager
-    def resumable(self, output: Output, more: Mapping[str, Any] | None = None) -> Iterator[Resumable]:
+    def resumable(
+        self, output: Output, more: Mapping[str, Any] | None = None
+    ) -> AbstractContextManager[Resumable]:
         """The state of this very search is kept beside the output when it is interrupted.
 
         `more` are options that are not the method's, and make another search of it.
         """
-        identity = self.ranks.first(
-            provenance.describe,
-            self.command,
-            self.models,
-            self.fitted,
-            method=self.asked.search.method,
-            seed=self.seed,
-            options=method_options.identity(self.asked.search, self.asked.data, self.asked.network)
-            | dict(more or {}),
-        )
-        with resume.resumable(
-            output.path,
-            identity,
-            self.fitted.words,
-            within=self.fitted.within,
-            resume=output.resume,
-            say=self.say,
-            ranks=self.ranks,
-            every=self.asked.search.checkpoint_every,
-            log=self.asked.search.log,
-            force=output.force,
-        ) as state:
-            yield state
+        return matching.resumable(self, output, more)
 
     @cached_property
     def first_state(self) -> State | None:
@@ -282,17 +261,7 @@ class Job:
 
         Raises UsageError for more than two models, and what `read_permutation` does.
         """
-        if (file := method_options.start_file(self.asked.search)) is None:
-            return None
-        option = method_options.declared(self.asked.search.method)[
-            method_options.start_option(self.asked.search.method)
-        ]
-        if len(self.models) != 2:
-            raise UsageError(
-                f"{option.flag} {file} is for the second of two models, not of {len(self.models)}",
-                hint=f"Choose one of {', '.join(option.choices)}",
-            )
-        return State((read_permutation(file, self.fitted)[0],))
+        return matching.first_state(self)
 
     def search(
         self,
@@ -306,50 +275,13 @@ class Job:
         None where there is nothing to search: the method is "none", or a permutation is given. `inputs` are
         those of `match_inputs`, where they were found before; `options` are others than `search_options`.
         """
-        if self.method in ("none", "given"):
-            return None
-        state = state or Resumable()
-        show = shown(self.listener.step, state.start)
-
-        def progress(reached: State) -> None:
-            if "polishing" not in reached.notes and "trying" not in reached.notes:  # these begin anew
-                state.reached(reached)
-            show(reached)
-
-        found = searching.align(
-            self.models,
-            self.fitted,
-            method=self.asked.search.method,
-            seed=self.seed,
-            options=self.search_options if options is None else options,
-            start=state.start or self.first_state,
-            progress=progress,
-            polish=self.asked.search.polish,
-            folds=self.folds,
-            **(self.match_inputs() if inputs is None else inputs),
-            device=devices.own(self.device),
-            ranks=self.ranks,
-        )
-        for told in accounts.search_in_words(found.result):
-            self.say(told)
-        return found
+        return matching.search(self, state or Resumable(), inputs, options)
 
     # --------------------------------------------------------------------------------------- plans, accounts
 
     def plan(self) -> dict[str, Any]:
         """Tensors, permutations, sizes and memory of the search, without running anything."""
-        tries: dict[str, Any] = {}
-        if self.method == "auto":
-            able = not matching.nothing_to_run(self)
-            tries = planning.plan_trials(self.fitted, len(self.models), self.options.budget, able=able)
-        return tries | planning.plan_search(
-            self.models,
-            self.fitted,
-            self.method,
-            proof=self.asked.search.prove,
-            memory=self.asked.search.options.get("memory"),
-            options=self.options,
-        )
+        return matching.plan(self)
 
     def describe(
         self, *, method: str | None = None, options: Mapping[str, Any] | None = None, **more: Any

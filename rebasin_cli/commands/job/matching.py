@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ... import matchers
-from ...errors import DataError, NetworkError
+from ...errors import DataError, NetworkError, UsageError
+from ...matchers import State
 from ...matchers.search import align as searching
 from ...reports import _accounts as accounts
-from . import method_options, samples
+from ...runtime import devices
+from . import method_options, planning, provenance, resume, samples
+from .models import read_permutation
 from .network import origin, proof_inputs
+from .outputs import Output
+from .progress import shown
+from .resume import Resumable
 
 if TYPE_CHECKING:
     from .job import Job
@@ -71,3 +79,94 @@ def prove(job: Job) -> dict[str, Any]:
     )
     whose = origin(network, job.fitted, job.models, job.asked.network)
     return account if proof is None else account | whose
+
+
+@contextmanager
+def resumable(job: Job, output: Output, more: Mapping[str, Any] | None) -> Iterator[Resumable]:
+    """As `Job.resumable`."""
+    identity = job.ranks.first(
+        provenance.describe,
+        job.command,
+        job.models,
+        job.fitted,
+        method=job.asked.search.method,
+        seed=job.seed,
+        options=method_options.identity(job.asked.search, job.asked.data, job.asked.network)
+        | dict(more or {}),
+    )
+    with resume.resumable(
+        output.path,
+        identity,
+        job.fitted.words,
+        within=job.fitted.within,
+        resume=output.resume,
+        say=job.say,
+        ranks=job.ranks,
+        every=job.asked.search.checkpoint_every,
+        log=job.asked.search.log,
+        force=output.force,
+    ) as state:
+        yield state
+
+
+def first_state(job: Job) -> State | None:
+    """As `Job.first_state`."""
+    if (file := method_options.start_file(job.asked.search)) is None:
+        return None
+    option = method_options.declared(job.asked.search.method)[
+        method_options.start_option(job.asked.search.method)
+    ]
+    if len(job.models) != 2:
+        raise UsageError(
+            f"{option.flag} {file} is for the second of two models, not of {len(job.models)}",
+            hint=f"Choose one of {', '.join(option.choices)}",
+        )
+    return State((read_permutation(file, job.fitted)[0],))
+
+
+def search(
+    job: Job, state: Resumable, inputs: Mapping[str, Any] | None, options: Any
+) -> searching.Alignment | None:
+    """As `Job.search`."""
+    if job.method in ("none", "given"):
+        return None
+    show = shown(job.listener.step, state.start)
+
+    def progress(reached: State) -> None:
+        if "polishing" not in reached.notes and "trying" not in reached.notes:  # these begin anew
+            state.reached(reached)
+        show(reached)
+
+    found = searching.align(
+        job.models,
+        job.fitted,
+        method=job.asked.search.method,
+        seed=job.seed,
+        options=job.search_options if options is None else options,
+        start=state.start or job.first_state,
+        progress=progress,
+        polish=job.asked.search.polish,
+        folds=job.folds,
+        **(job.match_inputs() if inputs is None else inputs),
+        device=devices.own(job.device),
+        ranks=job.ranks,
+    )
+    for told in accounts.search_in_words(found.result):
+        job.say(told)
+    return found
+
+
+def plan(job: Job) -> dict[str, Any]:
+    """As `Job.plan`."""
+    tries: dict[str, Any] = {}
+    if job.method == "auto":
+        able = not nothing_to_run(job)
+        tries = planning.plan_trials(job.fitted, len(job.models), job.options.budget, able=able)
+    return tries | planning.plan_search(
+        job.models,
+        job.fitted,
+        job.method,
+        proof=job.asked.search.prove,
+        memory=job.asked.search.options.get("memory"),
+        options=job.options,
+    )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ... import matchers
-from ...checkpoints.tensors import digest
+from ...checkpoints.checking import digest
 from ...errors import UsageError
 from ...matchers.search.align import foreign_option, options_of
 from ...permutations import permutation
@@ -158,4 +158,6 @@ def how_it_went(found: Any) -> dict[str, Any]:
     if result.chosen:
         rows = [{name: value for name, value in row.items() if name != "seconds"} for row in result.tried]
         told |= {"chosen": result.chosen, "tried": rows}
+    if result.rounded:
+        told["rounded"] = result.rounded["chosen"]
     return told | ({"polished": dict(result.polished)} if result.polished else {})

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ... import networks
-from ...checkpoints.checkpoint import Checkpoint, open_checkpoint, validate
-from ...checkpoints.tensors import LazyTensors, digest
+from ...checkpoints.checking import digest, validate
+from ...checkpoints.checkpoint import Checkpoint, open_checkpoint
+from ...checkpoints.tensors import LazyTensors
 from ...errors import CheckpointError, NoEnvelope, NoSpecFits, NotProven, SpecError, UsageError
 from ...groups import stored
 from ...networks.running import fed
@@ -45,7 +46,10 @@ def read_models(
     models = []
     for path, model in zip(paths, _opened(paths, loading, say), strict=True):
         tell_notes(path, model, say)
-        validate(_share(model, ranks), name=str(path))
+        if ranks.size == 1:
+            model.look(name=str(path))
+        else:
+            validate(_share(model, ranks), name=str(path))
         if not len(model):
             raise CheckpointError(f"{path} holds no tensors")
         models.append(model)
@@ -83,8 +87,6 @@ def _opened(paths: Sequence[Path], loading: Loading, say: Callable[[str], None])
 
 def _share(model: Checkpoint, ranks: Ranks) -> Mapping[str, torch.Tensor]:
     """The tensors that are this rank's to look at."""
-    if ranks.size == 1:
-        return model
     mine = ranks.share(list(model.shapes), [math.prod(shape) for shape in model.shapes.values()])
     return LazyTensors(
         {name: shape for name, shape in model.shapes.items() if name in mine},
@@ -183,6 +185,9 @@ def infer_spec(
     found = infer(module, args, kwargs, output=network.output, prove=prove, groups=groups)
     for frozen in found.reasons:
         say(f"stays: {', '.join(frozen.places[:3])}{' …' * (len(frozen.places) > 3)}: {frozen.why}")
+    for one in found.missed:
+        places = f"{', '.join(one.places[:3])}{' …' * (len(one.places) > 3)}"
+        say(f"stays although it could move: {places}: {one.told}")
     if strict and found.refused:
         raise NotProven(
             f"the spec inferred from {network.net} does not hold: the proof refused a part of it",

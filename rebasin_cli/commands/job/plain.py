@@ -16,8 +16,9 @@ from ...averages.combining import alike, combined
 from ...averages.mean import BLOCK
 from ...averages.parts import Parts, parts_of
 from ...checkpoints import writing
+from ...checkpoints.checking import finite, validate
 from ...checkpoints.checkpoint import Checkpoint
-from ...checkpoints.tensors import CHUNK, LazyTensors, validate
+from ...checkpoints.tensors import CHUNK, LazyTensors
 from ...errors import SpecError, UsageError
 from ...spec import library
 from . import checks, provenance
@@ -112,7 +113,7 @@ def _plan(
         (min(size, max(CHUNK, size // max(1, (tensors.shapes[n] or (1,))[0]))) for n, size in sizes.items()),
         default=0,
     )
-    whole = max(sizes.values(), default=0) if mean.interpolation == "slerp" or parts.heads else 0
+    whole = max(sizes.values(), default=0) if mean.interpolation != "linear" or parts.heads else 0
     free = shutil.disk_usage(_there(output.path.parent)).free
     return _account(models, parts, mean) | {
         "parameters": sum(math.prod(shape) for shape in tensors.shapes.values()),
@@ -231,7 +232,7 @@ def looked_at(
         if name not in begun:
             begun.add(name)
             listener.step("averaging", len(begun), total, name)
-        if name in averaged and not _finite(made):
+        if name in averaged and not finite(made):
             for model in models:
                 if name in model:
                     validate(_only(model, name), name=str(model.path))
@@ -251,13 +252,3 @@ def looked_at(
 
 def _only(model: Checkpoint, name: str) -> LazyTensors:
     return LazyTensors({name: model.shapes[name]}, {name: model.dtypes[name]}, model.read)
-
-
-def _finite(values: Tensor) -> bool:
-    """Whether all are numbers: by their sum, and one by one only where that is none."""
-    if values.is_complex():
-        values = torch.view_as_real(values)
-    wide = values.float() if values.dtype.itemsize == 1 else values
-    if math.isfinite(wide.sum(dtype=torch.float64 if wide.dtype == torch.float64 else torch.float32).item()):
-        return True
-    return bool(torch.isfinite(wide).all())

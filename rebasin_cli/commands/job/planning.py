@@ -13,18 +13,16 @@ from torch import nn
 from ... import matchers, networks
 from ...checkpoints.checkpoint import Checkpoint
 from ...datasets import once
-from ...errors import NetworkError
 from ...matchers.polishing.length import seconds_of
 from ...matchers.search.candidates import candidates
 from ...matchers.weights.similarity import KEEP
-from ...measure.rows import ENSEMBLE, FINE_TUNED, Planned
-from ...networks.running import call, fed, in_parts
-from ...repair import plan_refit
+from ...measure.rows import ATTACKED, ENSEMBLE, FINE_TUNED, Planned
+from ...networks.layout import in_parts
+from ...networks.running import call, fed
+from ...repair.costs import TRACING, refit_products, repair_passes
 from ...spec.spec import FittedSpec
 from .samples import Splits
 
-TRACING = 1.0  # seconds to trace a network whose channels are matched
-PRODUCT = 512  # rows and columns of a product that is timed
 OVERHEAD = 100 << 20  # slabs of products and torch's own scratch space, in bytes
 
 
@@ -152,9 +150,13 @@ def estimate_seconds(
     sizes = {split: data.samples for split, data in splits.items()}
     measured = sum(sizes.get(split, 0) for split in ("train", "test"))
     resets = networks.has_running_statistics(network)
-    layers = sum(getattr(m, "weight", None) is not None and m.weight.ndim > 1 for m in network.modules())
     samples, whole, refits = 2 * measured, 0.0, 0
+    attacked = sum(min(sizes.get(split, 0), ATTACKED) for split in ("train", "test"))
     for row in rows:
+        if row.attack is not None:
+            samples += row.points * attacked * row.attack.passes
+            whole += row.repaired * row.inner * sizes.get("reset", 0)
+            continue
         networks_run = 2 if row.base == ENSEMBLE else 1
         samples += row.temperature * sizes.get("held", 0)
         if anew or not (row.temperature or row.base == ENSEMBLE):
@@ -164,26 +166,14 @@ def estimate_seconds(
         if row.base == FINE_TUNED or (row.repaired and refit):
             refits += row.inner  # the one takes as long as the other
         elif row.repaired or row.resets:
-            passes = row.inner if resets else row.inner * max(layers, 1) / 2 + 2
+            passes = row.inner if resets else row.inner * (repair_passes(network) - 2) + 2
             whole += passes * sizes.get("reset", 0)
     seconds = a_sample * samples + a_whole * whole
     if refits:
-        more = _refit_seconds(network, splits["reset"], device)
+        shown = fed(network, splits["reset"].example(), device, quiet=True)
+        more = refit_products(network, shown, device)
         return seconds + refits * sizes["reset"] * (6 * a_whole + more) + TRACING
     return seconds + TRACING * (any(row.repaired for row in rows) and not resets)
-
-
-def _refit_seconds(network: nn.Module, data: Any, device: str) -> float:
-    """What a sample's products in float64 take, by one timed product; 0 where the network is not traced."""
-    try:
-        products = plan_refit(network, fed(network, data.example(), device, quiet=True)).products
-    except NetworkError:
-        return 0.0
-    some = torch.ones(PRODUCT, PRODUCT, dtype=torch.float64, device=device)
-    some @ some
-    began = time.perf_counter()
-    (some @ some).sum().item()
-    return products * (time.perf_counter() - began) / PRODUCT**3
 
 
 def seconds_a_sample(

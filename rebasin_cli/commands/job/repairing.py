@@ -12,6 +12,7 @@ from ... import networks
 from ... import repair as repairs
 from ...checkpoints.tensors import replaced
 from ...errors import DataError, NetworkError, UsageError
+from ...matchers.search.align import Alignment
 from ...networks.running import fed
 from ...repair import Outcome, baking, choosing
 from ...repair.options import RIDGE
@@ -19,6 +20,7 @@ from ...repair.producers import Site
 from ...reports import _accounts as accounts
 from . import provenance
 from .job import Job
+from .matching import nothing_to_run
 from .method_options import trains
 from .network import find_network, need_inputs
 from .samples import Splits
@@ -94,6 +96,27 @@ def _if_there(job: Job) -> tuple[nn.Module | None, Splits]:
         return None, {}
 
 
+def to_try(job: Job, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The `inputs` of a search, with the repairs of the merge to come that it may choose from, too."""
+    if not inputs:
+        return inputs
+    how = job.asked.repair.repair
+    return {**inputs, "repairs": repairs.open_to_choice(how, statistics=bool(job.fitted.statistics))}
+
+
+def tries(job: Job) -> dict[str, Any]:
+    """For a plan: the repairs that `auto` tries with every method."""
+    if job.method != "auto" or nothing_to_run(job):
+        return {}
+    return {"repairs_tried": list(to_try(job, {"tries": True})["repairs"])}
+
+
+def settled(job: Job, ready: Ready, found: Alignment | None) -> Ready:
+    """What the repair needs that the search chose with its method; `ready` where it chose none."""
+    how = found.result.repair if found is not None else None
+    return ready if how in (None, ready.how) else prepare(job, how)
+
+
 def finish(
     job: Job, ready: Ready, tensors: Mapping[str, Tensor], done: Outcome
 ) -> tuple[Mapping[str, Tensor], dict[str, Any], dict[str, Any]]:
@@ -131,7 +154,7 @@ def plan(job: Job, how: str) -> dict[str, Any]:
 
     `how` may be "auto": then these are what "repair" would touch.
     """
-    planned: dict[str, Any] = {"repair": how}
+    planned: dict[str, Any] = {"repair": how, **tries(job)}
     if how == "none":
         return planned
     network = find_network(

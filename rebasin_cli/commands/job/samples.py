@@ -18,13 +18,13 @@ from ...errors import DataError, UsageError
 from ...matchers.activations import MATCH_BATCH
 from ...networks.evaluation import Scores, evaluate
 from ...registry import import_reference
+from ...repair.options import REFIT_BATCH, REFIT_SAMPLES
 from .held_out import HeldOut
 from .settings import Data
 
 Splits = dict[str, DataSet | LoaderData]
 
 TRAIN_SAMPLES, RESET_SAMPLES, RESET_BATCH = 5_000, 2_560, 256
-REFIT_SAMPLES, REFIT_BATCH = 1_000, 250
 HELD_SAMPLES = 2_560  # to choose a repair and to fit a temperature on
 MATCH_SAMPLES = 10_000  # for methods that do not say how many they look at
 MARGIN = 0.05  # an endpoint this far below its recorded accuracy is fed something else

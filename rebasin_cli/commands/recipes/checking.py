@@ -99,7 +99,7 @@ _CHECKS: dict[str, Callable[[str], str | None]] = {
     "spec": _spec,
     "gate": _by(_gate),
     "repair": _repair,
-    "interpolation": _one_of("api", "INTERPOLATIONS"),
+    "interpolation": _one_of("averages.mixing", "INTERPOLATIONS"),
     "heads": _one_of("averages.parts", "HEADS"),
     "extra": _one_of("averages.parts", "EXTRA"),
     "soup": _one_of("commands.job.averaging", "SOUPS"),

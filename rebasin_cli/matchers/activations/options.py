@@ -8,7 +8,7 @@ from ...errors import UsageError, unknown
 from ...registry import option
 
 COSTS = ("correlation", "inner", "l2")
-AT = ("post", "pre", "both")
+AT = ("post", "pre", "post-then-pre", "constrained", "both")
 SITES = ("all", "first", "last")
 
 
@@ -17,15 +17,18 @@ class Looking:
     """`cost`: correlation of standardised units; inner, their mean products, not centred; l2, the squared
     distance, which differs from inner by what no permutation changes.
 
-    `at`: post, after the activation; pre, before it; both, the best before it among the assignments that
-    are best after it. `sites`: where a word has several, such as the sums of a residual stream, the mean of
-    all of their similarities, or the first or the last one's alone. `limit`: samples.
+    `at`: post, after the activation; pre, before it; post-then-pre, the best before it among the assignments
+    that are best after it; constrained, the best after it among those that are no worse before it than units
+    left where they are. "both", a former name of post-then-pre, becomes that. `sites`: where a word has
+    several, such as the sums of a residual stream, the mean of all of their similarities, or the first or the
+    last one's alone. `limit`: samples.
     """
 
     cost: str = option("correlation", "How the activations of two units are compared.", choices=COSTS)
     at: str = option(
         "post",
-        "Where units are looked at: after the activation, before it, or (am) both.",
+        "Where units are looked at: after the activation, before it, or (am) both: the best before among "
+        "the best after (post-then-pre), the best after no worse before than B as it is (constrained).",
         choices=AT,
     )
     sites: str = option("all", "Which sums of a residual stream are looked at.", choices=SITES)
@@ -35,5 +38,7 @@ class Looking:
         for name, known in (("cost", COSTS), ("at", AT), ("sites", SITES)):
             if getattr(self, name) not in known:
                 raise unknown(name, getattr(self, name), known)
+        if self.at == "both":
+            object.__setattr__(self, "at", "post-then-pre")
         if self.limit < 1:
             raise UsageError(f"a limit of {self.limit} samples leaves nothing", hint="Give 1 or more.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -10,6 +11,7 @@ from ...permutations import assignment, permutation
 from ...spec.spec import FittedSpec
 from .. import Problem
 from ..weights.starred import groups, together
+from .constrained import Within, within
 from .observing import Sums, observed
 from .options import Looking
 
@@ -27,7 +29,7 @@ def similarities(problem: Problem, options: Looking) -> dict[str, dict[str, torc
 
 
 def sides_of(options: Looking) -> tuple[str, ...]:
-    return ("post", "pre") if options.at == "both" else (options.at,)
+    return (options.at,) if options.at in ("post", "pre") else ("post", "pre")
 
 
 def compared(sums: Sums, options: Looking) -> dict[str, dict[str, torch.Tensor]]:
@@ -46,9 +48,43 @@ def _rounded(matrix: torch.Tensor) -> torch.Tensor:
     return (matrix / step).round() * step
 
 
-def leading(similar: Mapping[str, Similar], options: Looking) -> tuple[Similar, Similar]:
-    """Of what `similarities` gives, the side that decides, and the one that decides among equals."""
-    return similar["pre" if options.at == "pre" else "post"], similar["pre"] if options.at == "both" else {}
+@dataclass(frozen=True)
+class Assigned:
+    """Permutations, and the similarity of the side that decides; words a group each where it is `within`."""
+
+    permutations: dict[str, torch.Tensor]
+    first: Similar
+    within: Mapping[tuple[str, ...], Within] = field(default_factory=dict)
+
+
+def best(similar: Mapping[str, Similar], options: Looking, fitted: FittedSpec) -> Assigned:
+    """What `similarities` says, settled as `options.at` asks for."""
+    first = similar["pre" if options.at == "pre" else "post"]
+    if options.at == "constrained":
+        return _constrained(first, similar["pre"], fitted)
+    second = similar["pre"] if options.at == "post-then-pre" else {}
+    return Assigned(assigned(first, second, fitted), first)
+
+
+def _constrained(first: Similar, second: Similar, fitted: FittedSpec) -> Assigned:
+    """Every word by itself, those that are coupled together."""
+    still, coupled = permutation.identity(fitted.words), groups(fitted.within)
+    found, told = dict(still), {}
+    parts = [group.words for group in coupled.values()]
+    parts += [(word,) for word in first if not any(word in part for part in parts)]
+    for part in parts:
+        if not any(word in first for word in part):
+            continue
+        own = replace(fitted, within={word: b for word, b in fitted.within.items() if word in part})
+
+        def solve(similar: Similar, own: FittedSpec = own) -> dict[str, torch.Tensor]:
+            return assigned(similar, {}, own)
+
+        post, pre = ({word: its[word] for word in part if word in its} for its in (first, second))
+        chosen = within(post, pre, solve, still)
+        found |= {word: chosen.perms[word] for word in part}
+        told[tuple(post)] = chosen
+    return Assigned(found, first, told)
 
 
 def assigned(first: Similar, second: Similar, fitted: FittedSpec) -> dict[str, torch.Tensor]:
@@ -67,7 +103,7 @@ def _solved(similarity: torch.Tensor, second: torch.Tensor | None) -> torch.Tens
     """The best permutation; of all that are best, the best one by `second`.
 
     Those use tight pairs only, whose similarity is the sum of their duals (complementary slackness), so all
-    others are forbidden. Tatro et al. 2020, equation 31, the constraint taken first.
+    others are forbidden.
     """
     solution = assignment.solve(similarity)
     if second is None:

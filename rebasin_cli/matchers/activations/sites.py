@@ -31,9 +31,10 @@ from ...inference.axes import Axes, Expr, Var, product, total, variables
 from ...inference.axes import Fixed as Still
 from ...inference.axes import Product as Factors
 from ...inference.axes import Sum as Segments
-from ...inference.following import Value, Walk, follow
+from ...inference.following import follow
 from ...inference.shaping import broadcast
 from ...inference.tracing import export
+from ...inference.walk import Value, Walk
 from ...networks.running import check_runs
 from ...spec.atoms import Atom, atoms
 from ...spec.notation import Axis, Fixed, Product, Sum, Word, factors_of, starred_of
@@ -385,6 +386,6 @@ def _complete(axes: tuple[Axis, ...], fitted: FittedSpec) -> bool:
                 other for j, other in enumerate(axes) if j != k and Word(block.word) in factors_of(other)
             ]
             behind = outer == Word(block.word) if block.word else isinstance(outer, Fixed)
-            if not (behind or (block.word and outer is None and len(beside) == 1)):
+            if not (behind or (block.word and not isinstance(outer, Word) and len(beside) == 1)):
                 return False
     return True

@@ -17,7 +17,7 @@ from .. import Problem
 from ..activations.moments import Moments
 from ..activations.observing import Sums, observed
 from ..activations.options import Looking
-from ..activations.similarities import assigned, compared, leading, sides_of
+from ..activations.similarities import best, compared, sides_of
 from .units import Unit, units_of
 
 
@@ -28,15 +28,15 @@ def look(problem: Problem, options: Looking) -> tuple[Elements, float, float]:
     """
     fitted = problem.fitted
     *_, (_, sums) = observed(problem, options, sides=sides_of(options))
-    first, second = leading(compared(sums, options), options)
     units = units_of(fitted)
     whole = {word for unit in units for word in unit.words}
-    perms = permutation.identity(fitted.words)
-    found = assigned(*({w: m for w, m in each.items() if w not in whole} for each in (first, second)), fitted)
-    perms |= {word: perm for word, perm in found.items() if word not in whole}
+    similar = compared(sums, options)
+    ordered = {side: {w: m for w, m in its.items() if w not in whole} for side, its in similar.items()}
+    settled = best(ordered, options, fitted)
+    first, perms = settled.first, dict(settled.permutations)
     maps: dict[str, torch.Tensor] = {}
     before = after = 0.0
-    for word in first.keys() - whole:
+    for word in first:
         before += float(first[word].trace())
         after += assignment.total(first[word], perms[word])
     side = sides_of(options)[0]

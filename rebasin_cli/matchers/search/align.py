@@ -72,6 +72,7 @@ def align(
     network: nn.Module | None = None,
     data: Iterable[Any] | None = None,
     held: Iterable[Any] | None = None,
+    repairs: Sequence[str] = (),
     inputs: Any = None,
     output: str | int | None = None,
     loss: Callable[[torch.Tensor, Any], torch.Tensor] | None = None,
@@ -88,6 +89,7 @@ def align(
     With `folds`, what the canonical form of the network folds away, words take elements of their groups.
     `options` is the method's own Options, or a mapping of those that differ from their defaults. `polish`
     says how long swaps on the true loss are tried in the end (`25s`, `300steps`); it needs network and data.
+    `repairs` are those of the merge that is to come, which a method that tries several chooses from, too.
     """
     if len(models) < 2:
         raise UsageError("aligning takes at least two models")
@@ -117,6 +119,7 @@ def align(
         network=network,
         data=data,
         held=held,
+        repairs=tuple(repairs),
         output=output,
         loss=loss,
         device=devices.for_search(device),

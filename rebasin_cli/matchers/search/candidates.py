@@ -40,12 +40,3 @@ def candidates(fitted: FittedSpec, models: int, *, able: bool) -> tuple[Candidat
     found.append(Candidate("ste" if models == 2 else "ste-mm", why, 0.7))
     found.append(Candidate("polish", "swaps on the true loss end it"))
     return tuple(found)
-
-
-def in_words(found: tuple[Candidate, ...], seconds: float | None = None) -> str:
-    """For a plan."""
-    names = ", ".join(one.method for one in found)
-    if len(found) == 1:
-        return f"auto is {names}: {found[0].why}"
-    within = "" if seconds is None else f" within {seconds:g} s"
-    return f"auto tries {names}{within}, and takes what loses least on held-out samples"

@@ -1,10 +1,14 @@
-"""Several methods tried on the same models within a time, and compared by the held-out loss of their mean."""
+"""Several methods tried on the same models within a time, and compared by the held-out loss of their mean.
+
+Each is compared with every repair that is open. What needs weights alone, repaired as by default, is left
+only where held-out samples say so by more than chance.
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,8 +17,8 @@ import torch
 from ...datasets import Data
 from ...datasets._batches import checked, head, size_of
 from ...datasets._held_out import held_out
-from ...errors import CheckpointError, DataError, NetworkError, SpecError
-from ...permutations.permutation import Permutations, permuted
+from ...errors import CheckpointError, DataError, NetworkError, SpecError, UsageError
+from ...repair.choosing import Measured
 from ...runtime.seeds import derive
 from .. import MatchResult, Problem, State, registry
 from ..polishing.length import Length
@@ -22,6 +26,7 @@ from ..polishing.midpoint import Midpoint
 from ..polishing.search import polish
 from . import in_turn
 from .candidates import Candidate
+from .mending import BASES, DEFAULTS, Mending
 
 HELD, COMPARABLE = 2_000, 100  # samples to compare by, as many as LOOKING lets be; with fewer it means little
 LOOKING, LOOKS = 0.25, 6  # share of the time that comparing may take, and how often
@@ -30,7 +35,8 @@ FEWEST = 200  # samples to look at units on
 LOOKED = 10_000  # samples that units are looked at on, where there is time
 STEP = 6.0  # forward passes that a step of learning takes, with the matching in it
 LEAST = 1_000  # samples, below which nothing is learnt
-SURE = 1e-9  # by so much a loss has to be less: of equal ones the cheaper method is taken
+REPAIR = 0.3  # share of the time that is left, which a repair may take that is not the last one
+SPARE = 1.3  # times as long as the last time a repair may take
 
 
 class _OutOfTime(Exception):
@@ -43,19 +49,29 @@ class _OutOfTime(Exception):
 
 @dataclass
 class Trial:
-    """What one candidate did: its held-out `loss` in nats at the models' mean, or `why` it was not tried."""
+    """What one candidate found in `seconds`, or `why` it was not tried.
+
+    `merges` are the held-out figures of the models' mean, by repair, each with its seconds; `lacking` says of
+    the other repairs that are open why they were not tried.
+    """
 
     method: str
-    loss: float = math.nan
     seconds: float = 0.0
     why: str = ""
     result: MatchResult | None = field(default=None, repr=False)
+    merges: dict[str, tuple[Measured, float]] = field(default_factory=dict, repr=False)
+    lacking: dict[str, str] = field(default_factory=dict)
 
-    def account(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"method": self.method, "seconds": round(self.seconds, 2)}
-        if math.isfinite(self.loss):
-            told["held_out_loss"] = self.loss
-        return told | ({"why": self.why} if self.why else {})
+    def accounts(self, *, repairs: bool) -> Iterator[dict[str, Any]]:
+        """A row a merge; with `repairs` each says its own."""
+        if self.result is None:
+            yield {"method": self.method, "seconds": round(self.seconds, 2), "why": self.why}
+        for how, (measured, seconds) in self.merges.items():
+            told: dict[str, Any] = {"method": self.method} | ({"repair": how} if repairs else {})
+            told["seconds"] = round(self.seconds + seconds, 2)
+            yield told | ({"held_out_loss": measured.plain.loss} if measured.plain.loss < math.inf else {})
+        for how, why in self.lacking.items():
+            yield {"method": self.method, "repair": how, "why": why}
 
 
 class Trials:
@@ -70,24 +86,35 @@ class Trials:
             self.train, held = held_out(problem.data, derive(problem.seed, "held out to choose by"))
         self.problem = replace(problem, data=self.train, start=None)
         self.a_sample = self._timed(held)
-        affordable = int(seconds * LOOKING / LOOKS / max(self.a_sample, 1e-9))
+        looks = LOOKS * max(1, len(problem.repairs))
+        affordable = int(seconds * LOOKING / looks / max(self.a_sample, 1e-9))
         self.comparable = affordable >= COMPARABLE
         self.held = list(self._batches(held, min(HELD, affordable))) if self.comparable else []
+        self.mending = Mending(self.problem, self.train, self.held, self.a_sample, max(FEWEST, affordable))
         self.done: list[Trial] = []
+        self.never: dict[str, str] = {}  # repairs that this network does not admit, and why
 
     @property
     def left(self) -> float:
         return self.began + self.seconds - time.monotonic()
 
     @property
-    def best(self) -> Trial:
-        """The first of those with the least loss. The first candidate is always tried."""
-        tried = [trial for trial in self.done if trial.result is not None]
-        found = tried[0]
-        for trial in tried[1:]:
-            if trial.loss < found.loss - SURE or (math.isnan(found.loss) and not math.isnan(trial.loss)):
-                found = trial
+    def best(self) -> tuple[Trial, str]:
+        """The trial, and the repair, that is taken: the first, unless another is surely better."""
+        merges = [(trial, how) for trial in self.done for how in trial.merges]
+        found, *others = merges
+        for trial, how in others:
+            before, after = ((it, t.merges[it][0]) for t, it in (found, (trial, how)))
+            if self.mending.wins(before, after):
+                found = trial, how
         return found
+
+    @property
+    def start(self) -> Trial:
+        """Where learning begins: the mean that loses least before a repair fits its weights."""
+        base = self.mending.open[0]
+        tried = [trial for trial in self.done if base in trial.merges]
+        return min(tried, key=lambda trial: trial.merges[base][0].plain.loss)
 
     def _timed(self, data: Iterable[Any]) -> float:
         """Seconds of a forward pass of one sample."""
@@ -99,7 +126,8 @@ class Trials:
             raise DataError(
                 "the data holds no samples", hint="Is the loader a generator that was read before?"
             )
-        own = self._tensors(self.problem.models[0])
+        at, model = self.midpoint, self.problem.models[0]
+        own = {name: model[name].detach().to(at.device, torch.float32) for name in at.names}
         self.midpoint.losses(own, [{}], batch)
         began = time.perf_counter()
         self.midpoint.losses(own, [{}], batch)
@@ -112,48 +140,83 @@ class Trials:
             yield self.midpoint.batch(head(inputs, most), head(targets, most), number)
             most -= size_of(targets)
 
-    def _tensors(self, model: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        return {n: model[n].detach().to(self.midpoint.device, torch.float32) for n in self.midpoint.names}
-
-    def loss(self, permutations: Sequence[Permutations]) -> float:
-        """The held-out loss at the mean of the models so permuted."""
-        reference, *others = self.problem.models
-        mean, share = self._tensors(reference), 1 / len(self.problem.models)
-        mean = {name: share * tensor for name, tensor in mean.items()}
-        for model, perms in zip(others, permutations, strict=True):
-            own = self._tensors(permuted(model, self.problem.fitted, perms))
-            mean = {name: tensor + share * own[name] for name, tensor in mean.items()}
-        total = samples = 0.0
-        for batch in self.held:
-            size = size_of(batch[1])
-            total += size * self.midpoint.losses(mean, [{}], batch)[0]
-            samples += size
-        return total / samples
-
     # ------------------------------------------------------------------------------------------ candidates
 
     def try_(self, candidate: Candidate) -> Trial:
         """Try it in its share of the time that is left; the very first one whatever it takes."""
         began, first = time.monotonic(), not self.done
         trial = Trial(candidate.method)
-        room = max(0.0, self.left) * candidate.share
+        room = (self.left - self._kept_back()) * candidate.share
+        if room <= 0 and not first:
+            trial.why = "was not tried: the time was over"
+            self.done.append(trial)
+            return trial
         try:
             found = (
                 self._polished(room)
                 if candidate.method == "polish"
                 else self._searched(candidate, room, first)
             )
+            trial.seconds = time.monotonic() - began
             if isinstance(found, str):
                 trial.why = found
             else:
-                trial.result, trial.loss = found, self.loss(found.permutations)
+                last = candidate.method == "polish"
+                trial.method = f"{self.start.method} + polish" if last else trial.method
+                trial.result = found
+                self._mend(trial, last=last)
         except (NetworkError, SpecError, CheckpointError) as error:
             if first or getattr(error, "place", None) is not None:  # the user's own code fails
                 raise
-            trial.why = error.message
-        trial.seconds = time.monotonic() - began
+            trial.why, trial.result = error.message, None
         self.done.append(trial)
         return trial
+
+    def finish(self) -> None:
+        """Repair what was not, for want of time, as far as there is some now; the best so far first."""
+        base = self.mending.open[0]
+        able = [trial for trial in self.done if base in trial.merges and trial.lacking]
+        for trial in sorted(able, key=lambda trial: trial.merges[base][0].plain.loss):
+            self._mend(trial, last=True)
+
+    def _kept_back(self) -> float:
+        """The time of a repair of what is found then."""
+        known = [self.mending.took[how] for how in self.mending.open if how in self.mending.took]
+        return SPARE * sum(known)
+
+    def _mend(self, trial: Trial, *, last: bool) -> None:
+        """Measure a trial's mean with every repair that is open and that there is time for."""
+        models = self.mending.models(trial.result.permutations)
+        for how in self.mending.open:
+            if how in trial.merges:
+                continue
+            if how in self.never:
+                trial.lacking[how] = self.never[how]
+                continue
+            base = how == self.mending.open[0]
+            certain = base or (how in DEFAULTS and not self.done)
+            if not certain and (why := self._too_long(how, self.left if last else REPAIR * self.left)):
+                trial.lacking[how] = why
+                continue
+            try:
+                if how not in BASES and not self.mending.graphs:
+                    self.mending.trace()
+                began = time.monotonic()
+                measured = self.mending.judge(models, how)
+            except (NetworkError, UsageError, DataError, CheckpointError) as error:
+                if base or getattr(error, "place", None) is not None:
+                    raise
+                trial.lacking[how] = self.never[how] = error.message
+                continue
+            took = time.monotonic() - began
+            self.mending.took[how] = took
+            trial.merges[how] = measured, took
+            trial.lacking.pop(how, None)
+
+    def _too_long(self, how: str, room: float) -> str:
+        """Why there is no time for a repair, "" where there is."""
+        seconds = SPARE * self.mending.seconds(how, room / SPARE)
+        return f"a repair of about {seconds:.1f} s is too long" if seconds > room else ""
 
     def _searched(self, candidate: Candidate, room: float, first: bool) -> MatchResult | str:
         module = registry.get(candidate.method)
@@ -169,7 +232,7 @@ class Trials:
                 raise _OutOfTime(state)
 
         problem = replace(self.problem, progress=progress)
-        start = State(tuple(self.best.result.permutations)) if learns else None
+        start = State(tuple(self.start.result.permutations)) if learns else None
         try:
             return in_turn.search(module, problem, options, start)
         except _OutOfTime as over:
@@ -197,7 +260,7 @@ class Trials:
         return module.Options(epochs=epochs, limit=samples if samples < there else None), ""
 
     def _polished(self, room: float) -> MatchResult | str:
-        best = self.best.result
+        best = self.start.result
         if room < 40 * self.a_sample * FEWEST:
             return f"{room:.1f} s are too little"
         done = polish(self.problem, best.permutations, Length(seconds=room))

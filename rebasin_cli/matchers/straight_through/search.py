@@ -11,55 +11,57 @@ Ainsworth et al. 2022, section 3.3 and Algorithm 2, arXiv:2209.04836; Ito, Yamad
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from ... import networks
 from ...datasets import Data
 from ...datasets._batches import to_device
 from ...datasets._held_out import held_out
-from ...errors import DataError, NetworkError, SpecError, UsageError
+from ...errors import DataError, NetworkError, UsageError
 from ...permutations import permutation
 from ...permutations.permutation import Permutations, permuted
 from ...runtime.seeds import derive, generator
 from ...runtime.signals import held_back
-from .. import INITS, MatchResult, Problem, State, registry
+from .. import INITS, MatchResult, Problem, State
 from .epochs import epoch, with_last
 from .followers import Followers
 from .history import packed, unpacked
 from .mixture import Mixture
 from .projection import Projection
+from .starting import started
 from .training import Training, optimizer_of
 
 # Multiplications of matching for one of a forward and backward pass, where nothing else is said
 MATCHING = 0.4
+CONVERGED = 100  # sweeps at most of a matching that is to converge
 LOOKS = 2  # an epoch, at the held-out samples
 STARTS = (*INITS, "given")
-
-log = logging.getLogger("rebasin")
 
 Weights = Callable[[torch.Generator, int], torch.Tensor]  # of the models (n,), which add up to 1
 
 
-def search(problem: Problem, options: Training, weights: Weights, *, scale: float = 1.0) -> MatchResult:
+def search(
+    problem: Problem, options: Training, weights: Weights, *, scale: float = 1.0, literal: bool = False
+) -> MatchResult:
     """The best permutations by the held-out loss at the models' mean.
 
     That is looked at twice an epoch, once where a loader does not say how long an epoch is. The objective is
     the loss in nats, negative; before, where the search started. `weights` draws each step's mixture,
-    reference first; `scale` multiplies what the optimizer does. Raises UsageError without a network or data
-    and for a state that lacks something, DataError and NetworkError for what is wrong with network and data.
+    reference first; `scale` multiplies what the optimizer does. With `literal` models are matched to their
+    dummies from the identity to convergence in each step, and the last permutations are the result, whatever
+    their loss. Raises UsageError without a network or data and for a state that lacks something, DataError
+    and NetworkError for what is wrong with network and data.
     """
     if problem.network is None or problem.data is None:
         raise UsageError(
             "straight-through estimation needs the network and data", hint="Give both: network=…, data=…"
         )
     with torch.inference_mode(False), torch.enable_grad():  # whatever holds for the caller
-        run = Run(problem, options, weights, scale)
+        run = Run(problem, options, weights, scale, literal=literal)
         try:
             run.begin(problem.start)
             for inputs, targets, look in run.batches():
@@ -77,7 +79,10 @@ class Run:
     All that `state` shows is enough to go on from, bit for bit.
     """
 
-    def __init__(self, problem: Problem, options: Training, weights: Weights, scale: float):
+    def __init__(
+        self, problem: Problem, options: Training, weights: Weights, scale: float, *, literal: bool = False
+    ):
+        self.literal = literal
         self.problem, self.options, self.weights, self.seed = problem, options, weights, problem.seed
         self.mixture = Mixture(problem, options.precision)
         reference, *rows = self.mixture.rows
@@ -121,7 +126,7 @@ class Run:
         if start is not None:
             found = start.permutations
         else:
-            self.init, found = _initial(self.problem, self.options.init, self.train)
+            self.init, found = started(self.problem, self.options.init, self.train)
         self.followers.place(found)
         self.look()
 
@@ -197,7 +202,13 @@ class Run:
                 dummy.grad = gradient * weight.item()
                 optimizer.step()
                 dummy.grad = None
+            if self.literal:
+                words = self.problem.fitted.words
+                self.followers.place([permutation.identity(words)] * len(self.dummies))
             moved, units = self.followers.solve(self.quota)
+            for _ in range(CONVERGED if self.literal and moved else 0):
+                if not self.followers.solve(self.quota)[0]:
+                    break
             self.done += 1
             self.notes = {"loss": value, "changed": moved / max(1, units)}
             self._report()
@@ -211,7 +222,7 @@ class Run:
         row = {"step": float(self.done), "loss": self.notes.get("loss", math.nan)}
         row |= {"held_out_loss": loss, "held_out_accuracy": right}
         self.history.append({name: value for name, value in row.items() if not math.isnan(value)})
-        if not self.best or -loss > self.objective:
+        if not self.best or -loss > self.objective or self.literal:
             self.objective, self.best = -loss, self.followers.permutations
         if self.done:
             self._report()
@@ -264,7 +275,7 @@ def _parts(problem: Problem, options: Training) -> tuple[Any, Any]:
 
 def initial(problem: Problem, options: Training) -> Sequence[Permutations]:
     """Where a search begins to whom nobody gives a start, for every model after the first."""
-    return _initial(problem, options.init, _parts(problem, options)[0])[1]
+    return started(problem, options.init, _parts(problem, options)[0])[1]
 
 
 def objective(problem: Problem, options: Training, permutations: Sequence[Permutations]) -> float:
@@ -273,24 +284,3 @@ def objective(problem: Problem, options: Training, permutations: Sequence[Permut
     models = (problem.models[0], *(permuted(model, problem.fitted, perms) for model, perms in others))
     mixture = Mixture(replace(problem, models=models), options.precision)
     return -mixture.held_out(_parts(problem, options)[1])[0]
-
-
-def _initial(problem: Problem, init: str | None, data: Iterable[Any]) -> tuple[str, Sequence[Permutations]]:
-    """Where the other models start, each matched to the reference by itself, on `data` where it needs any.
-
-    And the name of that.
-    """
-    if init is None and networks.has_running_statistics(problem.network):
-        try:
-            return _initial(problem, "am", data)
-        except (NetworkError, SpecError) as error:  # its units cannot be seen
-            log.info("permutations start from wm, since activations cannot be matched: %s", error.message)
-    init = init or "wm"
-    if init == "identity":
-        return init, [permutation.identity(problem.fitted.words)] * (len(problem.models) - 1)
-    pairs = (
-        replace(problem, models=(problem.models[0], model), data=data, start=None, progress=None)
-        for model in problem.models[1:]
-    )
-    match = registry.get(init).match
-    return init, [match(pair).permutations[0] for pair in pairs]

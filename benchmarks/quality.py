@@ -1,0 +1,311 @@
+"""What merges are worth: every method with every repair, auto within budgets, controls; on test data.
+
+    python benchmarks/quality.py --data mnist --state FILE.json --groups a.safetensors:b.safetensors …
+        [--methods wm am ste:epochs=8 wm@25s …]   "@25s": with swaps on the true loss in the end
+        [--repairs none repair refit …]  [--budgets 10s 60s 300s]
+        [--images 100 300 3000 10000]  [--ridges 1e-4 1e-3 0.1]      of refits of the --of method
+        [--table | --rules]              of what was measured so far, in all files of --state; nothing more
+
+A group is two models or more, merged with equal weights. Every row is measured on the whole test split; what
+is in --state is not measured again, so a run that was killed goes on. Searches look at 10,000 training
+samples (methods that learn, at all), repairs at 2,560 and refits at 1,000. "wm + auto" is the default of
+`rebasin merge`. Tables hold means over groups, 95 % intervals by Student's t, and the share of the endpoints'
+accuracy. Beside the truth every row keeps what a choice could look at: by how much it loses less than the
+default on training samples that no search and no repair saw ("seen"), on a tenth of the test split, each also
+at the best temperature; `--rules` compares rules of choice by these. Seconds are of one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from datetime import date
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from _rows import environment, line
+from choices import figures, seen
+from refit import fine_tuned
+from repair import BATCH, RESET, Pair, interval, parsed, score
+
+import rebasin_cli
+from rebasin_cli import matchers, networks
+from rebasin_cli.commands.job.held_out import HeldOut
+from rebasin_cli.matchers.search import align as searching
+from rebasin_cli.matchers.search.mending import NEARER
+from rebasin_cli.permutations.permutation import permuted, random
+from rebasin_cli.repair.choosing import MARGIN, SURE
+from rebasin_cli.runtime.seeds import generator
+
+MATCH, IMAGES, HELD = 10_000, 1_000, 2_560
+PAIR, MANY = ("wm", "am", "dual", "ste"), ("wm", "merge-many", "universe", "dual", "ste-mm")
+NORMED, PLAIN = ("none", "reset", "refit"), ("none", "repair", "rescale", "reshift", "bias", "refit")
+DEFAULT, CONTROLS = "wm + auto", ("naive", "random permutation")
+Row = dict[str, Any]
+
+
+class Group(Pair):
+    """Models of one architecture, their network and data; what becomes of their mean."""
+
+    @cached_property
+    def looks(self) -> dict[str, Any]:
+        """For choices: training samples that nothing else saw, and a tenth of the test split."""
+        tenth = HeldOut.parse("0.1").parted(self.test, 0)[1]
+        return {"seen": self.train.subset(HELD, 0, skip=RESET), "tenth": tenth}
+
+    @cached_property
+    def searched(self) -> Any:
+        return self.train.subset(self.train.samples - RESET - HELD, 0, skip=RESET + HELD)
+
+    @cached_property
+    def default(self) -> tuple[Any, dict[str, Any]]:
+        """The models as `wm` aligns them, and each sample's losses at their mean, by what is looked at."""
+        models = self.aligned("wm")
+        tensors = self.mended(models, "auto")
+        return models, self.looked(tensors)
+
+    def aligned(self, method: str) -> Any:
+        if method == CONTROLS[0]:
+            return self.models
+        if method == CONTROLS[1]:
+            orders = [random(self.fitted.words, generator(k, "control")) for k in range(1, len(self.models))]
+            moved = [permuted(m, self.fitted, p) for m, p in zip(self.models[1:], orders, strict=True)]
+            return (self.models[0], *moved)
+        method, _, polish = method.partition("@")
+        name, options = parsed(method)
+        samples = getattr(matchers.registry.get(name), "SAMPLES", MATCH)
+        data = self.searched if samples is None else self.searched.subset(samples, 0)
+        given = {"network": self.network, "data": data, "polish": polish or None, "prove": False}
+        return searching.align(self.models, self.fitted, method=name, options=options, **given).models
+
+    def batches(self, how: str, images: int) -> Any:
+        count, size = (images, 250) if how == "refit" else (RESET, BATCH)
+        return self.train.subset(count, 0).with_batch_size(size).mixed(0)
+
+    def mended(self, models: Any, how: str, images: int = IMAGES, ridge: float | None = None) -> Any:
+        return rebasin_cli.merge(
+            models,
+            self.fitted,
+            method="none",
+            repair_with=how,
+            ridge=ridge,
+            network=self.network,
+            train=self.batches(how, images),
+            held=self.looks["seen"],
+        ).tensors
+
+    def looked(self, tensors: Any) -> dict[str, Any]:
+        networks.load(self.network, dict(tensors))
+        return {name: seen(self.network, batches) for name, batches in self.looks.items()}
+
+    def row(self, tensors: Any, **more: Any) -> Row:
+        """Test figures, and what a choice between this and the default sees."""
+        loss, right = score(*self.logits(dict(tensors), self.test))
+        found = {"loss": loss, "accuracy": right, **more}
+        ours = self.looked(tensors)
+        return found | {name: figures(self.default[1][name], it) for name, it in ours.items()}
+
+    def ends(self) -> dict[str, Row]:
+        """The endpoints' mean figures, and those of the mean of their logits."""
+        every = [self.logits(model, self.test) for model in self.models]
+        losses, right = zip(*(score(*it) for it in every), strict=True)
+        both = score(sum(outputs for outputs, _ in every) / len(every), every[0][1])
+        return {
+            "endpoints, mean": {"loss": statistics.mean(losses), "accuracy": statistics.mean(right)},
+            f"logit ensemble ({len(every)} times the cost)": {"loss": both[0], "accuracy": both[1]},
+        }
+
+
+def measure(group: Group, asked: argparse.Namespace, done: dict[str, Row], save: Callable[[], None]) -> None:
+    def take(row: str, make: Callable[[], Row]) -> None:
+        if row not in done:
+            try:
+                done[row] = make()
+            except rebasin_cli.RebasinError as error:  # a repair that this network does not admit
+                done[row] = {"why": str(error).splitlines()[0]}
+            save()
+            print(group.name, row, done[row], flush=True)
+
+    if "endpoints, mean" not in done:
+        done |= group.ends()
+        save()
+    two, normed = len(group.models) == 2, networks.has_running_statistics(group.network)
+    methods = asked.methods or (PAIR if two else MANY)
+    repairs = asked.repairs or (NORMED if normed else PLAIN)
+    for method in (*CONTROLS, *methods):
+        control = method in CONTROLS
+        wanted = [NORMED[normed], "refit"] if control else [*repairs, *["auto"] * (method == "wm")]
+        found: list[Any] = []
+        for how in wanted:
+            take(
+                f"{method} + {how}",
+                lambda how=how, method=method, found=found: one(group, method, how, found),
+            )
+    found = []
+    for images in asked.images:
+        row = f"{asked.of} + refit, {images:,} images"
+        take(row, lambda n=images: one(group, asked.of, "refit", found, images=n))
+    for ridge in asked.ridges:
+        row = f"{asked.of} + refit, ρ {ridge:g}"
+        take(row, lambda r=ridge: one(group, asked.of, "refit", found, ridge=r))
+    if "repair" in done.get("wm + refit", {}):
+        seconds = done["wm + refit"]["repair"]
+        row = f"A fine-tuned on {IMAGES:,} images with labels"
+        take(
+            row,
+            lambda: dict(
+                zip(("loss", "accuracy", "repair"), fine_tuned(group, IMAGES, seconds), strict=True)
+            ),
+        )
+    for budget in asked.budgets:
+        take(f"auto {budget}", lambda budget=budget: auto(group, budget))
+
+
+def one(group: Group, method: str, how: str, found: list[Any], **more: Any) -> Row:
+    """One row; the search is run for the first repair of a method, and kept for the others."""
+    _ = group.default
+    if not found:
+        began = time.perf_counter()
+        models = group.aligned(method)
+        found += [models, time.perf_counter() - began]
+    began = time.perf_counter()
+    tensors = group.mended(found[0], how, **more)
+    return group.row(tensors, search=found[1], repair=time.perf_counter() - began)
+
+
+def auto(group: Group, budget: str) -> Row:
+    _ = group.default
+    began = time.perf_counter()
+    merged = rebasin_cli.merge(
+        group.models,
+        group.fitted,
+        method="auto",
+        options={"budget": budget},
+        network=group.network,
+        data=group.searched,
+        train=group.batches("auto", RESET),
+        held=group.looks["seen"],
+        prove=False,
+    )
+    seconds = time.perf_counter() - began
+    chosen = f"{merged.alignment.result.chosen} + {merged.repair.method if merged.repair else 'none'}"
+    return group.row(merged.tensors, search=seconds, chosen=chosen)
+
+
+# ------------------------------------------------------------------------------------------------ tables
+
+
+def table(found: list[dict[str, Row]]) -> None:
+    """Means over the groups that have a row, all of which the others have, too."""
+    line("date", "row", "groups", "test loss", "test accuracy", "of the endpoints'", "search, s", "repair, s")
+    print("|" + "---|" * 8)
+    for row in dict.fromkeys(row for done in found for row in done):
+        rows = [(done[row], done["endpoints, mean"]) for done in found if "loss" in done.get(row, {})]
+        if not rows:
+            continue
+        own = [it for it, _ in rows]
+        share = [100 * it["accuracy"] / end["accuracy"] for it, end in rows]
+        cells = [interval([it[name] for it in own], ".4f", ".4f") for name in ("loss", "accuracy")]
+        spent = [
+            f"{statistics.mean(it[n] for it in own):.1f}" if n in own[0] else "" for n in ("search", "repair")
+        ]
+        chosen = "; ".join(it["chosen"] for it in own if "chosen" in it)
+        name = f"{row}: {chosen}" if chosen else row
+        line(date.today(), name.replace("|", " "), len(own), *cells, interval(share, ".1f", ".1f"), *spent)
+
+
+def margin(done: dict[str, Row], row: str) -> float:
+    """Nats that `auto` wants against the default, by what a row changes more of the weights than that."""
+    own = next(
+        how for how in (*PLAIN, *NORMED) if done.get(f"wm + {how}", {}).get("loss") == done[DEFAULT]["loss"]
+    )
+    least, how = ("none", "reset"), row.rpartition(" + ")[2].partition(",")[0]
+    if how in (own, *least):
+        return 0.0
+    return MARGIN if own in least else NEARER
+
+
+RULES: dict[str, Callable[[dict[str, Row], str], bool]] = {
+    "auto's, on training samples": lambda done, row: taken(done[row]["seen"], margin(done, row)),
+    "auto's, with --held-out 0.1": lambda done, row: gained(done[row]["tenth"], SURE),
+    "training samples: 2 errors": lambda done, row: gained(done[row]["seen"], SURE),
+    "training samples: 0.01 nats": lambda done, row: taken(done[row]["seen"], 0.01),
+    "training samples: 0.03 nats": lambda done, row: taken(done[row]["seen"], 0.03),
+    "training samples: falls": lambda done, row: gained(done[row]["seen"], 0.0),
+    "a tenth of the test split: falls": lambda done, row: gained(done[row]["tenth"], 0.0),
+}
+
+
+def gained(told: list[float], sure: float) -> bool:
+    return told[0] > sure * told[1]
+
+
+def taken(told: list[float], least: float) -> bool:
+    """By so many nats, two errors, and something at the best temperature of each."""
+    return told[0] > max(least, SURE * told[1]) and told[2] > 0 and not told[4]
+
+
+def rules(found: Iterable[dict[str, Row]]) -> None:
+    """Every rule takes the row with the largest gain of those for which it leaves the default."""
+    line(
+        "rule", "groups", "against the default, mean", "worst", "regret against the best row, mean", "largest"
+    )
+    print("|" + "---|" * 6)
+    groups = [done for done in found if DEFAULT in done]
+    for name, rule in RULES.items():
+        look = "tenth" if "tenth" in name or "held-out" in name else "seen"
+        against, regret = [], []
+        for done in groups:
+            rows = [row for row, it in done.items() if look in it and not row.startswith(("auto", *CONTROLS))]
+            able = [row for row in rows if rule(done, row)]
+            best = max(able, key=lambda row: done[row][look][0], default=DEFAULT)
+            against.append(done[best]["loss"] - done[DEFAULT]["loss"])
+            regret.append(done[best]["loss"] - min(done[row]["loss"] for row in rows))
+        mean = statistics.mean
+        cells = (f"{mean(against):+.4f}", f"{max(against):+.4f}", f"{mean(regret):.4f}", f"{max(regret):.4f}")
+        line(name, len(groups), *cells)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--data", default="mnist")
+    parser.add_argument("--groups", nargs="*", default=[], metavar="A:B")
+    parser.add_argument("--state", type=Path, required=True, nargs="+")
+    parser.add_argument("--methods", nargs="*")
+    parser.add_argument("--repairs", nargs="*")
+    parser.add_argument("--budgets", nargs="*", default=[])
+    parser.add_argument("--images", nargs="*", type=int, default=[])
+    parser.add_argument("--ridges", nargs="*", type=float, default=[])
+    parser.add_argument("--of", default="wm")
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--rules", action="store_true")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    first = asked.state[0]
+    state = {
+        name: it for file in asked.state if file.exists() for name, it in json.loads(file.read_text()).items()
+    }
+
+    def save() -> None:
+        beside = first.with_suffix(".new")  # a kill leaves the old one or this one
+        beside.write_text(json.dumps(state, indent=1))
+        beside.replace(first)
+
+    names = []
+    print(environment(), "\n", flush=True)
+    for files in asked.groups:
+        group = Group(files, asked.data, "cpu")
+        names.append(group.name)
+        if not (asked.table or asked.rules):
+            measure(group, asked, state.setdefault(group.name, {}), save)
+    found = [state[name] for name in names or state if name in state]
+    rules(found) if asked.rules else table(found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""`rebasin plane`: loss and accuracy over the plane through three models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from . import _groups as g
+from . import _options as o
+from . import app
+from ._settings import command_line, settings_of
+from ._show import put, result, screen
+
+REPORTS = "Report"
+
+
+def _report(*names: str, **kwargs: Any) -> Any:
+    return typer.Option(*names, rich_help_panel=REPORTS, show_default=False, **kwargs)
+
+
+@app.command(rich_help_panel="Measure")
+@g.shared(g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.SCORES, g.METHOD, g.SCREEN)
+def plane(
+    context: typer.Context,
+    a: Annotated[Path, typer.Argument(metavar="A", help="The first model; (0, 0) in the plane.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="The second one.")],
+    c: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[C]",
+            help="The third one; else the control point of the curve, or B once it is aligned to A.",
+            show_default=False,
+        ),
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            "--method",
+            "-m",
+            show_default=False,
+            help=f"How B is aligned: {o.METHODS} (wm where nothing else is a third model).",
+        ),
+    ] = None,
+    perm: Annotated[Path | None, typer.Option(metavar="FILE", help="Use this permutation of B.")] = None,
+    curve: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--curve",
+            metavar="FILE",
+            show_default=False,
+            help="Draw this trained curve from A to B (rebasin curve); repeatable. The first one's control "
+            "point is the third model.",
+        ),
+    ] = None,
+    points: Annotated[
+        int, typer.Option("--points", metavar="N", min=3, max=999, help="Points in each direction.")
+    ] = 25,
+    split: Annotated[
+        str, typer.Option("--split", help="test or train: whose samples are measured on.")
+    ] = "test",
+    full: Annotated[
+        bool, typer.Option("--full", help="All samples of the split; else 1,000, or as --limit says.")
+    ] = False,
+    report: Annotated[
+        Path | None, _report("--report", metavar="DIR", help="Write HTML, JSON and a PNG into this folder.")
+    ] = None,
+    json: Annotated[bool, _report("--json", help="Print the figures as JSON.")] = False,
+    plot: Annotated[Path | None, _report("--plot", metavar="FILE", help="Draw the plane, as PNG.")] = None,
+    html: Annotated[Path | None, _report("--html", metavar="FILE", help="Write it as one HTML file.")] = None,
+    json_file: Annotated[
+        Path | None, _report("--json-file", metavar="FILE", help="Write the figures as JSON.")
+    ] = None,
+    no_prove: o.NoProve = False,
+    resume: o.Resume = False,
+    force: o.Force = False,
+    dry_run: o.DryRun = False,
+    **options: Any,
+) -> None:
+    """Draw loss and accuracy over the plane through three models, and the paths between them.
+
+    Distances in the picture are distances between weights. With BatchNorm, statistics are measured anew at
+    every point. After Ctrl-C, --resume goes on with a plane that is written.
+
+    Example: rebasin plane a.pt b.pt --data mnist --report plane/
+    """
+    from ..commands.plane import Grid, Written
+    from ..commands.plane import plane as run
+
+    method = method or ("none" if c is not None or curve or perm else "wm")
+    own = {"method": method, "full": full, "no_prove": no_prove}
+    settings = settings_of(options, "loading", "network", "data", "search", **own)
+    named = {"png": plot, "html": html, "json": json_file}
+    files = {name: path for name, path in named.items() if path is not None}
+    written = Written(report, files, force, command_line(context), dry_run, resume)
+    paths = [a, b, *([c] if c is not None else [])]
+    with screen(options["quiet"], options["verbose"]) as listener:
+        found = run(
+            paths, written, listener, grid=Grid(points, split), perm=perm, curves=curve or (), **settings
+        )
+    if json or dry_run:
+        result(found, json)
+        return
+    _show(found)
+
+
+def _show(found: dict[str, Any]) -> None:
+    losses = [(v, row, column) for row, its in enumerate(found["loss"]) for column, v in enumerate(its)]
+    for one in found["points"]:
+        put(f"{one['name']:<20} {_figures(one['x'], one['y'], one['loss'], one['accuracy'])}")
+    for name, (loss, row, column) in (("lowest", min(losses)), ("highest", max(losses))):
+        x, y, accuracy = found["x"][column], found["y"][row], found["accuracy"][row][column]
+        put(f"{name:<20} {_figures(x, y, loss, accuracy)}")
+    for one in found["curves"]:
+        put(f"{one['name']:<20} {one['away']:.3g} from the plane at most")
+    for path in found["written"] or ():
+        put(f"{'written':<20} {path}")
+
+
+def _figures(x: float, y: float, loss: float, accuracy: float) -> str:
+    return f"({x:.4g}, {y:.4g})  loss {loss:.4f}, accuracy {accuracy:.4f}"

@@ -1,0 +1,256 @@
+"""`rebasin lab` on files: experiments listed, shown and run; a page, a picture and JSON of each."""
+
+from __future__ import annotations
+
+import datetime
+import inspect
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..checkpoints import writing
+from ..errors import OutputExists, UsageError
+from ..lab import registry
+from ..lab.engine import page, parameters, picture
+from ..runtime.threads import on_one_thread
+from .job import outputs
+from .job.listener import SILENT, Listener
+
+SCHEMA = "rebasin.lab/1"
+ALL = "all"
+INDEX = "README.md"
+# What two runs must agree in for --resume to take one for the other.
+IDENTITY = ("experiment", "scale", "seed", "parameters", "versions")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How experiments are run; `assignments` are those of --set, `out` is the folder of pages."""
+
+    scale: str = "small"
+    assignments: Sequence[str] = ()
+    seed: int = 0
+    root: Path | None = None
+    out: Path = Path("lab")
+    force: bool = False
+    resume: bool = False
+    dry_run: bool = False
+
+
+def listed() -> list[dict[str, Any]]:
+    """Every experiment's "name", "title" and "paper", with the minutes of both scales."""
+    found = []
+    for name in registry.names():
+        told = {"name": name, "title": registry.summary(name), "paper": registry.constant(name, "PAPER")}
+        found.append(told | {"minutes": dict(_declared(name).minutes)})
+    return found
+
+
+def shown(name: str) -> dict[str, Any]:
+    """What an experiment is about, and its parameters with both scales. Raises UsageError."""
+    module, declared = registry.get(name), _declared(name)
+    rows = [
+        {"name": p.name, "type": p.kind, "small": p.small, "full": p.full, "help": p.option.help}
+        | ({"choices": list(p.option.choices)} if p.option.choices else {})
+        for p in declared.parameters
+    ]
+    title, about = _told(module)
+    told = {"name": name, "title": title, "paper": module.PAPER, "about": about}
+    return told | {"minutes": dict(declared.minutes), "parameters": rows, "faster": module.FASTER}
+
+
+def run(name: str, asked: Asked, listener: Listener = SILENT) -> list[dict[str, Any]]:
+    """Run an experiment, or `all`; what was made of each, also in files: NAME.md, NAME.png and NAME.json.
+
+    `all` leaves README.md too, with the claims of all. With --resume what is there already is taken as it is,
+    and an experiment that was interrupted goes on after its last finished part. Raises UsageError, and
+    OutputExists before anything is run.
+    """
+    names = registry.names() if name == ALL else [name]
+    if name == ALL and asked.assignments:
+        raise UsageError("--set is for one experiment, not for all", hint="rebasin lab run NAME --set …")
+    plans = [_plan(each, asked) for each in names]
+    if asked.dry_run:
+        return plans
+    _check(plans, asked, index=name == ALL)
+    made = []
+    for number, plan in enumerate(plans, start=1):
+        done = _done(plan, asked) if asked.resume else None
+        if done is None:
+            minutes = f"about {plan['minutes']:g} minutes"
+            listener.say(f"{plan['experiment']} ({number} of {len(plans)}, {minutes})")
+            done = _run(plan, asked, listener)
+        made.append(done)
+    if name == ALL:
+        head = (asked.out / INDEX, page.index(made, HEAD))
+        outputs.write_files([head], force=True)
+        made[-1]["written"].append(str(head[0]))
+    return made
+
+
+HEAD = """\
+# The lab
+
+What four papers claim of merging models, run and measured: `rebasin lab run all` writes these pages.
+A claim is *confirmed* where the whole 95 % interval of the number lies within what the paper says, *refuted*
+where none of it does, and *undecided* otherwise. `exact` numbers are computed, not drawn.
+
+A verdict is about what was run. At the small scale that is narrow networks on the 1,437 training samples of
+`digits`: a claim on trained networks that is refuted there may hold at the paper's own scale, which is
+`--scale full`. What is computed of formulas does not depend on that.
+"""
+
+
+def _plan(name: str, asked: Asked) -> dict[str, Any]:
+    """What identifies a run, and about how long it takes."""
+    declared = _declared(name)
+    values = declared.values(asked.scale, asked.assignments)
+    told = {"experiment": name, "scale": asked.scale, "seed": asked.seed, "parameters": values}
+    return told | {"versions": _versions(), "minutes": declared.minutes[asked.scale]}
+
+
+def _check(plans: Sequence[Mapping[str, Any]], asked: Asked, *, index: bool) -> None:
+    """Whether all that is going to be written may be, before any work."""
+    again = asked.force or asked.resume
+    files = [path for plan in plans for path in _files(plan["experiment"], asked.out).values()]
+    named = [(path.suffix, path) for path in files] + [(INDEX, asked.out / INDEX)] * index
+    outputs.check_files(named, folder=asked.out, force=again)
+    for plan in plans:
+        state = _state(plan["experiment"], asked.out)
+        if state.is_symlink():  # anybody may have put it there, and it would be written through
+            raise UsageError(
+                f"{state} is a link", hint="An experiment keeps its state there: remove the link"
+            )
+        if state.exists() and not again:
+            raise OutputExists(
+                f"{state} exists: an experiment was interrupted",
+                hint="Go on with --resume, or start anew with --force",
+            )
+
+
+def _files(name: str, folder: Path) -> dict[str, Path]:
+    return {kind: folder / f"{name}.{kind}" for kind in ("md", "png", "json")}
+
+
+def _state(name: str, folder: Path) -> Path:
+    return folder / f"{name}.state.json"
+
+
+def _done(plan: Mapping[str, Any], asked: Asked) -> dict[str, Any] | None:
+    """What this very run has made already, from its file."""
+    files = _files(plan["experiment"], asked.out)
+    if not all(path.exists() for path in files.values()):
+        return None
+    found = _read(files["json"])
+    if _differences(found, plan):
+        return None
+    return found | {"written": []}
+
+
+def _run(plan: Mapping[str, Any], asked: Asked, listener: Listener) -> dict[str, Any]:
+    from ..lab.engine.bench import Bench
+
+    name, began = plan["experiment"], time.monotonic()
+    module, state = registry.get(name), _state(name, asked.out)
+    known, before = _kept(plan, state, asked)
+
+    def keep(parts: Mapping[str, Any]) -> None:
+        told = {key: plan[key] for key in IDENTITY}
+        told |= {"parts": parts, "seconds": before + time.monotonic() - began}
+        writing.make_folder(state.parent)
+        writing.write_text_atomic(state, json.dumps(told, allow_nan=False), force=True)
+
+    def step(task: str, done: int, total: int | None, detail: str) -> None:
+        listener.step(f"{name}: {task}", done, total, detail)
+
+    bench = Bench(plan["parameters"], plan["seed"], asked.root, step, known, keep)
+    try:
+        with on_one_thread():  # systems this small are slower on two, and sums would have other last bits
+            outcome = module.run(bench)
+    except KeyboardInterrupt:
+        if state.exists():
+            listener.say(f"stopped; finished parts are kept in {state}: go on with --resume")
+        raise
+    title, about = _told(module)
+    made = {"schema": SCHEMA, "name": name} | {key: plan[key] for key in IDENTITY}
+    made |= {"title": title, "paper": module.PAPER, "about": about, "faster": module.FASTER}
+    made |= {"command": _line(plan), "threads": 1} | outcome.plain()
+    made |= {"date": datetime.date.today().isoformat()}
+    made |= {"times": {"seconds": round(before + time.monotonic() - began, 1)}}
+    made = _finite(made)
+    files = _files(name, asked.out)
+    rendered = {"md": page.page(made), "png": picture.render(title, outcome)}
+    rendered["json"] = json.dumps(made, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    outputs.write_files([(files[kind], text) for kind, text in rendered.items()], force=True)
+    state.unlink(missing_ok=True)
+    return made | {"written": [str(path) for path in files.values()]}
+
+
+def _kept(plan: Mapping[str, Any], state: Path, asked: Asked) -> tuple[dict[str, Any], float]:
+    """Finished parts of an earlier run, and the seconds they took. Raises UsageError where it was another."""
+    if not asked.resume or not state.exists():
+        return {}, 0.0
+    found = _read(state)
+    if differs := _differences(found, plan):
+        raise UsageError(
+            f"{state} is from another run",
+            problems=differs,
+            hint="Repeat its options to go on, or start anew with --force",
+        )
+    return dict(found["parts"]), float(found["seconds"])
+
+
+def _read(path: Path) -> dict[str, Any]:
+    with suppress(ValueError, OSError):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(found, dict) and set(IDENTITY) <= set(found):
+            return found
+    raise UsageError(f"{path} is not what an experiment leaves", hint="Choose another folder with --out")
+
+
+def _differences(found: Mapping[str, Any], plan: Mapping[str, Any]) -> list[str]:
+    return [f"{key}: {found[key]}, now {plan[key]}" for key in IDENTITY if found[key] != plan[key]]
+
+
+def _declared(name: str) -> parameters.Declared:
+    file = inspect.getfile(registry.get(name))
+    return parameters.declared(Path(file).with_suffix(".yaml"))
+
+
+def _told(module: Any) -> tuple[str, str]:
+    """The title and the text of an experiment, from its docstring."""
+    title, _, about = inspect.getdoc(module).partition("\n")
+    return title.rstrip("."), " ".join(about.split())
+
+
+def _versions() -> dict[str, str]:
+    import platform
+
+    import torch
+
+    from ..version import version
+
+    return {"rebasin": version(), "torch": torch.__version__, "python": platform.python_version()}
+
+
+def _line(plan: Mapping[str, Any]) -> str:
+    values, known = plan["parameters"], _declared(plan["experiment"]).values(plan["scale"])
+    changed = [name for name in values if values[name] != known[name]]
+    texts = [",".join(map(str, v)) if isinstance(v, list) else str(v) for v in map(values.get, changed)]
+    sets = "".join(f" --set {name}={text}" for name, text in zip(changed, texts, strict=True))
+    seed = f" --seed {plan['seed']}" if plan["seed"] else ""
+    return f"rebasin lab run {plan['experiment']} --scale {plan['scale']}{seed}{sets}"
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity: there is no such number."""
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,283 @@
+"""`rebasin plane` on files: loss and accuracy over the plane through three models."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Unpack
+
+import torch
+
+from ..checkpoints.tensors import replaced
+from ..curves import stored
+from ..curves.curve import Curve, shares
+from ..errors import UsageError
+from ..matchers import State
+from ..measure import planes
+from ..measure.planes import Place, Plane
+from ..permutations.permutation import Permutations, identity, permuted
+from ..reports import _accounts as accounts
+from ..reports import _pages, _plane
+from ..reports.json import dump
+from ..version import version
+from .job import outputs, planning, provenance
+from .job.curved import between
+from .job.job import Job
+from .job.listener import SILENT, Listener
+from .job.outputs import Output
+from .job.resume import Resumable
+from .job.settings import ForSearch
+
+SCHEMA = "rebasin.plane/1"
+FILENAMES = {"html": "plane.html", "json": "plane.json", "png": "plane.png"}
+POINTS, CURVED = 25, 65  # in each direction; of a curve that is drawn
+SAMPLES, RESET = 1_000, 512
+SPLITS = ("test", "train")
+
+
+@dataclass(frozen=True)
+class Written:
+    """Where the plane goes: every format into `folder`, `files` maps formats to files.
+
+    An interrupted one is kept beside the first of these. `command` is the command line that they name.
+    """
+
+    folder: Path | None = None
+    files: Mapping[str, Path] = field(default_factory=dict)
+    force: bool = False
+    command: str = "rebasin plane"
+    dry_run: bool = False
+    resume: bool = False
+
+
+@dataclass(frozen=True)
+class Grid:
+    """So many `points` in each direction, measured on samples of a `split`."""
+
+    points: int = POINTS
+    split: str = "test"
+
+    def __post_init__(self) -> None:
+        if self.split not in SPLITS:
+            raise UsageError(f"--split {self.split}: there is test, and train")
+
+
+def plane(
+    paths: Sequence[Path],
+    written: Written = Written(),  # noqa: B008 (frozen)
+    listener: Listener = SILENT,
+    *,
+    grid: Grid = Grid(),  # noqa: B008 (frozen)
+    perm: Path | None = None,
+    curves: Sequence[Path] = (),
+    **subjects: Unpack[ForSearch],
+) -> dict[str, Any]:
+    """Loss and accuracy over a grid of the plane through three models, as values for --json.
+
+    The third one is named, else it is the control point of the first curve, else the second one, aligned to
+    the first. Curves are drawn into the plane, as they are seen from above it. Raises as `barrier` does.
+    """
+    asked = list(written.files.items())
+    if written.folder is not None:
+        asked += [(name, written.folder / file) for name, file in FILENAMES.items()]
+    files = list(outputs.check_files(asked, folder=written.folder, force=written.force))
+    if written.resume and not files:
+        raise UsageError("--resume: nothing is kept of a plane that is not written", hint="Name a --report")
+    job = Job("plane", paths, listener, **subjects, perm=perm)
+    job.check_search(or_none=True)
+    _check(job, curves)
+    given, trained = job.given[0], between(job, curves, pairs=False)
+    network, statistics = job.need_network(), bool(job.fitted.statistics)
+    splits = job.open_splits(grid.split, *["reset"] * statistics)
+    shown = splits[grid.split]
+    if job.asked.data.limit is None and not job.asked.data.full:
+        shown = shown.subset(SAMPLES, job.seed)
+    again = splits["reset"].subset(RESET, job.seed) if statistics else None
+    plan = _plan(job, grid, shown, again)
+    listener.say(planning.in_words(plan))
+    if written.dry_run:
+        return job.plan() | plan
+    inputs, proof = job.match_inputs(), job.proof()
+    found = job.search(inputs=inputs, options=job.options)
+    perms = found.permutations[0] if found else given
+    names, models = _three(job, trained, perms)
+    flat = Plane.through(models, job.fitted)
+    axes = flat.axes(grid.points)
+    run = {"scores": job.scores, "device": job.device}
+    network = network.to(job.device)
+    ends = [planes.score(model, network, shown, **run) for model in models]
+    if grid.split == "test":
+        job.splits["test"] = shown
+        job.endpoint_check()({"test": ends[: len(job.models)]})
+    with _kept(job, written, files, grid, curves, perms) as state:
+        figures = _measured(job, flat, axes, shown, again, perms, state)
+    made = {
+        "schema": SCHEMA,
+        "rebasin": version(),
+        "command": written.command,
+        "seed": job.seed,
+        "inputs": [{"file": str(m.path), "sha256": m.digest()} for m in job.models],
+        "spec": accounts.describe_spec(job.fitted),
+        "match": accounts.describe_match(found, given=perm is not None),
+        "proof": proof,
+        "data": provenance.describe_data(shown, full=job.asked.data.full)
+        | {"split": grid.split, "samples": shown.samples, "reset": 0 if again is None else again.samples},
+        "points": [
+            {"name": name, "x": x, "y": y, "loss": end.loss, "accuracy": end.accuracy}
+            for name, (x, y), end in zip(names, flat.places, ends, strict=True)
+        ],
+        "lines": _lines(names, flat, bool(trained)),
+        "curves": [_drawn(name, curve, flat) for name, curve in trained.items()],
+        "ceiling": _ceiling(figures[0], getattr(shown, "classes", None)),
+        "x": list(axes[0]),
+        "y": list(axes[1]),
+        "loss": figures[0].tolist(),
+        "accuracy": figures[1].tolist(),
+        "written": [str(path) for _, path in files] or None,
+        "times": accounts.times(found),
+    }
+    render = {"png": _plane.render, "html": _pages.plane, "json": dump}
+    outputs.write_files([(path, render[name](made)) for name, path in files], force=written.force)
+    return made
+
+
+def _check(job: Job, curves: Sequence[Path]) -> None:
+    """Raise UsageError for what names more than three models, or fewer."""
+    if len(job.paths) == 3 and (job.moved or curves):
+        what = "--perm" if job.perm else f"--method {job.method}" if job.moved else "--curve"
+        raise UsageError(
+            f"{what}: three models are a plane as they are",
+            hint="Leave the third model out, or align it first: rebasin align A B",
+        )
+    if len(job.paths) == 2 and not job.moved and not curves:
+        raise UsageError(
+            "two models are a line",
+            hint="Name a third one, a curve (--curve), or a way to align B (--method)",
+        )
+    if curves and job.moved:
+        what = "--perm" if job.perm else f"--method {job.method}"
+        raise UsageError(f"{what}: a curve has its own permutation of B", hint="Leave one of the two out")
+
+
+def _three(
+    job: Job, trained: Mapping[str, Curve], perms: Permutations | None
+) -> tuple[tuple[str, str, str], tuple[Any, Any, Any]]:
+    """The models that span the plane, with their names."""
+    if len(job.models) == 3:
+        return ("A", "B", "C"), tuple(job.models)
+    a, b = job.models
+    if not trained:
+        return ("A", "B", "πB"), (a, b, permuted(b, job.fitted, perms))
+    name, first = next(iter(trained.items()))
+    if len(first.controls) != 1:
+        raise UsageError(
+            f"a curve with {len(first.controls)} control points lies in no plane",
+            hint="Train one with --bends 1, or name a third model to draw the curve into",
+        )
+    end = "B" if "unaligned" in name else "πB"
+    return ("A", end, "bend"), (a, first.b, replaced(a, first.controls[0]))
+
+
+def _plan(job: Job, grid: Grid, shown: Any, again: Any) -> dict[str, Any]:
+    """Points, samples and seconds."""
+    points, splits = grid.points**2 + 3, {grid.split: shown}
+    each = planning.seconds_a_sample(job.need_network(), splits, output=job.output, device=job.device)
+    samples = {grid.split: shown.samples} | ({} if again is None else {"reset": again.samples})
+    return {
+        "rows": {"the plane": points},
+        "points": points,
+        "samples": samples,
+        "times": planning.estimated(None if each is None else each * points * sum(samples.values())),
+    }
+
+
+@contextmanager
+def _kept(
+    job: Job,
+    written: Written,
+    files: Sequence[tuple[str, Path]],
+    grid: Grid,
+    curves: Sequence[Path],
+    perms: Permutations | None,
+) -> Iterator[Resumable]:
+    """What was measured is kept beside the first file when it is interrupted; without any, nowhere."""
+    if not files:
+        yield Resumable()
+        return
+    data = job.asked.data
+    options = {
+        "points": grid.points,
+        "split": grid.split,
+        "full": data.full,
+        "batch_size": data.batch_size,
+        "loss": data.loss,
+        "metric": data.metric,
+        "curves": [stored.load(path).digest for path in curves],
+    }
+    output = Output(files[0][1], written.force, resume=written.resume)
+    with job.resumable(output, options) as state:
+        state.always = True
+        yield state
+
+
+def _measured(
+    job: Job,
+    flat: Plane,
+    axes: tuple[list[float], list[float]],
+    shown: Any,
+    again: Any,
+    perms: Permutations | None,
+    state: Resumable,
+) -> torch.Tensor:
+    """The figures over the grid, those of an interrupted run among them."""
+    total, still = len(axes[0]) * len(axes[1]), perms or identity(job.fitted.words)
+    known = state.start.tensors.get("figures") if state.start else None
+
+    def reached(figures: torch.Tensor, done: int) -> None:
+        state.reached(State((still,), done, 0.0, {}, {"figures": figures}))
+        job.listener.step("measuring", done, total, "")
+
+    return planes.measure(
+        flat,
+        job.need_network(),
+        shown,
+        axes,
+        reset_batches=again,
+        scores=job.scores,
+        device=job.device,
+        known=known,
+        reached=reached,
+    )
+
+
+def _lines(names: Sequence[str], flat: Plane, curved: bool) -> list[dict[str, Any]]:
+    """The straight lines from the first model; to the control point of a curve there is none."""
+    first, *others = flat.places
+    ends = list(zip(names[1:], others, strict=True))[: 1 if curved else 2]
+    return [{"name": f"{names[0]} to {name}", "points": [first, place]} for name, place in ends]
+
+
+def _drawn(name: str, curve: Curve, flat: Plane) -> dict[str, Any]:
+    """A curve as it is seen in the plane, and how far from it its control points are at most."""
+    places: list[Place] = []
+    away = 0.0
+    for model in (curve.a, *curve.controls, curve.b):
+        place, off = flat.place(model)
+        places, away = [*places, place], max(away, off)
+    weights = [shares(curve.kind, k / (CURVED - 1), curve.points) for k in range(CURVED)]
+    points = [
+        tuple(math.fsum(w * place[axis] for w, place in zip(some, places, strict=True)) for axis in range(2))
+        for some in weights
+    ]
+    return {"name": name, "points": points, "away": away}
+
+
+def _ceiling(losses: torch.Tensor, classes: int | None) -> float:
+    """The loss from which on all is drawn alike: twice that of a guess."""
+    if classes and classes > 1:
+        return 2 * math.log(classes)
+    finite = losses[losses.isfinite()]
+    return float(finite.max()) if len(finite) else 1.0

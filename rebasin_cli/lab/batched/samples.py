@@ -1,0 +1,37 @@
+"""Samples for stacks: flattened, as float32, all of a split or so many of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...datasets import open_data
+from ...errors import UsageError
+
+
+class Samples(NamedTuple):
+    inputs: Tensor  # (samples, d)
+    targets: Tensor  # (samples,)
+
+
+def opened(data: str, root: Path | None, *, limit: int = 0) -> tuple[Samples, Samples, int]:
+    """Training samples (at most `limit` of them, 0: all), test samples, and the number of classes.
+
+    Raises what opening the data set does, and UsageError for a user's loader.
+    """
+    found = []
+    for split in ("train", "test"):
+        opened = open_data(data, split, root=root, limit=limit or None if split == "train" else None)
+        if not hasattr(opened, "source"):
+            raise UsageError(f"{data}: the lab needs the samples of a data set, not batches of a loader")
+        inputs = opened.normalization.apply(opened.source.inputs).flatten(1)
+        found.append(Samples(inputs, opened.source.targets))
+    return found[0], found[1], opened.classes
+
+
+def halves(count: int, samples: int, share: float, generator: torch.Generator) -> Tensor:
+    """For each of `count` networks the numbers of its own random share of the samples."""
+    return torch.rand(count, samples, generator=generator).argsort(1)[:, : round(share * samples)]

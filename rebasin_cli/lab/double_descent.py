@@ -1,0 +1,73 @@
+"""The barrier of trained students falls, rises and falls again with their width.
+
+Pairs of students of the same teacher are trained by gradient descent from small weights, permuted by one
+assignment on their rows, and the height of the path above its chord is computed exactly. Narrower students
+than the teacher have a loss of their own at both ends.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from .engine.bench import Bench
+from .engine.claims import BELOW, Claim, bootstrap
+from .engine.outcome import Line, Outcome, Panel, Table
+from .teacher import descent, minima, systems
+
+PAPER = "Permutation Invariance in LMC, Figures 2 and 4"
+FASTER = "fewer steps; a wide student costs m² kernels a step"
+SOURCE = "Permutation Invariance in LMC, Figure 4"
+
+KINDS = ("naive", "LAP on weights")
+
+
+def run(bench: Bench) -> Outcome:
+    p, units = bench.p, bench.p.teacher
+    widths = sorted({max(1, round(units * ratio)) for ratio in p.ratios})
+
+    def train(m: int) -> list:
+        """Of every pair the barriers of `KINDS`, and the mean loss of its ends."""
+        start = descent.initial(2 * p.pairs, m, units, p.spread, bench.generator(f"start {m}"))
+        ends = descent.descend(start, units, p.rate, p.steps)
+        if p.noise:
+            ends = descent.stochastic(ends, units, p.noise, p.steps // 10, bench.generator(f"samples {m}"))
+        one, other = ends[: p.pairs], ends[p.pairs :]
+        found = [systems.barrier(one, minima.matched(one, other, kind), units) for kind in KINDS]
+        found.append((systems.loss(one, units) + systems.loss(other, units)) / 2)
+        return torch.stack(found, 1).tolist()
+
+    trained = bench.each("descending, m =", widths, train)
+    means = [[sum(column) / len(rows) for column in zip(*rows, strict=True)] for rows in trained]
+    aligned = [[rows[n][1] for rows in trained] for n in range(p.pairs)]
+    above = [k for k, m in enumerate(widths) if m > units]
+    claims = []
+
+    def add(says: str, about: str, expected: tuple[float, float], function) -> None:
+        claims.append(Claim(SOURCE, says, about, expected, *bootstrap(aligned, function, seed=bench.seed)))
+
+    def part(means: torch.Tensor, at: int) -> torch.Tensor:
+        return means[..., at] / means[..., above].amax(-1).clamp_min(1e-300)
+
+    if above:
+        ratios = torch.tensor([widths[k] / units for k in above], dtype=torch.float64)
+        says, about = "above m = k the barrier peaks where m is about 2k", "m/k of the highest mean barrier"
+        add(says, about, (1.2, 3.0), lambda means: ratios[means[..., above].argmax(-1)])
+        about = f"barrier at m = {widths[-1]} / that at the peak"
+        add("and falls for wide students", about, (0, 0.8), lambda means: part(means, -1))
+    if units in widths and above:
+        at, about = widths.index(units), "barrier at m = k / that at the peak"
+        add("at m = k it is lower than at the peak above", about, (0, 0.99), lambda means: part(means, at))
+    below = [k for k, m in enumerate(widths) if m < units]
+    if below and units in widths:
+        says, about = "it falls as m rises to k", "barrier at m = k minus the highest below"
+        add(says, about, BELOW, lambda means: means[..., widths.index(units)] - means[..., below].amax(-1))
+    rows = [(m, m / units, *row) for m, row in zip(widths, means, strict=True)]
+    tables = [Table(f"Mean of {p.pairs} pairs, k = {units}", ("m", "m/k", *KINDS, "loss of the ends"), rows)]
+    at = [m / units for m in widths]
+    lines = [Line(kind, at, [row[k] for row in means]) for k, kind in enumerate(KINDS)]
+    panels = [
+        Panel("barrier above the chord", "m / k", "barrier", lines[1:], "x", [(1, "m = k"), (2, "2k")], 0)
+    ]
+    ends = [Line("loss of the ends", at, [max(row[2], 1e-12) for row in means])]
+    panels.append(Panel("naive, and the ends", "m / k", "", [lines[0], *ends], "xy"))
+    return Outcome(claims, tables, panels)

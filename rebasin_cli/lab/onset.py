@@ -1,0 +1,108 @@
+"""When in training do networks become connected?
+
+Pairs are trained at a constant learning rate and kept after some epochs; at each of them both are matched
+anew and the path is measured. At the start every network is at chance, so there is hardly a barrier to be
+seen: it is shown as it is, and relative to what the ends have learnt.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from .batched import samples, stacks, training
+from .engine.bench import Bench
+from .engine.claims import BELOW, mean
+from .engine.outcome import Line, Outcome, Panel, Table
+
+PAPER = "Git Re-Basin §5.2, Figure 3"
+FASTER = "fewer epochs are kept: each costs a matching of every pair and two paths"
+SOURCE = "Git Re-Basin Figure 3"
+
+
+def run(bench: Bench) -> Outcome:
+    p = bench.p
+    train, test, classes = samples.opened(p.data, bench.root, limit=p.samples)
+    an_epoch = len(train.targets) // min(p.batch, len(train.targets))
+    epochs = sorted(set(p.epochs))
+
+    def everything(_: str) -> list:
+        """For every epoch and pair: barrier (midpoint, chord), of accuracy, naive, and the ends' loss."""
+        generator = bench.generator("networks")
+        sizes = [train.inputs.shape[1], *[p.width] * p.depth, classes]
+        start = stacks.fresh(2 * p.pairs, sizes, generator)
+        steps = {epoch * an_epoch for epoch in epochs}
+        how = {"batch": p.batch, "rate": p.rate, "optimizer": p.optimizer, "keep": steps}
+        kept = training.trained(start, *train, steps=max(1, max(steps)), generator=generator, **how)
+        return [_measured(kept[epoch * an_epoch]) for epoch in epochs]
+
+    def _measured(ends: stacks.Stack) -> list:
+        one, other = stacks.part(ends, slice(0, p.pairs)), stacks.part(ends, slice(p.pairs, None))
+        moved = stacks.aligned(one, other, seed=bench.seed)
+        line = stacks.path(one, moved, *train, p.points)
+        naive = stacks.heights(stacks.path(one, other, *train, p.points).loss)[0]
+        accuracy = (line.accuracy[:, 0] + line.accuracy[:, -1]) / 2 - line.accuracy.amin(1)
+        ends_loss = (line.loss[:, 0] + line.loss[:, -1]) / 2
+        return torch.stack([*stacks.heights(line.loss), accuracy, naive, ends_loss], 1).tolist()
+
+    (rows,) = bench.each("training and matching", ["all epochs"], everything)
+    figures = torch.tensor(rows, dtype=torch.float64)
+    learnt = (math.log(classes) - figures[:, :, 4]).clamp_min(1e-9)
+    relative = figures[:, :, 0] / learnt
+    means = figures.mean(1)
+    body = [
+        (epoch, *row[:2], float(part.mean()), *row[2:])
+        for epoch, row, part in zip(epochs, means.tolist(), relative, strict=True)
+    ]
+    head = (
+        "epoch",
+        "wm barrier",
+        "wm chord",
+        "barrier / learnt",
+        "accuracy lost",
+        "naive barrier",
+        "ends' loss",
+    )
+    last, early = len(epochs) - 1, min(range(len(epochs)), key=lambda k: abs(epochs[k] - p.early))
+    worst = int(means[:, 0].argmax())
+    about = f"wm barrier at epoch {epochs[last]} minus at epoch"
+    claims = [
+        mean(
+            SOURCE,
+            "networks become connected in training: late barriers are lower than early ones",
+            f"{about} {epochs[early]}, train, {p.pairs} pairs",
+            BELOW,
+            (figures[last, :, 0] - figures[early, :, 0]).tolist(),
+        ),
+        mean(
+            SOURCE,
+            "and lower than the highest of all epochs",
+            f"{about} {epochs[worst]}, train",
+            BELOW,
+            (figures[last, :, 0] - figures[worst, :, 0]).tolist(),
+        ),
+        mean(
+            "a control of ours",
+            "at every epoch kept after the first, matching helps",
+            "wm minus naive barrier, mean over those epochs",
+            BELOW,
+            (figures[1:, :, 0] - figures[1:, :, 3]).mean(0).tolist(),
+        ),
+    ]
+    at = [max(epoch, 0.5) for epoch in epochs]
+    shares = [Line("barrier / learnt", at, relative.mean(1).tolist())]
+    shares.append(Line("accuracy lost", at, means[:, 2].tolist()))
+    panels = [
+        Panel(
+            "barrier, training data",
+            "epoch (0 is drawn at ½)",
+            "nats",
+            [Line("wm", at, means[:, 0].tolist()), Line("naive", at, means[:, 3].tolist())],
+            "x",
+            floor=0,
+        ),
+        Panel("wm", "epoch", "share", shares, "x", floor=0),
+    ]
+    note = "At epoch 0 both ends are at chance: a barrier of nothing there says nothing."
+    return Outcome(claims, [Table(f"Means of {p.pairs} pairs, {p.data}", head, body)], panels, [note])

@@ -1,0 +1,100 @@
+"""Can models that saw different data be merged?
+
+A is trained on a fifth of the samples of the first half of the classes and four fifths of the second
+half's, B on the rest. Their merge is measured on all test data, beside the naive mean, the ensemble of
+their logits, and a model of all data.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from .batched import samples, stacks, training
+from .engine.bench import Bench
+from .engine.claims import BELOW, mean
+from .engine.outcome import Line, Outcome, Panel, Table
+
+PAPER = "Git Re-Basin §5.4, Figures 5, 9 and 10"
+FASTER = "fewer epochs: training takes most of the time"
+SOURCE = "Git Re-Basin §5.4"
+
+ROWS = ("A", "B", "naive", "wm", "ensemble of logits", "all data")
+FIGURES = ("loss", "accuracy", "ECE")
+
+
+def parts(
+    targets: torch.Tensor, classes: int, share: float, generator: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The samples of A and of B: disjoint, together all. A has `share` of each class of the first half."""
+    mine = torch.zeros(len(targets), dtype=torch.bool)
+    for kind in range(classes):
+        at = torch.nonzero(targets == kind)[:, 0]
+        at = at[torch.randperm(len(at), generator=generator)]
+        mine[at[: round(len(at) * (share if kind < classes // 2 else 1 - share))]] = True
+    return torch.nonzero(mine)[:, 0], torch.nonzero(~mine)[:, 0]
+
+
+def run(bench: Bench) -> Outcome:
+    p = bench.p
+    train, test, classes = samples.opened(p.data, bench.root, limit=p.samples)
+    sizes = [train.inputs.shape[1], *[p.width] * p.depth, classes]
+
+    def pair(number: int) -> list:
+        """The figures of `ROWS`, and the test losses along the paths."""
+        generator = bench.generator(f"pair {number}")
+        mine, others = parts(train.targets, classes, p.share, generator)
+        ends = []
+        for chosen in (mine, others, torch.arange(len(train.targets))):
+            start = stacks.fresh(1, sizes, generator)
+            steps = max(1, p.epochs * (len(chosen) // min(p.batch, len(chosen))))
+            how = {"batch": p.batch, "rate": p.rate, "chosen": chosen[None]}
+            ends.append(training.trained(start, *train, steps=steps, generator=generator, **how)[steps])
+        a, b, full = ends
+        moved = stacks.aligned(a, b, seed=bench.seed)
+        every = [a, b, stacks.mixed(a, b, 0.5), stacks.mixed(a, moved, 0.5)]
+        with torch.inference_mode():
+            logits = [stacks.outputs(stack, test.inputs)[0].double() for stack in every]
+            logits += [(logits[0] + logits[1]) / 2, stacks.outputs(full, test.inputs)[0].double()]
+        figures = [_figures(each, test.targets) for each in logits]
+        paths = [stacks.path(a, other, *test, p.points).loss[0].tolist() for other in (b, moved)]
+        return [figures, paths]
+
+    found = bench.each("pair", range(p.pairs), pair)
+    figures = torch.tensor([row[0] for row in found], dtype=torch.float64)  # (pairs, rows, figures)
+    paths = torch.tensor([row[1] for row in found], dtype=torch.float64)
+    means = figures.mean(0)
+    a, b, naive, wm, ensemble, full = (figures[:, k] for k in range(len(ROWS)))
+    best = torch.minimum(a, b)
+
+    claims: list = []
+    for says, about, values in (
+        (
+            "the merge has a lower loss than both models",
+            "its loss minus the lower one",
+            wm[:, 0] - best[:, 0],
+        ),
+        ("matching is much better than the naive mean", "wm minus naive loss", wm[:, 0] - naive[:, 0]),
+        ("the merge is less accurate than the ensemble", "difference", wm[:, 1] - ensemble[:, 1]),
+        (
+            "the ensemble is no better than one of all data",
+            "accuracy, difference",
+            ensemble[:, 1] - full[:, 1],
+        ),
+        ("the merge is better calibrated than both", "its ECE minus the lower one", wm[:, 2] - best[:, 2]),
+    ):
+        claims.append(mean(SOURCE, says, f"{about}, {p.pairs} pairs, test", BELOW, values.tolist()))
+    table = Table(
+        f"Means of {p.pairs} pairs, test, {p.data}",
+        ("", *FIGURES),
+        [(name, *row) for name, row in zip(ROWS, means.tolist(), strict=True)],
+    )
+    at = torch.linspace(0, 1, p.points).tolist()
+    lines = [Line(name, at, paths[:, k].mean(0).tolist()) for k, name in enumerate(("naive", "wm"))]
+    panel = Panel("mean test loss from A to B", "λ", "nats", lines, floor=0)
+    return Outcome(claims, [table], [panel], [])
+
+
+def _figures(logits: torch.Tensor, targets: torch.Tensor) -> list[float]:
+    loss = stacks.cross_entropies(logits[None], targets)
+    (error,) = stacks.calibration(logits[None], targets, 15)
+    return [float(loss), float((logits.argmax(1) == targets).double().mean()), error["ece"]]

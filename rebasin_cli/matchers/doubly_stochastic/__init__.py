@@ -1,0 +1,1 @@
+"""The engine of pam: doubly stochastic matrices, projected, applied to models, rounded."""

@@ -1,0 +1,112 @@
+"""What the mean of aligned models is worth on held-out samples, with the repairs that are open."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from ... import networks
+from ...averages.mixing import average
+from ...datasets._batches import First, head
+from ...networks.evaluation import evaluate
+from ...networks.recording import Recording
+from ...networks.running import fed
+from ...permutations.permutation import Permutations, permuted
+from ...repair import Repairs
+from ...repair.advancing import Graphs
+from ...repair.choosing import MARGIN, SURE, Measured, better, measure
+from ...repair.costs import TRACING, refit_products, repair_passes
+from ...repair.options import REFIT_BATCH, REFIT_SAMPLES
+from ...runtime.seeds import derive
+from .. import Problem
+
+FEWEST = 100  # samples that a refit is tried on
+MEASURED = 2_500  # samples, in batches as large as those of a refit: a graph is of one size
+FORWARDS = 2  # passes of a model through the network, with what is added up, that a refit takes
+BASES = ("none", "reset")  # they change no weights
+NEARER = 0.01  # nats that a refit has to gain against a repair, on samples that endpoints know by heart
+DEFAULTS = (*BASES, "repair")  # what a merge by weights has by itself
+
+
+class Mending:
+    """Merges of one problem, each repaired in one way and measured on the same `held` batches.
+
+    `a_sample` is the time of a forward pass, `most` samples a reset may read.
+    """
+
+    def __init__(self, problem: Problem, train: Iterable[Any], held: list[Any], a_sample: float, most: int):
+        self.problem, self.train, self.held = problem, train, held
+        self.a_sample, self.most, self.unseen = a_sample, most, problem.held is not None
+        self.network = copy.deepcopy(problem.network).float().to(problem.device).eval()
+        base = "reset" if networks.has_running_statistics(self.network) else "none"
+        self.open = problem.repairs or (base,)
+        self.fitted = REFIT_SAMPLES  # on which a refit is tried
+        self.graphs: dict[Any, Any] = {}
+        self.took: dict[str, float] = {}  # seconds of a repair, the last time
+        metric = None if problem.loss is None else (lambda outputs, targets: 0.0)
+        run = {"loss": problem.loss, "metric": metric, "device": problem.device}
+        self.scores = partial(evaluate, **run)
+
+    def models(self, permutations: Sequence[Permutations]) -> list[Any]:
+        reference, *others = self.problem.models
+        moved = (permuted(m, self.problem.fitted, p) for m, p in zip(others, permutations, strict=True))
+        return [reference, *moved]
+
+    def judge(self, models: Sequence[Any], how: str) -> Measured:
+        """The mean of these models, repaired so. Raises as repairs do."""
+        networks.load(self.network, average(models, keep=self.problem.fitted.ignored))
+        if how != "none":
+            known = {"graphs": self.graphs}  # the endpoints' values are others for every candidate
+            repairs = Repairs(how, models, self._batches(how), device=self.problem.device, known=known)
+            repairs.apply(self.network, [1 / len(models)] * len(models))
+        answers = Recording(self.network, self.problem.output)  # the network is run once for all figures
+        return measure(answers, self.held, self.scores, None, self.problem.device, scaled=not self.unseen)
+
+    def seconds(self, how: str, room: float) -> float:
+        """About how long a repair takes: as long as the last time, else by what it computes.
+
+        A refit that is yet to be tried gets as many samples as there is `room` for: a hundred tell what it is
+        worth.
+        """
+        if how in BASES:
+            return self.a_sample * self._samples(how) * (how == "reset")
+        if how in self.took:
+            return self.took[how]
+        models = len(self.problem.models) + (how == "refit")
+        tracing = 0.0 if self.graphs else TRACING
+        if how != "refit":
+            return tracing + MEASURED * self.a_sample * repair_passes(self.network) * models
+        each, left = FORWARDS * self.a_sample * models, room - tracing
+        if FEWEST * each <= left:  # else it is not worth being traced
+            device, inputs = self.problem.device, head(self.held[0][0], 2)
+            each += refit_products(self.network, fed(self.network, inputs, device), device)
+        some = max(FEWEST, int(left / each))
+        self.fitted = min(REFIT_SAMPLES, some if some < REFIT_BATCH else some // REFIT_BATCH * REFIT_BATCH)
+        return tracing + self.fitted * each
+
+    def trace(self) -> None:
+        """Follow the network for what changes its weights, once for all candidates."""
+        inputs, _ = next(iter(self._batches("refit")))
+        Graphs(self.network, self.graphs).of(fed(self.network, inputs, self.problem.device))
+
+    def wins(self, one: tuple[str, Measured], other: tuple[str, Measured]) -> bool:
+        """Whether the `other` of two (repair, figures) is taken for the better one.
+
+        What changes more of the weights looks better than it is on samples that the endpoints know by heart.
+        """
+        more = self.open.index(other[0]) > self.open.index(one[0])
+        margin = (MARGIN if one[0] in BASES else NEARER) if more else 0.0
+        return better(one[1], other[1], unseen=self.unseen, margin=margin, sure=SURE)
+
+    def _samples(self, how: str) -> int:
+        return self.fitted if how == "refit" else min(MEASURED, self.most) if how == "reset" else MEASURED
+
+    def _batches(self, how: str) -> Any:
+        """Training samples for a repair, none of which is held out."""
+        most = self._samples(how)
+        if hasattr(self.train, "subset"):
+            drawn = derive(self.problem.seed, "samples of a repair")
+            return self.train.subset(most, drawn).with_batch_size(REFIT_BATCH).mixed(drawn)
+        return First(self.train, most)

@@ -1,0 +1,185 @@
+"""The rows of a barrier report, one after the other: what lies on each path, repaired or not."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from .. import networks
+from ..averages.mixing import JOINS, interpolate
+from ..groups import elements as acts
+from ..matchers.search.align import Alignment
+from ..networks.attacks import Attack, attacked
+from ..networks.evaluation import Scores
+from ..networks.recording import Recording
+from ..permutations import permutation
+from ..permutations.permutation import Permutations, permuted
+from ..repair import Repairs
+from ..repair.calibration import Scaled
+from ..repair.choosing import Choice
+from ..reports import Row
+from ..runtime.seeds import generator
+from . import paths
+from .controls import Ensemble, fine_tuned
+from .ready import Ready
+from .rows import DRAWN, ENSEMBLE, FINE_TUNED, PERMUTED, RANDOM, Planned
+from .settings import Rows
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """What lies at λ = 1 of each row (`others`, by base), how each is repaired, and what is known by now.
+
+    `starts` are what lies at λ = 0 where that is not A as it was given: its canonical form.
+
+    `middles` are the test scores at λ = ½ by row; `scaled` holds rows that others gave on their way: their
+    scores there and details.
+    """
+
+    ready: Ready
+    rows: Rows
+    others: Mapping[str, Tensors]
+    repairs: Mapping[str, Repairs]
+    resets: Repairs
+    starts: Mapping[str, Tensors] = field(default_factory=dict)
+    middles: dict[str, Scores] = field(default_factory=dict)
+    scaled: dict[str, tuple[dict[str, Scores], Mapping[str, Any]]] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        ready: Ready,
+        rows: Rows,
+        permutations: Permutations | None,
+        grouped: Alignment | None = None,
+    ) -> Measuring:
+        """B as it is, permuted, permuted at random, and at the ends of curves.
+
+        Beside an alignment by groups (`grouped`), `permutations` are the best order alone.
+        """
+        starts: dict[str, Tensors] = {}
+        (a, b), fitted = ready.models, ready.fitted
+        others: dict[str, Tensors] = {"naive": b, ENSEMBLE: b, FINE_TUNED: b}
+        if permutations is not None:
+            others["aligned"] = permuted(b, fitted, permutations)
+            rng = generator(ready.seed, "random permutation")
+            random = permutation.random(fitted.words, rng, within=fitted.within)
+            others[RANDOM] = permuted(b, fitted, random)
+        if grouped is not None:
+            drawn = acts.random(grouped.fitted, generator(ready.seed, "random group element"))
+            others[PERMUTED] = others["aligned"]
+            form, others["aligned"] = grouped.models
+            others[DRAWN] = acts.acted(others["aligned"], grouped.fitted, drawn)
+            starts |= {"aligned": form, DRAWN: form}
+        device, graphs = ready.device, {}  # the network is traced once for all rows
+        repairs = {
+            base: Repairs(
+                ready.word, [starts.get(base, a), other], ready.batches, ridge=rows.ridge, device=device,
+                known={"graphs": graphs},
+            )
+            for base, other in others.items()
+            if ready.word
+        }  # fmt: skip
+        for name, curve in rows.curves.items():
+            others[name] = curve.b
+            if ready.statistics:
+                repairs[name] = Repairs("reset", [a, curve.b], ready.batches, device=device)
+        resets = Repairs("reset", [], ready.batches, device=device)
+        return cls(ready, rows, others, repairs, resets, starts)
+
+    @property
+    def join(self) -> Callable[..., Tensors]:
+        """The path between two models."""
+        if self.rows.interpolation == "linear":
+            return interpolate
+        return functools.partial(JOINS[self.rows.interpolation], straight=self.ready.fitted.statistics)
+
+    def choose(self) -> Choice:
+        """Whether the merge is repaired, by held-out samples."""
+        ready, best = self.ready, "aligned" if "aligned" in self.others else "naive"
+        middle = self.join(
+            self.starts.get(best, ready.models[0]), self.others[best], 0.5, keep=ready.fitted.ignored
+        )
+        networks.load(ready.network, middle)
+        how = {"scores": ready.scores, "output": ready.output, "apart": ready.apart, "unseen": ready.unseen}
+        return self.repairs[best].choose(ready.network, [0.5, 0.5], ready.held, **how)[0]
+
+    def measure(self, plan: Sequence[Planned], progress: Callable[[], None]) -> list[Row]:
+        """All rows of the plan, in its order."""
+        return [self._row(row, plan, progress) for row in plan]
+
+    def _row(self, row: Planned, plan: Sequence[Planned], progress: Callable[[], None]) -> Row:
+        ready, hot = self.ready, next((o.name for o in plan if o.temperature and _same(o, row)), "")
+        details = {"attack": row.attack.account()} if row.attack else {}
+        path = paths.Path(
+            row.name,
+            self.starts.get(row.base, ready.models[0]),
+            self.others[row.base],
+            row.points,
+            self.repairs[row.base] if row.repaired else self.resets if row.resets else None,
+            ready.fitted.ignored,
+            shipped=row.shipped,
+            control=row.control,
+            wrap=self._wrapping(row),
+            record=functools.partial(self._recorded, hot) if hot and not row.temperature else None,
+            details=self.scaled[row.name][1] if row.name in self.scaled else details,
+            curve=self.rows.curves.get(row.base),
+            join=interpolate if row.straight else self.join,
+        )
+        known = {0.0: ready.ends[0], 1.0: ready.ends[1]}
+        if row.attack:
+            its = {"known": {}, "scores": ready.scores, "progress": progress}
+            return paths.measure(path, ready.network, self._under(row.attack), **its)
+        if row.name in self.scaled:
+            known[0.5] = self.scaled[row.name][0]
+        if row.base == "aligned" and not (row.repaired or row.temperature or row.straight):
+            del known[1.0]
+        return paths.measure(
+            path,
+            ready.network,
+            ready.splits,
+            known=known,
+            scores=ready.scores,
+            progress=progress,
+            at_middle=lambda here: self.middles.update({row.name: here["test"]}),
+        )
+
+    def _under(self, attack: Attack) -> dict[str, Any]:
+        """The samples of every split, or some of them, attacked."""
+        ready, few = self.ready, self.rows.attacked
+        how = {"output": ready.output, "seed": ready.seed}
+        given = {s: its if few is None else its.subset(few, ready.seed) for s, its in ready.given.items()}
+        return {split: attacked(its, ready.network, attack, **how) for split, its in given.items()}
+
+    def _recorded(self, name: str, network: nn.Module) -> nn.Module:
+        """The network at λ = ½, whose outputs the row of this name is measured by, too."""
+        ready = self.ready
+        known = Recording(network, ready.output)
+        heated = Scaled(known, ready.held, None, ready.device)
+        tests = {s: ready.scores(heated, its, each=True, output=None) for s, its in ready.splits.items()}
+        self.scaled[name] = tests, heated.details
+        return known
+
+    def _wrapping(self, row: Planned) -> Callable[[nn.Module], nn.Module] | None:
+        """What is measured in the network's place."""
+        ready, k = self.ready, self.ready.better
+        if row.base == ENSEMBLE:
+            return lambda network: Ensemble(network, *ready.models, ready.output, ready.answers)
+        if row.temperature:
+            return lambda network: Scaled(network, ready.held, ready.output, ready.device)
+        if row.base == FINE_TUNED:
+            run = {"output": ready.output, "device": ready.device, "seed": ready.seed}
+            return lambda network: fine_tuned(network, ready.models[k], "AB"[k], ready.batches, **run)
+        return None
+
+
+def _same(one: Planned, other: Planned) -> bool:
+    """Whether two rows are of the same networks."""
+    return (one.base, one.repaired, one.straight) == (other.base, other.repaired, other.straight)

@@ -1,0 +1,154 @@
+"""Two models, a network and samples, looked through before the first point between them is measured."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from .. import networks
+from ..checkpoints.tensors import plain
+from ..datasets import once
+from ..errors import DataError, UsageError
+from ..networks.evaluation import Scores, evaluate
+from ..networks.recording import Recording
+from ..repair.repairing import few, open_to_choice, set_apart, settle
+from ..spec.resolving import resolve_spec
+from ..spec.spec import FittedSpec, Spec
+from .paths import Measure
+from .settings import Rows, Samples, repaired_label
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What all rows of a report share.
+
+    `repair` is what was asked for, as far as nothing has to be measured for it, and `word` what repaired rows
+    are called; `auto` whether it is chosen by held-out samples, and `to_try` what a search may choose with
+    its own choice. `batches` are what a repair measures, `held` what it is judged by, `apart` whether these
+    are other samples. `answers` have kept the outputs of both models, `ends` are their scores, `given` the
+    splits as they were given.
+    """
+
+    models: tuple[Tensors, Tensors]
+    fitted: FittedSpec
+    network: nn.Module
+    splits: Mapping[str, Iterable[Any]]
+    batches: Iterable[Any] | None
+    held: Iterable[Any] | None
+    apart: bool
+    unseen: bool
+    repair: str
+    word: str
+    auto: bool
+    to_try: tuple[str, ...]
+    statistics: bool
+    scores: Measure
+    output: str | int | None
+    device: str
+    seed: int
+    answers: tuple[Recording, ...]
+    ends: tuple[dict[str, Scores], ...]
+    given: Mapping[str, Iterable[Any]]
+
+    @property
+    def better(self) -> int:
+        """Which of both models loses less: 0 or 1."""
+        split = "train" if "train" in self.splits else "test"
+        return min(range(2), key=lambda k: self.ends[k][split].loss)
+
+    def decided(self, repair: str | None) -> Ready:
+        """With the repair that a search chose together with its method, if it did."""
+        if repair is None:
+            return self
+        return replace(
+            self,
+            repair=repair,
+            word=repaired_label(repair, statistics=self.statistics) or self.word,
+            auto=self.auto and repair != "refit",
+            batches=few(self.batches, repair),
+        )
+
+
+def ready(
+    a: Tensors,
+    b: Tensors,
+    spec: str | Path | Spec | FittedSpec | None,
+    network: nn.Module,
+    samples: Samples,
+    rows: Rows,
+    *,
+    scores: Measure | None,
+    output: str | int | None,
+    device: str,
+    seed: int,
+) -> Ready:
+    """Both models fitted, and measured as they were given. Raises as `report.barrier`."""
+    a, b = plain([a, b])
+    settle(rows.repair_with, statistics=False, measurable=False)  # its check, before the models are looked at
+    fitted = resolve_spec(spec, [a, b])
+    networks.check(network, fitted.shapes)
+    batches = samples.reset_batches if samples.reset_batches is not None else samples.train
+    statistics = networks.has_running_statistics(network)
+    to_try = open_to_choice(rows.repair_with, statistics=statistics) if batches is not None else ()
+    repair = settle(rows.repair_with, statistics=statistics, measurable=batches is not None)
+    word = repaired_label(repair, statistics=statistics)
+    if word and batches is None:
+        raise UsageError(
+            "the network has running statistics: give training batches to re-estimate them on"
+            if word == "reset"
+            else f"{word} measures channels: give training batches"
+        )
+    held, apart = samples.held, False
+    if batches is not None:
+        measured_on, held, apart = set_apart(batches, held)
+        # only a choice needs samples that nothing was measured on
+        batches = measured_on if repair == "auto" else batches
+    scores = scores or functools.partial(evaluate, output=output, device=device)
+    splits = {"test": samples.test}
+    splits = {"train": samples.train} | splits if samples.train is not None else splits
+    given = splits
+    splits = {split: once(its) for split, its in splits.items()}
+    held, batches = (None if its is None else once(its) for its in (held, batches))
+    network = network.to(device)
+    answers = tuple(Recording(network, output) for _ in (a, b))
+    ends = tuple(_scores(it, model, splits, scores) for it, model in zip(answers, (a, b), strict=True))
+    return Ready(
+        (a, b),
+        fitted,
+        network,
+        splits,
+        batches,
+        held,
+        apart,
+        samples.unseen,
+        repair,
+        word,
+        repair == "auto",
+        to_try,
+        statistics,
+        scores,
+        output,
+        device,
+        seed,
+        answers,
+        ends,
+        given,
+    )
+
+
+def _scores(
+    answers: Recording, tensors: Tensors, splits: Mapping[str, Any], scores: Measure
+) -> dict[str, Scores]:
+    networks.load(answers.network, tensors)
+    found = {split: scores(answers, its, each=split == "test", output=None) for split, its in splits.items()}
+    if any(not score.samples for score in found.values()):
+        raise DataError("the data holds no samples")
+    return found

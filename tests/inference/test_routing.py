@@ -1,0 +1,133 @@
+"""Experts that a router picks change places with its rows, and have hidden units in orders of their own."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from rebasin_cli.errors import NotProven
+from rebasin_cli.inference import infer
+from rebasin_cli.inference.prove import prove
+from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.spec import Block
+
+EXPERTS, HIDDEN = 3, 4
+
+
+@torch.library.custom_op("rebasin_tests::grouped_mm_fallback", mutates_args=())
+def grouped_mm(x: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    start, found = 0, x.new_zeros(len(x), weight.shape[2])
+    for matrix, end in zip(weight, ends.tolist(), strict=True):
+        found[start:end], start = x[start:end] @ matrix, end
+    return found
+
+
+@grouped_mm.register_fake
+def _(x, weight, ends):
+    return x.new_empty(len(x), weight.shape[2])
+
+
+class Routed(nn.Module):
+    """Two experts for each token, by the function that mixes them."""
+
+    def __init__(self, mix):
+        super().__init__()
+        self.i, self.gate, self.h = nn.Linear(3, 5), nn.Linear(5, EXPERTS), nn.Linear(5, 2)
+        self.up = nn.Parameter(torch.randn(EXPERTS, 5, HIDDEN))
+        self.down = nn.Parameter(torch.randn(EXPERTS, HIDDEN, 5))
+        self.mix = mix
+
+    def forward(self, x):
+        x = self.i(x)
+        weights, ids = self.gate(x).softmax(-1).topk(2, -1)
+        return self.h(x + self.mix(self, x, weights, ids))
+
+
+def dense(s, x, gates):
+    hidden = torch.einsum("nd,edh->neh", x, s.up).relu()
+    return torch.einsum("neh,ehd,ne->nd", hidden, s.down, gates)
+
+
+def one_hot(s, x, weights, ids):
+    return dense(s, x, (F.one_hot(ids, EXPERTS) * weights[..., None]).sum(1))
+
+
+def scattered(s, x, weights, ids):
+    return dense(s, x, torch.zeros(len(x), EXPERTS).scatter(1, ids, weights))
+
+
+def in_groups(s, x, weights, ids, back=True):
+    """As large mixtures do it: rows sorted by expert, one product of matrices a group."""
+    flat = ids.flatten()
+    order = flat.argsort()
+    ends = torch.histc(flat.float(), EXPERTS, 0, EXPERTS - 1).cumsum(0, dtype=torch.int32)
+    rows = grouped_mm(grouped_mm(x[order // 2], s.up, ends).relu(), s.down, ends)
+    rows = rows * weights.flatten()[order][:, None]
+    if back:
+        return rows[order.argsort()].view(len(x), 2, -1).sum(1)
+    return torch.zeros_like(x).index_add(0, order // 2, rows)
+
+
+def added_up(s, x, weights, ids):
+    return in_groups(s, x, weights, ids, back=False)
+
+
+def gathered(s, x, weights, ids):
+    hidden = torch.einsum("nd,nkdh->nkh", x, s.up[ids]).relu()
+    return torch.einsum("nkh,nkhd,nk->nd", hidden, s.down[ids], weights)
+
+
+def numbered(s, x, weights, ids):
+    """The numbers themselves count."""
+    return one_hot(s, x, weights, ids) * ids.sum(1, keepdim=True)
+
+
+def in_order(s, x, weights, ids):
+    """How rows lie once they are sorted counts."""
+    order = ids.flatten().argsort()
+    rows = x[order // 2] * torch.arange(1.0, len(order) + 1)[:, None]
+    return torch.zeros_like(x).index_add(0, order // 2, rows) + one_hot(s, x, weights, ids)
+
+
+INPUTS = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+
+
+def inferred(mix):
+    torch.manual_seed(0)
+    return infer(Routed(mix), INPUTS)
+
+
+def words(found, name):
+    return [str(axis) for axis in found.fitted.tensors[name]]
+
+
+@pytest.mark.parametrize("mix", [one_hot, scattered, in_groups, added_up])
+def test_experts_move_with_the_routers_rows_and_have_hidden_units_in_orders_of_their_own(mix):
+    found = inferred(mix)
+    (experts,) = words(found, "gate.bias")
+    hidden = words(found, "up")[2]
+    assert words(found, "up")[0] == experts and words(found, "down")[:2] == [experts, hidden]
+    assert found.fitted.within[hidden.removesuffix("*")] == Block(experts, EXPERTS, HIDDEN)
+
+
+def test_matrices_that_are_looked_up_share_one_order_of_hidden_units():
+    found = inferred(gathered)
+    assert words(found, "up")[0] == words(found, "gate.bias")[0] != str(EXPERTS)
+    assert words(found, "up")[2] == words(found, "down")[1] != str(HIDDEN) and not found.fitted.within
+
+
+@pytest.mark.parametrize("mix", [numbered, in_order])
+def test_where_numbers_or_the_order_of_sorted_rows_count_experts_stay(mix):
+    found = inferred(mix)
+    assert words(found, "gate.bias") == words(found, "up")[:1] == [str(EXPERTS)] and not found.refused
+
+
+def test_a_router_that_stays_while_its_experts_move_is_refused():
+    found, network = inferred(in_groups), Routed(in_groups)
+    experts = words(found, "gate.bias")[0]
+    text = found.text.replace(f'gate.bias: "{experts}"', 'gate.bias: "."')
+    assert text != found.text
+    shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    with pytest.raises(NotProven):
+        prove(network, fit(parse(text, name="x"), shapes), INPUTS)

@@ -1,0 +1,1 @@
+"""Experiments: their claims, their mathematics, and that each of them runs."""

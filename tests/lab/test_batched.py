@@ -1,0 +1,186 @@
+"""Stacks of networks: each does what it would do alone."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from rebasin_cli.errors import NetworkError
+from rebasin_cli.lab import slerp, split_data, steepest_descent
+from rebasin_cli.lab.batched import samples, stacks, training
+from rebasin_cli.nets.mlp import MLP
+from rebasin_cli.networks.evaluation import evaluate
+from rebasin_cli.permutations.permutation import permuted, random
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture
+def stack():
+    return stacks.fresh(3, [6, 8, 8, 4], generator())
+
+
+@pytest.fixture
+def data():
+    inputs = torch.randn(40, 6, generator=generator(1))
+    return inputs, torch.randint(4, (40,), generator=generator(2))
+
+
+def network(stack, number):
+    made = MLP([stack[0][0].shape[2], *(w.shape[1] for w, _ in stack)])
+    made.load_state_dict(stacks.tensors(stack, number))
+    return made
+
+
+def test_a_stack_computes_what_its_networks_do(stack, data):
+    logits = stacks.outputs(stack, data[0])
+    found = stacks.measured(stack, *data)
+    for number in range(3):
+        alone = network(stack, number)
+        assert torch.allclose(logits[number], alone(data[0]), atol=1e-6)
+        scores = evaluate(alone, [data])
+        assert found.loss[number].item() == pytest.approx(scores.loss, abs=1e-6)
+        assert found.accuracy[number].item() == pytest.approx(scores.accuracy)
+
+
+def test_slabs_change_nothing(stack, data, monkeypatch):
+    whole = stacks.measured(stack, *data).loss
+    monkeypatch.setattr(stacks, "SLAB", 1)
+    assert torch.allclose(stacks.measured(stack, *data).loss, whole, atol=1e-12)
+
+
+@pytest.mark.parametrize("optimizer", training.OPTIMIZERS)
+def test_networks_of_a_stack_are_trained_as_if_alone(stack, data, optimizer):
+    """One batch is all samples, so their order does not matter."""
+    how = {"steps": 5, "batch": 40, "rate": 0.05, "optimizer": optimizer, "momentum": 0.9}
+    ends = training.trained(stack, *data, generator=generator(), **how)[5]
+    alone = network(stack, 1)
+    kind = (
+        torch.optim.Adam(alone.parameters(), 0.05)
+        if optimizer == "adam"
+        else torch.optim.SGD(alone.parameters(), 0.05, 0.9)
+    )
+    for _ in range(5):
+        kind.zero_grad()
+        nn.functional.cross_entropy(alone(data[0]), data[1]).backward()
+        kind.step()
+    for name, tensor in stacks.tensors(ends, 1).items():
+        assert torch.allclose(tensor, alone.state_dict()[name], atol=1e-5), name
+
+
+def test_a_pass_takes_each_chosen_sample_once(stack, data, monkeypatch):
+    seen = []
+    outputs = stacks.outputs
+    monkeypatch.setattr(
+        stacks, "outputs", lambda layers, x: seen.append(x.detach().clone()) or outputs(layers, x)
+    )
+    chosen = torch.stack([torch.arange(20), torch.arange(20, 40), torch.arange(10, 30)])
+    training.trained(stack, *data, steps=8, batch=5, generator=generator(), chosen=chosen)
+    for number in range(3):
+        for first in (0, 4):  # two passes
+            taken = torch.cat([batch[number] for batch in seen[first : first + 4]])
+            wanted = data[0][chosen[number]]
+            assert torch.equal(taken[taken[:, 0].argsort()], wanted[wanted[:, 0].argsort()])
+    assert not torch.equal(seen[0][0], seen[4][0])
+
+
+def test_what_is_kept_is_the_state_after_those_steps(stack, data):
+    kept = training.trained(stack, *data, steps=4, batch=10, generator=generator(5), keep=(0, 2))
+    assert sorted(kept) == [0, 2, 4] and torch.equal(kept[0][0][0], stack[0][0])
+    two = training.trained(stack, *data, steps=2, batch=10, generator=generator(5))[2]
+    assert torch.equal(kept[2][1][0], two[1][0]) and not torch.equal(kept[4][1][0], two[1][0])
+
+
+def test_a_training_that_diverges_says_so(stack, data):
+    with pytest.raises(NetworkError, match="diverged"):
+        training.trained(stack, *data, steps=100, rate=1e20, optimizer="sgd", generator=generator())
+
+
+def test_kaiming_has_hes_spread_and_no_biases():
+    made = stacks.fresh(20, [50, 100, 10], generator(), "kaiming")
+    assert made[0][0].std().item() == pytest.approx(math.sqrt(2 / 50), rel=0.02)
+    assert not made[1][1].any()
+
+
+def test_permuted_networks_are_brought_back(stack, data):
+    spec = stacks.fitted(stack)
+    moved = [
+        dict(permuted(stacks.tensors(stack, k), spec, random(spec.words, generator(k)))) for k in range(3)
+    ]
+    others = stacks.stacked(moved)
+    assert torch.allclose(stacks.outputs(others, data[0]), stacks.outputs(stack, data[0]), atol=1e-6)
+    assert not torch.equal(others[0][0], stack[0][0])
+    back = stacks.aligned(stack, others)
+    assert all(
+        torch.equal(x, y)
+        for one, other in zip(back, stack, strict=True)
+        for x, y in zip(one, other, strict=True)
+    )
+
+
+def test_heights_over_both_definitions():
+    midpoint, chord = stacks.heights(torch.tensor([[1.0, 2.0, 3.0], [0.0, 5.0, 1.0]]))
+    assert midpoint.tolist() == [1.0, 4.5] and chord.tolist() == [0.0, 4.5]
+
+
+def test_a_path_ends_at_its_ends(stack, data):
+    one, other = stacks.part(stack, slice(0, 1)), stacks.part(stack, slice(1, 2))
+    found = stacks.path(one, other, *data, 5)
+    both = stacks.measured(stack, *data)
+    assert found.loss.shape == (1, 5)
+    assert found.loss[0, [0, -1]].tolist() == pytest.approx(both.loss[:2].tolist())
+
+
+def test_halves_are_drawn_for_each_network():
+    found = samples.halves(3, 10, 0.5, generator())
+    assert found.shape == (3, 5) and all(len(set(row.tolist())) == 5 for row in found)
+    assert len({tuple(sorted(row.tolist())) for row in found}) > 1
+
+
+def test_split_data_is_disjoint_and_whole():
+    targets = torch.arange(10).repeat(100)
+    mine, others = split_data.parts(targets, 10, 0.2, generator())
+    assert torch.equal(torch.cat([mine, others]).sort().values, torch.arange(1000))
+    assert torch.bincount(targets[mine]).tolist() == [20] * 5 + [80] * 5
+    assert torch.bincount(targets[others]).tolist() == [80] * 5 + [20] * 5
+
+
+def test_no_order_of_one_hidden_layer_begins_more_steeply(data):
+    stack = stacks.fresh(2, [6, 5, 4], generator())
+    one, other = stacks.part(stack, slice(0, 1)), stacks.part(stack, slice(1, 2))
+    slope = steepest_descent.gradient(one, *data)
+    best = steepest_descent.matched([(-w, -b) for w, b in slope], other)
+    least = steepest_descent.inner(slope, best).item()
+    (w, b), (v, c) = other
+    for _ in range(200):
+        order = torch.randperm(5)
+        moved = [(w[:, order], b[:, order]), (v[:, :, order], c)]
+        assert steepest_descent.inner(slope, moved).item() >= least - 1e-6
+
+
+def test_the_gradient_of_a_stack_is_that_of_each_network(stack, data):
+    slope = steepest_descent.gradient(stack, *data)
+    alone = network(stack, 2)
+    nn.functional.cross_entropy(alone(data[0]), data[1]).backward()
+    assert torch.allclose(slope[1][0][2], alone.layers[1].weight.grad, atol=1e-7)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_an_arc_ends_at_its_ends_and_keeps_norms(stack, whole):
+    one, other = stacks.part(stack, slice(0, 1)), stacks.part(stack, slice(1, 2))
+    for t, end in ((0.0, one), (1.0, other)):
+        made = slerp.arc(one, other, t, whole=whole)
+        assert all(
+            torch.allclose(x, y, atol=1e-6)
+            for a, b in zip(made, end, strict=True)
+            for x, y in zip(a, b, strict=True)
+        )
+    twice = [(2 * w, 2 * b) for w, b in one]
+    turned = [(w[:, torch.randperm(w.shape[1], generator=generator())], b) for w, b in one]
+    made = slerp.arc(one, turned, 0.5, whole=False)
+    assert made[0][0].norm().item() == pytest.approx(one[0][0].norm().item(), rel=1e-5)
+    straight = slerp.arc(one, twice, 0.5, whole=whole)
+    assert straight[0][0].norm().item() == pytest.approx(1.5 * one[0][0].norm().item(), rel=1e-3)

@@ -1,0 +1,62 @@
+"""What every experiment promises, by being in the folder."""
+
+import dataclasses
+import inspect
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from rebasin_cli.lab import registry
+from rebasin_cli.lab.engine import parameters, picture
+from rebasin_cli.lab.engine.bench import Bench
+
+from .conftest import TINY, bench
+
+NAMES = registry.names(own=True)
+
+
+def test_every_experiment_has_a_tiny_form():
+    assert sorted(TINY) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_experiment_declares_itself(name):
+    module = registry.get(name)
+    declared = parameters.declared(Path(inspect.getfile(module)).with_suffix(".yaml"))
+    title, _, about = inspect.getdoc(module).partition("\n\n")
+    assert title.endswith((".", "?")) and about and module.PAPER and module.FASTER
+    assert declared.minutes["small"] <= 5 and declared.values("small") != declared.values("full")
+    assert {p.name for p in declared.parameters} >= set(TINY[name])
+    assert all(p.option.help.endswith(".") for p in declared.parameters)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_experiment_runs_and_gives_the_same_again(name):
+    values = parameters.declared(Path(inspect.getfile(registry.get(name))).with_suffix(".yaml")).values(
+        "small"
+    )
+    kept = []
+    first = bench(name, **{k: v for k, v in values.items() if k not in TINY[name]})
+    first.keep = lambda known: kept.append(json.dumps(known, allow_nan=False))
+    outcome = registry.get(name).run(first)
+    assert outcome.claims and outcome.tables and outcome.panels
+    for claim in outcome.claims:
+        assert claim.source and claim.says and claim.about
+        assert (
+            not claim.interval
+            or claim.interval[0] <= claim.estimate <= claim.interval[1]
+            or math.isnan(claim.estimate)
+        )
+    for table in outcome.tables:
+        assert all(len(row) == len(table.columns) for row in table.rows)
+    assert picture.render(name, outcome).startswith(b"\x89PNG")
+    # From what it kept, all but nothing is made again: parts went through JSON, and say the same.
+    again = Bench(dataclasses.replace(first).values, known=json.loads(kept[-1]))
+    again.keep = lambda known: pytest.fail("a part was made again")
+    assert _plain(registry.get(name).run(again)) == _plain(outcome)
+
+
+def _plain(outcome):
+    return json.dumps(outcome.plain())
