@@ -94,9 +94,13 @@ class SpecError(RebasinError):
 
 
 class NotProven(SpecError):
-    """`words` are those that change the function when they alone are permuted, where that was tried."""
+    """`words` are those that change the function when they alone are permuted, where that was tried.
+
+    `grouped`: as permutations they hold; what does not is the group that the spec gives them beyond.
+    """
 
     words: tuple[str, ...] = ()
+    grouped: bool = False
 
 
 class NoSpecFits(SpecError):

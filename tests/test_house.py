@@ -18,8 +18,8 @@ FLOORS = """
     curves
     matchers  matchers.search  matchers.polishing
     matchers.doubly_stochastic
-    matchers.straight_through  matchers.activations  matchers.weights
-    repair  inference  networks  permutations  spec
+    matchers.straight_through  matchers.grouped  matchers.activations  matchers.weights
+    canonical  repair  inference  networks  groups  permutations  spec
     averages
     nets  datasets  checkpoints  runtime  registry  version  errors
 """.split()

@@ -228,6 +228,16 @@ NoProve = Annotated[
     bool,
     _option("--no-prove", panel=SEARCH, help="Do not test that the spec preserves the network's function."),
 ]
+Groups = Annotated[
+    str,
+    _option(
+        "--groups",
+        metavar="permutations|all",
+        panel=SEARCH,
+        help="What units may take: an order (permutations), or all that their spec or network allows: signs, "
+        "scales, rotations (all; needs the network).",
+    ),
+]
 Polish = Annotated[
     str | None,
     _option(

@@ -28,7 +28,7 @@ def _report(*names: str, **kwargs):
 @app.command(rich_help_panel="Measure")
 @g.shared(
     *(g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.CHOOSING, g.SCORES),
-    *(g.METHOD, g.POLISHING, g.RIDGE, g.FORMATS, g.SCREEN),
+    *(g.METHOD, g.GROUPS, g.POLISHING, g.RIDGE, g.FORMATS, g.SCREEN),
 )
 def barrier(
     context: typer.Context,

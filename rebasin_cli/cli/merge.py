@@ -22,6 +22,7 @@ from ._show import result, screen
     g.SAMPLES,
     g.CHOOSING,
     g.METHOD,
+    g.GROUPS,
     g.POLISHING,
     g.REPAIR,
     g.RESUMABLE,

@@ -139,6 +139,7 @@ def infer(
     checkpoint: Held = None,
     input: o.Input = None,
     output: o.OutputKey = None,
+    groups: o.Groups = "permutations",
     no_prove: o.NoProve = False,
     out: Out = None,
     seed: o.Seed = 0,
@@ -157,7 +158,13 @@ def infer(
     network = Network(net, input=input, output=output, seed=seed)
     with screen(quiet) as listener:
         done = overview.infer(
-            network, listener.say, checkpoint=checkpoint, prove=not no_prove, out=out, force=force
+            network,
+            listener.say,
+            checkpoint=checkpoint,
+            groups=groups,
+            prove=not no_prove,
+            out=out,
+            force=force,
         )
     if out is None:
         typer.echo(done["text"], nl=False)
@@ -171,6 +178,7 @@ def explain(
     checkpoint: Held = None,
     input: o.Input = None,
     output: o.OutputKey = None,
+    groups: o.Groups = "permutations",
     spec: Annotated[
         str | None,
         typer.Option(metavar="NAME|FILE", help="Compare this spec with what the network allows."),
@@ -193,7 +201,8 @@ def explain(
 
     network = Network(net, input=input, output=output, seed=seed)
     with screen():
-        told = overview.explain(network, checkpoint=checkpoint, loading=Loading(spec, key, unsafe_load))
+        loading = Loading(spec, key, unsafe_load)
+        told = overview.explain(network, checkpoint=checkpoint, loading=loading, groups=groups)
     if json:
         result(told, True)
         return

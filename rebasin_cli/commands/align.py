@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from ..runtime.ranks import ALONE, Ranks
+from .job import grouped
 from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.method_options import how_it_went
@@ -31,6 +32,7 @@ def align(
     job = Job("align", [reference, model], listener, **subjects, ranks=ranks)
     job.check_search(output)
     ranks.first(check_apart, job, output)
+    ranks.first(grouped.check_reference, job)
     job.check_same()
     if output.dry_run:
         return job.plan()
@@ -42,7 +44,8 @@ def align(
         def write_both() -> list[str]:
             options = how_it_went(found)
             meta = job.describe(options=options, proof=proof, like=job.models[1:], results=True)
-            files = write_with_permutation(output, found.tensors, job.models[0], found.permutations[0], meta)
+            save = grouped.saver(job, found, meta)
+            files = write_with_permutation(output, found.tensors, job.models[0], save, meta)
             return attested(job, output, {"written": files})["written"]
 
         written = ranks.last(write_both)

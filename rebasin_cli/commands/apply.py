@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ..groups import stored
 from ..permutations import permutation
-from .job import provenance
+from .job import grouped, provenance
 from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.outputs import Output, check_outputs, write
@@ -25,11 +26,14 @@ def apply(
 ) -> dict[str, Any]:
     """Permute a checkpoint by a saved permutation: EMA weights, or moments stored by parameter name.
 
-    Raises SpecError if the permutation was found with another spec, CheckpointError if it does not fit.
+    Elements beyond permutations act on the model as its norms are folded, which changes no function. Raises
+    SpecError if the permutation was found with another spec, CheckpointError if it does not fit.
     """
     check_outputs(output)
     job = Job("apply", [model], listener, loading=loading, perm=perm, undo=invert)
     check_apart(job, output)
+    if stored.is_stored(perm):
+        return attested(job, output, grouped.apply(job, output, perm, invert=invert))
     found, given = job.given
     found = permutation.invert(found) if invert else found
     options = {"invert": invert, **given}

@@ -16,7 +16,16 @@ from ..errors import UsageError
 from ..measure import gates, intervals
 from ..measure import report as measuring
 from ..measure.baseline import Subject, check_baseline
-from ..measure.rows import ATTACKED, Planned, check_points, plan_attacks, plan_curves, plan_rows, points_of
+from ..measure.rows import (
+    ATTACKED,
+    Planned,
+    check_points,
+    plan_attacks,
+    plan_curves,
+    plan_groups,
+    plan_rows,
+    points_of,
+)
 from ..measure.settings import Rows, repaired_label
 from ..networks.attacks import Attack, Attacker
 from ..repair.repairing import few
@@ -155,6 +164,7 @@ def _plan(job: Job, pairs: Sequence[tuple[Path, Path]], along: Along, thresholds
         repaired_points=repaired,
         turning=along.interpolation != "linear",
     )
+    rows += plan_groups(word) if job.folds is not None and job.moved else []
     rows += plan_curves(settings.curves, resets=statistics, points=points)
     rows += plan_attacks(rows, settings.attacks, statistics=statistics)
     for attack in settings.attacks:  # refused before anything is measured
@@ -206,6 +216,7 @@ def _measure(job: Job, planned: _Plan, command: str, thresholds: Mapping[str, An
         polish=job.asked.search.polish if job.moved and not job.perm else None,
         loss=inputs.get("loss"),
         start=job.first_state,
+        folds=job.folds,
         prove=False,
         progress=shown(job.listener.step),
         **run,

@@ -20,6 +20,7 @@ from ..spec import library
 from ..spec.fitting import fit
 from ..spec.parsing import parse
 from ..spec.spec import FittedSpec, Shapes
+from .job.checks import GROUPS, check_groups
 from .job.models import infer_spec, naming
 from .job.network import find_network, need_inputs, none_named, origin, parse_shape
 from .job.settings import Loading, Network
@@ -156,6 +157,7 @@ def infer(
     say: Callable[[str], None],
     *,
     checkpoint: Path | None = None,
+    groups: str = GROUPS[0],
     prove: bool = True,
     out: Path | None = None,
     force: bool = False,
@@ -168,7 +170,8 @@ def infer(
     if out is not None:
         writing.check_output(out, force=force, text=True)
     shapes = _shapes(checkpoint, Loading())
-    found = infer_spec(shapes, network, None, say, prove=prove)
+    check_groups(groups)
+    found = infer_spec(shapes, network, None, say, prove=prove, groups=groups != GROUPS[0])
     done = _delivered(found.text, out, force)
     done |= {"permutations": len(found.fitted.words), "spec": headline(found.fitted)}
     done |= {"missed": explaining.forgone(found)}
@@ -181,6 +184,7 @@ def explain(
     *,
     checkpoint: Path | None = None,
     loading: Loading = Loading(),  # noqa: B008 (frozen)
+    groups: str = GROUPS[0],
 ) -> dict[str, Any]:
     """Why every axis of `--net` may move or stays; with a spec in `loading`, where that spec differs.
 
@@ -188,7 +192,8 @@ def explain(
     """
     given = None if loading.spec is None else library.load(loading.spec)
     shapes = _shapes(checkpoint, loading)
-    found = infer_spec(shapes, network, None, lambda _: None, strict=False)
+    check_groups(groups)
+    found = infer_spec(shapes, network, None, lambda _: None, strict=False, groups=groups != GROUPS[0])
     inferred = {"inferred": headline(found.fitted)}
     if given is None:
         return inferred | explaining.explain(found)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..spec.groups import PERMUTATION, TOLD
 from ..spec.notation import Axis, Fixed, Product, Sum, Word, length_of, words_of
 from ..spec.spec import FittedSpec
 
@@ -31,12 +32,21 @@ def explain(found: Inferred) -> dict[str, Any]:
     return {
         "words": {
             word: {"units": fitted.words[word], "told": fitted.units(word), "axes": where}
+            | _group(found, word)
             for word, where in places.items()
         },
         "stays": [{"why": frozen.why, "axes": list(frozen.places)} for frozen in found.reasons],
         "missed": forgone(found),
         "tensors": tensors,
-    }
+    } | ({"not_folded": found.folds.unfolded} if found.folds.left else {})
+
+
+def _group(found: Inferred, word: str) -> dict[str, Any]:
+    """A word's group, where groups were looked for, and why it is no larger."""
+    kind = found.fitted.groups.get(word)
+    if kind is None and word not in found.no_larger:
+        return {}
+    return {"group": kind or PERMUTATION, "no_larger": list(found.no_larger.get(word, ()))}
 
 
 def forgone(found: Inferred) -> list[dict[str, Any]]:
@@ -145,6 +155,9 @@ def lines(told: Mapping[str, Any], *, tensors: bool = False) -> Iterator[str]:
     for word, found in told["words"].items():
         yield f"  {word}  {found['told']}"
         yield f"    {_some(found['axes'])}"
+        if "group" in found:
+            yield f"    {found['group']}: {TOLD[found['group']]}"
+            yield from (f"    no larger: {why}" for why in found["no_larger"])
     if not told["words"]:
         yield "  nothing"
     yield ""
@@ -154,6 +167,10 @@ def lines(told: Mapping[str, Any], *, tensors: bool = False) -> Iterator[str]:
         yield f"    {_some(found['axes'])}"
     if not told["stays"]:
         yield "  nothing that has a choice"
+    if told.get("not_folded"):
+        yield ""
+        yield "not folded in the canonical form:"
+        yield from (f"  {what}: {why}" for what, why in told["not_folded"].items())
     if told["missed"]:
         yield ""
         yield "stays although it could move:"

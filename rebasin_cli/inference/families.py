@@ -192,7 +192,11 @@ def _read(entry: Entry, captured: dict[str, str], found) -> tuple[str, ...] | No
     """What a line says of one tensor."""
 
     def leaf(axis: Axis) -> Axis:
-        return fill(axis.name, captured, found, each=axis.each) if isinstance(axis, Word) else axis
+        return (
+            fill(axis.name, captured, found, each=axis.each, side=axis.side)
+            if isinstance(axis, Word)
+            else axis
+        )
 
     try:
         return tuple(str(rewrite(axis, leaf)) for axis in entry.axes)

@@ -26,12 +26,14 @@ def follow(
     output: str | int | None = None,
     *,
     whole: bool = False,
+    walk: Walk | None = None,
 ) -> Walk:
     """Walk through an exported program of `module`; with `output`, only through what this one needs.
 
-    `whole`: with complex tensors, which otherwise stay. Raises NetworkError where there is no such output.
+    `whole`: with complex tensors, which otherwise stay. `walk` is one that has not gone anywhere yet. Raises
+    NetworkError where there is no such output.
     """
-    walk = Walk(module, whole)
+    walk = walk or Walk(module, whole)
     outputs = outputs_of(program, output)
     needed = needed_for(outputs)
     values = walk.values
@@ -154,7 +156,7 @@ def _applied(walk: Walk, node: fx.Node, name: str, args: Any, kwargs: Any, read:
             walk.units.ground(value.axes)
         return routed
     routing.hold(walk, read)
-    if (rule := _rule(node.target, name)) is None:
+    if (rule := walk.rule(node.target, name) or rule_of(node.target, name)) is None:
         return None
     stacked = stacking.apply(walk, name, arguments, node)
     if stacked is None:
@@ -181,7 +183,8 @@ def _joined(walk: Walk, value: Any) -> Any:
     return value
 
 
-def _rule(target: Any, name: str) -> Callable | None:
+def rule_of(target: Any, name: str) -> Callable | None:
+    """What tells the axes of an operation's result; None where nothing does."""
     if name in contractions.RULES:
         return contractions.RULES[name]
     if name in shaping.RULES:

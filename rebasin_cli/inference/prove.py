@@ -28,7 +28,7 @@ from ..permutations import permutation
 from ..runtime.seeds import generator
 from ..spec.notation import words_of
 from ..spec.spec import FittedSpec
-from . import drawing, seeing
+from . import acting, drawing, seeing
 from .float64 import in_float64
 
 MARGIN = 1000  # how much larger than rounding a difference has to be
@@ -152,8 +152,12 @@ def _proven(
                 without_effect += seen.without_effect
             changed.undo(drawn=False)
             done += 1
+        if fitted.groups and not untested:
+            acted = acting.prove(runs, fitted, inputs, seed, allowed, _difference, each_word=each_word)
+            largest, words = max(largest, *acted.values()), words | acted
     if untested:
         raise _untested(fitted, sorted(untested))
+    words.pop(acting.ALL, None)
     return Proof(largest, words, done, allowed, str(dtype).removeprefix("torch."), tuple(without_effect))
 
 

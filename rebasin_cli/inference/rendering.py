@@ -11,7 +11,7 @@ from itertools import groupby
 from ..errors import SpecError
 from ..spec.fitting import fit
 from ..spec.parsing import parse
-from ..spec.spec import Shapes
+from ..spec.spec import FittedSpec, Shapes
 from .axes import Axes, Expr, Fixed, Product, Var
 from .families import compact, compact_words
 from .units import Units
@@ -53,6 +53,7 @@ def text_of(
     description: str,
     sizes: Mapping[str, int] | None = None,
     within: Mapping[str, str] | None = None,
+    groups: Mapping[str, str] | None = None,
     shapes: Shapes | None = None,
 ) -> str:
     """The whole spec as YAML; with the tensors' `shapes`, families where layers repeat.
@@ -63,7 +64,8 @@ def text_of(
     for name, axes in tensors.items():
         section = "statistics" if name.rpartition(".")[2] in STATISTICS else "tensors"
         lines[section][name] = " ".join(axis_text(units.resolve(axis), words) for axis in axes)
-    return spec_text(**lines, sizes=sizes, within=within, description=description, shapes=shapes)
+    more = {"sizes": sizes, "within": within, "groups": groups}
+    return spec_text(**lines, **more, description=description, shapes=shapes)
 
 
 def spec_text(
@@ -73,6 +75,7 @@ def spec_text(
     description: str,
     sizes: Mapping[str, int] | None = None,
     within: Mapping[str, str] | None = None,
+    groups: Mapping[str, str] | None = None,
     shapes: Shapes | None = None,
 ) -> str:
     """A spec as YAML from one line a tensor; with `shapes`, families where layers repeat.
@@ -86,22 +89,26 @@ def spec_text(
                 f'a spec cannot speak of a tensor called "{name}"',
                 hint="Rename the module: names in a spec have no spaces, brackets, braces or question marks",
             )
-    sizes, within = sizes or {}, within or {}
-    plain = _layout(description, tensors, statistics, sizes, within)
+    own = sizes or {}, within or {}, groups or {}
+    plain = _layout(description, tensors, statistics, *own)
     if shapes is None:
         return plain
     wanted = fit(parse(plain, name="the spec"), shapes)
     families = compact(tensors, statistics)
-    few = compact_words(sizes, wanted.words), compact_words(within, wanted.words)
-    for told in (few, (sizes, within)):
+    for told in (tuple(compact_words(each, wanted.words) for each in own), own):
         text = _layout(description, *families, *told)
         try:
             found = fit(parse(text, name="the spec"), shapes)
         except SpecError:  # never seen; then the plain lines it is
             continue
-        if replace(found, spec=wanted.spec) == wanted:
+        if replace(found, spec=wanted.spec) == wanted and _texts(found) == _texts(wanted):
             return text
     return plain
+
+
+def _texts(fitted: FittedSpec) -> dict[str, str]:
+    """The axes with the sides of their words, which equality leaves out."""
+    return {name: " ".join(map(str, axes)) for name, axes in fitted.tensors.items()}
 
 
 def _layout(
@@ -110,6 +117,7 @@ def _layout(
     statistics: Mapping[str, str],
     sizes: Mapping[str, int],
     within: Mapping[str, str],
+    groups: Mapping[str, str],
 ) -> str:
     parts = ["schema: 1", f"description: {json.dumps(description, ensure_ascii=False)}"]
     parts += ["tensors:" if tensors else "tensors: {}"]
@@ -120,6 +128,8 @@ def _layout(
         parts += ["sizes:", *(f"  {_key(word)}: {size}" for word, size in sizes.items())]
     if within:
         parts += ["within:", *(f'  {_key(word)}: "{outer}"' for word, outer in within.items())]
+    if groups:
+        parts += ["groups:", *(f"  {_key(word)}: {kind}" for word, kind in groups.items())]
     return "\n".join(parts) + "\n"
 
 

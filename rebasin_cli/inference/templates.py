@@ -193,7 +193,8 @@ class Group:
 
     def _fitting(self, members, values, k, p, template) -> Iterator[Member]:
         for member in members:
-            words = [member.axes[k]] if "|" in template else WORD.findall(member.axes[k])
+            plain = member.axes[k][:1] == "|"  # the side of a word, and no fallback
+            words = [member.axes[k]] if "|" in template and not plain else WORD.findall(member.axes[k])
             if p < len(words) and self.word(template, values[member.name]) == words[p]:
                 yield member
 

@@ -87,6 +87,10 @@ class Walk:
             axes.append(self.units.new(size, axes))
         return tuple(axes)
 
+    def rule(self, target: Any, name: str) -> Any:
+        """A rule of its own for an operation, where a walk of another kind has one."""
+        return None
+
     def why(self, told: str) -> str:
         """A reason with the operation and its line."""
         line = line_of(self.node) if told and self.node is not None else ""

@@ -8,6 +8,7 @@ A matcher is a module with
     SAMPLES: int | None         # optional: training samples that it looks at by default; None: all
     BYTES_A_PARAMETER: int      # optional: memory beyond the models and one similarity, for the plan …
     memory(models, parameters, options) -> dict[str, int]  # … or its parts, by name
+    GROUPS: bool                # optional: it also finds elements of the groups that a spec gives its words
     DECLARES: frozenset[str]    # promises beyond the common ones: see `PROMISES`
     Options                     # a frozen dataclass of its own options, all with defaults
     def match(problem: Problem, options: Options) -> MatchResult
@@ -69,13 +70,14 @@ class State:
 class Problem:
     """What every matcher is given.
 
-    `models[0]` is the reference and keeps the identity; tensors may be lazy mappings. `network` and
-    `data` (a re-iterable of batches of inputs and targets) are there for matchers that say so in `NEEDS`;
-    `held` are samples to choose by that no model was trained on, where there are some;
-    `repairs` are those of the merge that is to come, the least first: a method that tries several methods
-    finds the best of these, too; () where nothing is merged. `output` says which of several outputs of the
-    network counts, `loss(outputs, targets)` is a batch's mean loss with a gradient (None: cross-entropy).
-    `device` is where they compute, `ranks` the processes that search together.
+    `models[0]` is the reference and keeps the identity; tensors may be lazy mappings. `network` and `data`
+    (a re-iterable of batches of inputs and targets) are there for matchers that say so in `NEEDS`; `held`
+    are samples to choose by that no model was trained on, where there are some; `repairs` are those of the
+    merge that is to come, the least first: a method that tries several methods finds the best of these, too;
+    () where nothing is merged. `output` says which of several outputs of the network counts, `loss(outputs,
+    targets)` is a batch's mean loss with a gradient (None: cross-entropy). `device` is where they compute,
+    `ranks` the processes that search together. With `groups` the models are in canonical form, and words
+    have the groups of the spec.
     """
 
     fitted: FittedSpec
@@ -91,6 +93,7 @@ class Problem:
     loss: Callable[[torch.Tensor, Any], torch.Tensor] | None = None
     device: str = "cpu"
     ranks: Ranks = ALONE
+    groups: bool = False
 
     def report(self, state: State) -> None:
         if self.progress is not None:
@@ -111,7 +114,7 @@ class MatchResult:
     what a merge chooses by itself; `polished` the account of the swaps on the true loss that came last;
     `constrained` has a row a word where a method keeps to a constraint ("words", "free", "reached", "bound",
     "gap", "before", "allowed", as in `am`); `rounded` is the account of a relaxed search, how its permutation
-    was chosen.
+    was chosen. `maps` are those of a search with groups, beside the permutations.
     """
 
     permutations: tuple[dict[str, torch.Tensor], ...]
@@ -129,3 +132,4 @@ class MatchResult:
     polished: Mapping[str, Any] = field(default_factory=dict)
     constrained: tuple[Mapping[str, Any], ...] = ()
     rounded: Mapping[str, Any] = field(default_factory=dict)
+    maps: tuple[Mapping[str, torch.Tensor], ...] = ()

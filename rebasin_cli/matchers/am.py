@@ -12,24 +12,37 @@ appendix D, arXiv:2009.02439.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ..errors import UsageError
+from ..errors import UsageError, unknown
 from ..permutations import assignment, permutation
-from . import MatchResult, Problem, State
+from ..registry import option
+from . import MatchResult, Problem, State, wm
 from .activations.options import Looking
 from .activations.similarities import Assigned, best, similarities
+from .grouped import matching as grouped
+from .grouped.looking import look
 
 NEEDS = frozenset({"network", "data"})
 MANY = False
+GROUPS = True
 BYTES_A_PARAMETER = 8  # both models in the network's own type
 DECLARES = frozenset({"identity"})  # planted units are found but for those that the data never wakes
 
 
 @dataclass(frozen=True)
 class Options(Looking):
-    """All that can be said of how units are looked at."""
+    """All that can be said of how units are looked at; and `then`: wm, go on from there by weights."""
+
+    then: str = option(
+        "nothing", "From what activations say, go on by weights (wm).", choices=("nothing", "wm")
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.then not in ("nothing", "wm"):
+            raise unknown("then", self.then, ("nothing", "wm"))
 
 
 def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noqa: B008 (frozen)
@@ -42,6 +55,8 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     activations that are not finite, DataError for no data.
     """
     check(problem, "am")
+    if problem.groups:
+        return _grouped(problem, options)
     words = problem.fitted.words
     settled = best(similarities(problem, options), options, problem.fitted)
     found, still = settled.permutations, permutation.identity(words)
@@ -50,11 +65,25 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
         for perms in (still, found)
     )
     problem.report(State((found,), 1, after))
+    if options.then == "wm":
+        return replace(wm.match(replace(problem, start=State((found,)))), init="am")
     if not settled.within:
         return MatchResult((found,), before, after, 1, len(words), True)
     bound = sum(one.bound for one in settled.within.values())
     rows = tuple(_certificates(settled))
     return MatchResult((found,), before, after, 1, len(words), True, upper_bound=bound, constrained=rows)
+
+
+def _grouped(problem: Problem, options: Options) -> MatchResult:
+    """The same for words with groups, whose maps are found with their orders."""
+    if options.then == "wm" and problem.start is not None:  # the weights' search was interrupted
+        return replace(grouped.match(problem, wm.Options().max_sweeps), init="am")
+    element, before, after = look(problem, options)
+    if options.then == "wm":
+        return replace(grouped.match(problem, wm.Options().max_sweeps, element), init="am")
+    perms = dict(element.permutations)
+    problem.report(State((perms,), 1, after))
+    return MatchResult((perms,), before, after, 1, len(perms), True, maps=(dict(element.maps),))
 
 
 def _certificates(settled: Assigned) -> Iterator[dict[str, Any]]:
@@ -69,6 +98,18 @@ def _certificates(settled: Assigned) -> Iterator[dict[str, Any]]:
             "before": one.before,
             "allowed": one.allowed,
         }
+
+
+def _grouped(problem: Problem, options: Options) -> MatchResult:
+    """The same for words with groups, whose maps are found with their orders."""
+    if options.then == "wm" and problem.start is not None:  # the weights' search was interrupted
+        return replace(grouped.match(problem, wm.Options().max_sweeps), init="am")
+    element, before, after = look(problem, options)
+    if options.then == "wm":
+        return replace(grouped.match(problem, wm.Options().max_sweeps, element), init="am")
+    perms = dict(element.permutations)
+    problem.report(State((perms,), 1, after))
+    return MatchResult((perms,), before, after, 1, len(perms), True, maps=(dict(element.maps),))
 
 
 def check(problem: Problem, method: str) -> None:

@@ -23,6 +23,7 @@ from ..permutations import permutation
 from ..registry import option
 from ..runtime.seeds import generator
 from . import MatchResult, Problem, State
+from .grouped import matching as grouped
 from .weights.bound import upper_bound
 from .weights.descent import DOUBT, Descent
 from .weights.exact import enumerate_all
@@ -32,6 +33,7 @@ from .weights.soft import fits, soft_start
 
 NEEDS = frozenset()
 MANY = False
+GROUPS = True
 DECLARES = frozenset({"identity", "planted", "monotone"})
 
 KICK = 0.1  # the share of every word's units that a kick moves
@@ -68,6 +70,8 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
             f"wm matches two models, not {len(problem.models)}",
             hint="For many models: rebasin merge --method merge-many, which matches them all",
         )
+    if problem.groups:
+        return grouped.match(problem, options.max_sweeps)
     reference, model = problem.models
     pair = Pair(reference, model, problem.fitted, device=problem.device, ranks=problem.ranks)
     with pair.computing():

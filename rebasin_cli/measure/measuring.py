@@ -12,6 +12,8 @@ from torch import nn
 
 from .. import networks
 from ..averages.mixing import JOINS, interpolate
+from ..groups import elements as acts
+from ..matchers.search.align import Alignment
 from ..networks.attacks import Attack, attacked
 from ..networks.evaluation import Scores
 from ..networks.recording import Recording
@@ -25,7 +27,7 @@ from ..runtime.seeds import generator
 from . import paths
 from .controls import Ensemble, fine_tuned
 from .ready import Ready
-from .rows import ENSEMBLE, FINE_TUNED, RANDOM, Planned
+from .rows import DRAWN, ENSEMBLE, FINE_TUNED, PERMUTED, RANDOM, Planned
 from .settings import Rows
 
 Tensors = Mapping[str, torch.Tensor]
@@ -34,6 +36,8 @@ Tensors = Mapping[str, torch.Tensor]
 @dataclass(frozen=True)
 class Measuring:
     """What lies at λ = 1 of each row (`others`, by base), how each is repaired, and what is known by now.
+
+    `starts` are what lies at λ = 0 where that is not A as it was given: its canonical form.
 
     `middles` are the test scores at λ = ½ by row; `scaled` holds rows that others gave on their way: their
     scores there and details.
@@ -44,12 +48,23 @@ class Measuring:
     others: Mapping[str, Tensors]
     repairs: Mapping[str, Repairs]
     resets: Repairs
+    starts: Mapping[str, Tensors] = field(default_factory=dict)
     middles: dict[str, Scores] = field(default_factory=dict)
     scaled: dict[str, tuple[dict[str, Scores], Mapping[str, Any]]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, ready: Ready, rows: Rows, permutations: Permutations | None) -> Measuring:
-        """B as it is, permuted, permuted at random, and at the ends of curves."""
+    def of(
+        cls,
+        ready: Ready,
+        rows: Rows,
+        permutations: Permutations | None,
+        grouped: Alignment | None = None,
+    ) -> Measuring:
+        """B as it is, permuted, permuted at random, and at the ends of curves.
+
+        Beside an alignment by groups (`grouped`), `permutations` are the best order alone.
+        """
+        starts: dict[str, Tensors] = {}
         (a, b), fitted = ready.models, ready.fitted
         others: dict[str, Tensors] = {"naive": b, ENSEMBLE: b, FINE_TUNED: b}
         if permutations is not None:
@@ -57,10 +72,16 @@ class Measuring:
             rng = generator(ready.seed, "random permutation")
             random = permutation.random(fitted.words, rng, within=fitted.within)
             others[RANDOM] = permuted(b, fitted, random)
+        if grouped is not None:
+            drawn = acts.random(grouped.fitted, generator(ready.seed, "random group element"))
+            others[PERMUTED] = others["aligned"]
+            form, others["aligned"] = grouped.models
+            others[DRAWN] = acts.acted(others["aligned"], grouped.fitted, drawn)
+            starts |= {"aligned": form, DRAWN: form}
         device, graphs = ready.device, {}  # the network is traced once for all rows
         repairs = {
             base: Repairs(
-                ready.word, [a, other], ready.batches, ridge=rows.ridge, device=device,
+                ready.word, [starts.get(base, a), other], ready.batches, ridge=rows.ridge, device=device,
                 known={"graphs": graphs},
             )
             for base, other in others.items()
@@ -70,7 +91,8 @@ class Measuring:
             others[name] = curve.b
             if ready.statistics:
                 repairs[name] = Repairs("reset", [a, curve.b], ready.batches, device=device)
-        return cls(ready, rows, others, repairs, Repairs("reset", [], ready.batches, device=device))
+        resets = Repairs("reset", [], ready.batches, device=device)
+        return cls(ready, rows, others, repairs, resets, starts)
 
     @property
     def join(self) -> Callable[..., Tensors]:
@@ -82,7 +104,9 @@ class Measuring:
     def choose(self) -> Choice:
         """Whether the merge is repaired, by held-out samples."""
         ready, best = self.ready, "aligned" if "aligned" in self.others else "naive"
-        middle = self.join(ready.models[0], self.others[best], 0.5, keep=ready.fitted.ignored)
+        middle = self.join(
+            self.starts.get(best, ready.models[0]), self.others[best], 0.5, keep=ready.fitted.ignored
+        )
         networks.load(ready.network, middle)
         how = {"scores": ready.scores, "output": ready.output, "apart": ready.apart, "unseen": ready.unseen}
         return self.repairs[best].choose(ready.network, [0.5, 0.5], ready.held, **how)[0]
@@ -96,7 +120,7 @@ class Measuring:
         details = {"attack": row.attack.account()} if row.attack else {}
         path = paths.Path(
             row.name,
-            ready.models[0],
+            self.starts.get(row.base, ready.models[0]),
             self.others[row.base],
             row.points,
             self.repairs[row.base] if row.repaired else self.resets if row.resets else None,

@@ -28,7 +28,7 @@ from . import intervals, pairing
 from .measuring import Measuring
 from .paths import Measure
 from .ready import Ready, ready
-from .rows import ENSEMBLE, STRAIGHT, Planned, plan_attacks, plan_curves, plan_rows
+from .rows import ENSEMBLE, STRAIGHT, Planned, plan_attacks, plan_curves, plan_groups, plan_rows
 from .settings import Rows, Samples, Watching, taken
 
 Tensors = Mapping[str, torch.Tensor]
@@ -78,9 +78,13 @@ def barrier(
         alignment = _aligned(two, method, {"data": samples.train} | options)
         permutations = alignment.permutations[0]
         two = two.decided(alignment.result.repair)
-    measuring = Measuring.of(two, rows, permutations)
+    grouped = alignment if alignment is not None and alignment.elements else None
+    if grouped is not None:  # beside it, the best order alone
+        plain = {"data": samples.train} | options | {"folds": None, "start": None, "prove": False}
+        permutations = _aligned(two, method, plain).permutations[0]
+    measuring = Measuring.of(two, rows, permutations, grouped)
     choice = measuring.choose() if two.repair == "auto" else None
-    plan = _plan(two, rows, choice, aligned=permutations is not None)
+    plan = _plan(two, rows, choice, aligned=permutations is not None, grouped=grouped is not None)
     watching.planned(plan)
     found = measuring.measure(plan, watching.measured)
     certain = intervals.compare(found, [end["test"] for end in two.ends], measuring.middles, seed=seed)
@@ -132,7 +136,9 @@ def _aligned(two: Ready, method: str, options: Mapping[str, Any]) -> Alignment:
     )
 
 
-def _plan(two: Ready, rows: Rows, choice: Choice | None, *, aligned: bool) -> list[Planned]:
+def _plan(
+    two: Ready, rows: Rows, choice: Choice | None, *, aligned: bool, grouped: bool = False
+) -> list[Planned]:
     plan = plan_rows(
         aligned=aligned,
         word="" if choice and choice.why else two.word,  # what could not be measured
@@ -146,6 +152,7 @@ def _plan(two: Ready, rows: Rows, choice: Choice | None, *, aligned: bool) -> li
         repaired_points=rows.repaired_points,
         turning=rows.interpolation != "linear",
     )
+    plan += plan_groups("" if choice and choice.why else two.word) if grouped else []
     plan += plan_curves(rows.curves, resets=two.statistics, points=rows.points)
     return plan + plan_attacks(plan, rows.attacks, statistics=two.statistics)
 

@@ -13,6 +13,7 @@ FULL_POINTS, FULL_REPAIRED_POINTS = 65, 25  # of the same, where nothing shall b
 MIDDLE = 3  # points of a row that is measured at λ = ½ alone: there, and at both ends as given
 RANDOM, ENSEMBLE, TEMPERATURE = "random permutation", "logit ensemble", "temperature"
 FINE_TUNED = "endpoint fine-tuned"
+PERMUTED, DRAWN = "aligned (permutations)", "random group element"  # beside an alignment by groups
 ATTACKED = 1_000  # samples of a split that are attacked
 STRAIGHT = "straight line"  # beside paths that turn
 
@@ -116,6 +117,14 @@ def plan_rows(
     if logits:
         rows.append(Planned(ENSEMBLE, ENSEMBLE, MIDDLE, control=True))
     return rows
+
+
+def plan_groups(word: str = "") -> list[Planned]:
+    """What stands beside an alignment by groups: the one by permutations, and an element drawn at random."""
+    rows = [Planned(PERMUTED, PERMUTED, MIDDLE, control=True)]
+    if word:
+        rows.append(Planned(f"{PERMUTED} + {word}", PERMUTED, MIDDLE, repaired=True, control=True))
+    return [*rows, Planned(DRAWN, DRAWN, MIDDLE, control=True)]
 
 
 def plan_curves(names: Iterable[str], *, resets: bool, points: int = POINTS) -> list[Planned]:

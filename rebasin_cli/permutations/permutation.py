@@ -32,6 +32,7 @@ Tensors = Mapping[str, torch.Tensor]
 Within = Mapping[str, Block]  # what starred words lie within: `FittedSpec.within`
 PLAIN: Within = {}
 KIND = "permutations"
+KEY = "rebasin.kind"  # in a file's metadata: what it holds
 WEIGHTS = "rebasin.weights"  # in a permutation file's metadata: the digest of the weights written with it
 BLOCK = 1 << 20  # bytes: half of a second-level cache
 FEW = 0.15  # of the units: more are copied sooner with all others
@@ -341,13 +342,13 @@ def save(
 ) -> None:
     """Write a permutation set to `*.perm.safetensors`; with a `stage` it waits there for its weights."""
     tensors = {word: perm.to(torch.int64).contiguous() for word, perm in permutations.items()}
-    write_safetensors(path, tensors, metadata={"rebasin.kind": KIND, **metadata}, force=force, stage=stage)
+    write_safetensors(path, tensors, metadata={KEY: KIND, **metadata}, force=force, stage=stage)
 
 
 def load(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """A permutation set and its metadata. Raises CheckpointError for any other file."""
     checkpoint = open_checkpoint(path)
-    if checkpoint.metadata.get("rebasin.kind") != KIND:
+    if checkpoint.metadata.get(KEY) != KIND:
         raise CheckpointError(
             f"{path} is not a permutation file",
             hint="rebasin align writes one beside its output: *.perm.safetensors",

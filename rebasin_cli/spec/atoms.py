@@ -10,7 +10,7 @@ lies within that stands elsewhere than right before it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -23,12 +23,17 @@ class Atom:
     """A view of one tensor: `steps` make it, `words[d]` permutes its axis d (None: it stays).
 
     Starred words permute as flat words do; the words they lie within have no axis of their own. Shapes can
-    be had without values: from a tensor on the meta device.
+    be had without values: from a tensor on the meta device. `sides` are those of the words (`Word.side`).
     """
 
     tensor: str
     words: tuple[str | None, ...]
     steps: tuple[tuple, ...] = ()
+    sides: tuple[str, ...] = field(default=(), compare=False)
+
+    def ordered(self, dim: int) -> bool:
+        """Whether the word along this axis only orders it, whatever its group."""
+        return bool(self.sides) and self.sides[dim] == "|"
 
     def view(self, tensor: torch.Tensor) -> torch.Tensor:
         for step, *arguments in self.steps:
@@ -58,6 +63,10 @@ class _Dim:
     @property
     def word(self) -> str | None:
         return self.axis.name if isinstance(self.axis, Word) else None
+
+    @property
+    def side(self) -> str:
+        return self.axis.side if isinstance(self.axis, Word) else ""
 
     @property
     def starred(self) -> bool:
@@ -110,7 +119,7 @@ def _gathered(name: str, dims: list[_Dim], steps: tuple, fitted: FittedSpec) -> 
         for part in parts:
             at = dims.index(part)
             more += [("movedim", -1, at), ("flatten", at, at + 1)]
-    return Atom(name, tuple(words[dim] for dim in dims), (*steps, *more))
+    return Atom(name, tuple(words[dim] for dim in dims), (*steps, *more), tuple(dim.side for dim in dims))
 
 
 def _outer(dim: _Dim, dims: list[_Dim], fitted: FittedSpec) -> _Dim:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import fnmatch
 import math
 from collections.abc import Mapping
+from typing import TypeVar
 
 from ..errors import SpecError
+from .groups import MATRICES, PERMUTATION
 from .naming import pattern_of
 from .notation import (
     Axis,
@@ -23,8 +25,10 @@ from .notation import (
     stem_of,
     words_of,
 )
-from .spec import Entry, FittedSpec, Shapes, Spec
+from .spec import Block, Entry, FittedSpec, Shapes, Spec
 from .within import find_blocks
+
+T = TypeVar("T")
 
 
 def fit(spec: Spec, shapes: Shapes) -> FittedSpec:
@@ -58,6 +62,7 @@ def fit(spec: Spec, shapes: Shapes) -> FittedSpec:
     sizes = _word_sizes(axes, shapes, given, problems)
     resolved = {t: _resolve_axes(t, a, shapes[t], sizes, given, problems) for t, a in axes.items()}
     within = find_blocks(spec, resolved, sizes, problems)
+    groups = _groups(spec, resolved, within, problems)
     if problems:
         unknown = {word for a in axes.values() for axis in a for word in words_of(axis)} - sizes.keys()
         hint = "Sizes that no axis tells stand under `sizes:`" if unknown else ""
@@ -70,6 +75,7 @@ def fit(spec: Spec, shapes: Shapes) -> FittedSpec:
         statistics=frozenset(t for t, (entry, _) in chosen.items() if entry.statistic),
         ignored=ignored,
         within=within,
+        groups=groups,
     )
 
 
@@ -117,7 +123,9 @@ def _found_values(chosen: Mapping[str, tuple[Entry, Mapping[str, str]]]) -> dict
 
 def _filled(axis: Axis, captured: Mapping[str, str], found: dict[str, set[tuple[str, ...]]]) -> Axis:
     def filled(leaf: Axis) -> Axis:
-        return fill(leaf.name, captured, found, each=leaf.each) if isinstance(leaf, Word) else leaf
+        if not isinstance(leaf, Word):
+            return leaf
+        return fill(leaf.name, captured, found, each=leaf.each, side=leaf.side)
 
     return rewrite(axis, filled)
 
@@ -133,18 +141,42 @@ def _expand_rest(axes: tuple[Axis, ...], rank: int) -> tuple[Axis, ...] | None:
 
 def _given_sizes(spec: Spec, words: set[str], problems: list[str]) -> dict[str, int]:
     """The sizes that the spec itself states; an exact word beats families, as in tensors' names."""
-    given: dict[str, int] = {}
+    return _said("sizes", spec.sizes, words, problems)
+
+
+def _said(section: str, said: Mapping[str, T], words: set[str], problems: list[str]) -> dict[str, T]:
+    """What a section says of each word, whose keys are words or families of words."""
+    given: dict[str, T] = {}
     by: dict[str, str] = {}
-    for key in sorted(spec.sizes, key=lambda key: "{" in key):
+    for key in sorted(said, key=lambda key: "{" in key):
         members = sorted(word for word in words if pattern_of(key).matches(word))
         if not members:
-            problems.append(f'sizes  "{key}" is no word of these tensors')
+            problems.append(f'{section}  "{key}" is no word of these tensors')
         for word in members:
             if "{" in by.get(word, ""):
-                problems.append(f'sizes  "{word}" is claimed by "{by[word]}" and "{key}"')
+                problems.append(f'{section}  "{word}" is claimed by "{by[word]}" and "{key}"')
             elif word not in by:
-                by[word], given[word] = key, spec.sizes[key]
+                by[word], given[word] = key, said[key]
     return given
+
+
+def _groups(
+    spec: Spec, tensors: Mapping[str, tuple[Axis, ...]], within: Mapping[str, Block], problems: list[str]
+) -> dict[str, str]:
+    """The groups of words that have more than permutations."""
+    words = {word for axes in tensors.values() for axis in axes for word in words_of(axis)}
+    found = _said("groups", spec.groups, words, problems)
+    outer = {block.word for block in within.values()}
+    for word, kind in found.items():
+        if kind == PERMUTATION:
+            continue
+        if word in outer:
+            problems.append(
+                f'groups  "{word}" is {kind}, but other words lie within it: it can only be ordered'
+            )
+        elif word in within and kind not in MATRICES:
+            problems.append(f'groups  "{word}" is {kind}; a starred word is one of: {", ".join(MATRICES)}')
+    return {word: kind for word, kind in found.items() if kind != PERMUTATION}
 
 
 def _word_sizes(
@@ -185,6 +217,8 @@ def _solve(axis: Axis, size: int, words: Mapping[str, int]) -> int | None:
         return size if axis.name not in words else None
     parts = parts_of(axis)
     unknown = [part for part in parts if length_of(part, words) is None]
+    if len(unknown) > 1 and isinstance(axis, Sum):
+        return _solve_terms(axis, size, words)
     if len(unknown) != 1:
         return None
     known = [length_of(part, words) for part in parts if part is not unknown[0]]
@@ -192,6 +226,17 @@ def _solve(axis: Axis, size: int, words: Mapping[str, int]) -> int | None:
         left, remainder = divmod(size, math.prod(known))
         return _solve(unknown[0], left, words) if remainder == 0 and left > 0 else None
     return _solve(unknown[0], size - sum(known), words) if size > sum(known) else None
+
+
+def _solve_terms(axis: Sum, size: int, words: Mapping[str, int]) -> int | None:
+    """The one unknown word of several terms, each of which has it once."""
+    (unknown,) = {word for word in words_of(axis) if word not in words}
+    lengths = [length_of(axis, {**words, unknown: n}) for n in (1, 2, 3)]
+    if None in lengths or lengths[2] - lengths[1] != lengths[1] - lengths[0]:
+        return None
+    each = lengths[1] - lengths[0]
+    found, remainder = divmod(size - lengths[0] + each, each)
+    return found if remainder == 0 and found > 0 else None
 
 
 def _resolve_axes(tensor, axes, shape, words, given, problems) -> tuple[Axis, ...]:

@@ -2,6 +2,7 @@
 
     h0          Word     permuted by h0
     d*          Word     permuted within each unit of the word it stands behind: (heads d*)
+    h~ |h|      Word     h, to which its group's inverse applies, or only its order (`Word.side`)
     .           Fixed    an axis that stays (an integer also states its size)
     ...         Rest     any number of axes that stay
     (c5 49)     Product  row-major factors of one flattened axis; `_` is a factor to be inferred
@@ -18,7 +19,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 
 from ..errors import SpecError
@@ -26,13 +27,19 @@ from ..errors import SpecError
 
 @dataclass(frozen=True)
 class Word:
-    """Permuted by `name`; `each` is the star of `d*`: each unit of what it lies within has its own order."""
+    """Permuted by `name`; `each` is the star of `d*`: each unit of what it lies within has its own order.
+
+    `side` counts where the word's group is more than permutations: "~" where the element's inverse transposed
+    applies, "|" where only its order does. As a permutation the word is the same one.
+    """
 
     name: str
     each: bool = False
+    side: str = field(default="", compare=False)
 
     def __str__(self) -> str:
-        return self.name + "*" * self.each
+        order = "|" * (self.side == "|")
+        return order + self.name + "~" * (self.side == "~") + "*" * self.each + order
 
 
 @dataclass(frozen=True)
@@ -76,7 +83,8 @@ ENDS = ("first", "last")  # slots that no tensor name binds
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<rest>\.\.\.)|(?P<punctuation>[()+])|(?P<number>\d+)(?![\w{])|(?P<fixed>[._])(?![\w.])"
-    r"|(?P<word>(?:[A-Za-z]|\{[^{}]*\})(?:[\w.-]|\{[^{}]*\})*(?:\*(?![\w{]))?))"
+    r"|(?P<word>(?:[A-Za-z]|\{[^{}]*\})(?:[\w.-]|\{[^{}]*\})*(?:~?\*(?![\w{])|~(?![\w{]))?)"
+    r"|(?P<order>\|(?:[A-Za-z]|\{[^{}]*\})(?:[\w.-]|\{[^{}]*\})*(?:\*(?![\w{]))?\|))"
 )
 _SLOT = re.compile(r"\{(?P<name>[A-Za-z]\w*)(?P<offset>[+-][1-9][0-9]{0,8}|-0)?(?:\|(?P<fallback>[^{}]+))?\}")
 
@@ -170,7 +178,9 @@ def _leaf(kind: str, value: str, text: str) -> Axis:
             raise SpecError(f'"{text}": cannot read the slot "{slot}"')
         if found["fallback"] is not None and parse_axis(found["fallback"]) == Rest():
             raise SpecError(f'"{text}": "..." cannot be a fallback')
-    return Word(value.removesuffix("*"), each=value.endswith("*"))
+    side = "|" if kind == "order" else "~" if "~" in value else ""
+    value = value.strip("|") if kind == "order" else value
+    return Word(value.rstrip("*~"), value.endswith("*"), side)
 
 
 def words_of(axis: Axis) -> Iterator[str]:
@@ -269,13 +279,18 @@ def natural(value: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def fill(
-    word: str, captured: Mapping[str, str], found: dict[str, set[tuple[str, ...]]], *, each: bool = False
+    word: str,
+    captured: Mapping[str, str],
+    found: dict[str, set[tuple[str, ...]]],
+    *,
+    each: bool = False,
+    side: str = "",
 ) -> Axis:
     """The axis that a word with slots stands for, in a family member whose name bound `captured`.
 
     `found[stem]` holds the values bound by plain uses of the word (`h{i}`) in the whole spec; offsets
-    move among them with the other slots held still, ends that stand further right open. `each` is the
-    word's star. Raises SpecError where nothing is found and there is no fallback.
+    move among them with the other slots held still, ends that stand further right open. `each` and `side` are
+    the word's own. Raises SpecError where nothing is found and there is no fallback.
     """
     slots = slots_of(word)
     values = [captured.get(slot.name) for slot in slots]
@@ -294,7 +309,7 @@ def fill(
             return parse_axis(slot.fallback)
         values[k] = value
     filled = iter(values)
-    return Word(_SLOT.sub(lambda _: next(filled), word), each)
+    return Word(_SLOT.sub(lambda _: next(filled), word), each, side)
 
 
 def _neighbour(slot: Slot, here: str | None, row: list[str]) -> str | None:

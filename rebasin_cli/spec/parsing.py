@@ -9,6 +9,7 @@ from collections.abc import Callable
 import yaml
 
 from ..errors import SpecError
+from .groups import KINDS
 from .naming import MOST
 from .notation import ENDS, parse_axes, slots_of, words_of
 from .spec import Entry, Spec
@@ -26,6 +27,7 @@ _KEYS = {
     "statistics",
     "ignore",
     "sizes",
+    "groups",
     "within",
 }
 _WORD = re.compile(r"(?:[A-Za-z]|\{[A-Za-z]\w*\})(?:[\w.-]|\{[A-Za-z]\w*\})*")
@@ -92,6 +94,7 @@ def parse(text: str, *, name: str, source: str = "", include: Callable[[str], Sp
                 problems.append(f'line {entry.line}: "{entry.name}" stands here and in line {own[where]}')
             own[where], entries[where] = entry.line, entry
     sizes = _sizes(top["sizes"], problems) if "sizes" in top else {}
+    groups = _groups(top["groups"], problems) if "groups" in top else {}
     within = _within(top["within"], problems) if "within" in top else {}
     spec = Spec(
         name=name,
@@ -103,6 +106,7 @@ def parse(text: str, *, name: str, source: str = "", include: Callable[[str], Sp
         source=source,
         digest=hashlib.sha256((text + base.digest).encode()).hexdigest(),
         sizes={**base.sizes, **sizes},
+        groups={**base.groups, **groups},
         within={**base.within, **within},
     )
     if problems:
@@ -158,6 +162,25 @@ def _sizes(node: yaml.Node, problems: list[str]) -> dict[str, int]:
         else:
             sizes[key] = int(value.value)
     return sizes
+
+
+def _groups(node: yaml.Node, problems: list[str]) -> dict[str, str]:
+    if not isinstance(node, yaml.MappingNode):
+        problems.append(
+            f"line {node.start_mark.line + 1}: `groups:` is not a mapping of words to their groups"
+        )
+        return {}
+    groups = {}
+    for key, value in _items(node, problems):
+        line, kind = value.start_mark.line + 1, getattr(value, "value", None)
+        if not _WORD.fullmatch(key):
+            problems.append(f'line {line}: cannot read the word "{key}"')
+        elif kind not in KINDS:
+            what = repr(kind[:40]) if isinstance(kind, str) else "…"
+            problems.append(f'line {line}: the group of "{key}" is {what}; known: {", ".join(KINDS)}')
+        else:
+            groups[key] = kind
+    return groups
 
 
 def _within(node: yaml.Node, problems: list[str]) -> dict[str, str]:

@@ -47,6 +47,7 @@ class Entry:
 class Spec:
     """A parsed spec file. `source` is where it was read, `digest` the sha256 of its text.
 
+    `groups` are those of words that have more than permutations.
     `sizes` are those that no axis tells: words, or families of words where they have `{i}` slots.
     `within` says of starred words what they lie within, where no axis does.
     """
@@ -61,6 +62,7 @@ class Spec:
     digest: str = ""
     sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
     within: Mapping[str, str] = field(default_factory=dict, hash=False)
+    groups: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class FittedSpec:
 
     `words` maps each permutation to its number of units, over all blocks for a starred one; `tensors` each
     tensor to its axes, all sizes known; `ignored` tensors stay as they are; `within` says of each starred
-    word what it lies within.
+    word what it lies within, `groups` of each word that has more than permutations what it has.
     """
 
     spec: Spec
@@ -91,6 +93,7 @@ class FittedSpec:
     statistics: frozenset[str] = frozenset()
     ignored: frozenset[str] = field(default=frozenset())
     within: dict[str, Block] = field(default_factory=dict)
+    groups: dict[str, str] = field(default_factory=dict)
 
     @cached_property
     def sizes(self) -> dict[str, int]:

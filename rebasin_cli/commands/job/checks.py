@@ -12,6 +12,7 @@ from ... import matchers, networks
 from ...checkpoints import writing
 from ...errors import UsageError, unknown
 from ...matchers.polishing.length import Length
+from ...matchers.search.align import check_groups as can_find_groups
 from ...permutations import permutation
 from ...repair import MATCHES
 from ...repair.options import check_ridge
@@ -21,9 +22,16 @@ from . import resume
 from .outputs import Output
 from .settings import Repair, Search
 
+GROUPS = ("permutations", "all")
+
 
 def check_method(search: Search, *, or_none: bool = False) -> None:
     """Raise UsageError for a method that there is not."""
+    check_groups(search.groups)
+    if search.groups != GROUPS[0] and search.method == "none":
+        raise UsageError("--groups all is for a search, and --method none makes none")
+    if search.groups != GROUPS[0] and search.method in matchers.registry.names():
+        can_find_groups(search.method, polish=search.polish is not None)
     if search.polish is not None:
         Length.parse(search.polish)
         if search.method == "none":
@@ -38,6 +46,12 @@ def check_method(search: Search, *, or_none: bool = False) -> None:
     known = [*matchers.registry.names(), *["none"] * or_none]
     if search.method not in known:
         raise unknown("method", search.method, known)
+
+
+def check_groups(groups: str) -> None:
+    """Raise UsageError for a choice of --groups that there is not."""
+    if groups not in GROUPS:
+        raise unknown("choice of --groups", groups, GROUPS)
 
 
 def check_log(search: Search, output: Output, inputs: Sequence[Path], *, steps: bool) -> None:

@@ -18,6 +18,7 @@ from torch import nn
 
 from ...checkpoints.checkpoint import Checkpoint
 from ...errors import UsageError
+from ...groups.folds import Folds
 from ...matchers import State
 from ...matchers.search import align as searching
 from ...networks.evaluation import Scores
@@ -26,7 +27,7 @@ from ...reports import _accounts as accounts
 from ...runtime import devices
 from ...runtime.ranks import ALONE, Ranks
 from ...spec.spec import FittedSpec
-from . import checks, matching, method_options, provenance, same_run, samples
+from . import checks, grouped, matching, method_options, provenance, same_run, samples
 from .held_out import HeldOut
 from .listener import SILENT, Listener
 from .models import fit_spec, read_models, read_permutation
@@ -126,10 +127,19 @@ class Job:
 
     @cached_property
     def fitted(self) -> FittedSpec:
-        """The spec, fitted to the models."""
-        return self.ranks.each(
+        """The spec, fitted to the models; with groups, where these were asked for."""
+        fitted = self.ranks.each(
             fit_spec, self.models, self.asked.loading, self.asked.network, self.asked.data, self.say
         )
+        if self.asked.search.groups == "permutations":
+            return fitted
+        self._symmetries = self.ranks.each(grouped.symmetries, self, fitted)
+        return self._symmetries[0]
+
+    @property
+    def folds(self) -> Folds | None:
+        """What canonical forms fold away; None where only permutations were asked for."""
+        return None if self.asked.search.groups == "permutations" else (self.fitted, self._symmetries[1])[1]
 
     @cached_property
     def given(self) -> tuple[Permutations | None, dict[str, str]]:

@@ -146,6 +146,7 @@ def search(
         start=state.start or job.first_state,
         progress=progress,
         polish=job.asked.search.polish,
+        folds=job.folds,
         **(job.match_inputs() if inputs is None else inputs),
         device=devices.own(job.device),
         ranks=job.ranks,

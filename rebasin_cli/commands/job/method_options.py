@@ -88,6 +88,8 @@ def _finding(search: Search, data: Data) -> dict[str, Any]:
         chosen[start_option(search.method)] = digest(permutation.load(file)[0])
     if search.polish is not None:
         chosen["polish"] = search.polish
+    if search.groups != "permutations":
+        chosen["groups"] = search.groups
     if needs_data(search.method) or search.polish is not None:
         name = None if data.data is None else data.data.partition(":")[0]
         chosen |= {"data": name, "limit": data.limit, "normalize": data.normalize}

@@ -18,6 +18,7 @@ from ...checkpoints.checking import digest, validate
 from ...checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ...checkpoints.tensors import LazyTensors
 from ...errors import CheckpointError, NoEnvelope, NoSpecFits, NotProven, SpecError, UsageError
+from ...groups import stored
 from ...networks.running import fed
 from ...permutations import permutation
 from ...runtime.ranks import ALONE, Ranks
@@ -163,6 +164,7 @@ def infer_spec(
     *,
     prove: bool = True,
     strict: bool = True,
+    groups: bool = False,
 ) -> Inferred:
     """The spec read off the network of `--net`, as large as these tensors where the factory asks for shapes.
 
@@ -180,7 +182,7 @@ def infer_spec(
     module = networks.from_reference(network.net, shapes)
     batch = fed(module.float(), need_inputs(module, network, data), "cpu", quiet=True)
     args, kwargs = ((), batch) if isinstance(batch, Mapping) else (batch, {})
-    found = infer(module, args, kwargs, output=network.output, prove=prove)
+    found = infer(module, args, kwargs, output=network.output, prove=prove, groups=groups)
     for frozen in found.reasons:
         say(f"stays: {', '.join(frozen.places[:3])}{' …' * (len(frozen.places) > 3)}: {frozen.why}")
     for one in found.missed:
@@ -249,6 +251,12 @@ def read_permutation(
     `model` is what it will be applied to, or taken back from (`undo`). Raises SpecError if it was found with
     another spec, CheckpointError if it does not fit or the model is not the one to do that with.
     """
+    if stored.is_stored(path):
+        raise UsageError(
+            f"{path} holds elements of groups beyond permutations, which act on models in canonical form",
+            hint=f"Let them act first: rebasin apply {path} MODEL; then go on with --method none, and the "
+            "reference that rebasin canon wrote",
+        )
     found, made = permutation.load(path)
     if made.get("rebasin.spec_sha256") not in (None, fitted.spec.digest):
         raise SpecError(
@@ -258,11 +266,11 @@ def read_permutation(
     with naming([path]):
         permutation.check(found, fitted.words, within=fitted.within)
     if model is not None:
-        _check_its_weights(path, made.get(permutation.WEIGHTS), model, undo, permutation.is_identity(found))
+        check_its_weights(path, made.get(permutation.WEIGHTS), model, undo, permutation.is_identity(found))
     return found, {"permutation": digest(found)}
 
 
-def _check_its_weights(path: Path, weights: str | None, model: Checkpoint, undo: bool, still: bool) -> None:
+def check_its_weights(path: Path, weights: str | None, model: Checkpoint, undo: bool, still: bool) -> None:
     """Refuse weights that were permuted by this already, or that replaced those which it was written with."""
     if weights is None or still:
         return

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,6 @@ from ...checkpoints.staging import Staging, staged
 from ...checkpoints.tensors import LazyTensors, rows
 from ...errors import UsageError
 from ...permutations import permutation
-from ...permutations.permutation import Permutations
 from ...reports import Report
 
 CHECKPOINT_SUFFIXES = (".safetensors.index.json", ".safetensors", ".pt", ".pth", ".bin", ".ckpt")
@@ -123,16 +122,19 @@ def write_with_permutation(
     output: Output,
     tensors: Mapping[str, Any],
     like: Checkpoint,
-    permutations: Permutations,
+    save: Callable[..., None],
     metadata: dict[str, str],
 ) -> list[str]:
-    """Weights and the permutation beside them, both or neither; the latter says whose it is."""
+    """Weights and the permutation beside them, both or neither; the latter says whose it is.
+
+    `save` writes it to a path, as `permutation.save` does.
+    """
     folder = writing.check_output(output.path, force=output.force).parent
     beside = permutation.beside(output.path)
     with staged(folder) as stage:
         files = write(output, tensors, like, metadata, stage=stage)
         weights = {permutation.WEIGHTS: writing.staged_digest(stage, [Path(file) for file in files])}
-        permutation.save(beside, permutations, metadata=metadata | weights, force=output.force, stage=stage)
+        save(beside, metadata=metadata | weights, force=output.force, stage=stage)
     return [*files, str(beside)]
 
 

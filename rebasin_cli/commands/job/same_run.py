@@ -31,6 +31,7 @@ def facts(
             network.seed,
             network.device,
             search.prove,
+            search.groups,
             sorted(search.options.items()),
         ],
     } | {role: _sampled(model) for role, model in zip(roles, models, strict=True)}

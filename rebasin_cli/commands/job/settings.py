@@ -56,6 +56,7 @@ class Search:
     options: Mapping[str, Any] = field(default_factory=dict)
     prove: bool = True
     polish: str | None = None
+    groups: str = "permutations"
     checkpoint_every: int | None = None
     log: Path | None = None
 

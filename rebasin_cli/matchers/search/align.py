@@ -12,8 +12,12 @@ import torch
 from torch import nn
 
 from ... import networks
+from ...canonical.form import Canonical, canonical, moved_by
 from ...checkpoints import tensors as stored
 from ...errors import CheckpointError, UsageError
+from ...groups import elements as acts
+from ...groups.elements import Elements
+from ...groups.folds import Folds
 from ...inference import prove as proving
 from ...inference.prove import Proof
 from ...permutations import permutation
@@ -40,7 +44,8 @@ class Alignment:
     """`models`: all models, the first as it was, the others permuted, lazily; `tensors` is the last.
 
     `permutations` has one set per model after the first; `result` tells how the search went; `proof`
-    is None where no network was given.
+    is None where no network was given. Of a search with groups all `models` are in canonical form, and
+    `elements` are what turns each folded one into what it is now.
     """
 
     models: tuple[Tensors, ...]
@@ -50,6 +55,7 @@ class Alignment:
     proof: Proof | None
     method: str
     seconds: float
+    elements: tuple[Elements, ...] = ()
 
     @property
     def tensors(self) -> Tensors:
@@ -74,11 +80,13 @@ def align(
     start: State | None = None,
     progress: Callable[[State], None] | None = None,
     polish: str | None = None,
+    folds: Folds | None = None,
     device: str = "cpu",
     ranks: Ranks = ALONE,
 ) -> Alignment:
     """Permute models into the first one's basin; everything is as `api.align` says.
 
+    With `folds`, what the canonical form of the network folds away, words take elements of their groups.
     `options` is the method's own Options, or a mapping of those that differ from their defaults. `polish`
     says how long swaps on the true loss are tried in the end (`25s`, `300steps`); it needs network and data.
     `repairs` are those of the merge that is to come, which a method that tries several chooses from, too.
@@ -98,6 +106,11 @@ def align(
     proof = None
     if network is not None and prove:
         proof = prove_spec(network, fitted, inputs=inputs, output=output, seed=seed)
+    forms: list[Canonical] = []
+    if folds is not None:
+        check_groups(method, polish=polish is not None, many=len(models) > 2, ranks=ranks.size)
+        forms = [canonical(model, fitted, folds) for model in models]
+        models = [form.tensors for form in forms]
     problem = Problem(
         fitted,
         tuple(map(stored.held, models)),  # a search asks for every tensor again and again
@@ -111,6 +124,7 @@ def align(
         loss=loss,
         device=devices.for_search(device),
         ranks=ranks,
+        groups=folds is not None,
     )
     began = time.perf_counter()
     try:
@@ -125,6 +139,14 @@ def align(
     seconds = time.perf_counter() - began
     for permutations in result.permutations:
         permutation.check(permutations, fitted.words, within=fitted.within)
+    if forms:
+        found = [Elements(p, m) for p, m in zip(result.permutations, result.maps, strict=True)]
+        moved = [moved_by(form, fitted, e) for form, e in zip(forms[1:], found, strict=True)]
+        whole = [acts.compose(form.balance, e, fitted) for form, e in zip(forms[1:], found, strict=True)]
+        for element in whole:
+            acts.check(element, fitted)
+        perms = tuple(element.permutations for element in whole)
+        return Alignment((models[0], *moved), perms, result, fitted, proof, method, seconds, tuple(whole))
     moved = [permuted(m, fitted, p) for m, p in zip(models[1:], result.permutations, strict=True)]
     return Alignment((models[0], *moved), result.permutations, result, fitted, proof, method, seconds)
 
@@ -180,6 +202,23 @@ def check_needs(method: str, *, network: bool, data: bool, polish: bool = False)
             f"{who} runs the network on data: it lacks {' and '.join(w for w, _ in lacking)}",
             hint=f"Give {' and '.join(how for _, how in lacking)}; or match by weights alone: --method wm",
         )
+
+
+def check_groups(method: str, *, polish: bool = False, many: bool = False, ranks: int = 1) -> None:
+    """Raise UsageError where a search with groups is not possible."""
+    able = [name for name in registry.names() if getattr(registry.get(name), "GROUPS", False)]
+    if method not in able:
+        raise UsageError(
+            f"--groups all: the method {method} finds permutations only",
+            hint=f"Choose one of {', '.join(able)}",
+        )
+    for there, what in ((polish, "--polish swaps units"), (ranks > 1, "many processes search permutations")):
+        if there:
+            raise UsageError(
+                f"--groups all finds more than permutations, and {what}", hint="Leave one of them out"
+            )
+    if many:
+        raise UsageError("--groups all matches two models", hint="Merge them two by two")
 
 
 def prove_spec(

@@ -259,14 +259,17 @@ def is_matrix(tensor: torch.Tensor) -> bool:
 
 
 def bundles(found: Sequence[Atom]) -> dict[Atom, list[Atom]]:
-    """For every word that is all there is to several atoms, the atom (n, k) that they are together."""
-    vectors: dict[str, list[Atom]] = {}
+    """For every word that is all there is to several atoms, the atom (n, k) that they are together.
+
+    Those that a word's group only orders are apart.
+    """
+    vectors: dict[tuple[str, bool], list[Atom]] = {}
     for atom in found:
         if len(atom.words) == 1:
-            vectors.setdefault(atom.words[0], []).append(atom)
+            vectors.setdefault((atom.words[0], atom.ordered(0)), []).append(atom)
     return {
-        Atom("\n".join(atom.tensor for atom in parts), (word, None)): parts
-        for word, parts in vectors.items()
+        Atom("\n".join(atom.tensor for atom in parts), (word, None), sides=("|" * ordered, "")): parts
+        for (word, ordered), parts in vectors.items()
         if len(parts) > 1
     }
 

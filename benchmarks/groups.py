@@ -1,0 +1,145 @@
+"""What signs, scales and rotations add to permutations: midpoints of trained endpoints, beside controls.
+
+    python benchmarks/groups.py --data mnist --pairs a.safetensors:b.safetensors … [--cache FILE]
+        [--images 2000]
+
+Every row is measured at λ = ½ on the whole test split, in the same architecture: the endpoints and their
+logit ensemble; both models as they are, in canonical form, after a random element of all groups; after `wm`
+and `am` with permutations, and `wm` (no data), `am` and `am --then wm` with groups. Each also with a
+temperature fitted on training samples where that says something, and with `--repair refit`, on `--images`
+training samples without their labels. Seconds are of the search, canonical forms included, on one thread.
+With several pairs these are means, with 95 % intervals by Student's t. "function error" is how far the
+aligned model's outputs are from those of the model as it was, relative to the largest, in float32 as
+written. What is in --cache is not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+from _rows import environment, line
+from repair import Pair, interval, score
+
+import rebasin_cli
+from rebasin_cli.canonical.form import canonical
+from rebasin_cli.groups import elements as acts
+from rebasin_cli.inference.inferring import infer
+from rebasin_cli.matchers.search.align import align
+from rebasin_cli.runtime.seeds import generator
+
+SEARCHES = {  # row: method, options, whether with groups
+    "wm, permutations": ("wm", {}, False),
+    "am, permutations": ("am", {}, False),
+    "wm, groups (no data)": ("wm", {}, True),
+    "am, groups": ("am", {}, True),
+    "am then wm, groups": ("am", {"then": "wm"}, True),
+}
+
+
+class Grouped(Pair):
+    """A pair with its network's symmetries."""
+
+    def __init__(self, files: str, data: str, images: int):
+        super().__init__(files, data, "cpu")
+        self.samples = self.train.subset(images, 0)
+        example = next(iter(self.samples))[0][:2]
+        self.found = infer(self.network, example, prove=False, groups=True)
+        self.forms = [canonical(model, self.found.fitted, self.found.folds) for model in self.models]
+
+    def ready(self, row: str) -> tuple[list[Any], float, float]:
+        """Both models as a row has them, seconds, and the second one's function error."""
+        began = time.perf_counter()
+        if row == "naive":
+            return self.models, 0.0, 0.0
+        forms = [form.tensors for form in self.forms]
+        if row == "canonical forms":
+            return forms, 0.0, self.error(forms[1])
+        if row == "random group element":
+            drawn = acts.random(self.found.fitted, generator(0, "control"))
+            return [forms[0], acts.acted(forms[1], self.found.fitted, drawn)], 0.0, 0.0
+        method, options, groups = SEARCHES[row]
+        found = align(
+            self.models,
+            self.found.fitted,
+            method=method,
+            options=options | ({"limit": self.samples.samples} if method == "am" else {}),
+            network=self.network,
+            data=self.samples,
+            prove=False,
+            folds=self.found.folds if groups else None,
+        )
+        return list(found.models), time.perf_counter() - began, self.error(found.models[1])
+
+    def error(self, tensors: Any) -> float:
+        before, after = (self.logits(dict(t), self.test.subset(500, 0))[0] for t in (self.models[1], tensors))
+        return float((before - after).abs().max() / before.abs().max())
+
+    def refit(self, models: list[Any]) -> Any:
+        return rebasin_cli.merge(
+            [dict(model) for model in models],
+            self.found.fitted,
+            method="none",
+            repair_with="refit",
+            network=self.network,
+            train=self.samples,
+        ).tensors
+
+
+def measure(pair: Grouped, done: dict[str, Any], save: Any) -> None:
+    if "endpoints, mean" not in done:
+        done |= {name: [*both, None, None] for name, both in pair.ends().items()}
+        save()
+    for row in ("naive", "canonical forms", "random group element", *SEARCHES):
+        if row in done and f"{row} + refit" in done:
+            continue
+        models, seconds, error = pair.ready(row)
+        middle = {name: (models[0][name] + models[1][name]) / 2 for name in models[0]}
+        plain, tempered = pair.tempered(middle)
+        done[row] = [*plain, seconds, error]
+        done[f"{row} + temperature"] = [*tempered, None, None]
+        began = time.perf_counter()
+        fitted = pair.refit(models)
+        seconds += time.perf_counter() - began
+        done[f"{row} + refit"] = [*score(*pair.logits(fitted, pair.test)), seconds, None]
+        save()
+        print(f"  {pair.name}  {row}  {plain[1]:.4f}  {done[f'{row} + refit'][1]:.4f}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--pairs", nargs="+", required=True)
+    parser.add_argument("--images", type=int, default=2_000)
+    parser.add_argument("--cache", type=Path)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    cache = json.loads(given.cache.read_text()) if given.cache and given.cache.exists() else {}
+
+    def save() -> None:
+        if given.cache:
+            given.cache.write_text(json.dumps(cache))
+
+    rows: list[dict[str, Any]] = []
+    for files in given.pairs:
+        pair = Grouped(files, given.data, given.images)
+        measure(pair, cache.setdefault(f"{pair.name} {given.images}", {}), save)
+        rows.append(cache[f"{pair.name} {given.images}"])
+    print(environment())
+    line("date", "row", "test loss", "test accuracy", "seconds", "function error")
+    print("|" + "---|" * 6)
+    for name in rows[0]:
+        columns = list(zip(*(row[name] for row in rows), strict=True))
+        told = [interval(column, ".4f", ".4f") for column in columns[:2]]
+        seconds = "" if not columns[2][0] else f"{sum(columns[2]) / len(columns[2]):.1f}"
+        error = "" if not columns[3][0] else f"{max(columns[3]):.0e}"
+        line(date.today(), name, *told, seconds, error)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""The whole canonical form of one model: folded, then balanced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from ..checkpoints.tensors import LazyTensors, plan_of, replaced
+from ..groups.elements import Elements, act, acted, maps_of
+from ..groups.folds import Folds
+from ..spec.notation import words_of
+from ..spec.spec import FittedSpec
+from .balancing import balance
+from .folding import folded
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Canonical:
+    """`tensors` in the model's own dtypes; `balance` is the element that was applied after folding.
+
+    `changed` are the tensors that folding or balancing touched, in float64: what comes next begins with them.
+    `left` has (what, why) of all that stays as it was.
+    """
+
+    tensors: Tensors
+    changed: Mapping[str, torch.Tensor]
+    balance: Elements
+    left: tuple[tuple[str, str], ...]
+
+    @property
+    def wide(self) -> Tensors:
+        """The same without rounding: the changed tensors in float64."""
+        return {name: self.changed.get(name, self.tensors[name]) for name in self.tensors}
+
+
+def canonical(tensors: Tensors, fitted: FittedSpec, folds: Folds) -> Canonical:
+    """The canonical form of a model. The input is untouched."""
+    changed = folded(tensors, folds)
+    found, left = balance({**tensors, **changed}, fitted)
+    maps = maps_of(found)
+    for name, axes in fitted.tensors.items():
+        if any(word in maps for axis in axes for word in words_of(axis)):
+            changed[name] = act(changed.get(name, tensors[name]).double(), axes, fitted, maps)
+    own = {name: tensor.to(tensors[name].dtype) for name, tensor in changed.items()}
+    return Canonical(replaced(tensors, own), changed, found, (*folds.left, *left.items()))
+
+
+def moved_by(form: Canonical, fitted: FittedSpec, elements: Elements) -> Tensors:
+    """What an element makes of a model in canonical form: rounded once, to the model's own dtypes."""
+    wide = acted(form.wide, fitted, elements)
+    plan = plan_of(form.tensors)
+    dtypes = {name: dtype for name, (dtype, _) in plan.items()}
+    return LazyTensors({n: s for n, (_, s) in plan.items()}, dtypes, lambda name: wide[name].to(dtypes[name]))

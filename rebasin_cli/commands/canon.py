@@ -1,0 +1,45 @@
+"""`rebasin canon` on files: a checkpoint in canonical form, which computes the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Unpack
+
+from ..canonical.form import canonical
+from .job import grouped
+from .job.job import Job
+from .job.listener import SILENT, Listener
+from .job.outputs import Output, check_outputs, write
+from .job.settings import ForLook, Search
+from .job.sources import attested, check_apart
+
+
+def canon(
+    model: Path, output: Output, listener: Listener = SILENT, **subjects: Unpack[ForLook]
+) -> dict[str, Any]:
+    """Fold a model's norms and biases away and balance it; write it, and say what stayed and why.
+
+    Nothing is written unless the network's outputs are what they were, in float64. Raises NotProven
+    otherwise, UsageError where no network is named, NetworkError where it cannot be traced.
+    """
+    check_outputs(output)
+    job = Job("canon", [model], listener, search=Search(groups="all"), **subjects)
+    check_apart(job, output)
+    fitted, folds = job.fitted, job.folds
+    form = canonical(job.models[0], fitted, folds)
+    change = grouped.check_same_function(job, job.models[0], form.wide)
+    meta = job.describe(method="canon", like=job.models, results=True)
+    written = write(output, form.tensors, job.models[0], meta)
+    done = {
+        "written": written,
+        "folded": {
+            "norms": len(folds.norms),
+            "key_biases": len(folds.keys),
+            "value_biases": len(folds.values),
+            "means": len(folds.means),
+        },
+        "balanced": sorted(form.balance.maps),
+        "left": [f"{what}: {why}" for what, why in form.left],
+        "outputs_differ": change,
+    }
+    return attested(job, output, done)

@@ -1,0 +1,187 @@
+"""Groups beyond permutations, for commands: where they come from, what must hold before, what is written."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...canonical.folding import folded
+from ...canonical.form import canonical
+from ...checkpoints.checking import digest
+from ...datasets._batches import tensors_in
+from ...errors import NotProven, UsageError
+from ...groups import elements as acts
+from ...groups import stored
+from ...groups.folds import Folds, Norm, Part, Reader, ValueBias
+from ...inference.float64 import in_float64
+from ...matchers.search.align import Alignment
+from ...networks.running import fed, forward, pick
+from ...networks.state import fresh, own_state
+from ...permutations import permutation
+from ...spec.fitting import fit
+from ...spec.parsing import parse
+from ...spec.spec import FittedSpec
+from . import provenance
+from .models import check_its_weights, naming
+from .network import find_network, need_inputs, none_named
+from .outputs import Output, write
+
+if TYPE_CHECKING:
+    from .job import Job
+
+ALLOWED = 1e-9  # relative, in float64: what may change of the outputs; rounding changes 1e-14
+SAME = 1e-5  # relative: what a canonical form changes of a model that has it, in float32
+
+
+def symmetries(job: Job, plain: FittedSpec) -> tuple[FittedSpec, Folds]:
+    """The spec with groups, and what is folded: from the spec where it gives some, else from the network.
+
+    Raises UsageError where no network is named, NetworkError where it cannot be traced.
+    """
+    from ...inference.inferring import folds_of, infer  # torch.export takes a second to import
+
+    quiet = (lambda text: None) if job.asked.network.net else job.say
+    module = find_network(plain, job.asked.network, quiet, named=job.asked.loading.spec is not None)
+    if module is None:
+        raise none_named(plain)
+    batch = fed(module, need_inputs(module, job.asked.network, job.asked.data), "cpu", quiet=True)
+    if plain.groups:
+        return plain, folds_of(module, batch, job.output)
+    args, kwargs = ((), batch) if isinstance(batch, Mapping) else (batch, {})
+    found = infer(module, args, kwargs, output=job.output, prove=False, groups=True)
+    kinds = ", ".join(f"{word} {kind}" for word, kind in list(found.fitted.groups.items())[:4])
+    more = " …" * (len(found.fitted.groups) > 4)
+    job.say(
+        f"groups: {kinds}{more}"
+        if kinds
+        else "groups: permutations only, see rebasin spec explain --groups all"
+    )
+    for what, why in found.folds.left:
+        job.say(f"not folded: {what}: {why}")
+    spec = dataclasses.replace(found.fitted.spec, net=plain.spec.net)
+    return dataclasses.replace(found.fitted, spec=spec), found.folds
+
+
+def check_reference(job: Job) -> None:
+    """Raise UsageError unless the reference is in canonical form: to that the other model is aligned."""
+    if job.folds is None:
+        return
+    model = job.models[0]
+    form = canonical(model, job.fitted, job.folds)
+    for name, tensor in form.changed.items():
+        before = model[name].double()
+        if float((tensor - before).abs().max()) > SAME * float(before.abs().max().clamp_min(1e-30)):
+            raise UsageError(
+                f"{job.paths[0]} is not in canonical form, and --groups all aligns to that",
+                problems=[f"{name}  would change"],
+                hint=f"Write it so, its function stays: rebasin canon {job.paths[0]} -o a_canon.safetensors",
+            )
+
+
+def saver(job: Job, found: Alignment, metadata: Mapping[str, str]) -> Callable[..., None]:
+    """What writes the permutation, or the elements, of a search beside its output."""
+    if not found.elements:
+        return functools.partial(_permutations, found)
+    return functools.partial(
+        stored.save, elements=found.elements[0], spec=spec_of(job.fitted), folds=folds_text(job.folds)
+    )
+
+
+def apply(job: Job, output: Output, path: Path, *, invert: bool) -> dict[str, Any]:
+    """Fold a model as the file says, and let the elements that it holds act, or their inverses; write it.
+
+    Raises SpecError where the model has other tensors, CheckpointError where the elements do not fit, or
+    would rotate integers.
+    """
+    elements, made = stored.load(path)
+    model = job.models[0]
+    with naming([model.path]):
+        fitted = fit(
+            parse(made[stored.SPEC], name=made.get("rebasin.spec", "stored"), source=str(path)), model.shapes
+        )
+    with naming([path]):
+        acts.check(elements, fitted)
+    acts.check_dtypes(model.dtypes, fitted, elements)
+    check_its_weights(path, made.get(permutation.WEIGHTS), model, invert, still=False)
+    wide = {**model, **folded(model, read_folds(made[stored.FOLDS]))}
+    found = acts.invert(elements, fitted) if invert else elements
+    moved = acts.acted(wide, fitted, found)
+    given = {
+        "permutation": digest(dict(elements.permutations) | {f"{w}:map": m for w, m in elements.maps.items()})
+    }
+    about = {"method": "given", "seed": job.seed, "like": job.models, "results": True}
+    meta = provenance.describe("apply", job.models, fitted, options={"invert": invert, **given}, **about)
+    named = {name: moved[name].to(model.dtypes[name]) for name in model}
+    done = {"written": write(output, named, model, meta), "permutations": len(elements.permutations)}
+    return done | {"maps": len(elements.maps), "inverted": invert}
+
+
+def _permutations(found: Alignment, path, **how: Any) -> None:
+    permutation.save(path, found.permutations[0], **how)
+
+
+def spec_of(fitted: FittedSpec) -> str:
+    """The spec's text, one line a tensor."""
+    from ...inference.rendering import spec_text
+
+    lines: tuple[dict[str, str], dict[str, str]] = ({}, {})
+    for name, axes in fitted.tensors.items():
+        lines[name in fitted.statistics][name] = " ".join(map(str, axes))
+    return spec_text(*lines, description=fitted.spec.name, sizes=fitted.sizes, groups=fitted.groups)
+
+
+def folds_text(folds: Folds) -> str:
+    return json.dumps(dataclasses.asdict(folds), separators=(",", ":"), sort_keys=True)
+
+
+def read_folds(text: str) -> Folds:
+    """What `folds_text` wrote."""
+    found = json.loads(text)
+
+    def reader(row: Mapping[str, Any]) -> Reader:
+        return Reader(row["weight"], row["bias"])
+
+    return Folds(
+        tuple(Norm(n["weight"], n["bias"], tuple(map(reader, n["readers"]))) for n in found["norms"]),
+        tuple(
+            ValueBias(Part(**v["part"]), reader(v["reader"]), v["size"], v["times"]) for v in found["values"]
+        ),
+        tuple(Part(**part) for part in found["keys"]),
+        tuple((name, axis) for name, axis in found["means"]),
+        tuple((what, why) for what, why in found["left"]),
+    )
+
+
+def check_same_function(job: Job, before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
+    """How much the network's outputs differ, relative to the largest, in float64.
+
+    Raises NotProven where that is more than rounding: nothing that changes the function is written.
+    """
+    network = job.need_network()
+    inputs = need_inputs(network, job.asked.network, job.asked.data)
+    found = []
+    with fresh(network) as refresh, own_state(network, torch.float64), torch.no_grad():
+        batch = fed(network, inputs, "cpu", quiet=True)
+        for tensors in (before, after):
+            refresh()
+            for name, tensor in network.state_dict().items():
+                tensor.copy_(tensors[name])
+            with in_float64():
+                outputs = pick(forward(network, batch), job.output)
+            found.append([tensor.clone() for tensor in tensors_in(outputs)])
+    changed = max(
+        (float((x - y).abs().max() / x.abs().max().clamp_min(1e-300)) for x, y in zip(*found, strict=True)),
+        default=0.0,
+    )
+    if not changed <= ALLOWED:
+        raise NotProven(
+            f"the canonical form changes the outputs by {changed:.2g} relative, allowed is {ALLOWED:.0e}",
+            hint="Nothing was written. See what is folded with: rebasin spec explain --groups all",
+        )
+    return changed

@@ -1,0 +1,298 @@
+"""THE convention for elements, stated once: an order first, then a map.
+
+An element of all words of a spec is a permutation set, as `permutations.permutation` says, and for some words
+a map that acts on the units as they then lie:
+
+    (n,)        each unit times a number
+    (n, n)      new = map @ old
+    (H, D, D)   of a starred word: block k, as it then lies, becomes map[k] @ block
+
+Elements compose, invert and act on checkpoints tensor by tensor; what only permutes is moved bit by bit, all
+else is multiplied in float64 and rounded once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from ..checkpoints.tensors import LazyTensors, plan_of
+from ..errors import CheckpointError
+from ..permutations import permutation
+from ..permutations.permutation import Permutations
+from ..spec.groups import MATRICES, PERMUTATION, ROTATIONS, SIGNED
+from ..spec.notation import Axis, Fixed, Product, Sum, Word, factors_of, length_of, words_of
+from ..spec.spec import FittedSpec
+
+Tensors = Mapping[str, torch.Tensor]
+CLOSE = 1e-6  # how far from a rotation an element may be that claims to be one
+SINGULAR = 1e-12  # of the largest singular value: a smaller one has no inverse
+
+
+@dataclass(frozen=True)
+class Elements:
+    """One element for every word: `permutations` of all, `maps` (float64) of those that have more."""
+
+    permutations: Permutations
+    maps: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+
+def identity(fitted: FittedSpec) -> Elements:
+    return Elements(permutation.identity(fitted.words))
+
+
+def random(fitted: FittedSpec, rng: torch.Generator, *, of: Mapping[str, str] | None = None) -> Elements:
+    """A random element of every word's group, or of those that `of` names with a group each.
+
+    Invertible matrices are drawn with singular values in 0.5 … 2, scales in 0.5 … 2.
+    """
+    chosen = dict.fromkeys(fitted.words, PERMUTATION) | dict(fitted.groups) if of is None else of
+    plain = {word: fitted.words[word] for word in chosen if chosen[word] not in MATRICES}
+    perms = permutation.identity(fitted.words) | permutation.random(plain, rng, within=fitted.within)
+    perms = permutation.carried(perms, fitted.within)
+    maps = {w: _drawn(fitted, w, chosen[w], rng) for w in sorted(chosen) if chosen[w] != PERMUTATION}
+    return Elements(perms, maps)
+
+
+def _drawn(fitted: FittedSpec, word: str, kind: str, rng: torch.Generator) -> torch.Tensor:
+    n, block = fitted.words[word], fitted.within.get(word)
+    if kind not in MATRICES:
+        signs = torch.randint(0, 2, (n,), generator=rng).double() * 2 - 1
+        return (signs if kind in SIGNED else 1) * (1 if kind == "signed" else _scales(n, rng))
+    count, size = (1, n) if block is None else (block.count, block.size)
+    found = torch.stack([_matrix(size, kind, rng) for _ in range(count)])
+    return found[0] if block is None else found
+
+
+def _scales(n: int, rng: torch.Generator) -> torch.Tensor:
+    return torch.exp2(torch.rand(n, generator=rng, dtype=torch.float64) * 2 - 1)
+
+
+def _matrix(n: int, kind: str, rng: torch.Generator) -> torch.Tensor:
+    if kind == "O1":
+        basis = around_ones(n)
+        return basis @ _matrix(n - 1, "O", rng) @ basis.T + 1 / n
+    q = torch.linalg.qr(torch.randn(n, n, generator=rng, dtype=torch.float64)).Q
+    if kind == "O":
+        return q
+    return q * _scales(n, rng) @ torch.linalg.qr(torch.randn(n, n, generator=rng, dtype=torch.float64)).Q
+
+
+def around_ones(n: int) -> torch.Tensor:
+    """An orthonormal basis (n, n−1) of what is orthogonal to the vector of ones (Helmert's)."""
+    rows = torch.arange(n, dtype=torch.float64)[:, None]
+    columns = torch.arange(1, n, dtype=torch.float64)
+    basis = torch.where(rows < columns, 1.0, torch.where(rows == columns, -columns, 0.0))
+    return basis / (columns * (columns + 1)).sqrt()
+
+
+def compose(first: Elements, then: Elements, fitted: FittedSpec) -> Elements:
+    """Acting by the result is acting by `first`, and by `then` on what came out."""
+    maps = {}
+    for word in sorted({*first.maps, *then.maps}):
+        one, other = first.maps.get(word), then.maps.get(word)
+        moved = None if one is None else _moved(one, word, then.permutations, fitted)
+        if moved is None or other is None:
+            maps[word] = other if moved is None else moved
+        else:
+            maps[word] = other * moved if other.ndim == 1 else other @ moved
+    return Elements(permutation.compose(first.permutations, then.permutations), maps)
+
+
+def invert(elements: Elements, fitted: FittedSpec) -> Elements:
+    back = permutation.invert(elements.permutations)
+    maps = {
+        word: _moved(1 / map_ if map_.ndim == 1 else torch.linalg.inv(map_), word, back, fitted)
+        for word, map_ in elements.maps.items()
+    }
+    return Elements(back, maps)
+
+
+def _moved(map_: torch.Tensor, word: str, perms: Permutations, fitted: FittedSpec) -> torch.Tensor:
+    """P·map·P⁻¹: the same map of units that lie as these permutations put them."""
+    if map_.ndim == 2:
+        return map_[perms[word]][:, perms[word]]
+    if map_.ndim == 3:
+        return map_[permutation.split(perms[word], fitted.within[word])[0]]
+    return map_[perms[word]]
+
+
+def check(elements: Elements, fitted: FittedSpec) -> None:
+    """Raise CheckpointError unless every word has an element of its group.
+
+    Rotations are held to 1e-6 of being orthogonal; what has no inverse is none of GL.
+    """
+    permutation.check(elements.permutations, fitted.words, within=fitted.within)
+    problems = [f'"{word}" is no word of the spec' for word in elements.maps if word not in fitted.words]
+    for word, map_ in elements.maps.items():
+        kind = fitted.groups.get(word, PERMUTATION)
+        if word in fitted.words and (why := _wrong(map_, word, kind, fitted, elements.permutations)):
+            problems.append(f'"{word}" {why}')
+    if problems:
+        raise CheckpointError("these elements do not fit the spec", problems=sorted(problems))
+
+
+def _wrong(map_: torch.Tensor, word: str, kind: str, fitted: FittedSpec, perms: Permutations) -> str:
+    n, block = fitted.words[word], fitted.within.get(word)
+    if kind == PERMUTATION:
+        return "has a map, and the spec gives it permutations only"
+    wanted = (n,) if kind not in MATRICES else (n, n) if block is None else (block.count, *[block.size] * 2)
+    if tuple(map_.shape) != wanted or not map_.is_floating_point():
+        return f"has a map {tuple(map_.shape)} {map_.dtype}, expected {wanted} of floating point"
+    if not bool(map_.isfinite().all()):
+        return "has a map with NaN or infinite values"
+    if kind not in MATRICES:
+        bad = (map_ == 0) | (map_ < 0 if kind == "scaled" else False)
+        bad |= (map_.abs() != 1) if kind == "signed" else False
+        return f"has factors that are not {kind}" if bool(bad.any()) else ""
+    within = torch.arange(block.size).repeat(block.count) if block else None
+    inside = perms[word] % block.size if block else perms[word]
+    if not torch.equal(inside, torch.arange(n) if within is None else within):
+        return "has a map and an order of its own; an element of a matrix group is one matrix"
+    map_ = map_.double()
+    if kind in ROTATIONS:
+        eye = torch.eye(map_.shape[-1], dtype=torch.float64)
+        if float((map_ @ map_.mT - eye).abs().max()) > CLOSE:
+            return "has a map that is no rotation"
+        if kind == "O1" and float((map_.sum(-1) - 1).abs().max()) > CLOSE:
+            return "has a rotation that does not keep the vector of ones"
+        return ""
+    values = torch.linalg.svdvals(map_)
+    return "has a singular map" if bool((values[..., -1] <= SINGULAR * values[..., 0]).any()) else ""
+
+
+def acted(tensors: Tensors, fitted: FittedSpec, elements: Elements) -> LazyTensors:
+    """A model as the elements make it, tensor by tensor as they are asked for; the input is untouched.
+
+    Raises CheckpointError where more than an order acts on integers or quantised numbers.
+    """
+    plan = plan_of(tensors)
+    check_dtypes({name: dtype for name, (dtype, _) in plan.items()}, fitted, elements)
+    moved = permutation.permuted(tensors, fitted, elements.permutations)
+    maps = maps_of(elements)
+
+    def read(name: str) -> torch.Tensor:
+        return act(moved[name], fitted.tensors.get(name, ()), fitted, maps)
+
+    return LazyTensors({n: s for n, (_, s) in plan.items()}, {n: d for n, (d, _) in plan.items()}, read)
+
+
+def check_dtypes(dtypes: Mapping[str, torch.dtype], fitted: FittedSpec, elements: Elements) -> None:
+    problems = []
+    for name, dtype in dtypes.items():
+        words = {word for axis in fitted.tensors.get(name, ()) for word in words_of(axis)}
+        if (dtype.itemsize == 1 or not dtype.is_floating_point) and (more := words & elements.maps.keys()):
+            told = ", ".join(f'"{word}"' for word in sorted(more))
+            problems.append(f"{name}  {str(dtype).removeprefix('torch.')}, and {told} is more than an order")
+    if problems:
+        raise CheckpointError(
+            "integers and quantised numbers can be permuted, not rotated or scaled",
+            problems=problems,
+            hint="Match by --groups permutations, or give the weights as they were before quantisation",
+        )
+
+
+Maps = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
+
+
+def maps_of(elements: Elements) -> Maps:
+    """Each word's map, and its inverse's transpose."""
+    return {word: (map_.double(), _dual(map_.double())) for word, map_ in elements.maps.items()}
+
+
+def _dual(map_: torch.Tensor) -> torch.Tensor:
+    return 1 / map_ if map_.ndim == 1 else torch.linalg.inv(map_).mT
+
+
+def act(tensor: torch.Tensor, axes: tuple[Axis, ...], fitted: FittedSpec, maps: Maps) -> torch.Tensor:
+    """One tensor with the maps along its axes, whose order is right already; itself where none acts."""
+    dtype = tensor.dtype
+    if not any(word in maps for axis in axes for word in words_of(axis)):
+        return tensor
+    tensor = tensor.double()
+    for dim, axis in enumerate(axes):
+        tensor = _along(tensor, dim, axis, fitted, maps)
+    return tensor.to(dtype)
+
+
+def _along(tensor: torch.Tensor, dim: int, axis: Axis, fitted: FittedSpec, maps: Maps) -> torch.Tensor:
+    if not any(word in maps for word in words_of(axis)):
+        return tensor
+    if isinstance(axis, Sum):
+        lengths = [length_of(term, fitted.sizes) for term in axis.terms]
+        parts = zip(tensor.split(lengths, dim), axis.terms, strict=True)
+        return torch.cat([_along(part, dim, term, fitted, maps) for part, term in parts], dim)
+    if isinstance(axis, Word):
+        if axis.each:
+            raise _nowhere(axis)
+        return _times(tensor, (dim,), axis, maps)
+    factors = factors_of(axis)
+    parts = tensor.unflatten(dim, [length_of(factor, fitted.sizes) for factor in factors])
+    for k, factor in enumerate(factors):
+        if isinstance(factor, Word) and factor.each and factor.name in maps:
+            parts = _times(parts, (dim + _outer(factors[:k], factor, fitted), dim + k), factor, maps)
+        elif isinstance(factor, Word | Product | Sum):
+            parts = _along(parts, dim + k, factor, fitted, maps)
+    return parts.flatten(dim, dim + len(factors) - 1)
+
+
+def _outer(before: tuple[Axis, ...], word: Word, fitted: FittedSpec) -> int:
+    """Which of the factors before a starred word is what it lies within."""
+    outer = fitted.within[word.name].word
+    for k, factor in reversed(list(enumerate(before))):
+        if factor == Word(outer or "") or (outer is None and k == 0 and isinstance(factor, Fixed)):
+            return k
+    raise _nowhere(word)
+
+
+def _nowhere(word: Word) -> CheckpointError:
+    return CheckpointError(
+        f'"{word.name}*" has a map, and stands on an axis that does not say which block it is in',
+        hint="Write what it lies within before it, as in (heads d*), or make it a permutation",
+    )
+
+
+def _times(tensor: torch.Tensor, dims: tuple[int, ...], word: Word, maps: Maps) -> torch.Tensor:
+    """The units along the last of `dims` (their blocks lie along the first) times the word's map."""
+    if word.side == "|":
+        return tensor
+    map_ = maps[word.name][word.side == "~"].to(tensor.device)
+    front = tensor.movedim(dims, tuple(range(len(dims))))
+    shape = front.shape
+    if map_.ndim == 1:
+        done = front.reshape(len(map_), -1) * map_[:, None]
+    else:
+        done = map_ @ front.reshape(*shape[: len(dims)], math.prod(shape[len(dims) :]))
+    return done.reshape(shape).movedim(tuple(range(len(dims))), dims)
+
+
+def views(
+    tensor: torch.Tensor, axes: tuple[Axis, ...], fitted: FittedSpec, word: str
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Every place of a word in a tensor: its side, and its units (n, k), of a starred word (H, D, k)."""
+
+    def within(tensor: torch.Tensor, dim: int, axis: Axis) -> Iterator[tuple[str, torch.Tensor]]:
+        if isinstance(axis, Word) and axis.name == word:
+            if axis.each:
+                raise _nowhere(axis)
+            yield axis.side, tensor.movedim(dim, 0).reshape(tensor.shape[dim], -1)
+        elif isinstance(axis, Sum):
+            lengths = [length_of(term, fitted.sizes) for term in axis.terms]
+            for part, term in zip(tensor.split(lengths, dim), axis.terms, strict=True):
+                yield from within(part, dim, term)
+        elif isinstance(axis, Product) and word in words_of(axis):
+            factors = factors_of(axis)
+            parts = tensor.unflatten(dim, [length_of(factor, fitted.sizes) for factor in factors])
+            for k, factor in enumerate(factors):
+                if isinstance(factor, Word) and factor.each and factor.name == word:
+                    at = dim + _outer(factors[:k], factor, fitted)
+                    front = parts.movedim((at, dim + k), (0, 1))
+                    yield factor.side, front.reshape(*front.shape[:2], -1)
+                else:
+                    yield from within(parts, dim + k, factor)
+
+    for dim, axis in enumerate(axes):
+        yield from within(tensor, dim, axis)

@@ -1,0 +1,57 @@
+"""What can be folded away of a network's tensors, as values: `inference.folds` reads it off a graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A linear layer that reads units along axis 1 of its weight; `bias` None where it has none."""
+
+    weight: str
+    bias: str | None
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A gain and a bias, either None where there is none, that go into what reads them."""
+
+    weight: str | None
+    bias: str | None
+    readers: tuple[Reader, ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Entries of a vector, from `start` on."""
+
+    tensor: str
+    start: int
+    length: int
+
+
+@dataclass(frozen=True)
+class ValueBias:
+    """Entries of a bias that go through the matrix of `reader`: each block of `size` to `times` blocks."""
+
+    part: Part
+    reader: Reader
+    size: int
+    times: int
+
+
+@dataclass(frozen=True)
+class Folds:
+    """All that can be folded, in this order; `left` has (what, why) of the rest."""
+
+    norms: tuple[Norm, ...] = ()
+    values: tuple[ValueBias, ...] = ()
+    keys: tuple[Part, ...] = ()
+    means: tuple[tuple[str, int], ...] = ()  # tensors and the axis whose mean goes
+    left: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def unfolded(self) -> dict[str, str]:
+        """Gains and biases that stay, and why."""
+        return dict(self.left)

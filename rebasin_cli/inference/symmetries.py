@@ -1,0 +1,77 @@
+"""All of a network's symmetries in one look: the largest group of every word, and what can be folded away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from . import sides
+from .axes import Axes, Expr, Fixed, Product, Sum, Var, variables
+from .folds import Folds, folds_of
+from .grouping import Classes, Grouped, Leaf, groups_of
+from .walk import Walk
+
+
+@dataclass(frozen=True)
+class Symmetries:
+    """`groups` of the first walk's variables."""
+
+    groups: Mapping[Var, Grouped] = field(default_factory=dict)
+    folds: Folds = Folds()
+
+
+def looked_at(
+    module: nn.Module, program: torch.export.ExportedProgram, walk: Walk, output: str | int | None = None
+) -> Symmetries:
+    """`walk` is the first walk, done, with all frozen that is to stay."""
+    resolved = {name: [walk.units.resolve(axis) for axis in axes] for name, axes in walk.tensors.items()}
+    words = dict.fromkeys(v for axes in resolved.values() for axis in axes for v in variables(axis))
+    classes = Classes(sides.look(module, program, walk, output), resolved)
+    folds = folds_of(classes, module, program)
+    parents = {var: walk.units.parents(var) for var in words}
+    return Symmetries(groups_of(classes, parents, folds.unfolded), folds)
+
+
+def sided(
+    walk: Walk, written: Mapping[Var, str], groups: Mapping[Var, Grouped]
+) -> tuple[dict[str, Axes], dict[Var, str]]:
+    """The tensors' axes with a variable for each side of a word, and how each of these is written."""
+    written, known = dict(written), {}
+    sides_of: dict[Leaf, str] = {
+        leaf: side for its in groups.values() for leaf, side in its.sides.items() if side
+    }
+
+    def other(var: Var, side: str) -> Var:
+        if (var, side) not in known:
+            known[var, side] = Var(-len(known) - 1, var.size)
+            word = written[var].removesuffix("*")
+            star = "*" * written[var].endswith("*")
+            written[known[var, side]] = f"|{word}{star}|" if side == "|" else f"{word}~{star}"
+        return known[var, side]
+
+    tensors = {}
+    for name, axes in walk.tensors.items():
+        found = []
+        for k, axis in enumerate(axes):
+            number = iter(range(len(list(variables(walk.units.resolve(axis))))))
+            found.append(
+                _rewritten(
+                    walk.units.resolve(axis),
+                    lambda var, n=name, k=k, i=number: (
+                        other(var, side) if (side := sides_of.get(Leaf(n, k, next(i)))) else var
+                    ),
+                )
+            )
+        tensors[name] = tuple(found)
+    return tensors, written
+
+
+def _rewritten(axis: Expr, leaf) -> Expr:
+    if isinstance(axis, Product):
+        return Product(tuple(_rewritten(factor, leaf) for factor in axis.factors))
+    if isinstance(axis, Sum):
+        return Sum(tuple(_rewritten(term, leaf) for term in axis.terms))
+    return axis if isinstance(axis, Fixed) else leaf(axis)

@@ -1,0 +1,79 @@
+"""Elements by what units do on data: of every word the one nearest to second moments of both models.
+
+A stream is looked at in all its sums, heads in their queries, keys and what they give. At each place the
+products of both models' activations are divided by their norms, so that every place counts alike; their sum
+is C, and the word's element is the nearest one to it. Words that are only ordered are matched as `am` does.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ...groups import projection
+from ...groups.elements import Elements
+from ...permutations import assignment, permutation
+from ...spec.groups import MATRICES
+from .. import Problem
+from ..activations.moments import Moments
+from ..activations.observing import Sums, observed
+from ..activations.options import Looking
+from ..activations.similarities import best, compared, sides_of
+from .units import Unit, units_of
+
+
+def look(problem: Problem, options: Looking) -> tuple[Elements, float, float]:
+    """The element of the model beside the reference, and the similarity before and after.
+
+    Both models are in canonical form. Raises as `am.match`.
+    """
+    fitted = problem.fitted
+    *_, (_, sums) = observed(problem, options, sides=sides_of(options))
+    units = units_of(fitted)
+    whole = {word for unit in units for word in unit.words}
+    similar = compared(sums, options)
+    ordered = {side: {w: m for w, m in its.items() if w not in whole} for side, its in similar.items()}
+    settled = best(ordered, options, fitted)
+    first, perms = settled.first, dict(settled.permutations)
+    maps: dict[str, torch.Tensor] = {}
+    before = after = 0.0
+    for word in first:
+        before += float(first[word].trace())
+        after += assignment.total(first[word], perms[word])
+    side = sides_of(options)[0]
+    for unit in units:
+        seen = {word: _products(sums, side, word) for word in unit.words}
+        seen = {word: matrix for word, matrix in seen.items() if matrix is not None}
+        own, own_maps, value = _nearest(unit, seen, problem)
+        perms |= own
+        maps |= own_maps
+        before, after = before + sum(float(m.trace()) for m in seen.values()), after + value
+    return Elements(permutation.carried(perms, fitted.within), maps), before, after
+
+
+def _products(sums: Sums, side: str, word: str) -> torch.Tensor | None:
+    """Σ over places of Σ x yᵀ / (‖x‖ ‖y‖), sums over samples; None where the word is seen nowhere."""
+    found = [normed(moments) for key, moments in sums.items() if key[:2] == (side, word)]
+    return sum(found).cpu() if found else None
+
+
+def normed(moments: Moments) -> torch.Tensor:
+    """Products of all pairs of units over both models' norms; 0 where a model shows nothing."""
+    scale = (moments.squares[0].sum() * moments.squares[1].sum()).sqrt()
+    return torch.where(scale > 0, moments.products / scale, 0.0)
+
+
+def _nearest(
+    unit: Unit, seen: dict[str, torch.Tensor], problem: Problem
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], float]:
+    """Orders, maps and what they are worth."""
+    fitted = problem.fitted
+    if not unit.starred:
+        (word,) = unit.words
+        found = projection.project(seen[word], fitted.groups[word])
+        perms = {} if fitted.groups[word] in MATRICES else {word: found.perm}
+        return perms, {} if found.map is None else {word: found.map}, found.value
+    inner = {word: seen[word] for word in unit.starred}
+    order, found, value = projection.heads(inner, fitted.groups, fitted.within, still=unit.outer is None)
+    perms = {} if unit.outer is None else {unit.outer: order}
+    perms |= {word: each for word, each in found.items() if each.ndim == 1}
+    return perms, {word: each for word, each in found.items() if each.ndim > 1}, value

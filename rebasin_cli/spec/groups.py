@@ -1,0 +1,34 @@
+"""The groups that a word can have, by the name that a spec writes.
+
+    permutation   any order of the units
+    signed        any order, and the units of some with the other sign
+    scaled        any order, and each unit times a positive number
+    monomial      any order, and each unit times any number but 0
+    O             any rotation (or reflection) of all units together
+    O1            any rotation that keeps the vector of ones
+    GL            any invertible matrix; of a starred word, one in each block
+
+An axis of a word `h` is multiplied by the element, one of `h~` by its inverse's transpose, and one of `|h|`
+only takes the element's order: a gain stays positive where signs change. Of rotations the first two are one.
+"""
+
+from __future__ import annotations
+
+PERMUTATION = "permutation"
+MONOMIAL = ("signed", "scaled", "monomial")  # an order, and a number a unit
+ROTATIONS = ("O", "O1")
+MATRICES = (*ROTATIONS, "GL")
+KINDS = (PERMUTATION, *MONOMIAL, *MATRICES)
+
+SIGNED = ("signed", "monomial")  # those that may change signs
+SCALED = ("scaled", "monomial", "GL")  # those that change norms, so that a balance comes first
+
+TOLD = {
+    "permutation": "any order",
+    "signed": "any order and signs",
+    "scaled": "any order and positive scales",
+    "monomial": "any order, signs and scales",
+    "O": "any rotation",
+    "O1": "any rotation that keeps the vector of ones",
+    "GL": "any invertible matrix",
+}

@@ -1,0 +1,90 @@
+import pytest
+import torch
+
+from rebasin_cli.canonical.balancing import balance
+from rebasin_cli.canonical.form import canonical
+from rebasin_cli.groups import elements as acts
+from rebasin_cli.groups.elements import views
+from tests.transformers import After, Gated, Packed, Transformer, drawn, inferred, outputs, relu, tanh
+
+NETS = [Transformer, Packed, Gated, After, relu, tanh]
+
+
+def form_of(make, seed=0):
+    net, found = inferred(make)
+    tensors = drawn(net, seed)
+    return net, tensors, found, canonical(tensors, found.fitted, found.folds)
+
+
+@pytest.mark.parametrize("make", NETS)
+def test_the_canonical_form_computes_the_same(make):
+    net, tensors, _, form = form_of(make)
+    before, after = outputs(net, tensors), outputs(net, form.tensors)
+    assert (before - after).abs().max() <= 1e-12 * before.abs().max()
+
+
+@pytest.mark.parametrize("make", [Transformer, Packed])
+def test_what_can_be_folded_is_gone(make):
+    _, tensors, found, form = form_of(make)
+    for name in ("blocks.0.norm1", "blocks.1.norm2", "norm"):
+        assert torch.equal(form.tensors[f"{name}.weight"], torch.ones(8).double())
+        assert not form.tensors[f"{name}.bias"].any()
+    assert form.tensors["embed.weight"].mean(0).abs().max() < 1e-15
+    assert form.tensors["blocks.1.down.weight"].mean(0).abs().max() < 1e-15
+    biases = form.tensors["blocks.0.k.bias" if make is Transformer else "blocks.0.attention.in_proj_bias"]
+    assert not biases.chunk(1 if make is Transformer else 3)[-1 if make is Packed else 0].any()
+    assert not form.left
+
+
+def test_both_sides_of_what_is_balanced_have_the_same_norms():
+    _, _, found, form = form_of(Transformer)
+    sides = {"": [], "~": []}
+    for name, axes in found.fitted.tensors.items():
+        for side, view in views(form.tensors[name], axes, found.fitted, "blocks.0.dim"):
+            sides[side].append(view)
+    x, q = (torch.cat(each, -1) for each in sides.values())
+    assert torch.allclose(x @ x.mT, q @ q.mT, atol=1e-10)
+
+
+@pytest.mark.parametrize("make", NETS)
+def test_the_canonical_form_of_a_canonical_form_is_itself(make):
+    _, _, found, form = form_of(make)
+    again = canonical(form.tensors, found.fitted, found.folds)
+    for name in form.tensors:
+        assert torch.allclose(again.tensors[name], form.tensors[name], atol=1e-10)
+
+
+@pytest.mark.parametrize("make", NETS)
+def test_models_that_an_element_parts_differ_by_an_order_and_rotations_in_canonical_form(make):
+    """Scales and invertible maps are balanced away: norms of all tensors agree."""
+    _, tensors, found, form = form_of(make)
+    element = acts.random(found.fitted, torch.Generator().manual_seed(5))
+    other = canonical(dict(acts.acted(form.tensors, found.fitted, element)), found.fitted, found.folds)
+    for name in form.tensors:
+        assert torch.allclose(other.tensors[name].norm(), form.tensors[name].norm(), rtol=1e-9, atol=1e-12)
+
+
+def test_a_singular_product_stays_and_says_so():
+    net, found = inferred(Transformer)
+    tensors = drawn(net, 0)
+    tensors["blocks.0.v.weight"][0] = tensors["blocks.0.v.bias"][0] = 0
+    element, left = balance(tensors, found.fitted)
+    assert left.keys() == {"blocks.0.value"} and "singular" in left["blocks.0.value"]
+    assert "blocks.0.value" not in element.maps and "blocks.1.value" in element.maps
+
+
+def test_dead_units_are_not_scaled():
+    _, tensors, found, _ = form_of(relu)
+    tensors["a.weight"][3] = tensors["a.bias"][3] = 0
+    element, left = balance(tensors, found.fitted)
+    assert element.maps["a"][3] == 1 and not left and element.maps["a"].isfinite().all()
+
+
+def test_single_precision_is_rounded_once():
+    net, found = inferred(Transformer)
+    tensors = {name: tensor.float() for name, tensor in drawn(net, 0).items()}
+    form = canonical(tensors, found.fitted, found.folds)
+    assert all(tensor.dtype == torch.float32 for tensor in map(form.tensors.__getitem__, form.tensors))
+    wide = {name: tensor.double() for name, tensor in form.wide.items()}
+    before = outputs(net, {name: tensor.double() for name, tensor in tensors.items()})
+    assert (before - outputs(net, wide)).abs().max() <= 1e-12 * before.abs().max()

@@ -1,0 +1,153 @@
+"""rebasin canon, and --groups all of align, merge, barrier and spec."""
+
+import shutil
+
+import pytest
+import torch
+
+from rebasin_cli.checkpoints.writing import write_safetensors
+from tests.transformers import drawn, outputs, transformer
+
+from .conftest import rebasin, tensors
+
+NET = ("--net", "tests.transformers:transformer")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """a, b, the canonical form c of a, and b aligned to it: made once, each command traces the network."""
+    folder = tmp_path_factory.mktemp("groups")
+    for name, seed in (("a", 0), ("b", 1)):
+        state = {key: tensor.float() for key, tensor in drawn(transformer(), seed).items()}
+        write_safetensors(folder / f"{name}.safetensors", state)
+    told = rebasin("canon", folder / "a.safetensors", *NET, "-o", folder / "c.safetensors", "--json")
+    aligned = ("c.safetensors", "b.safetensors", "al.safetensors")
+    c, b, al = (folder / name for name in aligned)
+    assert rebasin("align", c, b, *NET, "--groups", "all", "-o", al).code == 0
+    return folder, told
+
+
+@pytest.fixture
+def models(made, tmp_path):
+    for file in made[0].iterdir():
+        shutil.copy(file, tmp_path / file.name)
+    return "a.safetensors", "b.safetensors"
+
+
+def function(file):
+    return outputs(transformer(), {name: tensor.double() for name, tensor in tensors(file).items()})
+
+
+def alike(one, other):
+    return (function(one) - function(other)).abs().max() <= 1e-5 * function(one).abs().max()
+
+
+def test_a_canonical_form_computes_the_same_and_says_what_it_did(models, made):
+    told = made[1].json()
+    assert alike("c.safetensors", models[0]) and told["outputs_differ"] < 1e-12
+    assert told["folded"] == {"norms": 3, "key_biases": 1, "value_biases": 1, "means": 7}
+    assert told["left"] == [] and told["balanced"][0] == "blocks.0.dim"
+    assert (tensors("c.safetensors")["norm.weight"] == 1).all()
+
+
+def test_what_is_aligned_with_groups_computes_what_it_did(models, refused):
+    refused(2, "align", *models, *NET, "--groups", "all", "-o", "x.safetensors", says="rebasin canon")
+    assert alike("al.safetensors", models[1])
+    near, far = (sum((tensors("c.safetensors")[n] * t).sum() for n, t in tensors(f).items() if t.ndim > 1)
+                 for f in ("al.safetensors", models[1]))  # fmt: skip
+    assert near > 10 * far.abs()
+
+
+def test_elements_are_applied_to_other_weights_without_the_network(models, done, refused):
+    done("apply", "al.perm.safetensors", models[1], "-o", "again.safetensors")
+    for name, tensor in tensors("al.safetensors").items():
+        assert torch.allclose(tensor, tensors("again.safetensors")[name], atol=1e-6)
+    done("apply", "al.perm.safetensors", "al.safetensors", "--invert", "-o", "back.safetensors")
+    assert alike("back.safetensors", models[1])
+    refused(3, "apply", "al.perm.safetensors", "al.safetensors", "-o", "no.safetensors", says="already")
+    merge = ("merge", *models, *NET, "--perm", "al.perm.safetensors", "-o", "no.safetensors")
+    refused(2, *merge, says="rebasin apply al.perm.safetensors")
+
+
+def test_integers_are_not_rotated(models, done, refused):
+    state = tensors(models[1]) | {"blocks.0.up.weight": torch.ones(16, 8, dtype=torch.int8)}
+    write_safetensors("int8.safetensors", state)
+    says = "blocks.0.up.weight  int8"
+    refused(3, "apply", "al.perm.safetensors", "int8.safetensors", "-o", "no.safetensors", says=says)
+
+
+def test_a_merge_with_groups_is_the_mean_of_both_canonical_forms(models, done):
+    done("merge", *models, *NET, "--groups", "all", "--repair", "none", "-o", "m.safetensors")
+    for name, tensor in tensors("m.safetensors").items():
+        mean = (tensors("c.safetensors")[name] + tensors("al.safetensors")[name]) / 2
+        assert torch.allclose(tensor, mean, atol=1e-6), name
+
+
+def test_an_inferred_spec_with_groups_is_taken_as_any_spec(models, done, refused):
+    done("spec", "infer", "--net", NET[1], "--groups", "all", "-o", "t.yaml")
+    merge = ("merge", *models, *NET, "--groups", "all", "--repair", "none", "-o")
+    done(*merge, "m.safetensors", "--spec", "t.yaml")
+    done(*merge, "n.safetensors")
+    assert all(torch.equal(t, tensors("n.safetensors")[n]) for n, t in tensors("m.safetensors").items())
+    with open("t.yaml") as file:
+        text = file.read()
+    with open("wrong.yaml", "w") as file:
+        file.write(text.replace('"stream": O1', '"stream": O'))
+    says = '"stream" is O (any rotation): a random element of it alone changes them'
+    refused(4, *merge, "x.safetensors", "--spec", "wrong.yaml", says=says)
+
+
+def test_explain_says_the_group_of_each_word_and_why_it_is_no_larger(done):
+    told = done("spec", "explain", "--net", NET[1], "--groups", "all").out
+    assert "O1: any rotation that keeps the vector of ones" in told
+    assert "no larger: gelu" in told and "GL: any invertible matrix" in told
+    assert "O1" not in done("spec", "explain", "--net", NET[1]).out
+
+
+@pytest.mark.parametrize(
+    "more, says",
+    [
+        (("--method", "ste"), "the method ste finds permutations only"),
+        (("--groups", "some"), "some"),
+        (("--polish", "1steps"), "--polish swaps units"),
+        (("--method", "none"), "--method none makes none"),
+    ],
+)
+def test_what_cannot_be_searched_with_groups_is_refused_first(models, refused, more, says):
+    groups = () if "--groups" in more else ("--groups", "all")
+    refused(2, "merge", *models, *NET, *groups, *more, "-o", "x.safetensors", says=says)
+
+
+def test_without_a_network_groups_cannot_be_told(models, refused):
+    refused(4, "canon", models[0], "-o", "x.safetensors", says="--net")
+
+
+DATA = """
+import torch
+def samples(split="train", **_):
+    x = torch.randn(60, 5, 6, generator=torch.Generator().manual_seed(0))
+    samples = torch.utils.data.TensorDataset(x, torch.arange(60) % 3)
+    return torch.utils.data.DataLoader(samples, batch_size=20)
+"""
+
+
+@pytest.mark.parametrize("then", ["nothing", "wm"])
+def test_activations_find_what_was_planted(models, done, tmp_path, then):
+    """B is A in another order and another frame, by elements that stand in a file."""
+    (tmp_path / "data.py").write_text(DATA)
+    done("apply", "al.perm.safetensors", models[0], "-o", "moved.safetensors")
+    how = ("--method", "am", "--then", then, "--groups", "all", "--data", "data.py:samples")
+    done("align", "c.safetensors", "moved.safetensors", *NET, *how, "-o", "found.safetensors")
+    assert alike("found.safetensors", models[0])
+    for name, tensor in tensors("c.safetensors").items():
+        assert torch.allclose(tensor, tensors("found.safetensors")[name], atol=1e-4), name
+
+
+def test_a_report_has_the_best_order_and_a_random_element_beside(models, done, tmp_path):
+    (tmp_path / "data.py").write_text(DATA)
+    report = done(
+        "barrier", *models, *NET, "--groups", "all", "--data", "data.py:samples", "--skip-checks", "--json"
+    )
+    rows = {row["name"]: row for row in report.json()["rows"]}
+    assert {"naive", "aligned", "aligned (permutations)", "random group element"} <= rows.keys()
+    assert rows["aligned (permutations)"]["control"] and not rows["aligned"]["control"]

@@ -1,0 +1,144 @@
+import pytest
+import torch
+
+from rebasin_cli.errors import CheckpointError
+from rebasin_cli.groups import elements as acts
+from rebasin_cli.groups import stored
+from rebasin_cli.groups.elements import Elements
+from rebasin_cli.permutations import permutation
+from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.groups import KINDS, MATRICES, PERMUTATION
+from rebasin_cli.spec.parsing import parse
+
+ATTENTION = """
+tensors:
+  qkv: "(heads d*) + (heads d~*) + (heads v*) x"
+  out: "x (heads v~*)"
+  gain: "|x|"
+  up: "h x"
+  bias: "h"
+  down: "x h~"
+sizes: {heads: 3, d: 2, v: 2}
+groups: {x: O, d: GL, v: GL, h: monomial}
+"""
+SHAPES = {"qkv": (18, 5), "out": (5, 6), "gain": (5,), "up": (4, 5), "bias": (4,), "down": (5, 4)}
+
+
+@pytest.fixture
+def fitted():
+    return fit(parse(ATTENTION, name="attention"), SHAPES)
+
+
+def rng(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def model(seed=0):
+    generator = rng(seed)
+    return {n: torch.randn(s, generator=generator, dtype=torch.float64) for n, s in SHAPES.items()}
+
+
+def products(tensors):
+    """All that a network could see of these tensors, whatever the element."""
+    q, k, v = tensors["qkv"].split(6)
+    heads = [(q[s].T @ k[s], tensors["out"][:, s] @ v[s]) for s in (slice(i, i + 2) for i in range(0, 6, 2))]
+    return heads, tensors["down"] @ tensors["up"], tensors["down"] @ tensors["bias"]
+
+
+def test_each_place_of_a_word_takes_the_element_or_its_inverse(fitted):
+    before, element = model(), acts.random(fitted, rng(1))
+    after = dict(acts.acted(before, fitted, element))
+    r = element.maps["x"]
+    (heads, mlp, bias), (own, own_mlp, own_bias) = products(after), products(before)
+    order = element.permutations["heads"]
+    for k, (scores, values) in enumerate(heads):
+        assert torch.allclose(scores, r @ own[order[k]][0] @ r.T)
+        assert torch.allclose(values, r @ own[order[k]][1] @ r.T)
+    assert torch.allclose(mlp, r @ own_mlp @ r.T) and torch.allclose(bias, r @ own_bias)
+    assert torch.equal(after["gain"], before["gain"])
+
+
+def test_composing_and_inverting_are_what_acting_does(fitted):
+    before, p, q = model(), acts.random(fitted, rng(1)), acts.random(fitted, rng(2))
+    twice = acts.acted(dict(acts.acted(before, fitted, p)), fitted, q)
+    once = acts.acted(before, fitted, acts.compose(p, q, fitted))
+    back = acts.acted(dict(acts.acted(before, fitted, p)), fitted, acts.invert(p, fitted))
+    for name in before:
+        assert torch.allclose(twice[name], once[name], atol=1e-12)
+        assert torch.allclose(back[name], before[name], atol=1e-12)
+
+
+def test_an_element_without_maps_is_the_permutation_bit_by_bit(fitted):
+    before = {name: tensor.float() for name, tensor in model().items()}
+    perms = permutation.random(fitted.words, rng(3), within=fitted.within)
+    after = acts.acted(before, fitted, Elements(perms))
+    for name in before:
+        assert torch.equal(after[name], permutation.permuted(before, fitted, perms)[name])
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != PERMUTATION])
+def test_what_is_drawn_is_of_its_group(kind):
+    text = f"tensors: {{a: 'h .', b: '. h~'}}\ngroups: {{h: {kind}}}"
+    fitted = fit(parse(text, name="two"), {"a": (6, 3), "b": (3, 6)})
+    acts.check(acts.random(fitted, rng(1)), fitted)
+
+
+@pytest.mark.parametrize(
+    "word, map_, told",
+    [
+        ("x", torch.eye(5, dtype=torch.float64) * 2, "no rotation"),
+        ("d", torch.zeros(3, 2, 2, dtype=torch.float64), "singular"),
+        ("d", torch.eye(2, dtype=torch.float64), "expected (3, 2, 2)"),
+        ("h", torch.tensor([1.0, 0, 1, 1]), "not monomial"),
+        ("h", torch.full((4,), torch.nan), "NaN"),
+        ("heads", torch.ones(3), "permutations only"),
+        ("nobody", torch.ones(3), "no word"),
+    ],
+)
+def test_what_is_not_of_its_group_is_refused_by_name(fitted, word, map_, told):
+    with pytest.raises(CheckpointError) as refused:
+        acts.check(Elements(acts.identity(fitted).permutations, {word: map_}), fitted)
+    assert word in refused.value.problems[0] and told in refused.value.problems[0]
+
+
+def test_a_rotation_that_moves_the_ones_is_no_element_of_o1():
+    fitted = fit(parse("tensors: {a: 'h .'}\ngroups: {h: O1}", name="one"), {"a": (3, 2)})
+    turned = torch.linalg.qr(torch.randn(3, 3, generator=rng(), dtype=torch.float64)).Q
+    with pytest.raises(CheckpointError, match="do not fit") as refused:
+        acts.check(Elements({"h": torch.arange(3)}, {"h": turned}), fitted)
+    assert "vector of ones" in refused.value.problems[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
+def test_integers_and_quantised_numbers_are_permuted_and_not_rotated(fitted, dtype):
+    before = model() | {"up": torch.ones(4, 5).to(dtype)}
+    perms = permutation.random(fitted.words, rng(3), within=fitted.within)
+    assert acts.acted(before, fitted, Elements(perms))["up"].dtype == dtype
+    with pytest.raises(CheckpointError, match="not rotated or scaled") as refused:
+        acts.acted(before, fitted, acts.random(fitted, rng()))
+    assert refused.value.problems == (f'up  {str(dtype)[6:]}, and "h", "x" is more than an order',)
+
+
+def test_a_file_gives_back_the_same_elements(fitted, tmp_path):
+    element = acts.random(fitted, rng(4))
+    stored.save(tmp_path / "e.safetensors", element, spec="s", folds="f", metadata={"note": "n"})
+    found, meta = stored.load(tmp_path / "e.safetensors")
+    assert (
+        found.permutations.keys() == element.permutations.keys() and found.maps.keys() == element.maps.keys()
+    )
+    assert all(torch.equal(found.maps[word], element.maps[word]) for word in found.maps)
+    assert (meta[stored.SPEC], meta[stored.FOLDS], meta["note"]) == ("s", "f", "n")
+    assert stored.is_stored(tmp_path / "e.safetensors")
+    with pytest.raises(CheckpointError, match="not a permutation file"):
+        permutation.load(tmp_path / "e.safetensors")
+
+
+def test_places_of_a_word_have_their_units_first(fitted):
+    tensors = model()
+    (side, view), (other, dual) = acts.views(tensors["qkv"], fitted.tensors["qkv"], fitted, "d")
+    assert (side, other, view.shape) == ("", "~", (3, 2, 5)) and torch.equal(view[1], tensors["qkv"][2:4])
+    assert torch.equal(dual[2], tensors["qkv"][10:12])
+
+
+def test_kinds_of_matrices_are_kinds():
+    assert set(MATRICES) < set(KINDS)

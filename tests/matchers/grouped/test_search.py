@@ -1,0 +1,81 @@
+import pytest
+import torch
+
+from rebasin_cli.canonical.form import canonical, moved_by
+from rebasin_cli.groups import elements as acts
+from rebasin_cli.matchers.grouped.search import search
+from rebasin_cli.matchers.search.align import align
+from tests.transformers import Factored, Gated, Packed, Transformer, drawn, inferred, outputs, relu, tanh
+
+NETS = [Transformer, Packed, Gated, relu, tanh, Factored]
+
+
+def planted(make, noise, seed=0):
+    net, found = inferred(make)
+    a = canonical(drawn(net, seed), found.fitted, found.folds)
+    element = acts.random(found.fitted, torch.Generator().manual_seed(seed + 7))
+    b = dict(acts.acted(a.tensors, found.fitted, element))
+    rng = torch.Generator().manual_seed(seed + 9)
+    b = {
+        n: t + noise * t.std() * torch.randn(t.shape, generator=rng) if t.ndim > 1 else t
+        for n, t in b.items()
+    }
+    return net, found, a, b
+
+
+@pytest.mark.parametrize("make", NETS)
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+def test_a_planted_element_is_recovered(make, noise):
+    net, found, a, b = planted(make, noise)
+    form = canonical(b, found.fitted, found.folds)
+    result = search(a.tensors, form.tensors, found.fitted)
+    moved = moved_by(form, found.fitted, result.element)
+    near = max(1e-6, 3 * noise)
+    for tensor in a.tensors:
+        mine, theirs = a.tensors[tensor], moved[tensor]
+        assert (mine - theirs).norm() <= near * mine.norm().clamp_min(1), tensor
+    before = outputs(net, b)
+    assert (before - outputs(net, moved)).abs().max() <= 1e-11 * before.abs().max()
+
+
+@pytest.mark.parametrize("make", [Transformer, Gated, relu])
+def test_the_objective_never_falls(make):
+    net, found = inferred(make)
+    a, b = (canonical(drawn(net, seed), found.fitted, found.folds).tensors for seed in (0, 1))
+    result = search(a, b, found.fitted)
+    steps = list(zip(result.history[1:], result.history[2:], strict=False))
+    assert all(later >= earlier - 1e-9 for earlier, later in steps) and result.after > result.before
+    assert result.converged
+
+
+def test_a_search_that_goes_on_from_its_element_loses_nothing():
+    net, found = inferred(Transformer)
+    a, b = (canonical(drawn(net, seed), found.fitted, found.folds).tensors for seed in (0, 1))
+    first = search(a, b, found.fitted, max_sweeps=3)
+    on = search(a, b, found.fitted, start=first.element, begun=first.sweeps)
+    assert on.history[0] == pytest.approx(first.after) and on.after >= first.after
+
+
+def test_inputs_are_untouched_and_the_same_seed_gives_the_same():
+    net, found = inferred(Transformer)
+    a, b = drawn(net, 0), drawn(net, 1)
+    kept = {name: tensor.clone() for name, tensor in b.items()}
+    one, two = (align([a, b], found.fitted, folds=found.folds) for _ in range(2))
+    assert all(torch.equal(b[name], kept[name]) for name in b)
+    assert all(torch.equal(one.tensors[name], two.tensors[name]) for name in b)
+    assert one.elements[0].maps.keys() == found.fitted.groups.keys()
+
+
+def test_what_is_aligned_computes_what_it_did_and_lies_nearer():
+    net, found = inferred(Transformer)
+    a, b = drawn(net, 0), drawn(net, 1)
+    done = align([a, b], found.fitted, folds=found.folds)
+    for before, after in ((a, done.models[0]), (b, done.models[1])):
+        wanted = outputs(net, before)
+        assert (wanted - outputs(net, after)).abs().max() <= 1e-11 * wanted.abs().max()
+    forms = [canonical(model, found.fitted, found.folds).tensors for model in (a, b)]
+    plain = align(forms, found.fitted)
+    near, far = (
+        sum(float((x[n] * y[n]).sum()) for n in a if "norm" not in n) for x, y in (done.models, plain.models)
+    )
+    assert near > 1.2 * far

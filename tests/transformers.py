@@ -1,0 +1,165 @@
+"""Small networks whose words have groups beyond permutations, for tests of several rooms."""
+
+import functools
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from rebasin_cli.inference.inferring import infer
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x):
+        y = self.norm1(x)
+        q, k, v = (
+            layer(y).unflatten(-1, (self.heads, -1)).transpose(1, 2) for layer in (self.q, self.k, self.v)
+        )
+        y = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        x = x + self.o(y)
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class Transformer(nn.Module):
+    """A pre-norm encoder over 5 tokens of 6 numbers."""
+
+    example_shape = (5, 6)
+
+    def __init__(self, width=8, heads=2, blocks=2):
+        super().__init__()
+        self.embed, self.place = nn.Linear(6, width), nn.Parameter(torch.randn(5, width))
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(blocks))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 3)
+
+    def forward(self, x):
+        x = self.embed(x) + self.place
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x).mean(1))
+
+
+class PackedBlock(Block):
+    def __init__(self, width, heads):
+        super().__init__(width, heads)
+        del self.q, self.k, self.v, self.o
+        self.attention = nn.MultiheadAttention(width, heads, batch_first=True)
+
+    def forward(self, x):
+        y = self.norm1(x)
+        x = x + self.attention(y, y, y, need_weights=False)[0]
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class Packed(Transformer):
+    """The same with query, key and value in one projection."""
+
+    def __init__(self, width=8, heads=2, blocks=2):
+        super().__init__(width, heads, blocks)
+        self.blocks = nn.ModuleList(PackedBlock(width, heads) for _ in range(blocks))
+
+
+class After(nn.Module):
+    """Post-norm: what comes out of each norm is the stream."""
+
+    example_shape = (8,)
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.up, self.down = nn.Linear(8, 8), nn.Linear(8, 6), nn.Linear(6, 8)
+        self.norm, self.head = nn.LayerNorm(8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        x = self.embed(x)
+        x = self.norm(x + self.down(F.gelu(self.up(x))))
+        return self.head(x) + self.head(self.norm(x + self.down(F.gelu(self.up(x)))))
+
+
+class Gated(nn.Module):
+    """RMSNorm and a gated layer without biases."""
+
+    example_shape = (5, 6)
+
+    def __init__(self, width=8):
+        super().__init__()
+        self.embed = nn.Linear(6, width, bias=False)
+        self.norm, self.last = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.gate, self.up = nn.Linear(width, 12, bias=False), nn.Linear(width, 12, bias=False)
+        self.down, self.head = nn.Linear(12, width, bias=False), nn.Linear(width, 3, bias=False)
+
+    def forward(self, x):
+        x = self.embed(x)
+        y = self.norm(x)
+        x = x + self.down(F.silu(self.gate(y)) * self.up(y))
+        return self.head(self.last(x))
+
+
+class Layers(nn.Module):
+    """Three layers with an activation between."""
+
+    example_shape = (4,)
+
+    def __init__(self, act):
+        super().__init__()
+        self.a, self.b, self.c, self.act = nn.Linear(4, 8), nn.Linear(8, 7), nn.Linear(7, 3), act
+
+    def forward(self, x):
+        return self.c(self.act(self.b(self.act(self.a(x)))))
+
+
+class Factored(nn.Module):
+    """A layer of low rank: nothing between its two factors."""
+
+    example_shape = (9,)
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer, self.head = nn.Linear(9, 4), nn.Linear(4, 12), nn.Linear(12, 3)
+
+    def forward(self, x):
+        return self.head(F.gelu(self.outer(self.inner(x))))
+
+
+def relu():
+    return Layers(torch.relu)
+
+
+def tanh():
+    return Layers(torch.tanh)
+
+
+@functools.cache
+def inferred(make):
+    """A network and its symmetries, not proven; looked at once for all tests of a process."""
+    net = make()
+    return net, infer(net, torch.randn(2, *net.example_shape), groups=True, prove=False)
+
+
+def transformer():
+    """A factory for the command line."""
+    return Transformer(blocks=1)
+
+
+def drawn(network, seed):
+    """Its tensors with values of their own, in float64, so that no gain is 1 and no bias 0."""
+    rng = torch.Generator().manual_seed(seed)
+    state = network.state_dict()
+    return {
+        name: (torch.randn(t.shape, generator=rng) * (0.4 if t.ndim > 1 else 0.3)).double()
+        + (1 if t.ndim == 1 and name.endswith("weight") else 0)
+        for name, t in state.items()
+    }
+
+
+def outputs(network, tensors, seed=0):
+    """What the network computes with these tensors, in float64."""
+    network = network.double()
+    rng = torch.Generator().manual_seed(seed)
+    x = torch.randn(3, *network.example_shape, generator=rng).double()
+    return torch.func.functional_call(network, dict(tensors), (x,)).detach()
