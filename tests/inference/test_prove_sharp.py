@@ -38,7 +38,7 @@ class Two(nn.Module):
 # ------------------------------------------------------------------------------------------ what it sees
 
 
-@pytest.mark.parametrize("caches", [False, True])
+@pytest.mark.parametrize("caches", [False, pytest.param(True, marks=pytest.mark.sweep)])
 def test_a_table_of_biases_that_stays_while_its_heads_move_is_refused(caches):
     """Deep in a stream that grows from layer to layer, a softmax of weights of any size sees no bias."""
     network = mutations.Biased(caches=caches, depth=8)
@@ -232,7 +232,7 @@ def test_networks_that_cannot_be_copied_are_inferred_and_left_as_they_were(make)
         network.file.close()
 
 
-@pytest.mark.parametrize("run_before", [False, True])
+@pytest.mark.parametrize("run_before", [pytest.param(False, marks=pytest.mark.sweep), True])
 def test_networks_that_cache_in_evaluation_are_inferred(run_before):
     network, inputs = mutations.Biased(caches=True, depth=1).eval(), torch.randn(2, 3, 4, 4)
     if run_before:
