@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from ..checkpoints.tensors import LazyTensors, plan_of, replaced
-from ..groups.elements import Elements, act, acted, maps_of
+from ..errors import CheckpointError
+from ..groups.elements import Elements, act, acted, check_dtypes, maps_of
 from ..groups.folds import Folds
 from ..spec.notation import words_of
 from ..spec.spec import FittedSpec
@@ -38,8 +39,20 @@ class Canonical:
 
 
 def canonical(tensors: Tensors, fitted: FittedSpec, folds: Folds) -> Canonical:
-    """The canonical form of a model. The input is untouched."""
+    """The canonical form of a model. The input is untouched.
+
+    Raises CheckpointError where numbers would be folded or turned that are integers or quantised.
+    """
     changed = folded(tensors, folds)
+    dtypes = {name: dtype for name, (dtype, _) in plan_of(tensors).items()}
+    if any(dtypes[name].itemsize == 1 or not dtypes[name].is_floating_point for name in changed):
+        names = sorted(n for n in changed if dtypes[n].itemsize == 1 or not dtypes[n].is_floating_point)
+        raise CheckpointError(
+            "integers and quantised numbers can be permuted, not folded",
+            problems=[f"{name}  {str(dtypes[name]).removeprefix('torch.')}" for name in names],
+            hint="Match by --groups permutations, or give the weights as they were before quantisation",
+        )
+    check_dtypes(dtypes, fitted, Elements({}, dict.fromkeys(fitted.groups)))
     found, left = balance({**tensors, **changed}, fitted)
     maps = maps_of(found)
     for name, axes in fitted.tensors.items():

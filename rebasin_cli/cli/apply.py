@@ -28,6 +28,8 @@ def apply(
 ) -> None:
     """Permute another checkpoint of the same architecture: EMA weights, optimizer moments by name.
 
+    Elements of groups (--groups all) are for weights alone: folded and turned, moments would mean nothing.
+
     Example: rebasin apply b_aligned.perm.safetensors b.pt --key ema -o b_ema_aligned.safetensors
     """
     from ..commands.apply import apply as run

@@ -92,7 +92,7 @@ def run(
 
     A claim that is refuted is a result: the exit code is 0.
 
-    Example: rebasin lab run overlap --set students=5,10
+    Example: rebasin lab run overlap --set teachers=5,10
     """
     from ..commands.lab import Asked
     from ..commands.lab import run as running

@@ -18,6 +18,7 @@ from ..measure import report as measuring
 from ..measure.baseline import Subject, check_baseline
 from ..measure.rows import (
     ATTACKED,
+    MIDDLE,
     Planned,
     check_points,
     plan_attacks,
@@ -185,7 +186,12 @@ def _attacks(job: Job, along: Along) -> Sequence[Attack]:
         raise UsageError(
             "--attack goes up the cross-entropy, and --loss names another loss", hint="Leave one of them out"
         )
-    return list({one.label: one for one in map(Attack.parse, along.attacks)}.values())
+    if along.attacks and along.points is not None and along.points <= MIDDLE:
+        raise UsageError(
+            f"--attack is measured along whole paths, and --points {along.points} are the ends and λ = ½",
+            hint="Give --points 5 or more",
+        )
+    return list(dict.fromkeys(map(Attack.parse, along.attacks)))
 
 
 def _measure(job: Job, planned: _Plan, command: str, thresholds: Mapping[str, Any]) -> Report:

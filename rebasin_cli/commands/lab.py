@@ -79,8 +79,8 @@ def run(name: str, asked: Asked, listener: Listener = SILENT) -> list[dict[str, 
         return plans
     _check(plans, asked, index=name == ALL)
     made = []
-    for number, plan in enumerate(plans, start=1):
-        done = _done(plan, asked) if asked.resume else None
+    before = [_done(plan, asked) if asked.resume else None for plan in plans]  # refused before any work
+    for number, (plan, done) in enumerate(zip(plans, before, strict=True), start=1):
         if done is None:
             minutes = f"about {plan['minutes']:g} minutes"
             listener.say(f"{plan['experiment']} ({number} of {len(plans)}, {minutes})")
@@ -98,7 +98,8 @@ HEAD = """\
 
 What four papers claim of merging models, run and measured: `rebasin lab run all` writes these pages.
 A claim is *confirmed* where the whole 95 % interval of the number lies within what the paper says, *refuted*
-where none of it does, and *undecided* otherwise. `exact` numbers are computed, not drawn.
+where none of it does, and *undecided* otherwise. `exact`: without an interval, since the number is
+computed, or all runs gave the same, or it is of this one set of draws alone.
 
 A verdict is about what was run. At the small scale that is narrow networks on the 1,437 training samples of
 `digits`: a claim on trained networks that is refuted there may hold at the paper's own scale, which is
@@ -142,13 +143,19 @@ def _state(name: str, folder: Path) -> Path:
 
 
 def _done(plan: Mapping[str, Any], asked: Asked) -> dict[str, Any] | None:
-    """What this very run has made already, from its file."""
+    """What this very run has made already, from its file. Raises UsageError where another run made it."""
     files = _files(plan["experiment"], asked.out)
     if not all(path.exists() for path in files.values()):
         return None
-    found = _read(files["json"])
-    if _differences(found, plan):
-        return None
+    found = _read(files["json"], "claims", "times", "title", "paper", "name", "threads")
+    if differs := _differences(found, plan):
+        if asked.force:
+            return None
+        raise UsageError(
+            f"{files['json']} is from another run",
+            problems=differs,
+            hint="Choose another folder with --out, or let it be replaced with --force",
+        )
     return found | {"written": []}
 
 
@@ -195,7 +202,7 @@ def _kept(plan: Mapping[str, Any], state: Path, asked: Asked) -> tuple[dict[str,
     """Finished parts of an earlier run, and the seconds they took. Raises UsageError where it was another."""
     if not asked.resume or not state.exists():
         return {}, 0.0
-    found = _read(state)
+    found = _read(state, "parts", "seconds")
     if differs := _differences(found, plan):
         raise UsageError(
             f"{state} is from another run",
@@ -205,10 +212,10 @@ def _kept(plan: Mapping[str, Any], state: Path, asked: Asked) -> tuple[dict[str,
     return dict(found["parts"]), float(found["seconds"])
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, *more: str) -> dict[str, Any]:
     with suppress(ValueError, OSError):
         found = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(found, dict) and set(IDENTITY) <= set(found):
+        if isinstance(found, dict) and {*IDENTITY, *more} <= set(found):
             return found
     raise UsageError(f"{path} is not what an experiment leaves", hint="Choose another folder with --out")
 

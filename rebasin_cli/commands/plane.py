@@ -150,7 +150,8 @@ def _check(job: Job, curves: Sequence[Path]) -> None:
         what = "--perm" if job.perm else f"--method {job.method}" if job.moved else "--curve"
         raise UsageError(
             f"{what}: three models are a plane as they are",
-            hint="Leave the third model out, or align it first: rebasin align A B",
+            hint="Leave the third model out"
+            + ("" if curves and not job.moved else ", or align it first: rebasin align A B"),
         )
     if len(job.paths) == 2 and not job.moved and not curves:
         raise UsageError(
@@ -175,7 +176,7 @@ def _three(
     if len(first.controls) != 1:
         raise UsageError(
             f"a curve with {len(first.controls)} control points lies in no plane",
-            hint="Train one with --bends 1, or name a third model to draw the curve into",
+            hint="Give one that was trained with --bends 1",
         )
     end = "B" if "unaligned" in name else "πB"
     return ("A", end, "bend"), (a, first.b, replaced(a, first.controls[0]))

@@ -24,6 +24,7 @@ TIED = "{} shares its memory, or is used twice"
 NO_BIAS = "{} has no bias that could take it up"
 NOT_PLAIN = "a linear layer reads it whose weight is computed"
 MEAN_READ = "more than LayerNorms read the stream"
+CONVOLVED = "{} is a convolution, whose padding no bias reaches"
 SHAPE = "its units are grouped differently where they are read"
 
 
@@ -95,6 +96,8 @@ class _Reading:
         for name in (norm.weight, norm.bias):
             if name and (why := self._twice(name)):
                 return why, ()
+            if name and self.shapes.get(name) != (after.size,):
+                return SHAPE, ()
         readers = []
         for layer in layers:
             if why := self._unfit(layer, norm.bias is not None):
@@ -110,6 +113,8 @@ class _Reading:
             return NOT_PLAIN
         if why := self._twice(layer.weight):
             return why
+        if needs_bias and len(self.shapes[layer.weight]) > 2:
+            return CONVOLVED.format(layer.weight)
         if needs_bias:
             return NO_BIAS.format(layer.weight) if layer.bias is None else self._twice(layer.bias)
         return ""

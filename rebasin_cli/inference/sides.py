@@ -25,6 +25,7 @@ from .walk import Walk
 # Flags: what an operation lets its units do beyond changing places
 ORDER, ODD, SCALE = "order", "odd", "scale"  # nothing, signs, positive scales
 ONES, NORM = "ones", "norm"  # rotations that keep the vector of ones; rotations
+SEEN = "seen"  # nothing less, but the component along the ones is read: it may not be folded away
 
 LINEAR = frozenset(shaping.UNIFORM - {*shaping.CONSTANTS}) | {
     "contiguous", "to", "dropout", "native_dropout", "neg", "positive", "lift_fresh", "lift_fresh_copy",
@@ -37,7 +38,7 @@ LINEAR = frozenset(shaping.UNIFORM - {*shaping.CONSTANTS}) | {
 }  # fmt: skip
 ODDS = ("tanh", "sin", "erf", "atan", "asinh", "sinh")
 SCALES = ("relu", "relu_", "leaky_relu", "abs", "max_pool1d", "max_pool2d", "max_pool3d",
-          "max_pool2d_with_indices", "adaptive_max_pool2d", "amax", "amin")  # fmt: skip
+          "max_pool2d_with_indices", "adaptive_max_pool2d")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -319,7 +320,9 @@ def reduction(walk: Sides, a: dict[str, Any]) -> Any:
     gone = shaping.places(a.get("dim"), len(value.axes))
     flag = NORM if name == "linalg_vector_norm" else ONES
     walk.flag(tuple(value.axes[d] for d in gone), flag, f"{name} over its units")
-    if name not in ("sum", "mean"):
+    if name in ("sum", "mean"):
+        walk.flag(tuple(value.axes[d] for d in gone), SEEN, f"{name} over its units")
+    else:
         walk.flag(tuple(axis for d, axis in enumerate(value.axes) if d not in gone), ORDER, name)
     return shaping.moments(walk, a) if "_mean" in name else shaping.reduction(walk, a)
 
@@ -328,6 +331,7 @@ def reduction(walk: Sides, a: dict[str, Any]) -> Any:
 def constant(walk: Sides, a: dict[str, Any]) -> Axes:
     found = shaping.constant(walk, a)
     walk.flag(found, ONES, "it meets equal numbers")
+    walk.flag(found, SEEN, "it meets equal numbers")
     return found
 
 

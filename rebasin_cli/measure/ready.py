@@ -66,7 +66,7 @@ class Ready:
 
     def decided(self, repair: str | None) -> Ready:
         """With the repair that a search chose together with its method, if it did."""
-        if repair is None:
+        if repair is None or repair == self.repair:  # asked for: on all samples that were given
             return self
         return replace(
             self,

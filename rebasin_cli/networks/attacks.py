@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
 import torch
@@ -50,7 +49,8 @@ class Attack:
         found: dict[str, float] = {}
         for key, _, value in named:
             try:
-                number = float(Fraction(value.strip()))
+                over, slash, under = value.partition("/")
+                number = float(over) / (float(under) if slash else 1.0)
             except (ValueError, ZeroDivisionError):
                 number = math.nan
             good = {"eps": 0 <= number <= 1, "step": 0 <= number <= 1}.get(key.strip())
@@ -69,9 +69,10 @@ class Attack:
 
     @property
     def label(self) -> str:
-        """What rows are called: pgd-5@0.1, with restarts pgd-20x2@0.1."""
+        """What rows are called: pgd-5@0.1, with restarts pgd-20x2@0.1, of steps not ε/4 pgd-5@0.1:0.05."""
         times = f"x{self.restarts}" if self.restarts > 1 else ""
-        return f"pgd-{self.steps}{times}@{self.epsilon:.4g}"
+        pace = "" if math.isclose(self.alpha, self.epsilon / 4) else f":{self.alpha:.6g}"
+        return f"pgd-{self.steps}{times}@{self.epsilon:.6g}{pace}"
 
     def account(self) -> dict[str, Any]:
         return {

@@ -199,9 +199,9 @@ def _select(
     if room is None:
         room = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
     here, there = _bytes(tensor), _bytes(room)
-    step = len(tensor)
+    step = max(1, len(tensor))
     if len(moved) > 1 and tensor.device.type == "cpu":
-        step = max(1, BLOCK * step // (tensor.numel() * tensor.element_size()))
+        step = max(1, BLOCK * step // max(1, tensor.numel() * tensor.element_size()))
     for start in range(0, len(tensor), step):
         block = slice(start, start + step)
         part = here if 0 in moved else here[block]

@@ -51,7 +51,7 @@ def open_to_choice(how: str, *, statistics: bool) -> tuple[str, ...]:
     The least comes first: what needs no more than it has is left alone.
     """
     if how != "auto":
-        return () if how == "none" else (how,)
+        return () if how in ("none", "bias") else (how,)  # a bias needs no samples to be judged by
     return ("reset", "refit") if statistics else ("none", "repair", "refit")
 
 

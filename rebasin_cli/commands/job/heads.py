@@ -67,6 +67,11 @@ def set_aside(job: Job, how: str | None) -> Heads | None:
     """
     if how is None:
         return None
+    if job.asked.search.groups != "permutations":
+        raise UsageError(
+            "--heads: --groups all folds norms into heads, and turns what they read",
+            hint="Leave one of them out",
+        )
     with naming(job.paths):
         names = parts_of(job.models, heads=how, extra="error").heads if how != "drop" else _dropped(job)
     if not names:

@@ -123,7 +123,10 @@ class Job:
     def models(self) -> list[Checkpoint]:
         """The checkpoints, opened and looked through; a device that is not there is refused before."""
         _ = self.device
-        return self.ranks.each(read_models, self.paths, self.asked.loading, self.say, self.ranks)
+        found = self.ranks.each(read_models, self.paths, self.asked.loading, self.say, self.ranks)
+        if self.command in ("align", "merge"):
+            samples.recorded_vocabulary(found)  # where no data is read, nobody else asks
+        return found
 
     @cached_property
     def fitted(self) -> FittedSpec:

@@ -12,7 +12,7 @@ from ...matchers import State
 from ...matchers.search import align as searching
 from ...reports import _accounts as accounts
 from ...runtime import devices
-from . import method_options, planning, provenance, resume, samples
+from . import grouped, method_options, planning, provenance, resume, samples
 from .models import read_permutation
 from .network import origin, proof_inputs
 from .outputs import Output
@@ -151,6 +151,8 @@ def search(
         device=devices.own(job.device),
         ranks=job.ranks,
     )
+    if job.folds is not None and job.asked.search.prove:
+        grouped.check_moved(job, found)
     for told in accounts.search_in_words(found.result):
         job.say(told)
     return found

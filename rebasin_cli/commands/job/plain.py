@@ -28,7 +28,7 @@ from .job import Job
 from .listener import Listener
 from .models import naming, open_models
 from .outputs import Output, write_as_planned
-from .samples import data_reference
+from .samples import data_reference, recorded_vocabulary
 
 OVERHEAD = 160 << 20  # torch's own scratch space and what the allocator holds back, in bytes
 
@@ -63,6 +63,7 @@ def average(job: Job, output: Output, mean: Average) -> dict[str, Any]:
     mean.check_nothing_kept(output)
     paths, asked, listener = job.paths, job.asked, job.listener
     models = open_models(paths, asked.loading, listener.say)
+    recorded_vocabulary(models)  # of texts of different characters there is no mean
     source = None
     if mean.copy_from is not None:
         source = open_models([mean.copy_from], asked.loading, listener.say)[0]

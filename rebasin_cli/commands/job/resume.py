@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ...checkpoints.checkpoint import open_checkpoint
-from ...checkpoints.writing import write_safetensors
+from ...checkpoints.writing import make_folder, write_safetensors
 from ...errors import CheckpointError, Lost, OutputExists, RebasinError, ResourceError, UsageError
 from ...matchers import State
 from ...permutations import permutation
@@ -209,6 +209,7 @@ def _keep(path: Path, state: State, identity: Mapping[str, str]) -> str:
         "rebasin.notes": json.dumps(dict(state.notes), sort_keys=True),
     }
     try:
+        make_folder(path.parent)  # that of a report may not be there yet
         write_safetensors(path, tensors, metadata=metadata, force=True)
     except RebasinError as error:
         return f"interrupted after {_place(state)}; the search could not be kept: {error.message}"

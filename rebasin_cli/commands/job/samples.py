@@ -83,7 +83,7 @@ def open_splits(
     if reference is None:
         raise _no_data(models)
     normalize = data.normalize or _recorded_normalization(models, reference)
-    vocabulary = _recorded_vocabulary(models)
+    vocabulary = recorded_vocabulary(models)
 
     def open_split(reference: str, split: str) -> DataSet | LoaderData:
         options = {"root": data.data_root, "batch_size": data.batch_size, "normalize": normalize}
@@ -174,7 +174,7 @@ def _recorded_normalization(models: Sequence[Checkpoint], reference: str) -> str
     return values.pop() if values else None
 
 
-def _recorded_vocabulary(models: Sequence[Checkpoint]) -> str | None:
+def recorded_vocabulary(models: Sequence[Checkpoint]) -> str | None:
     """The characters that the models number, where they record them; None: the text's own."""
     recorded = {str(model.path): model.metadata.get("rebasin.vocabulary") for model in models}
     if len(values := {value for value in recorded.values() if value}) > 1:
