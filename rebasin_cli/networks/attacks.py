@@ -98,6 +98,8 @@ class Attacker:
                 "an attack moves the pixels of a data set; a loader's batches do not say what a pixel is",
                 hint="Give a built-in data set, npz:FILE or imagefolder:DIR",
             )
+        if data.vocabulary is not None:
+            raise DataError(f"{data.name} is text: an attack moves pixels")
         self.attack, self.normalization = attack, data.normalization
 
     def __call__(self, inputs: Any, targets: Any, loss: Loss, rng: torch.Generator) -> Tensor:

@@ -96,5 +96,8 @@ def test_what_cannot_be_attacked_is_refused(trained, refused, tmp_path):
     refused(2, "curve", *trained, *own, "--attack", 0.1, says="what a pixel is")
     refused(2, "barrier", *trained, "--attack", "a lot", says=("--attack 'a lot'", "8/255"))
     refused(2, "curve", *trained, "--attack", 7, says="--attack '7'")
+    for number in ("1e400", "1e99999999", "1/", "nan"):
+        refused(2, "barrier", *trained, "--attack", number, says="cannot read")
+    refused(2, "barrier", *trained, "--attack", 0.1, "--points", 3, says="--points 5 or more")
     loss = ("--loss", f"{loader}:batches")
     refused(2, "barrier", *trained, *loss, "--attack", 0.1, says="--loss names another loss")

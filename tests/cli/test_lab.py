@@ -69,6 +69,13 @@ def test_what_is_there_is_not_overwritten_without_force(done, refused, tmp_path)
     assert FILES <= set(contents(tmp_path))
 
 
+def test_what_another_run_made_is_not_taken_for_this_one_and_stays(done, refused):
+    done("lab", "run", *QUICK)
+    assert "written" not in done("lab", "run", *QUICK, "--resume").out
+    refused(2, "lab", "run", *QUICK, "--seed", 1, "--resume", says=("is from another run", "--force"))
+    done("lab", "run", *QUICK, "--seed", 1, "--resume", "--force")
+
+
 def test_a_dry_run_prints_the_plan_and_writes_nothing(done, tmp_path):
     out = done("lab", "run", *QUICK, "--dry-run").out
     assert re.search(r"hardness: about [\d.]+ minutes\n  size +3\n  draws +4\n", out)

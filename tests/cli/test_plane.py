@@ -60,6 +60,8 @@ def test_ctrl_c_keeps_what_was_measured_and_resume_gives_the_same_figures(
     line = ("plane", *trained, *SMALL, "--json-file")
     done(*line, "whole.json")
     left = interrupted(*line, "p.json", after=4, task="measuring")
+    into = interrupted(*line[:-1], "--report", "r", after=4, task="measuring")
+    assert into == {"r", "r/plane.search.safetensors"}  # a folder that was not there yet
     assert left == {"p.search.safetensors"} and tensors("p.search.safetensors")
     refused(2, *line, "p.json", "--points", 5, "--resume", says="is from another search")
     done(*line, "p.json", "--resume")

@@ -71,6 +71,8 @@ def test_models_of_different_vocabularies_are_no_pair(done, refused, pair, tmp_p
     done("train", "gpt", "--data", "text:b.txt?window=16", *small, "-o", "3.safetensors", "-q")
     says = ("texts of different characters", "3.safetensors  15 characters", "Train them on one text")
     refused(2, "barrier", pair[0], "3.safetensors", "--data", DATA, says=says)
+    refused(2, "merge", pair[0], "3.safetensors", "-o", "m.safetensors", says=says)
+    refused(2, "merge", pair[0], "3.safetensors", "--method", "none", "-o", "m.safetensors", says=says)
 
 
 def test_a_path_that_a_file_records_is_not_opened(refused, pair):

@@ -128,13 +128,11 @@ def check_moved(job: Job, found: Alignment) -> None:
     Of their own weights, without the rounding to their dtypes: what a proof on random weights takes for
     given (equal gains, folds that hold) is looked at here. Raises NotProven.
     """
-    for k, model in enumerate(job.models):
-        wide = {**model, **folded(model, job.folds)}
-        if k:
-            wide = acts.acted(wide, job.fitted, found.elements[k - 1])
-        else:
-            wide = canonical(model, job.fitted, job.folds).wide
-        check_same_function(job, model, wide)
+    reference, *others = job.models
+    check_same_function(job, reference, canonical(reference, job.fitted, job.folds).wide)
+    for model, elements in zip(others, found.elements, strict=True):
+        wide = {name: t.double() if t.is_floating_point() else t for name, t in model.items()}
+        check_same_function(job, model, acts.acted(wide | folded(model, job.folds), job.fitted, elements))
 
 
 def _permutations(found: Alignment, path, **how: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from ... import networks
 from ...averages.mixing import average
 from ...datasets._batches import First, head
+from ...errors import DataError
 from ...networks.evaluation import evaluate
 from ...networks.recording import Recording
 from ...networks.running import fed
@@ -88,8 +89,12 @@ class Mending:
 
     def trace(self) -> None:
         """Follow the network for what changes its weights, once for all candidates."""
-        inputs, _ = next(iter(self._batches("refit")))
-        Graphs(self.network, self.graphs).of(fed(self.network, inputs, self.problem.device))
+        first = next(iter(self._batches("refit")), None)
+        if first is None:
+            raise DataError(
+                "the data holds no samples", hint="Is the loader a generator that was read before?"
+            )
+        Graphs(self.network, self.graphs).of(fed(self.network, first[0], self.problem.device))
 
     def wins(self, one: tuple[str, Measured], other: tuple[str, Measured]) -> bool:
         """Whether the `other` of two (repair, figures) is taken for the better one.
