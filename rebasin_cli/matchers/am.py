@@ -100,18 +100,6 @@ def _certificates(settled: Assigned) -> Iterator[dict[str, Any]]:
         }
 
 
-def _grouped(problem: Problem, options: Options) -> MatchResult:
-    """The same for words with groups, whose maps are found with their orders."""
-    if options.then == "wm" and problem.start is not None:  # the weights' search was interrupted
-        return replace(grouped.match(problem, wm.Options().max_sweeps), init="am")
-    element, before, after = look(problem, options)
-    if options.then == "wm":
-        return replace(grouped.match(problem, wm.Options().max_sweeps, element), init="am")
-    perms = dict(element.permutations)
-    problem.report(State((perms,), 1, after))
-    return MatchResult((perms,), before, after, 1, len(perms), True, maps=(dict(element.maps),))
-
-
 def check(problem: Problem, method: str) -> None:
     """Raise UsageError for what a method that looks at activations cannot do with."""
     if problem.network is None or problem.data is None:
