@@ -6,8 +6,7 @@ a word that is rotated is made so before.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -19,9 +18,7 @@ from ..spec.groups import MATRICES, TOLD
 from ..spec.notation import Word, leaves_of
 from ..spec.spec import FittedSpec
 from . import drawing
-
-if TYPE_CHECKING:
-    from .prove import Runs
+from .trials import Runs, difference
 
 ALL = ""  # the key of the difference that all words make together
 ROUNDING = 10  # how much more a product with a matrix rounds than a permutation, which does not
@@ -33,7 +30,6 @@ def prove(
     inputs: Any,
     seed: int,
     allowed: float,
-    difference: Callable[..., float],
     *,
     each_word: bool = False,
 ) -> dict[str, float]:

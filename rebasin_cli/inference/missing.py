@@ -24,7 +24,7 @@ from ..networks.state import fresh, own_state
 from ..runtime.seeds import generator
 from . import drawing
 from .axes import Fixed, Var, constants, variables
-from .prove import Runs
+from .trials import Runs
 from .walk import COMPLEX, INPUT, OUTPUT, UNUSED, Walk
 from .writable import ALONE, NO_EVIDENCE
 

@@ -20,7 +20,7 @@ from ..errors import NetworkError
 from .drawing import tensors_of
 
 if TYPE_CHECKING:
-    from .prove import Runs
+    from .trials import Runs
 
 CLEAR = 10  # a difference that is seen is so much larger than what is allowed
 NOTHING = 1e-9  # relative: what much larger values may change where they have no effect

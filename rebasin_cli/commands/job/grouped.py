@@ -14,14 +14,13 @@ import torch
 from ...canonical.folding import folded
 from ...canonical.form import canonical
 from ...checkpoints.checking import digest
-from ...datasets._batches import tensors_in
 from ...errors import NotProven, UsageError
 from ...groups import elements as acts
 from ...groups import stored
 from ...groups.folds import Folds, Norm, Part, Reader, ValueBias
-from ...inference.float64 import in_float64
+from ...inference.trials import Runs, difference
 from ...matchers.search.align import Alignment
-from ...networks.running import fed, forward, pick
+from ...networks.running import fed
 from ...networks.state import fresh, own_state
 from ...permutations import permutation
 from ...spec.fitting import fit
@@ -180,18 +179,13 @@ def check_same_function(job: Job, before: Mapping[str, Any], after: Mapping[str,
     inputs = need_inputs(network, job.asked.network, job.asked.data)
     found = []
     with fresh(network) as refresh, own_state(network, torch.float64), torch.no_grad():
+        runs = Runs(network, refresh, torch.float64, job.output)
         batch = fed(network, inputs, "cpu", quiet=True)
         for tensors in (before, after):
-            refresh()
             for name, tensor in network.state_dict().items():
                 tensor.copy_(tensors[name])
-            with in_float64():
-                outputs = pick(forward(network, batch), job.output)
-            found.append([tensor.clone() for tensor in tensors_in(outputs)])
-    changed = max(
-        (float((x - y).abs().max() / x.abs().max().clamp_min(1e-300)) for x, y in zip(*found, strict=True)),
-        default=0.0,
-    )
+            found.append(runs.outputs(batch))
+    changed = difference(*found)
     if not changed <= ALLOWED:
         raise NotProven(
             f"the canonical form or its turning changes the outputs by {changed:.2g} relative, allowed is "
