@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Unpack
+
+import torch
 
 from ..canonical.form import canonical
 from .job import grouped
@@ -14,12 +17,21 @@ from .job.settings import ForLook, Search
 from .job.sources import attested, check_apart
 
 
+def as_written(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype | None) -> dict[str, torch.Tensor]:
+    """The tensors rounded as `--out-dtype` asks, if it does."""
+    return {
+        name: tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
+        for name, tensor in tensors.items()
+    }
+
+
 def canon(
     model: Path, output: Output, listener: Listener = SILENT, **subjects: Unpack[ForLook]
 ) -> dict[str, Any]:
     """Fold a model's norms and biases away and balance it; write it, and say what stayed and why.
 
-    Nothing is written unless the network's outputs are what they were, in float64. Raises NotProven
+    Nothing is written unless the network's outputs are what they were, in float64 and before the numbers are
+    rounded to the file's types; `as_rounded` is how much they differ after that. Raises NotProven
     otherwise, UsageError where no network is named, NetworkError where it cannot be traced.
     """
     check_outputs(output)
@@ -28,6 +40,7 @@ def canon(
     fitted, folds = job.fitted, job.folds
     form = canonical(job.models[0], fitted, folds)
     change = grouped.check_same_function(job, job.models[0], form.wide)
+    rounded = grouped.outputs_differ(job, job.models[0], as_written(form.tensors, output.dtype))
     meta = job.describe(method="canon", like=job.models, results=True)
     written = write(output, form.tensors, job.models[0], meta)
     done = {
@@ -41,5 +54,6 @@ def canon(
         "balanced": sorted(form.balance.maps),
         "left": [f"{what}: {why}" for what, why in form.left],
         "outputs_differ": change,
+        "as_rounded": rounded,
     }
     return attested(job, output, done)

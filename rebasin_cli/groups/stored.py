@@ -15,7 +15,7 @@ import torch
 from ..checkpoints.checkpoint import open_checkpoint
 from ..checkpoints.staging import Staging
 from ..checkpoints.writing import write_safetensors
-from ..errors import CheckpointError
+from ..errors import CheckpointError, UsageError
 from ..permutations import permutation
 from .elements import Elements
 
@@ -39,6 +39,16 @@ def save(
     tensors |= {f"{word}{MAP}": map_.double().contiguous() for word, map_ in elements.maps.items()}
     meta = {permutation.KEY: KIND, SPEC: spec, FOLDS: folds, **metadata}
     write_safetensors(path, tensors, metadata=meta, force=force, stage=stage)
+
+
+def refuse_elements(path: Path) -> None:
+    """Raise UsageError for a file with elements where one with permutations alone is needed."""
+    if is_stored(path):
+        raise UsageError(
+            f"{path} holds elements of groups beyond permutations, which act on models in canonical form",
+            hint=f"Let them act first: rebasin apply {path} MODEL; then go on with --method none, and the "
+            "reference that rebasin canon wrote",
+        )
 
 
 def is_stored(path: Path) -> bool:

@@ -45,6 +45,7 @@ def alike(one, other):
 def test_a_canonical_form_computes_the_same_and_says_what_it_did(models, made):
     told = made[1].json()
     assert alike("c.safetensors", models[0]) and told["outputs_differ"] < 1e-12
+    assert 1e-9 < told["as_rounded"] < 1e-5  # float32
     assert told["folded"] == {"norms": 3, "key_biases": 1, "value_biases": 1, "means": 7}
     assert told["left"] == [] and told["balanced"][0] == "blocks.0.dim"
     assert (tensors("c.safetensors")["norm.weight"] == 1).all()
@@ -151,3 +152,8 @@ def test_a_report_has_the_best_order_and_a_random_element_beside(models, done, t
     rows = {row["name"]: row for row in report.json()["rows"]}
     assert {"naive", "aligned", "aligned (permutations)", "random group element"} <= rows.keys()
     assert rows["aligned (permutations)"]["control"] and not rows["aligned"]["control"]
+
+
+def test_elements_are_no_start_of_a_search(models, refused):
+    line = ("--init", "al.perm.safetensors", "--method", "ste", "--data", "digits", "-o", "x.safetensors")
+    refused(2, "align", *models, *NET, *line, says="holds elements of groups beyond permutations")

@@ -83,8 +83,7 @@ def of_weights(weights: Weights, fitted: FittedSpec) -> Iterator[Fact]:
         yield Fact(
             "depthwise",
             len(deep),
-            f"{len(deep)} convolutions are depthwise: few permutations move much, and ConvNeXt, which is "
-            "made of them, is a known failure (Git Re-Basin, A.1).",
+            f"{len(deep)} convolutions are depthwise: each unit has few weights of its own to be matched by.",
             warns=True,
         )
     if fitted.statistics:

@@ -171,10 +171,19 @@ def read_folds(text: str) -> Folds:
 
 
 def check_same_function(job: Job, before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
-    """How much the network's outputs differ, relative to the largest, in float64.
+    """As `outputs_differ`. Raises NotProven where that is more than rounding: no such thing is written."""
+    changed = outputs_differ(job, before, after)
+    if not changed <= ALLOWED:
+        raise NotProven(
+            f"the canonical form or its turning changes the outputs by {changed:.2g} relative, allowed is "
+            f"{ALLOWED:.0e}",
+            hint="Nothing was written. See what is folded with: rebasin spec explain --groups all",
+        )
+    return changed
 
-    Raises NotProven where that is more than rounding: nothing that changes the function is written.
-    """
+
+def outputs_differ(job: Job, before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
+    """How much the network's outputs differ with these weights, relative to the largest, in float64."""
     network = job.need_network()
     inputs = need_inputs(network, job.asked.network, job.asked.data)
     found = []
@@ -185,11 +194,4 @@ def check_same_function(job: Job, before: Mapping[str, Any], after: Mapping[str,
             for name, tensor in network.state_dict().items():
                 tensor.copy_(tensors[name])
             found.append(runs.outputs(batch))
-    changed = difference(*found)
-    if not changed <= ALLOWED:
-        raise NotProven(
-            f"the canonical form or its turning changes the outputs by {changed:.2g} relative, allowed is "
-            f"{ALLOWED:.0e}",
-            hint="Nothing was written. See what is folded with: rebasin spec explain --groups all",
-        )
-    return changed
+    return difference(*found)

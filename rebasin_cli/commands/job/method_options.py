@@ -14,6 +14,7 @@ from typing import Any
 from ... import matchers
 from ...checkpoints.checking import digest
 from ...errors import UsageError
+from ...groups import stored
 from ...matchers.search.align import foreign_option, options_of
 from ...permutations import permutation
 from ...registry import Option
@@ -85,6 +86,7 @@ def identity(search: Search, data: Data, network: Network) -> dict[str, Any]:
 def _finding(search: Search, data: Data) -> dict[str, Any]:
     chosen = _with_effect(search, "result")
     if (file := start_file(search)) is not None:
+        stored.refuse_elements(file)
         chosen[start_option(search.method)] = digest(permutation.load(file)[0])
     if search.polish is not None:
         chosen["polish"] = search.polish

@@ -251,12 +251,7 @@ def read_permutation(
     `model` is what it will be applied to, or taken back from (`undo`). Raises SpecError if it was found with
     another spec, CheckpointError if it does not fit or the model is not the one to do that with.
     """
-    if stored.is_stored(path):
-        raise UsageError(
-            f"{path} holds elements of groups beyond permutations, which act on models in canonical form",
-            hint=f"Let them act first: rebasin apply {path} MODEL; then go on with --method none, and the "
-            "reference that rebasin canon wrote",
-        )
+    stored.refuse_elements(path)
     found, made = permutation.load(path)
     if made.get("rebasin.spec_sha256") not in (None, fitted.spec.digest):
         raise SpecError(
