@@ -67,15 +67,39 @@ with torch.inference_mode():
         for x in large:
             net(x)
 """
+FILES = """
+import sys
+from safetensors.torch import load_file, save_file
+a, b = map(load_file, sys.argv[1:3])
+save_file({name: tensor + 0 for name, tensor in b.items()}, sys.argv[3])
+"""
+PROOF = """
+import sys, time
+from pathlib import Path
+from rebasin_cli import networks, open_checkpoint
+from rebasin_cli.inference import prove as proving
+from rebasin_cli.runtime.seeds import generator
+from rebasin_cli.spec import library
+shapes = open_checkpoint(Path(sys.argv[1])).shapes
+fitted = library.find(shapes)
+network = networks.resolve(None, fitted.spec, fitted.shapes, trust_code=False).float()
+inputs = networks.example_inputs(network, generator(0, "prove inputs"))
+proving.prove(network, fitted, inputs)  # what is imported on first use
+wall, own = time.perf_counter(), time.process_time()
+proving.prove(network, fitted, inputs)
+print(time.perf_counter() - wall, time.process_time() - own)
+"""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A command line, or a program, by name."""
+    """A command line, or a program, by name; `plain` ones need no version of rebasin, `own` ones say their
+    seconds."""
 
     name: str
     words: tuple[str, ...]
     plain: bool = False
+    own: bool = False
 
 
 def rows(work: Path, files: dict[str, Sequence[str]], measured: bool) -> Iterator[Row]:
@@ -86,6 +110,8 @@ def rows(work: Path, files: dict[str, Sequence[str]], measured: bool) -> Iterato
         align = ("align", *files[name], "-o", out, "--force")
         yield Row(f"align {name}", align)
         yield Row(f"align {name} --no-prove", (*align, "--no-prove"))
+        yield Row(f"its files with safetensors alone, {name}", ("-c", FILES, *files[name], out), plain=True)
+        yield Row(f"the proof alone, {name}", ("-c", PROOF, files[name][0]), own=True)
     yield Row("list methods", ("list", "methods"))
     if not measured:
         return
@@ -129,12 +155,14 @@ def _noisy(tensor: torch.Tensor, rng: torch.Generator) -> torch.Tensor:
 
 def seconds(python: str, row: Row) -> tuple[float, float]:
     """Wall and processor seconds of one run. Raises CalledProcessError with what it said."""
-    words = row.words if row.plain else ("-m", "rebasin_cli", *row.words)
+    words = row.words if row.plain or row.own else ("-m", "rebasin_cli", *row.words)
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    said = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-    subprocess.run(
-        [python, *words], check=True, cwd=tempfile.gettempdir(), **said
-    )  # not where a package lies
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    elsewhere = tempfile.gettempdir()  # not where a package lies
+    done = subprocess.run([python, *words], check=True, cwd=elsewhere, **streams)
+    if row.own:
+        wall, own = map(float, done.stdout.split())
+        return wall, own
     wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 

@@ -7,6 +7,7 @@ SIGTERM to the rest once one has ended: that ends a step of the first rank that 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
@@ -210,7 +211,7 @@ def _meeting_place(rank: int, size: int) -> Any:
         if not os.environ.get(name):
             raise UsageError(f"{name} is not set", hint="Start with torchrun, which sets it")
     try:
-        return next(iter(rendezvous("env://", rank, size, timeout=MEETING)))[0]
+        return _store(os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"], rank, size)
     except (RuntimeError, ValueError) as error:
         where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise Lost(
@@ -218,6 +219,16 @@ def _meeting_place(rank: int, size: int) -> Any:
             problems=[str(error).splitlines()[0]],
             hint="Start all of them within 10 minutes, on machines that reach one another",
         ) from error
+
+
+@functools.cache
+def _store(address: str, port: str, rank: int, size: int) -> Any:
+    """The store of rank 0 at this place, kept for the next command of this process.
+
+    One for each command would have its server close and another open at the same port: a rank that is
+    quick with its next command would meet the server that is about to close, and wait in vain.
+    """
+    return next(iter(rendezvous("env://", rank, size, timeout=MEETING)))[0]
 
 
 def _meet(store: Any, rank: int, size: int, device: torch.device) -> bool:

@@ -7,7 +7,10 @@ import json
 import os
 import signal
 import sys
+import time
 from unittest import mock
+
+import torch.distributed as dist
 
 from rebasin_cli.__main__ import main
 
@@ -47,11 +50,17 @@ def full(descriptor):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
+def slowly(end=dist.destroy_process_group):
+    end()
+    time.sleep(0.3 if RANK == 0 else 0)
+
+
 if os.environ.get("KILLED"):
     with at_step(1, lambda: RANK == 1 and os.kill(os.getpid(), signal.SIGKILL)):
         main(list(SEARCH))
 
-command("whole", *SEARCH[:-1], "whole.safetensors")
+with mock.patch("torch.distributed.destroy_process_group", slowly):  # the other is ahead by then
+    command("whole", *SEARCH[:-1], "whole.safetensors")
 command("exists", *SEARCH[:-1], "a.safetensors")
 command("missing", "align", "a.safetensors", ("b.safetensors", "nowhere.safetensors")[RANK], *SEARCH[3:])
 with mock.patch("rebasin_cli.checkpoints.checkpoint.Checkpoint.__getitem__", autospec=True) as read:
