@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from .batched import samples, stacks, training
+from .batched import matching, samples, stacks, training
 from .engine.bench import Bench
 from .engine.claims import ABOVE, Claim, bootstrap
 from .engine.outcome import Line, Outcome, Panel, Table
@@ -35,14 +35,11 @@ def run(bench: Bench) -> Outcome:
     def measure(kind: str) -> list:
         """For every pair: wm and naive barrier, loss and accuracy of the ends, on test data."""
         how = kinds[kind]
-        generator = bench.generator(f"networks {kind}")
-        sizes = [train.inputs.shape[1], *[how["width"]] * p.depth, classes]
-        start = stacks.fresh(2 * p.pairs, sizes, generator)
-        moved_by = {"optimizer": how["optimizer"], "rate": how["rate"], "batch": p.batch, "momentum": 0.9}
-        steps = how["steps"]
-        ends = training.trained(start, *train, steps=steps, generator=generator, **moved_by)[steps]
-        one, other = stacks.part(ends, slice(0, p.pairs)), stacks.part(ends, slice(p.pairs, None))
-        line = stacks.path(one, stacks.aligned(one, other, seed=bench.seed), *test, p.points)
+        layers = samples.layers(train, how["width"], p.depth, classes)
+        told = {key: value for key, value in how.items() if key != "width"}
+        told |= {"batch": p.batch, "momentum": 0.9, "generator": bench.generator(f"networks {kind}")}
+        one, other = training.pairs(p.pairs, layers, train, **told)[how["steps"]]
+        line = stacks.path(one, matching.aligned(one, other, seed=bench.seed), *test, p.points)
         naive = stacks.heights(stacks.path(one, other, *test, p.points).loss)[0]
         own = [(values[:, 0] + values[:, -1]) / 2 for values in (line.loss, line.accuracy)]
         return torch.stack([stacks.heights(line.loss)[0], naive, *own], 1).tolist()

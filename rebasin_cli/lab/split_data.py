@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from .batched import samples, stacks, training
+from .batched import matching, samples, stacks, training
 from .engine.bench import Bench
 from .engine.claims import BELOW, mean
 from .engine.outcome import Line, Outcome, Panel, Table
@@ -37,7 +37,7 @@ def parts(
 def run(bench: Bench) -> Outcome:
     p = bench.p
     train, test, classes = samples.opened(p.data, bench.root, limit=p.samples)
-    sizes = [train.inputs.shape[1], *[p.width] * p.depth, classes]
+    layers = samples.layers(train, p.width, p.depth, classes)
 
     def pair(number: int) -> list:
         """The figures of `ROWS`, and the test losses along the paths."""
@@ -45,12 +45,12 @@ def run(bench: Bench) -> Outcome:
         mine, others = parts(train.targets, classes, p.share, generator)
         ends = []
         for chosen in (mine, others, torch.arange(len(train.targets))):
-            start = stacks.fresh(1, sizes, generator)
-            steps = max(1, p.epochs * (len(chosen) // min(p.batch, len(chosen))))
+            start = stacks.fresh(1, layers, generator)
+            steps = training.steps_of(p.epochs, len(chosen), p.batch)
             how = {"batch": p.batch, "rate": p.rate, "chosen": chosen[None]}
             ends.append(training.trained(start, *train, steps=steps, generator=generator, **how)[steps])
         a, b, full = ends
-        moved = stacks.aligned(a, b, seed=bench.seed)
+        moved = matching.aligned(a, b, seed=bench.seed)
         every = [a, b, stacks.mixed(a, b, 0.5), stacks.mixed(a, moved, 0.5)]
         with torch.inference_mode():
             logits = [stacks.outputs(stack, test.inputs)[0].double() for stack in every]

@@ -8,7 +8,7 @@ from torch import nn
 
 from rebasin_cli.errors import NetworkError
 from rebasin_cli.lab import slerp, split_data, steepest_descent
-from rebasin_cli.lab.batched import samples, stacks, training
+from rebasin_cli.lab.batched import matching, samples, stacks, training
 from rebasin_cli.nets.mlp import MLP
 from rebasin_cli.networks.evaluation import evaluate
 from rebasin_cli.permutations.permutation import permuted, random
@@ -106,14 +106,14 @@ def test_kaiming_has_hes_spread_and_no_biases():
 
 
 def test_permuted_networks_are_brought_back(stack, data):
-    spec = stacks.fitted(stack)
+    spec = matching.fitted(stack)
     moved = [
         dict(permuted(stacks.tensors(stack, k), spec, random(spec.words, generator(k)))) for k in range(3)
     ]
     others = stacks.stacked(moved)
     assert torch.allclose(stacks.outputs(others, data[0]), stacks.outputs(stack, data[0]), atol=1e-6)
     assert not torch.equal(others[0][0], stack[0][0])
-    back = stacks.aligned(stack, others)
+    back = matching.aligned(stack, others)
     assert all(
         torch.equal(x, y)
         for one, other in zip(back, stack, strict=True)
@@ -152,7 +152,7 @@ def test_no_order_of_one_hidden_layer_begins_more_steeply(data):
     stack = stacks.fresh(2, [6, 5, 4], generator())
     one, other = stacks.part(stack, slice(0, 1)), stacks.part(stack, slice(1, 2))
     slope = steepest_descent.gradient(one, *data)
-    best = steepest_descent.matched([(-w, -b) for w, b in slope], other)
+    best = matching.aligned([(-w, -b) for w, b in slope], other)
     least = steepest_descent.inner(slope, best).item()
     (w, b), (v, c) = other
     for _ in range(200):
