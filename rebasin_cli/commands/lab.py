@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoints import writing
-from ..errors import OutputExists, UsageError
+from ..errors import UsageError
 from ..lab import registry
 from ..lab.engine import page, parameters, picture
 from ..runtime.threads import on_one_thread
@@ -75,9 +75,9 @@ def run(name: str, asked: Asked, listener: Listener = SILENT) -> list[dict[str, 
     if name == ALL and asked.assignments:
         raise UsageError("--set is for one experiment, not for all", hint="rebasin lab run NAME --set …")
     plans = [_plan(each, asked) for each in names]
+    _check(plans, asked, index=name == ALL)
     if asked.dry_run:
         return plans
-    _check(plans, asked, index=name == ALL)
     made = []
     before = [_done(plan, asked) if asked.resume else None for plan in plans]  # refused before any work
     for number, (plan, done) in enumerate(zip(plans, before, strict=True), start=1):
@@ -122,16 +122,7 @@ def _check(plans: Sequence[Mapping[str, Any]], asked: Asked, *, index: bool) -> 
     named = [(path.suffix, path) for path in files] + [(INDEX, asked.out / INDEX)] * index
     outputs.check_files(named, folder=asked.out, force=again)
     for plan in plans:
-        state = _state(plan["experiment"], asked.out)
-        if state.is_symlink():  # anybody may have put it there, and it would be written through
-            raise UsageError(
-                f"{state} is a link", hint="An experiment keeps its state there: remove the link"
-            )
-        if state.exists() and not again:
-            raise OutputExists(
-                f"{state} exists: an experiment was interrupted",
-                hint="Go on with --resume, or start anew with --force",
-            )
+        outputs.check_state(_state(plan["experiment"], asked.out), "experiment", again=again)
 
 
 def _files(name: str, folder: Path) -> dict[str, Path]:

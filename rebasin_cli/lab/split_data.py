@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import torch
 
+from ..datasets._portions import ClassSplit
 from .batched import matching, samples, stacks, training
 from .engine.bench import Bench
 from .engine.claims import BELOW, mean
@@ -22,18 +23,6 @@ ROWS = ("A", "B", "naive", "wm", "ensemble of logits", "all data")
 FIGURES = ("loss", "accuracy", "ECE")
 
 
-def parts(
-    targets: torch.Tensor, classes: int, share: float, generator: torch.Generator
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The samples of A and of B: disjoint, together all. A has `share` of each class of the first half."""
-    mine = torch.zeros(len(targets), dtype=torch.bool)
-    for kind in range(classes):
-        at = torch.nonzero(targets == kind)[:, 0]
-        at = at[torch.randperm(len(at), generator=generator)]
-        mine[at[: round(len(at) * (share if kind < classes // 2 else 1 - share))]] = True
-    return torch.nonzero(mine)[:, 0], torch.nonzero(~mine)[:, 0]
-
-
 def run(bench: Bench) -> Outcome:
     p = bench.p
     train, test, classes = samples.opened(p.data, bench.root, limit=p.samples)
@@ -42,7 +31,8 @@ def run(bench: Bench) -> Outcome:
     def pair(number: int) -> list:
         """The figures of `ROWS`, and the test losses along the paths."""
         generator = bench.generator(f"pair {number}")
-        mine, others = parts(train.targets, classes, p.share, generator)
+        split = ClassSplit(classes // 2, p.share, 1 - p.share)
+        mine, others = split.parts(train.targets, classes, generator)
         ends = []
         for chosen in (mine, others, torch.arange(len(train.targets))):
             start = stacks.fresh(1, layers, generator)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from rebasin_cli.errors import NetworkError
-from rebasin_cli.lab import slerp, split_data, steepest_descent
+from rebasin_cli.lab import slerp, steepest_descent
 from rebasin_cli.lab.batched import matching, samples, stacks, training
 from rebasin_cli.nets.mlp import MLP
 from rebasin_cli.networks.evaluation import evaluate
@@ -140,12 +140,47 @@ def test_halves_are_drawn_for_each_network():
     assert len({tuple(sorted(row.tolist())) for row in found}) > 1
 
 
-def test_split_data_is_disjoint_and_whole():
-    targets = torch.arange(10).repeat(100)
-    mine, others = split_data.parts(targets, 10, 0.2, generator())
-    assert torch.equal(torch.cat([mine, others]).sort().values, torch.arange(1000))
-    assert torch.bincount(targets[mine]).tolist() == [20] * 5 + [80] * 5
-    assert torch.bincount(targets[others]).tolist() == [80] * 5 + [20] * 5
+def test_some_samples_are_drawn_and_noise_is_added_where_asked(data):
+    every = samples.Samples(*data)
+    few = every.some(7, generator())
+    assert len(few.targets) == 7 and all((every.inputs == row).all(1).any() for row in few.inputs)
+    assert every.some(0, generator()) is every and every.some(40, generator()) is every
+    noisy = samples.noisy(every, 0.5, generator())
+    assert (noisy.inputs - every.inputs).std().item() == pytest.approx(0.5, rel=0.15)
+    assert samples.noisy(every, 0.0, generator()) is every
+
+
+def test_training_ends_behind_the_pass_in_which_all_losses_were_low(stack, data):
+    how = {"steps": 400, "batch": 10, "rate": 0.01, "generator": generator(3)}
+    kept = training.trained(stack, *data, until=1.0, **how)
+    (last,) = kept
+    assert last % 4 == 0 and 0 < last < 400
+    at_end = stacks.measured(kept[last], *data).loss
+    assert (at_end < 1.1).all()
+    assert list(training.trained(stack, *data, until=1e-9, **how | {"steps": 8})) == [8]
+
+
+def test_pairs_share_no_network(data):
+    kept = training.pairs(2, [6, 5, 4], samples.Samples(*data), steps=2, generator=generator(), keep=(0,))
+    one, other = kept[2]
+    assert sorted(kept) == [0, 2] and len(one[0][0]) == len(other[0][0]) == 2
+    assert not torch.equal(one[0][0], other[0][0])
+
+
+def test_all_are_matched_to_the_first_or_together(stack, data):
+    spec = matching.fitted(stack)
+    moved = [
+        dict(permuted(stacks.tensors(stack, 0), spec, random(spec.words, generator(k)))) for k in range(3)
+    ]
+    copies = stacks.stacked(moved)
+    for found in (
+        matching.to_first(copies),
+        matching.together(copies, matching.by("merge-many")),
+    ):
+        for layer in found:
+            for tensor in layer:
+                assert torch.allclose(tensor, tensor[:1].expand_as(tensor))
+    assert torch.equal(found[0][0][0], copies[0][0][0])
 
 
 def test_no_order_of_one_hidden_layer_begins_more_steeply(data):
