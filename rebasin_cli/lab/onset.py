@@ -19,6 +19,7 @@ from .engine.outcome import Line, Outcome, Panel, Table
 PAPER = "Git Re-Basin §5.2, Figure 3"
 FASTER = "fewer epochs are kept: each costs a matching of every pair and two paths"
 SOURCE = "Git Re-Basin Figure 3"
+LEAST = 0.05  # nats below chance: what has learnt less has no barrier to speak of
 
 
 def run(bench: Bench) -> Outcome:
@@ -47,11 +48,11 @@ def run(bench: Bench) -> Outcome:
 
     (rows,) = bench.each("training and matching", ["all epochs"], everything)
     figures = torch.tensor(rows, dtype=torch.float64)
-    learnt = (math.log(classes) - figures[:, :, 4]).clamp_min(1e-9)
-    relative = figures[:, :, 0] / learnt
+    learnt = math.log(classes) - figures[:, :, 4]
+    relative = torch.where(learnt > LEAST, figures[:, :, 0] / learnt.clamp_min(LEAST), torch.nan)
     means = figures.mean(1)
     body = [
-        (epoch, *row[:2], float(part.mean()), *row[2:])
+        (epoch, *row[:2], None if part.isnan().any() else float(part.mean()), *row[2:])
         for epoch, row, part in zip(epochs, means.tolist(), relative, strict=True)
     ]
     head = (
