@@ -39,7 +39,7 @@ TINY = {
         "epochs": 1,
         "passes": 1,
     },
-    "failures": NETWORKS | {"steps": 3, "early": 1},
+    "failures": NETWORKS | {"steps": 3, "early": 1, "vgg_pairs": 2, "vgg_width": 1 / 64, "vgg_epochs": 1},
     "halves": {"samples": 60, "width": 4, "depth": 1, "models": 3, "epochs": 1},
     "width": {
         "samples": 100,
