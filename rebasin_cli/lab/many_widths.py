@@ -65,7 +65,7 @@ def run(bench: Bench) -> Outcome:
     for k, method in enumerate(METHODS):
         for at, split in enumerate(SPLITS):
             sizes = gaps[:, :, k, at].abs()
-            says = f"the loss that merging adds by {method} goes to 0 with width"
+            says = f"the loss that merging adds by {method} falls with width"
             claims.append(mean(SOURCE, says, f"{about}, {split}", BELOW, (sizes[-1] - sizes[0]).tolist()))
     names = (*METHODS, "naive")
     means = gaps.mean(1)

@@ -100,9 +100,24 @@ def _claims(barriers: Tensor, where: str, bench: Bench) -> list[Claim]:
     least = bootstrap((naive - wm).tolist(), lambda means: means.amin(-1), seed=bench.seed)
     says, about = "matching lowers it at all widths", f"least of naive minus wm over widths, {where}"
     found.append(Claim(SOURCE, says, about, ABOVE, *least))
+    source = "Git Re-Basin §5.2, Figure 4"
     fall = bootstrap(wm.tolist(), lambda means: means[..., -1] - means[..., 0], seed=bench.seed)
     says, about = "wider networks have lower barriers", f"wm barrier at the widest minus narrowest, {where}"
-    return [*found, Claim("Git Re-Basin §5.2, Figure 4", says, about, BELOW, *fall)]
+    found.append(Claim(source, says, about, BELOW, *fall))
+    order = bootstrap(wm.tolist(), _order, seed=bench.seed)
+    about = f"Spearman's correlation of width and wm barrier, {where}"
+    found.append(Claim(source, "and the wider, the lower", about, BELOW, *order))
+    left = bootstrap(wm.tolist(), lambda means: means[..., -1] / means[..., 0], seed=bench.seed)
+    about = f"wm barrier at the widest / narrowest, {where}"
+    return [*found, Claim(source, "hardly any is left in the end", about, (-math.inf, 0.1), *left)]
+
+
+def _order(means: Tensor) -> Tensor:
+    """Spearman's rank correlation of widths, which rise, and means (..., widths)."""
+    count = means.shape[-1]
+    ranks = means.argsort(-1).argsort(-1).double()
+    apart = (ranks - torch.arange(count, dtype=torch.float64)).square().sum(-1)
+    return 1 - 6 * apart / (count * (count**2 - 1))
 
 
 def _comparisons(every: dict[Setting, Tensor], bench: Bench) -> list[Claim]:

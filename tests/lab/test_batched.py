@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from rebasin_cli.errors import NetworkError
-from rebasin_cli.lab import slerp, steepest_descent
+from rebasin_cli.lab import slerp, steepest_descent, width
 from rebasin_cli.lab.batched import matching, samples, stacks, training
+from rebasin_cli.lab.engine.bench import Bench
 from rebasin_cli.nets.mlp import MLP
 from rebasin_cli.networks.evaluation import evaluate
 from rebasin_cli.permutations.permutation import permuted, random
@@ -219,3 +220,27 @@ def test_an_arc_ends_at_its_ends_and_keeps_norms(stack, whole):
     assert made[0][0].norm().item() == pytest.approx(one[0][0].norm().item(), rel=1e-5)
     straight = slerp.arc(one, twice, 0.5, whole=whole)
     assert straight[0][0].norm().item() == pytest.approx(1.5 * one[0][0].norm().item(), rel=1e-3)
+
+
+def test_the_rank_correlation_of_widths_and_barriers():
+    from scipy.stats import spearmanr
+
+    means = torch.rand(5, 7, generator=generator(), dtype=torch.float64)
+    wanted = [spearmanr(range(7), row).statistic for row in means.numpy()]
+    assert width._order(means).tolist() == pytest.approx(wanted)
+
+
+def test_the_peak_of_barriers_and_whether_depth_moves_it():
+    """Two depths with their peaks at 8 and at 16: the ratio of all draws is 2."""
+    bench = Bench({"widths": [4, 8, 16, 32], "data": ["x"], "noise": [0.0], "until": [0.0], "depths": [1, 2]})
+
+    def barriers(at):
+        made = torch.zeros(3, 4, 6, dtype=torch.float64)
+        made[:, at, 1] = 1.0
+        return made
+
+    every = {("x", 0.0, 0.0, 1): barriers(1), ("x", 0.0, 0.0, 2): barriers(2)}
+    (claim,) = width._comparisons(every, bench)
+    assert (claim.estimate, claim.interval, claim.verdict) == (2.0, (2.0, 2.0), "refuted")
+    rows = width._peaks(every, bench).rows
+    assert [row[1] for row in rows] == [8.0, 16.0] and rows[0][3] == 1.0
