@@ -1,8 +1,8 @@
 """The barrier of trained students falls, rises and falls again with their width.
 
 Pairs of students of the same teacher are trained by gradient descent, and by SGD on samples drawn anew, from
-small weights, and permuted by one assignment on their rows; the height of the path above its chord is computed
-exactly. Narrower students than the teacher have a loss of their own at both ends.
+small weights, and permuted by one assignment on their rows; the height of the path above its chord is
+computed exactly. Narrower students than the teacher have a loss of their own at both ends.
 """
 
 from __future__ import annotations
