@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,6 +13,7 @@ from .. import nets
 from ..errors import CheckpointError, NetworkError, UsageError
 from ..registry import unnamed, user_code
 from ..spec.spec import Shapes, Spec
+from .state import duplicate
 
 FACTORY = (
     "Expected a function that takes nothing, or the tensors' shapes by name, and returns a torch.nn.Module: "
@@ -128,7 +128,7 @@ def on(network: nn.Module, device: str | torch.device) -> nn.Module:
     """The network itself if it is on the device, else a copy that is: the caller's own stays where it was."""
     there = torch.device(device)
     places = {tensor.device for tensor in (*network.parameters(), *network.buffers())}
-    return network if places <= {there} else copy.deepcopy(network).to(there)
+    return network if places <= {there} else duplicate(network).to(there)
 
 
 def running_norms(network: nn.Module) -> dict[str, nn.Module]:

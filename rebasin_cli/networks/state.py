@@ -1,13 +1,15 @@
 """A network run as if it had never run: what its modules keep between calls comes and goes with the run.
 
 Modules cache tables in evaluation mode, keep their last activation, or recompute a weight before every call.
-Nothing here copies a module, since not every module can be copied: an open file, a lock, a tensor with a
-history. The attributes and what they hold are written down, and put back.
+A run copies no module, since not every module can be copied: an open file, a lock, a tensor with a
+history. The attributes and what they hold are written down, and put back. Who needs a second network for
+longer gets a `duplicate`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,6 +20,7 @@ from torch import nn
 from .running import evaluating
 
 DEPTH = 3  # containers within containers that are written down
+CONTAINERS = (dict, OrderedDict, list, set, deque)
 
 
 @contextlib.contextmanager
@@ -37,6 +40,44 @@ def fresh(network: nn.Module) -> Iterator[Callable[[], None]]:
             yield lambda: _put_back(start)
         finally:
             _put_back(before)
+
+
+def duplicate(network: nn.Module) -> nn.Module:
+    """A second network with tensors of its own, tied as the first one's are.
+
+    What cannot be copied, such as an open file or a lock, both have; of an activation that a module keeps, or
+    a weight that a hook computes before each call, the second one has the values.
+    """
+    try:
+        return copy.deepcopy(network)
+    except Exception:  # whatever the attributes of a module raise
+        return copy.deepcopy(network, dict(_as_they_are(network)))
+
+
+def _as_they_are(network: nn.Module) -> Iterator[tuple[int, Any]]:
+    """By its id, what a copy has in place of each attribute that cannot be copied."""
+    known = {id(own): own for own in (*network.modules(), *network.parameters(), *network.buffers())}
+    held = [value for module in network.modules() for value in vars(module).values()]
+    seen: set[int] = set()
+    while held:
+        value = held.pop()
+        if id(value) in known or id(value) in seen:
+            continue
+        seen.add(id(value))
+        if type(value) in CONTAINERS:
+            held += value.values() if isinstance(value, dict) else value
+        elif isinstance(value, torch.Tensor) and not value.is_leaf:
+            yield id(value), value.detach().clone()
+        elif not _can_be_copied(value, known):
+            yield id(value), value
+
+
+def _can_be_copied(value: Any, known: dict[int, Any]) -> bool:
+    try:
+        copy.deepcopy(value, dict(known))
+    except Exception:
+        return False
+    return True
 
 
 @contextlib.contextmanager
@@ -88,7 +129,7 @@ def _noted(network: nn.Module) -> Iterator[tuple[Any, Any]]:
 
 
 def _held(value: Any, seen: set[int], depth: int) -> Iterator[tuple[Any, Any]]:
-    if type(value) not in (dict, OrderedDict, list, set, deque) or id(value) in seen or not depth:
+    if type(value) not in CONTAINERS or id(value) in seen or not depth:
         return
     seen.add(id(value))
     yield value, value.copy()
