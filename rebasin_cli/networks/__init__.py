@@ -13,6 +13,7 @@ from .. import nets
 from ..errors import CheckpointError, NetworkError, UsageError
 from ..registry import unnamed, user_code
 from ..spec.spec import Shapes, Spec
+from . import caches
 from .state import duplicate
 
 FACTORY = (
@@ -108,8 +109,11 @@ def check(network: nn.Module, shapes: Shapes, name: str = "the network") -> None
 def load(network: nn.Module, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
     """Copy tensors into the network, in place and one at a time; tied ones are written once a name.
 
+    What it kept of the tensors that it had, as far as that is known, is dropped.
+
     Raises CheckpointError for values beyond the range of the network's dtype.
     """
+    caches.drop(network)
     with torch.no_grad():
         for name, own in network.state_dict().items():
             tensor = tensors[name]
