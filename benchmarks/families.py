@@ -24,6 +24,7 @@ from datetime import date
 from typing import Any
 
 import torch
+from packages import torchvision
 from torch import nn
 
 from rebasin_cli.errors import RebasinError
@@ -405,8 +406,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="figures alone, one network a line")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    with contextlib.suppress(ImportError):  # an older rebasin may lack what the other benchmark asks for
-        importlib.import_module("inference").torchvision()
+    with contextlib.suppress(ImportError):  # timm and transformers import it where it is installed
+        torchvision()
     rows, refused = options.rows.split(","), []
     before = _before(options.against, options.rows)
     if not options.json:
