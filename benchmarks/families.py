@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from packages import torchvision
 from torch import nn
+from torch.nn.utils import prune
 
 from rebasin_cli.errors import RebasinError
 from rebasin_cli.inference import infer
@@ -270,7 +271,7 @@ def by_hooks() -> nn.Module:
 
 
 def pruned() -> nn.Module:
-    first = nn.utils.prune.random_unstructured(nn.Linear(WIDTH, HIDDEN), "weight", 0.5)
+    first = prune.random_unstructured(nn.Linear(WIDTH, HIDDEN), "weight", 0.5)
     return nn.Sequential(first, nn.ReLU(), nn.Linear(HIDDEN, 5))
 
 
