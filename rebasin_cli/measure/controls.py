@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from ..datasets._batches import checked, part_of, size_of
 from ..networks.layout import Wrapper
 from ..networks.recording import Recording
 from ..networks.running import call, fed, select
+from ..networks.state import duplicate
 from ..repair import plan_refit
 from ..runtime.seeds import seeded
 
@@ -85,7 +85,7 @@ def fine_tuned(
     training; `network` stays as it is. A refit multiplies in float64, which counts twice, and brings three
     models through the network twice; a step of training is three passes.
     """
-    own = networks.load(copy.deepcopy(network), model).to(device)
+    own = networks.load(duplicate(network), model).to(device)
     some = next(fed(own, inputs, device) for inputs, _ in checked(batches))
     planned = plan_refit(own, some)
     share = (2 * planned.products + 6 * planned.forward) / (3 * max(1, planned.forward))  # of all samples
