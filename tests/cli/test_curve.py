@@ -136,8 +136,14 @@ def test_points_of_a_curve_have_statistics_of_their_own(resnets, done):
         "r.curve.safetensors",
     )
     report = done("barrier", *resnets, *data, "--curve", "r.curve.safetensors", "--json").json()
-    (row,) = [row for row in report["rows"] if row["name"].startswith("curve")]
-    assert row["name"] == "curve (unaligned) + reset" and len(row["curves"]["test"]["loss"]) == 25
+    row, ends = [row for row in report["rows"] if row["name"].startswith("curve")]
+    assert row["name"] == "curve (unaligned) + reset" and ends["name"] == row["name"] + ", ends too"
+    own, again = (its["curves"]["test"]["loss"] for its in (row, ends))
+    assert len(own) == 25 and len(again) == 3 and ends["control"] and not row["control"]
+    assert own[12] == pytest.approx(again[1], abs=1e-6)  # the same there, and the ends are other networks
+    assert own[0] != again[0] and own[-1] != again[-1]
+    given = [end["test"]["loss"] for end in report["endpoints"]]
+    assert [own[0], own[-1]] == pytest.approx(given)
 
 
 def test_statistics_are_estimated_anew_at_the_point(resnets, done, tmp_path):
