@@ -17,6 +17,7 @@ from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.outputs import Output, check_outputs
 from .job.settings import Loading, Network
+from .job.sources import check_spared
 
 TRIES = 5  # searches from different seeds before `verify` gives up
 CLOSE = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 1e-2, torch.float16: 1e-3}
@@ -41,6 +42,8 @@ def verify(
     if output is not None:
         check_outputs(Output(output, force))
     job = Job("verify", [a, b], listener, loading=loading, network=Network(seed=seed))
+    if output is not None:
+        check_spared(job, [output])
     models, fitted = job.models, job.fitted
     compared = [name for name in fitted.shapes if not _is_counter(models[0][name])]
     different = [name for name in compared if not _same_values(models[0][name], models[1][name])]
