@@ -184,6 +184,18 @@ Metric = Annotated[
         help="metric(outputs, targets), larger is better; default accuracy.",
     ),
 ]
+Bins = Annotated[
+    int,
+    _option(
+        "--bins",
+        metavar="N",
+        min=1,
+        max=1_000,
+        panel=DATA,
+        help="Of the expected calibration error: bins of equal width.",
+        show_default=True,
+    ),
+]
 OutputKey = Annotated[
     str | None,
     _option("--output", metavar="KEY|INDEX", panel=DATA, help="Which of several outputs counts: the logits."),
