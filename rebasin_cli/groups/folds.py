@@ -52,6 +52,16 @@ class Folds:
     left: tuple[tuple[str, str], ...] = ()
 
     @property
+    def tensors(self) -> frozenset[str]:
+        """All that folding writes to."""
+        found = {name for name, _ in self.means} | {part.tensor for part in self.keys}
+        found |= {name for norm in self.norms for name in (norm.weight, norm.bias) if name}
+        found |= {bias.part.tensor for bias in self.values}
+        for reader in [r for norm in self.norms for r in norm.readers] + [v.reader for v in self.values]:
+            found |= {name for name in (reader.weight, reader.bias) if name}
+        return frozenset(found)
+
+    @property
     def unfolded(self) -> dict[str, str]:
         """Gains and biases that stay, and why."""
         return dict(self.left)
