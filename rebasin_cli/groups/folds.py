@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Reader:
-    """A linear layer that reads units along axis 1 of its weight; `bias` None where it has none."""
+    """A linear layer that reads units along `axis` of its weight; `bias` None where it has none."""
 
     weight: str
     bias: str | None
+    axis: int = 1
 
 
 @dataclass(frozen=True)

@@ -170,7 +170,7 @@ def read_folds(text: str) -> Folds:
     found = json.loads(text)
 
     def reader(row: Mapping[str, Any]) -> Reader:
-        return Reader(row["weight"], row["bias"])
+        return Reader(row["weight"], row["bias"], row.get("axis", 1))
 
     return Folds(
         tuple(Norm(n["weight"], n["bias"], tuple(map(reader, n["readers"]))) for n in found["norms"]),

@@ -95,6 +95,7 @@ def align(
     """
     if len(models) < 2:
         raise UsageError("aligning takes at least two models")
+    fitted = fitted.ordered if folds is None else fitted
     module = registry.get(method)
     check_needs(method, network=network is not None, data=data is not None)
     if network is not None:
