@@ -20,6 +20,7 @@ _WHERE = {
     "barrier": "measure.report",
     "doctor": "analysis.diagnosis",
     "compare": "analysis.comparison",
+    "elements": "groups.elements:",
     "fit": "spec.fitting",
     "infer_spec": "inference:infer",
     "load_spec": "spec.library:load",

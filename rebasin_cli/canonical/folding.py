@@ -49,7 +49,7 @@ def _norm(work: _Work, norm: Norm) -> None:
     if norm.weight is not None:
         for reader in norm.readers:
             weight = work[reader.weight]
-            weight *= work[norm.weight].view(1, -1, *[1] * (weight.ndim - 2))
+            weight *= work[norm.weight].view(-1, *[1] * (weight.ndim - reader.axis - 1))
         work[norm.weight].fill_(1)
 
 
@@ -62,4 +62,4 @@ def _value(work: _Work, bias: ValueBias) -> None:
 
 def _through(work: _Work, vector: torch.Tensor, reader: Reader) -> None:
     """What a constant input adds to the outputs of a layer, moved into its bias."""
-    work[reader.bias].add_(work[reader.weight] @ vector)
+    work[reader.bias].add_(torch.tensordot(work[reader.weight], vector, ([reader.axis], [0])))

@@ -23,7 +23,7 @@ from ..checkpoints.tensors import LazyTensors, plan_of
 from ..errors import CheckpointError
 from ..permutations import permutation
 from ..permutations.permutation import Permutations
-from ..spec.groups import MATRICES, PERMUTATION, ROTATIONS, SIGNED
+from ..spec.groups import MATRICES, PERMUTATION, PLANES, ROTATIONS, SIGNED
 from ..spec.notation import Axis, Fixed, Product, Sum, Word, factors_of, length_of, words_of
 from ..spec.spec import FittedSpec
 
@@ -75,6 +75,9 @@ def _matrix(n: int, kind: str, rng: torch.Generator) -> torch.Tensor:
     if kind == "O1":
         basis = around_ones(n)
         return basis @ _matrix(n - 1, "O", rng) @ basis.T + 1 / n
+    if kind in PLANES:
+        angles = torch.rand(n // 2, generator=rng, dtype=torch.float64) * (2 * math.pi)
+        return turning(torch.polar(_scales(n // 2, rng), angles), kind)
     q = torch.linalg.qr(torch.randn(n, n, generator=rng, dtype=torch.float64)).Q
     if kind == "O":
         return q
@@ -87,6 +90,29 @@ def around_ones(n: int) -> torch.Tensor:
     columns = torch.arange(1, n, dtype=torch.float64)
     basis = torch.where(rows < columns, 1.0, torch.where(rows == columns, -columns, 0.0))
     return basis / (columns * (columns + 1)).sqrt()
+
+
+def planes(n: int, kind: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which units (n/2,) are the real and which the imaginary parts of the complex numbers that turn."""
+    units = torch.arange(n).view((2, -1) if kind == "halves" else (-1, 2))
+    return tuple(units) if kind == "halves" else tuple(units.T)
+
+
+def turning(numbers: torch.Tensor, kind: str) -> torch.Tensor:
+    """Complex numbers (…, n/2) as the matrices (…, n, n) that multiply by them."""
+    n = 2 * numbers.shape[-1]
+    real, imaginary = planes(n, kind)
+    found = torch.zeros(*numbers.shape[:-1], n, n, dtype=torch.float64)
+    found[..., real, real] = found[..., imaginary, imaginary] = numbers.real
+    found[..., imaginary, real], found[..., real, imaginary] = numbers.imag, -numbers.imag
+    return found
+
+
+def numbers_of(matrices: torch.Tensor, kind: str) -> torch.Tensor:
+    """The complex numbers (…, n/2) whose matrices are nearest to these (…, n, n), up to a half."""
+    real, imaginary = planes(matrices.shape[-1], kind)
+    along = matrices[..., real, real] + matrices[..., imaginary, imaginary]
+    return torch.complex(along, matrices[..., imaginary, real] - matrices[..., real, imaginary])
 
 
 def compose(first: Elements, then: Elements, fitted: FittedSpec) -> Elements:
@@ -160,6 +186,10 @@ def _wrong(map_: torch.Tensor, word: str, kind: str, fitted: FittedSpec, perms: 
         if kind == "O1" and float((map_.sum(-1) - 1).abs().max()) > CLOSE:
             return "has a rotation that does not keep the vector of ones"
         return ""
+    if kind in PLANES:
+        nearest = turning(numbers_of(map_, kind) / 2, kind)
+        if float((map_ - nearest).abs().max()) > CLOSE * float(map_.abs().max()):
+            return f"has a map that is no complex number a pair ({kind})"
     values = torch.linalg.svdvals(map_)
     return "has a singular map" if bool((values[..., -1] <= SINGULAR * values[..., 0]).any()) else ""
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Reader:
-    """A linear layer that reads units along axis 1 of its weight; `bias` None where it has none."""
+    """A linear layer that reads units along `axis` of its weight; `bias` None where it has none."""
 
     weight: str
     bias: str | None
+    axis: int = 1
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,16 @@ class Folds:
     keys: tuple[Part, ...] = ()
     means: tuple[tuple[str, int], ...] = ()  # tensors and the axis whose mean goes
     left: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def tensors(self) -> frozenset[str]:
+        """All that folding writes to."""
+        found = {name for name, _ in self.means} | {part.tensor for part in self.keys}
+        found |= {name for norm in self.norms for name in (norm.weight, norm.bias) if name}
+        found |= {bias.part.tensor for bias in self.values}
+        for reader in [r for norm in self.norms for r in norm.readers] + [v.reader for v in self.values]:
+            found |= {name for name in (reader.weight, reader.bias) if name}
+        return frozenset(found)
 
     @property
     def unfolded(self) -> dict[str, str]:

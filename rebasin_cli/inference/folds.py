@@ -102,7 +102,7 @@ class _Reading:
         for layer in layers:
             if why := self._unfit(layer, norm.bias is not None):
                 return why, ()
-            readers.append(Reader(layer.weight, layer.bias))
+            readers.append(Reader(layer.weight, layer.bias, layer.axis))
         return ("", tuple(readers)) if readers else (READ, ())
 
     def _layers(self, var: Var) -> list[Linear]:
@@ -143,17 +143,13 @@ class _Reading:
             return READ
         if why := self._unfit(layers[0], True) or self._twice(leaf.tensor):
             return why
-        part, size = self._part(leaf), var.size
-        times, rest = divmod(self.shapes[layers[0].weight][1], part.length)
+        part, size, length = self._part(leaf), var.size, self.shapes[layers[0].weight][layers[0].axis]
+        times, rest = divmod(length, part.length)
         read = [v.size for v in self.classes.of(layers[0].reads)]
         grouped = [n for n in (part.length // size, times, size) if n > 1]
-        if (
-            rest
-            or self.shapes[layers[0].weight][1] != layers[0].reads.size
-            or [n for n in read if n > 1] != grouped
-        ):
+        if rest or length != layers[0].reads.size or [n for n in read if n > 1] != grouped:
             return SHAPE
-        return ValueBias(part, Reader(layers[0].weight, layers[0].bias), size, times)
+        return ValueBias(part, Reader(layers[0].weight, layers[0].bias, layers[0].axis), size, times)
 
     # ------------------------------------------------------------------------------------------------- means
 

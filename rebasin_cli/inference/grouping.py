@@ -17,6 +17,7 @@ from .axes import Expr, Sum, Var, variables
 from .sides import NORM, ODD, ONES, ORDER, SCALE, Relation, Sides, pairs
 
 OUTER = "other words lie within it, so it can only be ordered"
+UNFOLLOWED = "an operation that was not followed alike"
 APART = "it is grouped differently where it is multiplied"
 
 
@@ -47,8 +48,11 @@ class Classes:
         self.word: dict[Leaf, Var] = {}  # as the first walk knows it
         for name, axes in walk.tensors.items():
             for k, (axis, before) in enumerate(zip(axes, first[name], strict=True)):
-                both = zip(self.of(axis), variables(before), strict=True)
-                for j, (var, word) in enumerate(both):
+                ours, theirs = self.of(axis), list(variables(before))
+                if [var.size for var in ours] != [var.size for var in theirs]:
+                    ours = [walk.units.new(var.size) for var in theirs]
+                    walk.flags += [(var, ORDER, UNFOLLOWED) for var in ours]
+                for j, (var, word) in enumerate(zip(ours, theirs, strict=True)):
                     self.leaves[Leaf(name, k, j)] = var
                     self.word[Leaf(name, k, j)] = word
         self.flags: dict[Var, dict[str, str]] = {}

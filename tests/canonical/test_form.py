@@ -5,9 +5,21 @@ from rebasin_cli.canonical.balancing import balance
 from rebasin_cli.canonical.form import canonical
 from rebasin_cli.groups import elements as acts
 from rebasin_cli.groups.elements import views
-from tests.transformers import After, Gated, Packed, Transformer, drawn, inferred, outputs, relu, tanh
+from tests.transformers import (
+    After,
+    Gated,
+    Neighbours,
+    Packed,
+    Rotary,
+    Transformer,
+    drawn,
+    inferred,
+    outputs,
+    relu,
+    tanh,
+)
 
-NETS = [Transformer, Packed, Gated, After, relu, tanh]
+NETS = [Transformer, Packed, Gated, After, relu, tanh, Rotary, Neighbours]
 
 
 def form_of(make, seed=0):
