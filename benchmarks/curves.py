@@ -338,7 +338,8 @@ def timed(way: Any, batch: tuple[torch.Tensor, torch.Tensor]) -> float:
 class Robust:
     """Endpoints of a `net` and curves trained under `attack`, and `points` of these measured under it.
 
-    Also under twenty of its steps with two restarts, on so many test `samples`.
+    Also under twenty of its steps with two restarts, on so many test `samples`. Endpoints that lie among
+    `--endpoints` as FILES.SEED.safetensors are not trained.
     """
 
     attack: str
@@ -348,6 +349,7 @@ class Robust:
     pairs: tuple[tuple[int, int], ...]
     points: int = 17
     samples: int = 1000
+    files: str = ""
 
     @property
     def attacks(self) -> tuple[Attack, Attack]:
@@ -370,6 +372,7 @@ ROBUST = {
         ((1, 2),),
         points=5,
         samples=300,
+        files="tinyten_robust",
     ),
 }
 ROWS = ("clean", "pgd-5", "pgd-20x2")
@@ -404,6 +407,10 @@ def robust(study: Study) -> None:
 def robust_end(study: Study, seed: int) -> dict[str, torch.Tensor]:
     """One endpoint trained under attack."""
     how = ROBUST[study.setting.data]
+    there = (study.endpoints or Path()) / f"{how.files}.{seed}.safetensors"
+    if how.files and there.exists():
+        kept = open_checkpoint(there)
+        return {name: kept[name] for name in kept}
     made = {"attack": how.attack, "schedule": "late"} | how.endpoints
     return train(how.net, study.setting.data, seed=seed, **made).tensors
 
