@@ -38,6 +38,8 @@ def test_a_share_of_a_part():
     whole = Portion(classes_split="5:0.2,0.8", part="a").of(data, 0)
     half = Portion(classes_split="5:0.2,0.8", part="a", subset=0.5).of(data, 0)
     assert half.samples == round(0.5 * whole.samples)
+    others = Portion(classes_split="5:0.2,0.8", part="a", subset=0.5).of(data, 1)
+    assert others.samples == half.samples and not torch.equal(others.source.inputs, half.source.inputs)
     assert Portion(subset=1e-9).of(data, 0).samples == 1 and Portion().of(data, 0) is data
 
 

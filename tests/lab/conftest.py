@@ -64,7 +64,7 @@ TINY = {
         "steps": 30,
     },
     "uniformity": {"teacher": 2, "runs": 12, "norms": 3, "steps": 300},
-    "double-descent": {"teacher": 2, "ratios": [0.5, 1, 2, 3], "pairs": 3, "steps": 40, "noise": 1.0},
+    "double-descent": {"teacher": 2, "ratios": [0.5, 1, 2, 3], "pairs": 3, "steps": 40, "noise": [0.0, 1.0]},
     "statements": {"models": 3, "draws": 100},
 }
 
