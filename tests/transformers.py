@@ -45,6 +45,18 @@ class Transformer(nn.Module):
         return self.head(self.norm(x).mean(1))
 
 
+class NoBias(Transformer):
+    """Layers that read norms have no biases to take theirs up."""
+
+    def __init__(self, width=8, heads=2, blocks=1):
+        super().__init__(width, heads, blocks)
+        for block in self.blocks:
+            block.q, block.k, block.v, block.up = (
+                nn.Linear(layer.in_features, layer.out_features, bias=False)
+                for layer in (block.q, block.k, block.v, block.up)
+            )
+
+
 class PackedBlock(Block):
     def __init__(self, width, heads):
         super().__init__(width, heads)

@@ -252,33 +252,37 @@ def multiplied(tensor: torch.Tensor, axes: tuple[Axis, ...], fitted: FittedSpec,
     return tensor
 
 
-def _along(tensor: torch.Tensor, dim: int, axis: Axis, fitted: FittedSpec, maps: Maps) -> torch.Tensor:
+Before = tuple[tuple[Axis, int], ...]  # factors that stand before a place, and their dimensions
+
+
+def _along(
+    tensor: torch.Tensor, dim: int, axis: Axis, fitted: FittedSpec, maps: Maps, before: Before = ()
+) -> torch.Tensor:
     if not any(word in maps for word in words_of(axis)):
         return tensor
     if isinstance(axis, Sum):
         lengths = [length_of(term, fitted.sizes) for term in axis.terms]
         parts = zip(tensor.split(lengths, dim), axis.terms, strict=True)
-        return torch.cat([_along(part, dim, term, fitted, maps) for part, term in parts], dim)
+        return torch.cat([_along(part, dim, term, fitted, maps, before) for part, term in parts], dim)
     if isinstance(axis, Word):
-        if axis.each:
-            raise _nowhere(axis)
-        return _times(tensor, (dim,), axis, maps)
+        return _times(tensor, (*_outer(before, axis, fitted), dim), axis, maps)
     factors = factors_of(axis)
     parts = tensor.unflatten(dim, [length_of(factor, fitted.sizes) for factor in factors])
     for k, factor in enumerate(factors):
-        if isinstance(factor, Word) and factor.each and factor.name in maps:
-            parts = _times(parts, (dim + _outer(factors[:k], factor, fitted), dim + k), factor, maps)
-        elif isinstance(factor, Word | Product | Sum):
-            parts = _along(parts, dim + k, factor, fitted, maps)
+        inside = (*before, *((other, dim + j) for j, other in enumerate(factors[:k])))
+        if isinstance(factor, Word | Product | Sum):
+            parts = _along(parts, dim + k, factor, fitted, maps, inside)
     return parts.flatten(dim, dim + len(factors) - 1)
 
 
-def _outer(before: tuple[Axis, ...], word: Word, fitted: FittedSpec) -> int:
-    """Which of the factors before a starred word is what it lies within."""
+def _outer(before: Before, word: Word, fitted: FittedSpec) -> tuple[int, ...]:
+    """The dimension of what a starred word lies within; of others none."""
+    if not word.each:
+        return ()
     outer = fitted.within[word.name].word
-    for k, factor in reversed(list(enumerate(before))):
+    for k, (factor, dim) in reversed(list(enumerate(before))):
         if factor == Word(outer or "") or (outer is None and k == 0 and isinstance(factor, Fixed)):
-            return k
+            return (dim,)
     raise _nowhere(word)
 
 
@@ -308,25 +312,23 @@ def views(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Every place of a word in a tensor: its side, and its units (n, k), of a starred word (H, D, k)."""
 
-    def within(tensor: torch.Tensor, dim: int, axis: Axis) -> Iterator[tuple[str, torch.Tensor]]:
+    def within(
+        tensor: torch.Tensor, dim: int, axis: Axis, before: Before = ()
+    ) -> Iterator[tuple[str, torch.Tensor]]:
         if isinstance(axis, Word) and axis.name == word:
-            if axis.each:
-                raise _nowhere(axis)
-            yield axis.side, tensor.movedim(dim, 0).reshape(tensor.shape[dim], -1)
+            at = (*_outer(before, axis, fitted), dim)
+            front = tensor.movedim(at, tuple(range(len(at))))
+            yield axis.side, front.reshape(*front.shape[: len(at)], -1)
         elif isinstance(axis, Sum):
             lengths = [length_of(term, fitted.sizes) for term in axis.terms]
             for part, term in zip(tensor.split(lengths, dim), axis.terms, strict=True):
-                yield from within(part, dim, term)
+                yield from within(part, dim, term, before)
         elif isinstance(axis, Product) and word in words_of(axis):
             factors = factors_of(axis)
             parts = tensor.unflatten(dim, [length_of(factor, fitted.sizes) for factor in factors])
             for k, factor in enumerate(factors):
-                if isinstance(factor, Word) and factor.each and factor.name == word:
-                    at = dim + _outer(factors[:k], factor, fitted)
-                    front = parts.movedim((at, dim + k), (0, 1))
-                    yield factor.side, front.reshape(*front.shape[:2], -1)
-                else:
-                    yield from within(parts, dim + k, factor)
+                inside = (*before, *((other, dim + j) for j, other in enumerate(factors[:k])))
+                yield from within(parts, dim + k, factor, inside)
 
     for dim, axis in enumerate(axes):
         yield from within(tensor, dim, axis)

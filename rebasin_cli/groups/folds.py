@@ -16,11 +16,15 @@ class Reader:
 
 @dataclass(frozen=True)
 class Norm:
-    """A gain and a bias, either None where there is none, that go into what reads them."""
+    """A gain and a bias, either None where there is none, that go into what reads them.
+
+    A bias that is `free` no reader can take up: it stays, over the gain, and turns as what it is added to.
+    """
 
     weight: str | None
     bias: str | None
     readers: tuple[Reader, ...]
+    free: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,11 @@ class Folds:
         for reader in [r for norm in self.norms for r in norm.readers] + [v.reader for v in self.values]:
             found |= {name for name in (reader.weight, reader.bias) if name}
         return frozenset(found)
+
+    @property
+    def free(self) -> frozenset[str]:
+        """Biases of norms that stay and turn."""
+        return frozenset(norm.bias for norm in self.norms if norm.free and norm.bias)
 
     @property
     def unfolded(self) -> dict[str, str]:

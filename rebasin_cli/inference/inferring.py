@@ -170,7 +170,7 @@ def _write(module: nn.Module, walk: Walk, name: str, found: Symmetries, refused:
     title = f"inferred from {type(module).__name__}"
     told = {words[var]: size for var, size in sizes(walk.units, walk.tensors).items()}
     shapes = {key: tuple(tensor.shape) for key, tensor in module.state_dict().items()}
-    told |= {word: its.key.size for word, its in turned.items()}
+    told |= {word: its.key.turned for word, its in turned.items()}
     lie = {words[var]: words[parent] for var, parent in within(walk.units, walk.tensors).items()}
     text = text_of(
         walk.units,
@@ -186,7 +186,7 @@ def _write(module: nn.Module, walk: Walk, name: str, found: Symmetries, refused:
     expected = {
         word: var.size * math.prod(parent.size for parent in parents[var]) for var, word in words.items()
     }
-    expected |= {word: its.key.heads * its.key.size for word, its in turned.items()}
+    expected |= {word: its.key.heads * its.key.turned for word, its in turned.items()}
     if fitted.words != expected:  # never seen; sizes that differ would be another spec
         raise SpecError(
             "the inferred spec reads back with other sizes", problems=[f"{fitted.words} {expected}"]

@@ -29,12 +29,16 @@ FIRST = 10**9  # the number of a variable that no walk has made, below 0
 
 @dataclass(frozen=True)
 class Rows:
-    """`size` rows of each of `heads`, side by side from `start` on, of these tensors' axes."""
+    """`size` rows of each of `heads`, side by side from `start` on, of these tensors' axes.
+
+    The first of a head, as many as are `turned`, are pairs.
+    """
 
     places: tuple[tuple[str, int], ...]
     start: int
     heads: int
     size: int
+    turned: int
     kind: str
 
 
@@ -52,7 +56,7 @@ class Planes:
 
 def find(walk: Sides, module: nn.Module, program: torch.export.ExportedProgram) -> list[Planes]:
     """The pairs of every attention whose queries and keys are turned; others, and all forms that are not
-    seen through (parts of heads, rows that lie apart, norms in between), are left out.
+    seen through (rows that lie apart, norms in between), are left out.
     """
     runs = _Runs(walk, module, program)
     found = []
@@ -65,7 +69,8 @@ def find(walk: Sides, module: nn.Module, program: torch.export.ExportedProgram) 
             continue
         if query is None or key is None:
             continue
-        if query.kind == key.kind and query.size == key.size and query.heads % key.heads == 0:
+        alike = (query.kind, query.size, query.turned) == (key.kind, key.size, key.turned)
+        if alike and query.heads % key.heads == 0:
             found.append(Planes(query, key))
     return _apart(found)
 
@@ -171,16 +176,16 @@ def _read(depends: list[list[int]], places: tuple[tuple[str, int], ...]) -> Rows
     heads, rest = divmod(len(every), size)
     if rest or not heads or every != list(range(every[0], every[0] + heads * size)):
         return None
-    for kind in PLANES:
-        units = torch.arange(size)
-        pairs = units.view((2, -1) if kind == "halves" else (-1, 2))
-        partner = pairs.flip(0 if kind == "halves" else 1).flatten()
+    turned = sum(len(rows) > heads for rows in depends)
+    for kind in PLANES if turned and turned % 2 == 0 else ():
+        partner = torch.arange(turned).view((2, -1) if kind == "halves" else (-1, 2))
+        partner = partner.flip(0 if kind == "halves" else 1).flatten().tolist() + list(range(turned, size))
         wanted = [
-            sorted({every[0] + h * size + k for h in range(heads) for k in {unit, int(partner[unit])}})
+            sorted({every[0] + head * size + k for head in range(heads) for k in {unit, partner[unit]}})
             for unit in range(size)
         ]
-        if size % 2 == 0 and depends == wanted:
-            return Rows(places, every[0], heads, size, kind)
+        if depends == wanted:
+            return Rows(places, every[0], heads, size, turned, kind)
     return None
 
 
@@ -196,7 +201,7 @@ def write(
     """
     tensors, written, words = dict(tensors), dict(written), {}
     for number, planes in enumerate(every):
-        sides = [Var(-FIRST - 2 * number - k, planes.key.size) for k in (0, 1)]
+        sides = [Var(-FIRST - 2 * number - k, planes.key.turned) for k in (0, 1)]
         changed: dict[str, Axes] = {}
         terms = []
         for rows, unit in zip((planes.query, planes.key), sides, strict=True):
@@ -209,7 +214,7 @@ def write(
         if None in terms:
             continue
         heads = next(variables(terms[-1]))
-        stem = written[heads] if heads is not sides[1] else planes.key.places[0][0].rpartition(".")[0]
+        stem = written[heads] if heads != sides[1] else planes.key.places[0][0].rpartition(".")[0]
         word = ".".join((*stem.split(".")[:-1], "dim"))
         word += "_qk" * (word in {text.strip("|").rstrip("*~") for text in written.values()})
         star = "*" * isinstance(terms[-1], Product)
@@ -236,6 +241,11 @@ def _placed(axis: Expr, rows: Rows, unit: Var, copies: tuple[int, int]) -> tuple
 def _with(term: Expr, rows: Rows, unit: Var, copies: tuple[int, int]) -> Expr | None:
     """The pairs as last factor. Where heads stay, the keys' come first, then the queries of each."""
     *before, last = term.factors if isinstance(term, Product) else (term,)
+    if rows.turned < rows.size:
+        terms = last.terms if isinstance(last, Sum) and before else ()
+        if last.size != rows.size or not terms or terms[0] != Fixed(rows.turned):
+            return None
+        return Product((*before, Sum((unit, *terms[1:]))))
     if not isinstance(last, Fixed) or last.size % rows.size:
         return None
     if not before:

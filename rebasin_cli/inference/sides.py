@@ -272,6 +272,8 @@ def _scaled(walk: Sides, kind: str, x: Axes, *at: int | None) -> Axes:
     nodes = [kwargs.get(name) or (args[k + 1] if k is not None and len(args) > k + 1 else None)
              for name, k in zip(("weight", "bias"), at, strict=True)]  # fmt: skip
     y = walk.copied(x[-1])
+    if len(at) > 1 and nodes[1] is not None and walk.parameter(nodes[1]) is not None:
+        y = walk.unify(y, walk.tensors[walk.parameter(nodes[1])][0])
     walk.relate(kind, x[-1], y, weight=walk.parameter(nodes[0]), bias=walk.parameter(nodes[1]))
     for node, name in zip(nodes, ("weight", "bias"), strict=True):
         if node is not None and walk.parameter(node) is None:

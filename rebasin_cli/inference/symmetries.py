@@ -34,7 +34,7 @@ def looked_at(
     folds = folds_of(classes, module, program)
     parents = {var: walk.units.parents(var) for var in words}
     turned = tuple(planes.find(classes.walk, module, program))
-    return Symmetries(groups_of(classes, parents, folds.unfolded), folds, turned)
+    return Symmetries(groups_of(classes, parents, folds), folds, turned)
 
 
 def sided(

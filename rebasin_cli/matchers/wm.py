@@ -23,6 +23,7 @@ from ..permutations import permutation
 from ..registry import option
 from ..runtime.seeds import generator
 from . import MatchResult, Problem, State
+from .grouped import bound as grouped_bound
 from .grouped import matching as grouped
 from .weights.bound import upper_bound
 from .weights.descent import DOUBT, Descent
@@ -72,7 +73,11 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
             hint="For many models: rebasin merge --method merge-many, which matches them all",
         )
     if problem.groups:
-        return grouped.match(problem, options.max_sweeps)
+        found = grouped.match(problem, options.max_sweeps)
+        if options.bound:
+            most = grouped_bound.upper_bound(*problem.models, problem.fitted)
+            found = replace(found, upper_bound=max(found.objective_after, most))
+        return found
     reference, model = problem.models
     pair = Pair(reference, model, problem.fitted, device=problem.device, ranks=problem.ranks)
     with pair.computing():

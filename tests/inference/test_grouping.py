@@ -5,6 +5,7 @@ from torch.nn import functional as F
 
 from rebasin_cli.canonical.form import canonical
 from rebasin_cli.errors import NotProven
+from rebasin_cli.groups.elements import views
 from rebasin_cli.inference import sides
 from rebasin_cli.inference.inferring import infer
 from rebasin_cli.inference.prove import prove
@@ -152,6 +153,38 @@ def test_what_the_second_look_does_not_follow_is_only_ordered(monkeypatch):
     inferred = found(Transformer(blocks=1))
     assert "not followed alike" in inferred.no_larger["blocks.0.hidden"][0]
     assert inferred.fitted.groups["stream"] == "O1" and not inferred.refused
+
+
+class Partly(Rotary):
+    """Positions turn the first units of each head."""
+
+    def __init__(self):
+        super().__init__()
+        block = self.block
+        block.q, block.k = nn.Linear(8, 4 * 7), nn.Linear(8, 2 * 7)
+        plain = block.turned
+        block.turned = lambda x: torch.cat([plain(x[..., :4]), x[..., 4:]], -1)
+
+
+def test_units_of_a_head_that_are_not_turned_are_a_word_of_their_own():
+    net = Partly()
+    inferred = found(net)
+    kinds = inferred.fitted.groups
+    assert sorted(kinds.values()) == ["GL", "GL", "O", "halves"] and not inferred.refused
+    (turned,) = (word for word, kind in kinds.items() if kind == "halves")
+    (axis, _) = inferred.fitted.tensors["block.k.weight"]
+    assert str(axis).startswith("(block.q.heads") and f"{turned}~* + " in str(axis)
+    assert inferred.proof.largest_difference < 1e-12
+    tensors = drawn(net, 0)
+    form = canonical(tensors, inferred.fitted, inferred.folds)
+    sides = [
+        torch.cat([v for n, axes in inferred.fitted.tensors.items()
+                   for s, v in views(form.tensors[n], axes, inferred.fitted, turned) if s == side], -1)
+        for side in ("", "~")
+    ]  # fmt: skip
+    assert torch.allclose(*(x.view(2, 2, 2, -1).norm(dim=(1, 3)) for x in sides))
+    before, after = outputs(net, tensors), outputs(net, form.tensors)
+    assert (before - after).abs().max() <= 1e-12 * before.abs().max()
 
 
 class Normed(Rotary):

@@ -173,7 +173,10 @@ def read_folds(text: str) -> Folds:
         return Reader(row["weight"], row["bias"], row.get("axis", 1))
 
     return Folds(
-        tuple(Norm(n["weight"], n["bias"], tuple(map(reader, n["readers"]))) for n in found["norms"]),
+        tuple(
+            Norm(n["weight"], n["bias"], tuple(map(reader, n["readers"])), n.get("free", False))
+            for n in found["norms"]
+        ),
         tuple(
             ValueBias(Part(**v["part"]), reader(v["reader"]), v["size"], v["times"]) for v in found["values"]
         ),
