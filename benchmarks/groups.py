@@ -8,7 +8,7 @@ logit ensemble; both models as they are, in canonical form, after a random eleme
 and `am` with permutations, and `wm` (no data), `am` and `am --then wm` with groups; one epoch of `ste` with
 each, on all training samples and their labels, by batches of --ste-batch. Each also with a temperature fitted
 on training samples, and with `--repair refit`, on --images training samples without their labels. Seconds
-are of the search, canonical forms included, on one thread.
+are the processor's, of the search, canonical forms included, on one thread.
 With several pairs these are means, with 95 % intervals by Student's t. "function error" is how far the
 aligned model's outputs are from those of the model as it was, relative to the largest, in float32 as
 written. What is in --cache is not measured again.
@@ -62,7 +62,7 @@ class Grouped(Pair):
 
     def ready(self, row: str) -> tuple[list[Any], float, float]:
         """Both models as a row has them, seconds, and the second one's function error."""
-        began = time.perf_counter()
+        began = time.process_time()
         if row == "naive":
             return self.models, 0.0, 0.0
         forms = [form.tensors for form in self.forms]
@@ -82,7 +82,7 @@ class Grouped(Pair):
             prove=False,
             folds=self.found.folds if groups else None,
         )
-        return list(found.models), time.perf_counter() - began, self.error(found.models[1])
+        return list(found.models), time.process_time() - began, self.error(found.models[1])
 
     def error(self, tensors: Any) -> float:
         before, after = (self.logits(dict(t), self.test.subset(500, 0))[0] for t in (self.models[1], tensors))
@@ -111,9 +111,9 @@ def measure(pair: Grouped, rows: list[str], done: dict[str, Any], save: Any) -> 
         plain, tempered = pair.tempered(middle)
         done[row] = [*plain, seconds, error]
         done[f"{row} + temperature"] = [*tempered, None, None]
-        began = time.perf_counter()
+        began = time.process_time()
         fitted = pair.refit(models)
-        seconds += time.perf_counter() - began
+        seconds += time.process_time() - began
         done[f"{row} + refit"] = [*score(*pair.logits(fitted, pair.test)), seconds, None]
         save()
         print(f"  {pair.name}  {row}  {plain[1]:.4f}  {done[f'{row} + refit'][1]:.4f}", flush=True)

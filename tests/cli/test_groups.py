@@ -149,6 +149,17 @@ def test_elements_that_are_learned_are_written_with_the_model(models, done, tmp_
         assert torch.allclose(tensor, tensors("again.safetensors")[name], atol=1e-5), name
 
 
+def test_many_models_are_merged_with_groups(models, done, refused):
+    three = (*models, "al.safetensors")  # the last is the second in another frame
+    line = ("merge", *three, *NET, "--groups", "all", "--repair", "none", "-o", "m.safetensors")
+    refused(2, *line, says="the method wm matches two models")
+    told = done(*line, "--method", "merge-many", "--json").json()
+    done("merge", *models, *NET, "--groups", "all", "--repair", "none", "-o", "two.safetensors")
+    assert told["models"] == 3 and told["match"]["sweeps"] >= 2
+    ends = [tensors(name)["head.weight"] for name in ("c.safetensors", "two.safetensors", "m.safetensors")]
+    assert (ends[2] - ends[0]).norm() > 1.1 * (ends[1] - ends[0]).norm()  # B counts twice
+
+
 def test_outputs_that_changed_are_not_written(models, refused, monkeypatch):
     """What is turned is compared with what it was, on the models' own weights: A, and B as it was moved."""
     line = ("merge", *models, *NET, "--groups", "all", "--repair", "none", "-o", "x.safetensors")

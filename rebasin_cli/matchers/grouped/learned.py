@@ -126,4 +126,5 @@ class Learned:
     def element(self, then: Elements) -> Elements:
         """What the numbers and orders and signs after them do, as one element in float64."""
         maps = {word: both[0].cpu() for word, both in self.maps(torch.float64).items()}
-        return acts.compose(Elements(permutation.identity(self.fitted.words), maps), then, self.fitted)
+        still = acts.identity(self.fitted).permutations
+        return acts.compose(Elements(still, maps), then, self.fitted)

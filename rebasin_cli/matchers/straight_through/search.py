@@ -141,11 +141,13 @@ class Run:
     def _resume(self, start: State) -> None:
         kept, self.done, self.objective = start.tensors, start.sweep, start.objective
         self.best = tuple(dict(perms) for perms in start.permutations)
-        words = self.problem.fitted.words
         if self.turning is not None:
             self.turning.resume(kept, self.best)
         self.followers.place(
-            [{word: kept[f"at.{k}.{word}"] for word in words} for k in range(len(self.dummies))]
+            [
+                {word: kept[f"at.{k}.{word}"] for word in perms}
+                for k, perms in enumerate(self.followers.permutations)
+            ]
         )
         if self.turning is not None:
             self.turning.resume_signs(kept, self.followers.projections)

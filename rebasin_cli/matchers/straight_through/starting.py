@@ -9,7 +9,7 @@ from typing import Any
 
 from ... import networks
 from ...errors import NetworkError, SpecError
-from ...permutations import permutation
+from ...groups import elements as acts
 from ...permutations.permutation import Permutations
 from .. import MatchResult, Problem, registry
 
@@ -36,8 +36,9 @@ def matched(problem: Problem, init: str | None, data: Iterable[Any]) -> tuple[st
             log.info("permutations start from wm, since activations cannot be matched: %s", error.message)
     init = init or "wm"
     if init == "identity":
-        still = MatchResult((permutation.identity(problem.fitted.words),), 0.0, 0.0, 0, 0, True, maps=({},))
-        return init, [still] * (len(problem.models) - 1)
+        still = acts.identity(problem.fitted).permutations
+        found = MatchResult((still,), 0.0, 0.0, 0, 0, True, maps=({},))
+        return init, [found] * (len(problem.models) - 1)
     pairs = (
         replace(problem, models=(problem.models[0], model), data=data, start=None, progress=None)
         for model in problem.models[1:]

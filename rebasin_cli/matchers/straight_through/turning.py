@@ -115,7 +115,7 @@ class Turning:
     def resume(self, kept: Tensors, best: Sequence[Permutations]) -> None:
         """Stand as a search began, with its numbers. Raises KeyError for what it lacks."""
         count = len(self.problem.models) - 1
-        words = self.fitted.words
+        words = acts.identity(self.fitted).permutations
         self._stand(
             [
                 Elements({word: kept[f"begun.{k}.{word}"] for word in words}, _of(kept, f"begun map.{k}."))
