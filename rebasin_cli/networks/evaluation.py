@@ -138,7 +138,7 @@ def check_logits(outputs: Tensor, targets: Any, number: int) -> None:
             f"batch {number}: outputs {tuple(outputs.shape)} do not fit targets {tuple(targets.shape)}; "
             "expected (N, classes) and (N,)"
         )
-    low, high = int(targets.min()), int(targets.max())
+    low, high = map(int, targets.aminmax())
     if low < 0 or high >= outputs.shape[1]:
         raise DataError(
             f"batch {number}: targets lie in {low}…{high}, but the network knows {outputs.shape[1]} classes",
