@@ -21,6 +21,7 @@ _WHERE = {
     "distill": "repair",
     "doctor": "analysis.diagnosis",
     "compare": "analysis.comparison",
+    "elements": "groups.elements:",
     "fit": "spec.fitting",
     "infer_spec": "inference:infer",
     "load_spec": "spec.library:load",

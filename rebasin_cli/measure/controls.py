@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from ..datasets._batches import checked, part_of, size_of
 from ..networks.layout import Wrapper
 from ..networks.recording import Recording
 from ..networks.running import call, fed, select
+from ..networks.state import duplicate
 from ..repair import plan_refit
 from ..repair.costs import distillation_passes
 from ..repair.options import REFIT_SAMPLES
@@ -89,7 +89,7 @@ def fine_tuned(
     models through the network twice; a step of training is three passes. So is one of a distillation
     (`word`), which begins with a refit on some of the samples.
     """
-    own = networks.load(copy.deepcopy(network), model).to(device)
+    own = networks.load(duplicate(network), model).to(device)
     some = next(fed(own, inputs, device) for inputs, _ in checked(batches))
     planned = plan_refit(own, some)
     share = (2 * planned.products + 6 * planned.forward) / (3 * max(1, planned.forward))  # of all samples

@@ -132,8 +132,9 @@ class Measuring:
             details=self.scaled[row.name][1] if row.name in self.scaled else details,
             curve=self.rows.curves.get(row.base),
             join=interpolate if row.straight else self.join,
+            ends=row.ends,
         )
-        known = {0.0: ready.ends[0], 1.0: ready.ends[1]}
+        known = {} if row.ends else {0.0: ready.ends[0], 1.0: ready.ends[1]}
         if row.attack:
             its = {"known": {}, "scores": ready.scores, "progress": progress}
             return paths.measure(path, ready.network, self._under(row.attack), **its)

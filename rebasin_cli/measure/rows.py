@@ -33,11 +33,12 @@ class Planned:
     control: bool = False
     straight: bool = False  # whatever the interpolation of the report
     attack: Attack | None = None
+    ends: bool = False  # repaired, too
 
     @property
     def inner(self) -> int:
-        """Points between the ends, where all is measured that the row says."""
-        return self.points - 2
+        """Points where all is measured that the row says: those between the ends, or all."""
+        return self.points if self.ends else self.points - 2
 
 
 def points_of(asked: int | None, *, full: bool) -> tuple[int, int]:
@@ -129,8 +130,18 @@ def plan_groups(word: str = "") -> list[Planned]:
 
 
 def plan_curves(names: Iterable[str], *, resets: bool, points: int = POINTS) -> list[Planned]:
-    """A row for every curve; at its points running statistics are estimated anew."""
-    return [Planned(f"{name}{' + reset' * resets}", name, points, repaired=resets) for name in names]
+    """A row for every curve; at its points running statistics are estimated anew.
+
+    The ends are the models with their own. What that is worth says a control with the ends estimated anew.
+    """
+    rows = []
+    for name in names:
+        rows.append(Planned(f"{name}{' + reset' * resets}", name, points, repaired=resets))
+        if resets:
+            rows.append(
+                Planned(f"{name} + reset, ends too", name, MIDDLE, repaired=True, control=True, ends=True)
+            )
+    return rows
 
 
 def plan_attacks(rows: Iterable[Planned], attacks: Sequence[Attack], *, statistics: bool) -> list[Planned]:

@@ -19,7 +19,8 @@ PRODUCT = 512  # rows and columns of a product that is timed
 
 def repair_passes(network: nn.Module) -> float:
     """How often matching channels reads its samples: L/2 times and twice, for L layers in a row."""
-    layers = sum(getattr(m, "weight", None) is not None and m.weight.ndim > 1 for m in network.modules())
+    weights = (getattr(module, "weight", None) for module in network.modules())
+    layers = sum(isinstance(weight, torch.Tensor) and weight.ndim > 1 for weight in weights)
     return max(layers, 1) / 2 + 2
 
 

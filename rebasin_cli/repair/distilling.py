@@ -9,7 +9,6 @@ Hinton et al. 2015, arXiv:1503.02531, with several teachers and their outputs in
 
 from __future__ import annotations
 
-import copy
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -62,7 +61,7 @@ def distill(
     average([{}] * len(endpoints), shares)  # its checks
     before = network.state_dict()
     with on_one_thread(), seeded(0, "distillation", str(device)):
-        own = copy.deepcopy(network).float().to(device)
+        own = networks.duplicate(network).float().to(device)
         samples = _Samples([_holding(own, end) for end in endpoints], shares, batches, output, memory, device)
         missing = samples.missing(own)
         if not math.isfinite(missing):
@@ -131,7 +130,7 @@ class _Samples:
 
 
 def _holding(network: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
-    return networks.load(copy.deepcopy(network), tensors).eval()
+    return networks.load(networks.duplicate(network), tensors).eval()
 
 
 def _train(network: nn.Module, samples: _Samples, epochs: int) -> None:

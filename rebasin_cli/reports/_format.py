@@ -65,8 +65,8 @@ DEFINITIONS = (
     ),
     (
         "ECE",
-        "expected calibration error, 0–1: how far confidence and accuracy lie apart, over 15 bins "
-        "(Guo et al. 2017)",
+        "expected calibration error, 0–1: how far confidence and accuracy lie apart, over bins of "
+        "equal width (Guo et al. 2017)",
     ),
 )
 CERTAIN = ("loss", "accuracy", "chord barrier at λ=½", "ECE")

@@ -136,7 +136,7 @@ class Job:
             fit_spec, self.models, self.asked.loading, self.asked.network, self.asked.data, self.say
         )
         if self.asked.search.groups == "permutations":
-            return fitted
+            return fitted.ordered
         self._symmetries = self.ranks.each(grouped.symmetries, self, fitted)
         return self._symmetries[0]
 

@@ -273,7 +273,13 @@ def scorer(data: Data, output: str | None, device: str) -> Callable[..., Scores]
     metric = import_reference(data.metric, error=UsageError) if data.metric else None
 
     def scores(network: nn.Module, batches: Any, **more: Any) -> Scores:
-        options = {"loss": loss, "metric": metric, "output": output, "device": device} | more
+        options = {
+            "loss": loss,
+            "metric": metric,
+            "output": output,
+            "device": device,
+            "bins": data.bins,
+        } | more
         return evaluate(network, batches, **options)
 
     return scores

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -15,6 +14,7 @@ from ...errors import DataError
 from ...networks.evaluation import evaluate
 from ...networks.recording import Recording
 from ...networks.running import fed
+from ...networks.state import duplicate
 from ...permutations.permutation import Permutations, permuted
 from ...repair import Repairs
 from ...repair.advancing import Graphs
@@ -43,7 +43,7 @@ class Mending:
     def __init__(self, problem: Problem, train: Iterable[Any], held: list[Any], a_sample: float, most: int):
         self.problem, self.train, self.held = problem, train, held
         self.a_sample, self.most, self.unseen = a_sample, most, problem.held is not None
-        self.network = copy.deepcopy(problem.network).float().to(problem.device).eval()
+        self.network = duplicate(problem.network).float().to(problem.device).eval()
         base = "reset" if networks.has_running_statistics(self.network) else "none"
         self.open = problem.repairs or (base,)
         self.fitted = REFIT_SAMPLES  # on which a refit is tried
