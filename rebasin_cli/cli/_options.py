@@ -123,8 +123,8 @@ Limit = Annotated[
         min=1,
         max=MOST,
         panel=DATA,
-        help="Measure (am, dual: look at units; ste: train; refit: fit) on this many samples a split, drawn "
-        "by the seed (of a loader: its first).",
+        help="Measure (am, dual: look at units; ste: train; refit, distill: fit) on this many samples a "
+        "split, drawn by the seed (of a loader: its first).",
     ),
 ]
 HeldOut = Annotated[
@@ -182,6 +182,18 @@ Metric = Annotated[
         metavar="REF",
         panel=DATA,
         help="metric(outputs, targets), larger is better; default accuracy.",
+    ),
+]
+Bins = Annotated[
+    int,
+    _option(
+        "--bins",
+        metavar="N",
+        min=1,
+        max=1_000,
+        panel=DATA,
+        help="Of the expected calibration error: bins of equal width.",
+        show_default=True,
     ),
 ]
 OutputKey = Annotated[
@@ -275,7 +287,7 @@ Repair = Annotated[
         panel=SEARCH,
         help="auto (reset; without BatchNorm repair, where held-out loss falls by it), none, reset "
         "(re-estimate BatchNorm statistics), repair, rescale or reshift (match channels to the endpoints'), "
-        "refit (fit every layer to them), "
+        "refit (fit every layer to them), distill (and train towards their outputs, without labels), "
         "or bias (needs no data).",
         show_default=True,
     ),

@@ -34,8 +34,15 @@ def compare(
         bool,
         typer.Option("--once", help="Match all models once, not the first 2, 3 … anew (methods for many)."),
     ] = False,
+    without_reference: Annotated[
+        bool,
+        typer.Option(
+            "--without-reference",
+            help="Also measure the means without the first, which the others are matched to.",
+        ),
+    ] = False,
     sharpness: Annotated[
-        bool, typer.Option("--sharpness", help="Also estimate tr(H ⊙ θθᵀ) of the models and the merges.")
+        bool, typer.Option("--sharpness", help="Also estimate tr(H ⊙ θθᵀ) of the models and every merge.")
     ] = False,
     probes: Annotated[
         int, typer.Option("--probes", min=2, max=o.MOST, help="Random signs for --sharpness.")
@@ -74,7 +81,7 @@ def compare(
     settings = settings_of(options, "loading", "network", "data", "search", "repair", **own)
     files = {"file_json": json_file, "file_markdown": markdown, "file_html": html}
     written = report_of(context, report, files, force=force, dry_run=dry_run)
-    scope = Scope(points, once, sharpness, probes)
+    scope = Scope(points, once, sharpness, probes, without_reference)
     with screen(options["quiet"], options["verbose"]) as listener:
         found = run(models, methods, written, listener, scope=scope, **settings)
     if dry_run:

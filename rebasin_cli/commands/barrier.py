@@ -144,7 +144,7 @@ def _plan(
     _ = job.given
     network, auto = job.need_network(), settings.repair_with == "auto"
     wanted = ["train", "test", "held", *["reset"] * bool(word)]
-    splits = job.open_splits(*wanted, choosing=auto, refit=word == "refit")
+    splits = job.open_splits(*wanted, choosing=auto, fits=word)
     statistics = networks.has_running_statistics(network)
     rows = plan_rows(
         aligned=job.moved,
@@ -167,7 +167,7 @@ def _plan(
         check_baseline(thresholds["baseline"], _subject(job))
     count = 1 + len(pairs)
     run = {"output": job.output, "device": job.device}
-    figures = planning.plan_report(network, splits, rows, **run, pairs=count, refit=word == "refit")
+    figures = planning.plan_report(network, splits, rows, **run, pairs=count, fits=word)
     figures |= planning.not_estimated([(job.method, job.options)])
     job.say(planning.in_words(figures))
     return _Plan(settings, word, rows, figures)

@@ -28,13 +28,14 @@ CURVED_SAMPLES = 1_000  # a split, for sharpness: a probe costs several times wh
 class Scope:
     """What is measured: so many random `points` of the simplex, `sharpness` with so many `probes`.
 
-    All models are matched `once`, or the first 2, 3 … anew.
+    All models are matched `once`, or the first 2, 3 … anew. `without_reference` adds the mean of the others.
     """
 
     points: int = comparison.POINTS
     once: bool = False
     sharpness: bool = False
     probes: int = 10
+    without_reference: bool = False
 
 
 def compare(
@@ -66,7 +67,7 @@ def compare(
     repair = _repair(job)
     network = job.need_network()
     splits = job.open_splits("train", "test", *["reset"] * (repair == "reset"))
-    plan = _plan(job, len(methods), scope.points) | planning.not_estimated(options.items())
+    plan = _plan(job, len(methods), scope) | planning.not_estimated(options.items())
     listener.say(planning.in_words(plan))
     jobs = {method: job.by(search) for method, search in searches.items()}
     if written.dry_run:
@@ -87,6 +88,7 @@ def compare(
         repair_with=repair,
         points=scope.points,
         once=scope.once,
+        without_reference=scope.without_reference,
         curved=curved if scope.sharpness else None,
         probes=scope.probes,
         seed=job.seed,
@@ -135,10 +137,12 @@ def _show(listener: Listener, method: str, state: matchers.State) -> None:
     listener.step(f"matching {method}", *progress.steps(state), progress.in_words(state))
 
 
-def _plan(job: Job, methods: int, points: int) -> dict[str, Any]:
+def _plan(job: Job, methods: int, scope: Scope) -> dict[str, Any]:
     """As for a barrier: rows are the models as they are, and their mixtures."""
     splits: Splits = job.splits
-    ends, mixed = comparison.points_to_measure(len(job.paths), methods, points)
+    ends, mixed = comparison.points_to_measure(
+        len(job.paths), methods, scope.points, without_reference=scope.without_reference
+    )
     rows = {"the models": ends, "mixtures" + " + reset" * ("reset" in splits): mixed}
     sizes = {split: data.samples for split, data in splits.items()}
     a_sample = planning.seconds_a_sample(job.need_network(), splits, output=job.output, device=job.device)

@@ -26,6 +26,7 @@ from ..matchers import Problem, State
 from ..matchers.straight_through.epochs import epoch
 from ..matchers.straight_through.mixture import Mixture
 from ..networks.attacks import Attack, Attacker
+from ..networks.schedules import cosine, halving
 from ..networks.training_setup import has_convolutions
 from ..permutations.permutation import Permutations
 from ..runtime.seeds import generator, uniform
@@ -33,7 +34,6 @@ from ..runtime.signals import Held, holding
 from .curve import check_kind, shares
 
 SCHEDULES = ("halving", "cosine", "constant")
-HALVINGS = 12  # over all epochs, as 250 epochs with one every 20
 MOMENTUM = 0.9
 RATES = {True: 1e-2, False: 5e-2}  # with convolutions, without
 
@@ -177,9 +177,8 @@ class Search:
 
     def _rate(self, turn: int) -> float:
         share, options = turn / self.options.epochs, self.options
-        if options.schedule == "halving":
-            return self.rate * 0.5 ** int(share * HALVINGS)
-        return self.rate * (0.5 * (1 + math.cos(math.pi * share)) if options.schedule == "cosine" else 1.0)
+        shape = {"halving": halving, "cosine": cosine}.get(options.schedule)
+        return self.rate * (shape(share) if shape else 1.0)
 
     def _report(self, loss: float, t: float) -> None:
         if self.problem.progress is None:

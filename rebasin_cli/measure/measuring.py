@@ -81,8 +81,8 @@ class Measuring:
         device, graphs = ready.device, {}  # the network is traced once for all rows
         repairs = {
             base: Repairs(
-                ready.word, [starts.get(base, a), other], ready.batches, ridge=rows.ridge, device=device,
-                known={"graphs": graphs},
+                ready.word, [starts.get(base, a), other], ready.batches, ridge=rows.ridge,
+                output=ready.output, device=device, known={"graphs": graphs},
             )
             for base, other in others.items()
             if ready.word
@@ -176,7 +176,7 @@ class Measuring:
         if row.temperature:
             return lambda network: Scaled(network, ready.held, ready.output, ready.device)
         if row.base == FINE_TUNED:
-            run = {"output": ready.output, "device": ready.device, "seed": ready.seed}
+            run = {"output": ready.output, "device": ready.device, "seed": ready.seed, "word": ready.word}
             return lambda network: fine_tuned(network, ready.models[k], "AB"[k], ready.batches, **run)
         return None
 

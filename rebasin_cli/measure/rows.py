@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from ..errors import UsageError
 from ..networks.attacks import Attack
+from ..repair.options import SAMPLES
 
 POINTS, REPAIRED_POINTS = 25, 11  # of naive and aligned rows and curves; of rows repaired at every point
 FULL_POINTS, FULL_REPAIRED_POINTS = 65, 25  # of the same, where nothing shall be spared
@@ -89,9 +90,9 @@ def plan_rows(
     if word:
         rows.append(Planned(f"{best} + {word}", best, candidate, repaired=True))
     if word and aligned:
-        control = MIDDLE if auto or word == "refit" else repaired_points
+        control = MIDDLE if auto or word in SAMPLES else repaired_points
         rows.append(Planned(f"naive + {word}", "naive", control, repaired=True, control=True))
-    statistics = statistics and word == "refit"
+    statistics = statistics and word in SAMPLES
     if statistics:
         bases = dict.fromkeys((best, "naive"))
         rows += [Planned(f"{base} + reset", base, MIDDLE, resets=True, control=True) for base in bases]
@@ -113,7 +114,7 @@ def plan_rows(
         reset = word == "reset"  # without it, a network with running statistics is broken whatever its order
         name = f"{RANDOM}{' + reset' * (reset or statistics)}"
         rows.append(Planned(name, RANDOM, MIDDLE, repaired=reset, resets=statistics, control=True))
-    if logits and word == "refit":
+    if logits and word in SAMPLES:
         rows.append(Planned(FINE_TUNED, FINE_TUNED, MIDDLE, control=True))
     if logits:
         rows.append(Planned(ENSEMBLE, ENSEMBLE, MIDDLE, control=True))

@@ -18,7 +18,7 @@ from ...checkpoints import writing
 from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.staging import Staging, staged
 from ...checkpoints.tensors import LazyTensors, rows
-from ...errors import UsageError
+from ...errors import OutputExists, UsageError
 from ...permutations import permutation
 from ...reports import Report
 from ...reports._github import StepSummary
@@ -98,6 +98,22 @@ def check_outputs(output: Output, *, permutation_beside: bool = False) -> None:
         writing.check_output(permutation.beside(output.path), force=output.force)
     for name in output.copies:
         writing.check_output(output.path.with_name(name), force=output.force, text=True)
+
+
+def check_state(path: Path, what: str, *, again: bool) -> None:
+    """Whether something ("training") may keep its state here; one that is there is gone on with, or not.
+
+    Raises UsageError and OutputExists.
+    """
+    article = "an" if what[0] in "aeiou" else "a"
+    if path.is_symlink():  # anybody may have put it there, and it would be written through
+        hint = f"{article.capitalize()} {what} keeps its state there: remove the link"
+        raise UsageError(f"{path} is a link", hint=hint)
+    if path.exists() and not again:
+        raise OutputExists(
+            f"{path} exists: {article} {what} was interrupted",
+            hint="Go on with --resume, or start anew with --force",
+        )
 
 
 def write(

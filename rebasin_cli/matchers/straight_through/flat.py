@@ -7,7 +7,6 @@ network itself has its parameters as it knows them.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping
 
@@ -16,6 +15,7 @@ from torch import nn
 
 from ... import networks
 from ...errors import NetworkError
+from ...networks.state import duplicate
 
 
 class Flat:
@@ -81,7 +81,7 @@ class Flat:
 
 def prepared(network: nn.Module, device: torch.device) -> nn.Module:
     """A copy whose norms use the statistics of the batch: running ones belong to no mixture."""
-    network = copy.deepcopy(network).float().to(device).eval()
+    network = duplicate(network).float().to(device).eval()
     if not any(True for _ in network.parameters()):
         raise NetworkError("the network has no parameters")
     for norm in networks.running_norms(network).values():
