@@ -104,6 +104,7 @@ def _proven(
     tolerance: float | None,
 ) -> Proof:
     allowed, measured = (MARGIN * torch.finfo(dtype).eps, False) if tolerance is None else (tolerance, True)
+    groups, fitted = fitted, fitted.ordered
     largest, words = 0.0, {}
     untested: set[str] | None = None  # at first all
     without_effect: list[str] = []
@@ -149,8 +150,8 @@ def _proven(
             changed.undo(drawn=False)
             done += 1
         stale.check(runs, inputs, fitted, without_effect)
-        if fitted.groups and not untested:
-            acted = acting.prove(runs, fitted, inputs, seed, allowed, each_word=each_word)
+        if groups.groups and not untested:
+            acted = acting.prove(runs, groups, inputs, seed, allowed, each_word=each_word)
             largest, words = max(largest, *acted.values()), words | acted
     if untested:
         raise _untested(fitted, sorted(untested))

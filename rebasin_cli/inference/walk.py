@@ -105,6 +105,10 @@ class Walk:
         told = self.why("it is joined with units that are grouped differently")
         return self.units.unify(a, b, told, along)
 
+    def contract(self, left: Expr, right: Expr, along: Parents = NONE) -> None:
+        """What a product of matrices sums over is permuted alike."""
+        self.unify(left, right, along)
+
     def groups(self, groups: Expr, size: int) -> Expr:
         """An axis of groups, each of so many units in an order of their own."""
         channels = self.units.new(size, [groups])

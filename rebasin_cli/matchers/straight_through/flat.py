@@ -19,9 +19,12 @@ from ...networks.state import duplicate
 
 
 class Flat:
-    """Where each parameter of a network lies in one row of float32 numbers."""
+    """Where each parameter of a network lies in one row of float32 numbers.
 
-    def __init__(self, network: nn.Module):
+    In the order of models unless `turned` is false: then in the network's own.
+    """
+
+    def __init__(self, network: nn.Module, *, turned: bool = True):
         self.shapes = {name: tuple(p.shape) for name, p in network.named_parameters()}
         own = {p: name for name, p in network.named_parameters()}
         shared = network.named_parameters(remove_duplicate=False)
@@ -32,7 +35,7 @@ class Flat:
             end += math.prod(shape)
         self.starts, self.size = starts, end
         # whether models and network differ in their order
-        self.turned = any(len(shape) > 2 for shape in self.shapes.values())
+        self.turned = turned and any(len(shape) > 2 for shape in self.shapes.values())
         self.like = next(network.parameters())
 
     def row(self, model: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -71,7 +74,7 @@ class Flat:
 
     def _model_view(self, row: torch.Tensor, name: str) -> torch.Tensor:
         shape = self.shapes[name]
-        if len(shape) <= 2:
+        if len(shape) <= 2 or not self.turned:
             return self._network_view(row, name)
         return self._network_view(row, name).view(shape[0], *shape[2:], shape[1]).movedim(-1, 1)
 
