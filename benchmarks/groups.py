@@ -1,13 +1,14 @@
 """What signs, scales and rotations add to permutations: midpoints of trained endpoints, beside controls.
 
     python benchmarks/groups.py --data mnist --pairs a.safetensors:b.safetensors … [--cache FILE]
-        [--images 2000]
+        [--images 2000] [--rows NAME …] [--ste-batch 128]
 
 Every row is measured at λ = ½ on the whole test split, in the same architecture: the endpoints and their
 logit ensemble; both models as they are, in canonical form, after a random element of all groups; after `wm`
-and `am` with permutations, and `wm` (no data), `am` and `am --then wm` with groups. Each also with a
-temperature fitted on training samples where that says something, and with `--repair refit`, on `--images`
-training samples without their labels. Seconds are of the search, canonical forms included, on one thread.
+and `am` with permutations, and `wm` (no data), `am` and `am --then wm` with groups; one epoch of `ste` with
+each, on all training samples and their labels, by batches of --ste-batch. Each also with a temperature fitted
+on training samples, and with `--repair refit`, on --images training samples without their labels. Seconds
+are the processor's, of the search, canonical forms included, on one thread.
 With several pairs these are means, with 95 % intervals by Student's t. "function error" is how far the
 aligned model's outputs are from those of the model as it was, relative to the largest, in float32 as
 written. What is in --cache is not measured again.
@@ -39,14 +40,21 @@ SEARCHES = {  # row: method, options, whether with groups
     "wm, groups (no data)": ("wm", {}, True),
     "am, groups": ("am", {}, True),
     "am then wm, groups": ("am", {"then": "wm"}, True),
+    "ste, permutations": ("ste", {"epochs": 1}, False),
+    "ste, groups": ("ste", {"epochs": 1}, True),
 }
+LEARN = ("ste",)  # methods that see all training samples and their labels
+
+
+ROWS = ("naive", "canonical forms", "random group element", *SEARCHES)
 
 
 class Grouped(Pair):
     """A pair with its network's symmetries."""
 
-    def __init__(self, files: str, data: str, images: int):
+    def __init__(self, files: str, data: str, images: int, batch: int = 128):
         super().__init__(files, data, "cpu")
+        self.batch = batch
         self.samples = self.train.subset(images, 0)
         example = next(iter(self.samples))[0][:2]
         self.found = infer(self.network, example, prove=False, groups=True)
@@ -54,7 +62,7 @@ class Grouped(Pair):
 
     def ready(self, row: str) -> tuple[list[Any], float, float]:
         """Both models as a row has them, seconds, and the second one's function error."""
-        began = time.perf_counter()
+        began = time.process_time()
         if row == "naive":
             return self.models, 0.0, 0.0
         forms = [form.tensors for form in self.forms]
@@ -70,11 +78,11 @@ class Grouped(Pair):
             method=method,
             options=options | ({"limit": self.samples.samples} if method == "am" else {}),
             network=self.network,
-            data=self.samples,
+            data=self.train.with_batch_size(self.batch) if method in LEARN else self.samples,
             prove=False,
             folds=self.found.folds if groups else None,
         )
-        return list(found.models), time.perf_counter() - began, self.error(found.models[1])
+        return list(found.models), time.process_time() - began, self.error(found.models[1])
 
     def error(self, tensors: Any) -> float:
         before, after = (self.logits(dict(t), self.test.subset(500, 0))[0] for t in (self.models[1], tensors))
@@ -91,11 +99,11 @@ class Grouped(Pair):
         ).tensors
 
 
-def measure(pair: Grouped, done: dict[str, Any], save: Any) -> None:
+def measure(pair: Grouped, rows: list[str], done: dict[str, Any], save: Any) -> None:
     if "endpoints, mean" not in done:
         done |= {name: [*both, None, None] for name, both in pair.ends().items()}
         save()
-    for row in ("naive", "canonical forms", "random group element", *SEARCHES):
+    for row in rows:
         if row in done and f"{row} + refit" in done:
             continue
         models, seconds, error = pair.ready(row)
@@ -103,9 +111,9 @@ def measure(pair: Grouped, done: dict[str, Any], save: Any) -> None:
         plain, tempered = pair.tempered(middle)
         done[row] = [*plain, seconds, error]
         done[f"{row} + temperature"] = [*tempered, None, None]
-        began = time.perf_counter()
+        began = time.process_time()
         fitted = pair.refit(models)
-        seconds += time.perf_counter() - began
+        seconds += time.process_time() - began
         done[f"{row} + refit"] = [*score(*pair.logits(fitted, pair.test)), seconds, None]
         save()
         print(f"  {pair.name}  {row}  {plain[1]:.4f}  {done[f'{row} + refit'][1]:.4f}", flush=True)
@@ -117,6 +125,8 @@ def main() -> None:
     parser.add_argument("--pairs", nargs="+", required=True)
     parser.add_argument("--images", type=int, default=2_000)
     parser.add_argument("--cache", type=Path)
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=ROWS)
+    parser.add_argument("--ste-batch", type=int, default=128)
     given = parser.parse_args()
     torch.set_num_threads(1)
     cache = json.loads(given.cache.read_text()) if given.cache and given.cache.exists() else {}
@@ -127,8 +137,8 @@ def main() -> None:
 
     rows: list[dict[str, Any]] = []
     for files in given.pairs:
-        pair = Grouped(files, given.data, given.images)
-        measure(pair, cache.setdefault(f"{pair.name} {given.images}", {}), save)
+        pair = Grouped(files, given.data, given.images, given.ste_batch)
+        measure(pair, given.rows, cache.setdefault(f"{pair.name} {given.images}", {}), save)
         rows.append(cache[f"{pair.name} {given.images}"])
     print(environment())
     line("date", "row", "test loss", "test accuracy", "seconds", "function error")

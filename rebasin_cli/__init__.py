@@ -18,6 +18,7 @@ _WHERE = {
     "align": "api",
     "average": "api",
     "barrier": "measure.report",
+    "distill": "repair",
     "doctor": "analysis.diagnosis",
     "compare": "analysis.comparison",
     "elements": "groups.elements:",

@@ -18,6 +18,7 @@ from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.outputs import Output, check_outputs
 from .job.settings import ForLook, Search
+from .job.sources import check_spared
 
 TRIES = 5  # searches from different seeds before `verify` gives up
 ROOM = 100  # times the precision of the numbers: what folding and turning them may add
@@ -47,6 +48,8 @@ def verify(
     if output is not None:
         check_outputs(Output(output, force))
     job = Job("verify", [a, b], listener, search=Search(groups=groups), **subjects)
+    if output is not None:
+        check_spared(job, [output])
     models, fitted, seed = job.models, job.fitted, job.seed
     if job.folds is not None:
         return _by_groups(job, listener, output, force)

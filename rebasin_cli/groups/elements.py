@@ -242,10 +242,14 @@ def act(tensor: torch.Tensor, axes: tuple[Axis, ...], fitted: FittedSpec, maps: 
     dtype = tensor.dtype
     if not any(word in maps for axis in axes for word in words_of(axis)):
         return tensor
-    tensor = tensor.double()
+    return multiplied(tensor.double(), axes, fitted, maps).to(dtype)
+
+
+def multiplied(tensor: torch.Tensor, axes: tuple[Axis, ...], fitted: FittedSpec, maps: Maps) -> torch.Tensor:
+    """The same in the tensor's own type, which is also that of the maps; differentiable."""
     for dim, axis in enumerate(axes):
         tensor = _along(tensor, dim, axis, fitted, maps)
-    return tensor.to(dtype)
+    return tensor
 
 
 Before = tuple[tuple[Axis, int], ...]  # factors that stand before a place, and their dimensions

@@ -99,7 +99,7 @@ def infer(
         program = export(module, args, kwargs)
     except NetworkError:
         given = " and ".join(describe(some) for some in (args, kwargs) if some)
-        with fresh(module), torch.no_grad(), user_code(f"the network fails on inputs {given}"):
+        with fresh(module, args, kwargs), torch.no_grad(), user_code(f"the network fails on inputs {given}"):
             module(*args, **kwargs)  # does it run at all? that error is the plainer one
         raise
     walk = follow(module, program, output)

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from ..errors import UsageError
 from ..permutations import permutation
 from . import MatchResult, Problem, State
+from .grouped import many as grouped
 from .weights.many import objective_of, relative, round_of
 from .weights.options import Sweeps, Tolerance
 
 NEEDS = frozenset()
 MANY = True
+GROUPS = True
 BYTES_A_PARAMETER = 20  # the mean of the others in float32, and the sums of the objective in float64
 DECLARES = frozenset({"identity", "planted", "monotone"})
 
@@ -29,13 +31,15 @@ class Options(Tolerance, Sweeps):
 
 
 def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noqa: B008 (frozen)
-    """Permutations for every model but the first, so that all lie in one basin.
+    """Permutations for every model but the first, so that all lie in one basin; with groups, elements.
 
     Raises UsageError for fewer than two models.
     """
     models, words = problem.models, problem.fitted.words
     if len(models) < 2:
         raise UsageError("merge-many needs at least two models")
+    if problem.groups:
+        return grouped.match(problem, options.max_sweeps)
     start = problem.start or State((permutation.identity(words),) * len(models))
     current = list(start.permutations)
     before = objective_of(problem, [permutation.identity(words)] * len(models))

@@ -22,6 +22,7 @@ __all__ = ["Options", "match", "memory"]
 
 NEEDS = frozenset({"network", "data"})
 MANY = True
+GROUPS = True
 SAMPLES = None
 DECLARES = frozenset()
 
@@ -94,6 +95,8 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     """
     if len(problem.models) < 2:
         raise UsageError("ste-mm needs at least two models")
+    if options.as_published and problem.groups:
+        raise UsageError("--as-published learns permutations, and --groups all more than those")
     if options.as_published:
         options = replace(options, **PUBLISHED)
     return search(problem, options, PRIORS[options.weights_prior], literal=options.as_published)

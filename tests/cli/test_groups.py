@@ -1,11 +1,14 @@
 """rebasin canon, and --groups all of align, merge, barrier and spec."""
 
+import dataclasses
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
 
 from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.commands.job import grouped
 from tests.transformers import drawn, outputs, transformer
 
 from .conftest import rebasin, tensors
@@ -108,7 +111,8 @@ def test_explain_says_the_group_of_each_word_and_why_it_is_no_larger(done):
 @pytest.mark.parametrize(
     "more, says",
     [
-        (("--method", "ste"), "the method ste finds permutations only"),
+        (("--method", "pam"), "the method pam finds permutations only"),
+        (("--method", "ste", "--init", "al.perm.safetensors"), "no start of a search with --groups all"),
         (("--groups", "some"), "some"),
         (("--polish", "1steps"), "--polish swaps units"),
         (("--method", "none"), "--method none makes none"),
@@ -130,6 +134,53 @@ def samples(split="train", **_):
     samples = torch.utils.data.TensorDataset(x, torch.arange(60) % 3)
     return torch.utils.data.DataLoader(samples, batch_size=20)
 """
+
+
+def test_elements_that_are_learned_are_written_with_the_model(models, done, tmp_path):
+    (tmp_path / "data.py").write_text(DATA)
+    how = ("--method", "ste", "--epochs", "2", "--groups", "all", "--data", "data.py:samples")
+    told = done("align", "c.safetensors", models[1], *NET, *how, "-o", "st.safetensors", "--json").json()
+    assert told["match"]["sweeps"] == 4 and alike("st.safetensors", models[1])
+    assert not torch.allclose(
+        tensors("st.safetensors")["embed.weight"], tensors("al.safetensors")["embed.weight"]
+    )
+    done("apply", "st.perm.safetensors", models[1], "-o", "again.safetensors")
+    for name, tensor in tensors("st.safetensors").items():
+        assert torch.allclose(tensor, tensors("again.safetensors")[name], atol=1e-5), name
+
+
+def test_many_models_are_merged_with_groups(models, done, refused):
+    three = (*models, "al.safetensors")  # the last is the second in another frame
+    line = ("merge", *three, *NET, "--groups", "all", "--repair", "none", "-o", "m.safetensors")
+    refused(2, *line, says="the method wm matches two models")
+    told = done(*line, "--method", "merge-many", "--json").json()
+    done("merge", *models, *NET, "--groups", "all", "--repair", "none", "-o", "two.safetensors")
+    assert told["models"] == 3 and told["match"]["sweeps"] >= 2
+    ends = [tensors(name)["head.weight"] for name in ("c.safetensors", "two.safetensors", "m.safetensors")]
+    assert (ends[2] - ends[0]).norm() > 1.1 * (ends[1] - ends[0]).norm()  # B counts twice
+
+
+def test_outputs_that_changed_are_not_written(models, refused, monkeypatch):
+    """What is turned is compared with what it was, on the models' own weights: A, and B as it was moved."""
+    line = ("merge", *models, *NET, "--groups", "all", "--repair", "none", "-o", "x.safetensors")
+    says = "the canonical form or its turning changes the outputs"
+    whole = grouped.acts.acted
+
+    def off(tensors, fitted, elements):
+        return {n: t * 1.01 if n == "head.weight" else t for n, t in whole(tensors, fitted, elements).items()}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(grouped.acts, "acted", off)
+        refused(4, *line, says=says)
+    form = grouped.canonical
+
+    def wrong(model, fitted, folds):
+        found = form(model, fitted, folds)
+        return dataclasses.replace(found, changed={**found.changed, "head.weight": 2 * model["head.weight"]})
+
+    monkeypatch.setattr(grouped, "canonical", wrong)
+    refused(4, *line, says=says)
+    assert "x.safetensors" not in {file.name for file in Path().iterdir()}
 
 
 @pytest.mark.parametrize("then", ["nothing", "wm"])

@@ -203,7 +203,7 @@ def outputs_differ(job: Job, before: Mapping[str, Any], after: Mapping[str, Any]
     network = job.need_network()
     inputs = need_inputs(network, job.asked.network, job.asked.data)
     found = []
-    with fresh(network) as refresh, own_state(network, torch.float64), torch.no_grad():
+    with fresh(network, inputs) as refresh, own_state(network, torch.float64), torch.no_grad():
         runs = Runs(network, refresh, torch.float64, job.output)
         batch = fed(network, inputs, "cpu", quiet=True)
         for tensors in (before, after):

@@ -50,6 +50,12 @@ def make(search: Search, data: Data, *, measuring: bool = False) -> Any:
                 f"{option.flag} {file}: neither a way to start nor a file",
                 hint=f"Choose one of {', '.join(option.choices)}, or a *.perm.safetensors",
             )
+        if search.groups != "permutations":
+            option = known[start_option(search.method)]
+            raise UsageError(
+                f"{option.flag} {file}: a file of permutations is no start of a search with --groups all",
+                hint=f"Choose one of {', '.join(option.choices)}",
+            )
         chosen[start_option(search.method)] = "identity"
     return options_of(search.method, chosen)
 

@@ -38,19 +38,27 @@ class Baked:
     Both models are in canonical form. Tensors that a rotated word only orders are constant there, and no
     evidence. Of all others each counts alike: its inner products are divided by both models' norms, since
     how large a tensor is says little behind a norm, and the small ones (embeddings, positions) say most of a
-    stream.
+    stream. `shares` are other factors, by tensor.
     """
 
     def __init__(
-        self, reference: Tensors, model: Tensors, fitted: FittedSpec, whole: Collection[str], **how: Any
+        self,
+        reference: Tensors,
+        model: Tensors,
+        fitted: FittedSpec,
+        whole: Collection[str],
+        shares: Mapping[str, float] | None = None,
+        **how: Any,
     ):
         self.fitted = fitted
         dtype = wide([reference, model], list(fitted.tensors))
         self.tensors = {n: _own(model[n], dtype) for n in fitted.tensors}
         seen = replace(fitted, statistics=fitted.statistics | constant(fitted))
-        shares = {name: _share(reference[name], self.tensors[name]) for name in fitted.tensors}
+        if shares is None:
+            shares = {name: _share(reference[name], self.tensors[name]) for name in fitted.tensors}
         shared = {
-            n: _own(reference[n], dtype) * s if s is not None else reference[n] for n, s in shares.items()
+            n: _own(reference[n], dtype) * s if (s := shares.get(n)) is not None else reference[n]
+            for n in fitted.tensors
         }
         self.pair = Whole(shared, self.tensors, seen, whole=whole, **how)
         self.element = acts.identity(fitted)

@@ -222,8 +222,12 @@ def check_groups(method: str, *, polish: bool = False, many: bool = False, ranks
             raise UsageError(
                 f"--groups all finds more than permutations, and {what}", hint="Leave one of them out"
             )
-    if many:
-        raise UsageError("--groups all matches two models", hint="Merge them two by two")
+    if many and not registry.get(method).MANY:
+        together = [name for name in able if registry.get(name).MANY]
+        raise UsageError(
+            f"--groups all: the method {method} matches two models",
+            hint=f"Match all at once by --method {' or '.join(together)}, or merge them two by two",
+        )
 
 
 def prove_spec(

@@ -34,7 +34,7 @@ class Projection:
 
     def __init__(self, moving: Tensors, standing: Tensors, fitted: FittedSpec, *, device: str = "cpu"):
         self.fitted, self.standing = fitted, standing
-        self.pair = Pair(moving, standing, fitted, device=device)
+        self.pair = self._paired(moving, standing, fitted, device)
         self.pair.settle_offsets()  # the same ones for a search that was interrupted
         self.permutations = permutation.identity(fitted.words)
         self.solves = 0
@@ -50,6 +50,9 @@ class Projection:
         self._carrying = {
             word: [name for name in _once(standing) if word in _words(fitted, name)] for word in fitted.words
         }
+
+    def _paired(self, moving: Tensors, standing: Tensors, fitted: FittedSpec, device: str) -> Pair:
+        return Pair(moving, standing, fitted, device=device)
 
     def work(self, name: str) -> int:
         """Multiplications that the similarity of a word takes."""

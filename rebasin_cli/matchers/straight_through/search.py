@@ -31,9 +31,11 @@ from .epochs import epoch, with_last
 from .followers import Followers
 from .history import packed, unpacked
 from .mixture import Mixture
+from .ordered import Ordered
 from .projection import Projection
 from .starting import started
 from .training import Training, optimizer_of
+from .turning import Turning
 
 # Multiplications of matching for one of a forward and backward pass, where nothing else is said
 MATCHING = 0.4
@@ -90,7 +92,7 @@ class Run:
         self.optimizers = [optimizer_of(dummy, options, scale) for dummy in self.dummies]
         views, rest = self.mixture.flat.views, problem.models[0]
         projections = [
-            Projection(
+            (Ordered if problem.groups else Projection)(
                 views(dummy.detach(), rest),
                 views(row, model),
                 problem.fitted,
@@ -99,6 +101,8 @@ class Run:
             for dummy, row, model in zip(self.dummies, rows, problem.models[1:], strict=True)
         ]
         self.followers = Followers(projections, self.seed)
+        flat = self.mixture.flat
+        self.turning = Turning(problem, options, flat, rows) if problem.groups else None
         self.train, self.held = _parts(problem, options)
         self.length = len(self.train) if isinstance(self.train, Data) else None  # batches an epoch
         self.done = self.looked = 0  # steps
@@ -123,6 +127,10 @@ class Run:
                     hint="Start anew with --force",
                 ) from cause
             return
+        if self.turning is not None:
+            self.init = self.turning.start(self.options.init, self.train)
+            self.look()
+            return
         if start is not None:
             found = start.permutations
         else:
@@ -133,10 +141,16 @@ class Run:
     def _resume(self, start: State) -> None:
         kept, self.done, self.objective = start.tensors, start.sweep, start.objective
         self.best = tuple(dict(perms) for perms in start.permutations)
-        words = self.problem.fitted.words
+        if self.turning is not None:
+            self.turning.resume(kept, self.best)
         self.followers.place(
-            [{word: kept[f"at.{k}.{word}"] for word in words} for k in range(len(self.dummies))]
+            [
+                {word: kept[f"at.{k}.{word}"] for word in perms}
+                for k, perms in enumerate(self.followers.permutations)
+            ]
         )
+        if self.turning is not None:
+            self.turning.resume_signs(kept, self.followers.projections)
         for k, (dummy, optimizer) in enumerate(zip(self.dummies, self.optimizers, strict=True)):
             with torch.no_grad():
                 dummy.copy_(kept[f"dummy.{k}"])
@@ -183,7 +197,7 @@ class Run:
     def step(self, inputs: Any, targets: Any) -> None:
         """One mixture, its gradient, the dummies moved, and the models brought near to them again."""
         share = self.weights(generator(self.seed, f"mixture {self.done}"), len(self.dummies) + 1)
-        self.mixture.mix(share)
+        self.mixture.mix(share.tolist())
         device = self.mixture.device
         inputs, targets = to_device(inputs, device), to_device(targets, device)
         if self.quota is None:  # one permutation a step at least: what is counted may be next to nothing
@@ -202,6 +216,8 @@ class Run:
                 dummy.grad = gradient * weight.item()
                 optimizer.step()
                 dummy.grad = None
+            if self.turning is not None:
+                self.turning.step(gradient, share, self.followers.projections, self._left())
             if self.literal:
                 words = self.problem.fitted.words
                 self.followers.place([permutation.identity(words)] * len(self.dummies))
@@ -213,6 +229,10 @@ class Run:
             self.notes = {"loss": value, "changed": moved / max(1, units)}
             self._report()
 
+    def _left(self) -> float:
+        """The part of the search that is still to come, 1 where nobody knows."""
+        return 1 - self.done / (self.length * self.options.epochs) if self.length else 1.0
+
     # ---------------------------------------------------------------------------------------- what is kept
 
     def look(self) -> None:
@@ -223,9 +243,14 @@ class Run:
         row |= {"held_out_loss": loss, "held_out_accuracy": right}
         self.history.append({name: value for name, value in row.items() if not math.isnan(value)})
         if not self.best or -loss > self.objective or self.literal:
-            self.objective, self.best = -loss, self.followers.permutations
+            self.objective, self.best = -loss, self._standing()
         if self.done:
             self._report()
+
+    def _standing(self) -> tuple[Permutations, ...]:
+        if self.turning is not None:
+            return self.turning.take(self.followers.projections)
+        return self.followers.permutations
 
     def _report(self) -> None:
         if self.problem.progress is None:
@@ -251,15 +276,17 @@ class Run:
                 if value is not None:
                     tensors[f"optimizer.{k}.{name}"] = value
         tensors["history"] = packed(self.history)
+        if self.turning is not None:
+            tensors |= self.turning.kept(self.followers.projections)
         notes = {**self.notes, **found, **total, **place}
         self.problem.report(State(self.best, self.done, self.objective, notes, tensors))
 
     def result(self) -> MatchResult:
         solves, looks = self.solves + self.followers.solves, tuple(self.history)
         before = -self.history[0]["held_out_loss"]  # of where it started
-        return MatchResult(
-            self.best, before, self.objective, self.done, solves, True, history=looks, init=self.init
-        )
+        maps = () if self.turning is None else tuple(dict(element.maps) for element in self.turning.best)
+        how = {"history": looks, "init": self.init, "maps": maps}
+        return MatchResult(self.best, before, self.objective, self.done, solves, True, **how)
 
     def close(self) -> None:
         self.followers.close()

@@ -9,9 +9,11 @@ from typing import Any
 
 from ... import networks
 from ...errors import NetworkError, SpecError
-from ...permutations import permutation
+from ...groups import elements as acts
 from ...permutations.permutation import Permutations
-from .. import Problem, registry
+from .. import MatchResult, Problem, registry
+
+ENOUGH = 2_000  # samples that show how to turn one model to another, where the rest is learned
 
 log = logging.getLogger("rebasin")
 
@@ -21,17 +23,26 @@ def started(problem: Problem, init: str | None, data: Iterable[Any]) -> tuple[st
 
     And the name of that.
     """
-    if init is None and networks.has_running_statistics(problem.network):
+    init, found = matched(problem, init, data)
+    return init, [part.permutations[0] for part in found]
+
+
+def matched(problem: Problem, init: str | None, data: Iterable[Any]) -> tuple[str, Sequence[MatchResult]]:
+    """The same as the results of these matches, which have maps where words have groups."""
+    if init is None and (problem.groups or networks.has_running_statistics(problem.network)):
         try:
-            return started(problem, "am", data)
+            return matched(problem, "am", data)
         except (NetworkError, SpecError) as error:  # its units cannot be seen
             log.info("permutations start from wm, since activations cannot be matched: %s", error.message)
     init = init or "wm"
     if init == "identity":
-        return init, [permutation.identity(problem.fitted.words)] * (len(problem.models) - 1)
+        still = acts.identity(problem.fitted).permutations
+        found = MatchResult((still,), 0.0, 0.0, 0, 0, True, maps=({},))
+        return init, [found] * (len(problem.models) - 1)
     pairs = (
         replace(problem, models=(problem.models[0], model), data=data, start=None, progress=None)
         for model in problem.models[1:]
     )
-    match = registry.get(init).match
-    return init, [match(pair).permutations[0] for pair in pairs]
+    method = registry.get(init)
+    options = (method.Options(limit=ENOUGH),) if problem.groups and init == "am" else ()
+    return init, [method.match(pair, *options) for pair in pairs]

@@ -21,9 +21,9 @@ class Training:
     """`optimizer` (adam, or sgd with momentum 0.9) and `learning_rate` (1e-3, or 1e-2) move the dummies.
 
     `share` of all permutations are solved anew in each step: 1 is all of them, and None as many as take
-    less than half of a step. `init` is where permutations start: wm, am, identity; None is am for networks
-    with running statistics whose units can be seen, else wm. `precision` is that of the products in forward
-    and backward passes. `limit`: samples an epoch.
+    less than half of a step. `init` is where permutations start: wm, am, identity; None is am with groups and
+    for networks with running statistics, where units can be seen, else wm. `precision` is that of the
+    products in forward and backward passes. `limit`: samples an epoch.
     """
 
     epochs: int = option(8, "Passes over the training samples.", min=1)
@@ -38,7 +38,8 @@ class Training:
     )
     init: str | None = option(
         None,
-        "Where permutations start (with BatchNorm am, else wm); FILE as `rebasin align` wrote it.",
+        "Where permutations start (with BatchNorm or --groups all am, else wm); FILE as `rebasin align` "
+        "wrote it.",
         metavar="wm|am|identity|FILE",
         choices=INITS,
         kind="start",

@@ -91,3 +91,36 @@ def test_what_is_aligned_computes_what_it_did_and_lies_nearer():
         sum(float((x[n] * y[n]).sum()) for n in a if "norm" not in n) for x, y in (done.models, plain.models)
     )
     assert near > 1.2 * far
+
+
+@pytest.mark.parametrize("make", [Transformer, Gated, tanh])
+def test_many_models_that_are_one_are_brought_together(make):
+    net, found = inferred(make)
+    a = canonical(drawn(net, 0), found.fitted, found.folds).tensors
+    rng = torch.Generator().manual_seed(3)
+    models = [a, *(dict(acts.acted(a, found.fitted, acts.random(found.fitted, rng))) for _ in range(3))]
+    done = align(models, found.fitted, method="merge-many", folds=found.folds)
+    for model, before in zip(done.models[1:], models[1:], strict=True):
+        assert all(torch.allclose(model[name], done.models[0][name], atol=1e-6) for name in a)
+        wanted = outputs(net, before)
+        assert (wanted - outputs(net, model)).abs().max() <= 1e-11 * wanted.abs().max()
+
+
+def test_rounds_of_many_models_never_lose_and_go_on_where_they_stood():
+    net, found = inferred(Transformer)
+    models = [drawn(net, seed) for seed in range(3)]
+    states = []
+    how = {"method": "merge-many", "folds": found.folds}
+    done = align(models, found.fitted, **how, progress=states.append)
+    steps = [done.result.objective_before, *(state.objective for state in states)]
+    assert len(states) > 2 and all(later >= now - 1e-9 for now, later in zip(steps, steps[1:], strict=False))
+    assert done.result.objective_after == pytest.approx(steps[-1])
+    on = align(models, found.fitted, **how, start=states[1])
+    for one, other in zip(done.elements, on.elements, strict=True):
+        assert all(torch.equal(map_, other.maps[word]) for word, map_ in one.maps.items())
+    two = [align([models[0], m], found.fitted, folds=found.folds).models[1] for m in models[1:]]
+    spread = [
+        sum(float((x[n] - y[n]).square().sum()) for n in x if "norm" not in n)
+        for x, y in ((done.models[1], done.models[2]), two)
+    ]
+    assert spread[0] < spread[1]  # models that met the reference alone lie farther from each other

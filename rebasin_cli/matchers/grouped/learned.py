@@ -1,0 +1,130 @@
+"""One model whose elements are learned: numbers without a constraint, and the maps that they stand for.
+
+All numbers are 0 where the model stands at first, which is where every map is the identity. A rotation is
+Cayley's map of a skew matrix, (I − S/2)⁻¹ (I + S/2), one product and one solve also where a stream is wide;
+an invertible matrix and positive scales are exponentials. Signs are no numbers: they go with the order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+from ...groups import elements as acts
+from ...groups.elements import Elements, Maps
+from ...permutations import permutation
+from ...spec.notation import Axis, Word, leaves_of
+from ...spec.spec import FittedSpec
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+Both = tuple[torch.Tensor, torch.Tensor]
+
+
+def _rotation(numbers: torch.Tensor) -> Both:
+    skew = (numbers - numbers.mT) / 2
+    eye = torch.eye(skew.shape[-1], dtype=skew.dtype, device=skew.device)
+    turned = torch.linalg.solve(eye - skew, eye + skew)
+    return turned, turned
+
+
+def _keeping_ones(numbers: torch.Tensor) -> Both:
+    n = numbers.shape[-1] + 1
+    basis = acts.around_ones(n).to(numbers)
+    turned = basis @ _rotation(numbers)[0] @ basis.T + 1 / n
+    return turned, turned
+
+
+def _invertible(numbers: torch.Tensor) -> Both:
+    return torch.matrix_exp(numbers), torch.matrix_exp(-numbers).mT
+
+
+def _positive(numbers: torch.Tensor) -> Both:
+    return numbers.exp(), (-numbers).exp()
+
+
+# A group's map of its numbers, and that map's inverse transposed
+MAPS: dict[str, Callable[[torch.Tensor], Both]] = {
+    "O": _rotation,
+    "O1": _keeping_ones,
+    "GL": _invertible,
+    "scaled": _positive,
+    "monomial": _positive,
+}
+SCALES = ("scaled", "monomial")
+
+
+class Learned:
+    """`base` is the model as it stands at first; `numbers` of its words are what an optimizer moves.
+
+    Words of groups that have none (`MAPS`) stay as they stand, but for their order.
+    """
+
+    def __init__(self, base: Tensors, fitted: FittedSpec):
+        self.base, self.fitted = base, fitted
+        some = next(iter(base.values()))
+        self.numbers = {
+            word: torch.zeros(
+                self._shape(word, kind), dtype=torch.float32, device=some.device, requires_grad=True
+            )
+            for word, kind in fitted.groups.items()
+            if kind in MAPS
+        }
+        self._made: dict[str, torch.Tensor] = {}
+        self.touched = [
+            name
+            for name, axes in fitted.tensors.items()
+            if name in base and any(self._acts_on(leaf) for axis in axes for leaf in leaves_of(axis))
+        ]
+
+    def _acts_on(self, leaf: Axis) -> bool:
+        return isinstance(leaf, Word) and leaf.name in self.numbers and leaf.side != "|"
+
+    def _shape(self, word: str, kind: str) -> tuple[int, ...]:
+        n, block = self.fitted.words[word], self.fitted.within.get(word)
+        if kind in SCALES:
+            return (n,)
+        count, size = ((), n) if block is None else ((block.count,), block.size)
+        size -= kind == "O1"
+        return (*count, size, size)
+
+    def maps(self, dtype: torch.dtype = torch.float32) -> Maps:
+        """Every word's map and its inverse transposed, with a gradient."""
+        groups = self.fitted.groups
+        return {word: MAPS[groups[word]](numbers.to(dtype)) for word, numbers in self.numbers.items()}
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The tensors that the maps act on, as they make them, with a gradient."""
+        maps, axes = self.maps(), self.fitted.tensors
+        return {n: acts.multiplied(self.base[n], axes[n], self.fitted, maps) for n in self.touched}
+
+    def pull(self, gradients: Tensors, then: Elements) -> None:
+        """Add to the numbers' gradients those of a loss whose gradients of the model's tensors these are.
+
+        `then` is what acts on the model after the maps: orders and signs, of which inverses are transposes.
+        """
+        back = acts.invert(then, self.fitted)
+        made = self._made or self.tensors()
+        self._made = {}
+        arrived = [self._moved(gradients[name], name, back) for name in made]
+        torch.autograd.backward([*made.values()], arrived)
+
+    def write(self, standing: Tensors, then: Elements) -> None:
+        """Let the model stand as its maps, and orders and signs after them, make it."""
+        self._made = self.tensors()  # with their graph: the next gradients are pulled through it
+        for name, tensor in self._made.items():
+            standing[name].copy_(self._moved(tensor.detach(), name, then))
+
+    def _moved(self, tensor: torch.Tensor, name: str, by: Elements) -> torch.Tensor:
+        axes = self.fitted.tensors[name]
+        moved = permutation.permute(tensor, axes, by.permutations, self.fitted.within)
+        return acts.act(moved, axes, self.fitted, acts.maps_of(by))
+
+    @torch.no_grad()
+    def element(self, then: Elements) -> Elements:
+        """What the numbers and orders and signs after them do, as one element in float64."""
+        maps = {word: both[0].cpu() for word, both in self.maps(torch.float64).items()}
+        still = acts.identity(self.fitted).permutations
+        return acts.compose(Elements(still, maps), then, self.fitted)
