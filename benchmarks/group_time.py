@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -150,13 +151,19 @@ def large(layers: int) -> None:
     heads, dim = LLAMA["heads"], WIDTH // LLAMA["heads"]
     text = found.text.replace(f"dim: {TRACED // heads}", f"dim: {dim}")
     fitted = fit(parse(text, name="llama"), shapes)
+    folds, times = found.folds, WIDTH // TRACED
+    values = [
+        replace(v, part=replace(v.part, start=v.part.start * times, length=v.part.length * times), size=dim)
+        for v in folds.values
+    ]
+    folds = replace(folds, values=tuple(values))
     models = []
     for seed in (0, 1):
         rng = torch.Generator().manual_seed(seed)
         models.append({n: torch.randn(s, generator=rng) * s[-1] ** -0.5 for n, s in shapes.items()})
     began = time.process_time()
     with Counted() as counted:
-        result = align(models, fitted, folds=found.folds, options={"max_sweeps": 1}).result
+        result = align(models, fitted, folds=folds, options={"max_sweeps": 1}).result
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     told = {
         "parameters": sum(math.prod(shape) for shape in shapes.values()),
