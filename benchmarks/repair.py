@@ -102,7 +102,8 @@ class Pair:
     def tempered(self, tensors: Mapping[str, torch.Tensor]) -> tuple[Score, Score]:
         """On the test split, as they are and divided by the temperature that suits training samples."""
         outputs, targets = self.logits(tensors, self.test)
-        t = rebasin_cli.temperature(*self.logits(tensors, self.train.subset(FITTED, 2)))
+        fitted, classes = self.logits(tensors, self.train.subset(FITTED, 2))
+        t = rebasin_cli.temperature(fitted.flatten(0, -2), classes.flatten())
         return score(outputs, targets), score(outputs / t, targets)
 
     def ends(self) -> dict[str, Score]:
