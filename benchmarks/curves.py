@@ -13,6 +13,7 @@ the first epoch in whose mean loss a curve is below the unaligned one's last. Al
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import datetime
 import functools
 import itertools
@@ -46,6 +47,7 @@ from rebasin_cli.networks.evaluation import evaluate  # noqa: E402
 from rebasin_cli.networks.training import train  # noqa: E402
 from rebasin_cli.permutations.permutation import identity, permuted  # noqa: E402
 from rebasin_cli.repair.batchnorm import reset  # noqa: E402
+from rebasin_cli.runtime.signals import holding  # noqa: E402
 from rebasin_cli.spec.resolving import resolve_spec  # noqa: E402
 
 FIGURES = ("accuracy, mean", "accuracy, lowest", "between the ends", "test loss, mean", "train loss, mean")
@@ -80,7 +82,7 @@ SETTINGS = {
     "tinyten": Setting(
         "cifar10",
         "tinyten, BatchNorm",
-        ((1, 2), (3, 4)),
+        ((1, 2), (3, 4), (5, 6)),
         {"epochs": 4, "weight_decay": 5e-4, "limit": 5000},
         files="tinyten_bn",
         points=9,
@@ -192,9 +194,13 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("curves-work"))
     parser.add_argument("--study", choices=("order", *STUDIES), default="order")
     parser.add_argument("--methods", nargs="+", choices=ALIGNED, default=list(ALIGNED))
+    parser.add_argument("--epochs", type=int, help="of a curve, where not as usual")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    study = Study(SETTINGS[asked.setting], asked.endpoints, asked.work)
+    setting = SETTINGS[asked.setting]
+    if asked.epochs:
+        setting = dataclasses.replace(setting, curve=setting.curve | {"epochs": asked.epochs})
+    study = Study(setting, asked.endpoints, asked.work)
     STUDIES[asked.study](study) if asked.study in STUDIES else order(study, asked.methods)
 
 
@@ -281,86 +287,155 @@ def rates(study: Study) -> None:
 
 
 def steps(study: Study) -> None:
-    """Seconds of a curve's step over those of a plain step by SGD, the median of alternated epochs."""
+    """A curve's step beside plain steps by SGD, as torch does it by default and fused: medians, alternated.
+
+    In seconds of this thread on the processor, which other jobs change least. The rate is next to nothing:
+    hundreds of steps on the same few batches would end in numbers that processors are slow with.
+    """
     problem, perms = study.problem(*study.setting.pairs[0], "none")
-    search = Search(problem, perms, Training())
-    network = problem.network
-    optimizer = torch.optim.SGD(network.parameters(), lr=1e-3, momentum=0.9, nesterov=True)
+    decay = study.setting.curve.get("weight_decay", 0.0)
+    search = Search(problem, perms, Training(learning_rate=1e-9, weight_decay=decay))
+    network = problem.network.train()
     batches = list(itertools.islice(study.train, 5))
-    network.train()
-    ratios = []
-    for _ in range(21):
-        seconds = []
-        began = time.perf_counter()
-        for inputs, targets in batches:
-            search._step(inputs, targets, 0)
-        seconds.append(time.perf_counter() - began)
-        began = time.perf_counter()
-        for inputs, targets in batches:
-            optimizer.zero_grad()
-            loss = F.cross_entropy(network(inputs), targets)
-            loss.backward()
-            loss.item()  # a training looks at its loss, too
-            optimizer.step()
-        ratios.append(seconds[0] / (time.perf_counter() - began))
-    print(f"\nA step of curve training takes {statistics.median(ratios):.2f} times a plain one.")
+    with holding() as held:
+        ways = {"curve": lambda *batch: search.step(*batch, 0, held)}
+        for name, fused in (("plain", None), ("plain, fused", True)):
+            how = {"lr": 1e-9, "momentum": 0.9, "nesterov": True, "weight_decay": decay, "fused": fused}
+            ways[name] = plain(network, torch.optim.SGD(network.parameters(), **how))
+        for way in ways.values():  # memory that is held comes with the first step
+            way(*batches[0])
+        seconds: dict[str, list[float]] = {name: [] for name in ways}
+        rounds = max(5, min(200, int(4 / timed(ways["plain"], batches[0]))))
+        for _, batch, (name, way) in itertools.product(range(rounds), batches, ways.items()):
+            seconds[name].append(timed(way, batch))
+    medians = {name: statistics.median(times) for name, times in seconds.items()}
+    print(f"\nA step, {study.setting.what}, batch 128, the median of {5 * rounds}:")
+    for name, median in medians.items():
+        print(f"{name}: {1000 * median:.3f} ms, the curve's {medians['curve'] / median:.2f} times that")
 
 
-ATTACK = {"mnist": "eps=0.1,step=0.025", "digits": "eps=0.1,step=0.025"}
-STRONGER = "eps=0.1,step=0.025,steps=20,restarts=2"
-ROBUST = {"width": 64, "depth": 3, "epochs": 20, "limit": 5_000, "learning_rate": 1e-3, "schedule": "late"}
+def plain(network: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Any:
+    """A step of plain training."""
+
+    def step(inputs: torch.Tensor, targets: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(network(inputs), targets)
+        loss.backward()
+        loss.item()  # a training looks at its loss, too
+        optimizer.step()
+
+    return step
+
+
+def timed(way: Any, batch: tuple[torch.Tensor, torch.Tensor]) -> float:
+    """Seconds of one step on the processor."""
+    began = time.thread_time()
+    way(*batch)
+    return time.thread_time() - began
+
+
+@dataclass(frozen=True)
+class Robust:
+    """Endpoints of a `net` and curves trained under `attack`, and `points` of these measured under it.
+
+    Also under twenty of its steps with two restarts, on so many test `samples`. Endpoints that lie among
+    `--endpoints` as FILES.SEED.safetensors are not trained.
+    """
+
+    attack: str
+    net: str
+    endpoints: dict[str, Any]
+    curve: dict[str, Any]
+    pairs: tuple[tuple[int, int], ...]
+    points: int = 17
+    samples: int = 1000
+    files: str = ""
+
+    @property
+    def attacks(self) -> tuple[Attack, Attack]:
+        return Attack.parse(self.attack), Attack.parse(f"{self.attack},steps=20,restarts=2")
+
+
+ROBUST = {
+    "mnist": Robust(
+        "eps=0.1,step=0.025",
+        "mlp",
+        {"width": 64, "depth": 3, "epochs": 20, "limit": 5_000, "learning_rate": 1e-3},
+        {"epochs": 20},
+        SETTINGS["mnist"].pairs,
+    ),
+    "cifar10": Robust(
+        "eps=8/255,step=2/255",
+        "tinyten",
+        {"norm": "batch", "epochs": 3, "limit": 5_000},
+        {"epochs": 3, "weight_decay": 5e-4},
+        ((1, 2),),
+        points=5,
+        samples=300,
+        files="tinyten_robust",
+    ),
+}
 ROWS = ("clean", "pgd-5", "pgd-20x2")
-LOOKED = 17  # points of a robust curve
+SUMMARY = ("ends", "middle", "mean", "lowest", "middle − ends")
 
 
 def robust(study: Study) -> None:
     """Endpoints and curves trained under attack: clean and attacked accuracy along them."""
-    attack = ATTACK[study.setting.data]
-    data = study.train.subset(ROBUST["limit"])
-    test = open_data(study.setting.data, "test").subset(1000)
-    rows: dict[str, list[list[float]]] = {}
-    for a, b in study.setting.pairs:
-        ends = [
-            train("mlp", study.setting.data, seed=seed, attack=attack, **ROBUST).tensors for seed in (a, b)
-        ]
-        fitted = resolve_spec(None, ends)
-        network = networks.resolve(None, fitted.spec, fitted.shapes)
-        for how in ("none", "am"):
+    how = ROBUST[study.setting.data]
+    study.train = study.train.subset(how.endpoints["limit"])
+    rows: dict[str, list[list[float]]] = {"none": [], "am": []}
+    for pair in how.pairs:
+        ends = functools.cache(lambda pair=pair: [robust_end(study, seed) for seed in pair])
+        for method, values in rows.items():
 
-            def find(
-                how: str = how, a: int = a, ends: Any = ends, fitted: Any = fitted, network: Any = network
-            ) -> dict[str, Any]:
-                perms = identity(fitted.words)
-                if how == "am":
-                    given = {"network": network, "data": data, "prove": False}
-                    perms = align(ends, fitted, method=how, **given).permutations[0]
-                moved = permuted(ends[1], fitted, perms)
-                problem = Problem(fitted, (ends[0], moved), seed=a, network=network, data=data)
-                found = train_curve(problem, perms, Training(epochs=ROBUST["epochs"], attack=attack))
-                curve = Curve("bezier", ends[0], moved, found.controls, fitted.ignored)
-                figures: dict[str, list[float]] = {name: [] for name in ROWS}
-                for k in range(LOOKED):
-                    networks.load(network, curve.at(k / (LOOKED - 1)))
-                    under = [
-                        test,
-                        *(attacked(test, network, Attack.parse(one)) for one in (attack, STRONGER)),
-                    ]
-                    for name, samples in zip(ROWS, under, strict=True):
-                        figures[name].append(evaluate(network, samples).accuracy)
-                return {"along": figures}
+            def find(method: str = method, seed: int = pair[0], ends: Any = ends) -> dict[str, Any]:
+                return robust_curve(study, method, seed, ends())
 
-            along_it = study.once(f"{a}-{b} robust {how}", find)["along"]
-            rows.setdefault(how, []).append([f for name in ROWS for f in _summary(along_it[name])])
-    print("| date | data | curve |", " | ".join(f"{n}, {w}" for n in ROWS for w in SUMMARY), "|")
-    print("|---|---|---|" + "---:|" * (len(ROWS) * len(SUMMARY)))
-    setting = study.setting
-    for how, found in rows.items():
-        means = [f"{statistics.mean(column):.4f}" for column in zip(*found, strict=True)]
-        print(head(setting, ALIGNED[how]), " | ".join(means), "|")
-    print(head(setting, "am-aligned − unaligned"), " | ".join(paired(rows["am"], rows["none"])), "|")
+            along_it = study.once(f"{pair[0]}-{pair[1]} robust {method}", find)["along"]
+            values.append([f for name in ROWS for f in _summary(along_it[name])])
+    print("| date | data | figure | unaligned | am-aligned | am-aligned − unaligned |")
+    print("|---|---|---|---:|---:|---:|")
+    plain, aligned = ([statistics.mean(column) for column in zip(*rows[m], strict=True)] for m in rows)
+    gains = [f"{other - one:+.4f}" for one, other in zip(plain, aligned, strict=True)]
+    if len(how.pairs) > 1:
+        gains = paired(rows["am"], rows["none"])
+    names = [f"{name}, {which}" for name in ROWS for which in SUMMARY]
+    for name, one, other, gain in zip(names, plain, aligned, gains, strict=True):
+        print(head(study.setting, name), f"{one:.4f} | {other:.4f} | {gain} |")
 
 
-SUMMARY = ("ends", "middle", "mean", "lowest", "middle − ends")
+def robust_end(study: Study, seed: int) -> dict[str, torch.Tensor]:
+    """One endpoint trained under attack."""
+    how = ROBUST[study.setting.data]
+    there = (study.endpoints or Path()) / f"{how.files}.{seed}.safetensors"
+    if how.files and there.exists():
+        kept = open_checkpoint(there)
+        return {name: kept[name] for name in kept}
+    made = {"attack": how.attack, "schedule": "late"} | how.endpoints
+    return train(how.net, study.setting.data, seed=seed, **made).tensors
+
+
+def robust_curve(study: Study, method: str, seed: int, ends: list[dict[str, torch.Tensor]]) -> dict[str, Any]:
+    """A curve trained under attack, and accuracies along it: clean, and under either attack."""
+    how = ROBUST[study.setting.data]
+    fitted = resolve_spec(None, ends)
+    network = networks.resolve(None, fitted.spec, fitted.shapes)
+    perms = identity(fitted.words)
+    if method != "none":
+        given = {"network": network, "data": study.train, "prove": False}
+        perms = align(ends, fitted, method=method, **given).permutations[0]
+    moved = permuted(ends[1], fitted, perms)
+    problem = Problem(fitted, (ends[0], moved), seed=seed, network=network, data=study.train)
+    found = train_curve(problem, perms, Training(attack=how.attack, **how.curve))
+    curve = Curve("bezier", ends[0], moved, found.controls, fitted.ignored)
+    test = open_data(study.setting.data, "test").subset(how.samples)
+    figures: dict[str, list[float]] = {name: [] for name in ROWS}
+    for k in range(how.points):
+        study.place(network, curve, k / (how.points - 1))
+        under = [test, *(attacked(test, network, attack) for attack in how.attacks)]
+        for name, samples in zip(ROWS, under, strict=True):
+            figures[name].append(evaluate(network, samples).accuracy)
+    return {"along": figures, "losses": list(found.losses)}
 
 
 def _summary(values: list[float]) -> list[float]:

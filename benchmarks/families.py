@@ -1,4 +1,4 @@
-"""Infer and prove networks of timm and transformers that nobody had looked at, against counts by hand.
+"""Infer and prove networks that nobody had looked at, most of timm and transformers, against counts by hand.
 
     python benchmarks/families.py [--rows NAME,…] [--against PYTHON]
 
@@ -19,12 +19,14 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import date
 from typing import Any
 
 import torch
+from packages import torchvision
 from torch import nn
+from torch.nn.utils import prune
 
 from rebasin_cli.errors import RebasinError
 from rebasin_cli.inference import infer
@@ -52,9 +54,10 @@ SIZES = {
 }  # fmt: skip
 GROUPED = {"num_key_value_heads": 2, "head_dim": 8}
 MIXTURE = {"num_local_experts": EXPERTS, "num_experts": EXPERTS, "num_experts_per_tok": 2}
+FULL = {"layer_types": ["full_attention"] * LAYERS}
 CAUSAL = {  # row: (class before "ForCausalLM", class before "Config", its options beside SIZES)
     "Mixtral": ("Mixtral", GROUPED | MIXTURE),
-    "GPT-OSS": ("GptOss", GROUPED | MIXTURE | {"layer_types": ["full_attention"] * LAYERS}),
+    "GPT-OSS": ("GptOss", GROUPED | MIXTURE | FULL),
     "OLMoE": ("Olmoe", MIXTURE | {"num_key_value_heads": 2}),
     "Qwen3-MoE": ("Qwen3Moe", GROUPED | MIXTURE | {"moe_intermediate_size": HIDDEN}),
     "PhiMoE": ("Phimoe", GROUPED | MIXTURE),
@@ -73,6 +76,23 @@ CAUSAL = {  # row: (class before "ForCausalLM", class before "Config", its optio
     "GPT-J": ("GPTJ", {"n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS, "rotary_dim": 4}),
     "OPT": ("OPT", {"ffn_dim": HIDDEN, "word_embed_proj_dim": WIDTH}),
     "Mamba": ("Mamba", {"state_size": 4, "expand": 2, "time_step_rank": 4}),
+    "Gemma 2": ("Gemma2", GROUPED | FULL),
+    "Phi-3": ("Phi3", {"num_key_value_heads": 2}),
+    "OLMo": ("Olmo", {"num_key_value_heads": 2}),
+    "Cohere 2": ("Cohere2", {"num_key_value_heads": 2} | FULL),
+    "SmolLM3": ("SmolLM3", {"num_key_value_heads": 2}),
+    "Arcee": ("Arcee", GROUPED),
+    "Helium": ("Helium", GROUPED),
+    "GLM-4": ("Glm4", GROUPED),
+    "Seed-OSS": ("SeedOss", GROUPED),
+    "Apertus": ("Apertus", {"num_key_value_heads": 2}),
+    "ERNIE 4.5": ("Ernie4_5", GROUPED),
+    "EXAONE 4": ("Exaone4", {"num_key_value_heads": 2, "sliding_window": None} | FULL),
+    "GPT-Neo": ("GPTNeo", {"num_layers": LAYERS, "num_heads": HEADS,
+                           "attention_types": [[["global"], LAYERS]]}),
+    "CodeGen": ("CodeGen", {"n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS, "rotary_dim": 4}),
+    "Persimmon": ("Persimmon", {}),
+    "BioGPT": ("BioGpt", {}),
 }  # fmt: skip
 MASKED = {
     "XLNet": ("XLNetLMHeadModel", "XLNetConfig", {"d_model": WIDTH, "n_layer": LAYERS, "n_head": HEADS,
@@ -83,6 +103,12 @@ MASKED = {
     "SqueezeBERT": ("SqueezeBertForMaskedLM", "SqueezeBertConfig", SIZES | {"embedding_size": WIDTH}),
     "RoFormer": ("RoFormerForMaskedLM", "RoFormerConfig", SIZES | {"embedding_size": WIDTH}),
     "FNet": ("FNetForMaskedLM", "FNetConfig", SIZES),
+    "RemBERT": ("RemBertForMaskedLM", "RemBertConfig", SIZES | {"input_embedding_size": 24,
+                                                                "output_embedding_size": 40}),
+    "DeBERTa v2": ("DebertaV2ForMaskedLM", "DebertaV2Config", SIZES),
+    "ESM": ("EsmForMaskedLM", "EsmConfig", SIZES | {"position_embedding_type": "absolute"}),
+    "Nyströmformer": ("NystromformerForMaskedLM", "NystromformerConfig", SIZES | {
+        "num_landmarks": 64, "segment_means_seq_len": 64}),
 }  # fmt: skip
 
 
@@ -131,6 +157,24 @@ TIMM = {  # row: (model, its options, pixels)
     "VoVNet": ("ese_vovnet19b_slim", {}, 64),
     "NFNet": ("dm_nfnet_f0", {}, 64),
     "LeViT": ("levit_128s", {}, 224),
+    "EfficientFormer": ("efficientformer_l1", {"embed_dims": (8, 16, 24, 32), "depths": (1, 1, 1, 2)}, 224),
+    "MLP-Mixer": ("mixer_s32_224", {"img_size": 64, "embed_dim": 32, "num_blocks": 2}, 64),
+    "ResMLP": ("resmlp_12_224", {"img_size": 64, "embed_dim": 32, "num_blocks": 2}, 64),
+    "gMLP": ("gmlp_ti16_224", {"img_size": 64, "embed_dim": 32, "num_blocks": 2}, 64),
+    "PoolFormer": ("poolformer_s12", {}, 64),
+    "ConvMixer": ("convmixer_768_32", {"dim": 32, "depth": 2}, 64),
+    "RepVGG": ("repvgg_a0", {}, 64),
+    "MobileOne": ("mobileone_s0", {}, 64),
+    "EdgeNeXt": ("edgenext_xx_small", {}, 64),
+    "PVT v2": ("pvt_v2_b0", {}, 64),
+    "Twins": ("twins_svt_small", {"img_size": 64}, 64),
+    "InceptionNeXt": ("inception_next_atto", {}, 64),
+    "StarNet": ("starnet_s1", {}, 64),
+    "HGNet": ("hgnetv2_b0", {}, 64),
+    "FastViT": ("fastvit_t8", {}, 64),
+    "CSPNet": ("cspresnet50", {}, 64),
+    "DPN": ("dpn48b", {}, 64),
+    "RDNet": ("rdnet_tiny", {}, 64),
 }  # fmt: skip
 
 
@@ -141,13 +185,156 @@ def vision(name: str) -> Case:
     return network, (torch.randn(2, 3, side, side),), {}, None
 
 
+# ------------------------------------------------------------------------- of no package: written down here
+
+
+class Operator(nn.Module):
+    """A Fourier neural operator: in each layer complex weights on a few frequencies, beside a convolution."""
+
+    def __init__(self, channels: int = 16, modes: int = 3) -> None:
+        super().__init__()
+        self.lift, self.modes = nn.Conv1d(2, channels, 1), modes
+        shape = channels, channels, modes
+        self.spectral = nn.ParameterList(torch.randn(shape, dtype=torch.cfloat) for _ in range(LAYERS))
+        self.skips = nn.ModuleList(nn.Conv1d(channels, channels, 1) for _ in range(LAYERS))
+        self.hidden, self.head = nn.Conv1d(channels, HIDDEN, 1), nn.Conv1d(HIDDEN, 1, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.lift(x)
+        for weight, skip in zip(self.spectral, self.skips, strict=True):
+            low = torch.fft.rfft(x)[..., : self.modes]
+            mixed = torch.fft.irfft(torch.einsum("bix,iox->box", low, weight), n=x.shape[-1])
+            x = nn.functional.gelu(mixed + skip(x))
+        return self.head(nn.functional.gelu(self.hidden(x)))
+
+
+class Flow(nn.Module):
+    """Couplings of a normalising flow: each changes the half that the one before looked at."""
+
+    def __init__(self, half: int = 3, count: int = 4) -> None:
+        super().__init__()
+        self.nets = nn.ModuleList(
+            nn.Sequential(nn.Linear(half, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, 2 * half))
+            for _ in range(count)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a, b = x.chunk(2, dim=-1)
+        for net in self.nets:
+            scale, shift = net(a).chunk(2, dim=-1)
+            a, b = b * scale.tanh().exp() + shift, a
+        return torch.cat([a, b], dim=-1)
+
+
+class Standardised(nn.Conv2d):
+    """Kernels standardised by the statistics of a norm in training, as NFNets do."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = self.weight.reshape(1, self.out_channels, -1)
+        kernel = nn.functional.batch_norm(rows, None, None, training=True, momentum=0.0)
+        return self._conv_forward(x, kernel.view_as(self.weight), self.bias)
+
+
+class Bag(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.hidden, self.head = (
+            nn.EmbeddingBag(99, WIDTH),
+            nn.Linear(WIDTH, HIDDEN),
+            nn.Linear(HIDDEN, 5),
+        )
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return self.head(self.hidden(self.words(words)).relu())
+
+
+class Experts(nn.Module):
+    """Experts that are modules of a list, weighed by a router: they could change places with its rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = nn.Linear(WIDTH, EXPERTS)
+        self.experts = nn.ModuleList(
+            nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 5)) for _ in range(EXPERTS)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        shares = self.router(x).softmax(-1)
+        return sum(shares[:, k : k + 1] * expert(x) for k, expert in enumerate(self.experts))
+
+
+def by_hooks() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        first = nn.utils.weight_norm(nn.Linear(WIDTH, HIDDEN))
+    return nn.Sequential(first, nn.ReLU(), nn.Linear(HIDDEN, 5))
+
+
+def pruned() -> nn.Module:
+    first = prune.random_unstructured(nn.Linear(WIDTH, HIDDEN), "weight", 0.5)
+    return nn.Sequential(first, nn.ReLU(), nn.Linear(HIDDEN, 5))
+
+
+def standardised() -> nn.Module:
+    grouped = Standardised(16, 24, 3, padding=1, groups=4)
+    return nn.Sequential(
+        Standardised(3, 16, 3, padding=1), nn.ReLU(), grouped, nn.ReLU(), nn.Conv2d(24, 5, 8), nn.Flatten()
+    )
+
+
+def shuffled() -> nn.Module:
+    """Groups of 4, shuffled as 2, read in groups of 6: neither divides the other."""
+    first, second = nn.Conv2d(3, 24, 1, groups=1), nn.Conv2d(24, 24, 1, groups=4)
+    return nn.Sequential(
+        first, nn.ReLU(), second, nn.ChannelShuffle(2), nn.ReLU(), nn.Conv2d(24, 24, 1, groups=6), nn.ReLU(),
+        nn.Conv2d(24, 5, 8), nn.Flatten(),
+    )  # fmt: skip
+
+
+PICTURES = (2, 3, 8, 8)
+OWN: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = {
+    "Fourier operator": (Operator, lambda: torch.randn(2, 2, 12)),
+    "flow of couplings": (Flow, lambda: torch.randn(2, 6)),
+    "weight norm by hooks": (by_hooks, lambda: torch.randn(2, WIDTH)),
+    "pruned": (pruned, lambda: torch.randn(2, WIDTH)),
+    "standardised kernels": (standardised, lambda: torch.randn(PICTURES)),
+    "EmbeddingBag": (Bag, lambda: torch.randint(99, (2, SEEN))),
+    "experts in a list": (Experts, lambda: torch.randn(2, WIDTH)),
+    "shuffled groups of 4 and 6": (shuffled, lambda: torch.randn(PICTURES)),
+}
+
+
+def own(name: str) -> Case:
+    make, inputs = OWN[name]
+    return make(), (inputs(),), {}, None
+
+
 # ------------------------------------------------------------------------------------------ counts by hand
 
 HALF = WIDTH // HEADS  # units of a head
 GATED = LAYERS * (f(2) + 2 * f(2) + 2 * f(HALF))  # 2 groups of key and value heads, 2 queries each, values
 ATTENTION = LAYERS * (f(HEADS) + 2 * HEADS * f(HALF))  # heads; keys and values in an order of their own
 ROUTED = LAYERS * (f(EXPERTS) + EXPERTS * f(HIDDEN))
+TURNED = f(WIDTH) + GATED + LAYERS * f(HIDDEN)  # all units of queries and keys turn by their positions
 HAND = {
+    **dict.fromkeys(("Gemma 2", "Phi-3", "OLMo", "Cohere 2", "SmolLM3", "Arcee", "Seed-OSS"), TURNED),
+    **dict.fromkeys(("Apertus", "ERNIE 4.5", "EXAONE 4", "Helium"), TURNED),
+    "GLM-4": f(WIDTH) + GATED + LAYERS * (2 * f(4) + f(HIDDEN)),  # 4 of 8 turn
+    "GPT-Neo": f(WIDTH) + ATTENTION + LAYERS * f(HIDDEN),
+    "CodeGen": f(WIDTH) + LAYERS * (f(HEADS) + HEADS * (f(HALF) + f(4)) + f(4 * WIDTH)),
+    "BioGPT": f(WIDTH) + ATTENTION + LAYERS * f(HIDDEN),
+    "RemBERT": f(WIDTH) + f(24) + f(40) + ATTENTION + LAYERS * f(HIDDEN),
+    "ESM": f(WIDTH) + ATTENTION + LAYERS * f(HIDDEN),
+    "MLP-Mixer": f(32) + 2 * (f(16) + f(128)),  # tokens are mixed by a layer half as wide
+    "ResMLP": f(32) + 2 * f(128),  # a product of tokens alone has no hidden units
+    "ConvMixer": 3 * f(32),  # the stem, and each block; what a block adds up is of one order
+    "Fourier operator": f(16) + f(HIDDEN),
+    "flow of couplings": 4 * f(HIDDEN),
+    "weight norm by hooks": f(HIDDEN),
+    "pruned": f(HIDDEN),
+    "standardised kernels": f(4) + 4 * f(4) + 4 * f(6),  # what a group reads, and what it writes
+    "EmbeddingBag": f(WIDTH) + f(HIDDEN),
+    "experts in a list": f(EXPERTS) + EXPERTS * f(HIDDEN),
     "Mixtral": f(WIDTH) + GATED + ROUTED,
     "GPT-OSS": f(WIDTH) + GATED + ROUTED,
     "OLMoE": f(WIDTH) + GATED + ROUTED,
@@ -179,7 +366,7 @@ HAND = {
 
 MAKERS: dict[str, Callable[[str], Case]] = {
     **dict.fromkeys(CAUSAL, causal), **dict.fromkeys(MASKED, masked), "wav2vec2": wav2vec2,
-    **dict.fromkeys(TIMM, vision),
+    **dict.fromkeys(TIMM, vision), **dict.fromkeys(OWN, own),
 }  # fmt: skip
 
 
@@ -206,6 +393,8 @@ def figures(name: str) -> dict[str, Any]:
         told |= {"error": f"{proof.largest_difference:.0e} ({proof.precision})"}
     except RebasinError as cause:
         told |= {"error": f"not proven: {cause.message}", "refused": True}
+    except Exception as cause:  # of another version
+        told |= {"error": type(cause).__name__, "refused": True}
     return told | {"proof": time.process_time() - began}
 
 
@@ -218,9 +407,10 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="figures alone, one network a line")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    with contextlib.suppress(ImportError):  # an older rebasin may lack what the other benchmark asks for
-        importlib.import_module("inference").torchvision()
+    with contextlib.suppress(ImportError):  # timm and transformers import it where it is installed
+        torchvision()
     rows, refused = options.rows.split(","), []
+    before = _before(options.against, options.rows)
     if not options.json:
         print(f"| {' | '.join(HEADING)} |\n|{'---|' * len(HEADING)}", flush=True)
     for name in rows:
@@ -229,16 +419,16 @@ def main() -> None:
             print(json.dumps(told), flush=True)
             continue
         refused += [name] if told.get("refused") else []
-        print(row(name, told, _before(options.against, name)), flush=True)
+        print(row(name, told, next(before, {})), flush=True)
     sys.exit(f"not proven: {', '.join(refused)}" if refused else 0)
 
 
-def _before(python: str | None, name: str) -> dict[str, Any]:
-    if python is None:
-        return {}
-    command = [*python.split(), __file__, "--json", "--rows", name]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return json.loads(done.stdout.splitlines()[-1]) if done.stdout.strip() else {}
+def _before(python: str | None, rows: str) -> Iterator[dict[str, Any]]:
+    """The figures of another installation, row by row, from one process of its own."""
+    if python is not None:
+        command = [*python.split(), __file__, "--json", "--rows", rows]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            yield from map(json.loads, process.stdout)
 
 
 def row(name: str, told: dict[str, Any], before: dict[str, Any]) -> str:

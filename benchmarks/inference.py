@@ -23,10 +23,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
+from packages import torchvision
 from torch import nn
 
 from rebasin_cli.errors import RebasinError
@@ -56,18 +56,6 @@ transformers are small ones of two layers.
 
 # a network, what it is called with by position and by name, and which of its outputs counts
 Case = tuple[nn.Module, tuple, Mapping[str, Any], str | None]
-
-
-def torchvision() -> ModuleType:
-    """The package; where its compiled part does not fit the torch that is here, without it."""
-    try:
-        return importlib.import_module("torchvision")
-    except RuntimeError:  # it describes operators that nobody has defined
-        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
-            del sys.modules[name]
-        for name in ("nms", "qnms"):
-            torch.library.define(f"torchvision::{name}", "(Tensor a, Tensor b, float c) -> Tensor")
-        return importlib.import_module("torchvision")
 
 
 def vision(name: str) -> Case:

@@ -191,9 +191,10 @@ def case_of(name: str) -> Case:
         network, inputs = make(), draw()
         return Case(network, infer(network, inputs).fitted, inputs)
     import inference  # networks of packages that only the benchmarks need
+    import packages
 
     if name in TIMM:
-        inference.torchvision()
+        packages.torchvision()
         import timm
 
         network, inputs = timm.create_model(name), torch.randn(2, 3, 224, 224)

@@ -123,7 +123,7 @@ def llama() -> Case:
 
 
 def _torchvision(name: str) -> nn.Module:
-    from inference import torchvision
+    from packages import torchvision
 
     network = torchvision().models.get_model(name, weights=None)
     if isinstance(getattr(network, "heads", None), nn.Module):  # its last layer begins as zeros

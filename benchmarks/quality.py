@@ -3,16 +3,17 @@
     python benchmarks/quality.py --data mnist --state FILE.json --groups a.safetensors:b.safetensors …
         [--methods wm am ste:epochs=8 wm@25s …]   "@25s": with swaps on the true loss in the end
         [--repairs none repair refit …]  [--budgets 10s 60s 300s]
-        [--images 100 300 3000 10000]  [--ridges 1e-4 1e-3 0.1]      of refits of the --of method
+        [--images 100 300 3000 10000]  [--ridges 1e-4 1e-3 0.1]      of --by after the --of method
         [--table | --rules]              of what was measured so far, in all files of --state; nothing more
 
 A group is two models or more, merged with equal weights. Every row is measured on the whole test split; what
 is in --state is not measured again, so a run that was killed goes on. Searches look at 10,000 training
-samples (methods that learn, at all), repairs at 2,560 and refits at 1,000. "wm + auto" is the default of
-`rebasin merge`. Tables hold means over groups, 95 % intervals by Student's t, and the share of the endpoints'
-accuracy. Beside the truth every row keeps what a choice could look at: by how much it loses less than the
-default on training samples that no search and no repair saw ("seen"), on a tenth of the test split, each also
-at the best temperature; `--rules` compares rules of choice by these. Seconds are of one thread.
+samples (methods that learn, at all), repairs at 2,560, refits at 1,000, distillations at 10,000. "wm +
+auto" is the default of `rebasin merge`. Tables hold means over groups, 95 % intervals by Student's t, and the
+share of the endpoints' accuracy. Beside the truth every row keeps what a choice could look at: by how much it
+loses less than the default on training samples that no search and no repair saw ("seen"), on a tenth of the
+test split, each also at the best temperature; `--rules` compares rules of choice by these. Seconds are of one
+thread.
 """
 
 from __future__ import annotations
@@ -40,11 +41,14 @@ from rebasin_cli.matchers.search import align as searching
 from rebasin_cli.matchers.search.mending import NEARER
 from rebasin_cli.permutations.permutation import permuted, random
 from rebasin_cli.repair.choosing import MARGIN, SURE
+from rebasin_cli.repair.options import DISTILL_SAMPLES
+from rebasin_cli.repair.repairing import open_to_choice
 from rebasin_cli.runtime.seeds import generator
 
 MATCH, IMAGES, HELD = 10_000, 1_000, 2_560
 PAIR, MANY = ("wm", "am", "dual", "ste"), ("wm", "merge-many", "universe", "dual", "ste-mm")
-NORMED, PLAIN = ("none", "reset", "refit"), ("none", "repair", "rescale", "reshift", "bias", "refit")
+FITS = ("refit", "distill")
+NORMED, PLAIN = ("none", "reset", *FITS), ("none", "repair", "rescale", "reshift", "bias", *FITS)
 DEFAULT, CONTROLS = "wm + auto", ("naive", "random permutation")
 Row = dict[str, Any]
 
@@ -85,9 +89,15 @@ class Group(Pair):
 
     def batches(self, how: str, images: int) -> Any:
         count, size = (images, 250) if how == "refit" else (RESET, BATCH)
+        if how == "distill":  # others than what choices look at
+            some = self.searched.subset(DISTILL_SAMPLES if images == IMAGES else images, 0)
+            return some.with_batch_size(250).mixed(0)
         return self.train.subset(count, 0).with_batch_size(size).mixed(0)
 
-    def mended(self, models: Any, how: str, images: int = IMAGES, ridge: float | None = None) -> Any:
+    def mended(self, models: Any, how: str, **more: Any) -> Any:
+        return self.merged_by(models, how, **more).tensors
+
+    def merged_by(self, models: Any, how: str, images: int = IMAGES, ridge: float | None = None) -> Any:
         return rebasin_cli.merge(
             models,
             self.fitted,
@@ -97,7 +107,7 @@ class Group(Pair):
             network=self.network,
             train=self.batches(how, images),
             held=self.looks["seen"],
-        ).tensors
+        )
 
     def looked(self, tensors: Any) -> dict[str, Any]:
         networks.load(self.network, dict(tensors))
@@ -139,7 +149,8 @@ def measure(group: Group, asked: argparse.Namespace, done: dict[str, Row], save:
     repairs = asked.repairs or (NORMED if normed else PLAIN)
     for method in (*CONTROLS, *methods):
         control = method in CONTROLS
-        wanted = [NORMED[normed], "refit"] if control else [*repairs, *["auto"] * (method == "wm")]
+        wanted = [NORMED[normed], *FITS] if control else [*repairs, *["auto"] * (method == "wm")]
+        wanted = [how for how in wanted if not control or how not in FITS or how in repairs]
         found: list[Any] = []
         for how in wanted:
             take(
@@ -148,20 +159,20 @@ def measure(group: Group, asked: argparse.Namespace, done: dict[str, Row], save:
             )
     found = []
     for images in asked.images:
-        row = f"{asked.of} + refit, {images:,} images"
-        take(row, lambda n=images: one(group, asked.of, "refit", found, images=n))
+        row = f"{asked.of} + {asked.by}, {images:,} images"
+        take(row, lambda n=images: one(group, asked.of, asked.by, found, images=n))
     for ridge in asked.ridges:
         row = f"{asked.of} + refit, ρ {ridge:g}"
         take(row, lambda r=ridge: one(group, asked.of, "refit", found, ridge=r))
-    if "repair" in done.get("wm + refit", {}):
-        seconds = done["wm + refit"]["repair"]
-        row = f"A fine-tuned on {IMAGES:,} images with labels"
-        take(
-            row,
-            lambda: dict(
-                zip(("loss", "accuracy", "repair"), fine_tuned(group, IMAGES, seconds), strict=True)
-            ),
-        )
+    for how, images in (("refit", IMAGES), ("distill", DISTILL_SAMPLES)):
+        seconds = done.get(f"wm + {how}", {}).get("repair")
+        if seconds:
+            take(
+                f"A fine-tuned on {images:,} images with labels",
+                lambda n=images, s=seconds: dict(
+                    zip(("loss", "accuracy", "repair"), fine_tuned(group, n, s), strict=True)
+                ),
+            )
     for budget in asked.budgets:
         take(f"auto {budget}", lambda budget=budget: auto(group, budget))
 
@@ -181,20 +192,21 @@ def one(group: Group, method: str, how: str, found: list[Any], **more: Any) -> R
 def auto(group: Group, budget: str) -> Row:
     _ = group.default
     began = time.perf_counter()
-    merged = rebasin_cli.merge(
+    found = searching.align(
         group.models,
         group.fitted,
         method="auto",
         options={"budget": budget},
         network=group.network,
         data=group.searched,
-        train=group.batches("auto", RESET),
-        held=group.looks["seen"],
+        repairs=open_to_choice("auto", statistics=networks.has_running_statistics(group.network)),
         prove=False,
     )
-    seconds = time.perf_counter() - began
-    chosen = f"{merged.alignment.result.chosen} + {merged.repair.method if merged.repair else 'none'}"
-    return group.row(merged.tensors, search=seconds, chosen=chosen)
+    searched, began = time.perf_counter() - began, time.perf_counter()
+    merged = group.merged_by(found.models, found.result.repair or "auto")
+    repaired = time.perf_counter() - began
+    chosen = f"{found.result.chosen} + {merged.repair.method if merged.repair else 'none'}"
+    return group.row(merged.tensors, search=searched, repair=repaired, chosen=chosen)
 
 
 # ------------------------------------------------------------------------------------------------ tables
@@ -282,6 +294,7 @@ def main() -> None:
     parser.add_argument("--images", nargs="*", type=int, default=[])
     parser.add_argument("--ridges", nargs="*", type=float, default=[])
     parser.add_argument("--of", default="wm")
+    parser.add_argument("--by", default="refit", choices=FITS)
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--rules", action="store_true")
     asked = parser.parse_args()

@@ -190,7 +190,8 @@ def merge(
     other training samples (default: every third batch of `train`, kept from the repair), or `unseen` ones,
     that no model was trained on: they tell best.
     "repair", "rescale" and "reshift" need the same and correct channels (see `repair.renormalize`; `new_bias`
-    lets layers without a bias get one); "refit" fits every layer on them (see `repair.refit`; `ridge`);
+    lets layers without a bias get one); "refit" fits every layer on them (see `repair.refit`; `ridge`),
+    and "distill" trains all of them after that (see `repair.distill`);
     "bias" needs `network` and one batch of `inputs`, or its `example_shape` (see `repair.calibrated_biases`).
     The method "auto" also tries the repairs that "auto" leaves open, and takes the best with its own choice.
     Raises UsageError, SpecError, CheckpointError, DataError, NetworkError.
@@ -245,6 +246,7 @@ def merge(
         inputs=align_options.get("inputs"),
         new_bias=new_bias,
         ridge=ridge,
+        output=align_options.get("output"),
         device=device,
     )
     done = repair_merged(

@@ -45,6 +45,18 @@ class Transformer(nn.Module):
         return self.head(self.norm(x).mean(1))
 
 
+class NoBias(Transformer):
+    """Layers that read norms have no biases to take theirs up."""
+
+    def __init__(self, width=8, heads=2, blocks=1):
+        super().__init__(width, heads, blocks)
+        for block in self.blocks:
+            block.q, block.k, block.v, block.up = (
+                nn.Linear(layer.in_features, layer.out_features, bias=False)
+                for layer in (block.q, block.k, block.v, block.up)
+            )
+
+
 class PackedBlock(Block):
     def __init__(self, width, heads):
         super().__init__(width, heads)
@@ -63,6 +75,55 @@ class Packed(Transformer):
     def __init__(self, width=8, heads=2, blocks=2):
         super().__init__(width, heads, blocks)
         self.blocks = nn.ModuleList(PackedBlock(width, heads) for _ in range(blocks))
+
+
+class RotaryBlock(nn.Module):
+    """Two queries for each head of keys, turned by their positions; pairs are halves or neighbours."""
+
+    def __init__(self, width, heads, halves):
+        super().__init__()
+        self.heads, self.halves, dim = heads, halves, 4
+        self.norm = nn.RMSNorm(width)
+        self.q = nn.Linear(width, 2 * heads * dim)
+        self.k, self.v = (nn.Linear(width, heads * dim) for _ in range(2))
+        self.o = nn.Linear(2 * heads * dim, width, bias=False)
+        self.register_buffer("speeds", torch.tensor([1.0, 0.3]), persistent=False)
+
+    def turned(self, x):
+        angles = torch.arange(x.shape[-2], dtype=x.dtype)[:, None] * self.speeds
+        cos, sin = angles.cos(), angles.sin()
+        a, b = x.chunk(2, -1) if self.halves else (x[..., 0::2], x[..., 1::2])
+        a, b = a * cos - b * sin, b * cos + a * sin
+        return torch.cat([a, b], -1) if self.halves else torch.stack([a, b], -1).flatten(-2)
+
+    def forward(self, x):
+        y = self.norm(x)
+        q = self.turned(self.q(y).unflatten(-1, (2 * self.heads, -1)).transpose(1, 2))
+        k, v = (f(y).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.k, self.v))
+        k, v = (part.repeat_interleave(2, 1) for part in (self.turned(k), v))
+        return x + self.o(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+class Rotary(nn.Module):
+    """RMSNorm, rotary positions, grouped queries."""
+
+    example_shape = (5, 6)
+
+    def __init__(self, halves=True, heads=2, width=8):
+        super().__init__()
+        self.embed = nn.Linear(6, width, bias=False)
+        self.block, self.last = RotaryBlock(width, heads, halves), nn.RMSNorm(width)
+        self.head = nn.Linear(width, 3)
+
+    def forward(self, x):
+        return self.head(self.last(self.block(self.embed(x))))
+
+
+class Neighbours(Rotary):
+    """The same, each pair side by side, and a single head of keys."""
+
+    def __init__(self):
+        super().__init__(halves=False, heads=1)
 
 
 class After(nn.Module):

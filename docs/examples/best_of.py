@@ -21,8 +21,9 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     """The best of `starts` searches; after each one, the best so far is where a search may go on."""
     best, begun = None, 0
     alone = replace(problem, progress=None, start=None)
-    if problem.start is not None:  # converged already, so this costs one sweep
-        best, begun = wm.match(replace(problem, progress=None)), problem.start.sweep
+    if problem.start is not None:  # a search that has ended: no sweep more
+        best = replace(wm.match(replace(problem, progress=None), wm.Options(max_sweeps=0)), converged=True)
+        begun = problem.start.sweep
     for k in range(begun, options.starts):
         seed = derive(problem.seed, f"best-of {k}")
         found = wm.match(replace(alone, seed=seed), wm.Options(max_sweeps=options.max_sweeps))

@@ -34,9 +34,10 @@ from .geometry import Geometry, geometry, independent
 from .sharpness import Sharpness, sharpness
 from .simplex import Points
 
-SCHEMA = "rebasin.compare/2"
+SCHEMA = "rebasin.compare/3"
 POINTS = 10  # of the simplex
 REPAIRS = ("auto", "none", "reset")
+WITHOUT = ", without the first"
 PAIRWISE = "wm"  # the method whose permutations of single pairs are looked at for cycles
 
 Tensors = Mapping[str, torch.Tensor]
@@ -45,11 +46,16 @@ Curvature = dict[str, Sharpness]  # by split
 
 @dataclass(frozen=True)
 class Merged:
-    """The mean of the first `models` models, and the account of the search that matched them."""
+    """The mean of the first `models` models, and the account of the search that matched them.
+
+    `without` is the mean of all but the reference, where that was asked for; `sharpness` is of `mean`.
+    """
 
     models: int
     mean: Points
     match: dict[str, Any]
+    without: Points | None = None
+    sharpness: Curvature = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,6 @@ class Method:
     midpoints: tuple[Points, ...]
     points: tuple[Points, ...]
     geometry: Geometry
-    sharpness: Curvature = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,16 @@ class Comparison:
         """What a barrier's report says of its one search, of all methods."""
         return {"method": ", ".join(method.name for method in self.methods)}
 
+    def means(self) -> list[tuple[str, list[Points]]]:
+        """By the names of methods, the mean of the first 2, 3 … models; without the reference, too."""
+        found = []
+        for method in self.methods:
+            found.append((method.name, [merged.mean for merged in method.merged]))
+            without = [merged.without for merged in method.merged]
+            if all(without):
+                found.append((f"{method.name}{WITHOUT}", without))
+        return found
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, the schema first."""
         return {"schema": SCHEMA, **dataclasses.asdict(self)}
@@ -116,6 +131,7 @@ def compare(
     repair_with: str = "auto",
     points: int = POINTS,
     once: bool = False,
+    without_reference: bool = False,
     cycles: bool = True,
     curved: Mapping[str, Iterable[Any]] | None = None,
     probes: int = 10,
@@ -135,8 +151,10 @@ def compare(
     splits `test` and, where given, `train`. Methods for many models match the first n anew for every n, as
     merging n models would; with `once`, all are matched once. Networks with running statistics get them
     measured anew at every point on `reset_batches` (default: `train`), unless `repair_with` is "none".
-    `cycles` also matches every pair of models by itself. `curved` are batches by split to measure sharpness
-    on, of the models and of every merge (see `sharpness`, which takes `probes` and `loss`).
+    With `without_reference` the mean of all but the first, which the others were matched to, is measured as
+    well (STE-MM, Figure 1). `cycles` also matches every pair of models by itself. `curved` are batches by
+    split to measure sharpness on, of the models and of every merge (see `sharpness`, which takes `probes`
+    and `loss`).
 
     `align_options` maps methods to what `rebasin_cli.align` gets for them beside the network, such as
     {"am": {"data": train}}. `check` sees the models' own scores first and may raise, `measured` is called
@@ -179,7 +197,15 @@ def compare(
         for permutations, match, seconds in _matched(method, models, fitted, options, once=once):
             times[method] += seconds
             moved = _moved(models, permutations, fitted)
-            merged.append(Merged(len(moved), simplex.mean(bench.measure, moved, ends), match))
+            merged.append(
+                Merged(
+                    len(moved),
+                    simplex.mean(bench.measure, moved, ends),
+                    match,
+                    simplex.without_first(bench.measure, moved, ends) if without_reference else None,
+                    bench.curvature(average(moved, keep=fitted.ignored), mixed=True),
+                )
+            )
         found.append(
             Method(
                 method,
@@ -187,7 +213,6 @@ def compare(
                 tuple(simplex.midpoints(bench.measure, moved, ends)),
                 tuple(simplex.anywhere(bench.measure, moved, ends, points, seed=seed)),
                 geometry(moved, names),
-                bench.curvature(average(moved, keep=fitted.ignored), mixed=True),
             )
         )
     rng = generator(seed, "random orders")
@@ -252,9 +277,12 @@ class Bench:
         return {split: self.sharpness(self.network, batches) for split, batches in self.curved.items()}
 
 
-def points_to_measure(models: int, methods: int, points: int) -> tuple[int, int]:
+def points_to_measure(
+    models: int, methods: int, points: int, *, without_reference: bool = False
+) -> tuple[int, int]:
     """How many points `compare` scores: the models as they are, and mixtures of them."""
-    return models, methods * (models - 1 + models * (models - 1) // 2 + points)
+    means = (models - 1) * (1 + without_reference)
+    return models, methods * (means + models * (models - 1) // 2 + points)
 
 
 def _reset(network: nn.Module, repair_with: str, batches: Any, device: str) -> Callable[[], Any] | None:

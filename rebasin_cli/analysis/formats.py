@@ -24,7 +24,7 @@ ROOM = 1.25  # times what all else needs, as high as the axis is then
 
 
 def json(found: Comparison) -> str:
-    """Strictly valid JSON with the fields of `Comparison`, `schema` "rebasin.compare/2" first."""
+    """Strictly valid JSON with the fields of `Comparison`, `schema` "rebasin.compare/3" first."""
     return dump(found.to_dict())
 
 
@@ -75,11 +75,11 @@ def picture(found: Comparison) -> bytes:
         counts = [merged.models for merged in found.methods[0].merged]
         ends = [getattr(merged.mean["test"], f"ends_{what}") for merged in found.methods[0].merged]
         panel.plot(counts, ends, color=FAINT, linestyle=DASHED, linewidth=1.2, label="mean of the models")
-        for k, method in enumerate(found.methods):
-            values = [getattr(merged.mean["test"], what) for merged in method.merged]
+        for k, (name, means) in enumerate(found.means()):
+            values = [getattr(mean["test"], what) for mean in means]
             style = {"color": COLORS[k % len(COLORS)], "marker": MARKERS[k % len(MARKERS)]}
             beyond = [(n, value) for n, value in zip(counts, values, strict=True) if value > top[what]]
-            label_ = clean(method.name) + " (↑ beyond the axis)" * bool(beyond)
+            label_ = clean(name) + " (↑ beyond the axis)" * bool(beyond)
             panel.plot(counts, values, linewidth=1.6, markersize=5, label=label_, **style)
             _leaving(panel, beyond, top[what], style["color"])
         if math.isfinite(top[what]):

@@ -55,10 +55,13 @@ def _series(found: Comparison, what: str) -> list[_lines.Line]:
     return [
         *(
             _lines.Line(
-                method.name,
-                tuple((merged.models, getattr(merged.mean["test"], what)) for merged in method.merged),
+                name,
+                tuple(
+                    (merged.models, getattr(mean["test"], what))
+                    for merged, mean in zip(first, means, strict=True)
+                ),
             )
-            for method in found.methods
+            for name, means in found.means()
         ),
         _lines.Line("mean of the models", ends, faint=True),
     ]

@@ -61,6 +61,11 @@ def mean(measure: Measure, models: Sequence[Any], ends: Sequence[Scored]) -> Poi
     return at(measure, models, ends, [1 / len(models)] * len(models))
 
 
+def without_first(measure: Measure, models: Sequence[Any], ends: Sequence[Scored]) -> Points:
+    """The mean of all but the first; of two models, the second."""
+    return at(measure, models, ends, [0.0] + [1 / (len(models) - 1)] * (len(models) - 1))
+
+
 def midpoints(measure: Measure, models: Sequence[Any], ends: Sequence[Scored]) -> list[Points]:
     """The middle between every two models."""
     count = len(models)

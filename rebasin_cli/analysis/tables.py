@@ -96,11 +96,11 @@ def _means(found: Comparison, split: str) -> Table:
         ends = merged.mean[split]
         faint.add(len(rows))
         rows.append((f"{merged.models} models", fixed(ends.ends_loss), fixed(ends.ends_accuracy), "", ""))
-        for method in found.methods:
-            at = method.merged[place].mean[split]
+        for name, means in found.means():
+            at = means[place][split]
             rows.append(
                 (
-                    f"  {clean(method.name)}",
+                    f"  {clean(name)}",
                     fixed(at.loss),
                     fixed(at.accuracy),
                     fixed(at.gap),
@@ -164,15 +164,26 @@ def _angles(of: Geometry) -> tuple[str, str]:
 
 def _sharpness(found: Comparison) -> Table:
     splits = list(found.endpoint_sharpness[0])
-    named: list[tuple[str, Curvature]] = [
-        (f"model {k}", bent) for k, bent in enumerate(found.endpoint_sharpness, start=1)
-    ]
-    named += [(f"{method.name}, merged", method.sharpness) for method in found.methods]
-    rows = [
-        (clean(name), *(f"{number(bent[s].value)} ± {number(bent[s].error)}" for s in splits))
-        for name, bent in named
-    ]
-    some = found.endpoint_sharpness[0][splits[0]]
+    rows, faint, ends = [], set(), found.endpoint_sharpness
+
+    def add(name: str, *each: Curvature) -> None:
+        """A row of one, or of the mean of several, whose probes are the same: errors add up."""
+        cells = []
+        for split in splits:
+            value, error = (
+                statistics.fmean(getattr(bent[split], what) for bent in each) for what in ("value", "error")
+            )
+            cells.append(f"{number(value)} ± {number(error)}")
+        rows.append((name, *cells))
+
+    for k, bent in enumerate(ends, start=1):
+        faint.add(len(rows))
+        add(f"model {k}", bent)
+    for place, merged in enumerate(found.methods[0].merged):
+        faint.add(len(rows))
+        add(f"{merged.models} models, their mean", *ends[: merged.models])
+        for method in found.methods:
+            add(f"  {clean(method.name)}, merged", method.merged[place].sharpness)
+    some = ends[0][splits[0]]
     note = f"{CURVED}; {some.probes} probes on {number(some.samples)} samples"
-    faint = frozenset(range(len(found.endpoint_sharpness)))
-    return Table("Sharpness", ("sharpness", *splits), tuple(rows), note, faint)
+    return Table("Sharpness", ("sharpness", *splits), tuple(rows), note, frozenset(faint))

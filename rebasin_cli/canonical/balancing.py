@@ -2,8 +2,8 @@
 
 Of a word of GL the two sides X and Q, whose product XᵀQ is all that the network sees, become g·X and g⁻ᵀ·Q
 with equal Gram matrices; g is symmetric and positive, so that what is balanced stays as it is. Of a scaled
-word each unit's weights going in and coming out get the same norm; words in a row are balanced in turns,
-until all are. What is left to match after that is an order and a rotation.
+word each unit's weights going in and coming out get the same norm, and of rotary pairs each pair's; words in
+a row are balanced in turns, until all are. What is left to match after that is an order and a rotation.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Mapping
 
 import torch
 
-from ..groups.elements import Elements, act, identity, maps_of, views
-from ..spec.groups import SCALED
+from ..groups.elements import Elements, act, identity, maps_of, planes, views
+from ..spec.groups import PLANES, SCALED
 from ..spec.notation import words_of
 from ..spec.spec import FittedSpec
 
@@ -42,7 +42,7 @@ def balance(tensors: Tensors, fitted: FittedSpec) -> tuple[Elements, dict[str, s
             if not sides[0] or not sides[1]:
                 left[word] = ONE_SIDED
                 continue
-            found = (_matrix if fitted.groups[word] == "GL" else _scale)(*(torch.cat(s, -1) for s in sides))
+            found = _found(fitted.groups[word], *(torch.cat(side, -1) for side in sides))
             if found is None:
                 left[word] = SINGULAR
                 continue
@@ -70,6 +70,22 @@ def _sides(work: Tensors, names: list[str], fitted: FittedSpec, word: str) -> tu
                 if side != "|":
                     sides[side == "~"].append(view)
     return sides
+
+
+def _found(kind: str, x: torch.Tensor, q: torch.Tensor) -> torch.Tensor | None:
+    if kind == "GL":
+        return _matrix(x, q)
+    return _plane(x, q, kind) if kind in PLANES else _scale(x, q)
+
+
+def _plane(x: torch.Tensor, q: torch.Tensor, kind: str) -> torch.Tensor:
+    """As `_scale`, of both units of a pair together."""
+    real, imaginary = planes(x.shape[-2], kind)
+    joined = (torch.cat([side[..., real, :], side[..., imaginary, :]], -1) for side in (x, q))
+    scale = _scale(*joined)
+    each = torch.empty(x.shape[:-1], dtype=scale.dtype)
+    each[..., real] = each[..., imaginary] = scale
+    return torch.diag_embed(each)
 
 
 def _scale(x: torch.Tensor, q: torch.Tensor) -> torch.Tensor:

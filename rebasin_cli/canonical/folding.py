@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
+from ..errors import CheckpointError
 from ..groups.folds import Folds, Norm, Part, Reader, ValueBias
 
 Tensors = Mapping[str, torch.Tensor]
@@ -42,15 +43,29 @@ class _Work:
 
 
 def _norm(work: _Work, norm: Norm) -> None:
-    if norm.bias is not None:
+    if norm.free and norm.weight is not None:
+        _over(work, norm)
+    elif norm.bias is not None and not norm.free:
         for reader in norm.readers:
             _through(work, work[norm.bias], reader)
         work[norm.bias].zero_()
     if norm.weight is not None:
         for reader in norm.readers:
             weight = work[reader.weight]
-            weight *= work[norm.weight].view(1, -1, *[1] * (weight.ndim - 2))
+            weight *= work[norm.weight].view(-1, *[1] * (weight.ndim - reader.axis - 1))
         work[norm.weight].fill_(1)
+
+
+def _over(work: _Work, norm: Norm) -> None:
+    """g·x + b is g·(x + b/g). Raises CheckpointError where a gain is 0 and its bias is not."""
+    gain, bias = work[norm.weight], work[norm.bias]
+    if bool(((gain == 0) & (bias != 0)).any()):
+        raise CheckpointError(
+            f"{norm.weight} cannot be folded away: it is 0 where {norm.bias} is not",
+            problems=[f"{reader.weight}  has no bias to take that up" for reader in norm.readers],
+            hint="Match by --groups permutations, or give these layers biases of 0",
+        )
+    bias.copy_(torch.where(gain == 0, 0.0, bias / gain))
 
 
 def _value(work: _Work, bias: ValueBias) -> None:
@@ -62,4 +77,4 @@ def _value(work: _Work, bias: ValueBias) -> None:
 
 def _through(work: _Work, vector: torch.Tensor, reader: Reader) -> None:
     """What a constant input adds to the outputs of a layer, moved into its bias."""
-    work[reader.bias].add_(work[reader.weight] @ vector)
+    work[reader.bias].add_(torch.tensordot(work[reader.weight], vector, ([reader.axis], [0])))

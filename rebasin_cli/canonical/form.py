@@ -43,16 +43,8 @@ def canonical(tensors: Tensors, fitted: FittedSpec, folds: Folds) -> Canonical:
 
     Raises CheckpointError where numbers would be folded or turned that are integers or quantised.
     """
+    check_numbers({name: dtype for name, (dtype, _) in plan_of(tensors).items()}, fitted, folds)
     changed = folded(tensors, folds)
-    dtypes = {name: dtype for name, (dtype, _) in plan_of(tensors).items()}
-    if any(dtypes[name].itemsize == 1 or not dtypes[name].is_floating_point for name in changed):
-        names = sorted(n for n in changed if dtypes[n].itemsize == 1 or not dtypes[n].is_floating_point)
-        raise CheckpointError(
-            "integers and quantised numbers can be permuted, not folded",
-            problems=[f"{name}  {str(dtypes[name]).removeprefix('torch.')}" for name in names],
-            hint="Match by --groups permutations, or give the weights as they were before quantisation",
-        )
-    check_dtypes(dtypes, fitted, Elements({}, dict.fromkeys(fitted.groups)))
     found, left = balance({**tensors, **changed}, fitted)
     maps = maps_of(found)
     for name, axes in fitted.tensors.items():
@@ -60,6 +52,19 @@ def canonical(tensors: Tensors, fitted: FittedSpec, folds: Folds) -> Canonical:
             changed[name] = act(changed.get(name, tensors[name]).double(), axes, fitted, maps)
     own = {name: tensor.to(tensors[name].dtype) for name, tensor in changed.items()}
     return Canonical(replaced(tensors, own), changed, found, (*folds.left, *left.items()))
+
+
+def check_numbers(dtypes: Mapping[str, torch.dtype], fitted: FittedSpec, folds: Folds) -> None:
+    """Raise CheckpointError where numbers would be folded or turned that are integers or quantised."""
+    whole = (d.itemsize == 1 or not d.is_floating_point for d in map(dtypes.get, sorted(folds.tensors)))
+    names = [name for name, integer in zip(sorted(folds.tensors), whole, strict=True) if integer]
+    if names:
+        raise CheckpointError(
+            "integers and quantised numbers can be permuted, not folded",
+            problems=[f"{name}  {str(dtypes[name]).removeprefix('torch.')}" for name in names],
+            hint="Match by --groups permutations, or give the weights as they were before quantisation",
+        )
+    check_dtypes(dtypes, fitted, Elements({}, dict.fromkeys(fitted.groups)))
 
 
 def moved_by(form: Canonical, fitted: FittedSpec, elements: Elements) -> Tensors:

@@ -24,7 +24,7 @@ from . import _options as o
 
 Group = dict[str, tuple[Any, Any]]  # parameter: its annotation and default
 OF_METHOD, OF_FORMAT = "method_", "file_"  # how parameters begin that were read off declarations
-DEFAULTS = {"device": "auto", "seed": 0, "batch_size": 500, "groups": "permutations"}
+DEFAULTS = {"device": "auto", "seed": 0, "batch_size": 500, "groups": "permutations", "bins": 15}
 
 
 def _group(**hints: Any) -> Group:
@@ -118,6 +118,7 @@ SAMPLES = _group(limit=o.Limit, batch_size=o.BatchSize)
 CHOOSING = _group(held_out=o.HeldOut)
 POLISHING = _group(polish=o.Polish)
 GROUPS = _group(groups=o.Groups)
+BINS = _group(bins=o.Bins)
 SCORES = _group(loss=o.Loss, metric=o.Metric, skip_checks=o.SkipChecks)
 METHOD = of_methods(Registry("matchers", "method").every_option())
 REPAIR = {

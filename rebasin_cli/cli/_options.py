@@ -20,6 +20,11 @@ def _option(*names: str, panel: str = "Options", **kwargs: Any) -> Any:
     )
 
 
+def report(*names: str, **kwargs: Any) -> Any:
+    """An option about the files of a report."""
+    return _option(*names, panel="Report", **kwargs)
+
+
 MOST = 2**31 - 1  # of what is counted
 MODELS, DATA, SEARCH, TRAINING, OUT = "Models", "Data and network", "Search", "Training", "Output"
 
@@ -118,8 +123,8 @@ Limit = Annotated[
         min=1,
         max=MOST,
         panel=DATA,
-        help="Measure (am, dual: look at units; ste: train; refit: fit) on this many samples a split, drawn "
-        "by the seed (of a loader: its first).",
+        help="Measure (am, dual: look at units; ste: train; refit, distill: fit) on this many samples a "
+        "split, drawn by the seed (of a loader: its first).",
     ),
 ]
 HeldOut = Annotated[
@@ -177,6 +182,18 @@ Metric = Annotated[
         metavar="REF",
         panel=DATA,
         help="metric(outputs, targets), larger is better; default accuracy.",
+    ),
+]
+Bins = Annotated[
+    int,
+    _option(
+        "--bins",
+        metavar="N",
+        min=1,
+        max=1_000,
+        panel=DATA,
+        help="Of the expected calibration error: bins of equal width.",
+        show_default=True,
     ),
 ]
 OutputKey = Annotated[
@@ -270,7 +287,7 @@ Repair = Annotated[
         panel=SEARCH,
         help="auto (reset; without BatchNorm repair, where held-out loss falls by it), none, reset "
         "(re-estimate BatchNorm statistics), repair, rescale or reshift (match channels to the endpoints'), "
-        "refit (fit every layer to them), "
+        "refit (fit every layer to them), distill (and train towards their outputs, without labels), "
         "or bias (needs no data).",
         show_default=True,
     ),
@@ -309,3 +326,5 @@ DryRun = Annotated[bool, _option("--dry-run", panel=OUT, help="Print the plan an
 Json = Annotated[bool, _option("--json", panel=OUT, help="Print the result as JSON.")]
 Quiet = Annotated[bool, _option("--quiet", "-q", panel=OUT, help="Only results and errors.")]
 Verbose = Annotated[bool, _option("--verbose", "-v", panel=OUT, help="A line for every step.")]
+Html = Annotated[Path | None, report("--html", metavar="FILE", help="Write it as one HTML file.")]
+JsonFile = Annotated[Path | None, report("--json-file", metavar="FILE", help="Write the figures as JSON.")]

@@ -75,8 +75,8 @@ def command_line(context: Any) -> str:
 
 
 def report_of(context: Any, folder: Path | None, options: Mapping[str, Any], **own: Any) -> Any:
-    """The options about reports as a `barrier.Written`."""
-    from ..commands.barrier import Written
+    """The options about reports as an `outputs.Written`."""
+    from ..commands.job.outputs import Written
 
     asked = {name: path for name, path in options.items() if name.startswith(OF_FORMAT) and path}
     files = {name.removeprefix(OF_FORMAT).replace("_", "-"): Path(path) for name, path in asked.items()}

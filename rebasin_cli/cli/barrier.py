@@ -14,20 +14,16 @@ from . import app
 from ._settings import report_of, settings_of
 from ._show import result, screen
 
-GATES, REPORTS = "Gates (exit code 1 where one is not met)", "Report"
+GATES = "Gates (exit code 1 where one is not met)"
 
 
 def _gate(*names: str, **kwargs):
     return typer.Option(*names, rich_help_panel=GATES, show_default=False, **kwargs)
 
 
-def _report(*names: str, **kwargs):
-    return typer.Option(*names, rich_help_panel=REPORTS, show_default=False, **kwargs)
-
-
 @app.command(rich_help_panel="Measure")
 @g.shared(
-    *(g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.CHOOSING, g.SCORES),
+    *(g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.CHOOSING, g.SCORES, g.BINS),
     *(g.METHOD, g.GROUPS, g.POLISHING, g.RIDGE, g.FORMATS, g.SCREEN),
 )
 def barrier(
@@ -78,11 +74,11 @@ def barrier(
     ] = None,
     report: Annotated[
         Path | None,
-        _report(
+        o.report(
             "--report", metavar="DIR", help="Write HTML, Markdown, JSON, JUnit and a PNG into this folder."
         ),
     ] = None,
-    json: Annotated[bool, _report("--json", help="Print the report as JSON.")] = False,
+    json: Annotated[bool, o.report("--json", help="Print the report as JSON.")] = False,
     max_barrier: Annotated[
         float | None,
         _gate("--max-barrier", metavar="NATS", help="Test-loss barrier (chord) of the shipped row."),
@@ -110,7 +106,7 @@ def barrier(
     ] = 0.01,
     step_summary: Annotated[
         Path | None,
-        _report(
+        o.report(
             "--step-summary",
             metavar="FILE",
             help="Add gates and figures as Markdown to this file; by itself in GitHub Actions.",

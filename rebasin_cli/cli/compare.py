@@ -13,12 +13,6 @@ from . import app
 from ._settings import report_of, settings_of
 from ._show import result, screen
 
-REPORTS = "Report"
-
-
-def _report(*names: str, **kwargs: Any) -> Any:
-    return typer.Option(*names, rich_help_panel=REPORTS, show_default=False, **kwargs)
-
 
 @app.command(rich_help_panel="Measure")
 @g.shared(g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.SCORES, g.METHOD, g.SCREEN)
@@ -40,8 +34,15 @@ def compare(
         bool,
         typer.Option("--once", help="Match all models once, not the first 2, 3 … anew (methods for many)."),
     ] = False,
+    without_reference: Annotated[
+        bool,
+        typer.Option(
+            "--without-reference",
+            help="Also measure the means without the first, which the others are matched to.",
+        ),
+    ] = False,
     sharpness: Annotated[
-        bool, typer.Option("--sharpness", help="Also estimate tr(H ⊙ θθᵀ) of the models and the merges.")
+        bool, typer.Option("--sharpness", help="Also estimate tr(H ⊙ θθᵀ) of the models and every merge.")
     ] = False,
     probes: Annotated[
         int, typer.Option("--probes", min=2, max=o.MOST, help="Random signs for --sharpness.")
@@ -52,18 +53,14 @@ def compare(
     full: Annotated[bool, typer.Option("--full", help="All training samples, also for the reset.")] = False,
     report: Annotated[
         Path | None,
-        _report("--report", metavar="DIR", help="Write HTML, Markdown, JSON and a PNG into this folder."),
+        o.report("--report", metavar="DIR", help="Write HTML, Markdown, JSON and a PNG into this folder."),
     ] = None,
-    json: Annotated[bool, _report("--json", help="Print the comparison as JSON.")] = False,
-    json_file: Annotated[
-        Path | None, _report("--json-file", metavar="FILE", help="Write the comparison as JSON.")
-    ] = None,
+    json: Annotated[bool, o.report("--json", help="Print the comparison as JSON.")] = False,
+    json_file: o.JsonFile = None,
     markdown: Annotated[
-        Path | None, _report("--markdown", metavar="FILE", help="Write the comparison as Markdown.")
+        Path | None, o.report("--markdown", metavar="FILE", help="Write the comparison as Markdown.")
     ] = None,
-    html: Annotated[
-        Path | None, _report("--html", metavar="FILE", help="Write the comparison as one HTML file.")
-    ] = None,
+    html: o.Html = None,
     no_prove: o.NoProve = False,
     force: o.Force = False,
     dry_run: o.DryRun = False,
@@ -84,7 +81,7 @@ def compare(
     settings = settings_of(options, "loading", "network", "data", "search", "repair", **own)
     files = {"file_json": json_file, "file_markdown": markdown, "file_html": html}
     written = report_of(context, report, files, force=force, dry_run=dry_run)
-    scope = Scope(points, once, sharpness, probes)
+    scope = Scope(points, once, sharpness, probes, without_reference)
     with screen(options["quiet"], options["verbose"]) as listener:
         found = run(models, methods, written, listener, scope=scope, **settings)
     if dry_run:

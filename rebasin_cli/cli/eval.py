@@ -15,14 +15,14 @@ from ._show import result, screen
 
 
 @app.command(rich_help_panel="Measure")
-@g.shared(g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.CHOOSING, g.SCORES, g.SCREEN)
+@g.shared(g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.CHOOSING, g.SCORES, g.BINS, g.SCREEN)
 def eval(
     model: Annotated[Path, typer.Argument(metavar="MODEL")],
     split: Annotated[str, typer.Option(help="test or train.")] = "test",
     json: o.Json = False,
     **options: Any,
 ) -> None:
-    """Measure loss (nats), accuracy (0–1) and expected calibration error (0–1, 15 bins).
+    """Measure loss (nats), accuracy (0–1) and expected calibration error (0–1); with --json its bins, too.
 
     Example: rebasin eval merged.safetensors --data cifar10
     """
@@ -31,4 +31,4 @@ def eval(
     settings = settings_of(options, "loading", "network", "data")
     with screen(options["quiet"], options["verbose"]) as listener:
         done = evaluate(model, listener, split=split, **settings)
-    result(done, json)
+    result(done if json else {name: told for name, told in done.items() if name != "reliability"}, json)

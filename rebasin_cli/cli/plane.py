@@ -10,14 +10,8 @@ import typer
 from . import _groups as g
 from . import _options as o
 from . import app
-from ._settings import command_line, settings_of
+from ._settings import report_of, settings_of
 from ._show import put, result, screen
-
-REPORTS = "Report"
-
-
-def _report(*names: str, **kwargs: Any) -> Any:
-    return typer.Option(*names, rich_help_panel=REPORTS, show_default=False, **kwargs)
 
 
 @app.command(rich_help_panel="Measure")
@@ -64,14 +58,12 @@ def plane(
         bool, typer.Option("--full", help="All samples of the split; else 1,000, or as --limit says.")
     ] = False,
     report: Annotated[
-        Path | None, _report("--report", metavar="DIR", help="Write HTML, JSON and a PNG into this folder.")
+        Path | None, o.report("--report", metavar="DIR", help="Write HTML, JSON and a PNG into this folder.")
     ] = None,
-    json: Annotated[bool, _report("--json", help="Print the figures as JSON.")] = False,
-    plot: Annotated[Path | None, _report("--plot", metavar="FILE", help="Draw the plane, as PNG.")] = None,
-    html: Annotated[Path | None, _report("--html", metavar="FILE", help="Write it as one HTML file.")] = None,
-    json_file: Annotated[
-        Path | None, _report("--json-file", metavar="FILE", help="Write the figures as JSON.")
-    ] = None,
+    json: Annotated[bool, o.report("--json", help="Print the figures as JSON.")] = False,
+    plot: Annotated[Path | None, o.report("--plot", metavar="FILE", help="Draw the plane, as PNG.")] = None,
+    html: o.Html = None,
+    json_file: o.JsonFile = None,
     no_prove: o.NoProve = False,
     resume: o.Resume = False,
     force: o.Force = False,
@@ -85,15 +77,14 @@ def plane(
 
     Example: rebasin plane a.pt b.pt --data mnist --report plane/
     """
-    from ..commands.plane import Grid, Written
+    from ..commands.plane import Grid
     from ..commands.plane import plane as run
 
     method = method or ("none" if c is not None or curve or perm else "wm")
     own = {"method": method, "full": full, "no_prove": no_prove}
     settings = settings_of(options, "loading", "network", "data", "search", **own)
-    named = {"png": plot, "html": html, "json": json_file}
-    files = {name: path for name, path in named.items() if path is not None}
-    written = Written(report, files, force, command_line(context), dry_run, resume)
+    files = {"file_png": plot, "file_html": html, "file_json": json_file}
+    written = report_of(context, report, files, force=force, dry_run=dry_run, resume=resume)
     paths = [a, b, *([c] if c is not None else [])]
     with screen(options["quiet"], options["verbose"]) as listener:
         found = run(

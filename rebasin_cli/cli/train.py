@@ -47,17 +47,69 @@ def train(
     learning_rate: o.LearningRate = None,
     schedule: Annotated[
         str | None,
-        typer.Option(help="cosine, constant, or late: flat for half, then down to a hundredth."),
+        typer.Option(
+            help="cosine, constant, late (flat for half, then down to a hundredth), halving (twelve times), "
+            "or triangle (by the epoch: up from 0 for five, then down)."
+        ),
+    ] = None,
+    warmup: Annotated[
+        float | None,
+        typer.Option(metavar="0–1", help="The share of all steps in which the rate rises to its largest."),
+    ] = None,
+    momentum: Annotated[
+        float | None, typer.Option(metavar="0–1", help="Of SGD: 0 is plain; else 0.9, Nesterov's.")
+    ] = None,
+    nesterov: Annotated[
+        bool | None, typer.Option("--nesterov/--no-nesterov", help="Which momentum SGD has.")
     ] = None,
     weight_decay: o.WeightDecay = None,
     augment: o.Augment = None,
     precision: Annotated[
         str | None, typer.Option(help="float32 or bfloat16; the faster one of this machine.")
     ] = None,
+    init: Annotated[
+        str | None,
+        typer.Option(help="First weights: kaiming, lecun or xavier, normal; else the network's own."),
+    ] = None,
+    keep_every: Annotated[
+        int | None,
+        typer.Option(
+            "--keep-every",
+            metavar="N",
+            min=1,
+            max=1_000_000,
+            help="Also write the weights of every Nth epoch, and those before the first: "
+            "NAME.epoch0.safetensors …",
+        ),
+    ] = None,
     attack: o.Attack = None,
     normalize: o.Normalize = None,
     data_root: o.DataRoot = None,
     limit: o.TrainingLimit = None,
+    subset: Annotated[
+        float | None,
+        typer.Option(metavar="0–1", help="Train on this share of the samples, drawn by --seed."),
+    ] = None,
+    classes_split: Annotated[
+        str | None,
+        typer.Option(
+            "--classes-split",
+            metavar="K:X,Y",
+            help="Share out the samples: part a has the share X of those of the first K classes and Y of the "
+            "others', part b all that a has not.",
+        ),
+    ] = None,
+    part: Annotated[str | None, typer.Option(metavar="a|b", help="The part of --classes-split.")] = None,
+    split_seed: Annotated[
+        int | None,
+        typer.Option(
+            "--split-seed",
+            metavar="N",
+            min=0,
+            max=2**63 - 1,
+            help="Of --classes-split: the same for a and b (0).",
+        ),
+    ] = None,
     device: o.Device = "auto",
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with a training that was interrupted.")
@@ -96,8 +148,17 @@ def train(
         "precision": precision,
         "attack": attack,
         "normalize": normalize,
+        "warmup": warmup,
+        "momentum": momentum,
+        "nesterov": nesterov,
+        "init": init,
         "root": data_root,
         "limit": limit,
+        "subset": subset,
+        "classes_split": classes_split,
+        "part": part,
+        "split_seed": split_seed,
+        "keep_every": keep_every,
     }
     with screen(quiet, verbose) as listener:
         output = Output(out, force, resume=resume, dry_run=dry_run)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ..errors import UsageError
 from ..groups import stored
 from ..permutations import permutation
 from .job import grouped, provenance
@@ -33,6 +34,11 @@ def apply(
     job = Job("apply", [model], listener, loading=loading, perm=perm, undo=invert)
     check_apart(job, output)
     if stored.is_stored(perm):
+        if loading.spec is not None:
+            raise UsageError(
+                f"--spec {loading.spec}: {perm} brings the spec that its elements are of",
+                hint="Leave --spec out",
+            )
         return attested(job, output, grouped.apply(job, output, perm, invert=invert))
     found, given = job.given
     found = permutation.invert(found) if invert else found

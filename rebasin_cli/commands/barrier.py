@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -32,33 +32,17 @@ from ..networks.attacks import Attack, Attacker
 from ..repair.repairing import few
 from ..reports import Report, _gates, markdown
 from ..reports._format import title
-from ..reports._github import StepSummary
 from .job import planning, provenance, repairing
 from .job.curved import between
 from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.method_options import bounded, start_file
-from .job.outputs import report_files, write_reports
+from .job.outputs import Written, write_reports
 from .job.progress import shown
 from .job.settings import ForMerge
+from .job.sources import check_spared
 
 MEASURED = ("train", "test")
-
-
-@dataclass(frozen=True)
-class Written:
-    """Where a report goes: every format that has a file name into `folder`, `files` maps formats to files.
-
-    A `summary` of a CI run's step is added to. `command` is the command line that it names. A dry run
-    writes nothing.
-    """
-
-    folder: Path | None = None
-    files: Mapping[str, Path] = field(default_factory=dict)
-    force: bool = False
-    command: str = ""
-    dry_run: bool = False
-    summary: StepSummary | None = None
 
 
 @dataclass(frozen=True)
@@ -95,12 +79,13 @@ def barrier(
     if along.points is not None:
         check_points(along.points)
     check_interpolation(along.interpolation)
-    destinations = report_files(written.folder, written.files, force=written.force)
+    destinations = written.destinations()
     if written.summary is not None and not written.dry_run:
         written.summary.check()
     job = Job("barrier", [a, b], listener, **subjects, perm=perm)
     job.check_search(or_none=True)
-    planned = _plan(job, pairs, along, thresholds)
+    touched = [path for _, path in destinations] + ([written.summary.path] if written.summary else [])
+    planned = _plan(job, pairs, along, thresholds, touched)
     if written.dry_run:
         return job.plan() | repairing.tries(job) | planned.figures
     report = _measure(job, planned, written.command or "rebasin barrier", thresholds)
@@ -130,11 +115,18 @@ class _Plan:
     figures: dict[str, Any]
 
 
-def _plan(job: Job, pairs: Sequence[tuple[Path, Path]], along: Along, thresholds: Mapping[str, Any]) -> _Plan:
+def _plan(
+    job: Job,
+    pairs: Sequence[tuple[Path, Path]],
+    along: Along,
+    thresholds: Mapping[str, Any],
+    touched: Sequence[Path],
+) -> _Plan:
     """Everything that can be refused before an hour of measuring; the minutes are told."""
     _ = job.scores
     if job.held_out is not None:
         job.held_out.check(measured=True)
+    check_spared(job, touched, [*along.curves, *itertools.chain(*pairs)])
     job.fitted  # noqa: B018 (models and spec, before the pairs)
     _check_pairs(job, pairs)
     points, repaired = points_of(along.points, full=job.asked.data.full)
@@ -152,7 +144,7 @@ def _plan(job: Job, pairs: Sequence[tuple[Path, Path]], along: Along, thresholds
     _ = job.given
     network, auto = job.need_network(), settings.repair_with == "auto"
     wanted = ["train", "test", "held", *["reset"] * bool(word)]
-    splits = job.open_splits(*wanted, choosing=auto, refit=word == "refit")
+    splits = job.open_splits(*wanted, choosing=auto, fits=word)
     statistics = networks.has_running_statistics(network)
     rows = plan_rows(
         aligned=job.moved,
@@ -175,7 +167,7 @@ def _plan(job: Job, pairs: Sequence[tuple[Path, Path]], along: Along, thresholds
         check_baseline(thresholds["baseline"], _subject(job))
     count = 1 + len(pairs)
     run = {"output": job.output, "device": job.device}
-    figures = planning.plan_report(network, splits, rows, **run, pairs=count, refit=word == "refit")
+    figures = planning.plan_report(network, splits, rows, **run, pairs=count, fits=word)
     figures |= planning.not_estimated([(job.method, job.options)])
     job.say(planning.in_words(figures))
     return _Plan(settings, word, rows, figures)

@@ -16,6 +16,7 @@ from .job import provenance
 from .job.listener import SILENT, Listener
 from .job.outputs import check_files, read_report, write_files
 from .job.settings import ForLook, Loading
+from .job.sources import check_not_among
 
 About = _card.About
 MERGED = ("merge", "repair")
@@ -38,6 +39,7 @@ def card(
     Raises UsageError for a model without such a record, and for a report that is not of its parents.
     """
     check_files([("card", out)], force=force)
+    check_not_among([path for path in (model, report, recipe) if path is not None], [out])
     loading = subjects.get("loading", Loading())
     made = open_checkpoint(model, key=loading.key, unsafe_load=loading.unsafe_load)
     record = provenance.recorded(made) or {}

@@ -13,13 +13,13 @@ from .. import matchers
 from ..analysis import comparison, formats
 from ..analysis.comparison import Comparison
 from ..errors import UsageError
-from .barrier import Written
 from .job import method_options, outputs, planning, progress, provenance
 from .job.checks import check_method
 from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.samples import Splits, loss_of
 from .job.settings import ForMerge, Search
+from .job.sources import check_spared
 
 CURVED_SAMPLES = 1_000  # a split, for sharpness: a probe costs several times what a loss does
 
@@ -28,19 +28,20 @@ CURVED_SAMPLES = 1_000  # a split, for sharpness: a probe costs several times wh
 class Scope:
     """What is measured: so many random `points` of the simplex, `sharpness` with so many `probes`.
 
-    All models are matched `once`, or the first 2, 3 … anew.
+    All models are matched `once`, or the first 2, 3 … anew. `without_reference` adds the mean of the others.
     """
 
     points: int = comparison.POINTS
     once: bool = False
     sharpness: bool = False
     probes: int = 10
+    without_reference: bool = False
 
 
 def compare(
     paths: Sequence[Path],
     methods: Sequence[str],
-    written: Written = Written(),  # noqa: B008 (frozen)
+    written: outputs.Written = outputs.Written(),  # noqa: B008 (frozen)
     listener: Listener = SILENT,
     *,
     scope: Scope = Scope(),  # noqa: B008 (frozen)
@@ -55,16 +56,18 @@ def compare(
         raise UsageError("comparing merges takes at least two models", hint="rebasin compare A B C …")
     if doubled := sorted({method for method in methods if list(methods).count(method) > 1}):
         raise UsageError(f"--method {doubled[0]} is given twice")
-    destinations = _destinations(written)
+    destinations = written.destinations(formats.FILENAMES)
     searches = _searches(subjects.pop("search", Search()), methods)
     job = Job("compare", paths, listener, **subjects)
     options = {
         m: method_options.make(search, job.asked.data, measuring=True) for m, search in searches.items()
     }
-    scores, repair = job.scores, _repair(job)
+    scores = job.scores
+    check_spared(job, [path for _, path in destinations])
+    repair = _repair(job)
     network = job.need_network()
     splits = job.open_splits("train", "test", *["reset"] * (repair == "reset"))
-    plan = _plan(job, len(methods), scope.points) | planning.not_estimated(options.items())
+    plan = _plan(job, len(methods), scope) | planning.not_estimated(options.items())
     listener.say(planning.in_words(plan))
     jobs = {method: job.by(search) for method, search in searches.items()}
     if written.dry_run:
@@ -85,6 +88,7 @@ def compare(
         repair_with=repair,
         points=scope.points,
         once=scope.once,
+        without_reference=scope.without_reference,
         curved=curved if scope.sharpness else None,
         probes=scope.probes,
         seed=job.seed,
@@ -133,10 +137,12 @@ def _show(listener: Listener, method: str, state: matchers.State) -> None:
     listener.step(f"matching {method}", *progress.steps(state), progress.in_words(state))
 
 
-def _plan(job: Job, methods: int, points: int) -> dict[str, Any]:
+def _plan(job: Job, methods: int, scope: Scope) -> dict[str, Any]:
     """As for a barrier: rows are the models as they are, and their mixtures."""
     splits: Splits = job.splits
-    ends, mixed = comparison.points_to_measure(len(job.paths), methods, points)
+    ends, mixed = comparison.points_to_measure(
+        len(job.paths), methods, scope.points, without_reference=scope.without_reference
+    )
     rows = {"the models": ends, "mixtures" + " + reset" * ("reset" in splits): mixed}
     sizes = {split: data.samples for split, data in splits.items()}
     a_sample = planning.seconds_a_sample(job.need_network(), splits, output=job.output, device=job.device)
@@ -152,11 +158,3 @@ def _plan(job: Job, methods: int, points: int) -> dict[str, Any]:
 def _largest(plans: Sequence[Mapping[str, Any]], methods: Sequence[str]) -> dict[str, Any]:
     """The plan of the search that needs most memory, under the names of all methods."""
     return {**max(plans, key=lambda plan: plan["peak_bytes"]), "method": ", ".join(methods)}
-
-
-def _destinations(written: Written) -> list[tuple[str, Path]]:
-    """(format, file) for every file asked for; refuses what exists before any work begins."""
-    found = list(written.files.items())
-    if written.folder is not None:
-        found += [(name, written.folder / file) for name, file in formats.FILENAMES.items()]
-    return list(outputs.check_files(found, folder=written.folder, force=written.force))

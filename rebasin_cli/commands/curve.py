@@ -19,6 +19,7 @@ from .job.outputs import Output, check_outputs
 from .job.progress import shown
 from .job.samples import loss_of
 from .job.settings import ForSearch
+from .job.sources import check_spared
 
 
 def curve(
@@ -42,6 +43,7 @@ def curve(
     check_outputs(output)
     job = Job("curve", [a, b], listener, **subjects, perm=perm)
     job.check_search(output, or_none=True, steps=True)
+    check_spared(job, [output.path])
     network, fitted, (given, of_given) = job.need_network(), job.fitted, job.given
     data = job.open_splits("match", match=None)["match"]
     if output.dry_run:

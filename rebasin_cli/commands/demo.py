@@ -10,9 +10,9 @@ from ..checkpoints import writing
 from ..networks import training
 from ..permutations import permutation
 from .align import align
-from .barrier import Written, barrier
+from .barrier import barrier
 from .job.listener import Listener
-from .job.outputs import Output, removed_on_failure, report_files
+from .job.outputs import Output, Written, removed_on_failure
 from .job.resume import state_path
 from .job.settings import Data, Network
 from .merge import merge
@@ -37,7 +37,7 @@ def demo(folder: Path, listener: Listener, *, force: bool = False) -> tuple[Any,
     weights = (*models, aligned, permutation.beside(aligned), merged)
     for path in weights if folder.exists() else ():
         writing.check_output(path, force=force)
-    report_files(report, {}, force=force)
+    Written(report, force=force).destinations()
     with removed_on_failure(*weights, *map(state_path, weights)):
         return _tell(folder, models, aligned, merged, report, listener, force=force)
 

@@ -9,6 +9,7 @@ from typing import Any, Unpack
 from .. import networks
 from ..datasets import SPLITS
 from ..errors import unknown
+from ..networks.evaluation import Scores
 from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.network import given_network
@@ -47,4 +48,14 @@ def evaluate(
         job.endpoint_check()({"test": [scores]})
     figures = {name: getattr(scores, name) for name in ("loss", "accuracy", "samples", "ece")}
     without = {} if job.held_out is None else {"held_out": dict(job.held_out.account())}
+    figures |= {"bins": len(scores.bins[0]), "reliability": _reliability(scores)} if scores.bins else {}
     return {"file": str(path), "data": samples.name, "split": split} | without | figures
+
+
+def _reliability(scores: Scores) -> dict[str, list[float | None]]:
+    """The bins of the calibration error: their samples, mean confidence and accuracy, None in empty ones."""
+    names = ("samples", "confidence", "accuracy")
+    return {
+        name: [None if value != value else value for value in row]
+        for name, row in zip(names, scores.bins, strict=True)
+    }

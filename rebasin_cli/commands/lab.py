@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoints import writing
-from ..errors import OutputExists, UsageError
+from ..errors import UsageError
 from ..lab import registry
 from ..lab.engine import page, parameters, picture
 from ..runtime.threads import on_one_thread
@@ -24,6 +24,8 @@ from .job.listener import SILENT, Listener
 SCHEMA = "rebasin.lab/1"
 ALL = "all"
 INDEX = "README.md"
+STATE = ".state.json"
+SHOWN = ("claims", "times", "title", "paper", "name", "threads", "faster", "command", "date", "scale")
 # What two runs must agree in for --resume to take one for the other.
 IDENTITY = ("experiment", "scale", "seed", "parameters", "versions")
 
@@ -75,9 +77,9 @@ def run(name: str, asked: Asked, listener: Listener = SILENT) -> list[dict[str, 
     if name == ALL and asked.assignments:
         raise UsageError("--set is for one experiment, not for all", hint="rebasin lab run NAME --set …")
     plans = [_plan(each, asked) for each in names]
+    _check(plans, asked, index=name == ALL)
     if asked.dry_run:
         return plans
-    _check(plans, asked, index=name == ALL)
     made = []
     before = [_done(plan, asked) if asked.resume else None for plan in plans]  # refused before any work
     for number, (plan, done) in enumerate(zip(plans, before, strict=True), start=1):
@@ -87,7 +89,9 @@ def run(name: str, asked: Asked, listener: Listener = SILENT) -> list[dict[str, 
             done = _run(plan, asked, listener)
         made.append(done)
     if name == ALL:
-        head = (asked.out / INDEX, page.index(made, HEAD))
+        minutes = {each: _declared(each).minutes["full"] for each in names}
+        text = page.index(made, HEAD, minutes=minutes, others=_others(asked.out))
+        head = (asked.out / INDEX, text)
         outputs.write_files([head], force=True)
         made[-1]["written"].append(str(head[0]))
     return made
@@ -103,7 +107,8 @@ computed, or all runs gave the same, or it is of this one set of draws alone.
 
 A verdict is about what was run. At the small scale that is narrow networks on the 1,437 training samples of
 `digits`: a claim on trained networks that is refuted there may hold at the paper's own scale, which is
-`--scale full`. What is computed of formulas does not depend on that.
+`--scale full`. What is computed of formulas does not depend on that. Pages in folders below this one are of
+other runs, made with `--out`: `mnist/` at the paper's data as far as two cores go, `full/` at the full scale.
 """
 
 
@@ -122,16 +127,7 @@ def _check(plans: Sequence[Mapping[str, Any]], asked: Asked, *, index: bool) -> 
     named = [(path.suffix, path) for path in files] + [(INDEX, asked.out / INDEX)] * index
     outputs.check_files(named, folder=asked.out, force=again)
     for plan in plans:
-        state = _state(plan["experiment"], asked.out)
-        if state.is_symlink():  # anybody may have put it there, and it would be written through
-            raise UsageError(
-                f"{state} is a link", hint="An experiment keeps its state there: remove the link"
-            )
-        if state.exists() and not again:
-            raise OutputExists(
-                f"{state} exists: an experiment was interrupted",
-                hint="Go on with --resume, or start anew with --force",
-            )
+        outputs.check_state(_state(plan["experiment"], asked.out), "experiment", again=again)
 
 
 def _files(name: str, folder: Path) -> dict[str, Path]:
@@ -139,7 +135,7 @@ def _files(name: str, folder: Path) -> dict[str, Path]:
 
 
 def _state(name: str, folder: Path) -> Path:
-    return folder / f"{name}.state.json"
+    return folder / f"{name}{STATE}"
 
 
 def _done(plan: Mapping[str, Any], asked: Asked) -> dict[str, Any] | None:
@@ -147,7 +143,7 @@ def _done(plan: Mapping[str, Any], asked: Asked) -> dict[str, Any] | None:
     files = _files(plan["experiment"], asked.out)
     if not all(path.exists() for path in files.values()):
         return None
-    found = _read(files["json"], "claims", "times", "title", "paper", "name", "threads")
+    found = _read(files["json"], *SHOWN)
     if differs := _differences(found, plan):
         if asked.force:
             return None
@@ -218,6 +214,15 @@ def _read(path: Path, *more: str) -> dict[str, Any]:
         if isinstance(found, dict) and {*IDENTITY, *more} <= set(found):
             return found
     raise UsageError(f"{path} is not what an experiment leaves", hint="Choose another folder with --out")
+
+
+def _others(folder: Path) -> dict[str, dict[str, Any]]:
+    """Runs that lie in folders below, such as those of another scale, by their pages: mnist/width."""
+    found = {}
+    for path in sorted(folder.glob("*/*.json")):
+        if path.with_suffix(".md").exists() and not path.name.endswith(STATE):
+            found[f"{path.parent.name}/{path.stem}"] = _read(path, *SHOWN)
+    return found
 
 
 def _differences(found: Mapping[str, Any], plan: Mapping[str, Any]) -> list[str]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from .align import align
-from .barrier import Written, barrier
+from .barrier import barrier
 from .eval import evaluate
 from .job.averaging import Average
 from .job.listener import Listener
-from .job.outputs import Output
+from .job.outputs import Output, Written
 from .job.settings import Data, Loading, Network, Repair, Search
 from .merge import merge
 from .train import train

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -27,30 +27,16 @@ from .job import outputs, planning, provenance
 from .job.curved import between
 from .job.job import Job
 from .job.listener import SILENT, Listener
-from .job.outputs import Output
+from .job.outputs import Output, Written
 from .job.resume import Resumable
 from .job.settings import ForSearch
+from .job.sources import check_spared
 
 SCHEMA = "rebasin.plane/1"
 FILENAMES = {"html": "plane.html", "json": "plane.json", "png": "plane.png"}
 POINTS, CURVED = 25, 65  # in each direction; of a curve that is drawn
 SAMPLES, RESET = 1_000, 512
 SPLITS = ("test", "train")
-
-
-@dataclass(frozen=True)
-class Written:
-    """Where the plane goes: every format into `folder`, `files` maps formats to files.
-
-    An interrupted one is kept beside the first of these. `command` is the command line that they name.
-    """
-
-    folder: Path | None = None
-    files: Mapping[str, Path] = field(default_factory=dict)
-    force: bool = False
-    command: str = "rebasin plane"
-    dry_run: bool = False
-    resume: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,15 +66,13 @@ def plane(
     The third one is named, else it is the control point of the first curve, else the second one, aligned to
     the first. Curves are drawn into the plane, as they are seen from above it. Raises as `barrier` does.
     """
-    asked = list(written.files.items())
-    if written.folder is not None:
-        asked += [(name, written.folder / file) for name, file in FILENAMES.items()]
-    files = list(outputs.check_files(asked, folder=written.folder, force=written.force))
+    files = written.destinations(FILENAMES)
     if written.resume and not files:
         raise UsageError("--resume: nothing is kept of a plane that is not written", hint="Name a --report")
     job = Job("plane", paths, listener, **subjects, perm=perm)
     job.check_search(or_none=True)
     _check(job, curves)
+    check_spared(job, [path for _, path in files], curves)
     given, trained = job.given[0], between(job, curves, pairs=False)
     network, statistics = job.need_network(), bool(job.fitted.statistics)
     splits = job.open_splits(grid.split, *["reset"] * statistics)
@@ -117,7 +101,7 @@ def plane(
     made = {
         "schema": SCHEMA,
         "rebasin": version(),
-        "command": written.command,
+        "command": written.command or "rebasin plane",
         "seed": job.seed,
         "inputs": [{"file": str(m.path), "sha256": m.digest()} for m in job.models],
         "spec": accounts.describe_spec(job.fitted),

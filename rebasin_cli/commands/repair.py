@@ -13,6 +13,7 @@ from ..checkpoints.tensors import replaced
 from ..errors import SpecError, UsageError, unknown
 from ..permutations.permutation import permuted
 from ..repair import REPAIRS, Repairs, repair_merged
+from ..repair.options import SAMPLES
 from ..reports import _accounts as accounts
 from ..spec.spec import FittedSpec
 from .job import provenance, repairing
@@ -50,8 +51,8 @@ def repair(
     job = Job("repair", [path, *endpoints], listener, **subjects, perm=perm)
     check_apart(job, output)
     how = job.settle_repair()
-    if how != "refit" and job.asked.data.limit is not None:
-        raise UsageError("--limit is for --repair refit", hint=f"Leave it out for --repair {how}")
+    if how not in SAMPLES and job.asked.data.limit is not None:
+        raise UsageError("--limit is for --repair refit or distill", hint=f"Leave it out for --repair {how}")
     given, of_given = job.given
     merged, first, second = job.models
     aligned = permuted(second, job.fitted, given) if given else second
@@ -66,6 +67,7 @@ def repair(
         inputs,
         new_bias=repair.new_bias,
         ridge=repair.ridge,
+        output=job.output,
         device=job.device,
     )
     done = repair_merged(

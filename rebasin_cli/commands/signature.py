@@ -23,6 +23,7 @@ from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.samples import MATCH_SAMPLES
 from .job.settings import Data, ForSearch, Search
+from .job.sources import check_spared
 
 BOUNDED = 1_000  # samples, on 101 networks between two
 
@@ -70,6 +71,7 @@ def signature(
     if bounded and (curve is not None or counts):
         what = "--stability" if counts else "--curve"
         raise UsageError(f"{what}: bounds are of the straight line from A to B", hint="Leave --bounds out")
+    check_spared(job, [path for _, path in asked], [curve] if curve else [])
     models, fitted, (given, _) = job.models, job.fitted, job.given
     network = job.need_network()
     statistics = curve is not None and bool(fitted.statistics)

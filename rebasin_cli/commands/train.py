@@ -2,39 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ..checkpoints import writing
-from ..errors import OutputExists, ResourceError, UsageError
+from ..errors import ResourceError, UsageError
 from ..networks import training, training_setup
 from ..runtime import devices
 from .job.listener import Listener
-from .job.outputs import Output, check_outputs
+from .job.outputs import Output, check_outputs, check_state
 
 
 def train(
-    net: str, data: str, output: Output, listener: Listener, *, device: str, **recipe: Any
+    net: str,
+    data: str,
+    output: Output,
+    listener: Listener,
+    *,
+    device: str,
+    keep_every: int | None = None,
+    **recipe: Any,
 ) -> dict[str, Any]:
     """Train an endpoint and write it with its provenance; an interrupted training is kept beside it.
 
-    A dry run gives the plan instead.
+    With `keep_every` the weights of every so many epochs are written, too, as soon as they are there. A dry
+    run gives the plan instead.
     """
+    again = output.resume or output.force
     check_outputs(output)
     state = output.path.with_name(f"{output.path.stem}.training.pt")
-    if state.is_symlink():  # anybody may have put it there, and it would be written through
-        raise UsageError(f"{state} is a link", hint="A training keeps its state there: remove the link")
-    if state.exists() and not (output.resume or output.force):
-        raise OutputExists(
-            f"{state} exists: a training was interrupted",
-            hint="Go on with --resume, or start anew with --force",
-        )
+    check_state(state, "training", again=again)
     if output.resume and not state.exists():
         raise UsageError(
             f"--resume: there is no {state}", hint="Only an interrupted training leaves one; start anew"
         )
     device = devices.choose(device)
+    keep, kept = None, []
+    if keep_every is not None:
+
+        def save(epoch: int, tensors: Mapping[str, Any], metadata: dict[str, str]) -> None:
+            writing.write_safetensors(_kept(output.path, epoch), tensors, metadata=metadata, force=again)
+
+        keep = training.Keep(keep_every, save)
+    setup = None
+    if output.dry_run or (keep is not None and recipe.get("epochs") is None):
+        setup = training_setup.prepare(net, data, device=device, **recipe)
+    if keep is not None:
+        epochs = recipe["epochs"] if setup is None else setup.recipe.epochs
+        kept = [_kept(output.path, epoch) for epoch in keep.epochs(epochs)]
+        for path in kept:
+            writing.check_output(path, force=again)
     if output.dry_run:
-        return _plan(net, training_setup.prepare(net, data, device=device, **recipe))
+        return _plan(net, setup) | ({"keeps": list(map(str, kept))} if kept else {})
 
     def progress(at: training.Progress) -> None:
         tested = "" if at.test_accuracy is None else f"  test accuracy {at.test_accuracy:.4f}"
@@ -50,6 +70,7 @@ def train(
             state_path=state,
             resume=output.resume,
             progress=progress,
+            keep=keep,
             **recipe,
         )
         writing.write_safetensors(output.path, trained.tensors, metadata=trained.metadata, force=output.force)
@@ -66,11 +87,16 @@ def train(
     if "rebasin.attack" in meta:
         accuracies = {"attack": meta["rebasin.attack"]} | accuracies
     return {
-        "written": [str(output.path)],
+        "written": [str(output.path), *(str(path) for path in kept if path.exists())],
         "net": net,
         "data": data,
         "epochs": int(meta["rebasin.epochs"]),
     } | accuracies
+
+
+def _kept(path: Path, epoch: int) -> Path:
+    """Where the weights of an epoch go: a.epoch5.safetensors beside a.safetensors."""
+    return path.with_name(f"{path.stem}.epoch{epoch}{path.suffix}")
 
 
 def _plan(net: str, setup: training_setup.Setup) -> dict[str, Any]:

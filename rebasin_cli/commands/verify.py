@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
@@ -12,13 +12,16 @@ from ..matchers.search.align import align
 from ..permutations import permutation
 from ..runtime.seeds import derive
 from ..spec.spec import FittedSpec
-from .job import provenance
+from .job import grouped, provenance
+from .job.checks import check_groups
 from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.outputs import Output, check_outputs
-from .job.settings import Loading, Network
+from .job.settings import ForLook, Search
+from .job.sources import check_spared
 
 TRIES = 5  # searches from different seeds before `verify` gives up
+ROOM = 100  # times the precision of the numbers: what folding and turning them may add
 CLOSE = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 1e-2, torch.float16: 1e-3}
 
 
@@ -27,21 +30,29 @@ def verify(
     b: Path,
     listener: Listener = SILENT,
     *,
-    loading: Loading = Loading(),  # noqa: B008 (frozen)
-    seed: int = 0,
+    groups: str = "permutations",
     output: Path | None = None,
     force: bool = False,
+    **subjects: Unpack[ForLook],
 ) -> dict[str, Any]:
     """Is B a relabelling of A? Values as for `--json`: "answer" is "yes", "no" or "undecided".
 
     Counters (whole numbers without axes, such as `num_batches_tracked`) are not compared. "no" is certain:
     some other tensor holds other values. "undecided": the same values, but no search found the
     permutation. "yes" comes with the permutation, written to `output`, that turns B into A.
+
+    With all `groups`: is B A with its units ordered, scaled, turned? "no" is certain there, too: the outputs
+    differ. The elements that are written turn B into the canonical form of A.
     """
+    check_groups(groups)
     if output is not None:
         check_outputs(Output(output, force))
-    job = Job("verify", [a, b], listener, loading=loading, network=Network(seed=seed))
-    models, fitted = job.models, job.fitted
+    job = Job("verify", [a, b], listener, search=Search(groups=groups), **subjects)
+    if output is not None:
+        check_spared(job, [output])
+    models, fitted, seed = job.models, job.fitted, job.seed
+    if job.folds is not None:
+        return _by_groups(job, listener, output, force)
     compared = [name for name in fitted.shapes if not _is_counter(models[0][name])]
     different = [name for name in compared if not _same_values(models[0][name], models[1][name])]
     if different:
@@ -72,6 +83,46 @@ def verify(
         "units": sum(fitted.words.values()),
         "written": [str(output)] if output else None,
     }
+
+
+def _by_groups(job: Job, listener: Listener, output: Path | None, force: bool) -> dict[str, Any]:
+    """As `verify`, of models in canonical form."""
+    models, fitted, folds = job.models, job.fitted, job.folds
+    near = ROOM * max(CLOSE.get(t.dtype, 1e-1) for m in models for t in m.values() if t.is_floating_point())
+    if not (change := grouped.outputs_differ(job, *models)) <= near:
+        return {"answer": "no", "reason": "the outputs differ", "outputs_differ": change}
+    best = None
+    for attempt in range(TRIES):
+        seed = job.seed if attempt == 0 else derive(job.seed, f"verify {attempt}")
+        found = align(models, fitted, seed=seed, folds=folds)
+        largest = _largest_share(found.models[0], found.tensors, fitted)
+        best = largest if best is None else min(best, largest)
+        listener.step("searching", attempt + 1, TRIES, f"largest difference {largest:.2g}")
+        if largest <= near:
+            break
+    else:
+        return {
+            "answer": "undecided",
+            "reason": f"the outputs are the same, but {TRIES} searches found no elements",
+            "outputs_differ": change,
+            "largest_difference": best,
+        }
+    if output is not None:
+        meta = provenance.describe("verify", models, fitted, method="wm", seed=job.seed)
+        grouped.saver(job, found, meta)(output, metadata=meta, force=force)
+    return {
+        "answer": "yes",
+        "outputs_differ": change,
+        "largest_difference": largest,
+        "groups": [f"{word}: {kind}" for word, kind in fitted.groups.items()],
+        "written": [str(output)] if output else None,
+    }
+
+
+def _largest_share(a: Mapping, b: Mapping, fitted: FittedSpec) -> float:
+    """The largest difference of two tensors' numbers, relative to the tensor's largest."""
+    both = ((a[name].double(), b[name].double()) for name in fitted.tensors if a[name].numel())
+    return max((float((x - y).abs().max() / x.abs().max().clamp_min(1e-30)) for x, y in both), default=0.0)
 
 
 def _same_values(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -26,14 +26,15 @@ from ..matchers import Problem, State
 from ..matchers.straight_through.epochs import epoch
 from ..matchers.straight_through.mixture import Mixture
 from ..networks.attacks import Attack, Attacker
+from ..networks.schedules import cosine, halving
 from ..networks.training_setup import has_convolutions
 from ..permutations.permutation import Permutations
-from ..runtime.seeds import generator
-from ..runtime.signals import held_back
+from ..runtime.seeds import generator, uniform
+from ..runtime.signals import Held, holding
 from .curve import check_kind, shares
 
 SCHEDULES = ("halving", "cosine", "constant")
-HALVINGS = 12  # over all epochs, as 250 epochs with one every 20
+MOMENTUM = 0.9
 RATES = {True: 1e-2, False: 5e-2}  # with convolutions, without
 
 
@@ -93,21 +94,21 @@ def train(problem: Problem, permutations: Permutations, options: Training) -> Tr
 
 
 class Search:
-    """A training on its way: ends and control points as rows of numbers, and the optimizer's state."""
+    """A training on its way: ends, control points and their momenta as rows of numbers.
+
+    Of a network of a millisecond a step, what is done beside its passes counts. So control points are
+    moved as whole rows, and signals held back by handlers that are put in place once.
+    """
 
     def __init__(self, problem: Problem, permutations: Permutations, options: Training):
         self.problem, self.permutations, self.options = problem, permutations, options
-        self.mixture = Mixture(_with_controls(problem, options.bends), "fp32")
+        self.mixture = Mixture(_with_controls(problem, options.bends), "fp32", turned=False)
         self.controls = self.mixture.rows[1:-1]
+        self.momenta = [torch.zeros_like(control) for control in self.controls]
         self.kept = problem.fitted.ignored & self.mixture.flat.shapes.keys()
         convolutional = has_convolutions(self.mixture.network)
         self.rate = options.learning_rate or RATES[convolutional]
         self.augment = convolutional if options.augment is None else options.augment
-        for control in self.controls:
-            control.grad = torch.zeros_like(
-                control
-            )  # held: memory that is new each step takes longer than the step
-        self.optimizer = torch.optim.SGD(self.controls, lr=self.rate, momentum=0.9, nesterov=True)
         self.done, self.length = 0, _length(problem.data, options.limit)
         self.losses: list[float] = []
         self.attacker = Attacker(Attack.parse(options.attack), problem.data) if options.attack else None
@@ -116,20 +117,23 @@ class Search:
 
     def run(self) -> Trained:
         number = 0
-        for turn in range(self.options.epochs):
-            total = samples = 0.0
-            first = number
-            for inputs, targets in self._epoch(turn):
-                number += 1
-                if number <= self.done:  # before the interruption; only an epoch's order has to be drawn anew
-                    continue
-                size = size_of(targets)
-                total += size * self._step(inputs, targets, turn)
-                samples += size
-            if number == first:
-                raise DataError("the data holds no samples", hint="Is the loader one that was read before?")
-            if samples:
-                self.losses.append(total / samples)
+        with holding() as held:
+            for turn in range(self.options.epochs):
+                total = samples = 0.0
+                first = number
+                for inputs, targets in self._epoch(turn):
+                    number += 1
+                    if number <= self.done:  # before the interruption; only the order has to be drawn anew
+                        continue
+                    size = size_of(targets)
+                    total += size * self.step(inputs, targets, turn, held)
+                    samples += size
+                if number == first:
+                    raise DataError(
+                        "the data holds no samples", hint="Is the loader one that was read before?"
+                    )
+                if samples:
+                    self.losses.append(total / samples)
         rows = [self.mixture.flat.views(row) for row in self.controls]
         controls = tuple(
             {n: view.detach().cpu().clone() for n, view in row.items() if n not in self.kept} for row in rows
@@ -141,13 +145,14 @@ class Search:
         limit = self.options.limit
         return epoch(self.problem.data, rng, limit=limit, least=least, augment=self.augment)
 
-    def _step(self, inputs: Any, targets: Any, turn: int) -> float:
+    def step(self, inputs: Any, targets: Any, turn: int, held: Held) -> float:
         """One point of the curve, its gradient, and the control points moved; the loss there."""
-        t = torch.rand((), generator=generator(self.problem.seed, f"point {self.done}")).item()
-        share = torch.tensor(shares(self.options.kind, t, len(self.mixture.rows)))
-        self.mixture.mix(share)
-        inputs, targets = (to_device(part, self.mixture.device) for part in (inputs, targets))
+        t = uniform(self.problem.seed, f"point {self.done}")
+        weights = shares(self.options.kind, t, len(self.mixture.rows))
+        self.mixture.mix(weights)
+        targets = to_device(targets, self.mixture.device)
         if self.attacker is not None:
+            inputs = to_device(inputs, self.mixture.device)
             rng = generator(self.problem.seed, f"attack {self.done}")
             inputs = self.attacker(inputs, targets, partial(self.mixture.loss, number=self.done), rng)
         loss = self.mixture.loss(inputs, targets, self.done)
@@ -156,27 +161,24 @@ class Search:
                 f"the loss is {value} at step {self.done + 1}, t = {t:.3f}", hint="Try a smaller --lr"
             )
         loss.backward()
-        gradient = self.mixture.gradient()
-        if decay := self.options.weight_decay:
-            for row, weight in zip(self.mixture.rows, share, strict=True):
-                gradient.add_(row, alpha=decay * weight.item())
-        for name in self.kept:
-            self.mixture.flat.views(gradient)[name].zero_()
-        with held_back():  # nothing may be left half-done
-            for group in self.optimizer.param_groups:
-                group["lr"] = self._rate(turn)
-            for control, weight in zip(self.controls, share[1:-1], strict=True):
-                torch.mul(gradient, weight.item(), out=control.grad)
-            self.optimizer.step()
+        if self.options.weight_decay:
+            self.mixture.add_decay(self.options.weight_decay)
+        gradient, rate = self.mixture.gradient(), self._rate(turn)
+        if self.kept:
+            views = self.mixture.flat.views(gradient)
+            for name in self.kept:
+                views[name].zero_()
+        with held:  # nothing may be left half-done
+            for control, momentum, weight in zip(self.controls, self.momenta, weights[1:-1], strict=True):
+                _descend(control, momentum, gradient, weight, rate)
             self.done += 1
             self._report(value, t)
         return value
 
     def _rate(self, turn: int) -> float:
         share, options = turn / self.options.epochs, self.options
-        if options.schedule == "halving":
-            return self.rate * 0.5 ** int(share * HALVINGS)
-        return self.rate * (0.5 * (1 + math.cos(math.pi * share)) if options.schedule == "cosine" else 1.0)
+        shape = {"halving": halving, "cosine": cosine}.get(options.schedule)
+        return self.rate * (shape(share) if shape else 1.0)
 
     def _report(self, loss: float, t: float) -> None:
         if self.problem.progress is None:
@@ -184,18 +186,23 @@ class Search:
         notes = {"loss": loss, "t": t}
         if self.length is not None:
             notes["steps"] = float(self.length * self.options.epochs)
-        momenta = [self.optimizer.state[control]["momentum_buffer"] for control in self.controls]
         tensors = {f"control.{k}": row for k, row in enumerate(self.controls)}
-        tensors |= {f"momentum.{k}": row for k, row in enumerate(momenta)}
+        tensors |= {f"momentum.{k}": row for k, row in enumerate(self.momenta)}
         self.problem.report(State((self.permutations,), self.done, -loss, notes, tensors))
 
     def _go_on(self, start: State) -> None:
         self.done = start.sweep
-        for k, control in enumerate(self.controls):
+        for k, (control, momentum) in enumerate(zip(self.controls, self.momenta, strict=True)):
             control.copy_(start.tensors[f"control.{k}"])
-            self.optimizer.state[control]["momentum_buffer"] = start.tensors[f"momentum.{k}"].to(
-                control, copy=True
-            )
+            momentum.copy_(start.tensors[f"momentum.{k}"])
+
+
+def _descend(
+    control: torch.Tensor, momentum: torch.Tensor, gradient: torch.Tensor, weight: float, rate: float
+) -> None:
+    """A step of SGD with Nesterov's momentum by `weight` times the gradient."""
+    momentum.mul_(MOMENTUM).add_(gradient, alpha=weight)
+    control.add_(gradient, alpha=-rate * weight).add_(momentum, alpha=-rate * MOMENTUM)
 
 
 def _with_controls(problem: Problem, bends: int) -> Problem:

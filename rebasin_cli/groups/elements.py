@@ -23,7 +23,7 @@ from ..checkpoints.tensors import LazyTensors, plan_of
 from ..errors import CheckpointError
 from ..permutations import permutation
 from ..permutations.permutation import Permutations
-from ..spec.groups import MATRICES, PERMUTATION, ROTATIONS, SIGNED
+from ..spec.groups import MATRICES, PERMUTATION, PLANES, ROTATIONS, SIGNED
 from ..spec.notation import Axis, Fixed, Product, Sum, Word, factors_of, length_of, words_of
 from ..spec.spec import FittedSpec
 
@@ -75,6 +75,9 @@ def _matrix(n: int, kind: str, rng: torch.Generator) -> torch.Tensor:
     if kind == "O1":
         basis = around_ones(n)
         return basis @ _matrix(n - 1, "O", rng) @ basis.T + 1 / n
+    if kind in PLANES:
+        angles = torch.rand(n // 2, generator=rng, dtype=torch.float64) * (2 * math.pi)
+        return turning(torch.polar(_scales(n // 2, rng), angles), kind)
     q = torch.linalg.qr(torch.randn(n, n, generator=rng, dtype=torch.float64)).Q
     if kind == "O":
         return q
@@ -87,6 +90,29 @@ def around_ones(n: int) -> torch.Tensor:
     columns = torch.arange(1, n, dtype=torch.float64)
     basis = torch.where(rows < columns, 1.0, torch.where(rows == columns, -columns, 0.0))
     return basis / (columns * (columns + 1)).sqrt()
+
+
+def planes(n: int, kind: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which units (n/2,) are the real and which the imaginary parts of the complex numbers that turn."""
+    units = torch.arange(n).view((2, -1) if kind == "halves" else (-1, 2))
+    return tuple(units) if kind == "halves" else tuple(units.T)
+
+
+def turning(numbers: torch.Tensor, kind: str) -> torch.Tensor:
+    """Complex numbers (…, n/2) as the matrices (…, n, n) that multiply by them."""
+    n = 2 * numbers.shape[-1]
+    real, imaginary = planes(n, kind)
+    found = torch.zeros(*numbers.shape[:-1], n, n, dtype=torch.float64)
+    found[..., real, real] = found[..., imaginary, imaginary] = numbers.real
+    found[..., imaginary, real], found[..., real, imaginary] = numbers.imag, -numbers.imag
+    return found
+
+
+def numbers_of(matrices: torch.Tensor, kind: str) -> torch.Tensor:
+    """The complex numbers (…, n/2) whose matrices are nearest to these (…, n, n), up to a half."""
+    real, imaginary = planes(matrices.shape[-1], kind)
+    along = matrices[..., real, real] + matrices[..., imaginary, imaginary]
+    return torch.complex(along, matrices[..., imaginary, real] - matrices[..., real, imaginary])
 
 
 def compose(first: Elements, then: Elements, fitted: FittedSpec) -> Elements:
@@ -160,6 +186,10 @@ def _wrong(map_: torch.Tensor, word: str, kind: str, fitted: FittedSpec, perms: 
         if kind == "O1" and float((map_.sum(-1) - 1).abs().max()) > CLOSE:
             return "has a rotation that does not keep the vector of ones"
         return ""
+    if kind in PLANES:
+        nearest = turning(numbers_of(map_, kind) / 2, kind)
+        if float((map_ - nearest).abs().max()) > CLOSE * float(map_.abs().max()):
+            return f"has a map that is no complex number a pair ({kind})"
     values = torch.linalg.svdvals(map_)
     return "has a singular map" if bool((values[..., -1] <= SINGULAR * values[..., 0]).any()) else ""
 
@@ -222,33 +252,37 @@ def multiplied(tensor: torch.Tensor, axes: tuple[Axis, ...], fitted: FittedSpec,
     return tensor
 
 
-def _along(tensor: torch.Tensor, dim: int, axis: Axis, fitted: FittedSpec, maps: Maps) -> torch.Tensor:
+Before = tuple[tuple[Axis, int], ...]  # factors that stand before a place, and their dimensions
+
+
+def _along(
+    tensor: torch.Tensor, dim: int, axis: Axis, fitted: FittedSpec, maps: Maps, before: Before = ()
+) -> torch.Tensor:
     if not any(word in maps for word in words_of(axis)):
         return tensor
     if isinstance(axis, Sum):
         lengths = [length_of(term, fitted.sizes) for term in axis.terms]
         parts = zip(tensor.split(lengths, dim), axis.terms, strict=True)
-        return torch.cat([_along(part, dim, term, fitted, maps) for part, term in parts], dim)
+        return torch.cat([_along(part, dim, term, fitted, maps, before) for part, term in parts], dim)
     if isinstance(axis, Word):
-        if axis.each:
-            raise _nowhere(axis)
-        return _times(tensor, (dim,), axis, maps)
+        return _times(tensor, (*_outer(before, axis, fitted), dim), axis, maps)
     factors = factors_of(axis)
     parts = tensor.unflatten(dim, [length_of(factor, fitted.sizes) for factor in factors])
     for k, factor in enumerate(factors):
-        if isinstance(factor, Word) and factor.each and factor.name in maps:
-            parts = _times(parts, (dim + _outer(factors[:k], factor, fitted), dim + k), factor, maps)
-        elif isinstance(factor, Word | Product | Sum):
-            parts = _along(parts, dim + k, factor, fitted, maps)
+        inside = (*before, *((other, dim + j) for j, other in enumerate(factors[:k])))
+        if isinstance(factor, Word | Product | Sum):
+            parts = _along(parts, dim + k, factor, fitted, maps, inside)
     return parts.flatten(dim, dim + len(factors) - 1)
 
 
-def _outer(before: tuple[Axis, ...], word: Word, fitted: FittedSpec) -> int:
-    """Which of the factors before a starred word is what it lies within."""
+def _outer(before: Before, word: Word, fitted: FittedSpec) -> tuple[int, ...]:
+    """The dimension of what a starred word lies within; of others none."""
+    if not word.each:
+        return ()
     outer = fitted.within[word.name].word
-    for k, factor in reversed(list(enumerate(before))):
+    for k, (factor, dim) in reversed(list(enumerate(before))):
         if factor == Word(outer or "") or (outer is None and k == 0 and isinstance(factor, Fixed)):
-            return k
+            return (dim,)
     raise _nowhere(word)
 
 
@@ -278,25 +312,23 @@ def views(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Every place of a word in a tensor: its side, and its units (n, k), of a starred word (H, D, k)."""
 
-    def within(tensor: torch.Tensor, dim: int, axis: Axis) -> Iterator[tuple[str, torch.Tensor]]:
+    def within(
+        tensor: torch.Tensor, dim: int, axis: Axis, before: Before = ()
+    ) -> Iterator[tuple[str, torch.Tensor]]:
         if isinstance(axis, Word) and axis.name == word:
-            if axis.each:
-                raise _nowhere(axis)
-            yield axis.side, tensor.movedim(dim, 0).reshape(tensor.shape[dim], -1)
+            at = (*_outer(before, axis, fitted), dim)
+            front = tensor.movedim(at, tuple(range(len(at))))
+            yield axis.side, front.reshape(*front.shape[: len(at)], -1)
         elif isinstance(axis, Sum):
             lengths = [length_of(term, fitted.sizes) for term in axis.terms]
             for part, term in zip(tensor.split(lengths, dim), axis.terms, strict=True):
-                yield from within(part, dim, term)
+                yield from within(part, dim, term, before)
         elif isinstance(axis, Product) and word in words_of(axis):
             factors = factors_of(axis)
             parts = tensor.unflatten(dim, [length_of(factor, fitted.sizes) for factor in factors])
             for k, factor in enumerate(factors):
-                if isinstance(factor, Word) and factor.each and factor.name == word:
-                    at = dim + _outer(factors[:k], factor, fitted)
-                    front = parts.movedim((at, dim + k), (0, 1))
-                    yield factor.side, front.reshape(*front.shape[:2], -1)
-                else:
-                    yield from within(parts, dim + k, factor)
+                inside = (*before, *((other, dim + j) for j, other in enumerate(factors[:k])))
+                yield from within(parts, dim + k, factor, inside)
 
     for dim, axis in enumerate(axes):
         yield from within(tensor, dim, axis)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import torch
 
 from ..permutations import assignment, permutation
-from ..spec.groups import MATRICES, SIGNED
+from ..spec.groups import MATRICES, PLANES, SIGNED
 from ..spec.spec import Block
-from .elements import around_ones
+from .elements import around_ones, numbers_of, turning
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,14 @@ def blocks_of(similarity: torch.Tensor, block: Block) -> torch.Tensor:
 def rotation(similarity: torch.Tensor, kind: str) -> tuple[torch.Tensor, torch.Tensor]:
     """The nearest rotations (m, n, n) to as many matrices, and what each is worth (m,): its nuclear norm.
 
-    With "O1" those that keep the vector of ones: the nearest one of what is orthogonal to it.
+    With "O1" those that keep the vector of ones: the nearest one of what is orthogonal to it. Of planes each
+    has the angle of its 2 × 2 block, which is worth that number's size.
     """
+    if kind in PLANES:
+        numbers = numbers_of(similarity, kind)
+        worth = numbers.abs()
+        angles = torch.where(worth > 0, numbers / worth.clamp_min(1e-300), 1.0)
+        return turning(angles, kind), worth.sum(-1)
     if kind != "O1":
         u, values, v = torch.linalg.svd(similarity)
         return u @ v, values.sum(-1)

@@ -54,7 +54,8 @@ class _Reading:
                 for name in names:
                     left.setdefault(name, f"{why} ({line_of(relation.node) or relation.node.name})")
             elif names:
-                norms.append(Norm(relation.weight, relation.bias, readers))
+                free = any(self._unfit(layer, True) for layer in readers)
+                norms.append(Norm(relation.weight, relation.bias, readers, free and bool(relation.bias)))
         values, keys = [], []
         for call in self.walk.attentions:
             for axis, found, take in ((call.value, values, self._value), (call.key, keys, self._key)):
@@ -85,7 +86,7 @@ class _Reading:
 
     def _readers(self, norm: Relation, after: Var) -> tuple[str, tuple[Reader, ...]]:
         """Why what comes out of a norm cannot be folded, or else who reads it."""
-        if self.classes.at.get(after):
+        if any(leaf.tensor != norm.bias for leaf in self.classes.at.get(after, ())):
             return STREAM, ()
         if self.classes.flags.get(after):
             return READ, ()
@@ -100,15 +101,15 @@ class _Reading:
                 return SHAPE, ()
         readers = []
         for layer in layers:
-            if why := self._unfit(layer, norm.bias is not None):
+            if why := self._unfit(layer, False):
                 return why, ()
-            readers.append(Reader(layer.weight, layer.bias))
+            readers.append(Reader(layer.weight, layer.bias, layer.axis))
         return ("", tuple(readers)) if readers else (READ, ())
 
     def _layers(self, var: Var) -> list[Linear]:
         return [layer for layer in self.walk.layers if self.walk.units.resolve(layer.reads) == var]
 
-    def _unfit(self, layer: Linear, needs_bias: bool) -> str:
+    def _unfit(self, layer: Linear | Reader, needs_bias: bool) -> str:
         if layer.weight is None:
             return NOT_PLAIN
         if why := self._twice(layer.weight):
@@ -124,14 +125,15 @@ class _Reading:
 
     # --------------------------------------------------------------------------------------------- attention
 
-    def _part(self, leaf: Leaf) -> Part:
-        return Part(leaf.tensor, *segment(self.classes, leaf))
+    def _part(self, leaf: Leaf) -> Part | None:
+        place = segment(self.classes, leaf)
+        return None if place is None else Part(leaf.tensor, *place)
 
     def _key(self, var: Var, leaf: Leaf) -> Part | str:
         """Nothing but one product with queries may read keys."""
         if self.classes.flags.get(var) or len(self.classes.touching(var)) != 1:
             return "keys are changed before they meet the queries"
-        return self._twice(leaf.tensor) or self._part(leaf)
+        return self._twice(leaf.tensor) or self._part(leaf) or SHAPE
 
     def _value(self, var: Var, leaf: Leaf) -> ValueBias | str:
         touching = self.classes.touching(var)
@@ -143,17 +145,15 @@ class _Reading:
             return READ
         if why := self._unfit(layers[0], True) or self._twice(leaf.tensor):
             return why
-        part, size = self._part(leaf), var.size
-        times, rest = divmod(self.shapes[layers[0].weight][1], part.length)
+        if (part := self._part(leaf)) is None:
+            return SHAPE
+        size, length = var.size, self.shapes[layers[0].weight][layers[0].axis]
+        times, rest = divmod(length, part.length)
         read = [v.size for v in self.classes.of(layers[0].reads)]
         grouped = [n for n in (part.length // size, times, size) if n > 1]
-        if (
-            rest
-            or self.shapes[layers[0].weight][1] != layers[0].reads.size
-            or [n for n in read if n > 1] != grouped
-        ):
+        if rest or length != layers[0].reads.size or [n for n in read if n > 1] != grouped:
             return SHAPE
-        return ValueBias(part, Reader(layers[0].weight, layers[0].bias), size, times)
+        return ValueBias(part, Reader(layers[0].weight, layers[0].bias, layers[0].axis), size, times)
 
     # ------------------------------------------------------------------------------------------------- means
 

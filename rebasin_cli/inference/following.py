@@ -17,7 +17,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from . import contractions, routing, shaping, stacking
 from .axes import Fixed
 from .tracing import needed_for, outputs_of
-from .walk import CHECKS, INPUT, OUTPUT, TABLE, UNUSED, WRITTEN, Value, Walk
+from .walk import CHECKS, INPUT, INSTEAD, KEPT, OUTPUT, TABLE, UNUSED, WRITTEN, Value, Walk
 
 
 def follow(
@@ -64,9 +64,10 @@ def follow(
             walk.freeze(walk.tensors.get(spec.target, ()), WRITTEN)
     routing.settle(walk)
     tied = {id(walk.tensors[name]) for name in walk.used}
+    unused = INSTEAD.format(", ".join(dict.fromkeys(walk.stale))) if walk.stale else UNUSED
     for axes in walk.tensors.values():
         if id(axes) not in tied:
-            walk.freeze(axes, UNUSED)
+            walk.freeze(axes, unused)
     return walk
 
 
@@ -81,8 +82,18 @@ def _source(walk: Walk, node: fx.Node, spec: Any, program: Any, parameters: dict
         constant = walk.constants[node] = program.constants.get(target)
         if constant is not None and constant.numel() and bool((constant == constant.reshape(-1)[0]).all()):
             return Value(tuple(walk.units.free(n) for n in constant.shape), constant.dtype, uniform=True)
-        return _still(node, TABLE)
+        return _still(node, _table(walk, constant))
     return _still(node, INPUT)
+
+
+def _table(walk: Walk, constant: torch.Tensor | None) -> str:
+    """Why nothing moves that meets this constant: a table, or what the network should have computed anew."""
+    own = constant is not None and constant.device.type != "meta"
+    name, made = walk.kept.get(constant.untyped_storage().data_ptr() if own else None, ("", False))
+    if made:
+        walk.stale.append(name)
+        return KEPT.format(name)
+    return f"{TABLE}, {name}" if name else TABLE
 
 
 def _still(node: fx.Node, why: str = "") -> Any:

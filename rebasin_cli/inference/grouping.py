@@ -12,11 +12,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from ..groups.folds import Folds
 from ..spec.groups import PERMUTATION
 from .axes import Expr, Sum, Var, variables
 from .sides import NORM, ODD, ONES, ORDER, SCALE, Relation, Sides, pairs
 
 OUTER = "other words lie within it, so it can only be ordered"
+UNFOLLOWED = "an operation that was not followed alike"
 APART = "it is grouped differently where it is multiplied"
 
 
@@ -47,8 +49,11 @@ class Classes:
         self.word: dict[Leaf, Var] = {}  # as the first walk knows it
         for name, axes in walk.tensors.items():
             for k, (axis, before) in enumerate(zip(axes, first[name], strict=True)):
-                both = zip(self.of(axis), variables(before), strict=True)
-                for j, (var, word) in enumerate(both):
+                ours, theirs = self.of(axis), list(variables(before))
+                if [var.size for var in ours] != [var.size for var in theirs]:
+                    ours = [walk.units.new(var.size) for var in theirs]
+                    walk.flags += [(var, ORDER, UNFOLLOWED) for var in ours]
+                for j, (var, word) in enumerate(zip(ours, theirs, strict=True)):
                     self.leaves[Leaf(name, k, j)] = var
                     self.word[Leaf(name, k, j)] = word
         self.flags: dict[Var, dict[str, str]] = {}
@@ -90,13 +95,11 @@ class Classes:
         return list(found)
 
 
-def groups_of(
-    classes: Classes, parents: Mapping[Var, Collection[Var]], unfolded: Mapping[str, str]
-) -> dict[Var, Grouped]:
+def groups_of(classes: Classes, parents: Mapping[Var, Collection[Var]], folds: Folds) -> dict[Var, Grouped]:
     """The largest group of each word of the first walk.
 
-    `parents` has all words, each with those that it lies within; `unfolded` says of the gains and biases of
-    norms that stay, why.
+    `parents` has all words, each with those that it lies within; `folds` what becomes of norms' gains and
+    biases.
     """
     outer = {parent for those in parents.values() for parent in those}
     leaves: dict[Var, list[Leaf]] = {}
@@ -105,21 +108,20 @@ def groups_of(
     return {
         word: Grouped(why=(OUTER,))
         if word in outer
-        else _grouped(classes, leaves[word], unfolded, starred=bool(its))
+        else _grouped(classes, leaves[word], folds, starred=bool(its))
         for word, its in parents.items()
     }
 
 
-def _grouped(
-    classes: Classes, leaves: Sequence[Leaf], unfolded: Mapping[str, str], *, starred: bool
-) -> Grouped:
+def _grouped(classes: Classes, leaves: Sequence[Leaf], folds: Folds, *, starred: bool) -> Grouped:
     gains = {name for relation, _ in classes.relations for name in (relation.weight, relation.bias) if name}
+    gains -= folds.free
     own = [leaf for leaf in leaves if leaf.tensor not in gains]
     beside = [leaf for leaf in leaves if leaf.tensor in gains]
     its = classes.around(dict.fromkeys(classes.leaves[leaf] for leaf in own))
     within = set(its)
     relations = [(r, parts) for r, parts in classes.relations if parts[0] in within]
-    why = _no_matrix(classes, its, relations, unfolded)
+    why = _no_matrix(classes, its, relations, folds.unfolded)
     if not why:
         kind, sides = _matrix(classes, its, relations, own)
         return Grouped(kind, sides | dict.fromkeys(beside, "|"))
@@ -256,13 +258,17 @@ def _solved(its: Sequence[Var], equations: Sequence[Equation]) -> dict[Var, int]
     return max(options, key=lambda found: sum(map(abs, found.values())), default={})
 
 
-def segment(classes: Classes, leaf: Leaf) -> tuple[int, int]:
-    """Start and length, along its axis, of the segment that a place lies in."""
+def segment(classes: Classes, leaf: Leaf) -> tuple[int, int] | None:
+    """Start and length, along its axis, of the segment that a place lies in.
+
+    None where that has units beside the place's own in each block: no run of entries is the place.
+    """
     axis = classes.walk.units.resolve(classes.walk.tensors[leaf.tensor][leaf.axis])
     start, number = 0, leaf.number
     for term in axis.terms if isinstance(axis, Sum) else (axis,):
         inside = len(list(variables(term)))
         if number < inside:
-            return start, term.size
+            whole = not any(isinstance(factor, Sum) for factor in getattr(term, "factors", ()))
+            return (start, term.size) if whole else None
         start, number = start + term.size, number - inside
     raise IndexError(leaf)

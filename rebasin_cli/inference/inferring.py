@@ -21,6 +21,7 @@ from ..spec.fitting import fit
 from ..spec.groups import PERMUTATION
 from ..spec.parsing import parse
 from ..spec.spec import FittedSpec, Spec
+from . import planes
 from . import prove as proving
 from .axes import constants, variables
 from .following import follow
@@ -98,7 +99,7 @@ def infer(
         program = export(module, args, kwargs)
     except NetworkError:
         given = " and ".join(describe(some) for some in (args, kwargs) if some)
-        with fresh(module), torch.no_grad(), user_code(f"the network fails on inputs {given}"):
+        with fresh(module, args, kwargs), torch.no_grad(), user_code(f"the network fails on inputs {given}"):
             module(*args, **kwargs)  # does it run at all? that error is the plainer one
         raise
     walk = follow(module, program, output)
@@ -164,9 +165,12 @@ def _write(module: nn.Module, walk: Walk, name: str, found: Symmetries, refused:
     grouped |= {word: Grouped(why=(REFUSED,)) for word in refused if word in grouped}
     tensors, written = sided(walk, written, {v: grouped.get(word, Grouped()) for v, word in words.items()})
     kinds = {word: its.kind for word, its in grouped.items() if its.kind != PERMUTATION}
+    tensors, written, turned = planes.write(tensors, written, found.planes, refused)
+    kinds |= {word: its.kind for word, its in turned.items()}
     title = f"inferred from {type(module).__name__}"
     told = {words[var]: size for var, size in sizes(walk.units, walk.tensors).items()}
     shapes = {key: tuple(tensor.shape) for key, tensor in module.state_dict().items()}
+    told |= {word: its.key.turned for word, its in turned.items()}
     lie = {words[var]: words[parent] for var, parent in within(walk.units, walk.tensors).items()}
     text = text_of(
         walk.units,
@@ -182,11 +186,13 @@ def _write(module: nn.Module, walk: Walk, name: str, found: Symmetries, refused:
     expected = {
         word: var.size * math.prod(parent.size for parent in parents[var]) for var, word in words.items()
     }
+    expected |= {word: its.key.heads * its.key.turned for word, its in turned.items()}
     if fitted.words != expected:  # never seen; sizes that differ would be another spec
         raise SpecError(
             "the inferred spec reads back with other sizes", problems=[f"{fitted.words} {expected}"]
         )
     why = {word: its.why for word, its in grouped.items() if its.why}
+    why |= dict.fromkeys(turned, (planes.WHY,))
     return Inferred(text, fitted, _reasons(walk), folds=found.folds, no_larger=why)
 
 

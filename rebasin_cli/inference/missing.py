@@ -133,7 +133,7 @@ def _places(
         return []
     found = []
     try:
-        with fresh(module) as refresh, own_state(module, torch.float64), torch.no_grad():
+        with fresh(module, inputs) as refresh, own_state(module, torch.float64), torch.no_grad():
             runs = Runs(module, refresh, torch.float64, output)
             batch = fed(module, inputs, "cpu", quiet=True)
             drawing.draw(module, generator(0, "like modules"))

@@ -115,6 +115,11 @@ class Orders:
         here, by = self.resolve(axis), self.resolve(names)
         return any(self.resolve(a) == here and self.resolve(b) == by for a, b in self.sorted_by)
 
+    def sorts(self, axis: Expr) -> bool:
+        """Whether these are rows that are sorted by something."""
+        here = self.resolve(axis)
+        return any(self.resolve(rows) == here for rows, _ in self.sorted_by)
+
     def resolve(self, axis: Expr) -> Expr:
         if isinstance(axis, Var):
             if axis.id not in self._bound:

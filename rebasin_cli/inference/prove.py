@@ -26,7 +26,7 @@ from ..networks.state import fresh, own_state
 from ..runtime.seeds import generator
 from ..spec.notation import words_of
 from ..spec.spec import FittedSpec
-from . import acting, drawing, seeing
+from . import acting, drawing, seeing, stale
 from .shuffling import Changed, apart, draw
 from .trials import Fails, Runs, answers, difference, nudged
 
@@ -104,11 +104,12 @@ def _proven(
     tolerance: float | None,
 ) -> Proof:
     allowed, measured = (MARGIN * torch.finfo(dtype).eps, False) if tolerance is None else (tolerance, True)
+    groups, fitted = fitted, fitted.ordered
     largest, words = 0.0, {}
     untested: set[str] | None = None  # at first all
     without_effect: list[str] = []
     done = 0
-    with fresh(network) as refresh, own_state(network, dtype), torch.no_grad():
+    with fresh(network, inputs) as refresh, own_state(network, dtype), torch.no_grad():
         runs = Runs(network, refresh, dtype, output)
         inputs = fed(network, inputs, "cpu", quiet=True)
         while done < trials or (untested and done < trials + MORE):
@@ -148,8 +149,9 @@ def _proven(
                 without_effect += seen.without_effect
             changed.undo(drawn=False)
             done += 1
-        if fitted.groups and not untested:
-            acted = acting.prove(runs, fitted, inputs, seed, allowed, each_word=each_word)
+        stale.check(runs, inputs, fitted, without_effect)
+        if groups.groups and not untested:
+            acted = acting.prove(runs, groups, inputs, seed, allowed, each_word=each_word)
             largest, words = max(largest, *acted.values()), words | acted
     if untested:
         raise _untested(fitted, sorted(untested))

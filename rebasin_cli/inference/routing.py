@@ -160,7 +160,7 @@ def grouped(walk: Walk, a: dict[str, Any]) -> Value | None:
     else:  # where groups end is a matter of numbers
         hold(walk, [ends])
         walk.freeze((experts, x.axes[0]), LOOKS)
-    walk.unify(x.axes[1], weight.axes[1], frozenset(variables(walk.units.resolve(experts))))
+    walk.contract(x.axes[1], weight.axes[1], frozenset(variables(walk.units.resolve(experts))))
     return _made(walk, (x.axes[0], weight.axes[2]))
 
 

@@ -19,6 +19,7 @@ from torch import fx, nn
 from . import contractions, shaping
 from .axes import Axes, Expr, Fixed, Product, Sum, Var, variables
 from .following import follow, rule_of
+from .orders import NONE, Parents
 from .tracing import line_of
 from .walk import Walk
 
@@ -54,12 +55,16 @@ class Relation:
 
 @dataclass(frozen=True)
 class Linear:
-    """One use of a linear layer or convolution: what it reads, its weight and bias by name."""
+    """One use of a linear layer or convolution: what it reads, its weight and bias by name.
+
+    `axis` of the weight is what meets the units that are read.
+    """
 
     node: fx.Node
     reads: Expr
     weight: str | None
     bias: str | None
+    axis: int = 1
 
 
 @dataclass(frozen=True)
@@ -108,6 +113,26 @@ class Sides(Walk):
 
     def parameter(self, node: Any) -> str | None:
         return self.named.get(node.name) if isinstance(node, fx.Node) else None
+
+    def contract(self, left: Expr, right: Expr, along: Parents = NONE) -> None:
+        """Rows of experts times their matrices: as any product, a relation."""
+        self.relate("contract", left, right)
+        _matrix(self, left, self.node.args[1], -2)
+
+    def source(self, node: Any, axis: int) -> tuple[str, int] | None:
+        """The parameter that a node is, with its axes in another order perhaps, and which `axis` is there."""
+        axis %= len(node.meta["val"].shape)
+        while self.parameter(node) is None:
+            name, given = getattr(node.target, "_opname", ""), node.args
+            if name == "permute":
+                axis = given[1][axis] % len(given[1])
+            elif name in ("transpose", "t"):
+                first, second = (d % len(node.meta["val"].shape) for d in (given[1:] or (0, 1)))
+                axis = {first: second, second: first}.get(axis, axis)
+            else:
+                return None
+            node = given[0]
+        return self.parameter(node), axis
 
     def rule(self, target: Any, name: str) -> Callable | None:
         if name in RULES:
@@ -176,6 +201,22 @@ def convolution(walk: Sides, a: dict[str, Any]) -> Axes | None:
     return (*x[: -space - 1], weight[0], *(Fixed(n) for n in shape[-space:]))
 
 
+@_rule("addmm")
+def addmm(walk: Sides, a: dict[str, Any]) -> Axes:
+    """A linear layer whose weight reads along its first axis."""
+    x, weight = a["mat1"].axes, a["mat2"].axes
+    walk.relate("contract", x[-1], weight[-2])
+    given = walk.node.args
+    _matrix(walk, x[-1], given[2], -2, walk.parameter(given[0]))
+    return shaping.broadcast(walk, [(*x[:-1], weight[-1]), a["self"].axes])
+
+
+def _matrix(walk: Sides, reads: Expr, node: Any, axis: int, bias: str | None = None) -> None:
+    """Note that a parameter's matrix reads these units, if it is one."""
+    if (found := walk.source(node, axis)) is not None:
+        walk.layers.append(Linear(walk.node, reads, found[0], bias, found[1]))
+
+
 @_rule("mm", "bmm", "matmul", "mv", "dot")
 def matmul(walk: Sides, a: dict[str, Any]) -> Axes:
     """As of the first walk; what is summed over is a relation."""
@@ -183,7 +224,10 @@ def matmul(walk: Sides, a: dict[str, Any]) -> Axes:
     left = (Fixed(1), *first) if len(first) == 1 else first
     right = (*second, Fixed(1)) if len(second) == 1 else second
     batch = shaping.broadcast(walk, [left[:-2], right[:-2]])
+    walk.flag(batch, ORDER, "a product for each of them")
     walk.relate("contract", left[-1], right[-2])
+    if len(first) > 1 < len(second):
+        _matrix(walk, left[-1], walk.node.args[1], -2)
     rows = left[-2:-1] if len(first) > 1 else ()
     columns = right[-1:] if len(second) > 1 else ()
     return (*batch, *rows, *columns)
@@ -196,6 +240,7 @@ def attention(walk: Sides, a: dict[str, Any]) -> Axes | None:
     alike = (*key[:-1], apart[-1])
     given = {"query": replace(a["query"], axes=apart), "key": replace(a["key"], axes=alike)}
     found = contractions.attention(walk, a | given)
+    walk.flag((*query[:-2], *key[:-2]), ORDER, "attention of each of them")
     walk.relate("contract", query[-1], key[-1])
     walk.attentions.append(Attention(walk.node, key[-1], value[-1]))
     return found
@@ -227,6 +272,8 @@ def _scaled(walk: Sides, kind: str, x: Axes, *at: int | None) -> Axes:
     nodes = [kwargs.get(name) or (args[k + 1] if k is not None and len(args) > k + 1 else None)
              for name, k in zip(("weight", "bias"), at, strict=True)]  # fmt: skip
     y = walk.copied(x[-1])
+    if len(at) > 1 and nodes[1] is not None and walk.parameter(nodes[1]) is not None:
+        y = walk.unify(y, walk.tensors[walk.parameter(nodes[1])][0])
     walk.relate(kind, x[-1], y, weight=walk.parameter(nodes[0]), bias=walk.parameter(nodes[1]))
     for node, name in zip(nodes, ("weight", "bias"), strict=True):
         if node is not None and walk.parameter(node) is None:
@@ -248,7 +295,7 @@ def mul(walk: Sides, a: dict[str, Any]) -> Axes | None:
     for left, right in zip(*rows, strict=True):
         if 1 in (left.size, right.size):
             result.append(left if right.size == 1 else right)
-        elif not list(variables(walk.units.resolve(left))):
+        elif walk.units.sorts(left) or not list(variables(walk.units.resolve(left))):
             result.append(walk.unify(left, right))
         else:
             z = walk.copied(left)
@@ -269,8 +316,8 @@ def _rows(values: list) -> list[Axes]:
 def _squared(walk: Sides, axes: Axes) -> Axes:
     result = []
     for axis in axes:
-        z = walk.copied(axis)
-        if list(variables(walk.units.resolve(axis))):
+        z = axis if walk.units.sorts(axis) else walk.copied(axis)
+        if z is not axis and list(variables(walk.units.resolve(axis))):
             walk.relate("square", axis, z)
         result.append(z)
     return tuple(result)

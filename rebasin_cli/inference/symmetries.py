@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from . import sides
+from . import planes, sides
 from .axes import Axes, Expr, Fixed, Product, Sum, Var, variables
 from .folds import Folds, folds_of
 from .grouping import Classes, Grouped, Leaf, groups_of
@@ -17,10 +17,11 @@ from .walk import Walk
 
 @dataclass(frozen=True)
 class Symmetries:
-    """`groups` of the first walk's variables."""
+    """`groups` of the first walk's variables; `planes` of units that to it stay."""
 
     groups: Mapping[Var, Grouped] = field(default_factory=dict)
     folds: Folds = Folds()
+    planes: tuple[planes.Planes, ...] = ()
 
 
 def looked_at(
@@ -32,7 +33,8 @@ def looked_at(
     classes = Classes(sides.look(module, program, walk, output), resolved)
     folds = folds_of(classes, module, program)
     parents = {var: walk.units.parents(var) for var in words}
-    return Symmetries(groups_of(classes, parents, folds.unfolded), folds)
+    turned = tuple(planes.find(classes.walk, module, program))
+    return Symmetries(groups_of(classes, parents, folds), folds, turned)
 
 
 def sided(

@@ -71,7 +71,7 @@ def _kind(value: Any) -> Any:
 def _export(
     module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> torch.export.ExportedProgram:
-    with fresh(module), warnings.catch_warnings(), _quiet():
+    with fresh(module, tuple(args), kwargs), warnings.catch_warnings(), _quiet():
         warnings.simplefilter("ignore")
         try:
             program = torch.export.export(module, tuple(args), dict(kwargs), strict=False)

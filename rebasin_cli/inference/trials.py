@@ -13,6 +13,7 @@ from torch import nn
 from ..datasets._batches import map_tensors, tensors_in
 from ..errors import NetworkError
 from ..networks.running import forward, pick
+from ..networks.state import buffers_kept
 from ..runtime.seeds import generator
 from . import drawing, seeing
 from .float64 import in_float64
@@ -37,11 +38,10 @@ class Runs:
 
         Raises Fails where the network does.
         """
-        with torch.no_grad():
-            kept = [(buffer, buffer._version, buffer.clone()) for buffer in self.network.buffers()]
         self._refresh()
         try:
             with contextlib.ExitStack() as modes:
+                modes.enter_context(buffers_kept(self.network))
                 if scale:
                     modes.enter_context(drawing.Scaling(self.network))
                 if self._dtype is torch.float64:
@@ -49,10 +49,6 @@ class Runs:
                 found = forward(self.network, inputs)
         except NetworkError as cause:
             raise Fails(cause.message, problems=cause.problems, hint=cause.hint) from cause
-        finally:
-            for buffer, version, values in kept:
-                if buffer._version != version:  # the network wrote into it
-                    buffer.detach().copy_(values)
         return [self._real(tensor) for tensor in tensors_in(pick(found, self._output))]
 
     def _real(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from . import stale
 from .axes import Axes, Expr, Var, factors, product
 from .orders import NONE, Parents
 from .tracing import line_of
@@ -17,7 +18,9 @@ from .units import Units
 INPUT, OUTPUT = "it is the network's input", "it is the network's output"
 WRITTEN = "the network writes into it"
 TABLE = "it meets a table of constants"
+KEPT = "it meets {}, which the network computed in an earlier call and keeps"
 UNUSED = "evaluation does not use it"
+INSTEAD = "evaluation does not use it but {}, which the network computed in an earlier call and keeps"
 INTEGERS = "it holds integers, which are counted or looked up by"
 COMPLEX = "it holds complex numbers, which no method compares"
 CHECKS = ("_assert_tensor_metadata", "_assert_scalar", "_assert_async")  # they change nothing
@@ -60,6 +63,8 @@ class Walk:
         self.constants: dict[fx.Node, torch.Tensor | None] = {}  # tables and numbers that no state dict has
         self.merged: dict[Var, tuple[int, int]] = {}  # how many orders it could have, and has as written
         self.node: fx.Node | None = None
+        self.kept = stale.names(module)
+        self.stale: list[str] = []  # of those, what was computed in an earlier call and is read
         self.values: dict[fx.Node, Any] = {}  # what every operation returns: a Value, a list of them, or None
         self._tie(module)
 
@@ -99,6 +104,10 @@ class Walk:
     def unify(self, a: Expr, b: Expr, along: Parents = NONE) -> Expr:
         told = self.why("it is joined with units that are grouped differently")
         return self.units.unify(a, b, told, along)
+
+    def contract(self, left: Expr, right: Expr, along: Parents = NONE) -> None:
+        """What a product of matrices sums over is permuted alike."""
+        self.unify(left, right, along)
 
     def groups(self, groups: Expr, size: int) -> Expr:
         """An axis of groups, each of so many units in an order of their own."""

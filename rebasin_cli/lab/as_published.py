@@ -8,13 +8,15 @@ two methods without data.
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import torch
 
 from ..datasets import open_data
-from ..matchers import Problem, merge_many, ste_mm, wm
+from ..matchers import merge_many, ste_mm
 from ..nets.mlp import MLP
-from ..permutations.permutation import permuted
-from .batched import samples, stacks, training
+from .batched import matching, samples, stacks, training
 from .engine.bench import Bench
 from .engine.claims import BELOW, mean
 from .engine.outcome import Line, Outcome, Panel, Table
@@ -30,24 +32,18 @@ def run(bench: Bench) -> Outcome:
     p = bench.p
     train, test, classes = samples.opened(p.data, bench.root)
     data = open_data(p.data, "train", root=bench.root).with_batch_size(p.step)
-    sizes = [train.inputs.shape[1], *[p.width] * p.depth, classes]
+    layers = samples.layers(train, p.width, p.depth, classes)
 
     def trial(number: int) -> list:
         """Test loss and accuracy of the mean by every method; of the models, their mean."""
         generator = bench.generator(f"networks {number}")
-        start = stacks.fresh(p.models, sizes, generator)
-        steps = max(1, p.epochs * (len(train.targets) // min(p.batch, len(train.targets))))
+        start = stacks.fresh(p.models, layers, generator)
+        steps = training.steps_of(p.epochs, len(train.targets), p.batch)
         ends = training.trained(start, *train, steps=steps, generator=generator, batch=p.batch)[steps]
-        models = tuple(stacks.tensors(ends, k) for k in range(p.models))
-        network = MLP(sizes)
-        problem = Problem(stacks.fitted(ends), models, seed=number, network=network, data=data)
+        evidence = {"seed": number, "network": MLP(layers), "data": data}
         found = []
         for method in METHODS:
-            perms = _matched(method, problem, p.passes)
-            moved = [
-                dict(permuted(m, problem.fitted, perm)) for m, perm in zip(models[1:], perms, strict=True)
-            ]
-            merged = stacks.measured(stacks.mean(stacks.stacked([models[0], *moved])), *test)
+            merged = stacks.measured(stacks.mean(_matched(method, ends, p.passes, **evidence)), *test)
             found.append([float(merged.loss), float(merged.accuracy)])
         own = stacks.measured(ends, *test)
         return [*found, [float(own.loss.mean()), float(own.accuracy.mean())]]
@@ -87,18 +83,15 @@ def run(bench: Bench) -> Outcome:
     return Outcome(claims, [table], [panel], [])
 
 
-def _matched(method: str, problem: Problem, epochs: int) -> list:
-    """The permutations of every model but the first."""
+def _matched(method: str, ends: stacks.Stack, passes: int, **evidence: Any) -> stacks.Stack:
+    """All models with their units in the order that a method finds."""
     if method == "merge-many":
-        return list(merge_many.match(problem).permutations)
+        return matching.together(ends, merge_many.match, seed=evidence["seed"])
     if method == "wm to the first":
-        pairs = [
-            Problem(problem.fitted, (problem.models[0], m), seed=problem.seed) for m in problem.models[1:]
-        ]
-        return [wm.match(pair).permutations[0] for pair in pairs]
+        return matching.to_first(ends, seed=evidence["seed"])
     options = {
         "as published": ste_mm.Options(as_published=True),
-        "ste-mm, share 1": ste_mm.Options(epochs=epochs, share=1.0),
-        "ste-mm": ste_mm.Options(epochs=epochs),
+        "ste-mm, share 1": ste_mm.Options(epochs=passes, share=1.0),
+        "ste-mm": ste_mm.Options(epochs=passes),
     }
-    return list(ste_mm.match(problem, options[method]).permutations)
+    return matching.together(ends, functools.partial(ste_mm.match, options=options[method]), **evidence)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import torch
 
-from ..matchers import Problem, merge_many
-from ..permutations.permutation import permuted
-from .batched import samples, stacks, training
+from ..matchers import merge_many
+from .batched import matching, samples, stacks, training
 from .engine.bench import Bench
 from .engine.claims import BELOW, Claim, bootstrap, exact
 from .engine.outcome import Line, Outcome, Panel, Table
@@ -18,15 +17,6 @@ from .engine.outcome import Line, Outcome, Panel, Table
 PAPER = "Git Re-Basin A.6, Figure 12"
 FASTER = "narrower models: the rounds of merge-many take most of the time"
 SOURCE = "Git Re-Basin A.6, Figure 12"
-
-
-def merged(stack: stacks.Stack, *, seed: int) -> stacks.Stack:
-    """The mean of all models, aligned by merge-many."""
-    spec, count = stacks.fitted(stack), len(stack[0][0])
-    models = [stacks.tensors(stack, number) for number in range(count)]
-    found = merge_many.match(Problem(spec, tuple(models), seed=seed))
-    moved = [dict(permuted(m, spec, perm)) for m, perm in zip(models[1:], found.permutations, strict=True)]
-    return stacks.mean(stacks.stacked([models[0], *moved]))
 
 
 def run(bench: Bench) -> Outcome:
@@ -37,13 +27,13 @@ def run(bench: Bench) -> Outcome:
     def everything(_: str) -> dict:
         """Of both splits: for all models and the merge (last) loss, accuracy, ECE; the merge's bins."""
         generator = bench.generator("networks")
-        sizes = [train.inputs.shape[1], *[p.width] * p.depth, classes]
-        start = stacks.fresh(p.models, sizes, generator)
+        start = stacks.fresh(p.models, samples.layers(train, p.width, p.depth, classes), generator)
         chosen = samples.halves(p.models, len(train.targets), p.share, generator)
-        steps = max(1, p.epochs * (chosen.shape[1] // min(p.batch, chosen.shape[1])))
+        steps = training.steps_of(p.epochs, chosen.shape[1], p.batch)
         how = {"batch": p.batch, "rate": p.rate, "chosen": chosen}
         ends = training.trained(start, *train, steps=steps, generator=generator, **how)[steps]
-        every = stacks.joined([ends, merged(ends, seed=bench.seed), stacks.mean(ends)])
+        merged = stacks.mean(matching.together(ends, merge_many.match, seed=bench.seed))
+        every = stacks.joined([ends, merged, stacks.mean(ends)])
         found = {}
         for split, (inputs, targets) in splits.items():
             rows, bins = [], []

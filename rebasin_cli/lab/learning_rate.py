@@ -46,12 +46,19 @@ def run(bench: Bench) -> Outcome:
                 [rate, dead, indices(fine) if len(fine) else [], float(losses.max()) if len(fine) else None]
             )
         even = minima.drawn(p.runs * 20, m, units, bench.generator(f"minima {m}"))
-        return [found, indices(even), _spread(even)]
+        starts = [from_spread(m, spread) for spread in p.spreads]
+        return [found, indices(even), _spread(even), starts]
+
+    def from_spread(m: int, spread: float) -> list[list[float]]:
+        """The PQ index of row norms of every run at ηm = 2, by both orders."""
+        start = descent.initial(p.runs, m, units, spread, bench.generator(f"start {m} with {spread}"))
+        norms = descent.descend(start, units, 2.0, p.steps).norm(dim=-1)
+        return [systems.pq_index(norms, *order).tolist() for order in ORDERS]
 
     widths = [m for m in p.students if m >= units]
     solved = bench.each("descending, m =", widths, solve)
     claims, tables, panels = [], [], []
-    for m, (rows, even, errors) in zip(widths, solved, strict=True):
+    for m, (rows, even, errors, _) in zip(widths, solved, strict=True):
         claims += _claims(m, rows, even, errors, p)
         head = (
             "ηm",
@@ -68,8 +75,22 @@ def run(bench: Bench) -> Outcome:
         lines.append(Line("PQI of row norms", at, [row[2][0] for row in ended]))
         lines.append(Line("PQI, minima drawn evenly", at, [even[0]] * len(at), dashed=True))
         panels.append(Panel(f"m = {m}, k = {units}", "learning rate × m", "", lines, floor=0))
+    claims += _starts(solved, widths, p)
     note = "The orders p and q of the index are not in the text at hand: both usual choices are given."
     return Outcome(claims, tables, panels, [note])
+
+
+def _starts(solved: list, widths: list[int], p) -> list[Claim]:
+    """Whether minima drawn evenly are the least sparse, by the spread of the first weights and the order."""
+    found = []
+    for m, (_, even, _, *spread) in zip(widths, solved, strict=True):
+        for at, start in zip(p.spreads, spread[0], strict=True):
+            for place, order in enumerate(ORDERS):
+                values = [even[2 * place] - one for one in start[place]]
+                about = f"PQI {order} of rows minus that of descent at ηm = 2, first spread {at:g}, m = {m}"
+                says = "minima drawn evenly are the least sparse"
+                found.append(mean(SOURCE, says, about, (float("-inf"), 0), values))
+    return found
 
 
 def _spread(students: torch.Tensor) -> float:

@@ -11,7 +11,7 @@ import math
 
 import torch
 
-from .batched import samples, stacks, training
+from .batched import matching, samples, stacks, training
 from .engine.bench import Bench
 from .engine.claims import BELOW, mean
 from .engine.outcome import Line, Outcome, Panel, Table
@@ -19,40 +19,40 @@ from .engine.outcome import Line, Outcome, Panel, Table
 PAPER = "Git Re-Basin §5.2, Figure 3"
 FASTER = "fewer epochs are kept: each costs a matching of every pair and two paths"
 SOURCE = "Git Re-Basin Figure 3"
+LEAST = 0.05  # nats below chance: what has learnt less has no barrier to speak of
 
 
 def run(bench: Bench) -> Outcome:
     p = bench.p
     train, test, classes = samples.opened(p.data, bench.root, limit=p.samples)
-    an_epoch = len(train.targets) // min(p.batch, len(train.targets))
+    looked_at = train.some(p.measured, bench.generator("measured samples"))
+    an_epoch = training.steps_of(1, len(train.targets), p.batch)
     epochs = sorted(set(p.epochs))
 
     def everything(_: str) -> list:
         """For every epoch and pair: barrier (midpoint, chord), of accuracy, naive, and the ends' loss."""
-        generator = bench.generator("networks")
-        sizes = [train.inputs.shape[1], *[p.width] * p.depth, classes]
-        start = stacks.fresh(2 * p.pairs, sizes, generator)
+        layers = samples.layers(train, p.width, p.depth, classes)
         steps = {epoch * an_epoch for epoch in epochs}
         how = {"batch": p.batch, "rate": p.rate, "optimizer": p.optimizer, "keep": steps}
-        kept = training.trained(start, *train, steps=max(1, max(steps)), generator=generator, **how)
-        return [_measured(kept[epoch * an_epoch]) for epoch in epochs]
+        how |= {"steps": max(1, max(steps)), "generator": bench.generator("networks")}
+        kept = training.pairs(p.pairs, layers, train, **how)
+        return [_measured(*kept[epoch * an_epoch]) for epoch in epochs]
 
-    def _measured(ends: stacks.Stack) -> list:
-        one, other = stacks.part(ends, slice(0, p.pairs)), stacks.part(ends, slice(p.pairs, None))
-        moved = stacks.aligned(one, other, seed=bench.seed)
-        line = stacks.path(one, moved, *train, p.points)
-        naive = stacks.heights(stacks.path(one, other, *train, p.points).loss)[0]
+    def _measured(one: stacks.Stack, other: stacks.Stack) -> list:
+        moved = matching.aligned(one, other, seed=bench.seed)
+        line = stacks.path(one, moved, *looked_at, p.points)
+        naive = stacks.heights(stacks.path(one, other, *looked_at, p.points).loss)[0]
         accuracy = (line.accuracy[:, 0] + line.accuracy[:, -1]) / 2 - line.accuracy.amin(1)
         ends_loss = (line.loss[:, 0] + line.loss[:, -1]) / 2
         return torch.stack([*stacks.heights(line.loss), accuracy, naive, ends_loss], 1).tolist()
 
     (rows,) = bench.each("training and matching", ["all epochs"], everything)
     figures = torch.tensor(rows, dtype=torch.float64)
-    learnt = (math.log(classes) - figures[:, :, 4]).clamp_min(1e-9)
-    relative = figures[:, :, 0] / learnt
+    learnt = math.log(classes) - figures[:, :, 4]
+    relative = torch.where(learnt > LEAST, figures[:, :, 0] / learnt.clamp_min(LEAST), torch.nan)
     means = figures.mean(1)
     body = [
-        (epoch, *row[:2], float(part.mean()), *row[2:])
+        (epoch, *row[:2], None if part.isnan().any() else float(part.mean()), *row[2:])
         for epoch, row, part in zip(epochs, means.tolist(), relative, strict=True)
     ]
     head = (

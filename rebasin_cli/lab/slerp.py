@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from .batched import samples, stacks, training
+from .batched import matching, samples, stacks, training
 from .engine.bench import Bench
 from .engine.claims import BELOW, mean
 from .engine.outcome import Line, Outcome, Panel, Table
@@ -48,15 +48,11 @@ def run(bench: Bench) -> Outcome:
 
     def everything(_: str) -> list:
         """Test losses and accuracies, (kinds, pairs, points) each."""
-        generator = bench.generator("networks")
-        sizes = [train.inputs.shape[1], *[p.width] * p.depth, classes]
-        start = stacks.fresh(2 * p.pairs, sizes, generator)
-        steps = max(1, p.epochs * (len(train.targets) // min(p.batch, len(train.targets))))
-        ends = training.trained(start, *train, steps=steps, generator=generator, batch=p.batch, rate=p.rate)[
-            steps
-        ]
-        one = stacks.part(ends, slice(0, p.pairs))
-        moved = stacks.aligned(one, stacks.part(ends, slice(p.pairs, None)), seed=bench.seed)
+        layers = samples.layers(train, p.width, p.depth, classes)
+        steps = training.steps_of(p.epochs, len(train.targets), p.batch)
+        how = {"steps": steps, "batch": p.batch, "rate": p.rate, "generator": bench.generator("networks")}
+        one, other = training.pairs(p.pairs, layers, train, **how)[steps]
+        moved = matching.aligned(one, other, seed=bench.seed)
         found = []
         for kind in KINDS:
             at = [float(t) for t in torch.linspace(0, 1, p.points)]

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import torch
 
-from .batched import samples, stacks, training
+from ..datasets._portions import ClassSplit
+from .batched import matching, samples, stacks, training
 from .engine.bench import Bench
 from .engine.claims import BELOW, mean
 from .engine.outcome import Line, Outcome, Panel, Table
@@ -22,35 +23,24 @@ ROWS = ("A", "B", "naive", "wm", "ensemble of logits", "all data")
 FIGURES = ("loss", "accuracy", "ECE")
 
 
-def parts(
-    targets: torch.Tensor, classes: int, share: float, generator: torch.Generator
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The samples of A and of B: disjoint, together all. A has `share` of each class of the first half."""
-    mine = torch.zeros(len(targets), dtype=torch.bool)
-    for kind in range(classes):
-        at = torch.nonzero(targets == kind)[:, 0]
-        at = at[torch.randperm(len(at), generator=generator)]
-        mine[at[: round(len(at) * (share if kind < classes // 2 else 1 - share))]] = True
-    return torch.nonzero(mine)[:, 0], torch.nonzero(~mine)[:, 0]
-
-
 def run(bench: Bench) -> Outcome:
     p = bench.p
     train, test, classes = samples.opened(p.data, bench.root, limit=p.samples)
-    sizes = [train.inputs.shape[1], *[p.width] * p.depth, classes]
+    layers = samples.layers(train, p.width, p.depth, classes)
 
     def pair(number: int) -> list:
         """The figures of `ROWS`, and the test losses along the paths."""
         generator = bench.generator(f"pair {number}")
-        mine, others = parts(train.targets, classes, p.share, generator)
+        split = ClassSplit(classes // 2, p.share, 1 - p.share)
+        mine, others = split.parts(train.targets, classes, generator)
         ends = []
         for chosen in (mine, others, torch.arange(len(train.targets))):
-            start = stacks.fresh(1, sizes, generator)
-            steps = max(1, p.epochs * (len(chosen) // min(p.batch, len(chosen))))
+            start = stacks.fresh(1, layers, generator)
+            steps = training.steps_of(p.epochs, len(chosen), p.batch)
             how = {"batch": p.batch, "rate": p.rate, "chosen": chosen[None]}
             ends.append(training.trained(start, *train, steps=steps, generator=generator, **how)[steps])
         a, b, full = ends
-        moved = stacks.aligned(a, b, seed=bench.seed)
+        moved = matching.aligned(a, b, seed=bench.seed)
         every = [a, b, stacks.mixed(a, b, 0.5), stacks.mixed(a, moved, 0.5)]
         with torch.inference_mode():
             logits = [stacks.outputs(stack, test.inputs)[0].double() for stack in every]
@@ -91,7 +81,12 @@ def run(bench: Bench) -> Outcome:
     at = torch.linspace(0, 1, p.points).tolist()
     lines = [Line(name, at, paths[:, k].mean(0).tolist()) for k, name in enumerate(("naive", "wm"))]
     panel = Panel("mean test loss from A to B", "λ", "nats", lines, floor=0)
-    return Outcome(claims, [table], [panel], [])
+    note = (
+        "The paper's own are ResNet20 with LayerNorm on CIFAR-100: `rebasin train resnet20 --data cifar100 "
+        "--norm layer --classes-split 50:0.2,0.8 --part a` and `--part b` make such models, and `rebasin "
+        "barrier` measures them."
+    )
+    return Outcome(claims, [table], [panel], [note])
 
 
 def _figures(logits: torch.Tensor, targets: torch.Tensor) -> list[float]:

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from ..matchers import Problem, wm
-from ..permutations.permutation import permuted
-from .batched import samples, stacks, training
+from .batched import matching, samples, stacks, training
 from .engine.bench import Bench
 from .engine.claims import ABOVE, BELOW, mean
 from .engine.outcome import Line, Outcome, Panel, Table
@@ -40,33 +38,20 @@ def inner(one: stacks.Stack, other: stacks.Stack) -> torch.Tensor:
     return found
 
 
-def matched(aims: stacks.Stack, others: stacks.Stack, *, seed: int = 0) -> stacks.Stack:
-    """Every network of `others` permuted for the largest inner product with its aim."""
-    spec, found = stacks.fitted(others), []
-    for number in range(len(others[0][0])):
-        b = stacks.tensors(others, number)
-        match = wm.match(Problem(spec, (stacks.tensors(aims, number), b), seed=seed))
-        found.append(dict(permuted(b, spec, match.permutations[0])))
-    return stacks.stacked(found)
-
-
 def run(bench: Bench) -> Outcome:
     p = bench.p
     train, _, classes = samples.opened(p.data, bench.root, limit=p.samples)
 
     def everything(_: str) -> list:
         """For every pair and method: slope, first losses minus A's, barrier; the path; ‖∇‖ beside."""
-        generator = bench.generator("networks")
-        sizes = [train.inputs.shape[1], *[p.width] * p.depth, classes]
-        start = stacks.fresh(2 * p.pairs, sizes, generator)
-        steps = max(1, p.epochs * (len(train.targets) // min(p.batch, len(train.targets))))
-        how = {"batch": p.batch, "rate": p.rate}
-        ends = training.trained(start, *train, steps=steps, generator=generator, **how)[steps]
-        one, other = stacks.part(ends, slice(0, p.pairs)), stacks.part(ends, slice(p.pairs, None))
+        layers = samples.layers(train, p.width, p.depth, classes)
+        steps = training.steps_of(p.epochs, len(train.targets), p.batch)
+        how = {"steps": steps, "batch": p.batch, "rate": p.rate, "generator": bench.generator("networks")}
+        one, other = training.pairs(p.pairs, layers, train, **how)[steps]
         slope = gradient(one, *train)
         down = [(-w, -b) for w, b in slope]
-        targets = {"naive": other, "wm": matched(one, other, seed=bench.seed)}
-        targets["steepest"] = matched(down, other, seed=bench.seed)
+        targets = {"naive": other, "wm": matching.aligned(one, other, seed=bench.seed)}
+        targets["steepest"] = matching.aligned(down, other, seed=bench.seed)
         size, at_a = inner(slope, slope).sqrt(), stacks.measured(one, *train).loss
         found = []
         for b in targets.values():

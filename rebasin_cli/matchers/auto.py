@@ -64,6 +64,8 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
         why = f"a budget of {options.budget} is too little to compare methods on {COMPARABLE} samples"
         return replace(_by_weights(problem), chosen="wm", tried=({"method": "wm", "why": why},))
     for candidate in wanted:
+        if candidate.method == "polish":  # it takes all that is left
+            trials.finish()
         trials.try_(candidate)
     trials.finish()
     best, how = trials.best

@@ -23,6 +23,7 @@ from ..permutations import permutation
 from ..registry import option
 from ..runtime.seeds import generator
 from . import MatchResult, Problem, State
+from .grouped import bound as grouped_bound
 from .grouped import matching as grouped
 from .weights.bound import upper_bound
 from .weights.descent import DOUBT, Descent
@@ -37,8 +38,9 @@ GROUPS = True
 DECLARES = frozenset({"identity", "planted", "monotone"})
 
 KICK = 0.1  # the share of every word's units that a kick moves
-WIDE = 768  # units of the largest word, from which a kick pays once nothing is left to polish
+WIDE = 768  # units of the largest word, from which a sweep takes time, and a kick pays after the polish
 ROUGH = 3e-4  # the tolerance of what goes before a polish
+FINER = 1e-4  # … where words are narrower, so that sweeps cost next to nothing
 LITTLE = 4e-3  # of what permutations can reach: where later sweeps gain less, kicks lead nowhere else
 NEAR = 0.95  # of ‖A‖·‖B‖: an objective that leaves nothing to search for
 CLOSE = 1.01  # a bound this near to the objective need not be nearer
@@ -71,7 +73,11 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
             hint="For many models: rebasin merge --method merge-many, which matches them all",
         )
     if problem.groups:
-        return grouped.match(problem, options.max_sweeps)
+        found = grouped.match(problem, options.max_sweeps)
+        if options.bound:
+            most = grouped_bound.upper_bound(*problem.models, problem.fitted)
+            found = replace(found, upper_bound=max(found.objective_after, most))
+        return found
     reference, model = problem.models
     pair = Pair(reference, model, problem.fitted, device=problem.device, ranks=problem.ranks)
     with pair.computing():
@@ -103,6 +109,8 @@ class Search:
         self.descent = Descent(pair, options.tolerance, options.memory)
         self.summed = True  # the best objective was summed over the tensors, and not from gains
         self.kinds = ATTEMPTS[options.effort]
+        self.wide = max(pair.words.values(), default=0) >= WIDE
+        self.rough = ROUGH if self.wide or options.effort == "fast" else FINER
         start = problem.start
         if start is None:
             self.best = State((permutation.identity(pair.words),), 0, before)
@@ -118,14 +126,14 @@ class Search:
             best, kind = dict(self.best.permutations[0]), self.kinds[attempt]
             if kind == "descent":
                 done = self.settle(
-                    best, ROUGH, anew=self.problem.start is None, stale=self._marked(STALE) or None
+                    best, self.rough, anew=self.problem.start is None, stale=self._marked(STALE) or None
                 )
             elif kind == "polish":
                 done = self.settle(best, 0.0, stale=self.small)
             elif kind in ("kick", "fine kick"):
-                done = self.settle(best, ROUGH if kind == "kick" else 0.0, kick=True)
+                done = self.settle(best, self.rough if kind == "kick" else 0.0, kick=True)
             elif fits(self.pair.words, max(self.options.memory or 0, SOFT_MEMORY)):
-                done = self.settle(soft_start(self.pair, best, self.descent.single), ROUGH)
+                done = self.settle(soft_start(self.pair, best, self.descent.single), self.rough)
             else:
                 done = True
             if not done:
@@ -216,9 +224,9 @@ class Search:
             little = LITTLE * self.pair.reach(self.pair.atoms)
             if best - self.notes.get("first", -limit) < little or best > NEAR * limit:
                 return len(self.kinds) - 1
-        if attempt == 1 and best > self.notes.get("descent", math.inf) + DOUBT * limit:
+        if self.wide and attempt == 1 and best > self.notes.get("descent", math.inf) + DOUBT * limit:
             return self.kinds.index("polish")
-        if attempt == self.kinds.index("polish") and max(self.pair.words.values(), default=0) < WIDE:
+        if attempt == self.kinds.index("polish") and not self.wide:
             return len(self.kinds)
         return attempt + 1
 

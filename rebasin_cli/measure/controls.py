@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,10 @@ from ..datasets._batches import checked, part_of, size_of
 from ..networks.layout import Wrapper
 from ..networks.recording import Recording
 from ..networks.running import call, fed, select
+from ..networks.state import duplicate
 from ..repair import plan_refit
+from ..repair.costs import distillation_passes
+from ..repair.options import REFIT_SAMPLES
 from ..runtime.seeds import seeded
 
 Tensors = Mapping[str, Tensor]
@@ -75,6 +77,7 @@ def fine_tuned(
     name: str,
     batches: Iterable[Any],
     *,
+    word: str = "refit",
     output: str | int | None = None,
     device: str = "cpu",
     seed: int = 0,
@@ -83,14 +86,17 @@ def fine_tuned(
 
     So, about, for the same time: seconds would make two runs differ. Adam on cross-entropy, norms in
     training; `network` stays as it is. A refit multiplies in float64, which counts twice, and brings three
-    models through the network twice; a step of training is three passes.
+    models through the network twice; a step of training is three passes. So is one of a distillation
+    (`word`), which begins with a refit on some of the samples.
     """
-    own = networks.load(copy.deepcopy(network), model).to(device)
+    own = networks.load(duplicate(network), model).to(device)
     some = next(fed(own, inputs, device) for inputs, _ in checked(batches))
     planned = plan_refit(own, some)
     share = (2 * planned.products + 6 * planned.forward) / (3 * max(1, planned.forward))  # of all samples
     count = sum(size_of(targets) for _, targets in checked(batches))
     wanted, seen, steps = share * count, 0, 0
+    if word == "distill":
+        wanted = share * min(count, REFIT_SAMPLES) + count * distillation_passes(2, count) / 3
     parameters = [p.requires_grad_(p.is_floating_point()) for p in own.parameters()]
     optimizer = torch.optim.Adam(parameters, lr=RATE)
     with seeded(seed, "fine-tuning", device):

@@ -81,8 +81,8 @@ class Measuring:
         device, graphs = ready.device, {}  # the network is traced once for all rows
         repairs = {
             base: Repairs(
-                ready.word, [starts.get(base, a), other], ready.batches, ridge=rows.ridge, device=device,
-                known={"graphs": graphs},
+                ready.word, [starts.get(base, a), other], ready.batches, ridge=rows.ridge,
+                output=ready.output, device=device, known={"graphs": graphs},
             )
             for base, other in others.items()
             if ready.word
@@ -132,8 +132,9 @@ class Measuring:
             details=self.scaled[row.name][1] if row.name in self.scaled else details,
             curve=self.rows.curves.get(row.base),
             join=interpolate if row.straight else self.join,
+            ends=row.ends,
         )
-        known = {0.0: ready.ends[0], 1.0: ready.ends[1]}
+        known = {} if row.ends else {0.0: ready.ends[0], 1.0: ready.ends[1]}
         if row.attack:
             its = {"known": {}, "scores": ready.scores, "progress": progress}
             return paths.measure(path, ready.network, self._under(row.attack), **its)
@@ -175,7 +176,7 @@ class Measuring:
         if row.temperature:
             return lambda network: Scaled(network, ready.held, ready.output, ready.device)
         if row.base == FINE_TUNED:
-            run = {"output": ready.output, "device": ready.device, "seed": ready.seed}
+            run = {"output": ready.output, "device": ready.device, "seed": ready.seed, "word": ready.word}
             return lambda network: fine_tuned(network, ready.models[k], "AB"[k], ready.batches, **run)
         return None
 

@@ -30,10 +30,10 @@ class Path:
     row's details.
 
     `repair` is applied to the network at every inner point before measuring; the ends are the models as
-    given. `wrap` makes of the network, repaired, what is measured at inner points; it
-    returns logits, and its `details` are the row's, with those that are given. What `record` makes of the
-    network stands for it at λ = ½, to keep its outputs. `keep` names tensors that are `a`'s up to λ = 1,
-    where everything is `b`'s.
+    given, unless it is for the `ends`, too. `wrap` makes of the network, repaired, what is measured at inner
+    points; it returns logits, and its `details` are the row's, with those that are given. What `record` makes
+    of the network stands for it at λ = ½, to keep its outputs. `keep` names tensors that are `a`'s up to
+    λ = 1, where everything is `b`'s.
     """
 
     name: str
@@ -49,6 +49,7 @@ class Path:
     details: Mapping[str, Any] = field(default_factory=dict)
     curve: curves.Curve | None = None
     join: Callable[..., Tensors] = interpolate
+    ends: bool = False
 
     def at(self, t: float) -> Tensors:
         """The model at t."""
@@ -116,7 +117,7 @@ def _at(
 ) -> dict[str, Scores]:
     networks.load(network, path.at(t))
     more: dict[str, Any] = {"each": True} if t == 0.5 else {}
-    if path.repair is not None and 0 < t < 1:
+    if path.repair is not None and (path.ends or 0 < t < 1):
         path.repair.apply(network, [1 - t, t])
     if path.wrap is not None and 0 < t < 1:
         network = path.wrap(network)

@@ -17,6 +17,7 @@ from ..datasets import once
 from ..errors import DataError, UsageError
 from ..networks.evaluation import Scores, evaluate
 from ..networks.recording import Recording
+from ..repair.options import SAMPLES
 from ..repair.repairing import few, open_to_choice, set_apart, settle
 from ..spec.resolving import resolve_spec
 from ..spec.spec import FittedSpec, Spec
@@ -72,7 +73,7 @@ class Ready:
             self,
             repair=repair,
             word=repaired_label(repair, statistics=self.statistics) or self.word,
-            auto=self.auto and repair != "refit",
+            auto=self.auto and repair not in SAMPLES,
             batches=few(self.batches, repair),
         )
 

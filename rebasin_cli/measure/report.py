@@ -113,7 +113,7 @@ def barrier(
         rows=tuple(certain.rows),
         notes=(
             *_notes(choice, plan, rows, certain),
-            *(_along(row) for row in found if "along" in row.details),
+            *(_along(row) for row in found if "along" in row.details and not row.control),
         ),
         times=accounts.times(alignment, total=time.perf_counter() - began),
         differences=certain.differences,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from ..errors import UsageError
 from ..networks.attacks import Attack
+from ..repair.options import SAMPLES
 
 POINTS, REPAIRED_POINTS = 25, 11  # of naive and aligned rows and curves; of rows repaired at every point
 FULL_POINTS, FULL_REPAIRED_POINTS = 65, 25  # of the same, where nothing shall be spared
@@ -32,11 +33,12 @@ class Planned:
     control: bool = False
     straight: bool = False  # whatever the interpolation of the report
     attack: Attack | None = None
+    ends: bool = False  # repaired, too
 
     @property
     def inner(self) -> int:
-        """Points between the ends, where all is measured that the row says."""
-        return self.points - 2
+        """Points where all is measured that the row says: those between the ends, or all."""
+        return self.points if self.ends else self.points - 2
 
 
 def points_of(asked: int | None, *, full: bool) -> tuple[int, int]:
@@ -88,9 +90,9 @@ def plan_rows(
     if word:
         rows.append(Planned(f"{best} + {word}", best, candidate, repaired=True))
     if word and aligned:
-        control = MIDDLE if auto or word == "refit" else repaired_points
+        control = MIDDLE if auto or word in SAMPLES else repaired_points
         rows.append(Planned(f"naive + {word}", "naive", control, repaired=True, control=True))
-    statistics = statistics and word == "refit"
+    statistics = statistics and word in SAMPLES
     if statistics:
         bases = dict.fromkeys((best, "naive"))
         rows += [Planned(f"{base} + reset", base, MIDDLE, resets=True, control=True) for base in bases]
@@ -112,7 +114,7 @@ def plan_rows(
         reset = word == "reset"  # without it, a network with running statistics is broken whatever its order
         name = f"{RANDOM}{' + reset' * (reset or statistics)}"
         rows.append(Planned(name, RANDOM, MIDDLE, repaired=reset, resets=statistics, control=True))
-    if logits and word == "refit":
+    if logits and word in SAMPLES:
         rows.append(Planned(FINE_TUNED, FINE_TUNED, MIDDLE, control=True))
     if logits:
         rows.append(Planned(ENSEMBLE, ENSEMBLE, MIDDLE, control=True))
@@ -128,8 +130,18 @@ def plan_groups(word: str = "") -> list[Planned]:
 
 
 def plan_curves(names: Iterable[str], *, resets: bool, points: int = POINTS) -> list[Planned]:
-    """A row for every curve; at its points running statistics are estimated anew."""
-    return [Planned(f"{name}{' + reset' * resets}", name, points, repaired=resets) for name in names]
+    """A row for every curve; at its points running statistics are estimated anew.
+
+    The ends are the models with their own. What that is worth says a control with the ends estimated anew.
+    """
+    rows = []
+    for name in names:
+        rows.append(Planned(f"{name}{' + reset' * resets}", name, points, repaired=resets))
+        if resets:
+            rows.append(
+                Planned(f"{name} + reset, ends too", name, MIDDLE, repaired=True, control=True, ends=True)
+            )
+    return rows
 
 
 def plan_attacks(rows: Iterable[Planned], attacks: Sequence[Attack], *, statistics: bool) -> list[Planned]:

@@ -12,6 +12,7 @@ from ..errors import UsageError
 from ..networks.attacks import Attack
 from ..networks.evaluation import Scores
 from ..repair import MATCHES
+from ..repair.options import SAMPLES
 from .rows import ATTACKED, POINTS, REPAIRED_POINTS, Planned
 
 Kind = TypeVar("Kind")
@@ -41,9 +42,9 @@ class Rows:
     at every one. `repair_with`: "auto" resets running statistics where the network has some, and elsewhere
     chooses "repair" or "none" by held-out loss, and the method "auto" may choose another with its own choice;
     "none" only says that the row without is the one to ship;
-    "repair", "rescale" or "reshift" gives networks without statistics such rows, "refit" (with `ridge`) any
-    network. `controls` adds rows at λ = ½ and intervals over test samples. `interpolation` is that of all
-    rows but a control ("linear", or an arc: "slerp", "slerp-whole"). `curves` are trained ones
+    "repair", "rescale" or "reshift" gives networks without statistics such rows, "refit" and "distill" (with
+    `ridge`) any network. `controls` adds rows at λ = ½ and intervals over test samples. `interpolation` is
+    that of all rows but a control ("linear", or an arc: "slerp", "slerp-whole"). `curves` are trained ones
     between the two models, by the names of their rows. Rows along a whole path are measured once more under
     each of `attacks`, on `attacked` samples of a split (None: all).
     """
@@ -88,8 +89,8 @@ def repaired_label(repair_with: str, *, statistics: bool) -> str:
             "calibrated biases are not measured along a path",
             hint="Merge with --repair bias, and measure the result with rebasin eval",
         )
-    if repair_with == "refit":
-        return "refit"
+    if repair_with in SAMPLES:
+        return repair_with
     if statistics:
         return "reset"
     if repair_with == "auto":

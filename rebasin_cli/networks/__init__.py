@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,6 +13,8 @@ from .. import nets
 from ..errors import CheckpointError, NetworkError, UsageError
 from ..registry import unnamed, user_code
 from ..spec.spec import Shapes, Spec
+from . import caches
+from .state import duplicate
 
 FACTORY = (
     "Expected a function that takes nothing, or the tensors' shapes by name, and returns a torch.nn.Module: "
@@ -108,8 +109,11 @@ def check(network: nn.Module, shapes: Shapes, name: str = "the network") -> None
 def load(network: nn.Module, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
     """Copy tensors into the network, in place and one at a time; tied ones are written once a name.
 
+    What it kept of the tensors that it had, as far as that is known, is dropped.
+
     Raises CheckpointError for values beyond the range of the network's dtype.
     """
+    caches.drop(network)
     with torch.no_grad():
         for name, own in network.state_dict().items():
             tensor = tensors[name]
@@ -128,7 +132,7 @@ def on(network: nn.Module, device: str | torch.device) -> nn.Module:
     """The network itself if it is on the device, else a copy that is: the caller's own stays where it was."""
     there = torch.device(device)
     places = {tensor.device for tensor in (*network.parameters(), *network.buffers())}
-    return network if places <= {there} else copy.deepcopy(network).to(there)
+    return network if places <= {there} else duplicate(network).to(there)
 
 
 def running_norms(network: nn.Module) -> dict[str, nn.Module]:

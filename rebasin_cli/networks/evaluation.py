@@ -29,10 +29,10 @@ BINS = 15
 class Scores:
     """`loss` in nats a sample (inf where the network's outputs are no numbers), `accuracy` 0–1.
 
-    `ece` is the expected calibration error over 15 bins of equal width, 0–1 (Guo et al. 2017, eq. 3,
+    `ece` is the expected calibration error over bins of equal width, 0–1 (Guo et al. 2017, eq. 3,
     arXiv:1706.04599), of all targets; NaN where the outputs are not logits (N, classes, …). `bins` are those
-    bins: how many targets, their mean confidence, their accuracy, each (15,), NaN in empty bins; () where
-    there is no `ece`.
+    bins: how many targets, their mean confidence, their accuracy, each as long as there are bins, NaN in
+    empty ones; () where there is no `ece`.
     `each` holds every sample's loss and accuracy, float32 (samples, 2) in the data's order, where asked for.
     """
 
@@ -53,17 +53,19 @@ def evaluate(
     output: str | int | None = None,
     device: str | torch.device = "cpu",
     each: bool = False,
+    bins: int = BINS,
 ) -> Scores:
     """Measure `network`, already on `device`, on `(inputs, targets)` batches.
 
     `loss(outputs, targets)` is a batch's mean (default: cross-entropy); so is `metric(outputs, targets)`,
     larger is better (default: accuracy). `output` picks one of several outputs by key or index. `each` keeps
     the figures of every sample, where loss and metric are the defaults: a batch's mean says nothing of those.
+    Calibration is over so many `bins`.
     Raises DataError for what is wrong with the batches, NetworkError for what is wrong with the network.
     """
     total = right = 0.0
     samples, logits = 0, True
-    bins = torch.zeros(3, BINS, dtype=torch.float64)  # samples, sums of confidence and of right answers
+    filled = torch.zeros(3, bins, dtype=torch.float64)  # samples, sums of confidence and of right answers
     kept: list[Tensor] | None = [] if each and loss is None and metric is None else None
     with evaluating(network), torch.inference_mode():
         for number, (inputs, targets) in enumerate(checked(batches)):
@@ -79,12 +81,12 @@ def evaluate(
             samples += size
             logits &= loss is None
             if logits:
-                _fill(bins, outputs, targets)
+                _fill(filled, outputs, targets)
             if kept is not None:
                 kept.append(_each(outputs, targets))
     if not samples:
         raise DataError("the data holds no samples", hint="Is the loader a generator that was read before?")
-    found = _calibration(bins) if logits else {}
+    found = _calibration(filled) if logits else {}
     return Scores(
         total / samples,
         right / samples,
@@ -136,7 +138,7 @@ def check_logits(outputs: Tensor, targets: Any, number: int) -> None:
             f"batch {number}: outputs {tuple(outputs.shape)} do not fit targets {tuple(targets.shape)}; "
             "expected (N, classes) and (N,)"
         )
-    low, high = int(targets.min()), int(targets.max())
+    low, high = map(int, targets.aminmax())
     if low < 0 or high >= outputs.shape[1]:
         raise DataError(
             f"batch {number}: targets lie in {low}…{high}, but the network knows {outputs.shape[1]} classes",

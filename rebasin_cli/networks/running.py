@@ -39,7 +39,7 @@ def call(network: Callable[..., Any], inputs: Any, *, output: str | int | None =
 
 def forward(network: Callable[..., Any], inputs: Any) -> Any:
     """`network(inputs)`, a dict as keywords, a tuple as arguments. Raises NetworkError if it fails."""
-    with user_code(f"the network fails on inputs {describe(inputs)}"):
+    with user_code(lambda: f"the network fails on inputs {describe(inputs)}"):
         if isinstance(inputs, Mapping):
             return network(**inputs)
         if isinstance(inputs, (tuple, list)):
@@ -83,15 +83,26 @@ def select(outputs: Any, output: str | int | None) -> Tensor:
 _decided: weakref.WeakKeyDictionary[nn.Module, dict[Any, bool]] = weakref.WeakKeyDictionary()
 
 
-def fed(network: nn.Module, inputs: Any, device: str | torch.device, *, quiet: bool = False) -> Any:
+def fed(
+    network: nn.Module,
+    inputs: Any,
+    device: str | torch.device,
+    *,
+    wanted: torch.dtype | None = None,
+    quiet: bool = False,
+) -> Any:
     """A batch of a loader's as `network`, already on `device`, takes it: there, and in its floating dtype.
 
     numpy makes float64, and networks here are mostly float32. Integers stay where the network runs on them
     (token numbers); where it only runs on floats they are converted, unscaled. What is converted is logged
-    once a network, unless `quiet`. Raises DataError for values that are beyond the dtype's range.
+    once a network, unless `quiet`. Who knows its dtype gives it as `wanted`. Raises DataError for values that
+    are beyond the dtype's range.
     """
     inputs = to_device(inputs, device)
-    wanted = next((t.dtype for t in _tensors_of(network) if t.is_floating_point()), None)
+    if isinstance(inputs, Tensor) and inputs.dtype == wanted:
+        return inputs
+    if wanted is None:
+        wanted = next((t.dtype for t in _tensors_of(network) if t.is_floating_point()), None)
     kinds = tuple(tensor.dtype for tensor in tensors_in(inputs))
     if wanted is None or all(kind == wanted for kind in kinds):
         return inputs

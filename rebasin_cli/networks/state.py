@@ -1,42 +1,105 @@
 """A network run as if it had never run: what its modules keep between calls comes and goes with the run.
 
 Modules cache tables in evaluation mode, keep their last activation, or recompute a weight before every call.
-Nothing here copies a module, since not every module can be copied: an open file, a lock, a tensor with a
-history. The attributes and what they hold are written down, and put back.
+A run copies no module, since not every module can be copied: an open file, a lock, a tensor with a
+history. The attributes and what they hold are written down, and put back. Who needs a second network for
+longer gets a `duplicate`.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+import copy
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
-from .running import evaluating
-
-DEPTH = 3  # containers within containers that are written down
+from . import caches
+from .contents import CONTAINERS, noted, put_back
+from .running import evaluating, fed, forward
 
 
 @contextlib.contextmanager
-def fresh(network: nn.Module) -> Iterator[Callable[[], None]]:
+def fresh(
+    network: nn.Module, inputs: Any, keywords: Mapping[str, Any] | None = None
+) -> Iterator[Callable[[], None]]:
     """Evaluation mode without what earlier calls left behind; afterwards all is as it was.
 
     Gives what makes it fresh again, between two runs. Caches that a module drops when it goes to training,
-    as it should, are dropped; one that it keeps even then is not known to be one.
+    as it should, are dropped; so are those that a run on `inputs`, one batch, fills again (see `caches`).
     """
-    before = list(_noted(network))
+    before = list(noted(network))
     with evaluating(network):
         with contextlib.suppress(Exception):  # some graphs know no training
             network.train()
         network.eval()
-        start = list(_noted(network))
+        with buffers_kept(network):
+            caches.empty(network, lambda: _run(network, inputs, keywords or {}))
+        start = list(noted(network))
         try:
-            yield lambda: _put_back(start)
+            yield lambda: put_back(start)
         finally:
-            _put_back(before)
+            put_back(before)
+
+
+def _run(network: nn.Module, inputs: Any, keywords: Mapping[str, Any]) -> None:
+    if keywords:
+        network(*inputs, **keywords)
+    else:
+        forward(network, fed(network, inputs, "cpu", quiet=True))
+
+
+def duplicate(network: nn.Module) -> nn.Module:
+    """A second network with tensors of its own, tied as the first one's are.
+
+    What cannot be copied, such as an open file or a lock, both have; of an activation that a module keeps, or
+    a weight that a hook computes before each call, the second one has the values.
+    """
+    try:
+        return copy.deepcopy(network)
+    except Exception:  # whatever the attributes of a module raise
+        return copy.deepcopy(network, dict(_as_they_are(network)))
+
+
+def _as_they_are(network: nn.Module) -> Iterator[tuple[int, Any]]:
+    """By its id, what a copy has in place of each attribute that cannot be copied."""
+    known = {id(own): own for own in (*network.modules(), *network.parameters(), *network.buffers())}
+    held = [value for module in network.modules() for value in vars(module).values()]
+    seen: set[int] = set()
+    while held:
+        value = held.pop()
+        if id(value) in known or id(value) in seen:
+            continue
+        seen.add(id(value))
+        if type(value) in CONTAINERS:
+            held += value.values() if isinstance(value, dict) else value
+        elif isinstance(value, torch.Tensor) and not value.is_leaf:
+            yield id(value), value.detach().clone()
+        elif not _can_be_copied(value, known):
+            yield id(value), value
+
+
+def _can_be_copied(value: Any, known: dict[int, Any]) -> bool:
+    try:
+        copy.deepcopy(value, dict(known))
+    except Exception:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def buffers_kept(network: nn.Module) -> Iterator[None]:
+    """What a run writes into buffers is taken back."""
+    with torch.no_grad():
+        kept = [(buffer, buffer._version, buffer.clone()) for buffer in network.buffers()]
+    try:
+        yield
+    finally:
+        for buffer, version, values in kept:
+            if buffer._version != version:
+                buffer.detach().copy_(values)
 
 
 @contextlib.contextmanager
@@ -75,46 +138,3 @@ def _copied(data: torch.Tensor, dtype: torch.dtype, storages: dict[Any, torch.Te
         flat = torch.empty(0, dtype=data.dtype, device=data.device).set_(storage)
         storages[key] = flat.to(dtype, copy=True)
     return storages[key].as_strided(data.shape, data.stride(), data.storage_offset())
-
-
-def _noted(network: nn.Module) -> Iterator[tuple[Any, Any]]:
-    """Every module's attributes, and the plain containers among them, each with what it holds."""
-    seen: set[int] = set()
-    for module in network.modules():
-        own = vars(module)
-        yield own, dict(own)
-        for value in own.values():
-            yield from _held(value, seen, DEPTH)
-
-
-def _held(value: Any, seen: set[int], depth: int) -> Iterator[tuple[Any, Any]]:
-    if type(value) not in (dict, OrderedDict, list, set, deque) or id(value) in seen or not depth:
-        return
-    seen.add(id(value))
-    yield value, value.copy()
-    for inner in list(value.values()) if isinstance(value, dict) else list(value):
-        yield from _held(inner, seen, depth - 1)
-
-
-def _put_back(noted: list[tuple[Any, Any]]) -> None:
-    for container, held in noted:
-        if _same(container, held):
-            continue
-        if isinstance(container, dict):  # key by key: a module is never seen without its attributes
-            for key in [key for key in container if key not in held]:
-                del container[key]
-            container.update(held)
-        else:
-            container.clear()
-            (container.update if isinstance(container, set) else container.extend)(held)
-
-
-def _same(container: Any, held: Any) -> bool:
-    """Whether the very same things are in it; `==` would compare tensors."""
-    if len(container) != len(held):
-        return False
-    if isinstance(container, set):
-        return container == held
-    if isinstance(container, dict):
-        return all(a is b and container[a] is held[b] for a, b in zip(container, held, strict=True))
-    return all(a is b for a, b in zip(container, held, strict=True))

@@ -25,6 +25,7 @@ from ..runtime.seeds import derive, seeded
 from .attacks import Attack, Attacker, attacked, each_loss, statistics_kept
 from .evaluation import evaluate
 from .running import call
+from .schedules import learning_rate_at
 from .training_setup import Recipe, Setup, Wanted, has_convolutions, memory_format, prepare
 
 LOOK = 50  # steps between two looks at the loss
@@ -60,17 +61,18 @@ def train(
     progress: Callable[[Progress], None] | None = None,
     state_path: Path | None = None,
     resume: bool = True,
+    keep: Keep | None = None,
     **wanted: Unpack[Wanted],
 ) -> TrainResult:
     """Train `net`, a name or a module to go on from, on `data`, a reference or a pair (train, test).
 
-    With `state_path` the state is saved after each epoch, and with `resume` a later call with the same
-    options goes on from there; the file is left for the caller to remove once the result is written. A module
-    that is passed in is changed. Raises what `prepare` does, NetworkError when the loss is no longer a
-    number, and ResourceError.
+    `keep` gets what epochs leave. With `state_path` the state is saved after each epoch, and with `resume` a
+    later call with the same options goes on from there; the file is left for the caller to remove once the
+    result is written. A module that is passed in is changed. Raises what `prepare` does, NetworkError when
+    the loss is no longer a number, and ResourceError.
     """
     setup = prepare(net, data, **wanted)
-    history = _run(setup, progress, state_path, resume=resume)
+    history = _run(setup, progress, state_path, keep, resume=resume)
     metadata = dict(setup.identity)
     for split, measured in (("train", setup.train), ("test", setup.test)):
         accuracy = evaluate(setup.network, measured.with_batch_size(500), device=setup.device).accuracy
@@ -81,13 +83,39 @@ def train(
         metadata["rebasin.attacked_accuracy"] = (
             f"{evaluate(setup.network, tested, device=setup.device).accuracy:.4f}"
         )
-    state = setup.network.state_dict()
-    tensors = {name: tensor.to("cpu", copy=True).contiguous() for name, tensor in state.items()}
-    return TrainResult(tensors, metadata, tuple(history))
+    return TrainResult(_tensors(setup.network), metadata, tuple(history))
+
+
+def _tensors(network: nn.Module) -> dict[str, Tensor]:
+    state = network.state_dict()
+    return {name: tensor.to("cpu", copy=True).contiguous() for name, tensor in state.items()}
+
+
+@dataclass(frozen=True)
+class Keep:
+    """`save` gets an epoch's number, its tensors and metadata: one of `every`, 0 for the first weights."""
+
+    every: int
+    save: Callable[[int, dict[str, Tensor], dict[str, str]], None]
+
+    def epochs(self, epochs: int) -> range:
+        return range(0, epochs + 1, self.every)
+
+    def __call__(self, setup: Setup, epoch: int) -> None:
+        if epoch % self.every:
+            return
+        tested = evaluate(setup.network, setup.test, device=setup.device)
+        metadata = {"rebasin.epoch": str(epoch), "rebasin.test_accuracy": f"{tested.accuracy:.4f}"}
+        self.save(epoch, _tensors(setup.network), setup.identity | metadata)
 
 
 def _run(
-    setup: Setup, progress: Callable[[Progress], None] | None, state_path: Path | None, *, resume: bool
+    setup: Setup,
+    progress: Callable[[Progress], None] | None,
+    state_path: Path | None,
+    keep: Keep | None,
+    *,
+    resume: bool,
 ) -> list[dict[str, float]]:
     """Train in place, with `resume` from the state where there is one; the rows of all epochs."""
     network, recipe, seed, device = setup.network, setup.recipe, setup.seed, setup.device
@@ -98,6 +126,8 @@ def _run(
     optimizer = _optimizer(network, recipe)
     identity = setup.identity
     history = _resume(state_path, network, optimizer, identity, device) if state_path and resume else []
+    if keep is not None and not history:
+        keep(setup, 0)
 
     for epoch in range(len(history), recipe.epochs):
 
@@ -111,6 +141,8 @@ def _run(
         with _autocast(device, recipe.precision):  # quick, for the eye; what is recorded is float32
             scores = evaluate(network, setup.test, device=device)
         history.append({"loss": loss, "test_loss": scores.loss, "test_accuracy": scores.accuracy})
+        if keep is not None:  # before the state, which says that the epoch is done
+            keep(setup, epoch + 1)
         if state_path:
             _save(state_path, network, optimizer, history, identity)
         show(len(data), loss, scores.accuracy)
@@ -164,19 +196,6 @@ def _epoch(
     return mean
 
 
-def learning_rate_at(recipe: Recipe, step: int, steps: int) -> float:
-    """The rate of one step of all: a linear rise, then as the schedule says."""
-    rise = round(recipe.warmup * steps)
-    if step < rise:
-        return recipe.learning_rate * (step + 1) / rise
-    if recipe.schedule == "constant":
-        return recipe.learning_rate
-    if recipe.schedule == "late":
-        share = (step / steps - 0.5) / 0.4
-        return recipe.learning_rate * (1 - 0.99 * min(max(share, 0.0), 1.0))
-    return recipe.learning_rate * 0.5 * (1 + math.cos(math.pi * (step - rise) / (steps - rise)))
-
-
 def _autocast(device: str, precision: str) -> torch.autocast:
     return torch.autocast(torch.device(device).type, torch.bfloat16, enabled=precision == "bfloat16")
 
@@ -185,7 +204,8 @@ def _optimizer(network: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
     options: dict[str, Any] = {"lr": recipe.learning_rate, "weight_decay": recipe.weight_decay}
     if recipe.optimizer == "adam":
         return torch.optim.Adam(network.parameters(), **options)
-    return torch.optim.SGD(network.parameters(), momentum=0.9, nesterov=True, **options)
+    how = {"momentum": recipe.momentum, "nesterov": recipe.nesterov}
+    return torch.optim.SGD(network.parameters(), **how, **options)
 
 
 def _save(

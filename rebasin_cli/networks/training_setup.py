@@ -6,6 +6,7 @@ A dry run ends here, and `training` begins.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -15,14 +16,16 @@ from torch import nn
 
 from .. import nets
 from ..datasets import Data, open_data
+from ..datasets._portions import Portion
 from ..errors import DataError, UsageError
 from ..runtime.memory import check_memory
 from ..runtime.seeds import seeded
 from ..version import version
 from .attacks import Attack
+from .initial import INITS, initialize
+from .schedules import SCHEDULES
 
 OPTIMIZERS = ("adam", "sgd")
-SCHEDULES = ("cosine", "constant", "late")
 PRECISIONS = ("float32", "bfloat16")
 MOST = 1_000_000  # epochs, and samples of a batch
 STEEPEST = 1e30  # beyond it float32 ends
@@ -33,9 +36,10 @@ class Recipe:
     """Everything but the network, the data and the seed.
 
     The learning rate rises over the first `warmup` share of all steps; "cosine" then takes it down to 0,
-    "late" is flat for half of them, then falls in a line to a hundredth at nine tenths.
-    `precision` is that of the products in training; weights are float32 throughout. `attack`: train on images
-    that are attacked so (`Attack.parse`).
+    "late" is flat for half of them, then falls in a line to a hundredth at nine tenths, "halving" halves it
+    twelve times; "triangle" rises and falls by the epoch, without a warmup. `momentum` and `nesterov` are of
+    SGD alone. `precision` is that of the products in training; weights are float32 throughout. `attack`:
+    train on images that are attacked so (`Attack.parse`). `init`: first weights by a rule (`initial`).
     """
 
     epochs: int
@@ -48,14 +52,17 @@ class Recipe:
     augment: bool = False
     precision: str = "float32"
     attack: str | None = None
+    momentum: float | None = None
+    nesterov: bool | None = None
+    init: str | None = None
 
 
 class Wanted(TypedDict, total=False):
     """Options of a training; those of `Recipe` that are left out follow `default_recipe`.
 
     `width`, `norm`, `depth` and what only some nets have (`nets.FURTHER`) are the network's, where it is
-    given by its name; `limit` draws that many training samples; `root` and `normalize` are of a data set by
-    name.
+    given by its name; those of `Portion` say which training samples are taken; `root` and `normalize` are of
+    a data set by name.
     """
 
     seed: int
@@ -71,13 +78,21 @@ class Wanted(TypedDict, total=False):
     optimizer: str | None
     learning_rate: float | None
     schedule: str | None
+    warmup: float | None
     weight_decay: float | None
     augment: bool | None
     precision: str | None
     attack: str | None
+    momentum: float | None
+    nesterov: bool | None
+    init: str | None
     normalize: str | None
     root: Path | None
     limit: int | None
+    subset: float | None
+    classes_split: str | None
+    part: str | None
+    split_seed: int | None
     device: str
 
 
@@ -123,6 +138,7 @@ def default_recipe(
     if (optimizer or ("sgd" if convolutional and not attending else "adam")) == "sgd":
         normed = any("Norm" in type(module).__name__ for module in network.modules())
         recipe = Recipe(epochs, size, "sgd", 0.1 if normed else 0.01, warmup=0.1, weight_decay=5e-4)
+        recipe = replace(recipe, momentum=0.9, nesterov=True)
     else:
         recipe = Recipe(epochs, size, "adam", 1e-3, warmup=0.1 * attending)
     precision = fast_precision(device) if convolutional and not attending else "float32"
@@ -159,7 +175,9 @@ def prepare(net: str | nn.Module, data: str | tuple[Data, Data], **wanted: Unpac
     """
     seed, device = wanted.get("seed", 0), wanted.get("device", "cpu")
     options = {key: wanted.get(key) for key in ("root", "normalize")}
-    train, test = _open(data, **options, limit=wanted.get("limit"), seed=seed)
+    portion = Portion(**{name: wanted.get(name) for name in Portion.__dataclass_fields__})
+    train, test = _open(data, **options)
+    train = portion.of(train, seed)
     shaped = {key: wanted.get(key) for key in ("width", "norm", "depth", *nets.FURTHER)}
     network = _drawn(net, train, shaped, seed, device) if isinstance(net, str) else net
     own = {name: wanted[name] for name in Recipe.__dataclass_fields__ if wanted.get(name) is not None}
@@ -171,7 +189,16 @@ def prepare(net: str | nn.Module, data: str | tuple[Data, Data], **wanted: Unpac
         device=device,
     )
     recipe = replace(recipe, **own)
-    _check(recipe)
+    if recipe.schedule == "triangle" and "warmup" not in own:
+        recipe = replace(recipe, warmup=0.0)  # it rises by itself
+    if own.get("momentum") == 0:
+        recipe = replace(recipe, nesterov=own.get("nesterov", False))
+    _check(recipe, own)
+    if recipe.init is not None:
+        if not isinstance(net, str):
+            raise UsageError("--init is for a network that begins anew", hint="Leave it out")
+        with seeded(seed, "initialization", device):
+            initialize(network, recipe.init)
     if recipe.attack is not None:
         recipe = replace(recipe, attack=str(Attack.parse(recipe.attack)))
     identity = {
@@ -183,6 +210,7 @@ def prepare(net: str | nn.Module, data: str | tuple[Data, Data], **wanted: Unpac
         "normalization": train.normalization,
         **({} if train.vocabulary is None else {"vocabulary": train.vocabulary}),
         "samples": train.samples,
+        **portion.told(),
         "seed": seed,
         **told(recipe),
     }
@@ -191,8 +219,8 @@ def prepare(net: str | nn.Module, data: str | tuple[Data, Data], **wanted: Unpac
 
 
 def told(recipe: Recipe) -> dict[str, Any]:
-    """The recipe by names; an attack only where there is one."""
-    return {name: value for name, value in asdict(recipe).items() if name != "attack" or value}
+    """The recipe by names, without what it does not have."""
+    return {name: value for name, value in asdict(recipe).items() if value is not None}
 
 
 def _drawn(net: str, data: Data, shaped: dict[str, Any], seed: int, device: str) -> nn.Module:
@@ -212,9 +240,9 @@ def _drawn(net: str, data: Data, shaped: dict[str, Any], seed: int, device: str)
         return nets.build(net, **options)
 
 
-def _open(data: str | tuple[Data, Data], *, limit: int | None, **options: Any) -> tuple[Data, Data]:
+def _open(data: str | tuple[Data, Data], **options: Any) -> tuple[Data, Data]:
     if isinstance(data, str):
-        data = open_data(data, "train", limit=limit, **options), open_data(data, "test", **options)
+        data = open_data(data, "train", **options), open_data(data, "test", **options)
     if not isinstance(data[0], Data):
         raise UsageError(
             "training needs the samples of a data set, not the batches of a loader",
@@ -229,10 +257,28 @@ def _open(data: str | tuple[Data, Data], *, limit: int | None, **options: Any) -
     return data
 
 
-def _check(recipe: Recipe) -> None:
-    for name, known in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES), ("precision", PRECISIONS)):
-        if (value := getattr(recipe, name)) not in known:
+def _check(recipe: Recipe, given: Mapping[str, Any]) -> None:
+    """Raises UsageError; `given` is what was asked for, which must mean something."""
+    named = [("optimizer", OPTIMIZERS), ("schedule", SCHEDULES), ("precision", PRECISIONS), ("init", INITS)]
+    for name, known in named:
+        value = getattr(recipe, name)
+        if value not in known and not (name == "init" and value is None):
             raise UsageError(f"unknown {name} {value!r}", hint=f"Choose {' or '.join(known)}.")
+    for name in ("momentum", "nesterov"):
+        if recipe.optimizer != "sgd" and name in given:
+            raise UsageError(
+                f"--{name} is of SGD, and this is {recipe.optimizer}", hint="Add --optimizer sgd"
+            )
+    if recipe.nesterov and not recipe.momentum:
+        raise UsageError("--nesterov changes nothing without momentum", hint="Give a --momentum such as 0.9")
+    if recipe.schedule == "triangle" and recipe.warmup:
+        raise UsageError("--schedule triangle rises by itself", hint="Leave out --warmup")
+    if recipe.schedule == "triangle" and recipe.epochs < 2:
+        raise UsageError(
+            "--schedule triangle is 0 in the first epoch, and there is no other",
+            hint="Give two --epochs or more",
+        )
+    momentum = recipe.momentum or 0.0
     problems = [
         f"{name} is {str(getattr(recipe, name))[:20]}; expected {expected}"
         for name, good, expected in (
@@ -240,6 +286,8 @@ def _check(recipe: Recipe) -> None:
             ("batch_size", 1 <= recipe.batch_size <= MOST, f"1 to {MOST}"),
             ("learning_rate", 0 < recipe.learning_rate <= STEEPEST, "a positive number"),
             ("weight_decay", 0 <= recipe.weight_decay <= STEEPEST, "0 or more"),
+            ("momentum", 0 <= momentum < 1, "0 or more, and below 1"),
+            ("warmup", 0 <= recipe.warmup <= 1, "0 to 1"),
         )
         if not good
     ]

@@ -11,7 +11,7 @@ import os
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,9 +29,12 @@ _FRAME = re.compile(r'^\s*File "(.+)", line (\d+)', re.MULTILINE)
 
 @contextmanager
 def user_code(
-    what: str, error: type[RebasinError] = NetworkError, *, hint: str | None = None
+    what: str | Callable[[], str], error: type[RebasinError] = NetworkError, *, hint: str | None = None
 ) -> Iterator[None]:
-    """Run the user's code within; if it fails, say that `what` failed, why, and where, as an `error`."""
+    """Run the user's code within; if it fails, say that `what` failed, why, and where, as an `error`.
+
+    What takes a while to say may be a function: it is asked only then.
+    """
     try:
         yield
     except BaseException as cause:
@@ -39,7 +42,7 @@ def user_code(
             raise MemoryError(told(cause)) from cause
         if passes(cause):
             raise
-        raise blamed(what, cause, error, hint=hint) from cause
+        raise blamed(what() if callable(what) else what, cause, error, hint=hint) from cause
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 `reset` measures BatchNorm's running statistics again. `repair`, `rescale` and `reshift` give every channel
 the mean and spread that it should have between its endpoints, folded into the weights. `refit` fits
-every layer to what the endpoints compute there, by least squares. `calibrated_biases` needs no data.
+every layer to what the endpoints compute there, by least squares, and `distill` trains all of them after
+that towards what the endpoints give in the end. `calibrated_biases` needs no data.
 `temperature` changes no weights: one number for the logits.
 """
 
@@ -12,6 +13,7 @@ from .batchnorm import reset
 from .biases import calibrated_biases
 from .calibration import temperature
 from .channels import MATCHES, Repaired, layers_touched, renormalize, repair, rescale, reset_norms, reshift
+from .distilling import distill
 from .refitting import plan_refit, refit
 from .repairing import REPAIRS, Outcome, Repairs, open_to_choice, repair_merged
 
@@ -22,6 +24,7 @@ __all__ = [
     "Repaired",
     "Repairs",
     "calibrated_biases",
+    "distill",
     "layers_touched",
     "open_to_choice",
     "plan_refit",

@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 from ..errors import NetworkError
+from .distilling import MEMORY
+from .options import epochs_of
 from .refitting import plan_refit
 
 TRACING = 1.0  # seconds to trace a network whose channels are matched
@@ -17,8 +19,19 @@ PRODUCT = 512  # rows and columns of a product that is timed
 
 def repair_passes(network: nn.Module) -> float:
     """How often matching channels reads its samples: L/2 times and twice, for L layers in a row."""
-    layers = sum(getattr(m, "weight", None) is not None and m.weight.ndim > 1 for m in network.modules())
+    weights = (getattr(module, "weight", None) for module in network.modules())
+    layers = sum(isinstance(weight, torch.Tensor) and weight.ndim > 1 for weight in weights)
     return max(layers, 1) / 2 + 2
+
+
+def distillation_passes(models: int, samples: int) -> int:
+    """Forward passes that each sample of a distillation takes: a step is three, a target is one."""
+    return 3 * epochs_of(samples) + models + 3  # what is missing before and after, and a reset
+
+
+def distillation_bytes(network: nn.Module) -> int:
+    """What it holds beside the models, in float32: the weights, their gradients, and two of Adam's."""
+    return 16 * sum(parameter.numel() for parameter in network.parameters()) + MEMORY
 
 
 def refit_products(network: nn.Module, inputs: Any, device: str) -> float:

@@ -10,6 +10,11 @@ from ..registry import option
 
 RIDGE = 0.01  # of a refit
 REFIT_SAMPLES, REFIT_BATCH = 1_000, 250  # more samples add next to nothing
+DISTILL_SAMPLES, EPOCHS, STEP, STEPS = 10_000, 4, 50, 200  # of a distillation; samples a step; at least
+SAMPLES = {
+    "refit": REFIT_SAMPLES,
+    "distill": DISTILL_SAMPLES,
+}  # of repairs that fit weights, unless told otherwise
 
 
 def check_ridge(ridge: float) -> None:
@@ -17,9 +22,15 @@ def check_ridge(ridge: float) -> None:
         raise UsageError(f"a ridge of {ridge:g} holds nothing together", hint=f"Give 0 or more: {RIDGE:g}")
 
 
+def epochs_of(samples: int) -> int:
+    """How often a distillation goes through its samples; few of them more often."""
+    return max(EPOCHS, math.ceil(STEPS * STEP / max(1, samples)))
+
+
 @dataclass(frozen=True)
 class Options:
-    """`new_bias`: layers without a bias may get one by "repair" and "reshift". `ridge`: of "refit"."""
+    """`new_bias`: layers without a bias may get one by "repair" and "reshift". `ridge`: of "refit", and
+    of the one that "distill" begins with."""
 
     new_bias: bool = option(
         False,

@@ -114,7 +114,7 @@ def plan_refit(network: nn.Module, inputs: Any) -> Planned:
     program = Graphs(network, {}).of(inputs).program
     layers, left = layers_of(program, shared_in(network))
     fitted, large = _within(layers)
-    values = {node.name: node.meta["val"] for node in program.graph.nodes if node.op != "output"}
+    values = {node.name: node.meta["val"] for node in program.graph.nodes if "val" in node.meta}
     size = max((len(tensor) for tensor in tensors_in(inputs) if tensor.ndim), default=1)
     products = forward = 0
     for layer in fitted:

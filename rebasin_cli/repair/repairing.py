@@ -21,11 +21,12 @@ from ..networks.running import fed
 from .biases import calibrated_biases
 from .channels import MATCHES, Repaired, renormalize, reset_norms
 from .choosing import Choice, choose, parted
-from .options import REFIT_BATCH, REFIT_SAMPLES, RIDGE
+from .distilling import after, distill
+from .options import REFIT_BATCH, RIDGE, SAMPLES
 from .refitting import refit
 
 # What --repair takes, beside auto. "bias" alone needs no samples.
-REPAIRS = ("none", "reset", *MATCHES, "refit", "bias")
+REPAIRS = ("none", "reset", *MATCHES, "refit", "distill", "bias")
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -51,17 +52,18 @@ def open_to_choice(how: str, *, statistics: bool) -> tuple[str, ...]:
     The least comes first: what needs no more than it has is left alone.
     """
     if how != "auto":
-        return () if how in ("none", "bias") else (how,)  # a bias needs no samples to be judged by
-    return ("reset", "refit") if statistics else ("none", "repair", "refit")
+        # a bias needs no samples to be judged by, and a distillation takes too long for every method
+        return () if how in ("none", "bias", "distill") else (how,)
+    return ("reset", *SAMPLES) if statistics else ("none", "repair", *SAMPLES)
 
 
 def few(batches: Any, how: str) -> Any:
     """As many samples as a repair is worth that a search chose by itself."""
-    if how != "refit":
+    if how not in SAMPLES:
         return batches
     if not hasattr(batches, "subset"):
-        return First(batches, REFIT_SAMPLES)
-    return batches.subset(REFIT_SAMPLES).with_batch_size(REFIT_BATCH)
+        return First(batches, SAMPLES[how])
+    return batches.subset(SAMPLES[how]).with_batch_size(REFIT_BATCH)
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,8 @@ class Repairs:
 
     `how` is one of `REPAIRS` but "none". `batches` are the training samples that it measures; "bias" takes
     one batch of `inputs` in their place, or random ones of the network's `example_shape`. Networks are run
-    on `device`; `ridge` is of "refit". `known` keeps what the endpoints say, for all merges.
+    on `device`; `ridge` is of "refit", `output` is what "distill" looks at. `known` keeps what the endpoints
+    say, for all merges.
     """
 
     how: str
@@ -79,6 +82,7 @@ class Repairs:
     inputs: Any = None
     new_bias: bool = False
     ridge: float | None = None
+    output: str | int | None = None
     device: str = "cpu"
     known: dict[Any, Any] = field(default_factory=dict)
 
@@ -87,15 +91,11 @@ class Repairs:
         if self.how == "reset":
             return reset_norms(network, self.batches, device=self.device)
         if self.how == "refit":
-            return refit(
-                network,
-                self.endpoints,
-                self.batches,
-                weights=weights,
-                ridge=RIDGE if self.ridge is None else self.ridge,
-                known=self.known,
-                device=self.device,
-            )
+            return self._refit(network, weights, self.batches)
+        if self.how == "distill":
+            first = self._refit(network, weights, few(self.batches, "refit"))
+            run = {"weights": weights, "output": self.output, "device": self.device}
+            return after(first, distill(network, self.endpoints, self.batches, **run))
         return renormalize(
             network,
             self.endpoints,
@@ -103,6 +103,17 @@ class Repairs:
             match=self.how,
             weights=weights,
             new_bias=self.new_bias,
+            known=self.known,
+            device=self.device,
+        )
+
+    def _refit(self, network: nn.Module, weights: Sequence[float], batches: Iterable[Any] | None) -> Repaired:
+        return refit(
+            network,
+            self.endpoints,
+            batches,
+            weights=weights,
+            ridge=RIDGE if self.ridge is None else self.ridge,
             known=self.known,
             device=self.device,
         )

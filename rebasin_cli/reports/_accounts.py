@@ -144,8 +144,8 @@ def describe_repair(done: Repaired | None, choice: Choice | None = None) -> dict
         return {"repair": "reset", "repaired_norms": len(done.corrected)}
     if done.method == "bias":
         return {"repair": "bias", "repaired_layers": len(done.corrected)}
-    if done.method == "refit":
-        return {"repair": "refit", "repaired_layers": len(done.corrected), "left": dict(done.left)}
+    if done.method in ("refit", "distill"):
+        return {"repair": done.method, "repaired_layers": len(done.corrected), "left": dict(done.left)}
     added = {"added": list(done.added)} if done.added else {}
     return {
         "repair": done.method,
@@ -170,8 +170,9 @@ def say_repair(say: Callable[[str], None], done: Repaired, splits: Mapping[str, 
         )
         say(f"repair: statistics of {count} norms re-estimated on {samples} samples{instead}")
         return
-    if done.method == "refit":
-        say(f"repair: {layers} fitted to the mean of what the models compute there, on {samples} samples")
+    if done.method in ("refit", "distill"):
+        to = "compute there" if done.method == "refit" else "compute there, and trained towards their outputs"
+        say(f"repair: {layers} fitted to the mean of what the models {to}, on {samples} samples")
         if done.dead:
             say(f"repair: the weights of {done.dead} inputs that are always 0 stay as averaged")
         for name, why in done.left:

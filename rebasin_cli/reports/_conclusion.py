@@ -16,7 +16,7 @@ SPLIT, MIDPOINT = "test", 0.5
 SMALL = 0.005  # nats
 LITTLE = 0.02  # of its own loss: a control this near is nearly as good, however sure the difference
 ENSEMBLE = "logit ensemble"
-REFIT, FINE_TUNED = "refit", "endpoint fine-tuned"
+FITTED, FINE_TUNED = {"refit": "refit", "distill": "distillation"}, "endpoint fine-tuned"
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ def conclude(report: Report) -> str:
     if shipped == "naive":
         return _and_ensemble(report, rows, shipped, "Nothing was aligned, and nothing is repaired")
     best, _, word = shipped.partition(" + ")
-    if word == REFIT:
-        return _and_ensemble(report, rows, shipped, _of_refit(report, rows, shipped))
+    if word in FITTED:
+        return _and_ensemble(report, rows, shipped, _of_refit(report, rows, shipped, word))
     total = _step(report, shipped, "naive")
     if total.sign == 0:
         text = (
@@ -99,15 +99,16 @@ def conclude(report: Report) -> str:
     return _and_ensemble(report, rows, shipped, text)
 
 
-def _of_refit(report: Report, rows: set[str], shipped: str) -> str:
-    """What of the gain is refit, what alignment; and what one of the endpoints does alone.
+def _of_refit(report: Report, rows: set[str], shipped: str, how: str) -> str:
+    """What of the gain is refit or distillation, what alignment; and what one of the endpoints does alone.
 
     Where statistics of norms are averaged, what was not repaired at all is no measure: then resets are.
     """
     naive, aligned = (
         f"{base} + reset" if f"{base} + reset" in rows else base for base in ("naive", "aligned")
     )
-    total, control = _step(report, shipped, naive), f"naive + {REFIT}"
+    total, control = _step(report, shipped, naive), f"naive + {how}"
+    word = FITTED[how]
     if total.sign < 0:
         text = f"Worse than {naive}: {shipped} loses {_number(-total.gain)} nats more at λ=½{_back(total)}"
     elif total.sign == 0:
@@ -116,7 +117,7 @@ def _of_refit(report: Report, rows: set[str], shipped: str) -> str:
             f"which may be chance{total.sure()}"
         )
     elif shipped == control:
-        text = f"The refit gains {_number(total.gain)} nats over {naive}{total.sure()}; nothing was aligned"
+        text = f"The {word} gains {_number(total.gain)} nats over {naive}{total.sure()}; nothing was aligned"
     else:
         text = f"{_number(total.gain)} nats are gained over {naive}{total.sure()}"
         more = _step(report, shipped, control)
@@ -125,16 +126,16 @@ def _of_refit(report: Report, rows: set[str], shipped: str) -> str:
         if more.sign <= 0 or more.gain < LITTLE * lost:
             than = {-1: "better", 0: "as good", 1: "nearly as good"}[more.sign]
             text += (
-                f", but alignment is not what helps: the refit alone ({control}) is {than}, "
+                f", but alignment is not what helps: the {word} alone ({control}) is {than}, "
                 f"{_signed(more.gain)} nats{more.sure()}"
             )
         else:
             text += (
-                f": the refit alone ({control}) explains {alone}, alignment {_number(more.gain)} on top of it"
-                f"{more.sure()}"
+                f": the {word} alone ({control}) explains {alone}, alignment {_number(more.gain)} on top of "
+                f"it{more.sure()}"
             )
         if aligned in rows:
-            text += f"; without a refit, alignment gains {_number(_step(report, aligned, naive).gain)}"
+            text += f"; without a {word}, alignment gains {_number(_step(report, aligned, naive).gain)}"
     return text + _better_endpoint(report, shipped) + _fine_tuned(report, rows, shipped)
 
 

@@ -14,7 +14,6 @@ from ._plot import WIDTH, styles, ticks
 
 ENSEMBLE = "logit ensemble"
 ENDS = (("#6E7781", "#9AA4AF"), ("#9A6700", "#D4A72C"))  # A and B, on light and on dark pages
-BINS = 15
 RARE = 0.005  # of the samples: a bin with fewer is drawn pale, its height is mostly chance
 
 
@@ -72,8 +71,9 @@ def reliability_svg(diagram: Diagram, number: int) -> str:
         parts.append(f'<text class="tick" x="{LEFT - 5}" y="{y + 4:.1f}" text-anchor="end">{tick}</text>')
         parts.append(f'<text class="tick" x="{x:.1f}" y="{SIDE - 9}" text-anchor="middle">{tick}</text>')
     parts.append(f'<g class="sure{number}">')
+    count = len(diagram.bins.samples)
     for bin_, sure, right, rare in diagram.bars():
-        (left, top), (right_edge, bottom) = at(bin_ / BINS, right), at((bin_ + 1) / BINS, 0)
+        (left, top), (right_edge, bottom) = at(bin_ / count, right), at((bin_ + 1) / count, 0)
         box = f'x="{left + 0.6:.1f}" y="{top:.1f}" width="{right_edge - left - 1.2:.1f}"'
         css = "bar rare" if rare else "bar"
         told = f"confidence {sure:.3f} on average: accuracy {right:.3f}"

@@ -39,9 +39,14 @@ DEFINITIONS = (
         "samples without their labels; naive + refit is what that does by itself",
     ),
     (
+        "+ distill",
+        "+ refit, and then all weights trained towards the weighted mean of A's and B's outputs, on training "
+        "samples without their labels; naive + distill is what that does by itself",
+    ),
+    (
         "endpoint fine-tuned",
-        "the endpoint of the lower training loss, trained on the samples of the refit with their labels, "
-        "which a refit does not look at, for as many multiplications",
+        "the endpoint of the lower training loss, trained on the samples of the refit or distillation with "
+        "their labels, which these do not look at, for as many multiplications",
     ),
     (
         "+ temperature",
@@ -60,8 +65,8 @@ DEFINITIONS = (
     ),
     (
         "ECE",
-        "expected calibration error, 0–1: how far confidence and accuracy lie apart, over 15 bins "
-        "(Guo et al. 2017)",
+        "expected calibration error, 0–1: how far confidence and accuracy lie apart, over bins of "
+        "equal width (Guo et al. 2017)",
     ),
 )
 CERTAIN = ("loss", "accuracy", "chord barrier at λ=½", "ECE")

@@ -12,7 +12,10 @@ from .png import DPI, FAINT, FONT, INK, _drawable
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+WIDTH, ABOVE, BELOW = 12.6, 1.1, 0.75  # inches: all of it, and what lies above and below the panels
+LEFT, RIGHT, GAP = 0.055, 0.922, 0.24  # of the width, and between panels, of a panel's
 LEVELS = 13
+NAME = 16  # points from a model to its name
 LEAST = 1e-4  # nats: below, a logarithmic scale would show nothing else
 FLAT = 4.0  # times as wide as high, or as high as wide: from there on distances have two scales
 STYLES = ("-", "--", ":", "-.")
@@ -24,9 +27,11 @@ def render(found: Mapping[str, Any]) -> bytes:
     from matplotlib.figure import Figure
 
     # Neither pyplot nor savefig: both obey settings of the user that would change the picture.
-    figure = Figure(figsize=(12.6, 6), dpi=DPI, facecolor="white", layout="none")
+    height = _height(found)
+    figure = Figure(figsize=(WIDTH, height), dpi=DPI, facecolor="white", layout="none")
     canvas = FigureCanvasAgg(figure)
-    figure.subplots_adjust(left=0.055, right=0.95, top=0.82, bottom=0.12, wspace=0.16)
+    margins = {"top": 1 - ABOVE / height, "bottom": BELOW / height, "left": LEFT, "right": RIGHT}
+    figure.subplots_adjust(**margins, wspace=GAP)
     panels = figure.subplots(1, 2)
     split = found["data"]["split"]
     ceiling = found["ceiling"]
@@ -35,18 +40,25 @@ def render(found: Mapping[str, Any]) -> bytes:
     handles, labels = panels[0].get_legend_handles_labels()
     legend = figure.legend(
         handles, labels, frameon=False, prop={"family": FONT, "size": 9}, labelcolor=INK, loc="lower left",
-        ncols=4, bbox_to_anchor=(0.05, 0.005), handlelength=2.6,
+        ncols=4, bbox_to_anchor=(LEFT - 0.005, 0.03 / height), handlelength=2.6,
     )  # fmt: skip
     for told in legend.get_texts():
         told.set_parse_math(False)
     files = " and ".join(str(model["file"]).rpartition("/")[2] for model in found["inputs"])
-    words: dict[str, Any] = {"fontfamily": FONT, "parse_math": False, "x": 0.055}
+    words: dict[str, Any] = {"fontfamily": FONT, "parse_math": False, "x": LEFT}
     heading = _drawable(f"The plane through {files}", 78)
-    figure.text(y=0.94, s=heading, fontsize=13, fontweight="bold", color=INK, **words)
-    figure.text(y=0.895, s=_drawable(said(found), 150), fontsize=9.5, color=FAINT, **words)
+    figure.text(y=1 - 0.38 / height, s=heading, fontsize=13, fontweight="bold", color=INK, **words)
+    figure.text(y=1 - 0.66 / height, s=_drawable(said(found), 150), fontsize=9.5, color=FAINT, **words)
     file = io.BytesIO()
     canvas.print_png(file, metadata={"Software": None})
     return file.getvalue()
+
+
+def _height(found: Mapping[str, Any]) -> float:
+    """Inches of the figure: panels are as high as their scale asks for, and nothing is left blank."""
+    wide, tall = (its[-1] - its[0] for its in (found["x"], found["y"]))
+    panel = WIDTH * (RIGHT - LEFT) / (2 + GAP)
+    return ABOVE + BELOW + (min(panel * tall / wide, 1.2 * panel) if _alike(found) else 0.86 * panel)
 
 
 def said(found: Mapping[str, Any]) -> str:
@@ -89,8 +101,9 @@ def _panel(panel: Axes, found: Mapping[str, Any], quantity: str, label: str, lev
     norm = BoundaryNorm(levels, 256)
     filled = panel.contourf(found["x"], found["y"], values, levels=levels, cmap=colors, norm=norm)
     panel.contour(found["x"], found["y"], values, levels=levels, colors="white", linewidths=0.4, alpha=0.6)
-    bar = panel.figure.colorbar(filled, ax=panel, fraction=0.045, pad=0.02)
-    bar.set_ticks(levels[::2], labels=[f"{level:.3g}" for level in levels[::2]])
+    beside = panel.inset_axes((1.025, 0, 0.042, 1))  # as high as the panel, whatever its scale makes of it
+    bar = panel.figure.colorbar(filled, cax=beside)
+    bar.set_ticks(levels[::2], labels=[f"{level:#.3g}" for level in levels[::2]])
     bar.ax.minorticks_off()
     bar.outline.set_visible(False)
     _paths(panel, found)
@@ -117,14 +130,25 @@ def _paths(panel: Axes, found: Mapping[str, Any]) -> None:
             x, y, color=INK, linewidth=1.6, linestyle=style, path_effects=halo, zorder=3,
             label=_drawable(line["name"], 40),
         )  # fmt: skip
-    low, high = found["y"][0], found["y"][-1]
-    for model in found["points"]:
-        x, y = model["x"], model["y"]
-        if not (found["x"][0] <= x <= found["x"][-1] and low <= y <= high):
-            continue
-        panel.plot([x], [y], marker="o", markersize=7, color="white", markeredgecolor=INK, zorder=4)
+    for model, away in zip(found["points"], _outwards(found), strict=True):
+        place = model["x"], model["y"]
+        panel.plot(*place, marker="o", markersize=7, color="white", markeredgecolor=INK, zorder=4)
         panel.annotate(
-            _drawable(model["name"], 20), (x, y), xytext=(0, 9), textcoords="offset points", ha="center",
-            fontsize=11, fontweight="bold", color=INK, path_effects=halo, zorder=5, fontfamily=FONT,
-            parse_math=False,
+            _drawable(model["name"], 20), place, xytext=away, textcoords="offset points", ha="center",
+            va="center", fontsize=11, fontweight="bold", color=INK, path_effects=halo, zorder=5,
+            fontfamily=FONT, parse_math=False,
         )  # fmt: skip
+
+
+def _outwards(found: Mapping[str, Any]) -> list[tuple[float, float]]:
+    """Where each model's name is written, in points from it: away from the others, as paths go to these."""
+    wide, tall = (its[-1] - its[0] for its in (found["x"], found["y"]))
+    if _alike(found):
+        wide = tall
+    places = [(model["x"] / wide, model["y"] / tall) for model in found["points"]]
+    x, y = (sum(values) / len(places) for values in zip(*places, strict=True))
+    offsets = []
+    for place in places:
+        far = math.hypot(place[0] - x, place[1] - y) or 1.0
+        offsets.append((NAME * (place[0] - x) / far, NAME * (place[1] - y) / far))
+    return offsets

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import Report
 from ._conclusion import conclude
-from ._diagrams import BINS, reliability
+from ._diagrams import reliability
 from ._format import best, clean, fixed, headline, learning, splits, tags, title
 from ._plot import PALETTE, chord, drawing_order, is_few, logarithmic, points, second, styles
 
@@ -105,7 +105,7 @@ def _reliability(panel: Axes, diagrams: Sequence[Diagram], split: str) -> None:
     panel.set_ylim(0, 1.02)
     panel.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "¼", "½", "¾", "1"])
     panel.set_xlabel("confidence", fontsize=9, fontfamily=FONT, color=FAINT, labelpad=2)
-    name = f"accuracy over confidence, {BINS} bins, {_drawable(split, 12)}"
+    name = f"accuracy over confidence, {len(diagrams[0].bins.samples)} bins, {_drawable(split, 12)}"
     panel.legend(
         loc="upper left",
         bbox_to_anchor=(1.01, 1.02),  # points may lie anywhere in the panel

@@ -14,6 +14,11 @@ def derive(seed: int, purpose: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed} {purpose}".encode()).digest()[:7], "big")
 
 
+def uniform(seed: int, purpose: str) -> float:
+    """One number, evenly from 0–1: a generator for it alone would take ten times as long."""
+    return derive(seed, purpose) / 2**56
+
+
 def generator(seed: int, purpose: str) -> torch.Generator:
     return torch.Generator().manual_seed(derive(seed, purpose))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -41,15 +41,43 @@ def stoppable() -> Iterator[None]:
 @contextmanager
 def held_back() -> Iterator[None]:
     """Ctrl-C, SIGTERM and SIGHUP within the block are answered at its end: nothing is left half-changed."""
-    caught: list[tuple[int, Any]] = []
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, *ENDING)}
-    with contextlib.ExitStack() as stack:
-        for number, handler in handlers.items():
-            if callable(handler):  # else it ends the process at once, or is ignored
-                stack.enter_context(_answered(number, lambda *args: caught.append(args)))
+    with holding() as held, held:
         yield
-    for number, frame in caught:
-        handlers[number](number, frame)
+
+
+@contextmanager
+def holding() -> Iterator[Held]:
+    """What holds them back in each `with held:` within: for many small blocks, it costs next to nothing."""
+    held = Held({number: signal.getsignal(number) for number in (signal.SIGINT, *ENDING)})
+    answer = held.answer  # one object: who put it there is asked at the end
+    with contextlib.ExitStack() as stack:
+        for number, handler in held.handlers.items():
+            if callable(handler):  # else it ends the process at once, or is ignored
+                stack.enter_context(_answered(number, answer))
+        yield held
+
+
+class Held:
+    """Signals that come within `with held:` are answered by the `handlers` at its end, others at once."""
+
+    def __init__(self, handlers: Mapping[int, Any]):
+        self.handlers, self.depth = handlers, 0
+        self.caught: list[tuple[int, Any]] = []
+
+    def __enter__(self) -> None:
+        self.depth += 1
+
+    def __exit__(self, *error: object) -> None:
+        self.depth -= 1
+        while self.caught and not self.depth:
+            number, frame = self.caught.pop(0)
+            self.handlers[number](number, frame)
+
+    def answer(self, number: int, frame: Any) -> None:
+        if self.depth:
+            self.caught.append((number, frame))
+        else:
+            self.handlers[number](number, frame)
 
 
 @contextmanager

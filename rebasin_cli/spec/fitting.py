@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from ..errors import SpecError
-from .groups import MATRICES, PERMUTATION
+from .groups import MATRICES, PERMUTATION, PLANES
 from .naming import pattern_of
 from .notation import (
     Axis,
@@ -62,7 +62,7 @@ def fit(spec: Spec, shapes: Shapes) -> FittedSpec:
     sizes = _word_sizes(axes, shapes, given, problems)
     resolved = {t: _resolve_axes(t, a, shapes[t], sizes, given, problems) for t, a in axes.items()}
     within = find_blocks(spec, resolved, sizes, problems)
-    groups = _groups(spec, resolved, within, problems)
+    groups = _groups(spec, resolved, within, sizes, problems)
     if problems:
         unknown = {word for a in axes.values() for axis in a for word in words_of(axis)} - sizes.keys()
         hint = "Sizes that no axis tells stand under `sizes:`" if unknown else ""
@@ -161,7 +161,11 @@ def _said(section: str, said: Mapping[str, T], words: set[str], problems: list[s
 
 
 def _groups(
-    spec: Spec, tensors: Mapping[str, tuple[Axis, ...]], within: Mapping[str, Block], problems: list[str]
+    spec: Spec,
+    tensors: Mapping[str, tuple[Axis, ...]],
+    within: Mapping[str, Block],
+    sizes: Mapping[str, int],
+    problems: list[str],
 ) -> dict[str, str]:
     """The groups of words that have more than permutations."""
     words = {word for axes in tensors.values() for axis in axes for word in words_of(axis)}
@@ -170,6 +174,8 @@ def _groups(
     for word, kind in found.items():
         if kind == PERMUTATION:
             continue
+        if kind in PLANES and sizes.get(word, 0) % 2:
+            problems.append(f'groups  "{word}" is {kind}, and {sizes[word]} units are no pairs')
         if word in outer:
             problems.append(
                 f'groups  "{word}" is {kind}, but other words lie within it: it can only be ordered'

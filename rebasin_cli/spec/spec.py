@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from .groups import PLANES
 from .naming import Pattern, pattern_of
-from .notation import Axis, words_of
+from .notation import Axis, Fixed, Word, rewrite, words_of
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -96,6 +97,24 @@ class FittedSpec:
     groups: dict[str, str] = field(default_factory=dict)
 
     @cached_property
+    def ordered(self) -> FittedSpec:
+        """The same for all that only permutes: words whose group has no order are positions that stay."""
+        still = {word for word, kind in self.groups.items() if kind in PLANES}
+        if not still:
+            return self
+
+        def leaf(axis: Axis) -> Axis:
+            turns = isinstance(axis, Word) and axis.name in still
+            return Fixed(self.sizes[axis.name]) if turns else axis
+
+        def moving(given: dict) -> dict:
+            return {word: value for word, value in given.items() if word not in still}
+
+        tensors = {n: tuple(rewrite(axis, leaf) for axis in axes) for n, axes in self.tensors.items()}
+        words, within, groups = map(moving, (self.words, self.within, self.groups))
+        return replace(self, words=words, tensors=tensors, within=within, groups=groups)
+
+    @cached_property
     def sizes(self) -> dict[str, int]:
         """How many entries a word stands for on an axis: a starred one those of one block."""
         return self.words | {word: block.size for word, block in self.within.items()}
@@ -111,8 +130,8 @@ class FittedSpec:
 
         A starred word has one permutation in each block.
         """
-        counts = {word: block.count for word, block in self.within.items()}
-        return sum(counts.get(word, 1) * math.lgamma(n + 1) for word, n in self.sizes.items()) / math.log(10)
+        counts, sizes = {word: block.count for word, block in self.within.items()}, self.ordered.sizes
+        return sum(counts.get(word, 1) * math.lgamma(n + 1) for word, n in sizes.items()) / math.log(10)
 
     def moved_share(self) -> float:
         """Share of the parameters (statistics not counted) that have at least one permuted axis."""

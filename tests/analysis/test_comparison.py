@@ -13,8 +13,11 @@ from rebasin_cli import nets
 from rebasin_cli.analysis import formats, tables
 from rebasin_cli.analysis.comparison import SCHEMA, compare, points_to_measure
 from rebasin_cli.analysis.sharpness import sharpness
+from rebasin_cli.averages.mixing import average
 from rebasin_cli.errors import UsageError
+from rebasin_cli.matchers.search.align import align
 from rebasin_cli.networks.evaluation import evaluate
+from rebasin_cli.permutations.permutation import permuted
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
 
@@ -65,6 +68,7 @@ def found():
         curved={"test": data},
         probes=3,
         seed=5,
+        without_reference=True,
     )
 
 
@@ -84,16 +88,44 @@ def test_the_mean_of_the_first_models_is_what_a_merge_of_them_gives(found, metho
         assert at.gap == pytest.approx(expected.loss - sum(ends) / count)
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_the_mean_without_the_reference_is_that_of_the_others_as_they_were_matched(found, count):
+    models, fitted, network = setting()
+    matched = align(models[:count], fitted, method="wm", seed=5)
+    moved = [dict(permuted(m, fitted, p)) for m, p in zip(models[1:], matched.permutations, strict=False)]
+    network.load_state_dict(average(moved) if count > 2 else moved[0])
+    expected = evaluate(network, batches((1, 3, 3)))
+    merged = found.methods[METHODS.index("wm")].merged[count - 2]
+    at = merged.without["test"]
+    assert at.loss == pytest.approx(expected.loss) and at.accuracy == expected.accuracy
+    assert at.ends_loss == pytest.approx(sum(e["test"].loss for e in found.endpoints[1:count]) / (count - 1))
+    assert at.loss != pytest.approx(merged.mean["test"].loss)
+
+
+def test_sharpness_is_of_the_merge_of_so_many(found):
+    models, fitted, network = setting()
+    for merged in found.methods[METHODS.index("wm")].merged:
+        of = rebasin_cli.merge(models[: merged.models], fitted, method="wm", seed=5).tensors
+        network.load_state_dict(dict(of))
+        wanted = sharpness(network, batches((1, 3, 3)), probes=3, seed=5).value
+        assert merged.sharpness["test"].value == pytest.approx(wanted, rel=1e-3)
+    table = next(t for t in tables.tables(found) if t.title == "Sharpness")
+    assert [row[0] for row in table.rows[3:5]] == ["2 models, their mean", "  none, merged"]
+    ends = [bent["test"].value for bent in found.endpoint_sharpness[:2]]
+    assert float(table.rows[3][1].partition(" ")[0]) == pytest.approx(sum(ends) / 2, rel=1e-2)
+
+
 def test_everything_is_there(found):
     assert [method.name for method in found.methods] == METHODS
     for method in found.methods:
         assert len(method.midpoints) == 3 and len(method.points) == 4
         assert len(method.geometry.distances) == len(method.geometry.angles) == 3
-        assert set(method.sharpness) == {"test"} and method.sharpness["test"].probes == 3
+        for merged in method.merged:
+            assert set(merged.sharpness) == {"test"} and merged.sharpness["test"].probes == 3
     assert found.methods[0].geometry == found.given != found.methods[1].geometry
     assert found.cycles.overall > 0 and set(found.cycles.by_word) == {"h0", "h1"}
     assert len(found.endpoint_sharpness) == 3 and found.repair == "none"
-    assert len({method.sharpness["test"].value for method in found.methods}) > 1
+    assert len({method.merged[-1].sharpness["test"].value for method in found.methods}) > 1
 
 
 def test_matching_brings_models_nearer_than_unrelated_points(found):
@@ -103,6 +135,14 @@ def test_matching_brings_models_nearer_than_unrelated_points(found):
     for method in found.methods[1:]:
         assert near(method.geometry) < min(found.null.distances)
     assert near(found.shuffled) > near(found.methods[-1].geometry)
+
+
+def test_the_mean_without_the_reference_has_rows_of_its_own(found):
+    means = next(t for t in tables.tables(found) if t.title.startswith("Merged, test"))
+    assert [row[0] for row in means.rows[:5]][1:3] == ["  none", "  none, without the first"]
+    assert "wm, without the first" in formats.markdown(found) and "wm, without the first" in formats.html(
+        found
+    )
 
 
 def test_points_are_counted_before_they_are_measured():
@@ -198,14 +238,14 @@ def test_models_are_untouched():
 
 def test_json_holds_the_schema_and_every_figure(found):
     read = json.loads(formats.json(found), parse_constant=pytest.fail)
-    assert next(iter(read)) == "schema" and read["schema"] == SCHEMA == "rebasin.compare/2"
+    assert next(iter(read)) == "schema" and read["schema"] == SCHEMA == "rebasin.compare/3"
     merged = read["methods"][2]["merged"][1]
     assert (
         merged["models"] == 3 and merged["mean"]["test"]["gap"] == found.methods[2].merged[1].mean["test"].gap
     )
     assert merged["match"]["method"] == "merge-many" and merged["match"]["sweeps"] >= 1
     assert len(read["null"]["angles"]) == 3 and read["cycles"]["overall"] == found.cycles.overall
-    assert read["methods"][1]["sharpness"]["test"]["error"] > 0
+    assert read["methods"][1]["merged"][0]["sharpness"]["test"]["error"] > 0
 
 
 def test_markdown_shows_every_table_and_says_what_the_null_is_for(found):
@@ -284,7 +324,7 @@ def test_what_was_not_aligned_leaves_the_axis_where_it_would_press_the_others_do
     assert most < loss.get_ylim()[1] < 2 * most
     assert [text.get_text() for text in loss.texts] == [f"{7 * most:.3g}"] * 2 and not accuracy.texts
     labels = loss.get_legend_handles_labels()[1]
-    assert labels[1] == "none (↑ beyond the axis)" and labels[2] == "wm"
+    assert labels[1] == "none (↑ beyond the axis)" and labels[3] == "wm"
     near, most = losing(found, 2.9)
     loss, _ = drawn(near, monkeypatch)
     assert loss.get_ylim()[1] > 2.9 * most and not loss.texts
@@ -304,7 +344,7 @@ def test_the_sharpness_of_a_merge_is_that_of_its_own_statistics():
     merged = rebasin_cli.merge(models, fitted, method="none", network=network, train=train, prove=False)
     network.load_state_dict(dict(merged.tensors))
     wanted = sharpness(network, data, probes=2, seed=compared.seed).value
-    found = compared.methods[0].sharpness
+    found = compared.methods[0].merged[-1].sharpness
     assert found["test"].value == pytest.approx(wanted, rel=1e-3)
     network.load_state_dict(models[0])
     own = sharpness(network, data, probes=2, seed=compared.seed).value

@@ -3,11 +3,25 @@ import torch
 
 from rebasin_cli.canonical.balancing import balance
 from rebasin_cli.canonical.form import canonical
+from rebasin_cli.errors import CheckpointError
 from rebasin_cli.groups import elements as acts
 from rebasin_cli.groups.elements import views
-from tests.transformers import After, Gated, Packed, Transformer, drawn, inferred, outputs, relu, tanh
+from tests.transformers import (
+    After,
+    Gated,
+    Neighbours,
+    NoBias,
+    Packed,
+    Rotary,
+    Transformer,
+    drawn,
+    inferred,
+    outputs,
+    relu,
+    tanh,
+)
 
-NETS = [Transformer, Packed, Gated, After, relu, tanh]
+NETS = [Transformer, Packed, Gated, After, relu, tanh, Rotary, Neighbours, NoBias]
 
 
 def form_of(make, seed=0):
@@ -88,3 +102,25 @@ def test_single_precision_is_rounded_once():
     wide = {name: tensor.double() for name, tensor in form.wide.items()}
     before = outputs(net, {name: tensor.double() for name, tensor in tensors.items()})
     assert (before - outputs(net, wide)).abs().max() <= 1e-12 * before.abs().max()
+
+
+def test_a_norms_bias_that_nobody_can_take_up_stays_and_turns():
+    net, tensors, found, form = form_of(NoBias)
+    assert found.fitted.groups["stream"] == "O1" and not form.left
+    assert torch.allclose(
+        form.tensors["blocks.0.norm1.bias"],
+        tensors["blocks.0.norm1.bias"] / tensors["blocks.0.norm1.weight"],
+        atol=1e-12,
+    )
+    assert not form.tensors["norm.bias"].any()  # the head has one of its own
+    element = acts.random(found.fitted, torch.Generator().manual_seed(2))
+    turned = acts.acted(form.tensors, found.fitted, element)
+    before, after = outputs(net, tensors), outputs(net, turned)
+    assert (before - after).abs().max() <= 1e-12 * before.abs().max()
+    tensors["blocks.0.norm1.weight"][2] = 0
+    with pytest.raises(CheckpointError, match="it is 0 where blocks.0.norm1.bias is not"):
+        canonical(tensors, found.fitted, found.folds)
+    tensors["blocks.0.norm1.bias"][2] = 0
+    again = canonical(tensors, found.fitted, found.folds).tensors
+    before, after = outputs(net, tensors), outputs(net, again)
+    assert (before - after).abs().max() <= 1e-12 * before.abs().max()

@@ -80,7 +80,7 @@ def test_the_plan_of_auto_says_what_is_tried_and_for_how_long(trained, pair, don
     assert plan["budget_seconds"] == 300
     assert [row["method"] for row in plan["candidates"]] == ["wm", "dual", "am", "ste", "polish"]
     assert all(0 < row["seconds_at_most"] <= 300 and row["why"] for row in plan["candidates"])
-    assert plan["repairs_tried"] == ["none", "repair", "refit"]
+    assert plan["repairs_tried"] == ["none", "repair", "refit", "distill"]
     bare = done("merge", *pair, "--method", "auto", "--dry-run", "--json").json()
     assert [row["method"] for row in bare["candidates"]] == ["wm"] and "repairs_tried" not in bare
 

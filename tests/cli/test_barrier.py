@@ -327,6 +327,20 @@ def test_a_refit_stands_beside_its_control_and_the_verdict_tells_what_is_whose(t
     assert any("fitted on 400 training samples, without their labels" in note for note in told["notes"])
 
 
+def test_a_distillation_is_told_and_planned_by_its_own_name(trained, done):
+    asked = ("--repair", "distill", "--limit", "60", "--points", "3", "--json")
+    told = done("barrier", *trained, *asked).json()
+    rows = {row["name"]: row for row in told["rows"]}
+    assert rows["aligned + distill"]["shipped"] and rows["naive + distill"]["control"]
+    assert any("distill: a refit, and all weights trained on 60 training" in note for note in told["notes"])
+    refit = done("barrier", *trained, "--repair", "refit", *asked[2:]).json()
+    steps = [
+        next(row for row in one["rows"] if row["name"] == "endpoint fine-tuned")["details"]["steps"]
+        for one in (refit, told)
+    ]
+    assert steps[1] > steps[0]
+
+
 def test_a_refit_of_norms_stands_beside_resets(resnets, done):
     asked = ("--repair", "refit", "--limit", "16", "--method", "none", "--data", "npz:pictures.npz")
     told = done("barrier", *resnets, *asked, "--skip-checks", "--dry-run", "--json").json()

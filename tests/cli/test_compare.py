@@ -35,7 +35,7 @@ def test_methods_side_by_side(three, done):
 def test_files_and_json(three, done):
     options = ("--points", "1", "-m", "merge-many", "--report", "many", "--markdown", "summary.md")
     printed = done("compare", *three, *options, "--json").json()
-    assert printed["schema"] == "rebasin.compare/2" and printed["data"]["name"] == "digits"
+    assert printed["schema"] == "rebasin.compare/3" and printed["data"]["name"] == "digits"
     assert printed["command"].startswith("rebasin compare") and printed["seed"] == 0
     with open("many/compare.json") as file:
         assert json.load(file) == printed
@@ -67,6 +67,13 @@ def test_a_dry_run_measures_nothing(three, done, tmp_path):
     ).json()
     assert outcome["method"] == "wm, universe" and outcome["points"] == 3 + 2 * (2 + 3 + 10)
     assert not (tmp_path / "many").exists()
+
+
+def test_the_mean_without_the_reference(three, done):
+    outcome = done("compare", *three, "--points", "0", "--without-reference", "-q")
+    assert outcome.out.count("wm, without the first") == 4  # 2 splits × 2 and 3 models
+    plan = done("compare", *three, "--points", "0", "--without-reference", "--dry-run", "--json").json()
+    assert plan["points"] == 3 + 2 * 2 + 3
 
 
 def test_what_is_refused(three, refused, tmp_path):

@@ -44,7 +44,7 @@ def test_its_ends_are_the_models(trained, curve, done):
 
 
 def test_a_model_and_its_relabelled_copy_are_joined_by_a_point(pair, relabelled, done):
-    """Aligned, they are one model: its curve stays there but for what it learns."""
+    """Aligned, they are one model: its curve stays there but for what it learns. Unaligned it does not."""
     line = ("--data", "digits", "--limit", 64, "--epochs", 1, "--lr", 1e-12)
     done("curve", pair[1], relabelled, *line, "-o", "x.curve.safetensors")
     done(
@@ -62,6 +62,14 @@ def test_a_model_and_its_relabelled_copy_are_joined_by_a_point(pair, relabelled,
     )
     for name, tensor in tensors("x.safetensors").items():
         torch.testing.assert_close(tensor, tensors(pair[1])[name], atol=1e-6, rtol=1e-6)
+    done("curve", pair[1], relabelled, *line, "-m", "none", "-o", "n.curve.safetensors")
+    both = ("--curve", "x.curve.safetensors", "--curve", "n.curve.safetensors")
+    few = ("-m", "none", "--data", "digits", "--limit", 100, "--points", 5, "--skip-checks")
+    report = done("barrier", pair[1], relabelled, *both, *few, "--json").json()
+    rows = {row["name"]: row["curves"]["test"]["loss"] for row in report["rows"]}
+    aligned, unaligned = rows["curve (aligned)"], rows["curve (unaligned)"]
+    assert aligned == pytest.approx([aligned[0]] * 5, abs=1e-5)
+    assert max(abs(loss - unaligned[0]) for loss in unaligned) > 1e-3
 
 
 def test_ctrl_c_keeps_the_training_and_resume_gives_the_same_bytes(
@@ -128,8 +136,14 @@ def test_points_of_a_curve_have_statistics_of_their_own(resnets, done):
         "r.curve.safetensors",
     )
     report = done("barrier", *resnets, *data, "--curve", "r.curve.safetensors", "--json").json()
-    (row,) = [row for row in report["rows"] if row["name"].startswith("curve")]
-    assert row["name"] == "curve (unaligned) + reset" and len(row["curves"]["test"]["loss"]) == 25
+    row, ends = [row for row in report["rows"] if row["name"].startswith("curve")]
+    assert row["name"] == "curve (unaligned) + reset" and ends["name"] == row["name"] + ", ends too"
+    own, again = (its["curves"]["test"]["loss"] for its in (row, ends))
+    assert len(own) == 25 and len(again) == 3 and ends["control"] and not row["control"]
+    assert own[12] == pytest.approx(again[1], abs=1e-6)  # the same there, and the ends are other networks
+    assert own[0] != again[0] and own[-1] != again[-1]
+    given = [end["test"]["loss"] for end in report["endpoints"]]
+    assert [own[0], own[-1]] == pytest.approx(given)
 
 
 def test_statistics_are_estimated_anew_at_the_point(resnets, done, tmp_path):

@@ -18,6 +18,23 @@ def test_loss_accuracy_and_calibration(trained, done):
     assert train.json()["samples"] == 1437 and train.err == ""
 
 
+def test_bins_of_the_calibration_error(trained, done):
+    told = done("eval", trained[0], "--bins", 10, "--json").json()
+    assert told["bins"] == 10 and sum(told["reliability"]["samples"]) == 360
+    assert all(
+        (sure is None) == (not count)
+        for count, sure in zip(*list(told["reliability"].values())[:2], strict=True)
+    )
+    weighted = [
+        count * abs(sure - right)
+        for count, sure, right in zip(*told["reliability"].values(), strict=True)
+        if count
+    ]
+    assert told["ece"] == pytest.approx(sum(weighted) / 360)
+    assert told["ece"] != done("eval", trained[0], "--json").json()["ece"]
+    assert "reliability" not in done("eval", trained[0]).out
+
+
 def test_limit(trained, done):
     assert done("eval", trained[0], "--limit", 50, "--json").json()["samples"] == 50
 

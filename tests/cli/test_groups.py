@@ -208,3 +208,21 @@ def test_a_report_has_the_best_order_and_a_random_element_beside(models, done, t
 def test_elements_are_no_start_of_a_search(models, refused):
     line = ("--init", "al.perm.safetensors", "--method", "ste", "--data", "digits", "-o", "x.safetensors")
     refused(2, "align", *models, *NET, *line, says="holds elements of groups beyond permutations")
+
+
+def test_verify_finds_that_a_turned_model_is_the_same(models, done, run):
+    how = (*NET, "--groups", "all", "--json")
+    done("apply", "al.perm.safetensors", models[0], "-o", "moved.safetensors")
+    told = done("verify", "c.safetensors", "moved.safetensors", *how, "-o", "back.perm.safetensors").json()
+    assert told["answer"] == "yes" and told["largest_difference"] < 1e-4
+    assert "stream: O1" in told["groups"]
+    done("apply", "back.perm.safetensors", "moved.safetensors", "-o", "back.safetensors")
+    for name, tensor in tensors("c.safetensors").items():
+        assert torch.allclose(tensor, tensors("back.safetensors")[name], atol=1e-4), name
+    other = run("verify", *models, *how, "-o", "no.perm.safetensors")
+    assert other.code == 1 and other.json()["reason"] == "the outputs differ"
+
+
+def test_elements_bring_their_own_spec(models, refused):
+    line = ("apply", "al.perm.safetensors", models[1], "--spec", "mlp", "-o", "x.safetensors")
+    refused(2, *line, says="brings the spec")

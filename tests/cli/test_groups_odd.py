@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rebasin_cli.checkpoints.writing import write_safetensors
-from tests.transformers import drawn, transformer
+from tests.transformers import drawn, outputs, transformer
 
 from .conftest import tensors
 
@@ -124,16 +124,92 @@ def test_a_norm_that_no_reader_can_take_up_is_left(made, done, kind):
 
 
 def test_a_claimed_group_that_the_weights_do_not_allow_is_refused(tmp_path, made, refused):
+    """The proof evens out gains, so that a claim may hold there; the models' own gains tell."""
     (tmp_path / "claimed.yaml").write_text(CLAIMED)
     line = ("--spec", "claimed.yaml", "--groups", "all", "--repair", "none", "-o", "x.safetensors")
-    refused(4, "merge", *made[0]("post"), *line)
+    says = (
+        "the canonical form or its turning changes the outputs by",
+        "allowed is 1e-09",
+        "Nothing was written",
+    )
+    refused(4, "merge", *made[0]("post"), *line, says=says)
 
 
-def test_quantised_numbers_are_not_folded(refused):
-    state = {key: tensor.to(torch.float8_e4m3fn) for key, tensor in drawn(transformer(), 0).items()}
-    write_safetensors("q.safetensors", state)
+def test_a_claimed_group_that_does_not_hold_is_named_by_the_proof(tmp_path, made, refused):
+    (tmp_path / "claimed.yaml").write_text(CLAIMED.replace("s: O1", "u: signed"))
+    line = ("--spec", "claimed.yaml", "--groups", "all", "--repair", "none", "-o", "x.safetensors")
+    says = (
+        "claimed.yaml does not preserve the network's function",
+        '"u" is signed (any order and signs): a random element of it alone changes them by',
+        "Take these words out of `groups:`",
+    )
+    refused(4, "merge", *made[0]("post"), *line, says=says)
+
+
+@pytest.fixture
+def plain(tmp_path):
+    """Two models of a transformer, and the line that merges them by groups."""
+    for name, seed in (("a", 0), ("b", 1)):
+        state = {key: tensor.float() for key, tensor in drawn(transformer(), seed).items()}
+        write_safetensors(f"{name}.safetensors", state)
     net = ("--net", "tests.transformers:transformer")
-    refused(3, "canon", "q.safetensors", *net, "-o", "c.safetensors", says="not folded")
+    return net, ("--groups", "all", "--repair", "none", "-o", "x.safetensors")
+
+
+def test_quantised_numbers_are_not_folded_and_the_file_is_named(plain, refused):
+    net, how = plain
+    state = tensors("b.safetensors")
+    state["blocks.0.up.weight"] = state["blocks.0.up.weight"].to(torch.float8_e4m3fn)
+    write_safetensors("q.safetensors", state)
+    says = (
+        "q.safetensors: integers and quantised numbers can be permuted, not folded",
+        "blocks.0.up.weight  float8_e4m3fn",
+        "--groups permutations",
+    )
+    refused(3, "canon", "q.safetensors", *net, "-o", "c.safetensors", says=says)
+    refused(3, "merge", "a.safetensors", "q.safetensors", *net, *how, says=says)
+
+
+def test_a_singular_product_is_left_as_it_is_and_told(plain, done):
+    """A direction of one head's queries that does nothing: it is rotated, and not scaled."""
+    net, how = plain
+    state = tensors("b.safetensors")
+    state["blocks.0.q.weight"][0] = state["blocks.0.q.bias"][0] = 0
+    write_safetensors("s.safetensors", state)
+    told = done("merge", "a.safetensors", "s.safetensors", *net, *how, "--weights", "0,1").err
+    assert "not balanced: blocks.0.dim of s.safetensors: the product of its two sides is singular" in told
+    network = transformer()
+    wanted = outputs(network, {name: tensor.double() for name, tensor in state.items()})
+    found = outputs(network, {name: tensor.double() for name, tensor in tensors("x.safetensors").items()})
+    assert (found - wanted).abs().max() < 1e-5 * wanted.abs().max()
+
+
+HEADS = """
+schema: 1
+tensors:
+  place: ". ."
+  embed.{p}: "..."
+  blocks.0.{part}.{p}: "..."
+  norm.{p}: "..."
+  head.{p}: "..."
+  blocks.0.q.weight: "(heads dim*) ."
+  blocks.0.q.bias: "(heads dim*)"
+  blocks.0.k.weight: "(heads dim~*) ."
+  blocks.0.k.bias: "(heads dim~*)"
+sizes: {heads: 3}
+groups: {dim: GL}
+"""
+
+
+def test_heads_that_do_not_divide_are_refused(plain, refused, tmp_path):
+    net, how = plain
+    (tmp_path / "heads.yaml").write_text(HEADS)
+    says = (
+        "heads.yaml does not fit a.safetensors",
+        'blocks.0.k.weight  axis 0 has 8 entries, the spec says "(heads dim~*)" (heads = 3 by `sizes`',
+        "Sizes that no axis tells stand under `sizes:`",
+    )
+    refused(4, "merge", "a.safetensors", "b.safetensors", *net, *how, "--spec", "heads.yaml", says=says)
 
 
 def test_heads_that_differ_are_no_matter_of_groups(made, refused):

@@ -76,6 +76,14 @@ def test_what_another_run_made_is_not_taken_for_this_one_and_stays(done, refused
     done("lab", "run", *QUICK, "--seed", 1, "--resume", "--force")
 
 
+def test_a_dry_run_says_what_is_there_already(refused, done, tmp_path):
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "lab" / "hardness.png").write_text("precious")
+    refused(2, "lab", "run", *QUICK, "--dry-run", says=("lab/hardness.png exists", "--force"))
+    done("lab", "run", *QUICK, "--dry-run", "--force")
+    assert (tmp_path / "lab" / "hardness.png").read_text() == "precious"
+
+
 def test_a_dry_run_prints_the_plan_and_writes_nothing(done, tmp_path):
     out = done("lab", "run", *QUICK, "--dry-run").out
     assert re.search(r"hardness: about [\d.]+ minutes\n  size +3\n  draws +4\n", out)

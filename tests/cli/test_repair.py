@@ -51,14 +51,33 @@ def test_a_refit_is_the_same_as_while_merging(merged, trained, done):
     assert '"samples": 1000' in open_checkpoint("other.safetensors").metadata["rebasin.options"]
 
 
-def test_a_refit_looks_at_no_label(merged, done, tmp_path):
+def test_a_distillation_is_the_same_as_while_merging(merged, trained, done):
+    model, a, b = merged
+    asked = ("--repair", "distill", "--limit", "200")
+    outcome = done("repair", model, "--endpoints", a, b, *asked)
+    assert "compute there, and trained towards their outputs, on 200 samples" in outcome.err
+    planned = done("merge", *trained, *asked, "--dry-run", "--json").json()
+    refit = done("merge", *trained, "--repair", "refit", "--dry-run", "--json").json()
+    assert planned["repair_layers"] == refit["repair_layers"]
+    assert planned["repair_bytes"] > refit["repair_bytes"]
+    found = done("merge", *trained, *asked, "-o", "whole.safetensors", "--json").json()
+    assert found["repair"] == "distill" and found["repaired_layers"] == 2
+    assert same("m_repaired.safetensors", "whole.safetensors")
+    told = open_checkpoint("whole.safetensors").metadata["rebasin.options"]
+    assert '"repair": "distill"' in told and '"ridge": 0.01' in told and '"samples": 200' in told
+    done("merge", *trained, "--repair", "refit", "--limit", "200", "-o", "refit.safetensors")
+    assert not same("refit.safetensors", "whole.safetensors")
+
+
+@pytest.mark.parametrize("how", ["refit", "distill"])
+def test_a_refit_looks_at_no_label(merged, done, tmp_path, how):
     model, a, b = merged
     rng = np.random.default_rng(0)
     shown = rng.integers(0, 256, (64, 1, 8, 8), dtype=np.uint8)
     for name in ("one", "two"):
         labels = rng.integers(0, 10, 64)
         np.savez(tmp_path / "noise.npz", x_train=shown, y_train=labels, x_test=shown, y_test=labels)
-        asked = ("--repair", "refit", "--data", "npz:noise.npz")
+        asked = ("--repair", how, "--data", "npz:noise.npz")
         done("repair", model, "--endpoints", a, b, *asked, "-o", f"{name}.safetensors")
     assert same("one.safetensors", "two.safetensors")
 
@@ -123,8 +142,8 @@ def test_what_is_refused(merged, trained, refused):
     refused(2, *repair, a, b, "--repair", "none", says="unknown repair")
     refused(2, *repair, a, b, "-o", model, says="exists")
     refused(2, *repair, a, b, "--repair", "reset", says="no running statistics to reset")
-    refused(2, *repair, a, b, "--limit", "100", says="--limit is for --repair refit")
-    refused(2, *repair, a, b, "--ridge", "0.1", says="--ridge is for --repair refit")
+    refused(2, *repair, a, b, "--limit", "100", says="--limit is for --repair refit or distill")
+    refused(2, *repair, a, b, "--ridge", "0.1", says="--ridge is for --repair refit or distill")
     refused(2, *repair, a, b, "--data", "digitz", says="Did you mean digits?")
     refused(3, *repair, a, "nowhere.safetensors", says="nowhere.safetensors")
 

@@ -38,6 +38,42 @@ def test_a_dry_run_tells_what_would_be_trained_and_writes_nothing(done, refused,
     assert contents(tmp_path) == {}
 
 
+def test_the_weights_of_epochs_are_written_beside(done, refused, tmp_path):
+    recipe = (*TINY, "--epochs", 3, "--limit", 200, "--keep-every", 2)
+    plan = done(*recipe, "-o", "a.safetensors", "--dry-run", "--json").json()
+    assert plan["keeps"] == ["a.epoch0.safetensors", "a.epoch2.safetensors"]
+    made = done(*recipe, "-o", "a.safetensors", "--json").json()
+    assert made["written"] == ["a.safetensors", *plan["keeps"]] and set(contents(tmp_path)) == set(
+        made["written"]
+    )
+    assert open_checkpoint("a.epoch2.safetensors").metadata["rebasin.epoch"] == "2"
+    assert "rebasin.epoch" not in open_checkpoint("a.safetensors").metadata
+    (tmp_path / "a.safetensors").unlink()
+    refused(2, *recipe, "-o", "a.safetensors", says=("a.epoch0.safetensors exists", "--force"))
+
+
+def test_ctrl_c_leaves_the_weights_of_finished_epochs_and_resume_adds_the_rest(done, interrupted, tmp_path):
+    recipe = (*TINY, "--epochs", 3, "--limit", 300, "--keep-every", 1)
+    done(*recipe, "-o", "whole.safetensors")
+    left = interrupted(*recipe, "-o", "a.safetensors", after=2)
+    assert "a.training.pt" in left and "a.epoch0.safetensors" in left and "a.epoch3.safetensors" not in left
+    done(*recipe, "-o", "a.safetensors", "--resume")
+    for epoch in range(4):
+        names = (f"{name}.epoch{epoch}.safetensors" for name in ("a", "whole"))
+        assert len({(tmp_path / name).read_bytes() for name in names}) == 1
+
+
+def test_the_papers_trainings_can_be_said(done):
+    plan = done(
+        *("train", "mlp", "--data", "digits", "--width", 15, "--device", "cpu", "--optimizer", "sgd"),
+        *("--momentum", 0, "--lr", 0.05, "--schedule", "constant", "--warmup", 0, "--weight-decay", 0),
+        *("--init", "kaiming", "--classes-split", "5:0.2,0.8", "--part", "a", "--split-seed", 123),
+        *("-o", "a.safetensors", "--dry-run", "--json"),
+    ).json()
+    assert (plan["momentum"], plan["nesterov"], plan["init"], plan["warmup"]) == (0, False, "kaiming", 0)
+    assert 0.45 < plan["train_samples"] / 1437 < 0.55
+
+
 def test_json_and_quiet(done):
     outcome = done(*TINY, "--epochs", 1, "--limit", 100, "-o", "a.safetensors", "--json", "-q")
     assert outcome.json()["epochs"] == 1 and outcome.err == ""
@@ -128,6 +164,10 @@ def test_resuming_with_other_options_is_refused(refused, interrupted):
         (["mlp", "--data", "digits", "--resume"], 2, "there is no a.training.pt"),
         (["mlp", "--data", "digits", "--lr", "1e30", "--optimizer", "sgd", "--epochs", "3"], 6, "diverged"),
         (["mlp", "--data", "json:loader"], 2, "loader"),
+        (["mlp", "--data", "digits", "--momentum", "0.5"], 2, "--momentum is of SGD"),
+        (["mlp", "--data", "digits", "--classes-split", "half"], 2, "is no split of classes"),
+        (["mlp", "--data", "digits", "--classes-split", "5:0.2,0.8"], 2, "--part a or --part b"),
+        (["mlp", "--data", "digits", "--init", "zeros"], 2, "Choose kaiming or lecun or xavier"),
     ],
 )
 def test_refusals(refused, arguments, code, says):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rebasin_cli.commands.job.outputs import default_path, removed_on_failure, report_files, write_files
+from rebasin_cli.commands.job.outputs import Written, default_path, removed_on_failure, write_files
 from rebasin_cli.errors import OutputExists, UsageError
 
 
@@ -51,10 +51,12 @@ def test_files_of_one_folder_are_replaced_together_or_not_at_all(tmp_path):
 
 
 def test_every_format_once(tmp_path):
-    wanted = report_files(tmp_path, {"json": tmp_path / "report.json"}, force=False)
+    wanted = Written(tmp_path, {"json": tmp_path / "report.json"}).destinations()
     assert [path.name for _, path in wanted].count("report.json") == 1 and len(wanted) >= 5
     with pytest.raises(UsageError, match="cannot be both the json and the html report"):
-        report_files(None, {"json": tmp_path / "r", "html": tmp_path / "r"}, force=False)
+        Written(None, {"json": tmp_path / "r", "html": tmp_path / "r"}).destinations()
     (tmp_path / "report.md").write_text("")
     with pytest.raises(OutputExists):
-        report_files(tmp_path, {}, force=False)
+        Written(tmp_path).destinations()
+    own = Written(tmp_path / "new", {"png": tmp_path / "p.png"}).destinations({"json": "plane.json"})
+    assert own == [("png", tmp_path / "p.png"), ("json", tmp_path / "new" / "plane.json")]

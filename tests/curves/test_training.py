@@ -15,7 +15,7 @@ from rebasin_cli.errors import NetworkError, UsageError
 from rebasin_cli.matchers import Problem
 from rebasin_cli.networks.attacks import Attack, Attacker
 from rebasin_cli.permutations import permutation
-from rebasin_cli.runtime.seeds import generator
+from rebasin_cli.runtime.seeds import generator, uniform
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
 
@@ -61,15 +61,16 @@ def still(problem):
     return permutation.identity(problem.fitted.words)
 
 
-def test_a_step_is_the_gradient_through_the_formula(problem):
+@pytest.mark.parametrize("kind", ["bezier", "chain"])
+def test_a_step_is_the_gradient_through_the_formula(problem, kind):
     """One step of a curve with two bends against autograd through r(t), with weight decay on r(t)."""
     of = problem()
-    how = Training(bends=2, epochs=1, learning_rate=0.1, weight_decay=0.01, limit=16)
+    how = Training(kind, bends=2, epochs=1, learning_rate=0.1, weight_decay=0.01, limit=16)
     found = train(of, still(of), how)
     a, b = of.models
     controls = [{n: (a[n] + (b[n] - a[n]) * k / 3).requires_grad_() for n in a} for k in (1, 2)]
-    t = torch.rand((), generator=generator(of.seed, "point 0")).item()
-    weights = shares("bezier", t, 4)
+    t = uniform(of.seed, "point 0")
+    weights = shares(kind, t, 4)
     here = {n: sum(w * p[n] for w, p in zip(weights, [a, *controls, b], strict=True)) for n in a}
     inputs, targets = next(iter(Batches()))
     loss = F.cross_entropy(torch.func.functional_call(network(0), here, (inputs,)), targets)
@@ -79,6 +80,61 @@ def test_a_step_is_the_gradient_through_the_formula(problem):
         for name, tensor in control.items():
             step = 0.1 * 1.9 * tensor.grad  # Nesterov's first step: gradient and 0.9 of it once more
             torch.testing.assert_close(after[name], (tensor - step).detach(), atol=1e-6, rtol=1e-5)
+
+
+def test_steps_are_those_of_torchs_own_optimizer(problem):
+    """All of a training against torch's SGD with Nesterov's momentum, on gradients through the formula."""
+    of, (a, b) = problem(), problem().models
+    found = train(of, still(of), Training(epochs=2, learning_rate=0.1, schedule="constant"))
+    control = {name: ((a[name] + b[name]) / 2).requires_grad_() for name in a}
+    optimizer = torch.optim.SGD(control.values(), lr=0.1, momentum=0.9, nesterov=True)
+    for number, (inputs, targets) in enumerate([*Batches(), *Batches()]):
+        weights = shares("bezier", uniform(of.seed, f"point {number}"), 3)
+        parts = list(zip(weights, [a, control, b], strict=True))
+        here = {name: sum(w * model[name] for w, model in parts) for name in a}
+        optimizer.zero_grad()
+        F.cross_entropy(torch.func.functional_call(network(0), here, (inputs,)), targets).backward()
+        optimizer.step()
+    for name, tensor in found.controls[0].items():
+        torch.testing.assert_close(tensor, control[name].detach(), atol=1e-6, rtol=1e-5)
+
+
+def test_an_untrained_curve_between_a_model_and_itself_is_that_model_everywhere(problem):
+    of = problem(a=tensors(1), b=tensors(1))
+    search = training.Search(of, still(of), Training(bends=2))
+    (inputs, targets), *_ = Batches()
+    own = F.cross_entropy(torch.func.functional_call(network(0), tensors(1), (inputs,)), targets).item()
+    for t in (0.0, 0.21, 0.5, 0.93, 1.0):
+        search.mixture.mix(shares("bezier", t, 4))
+        assert search.mixture.loss(inputs, targets, 0).item() == pytest.approx(own, abs=1e-6)
+
+
+class Tied(nn.Module):
+    """Reads and answers by one matrix, under two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.read, self.answer = nn.Linear(5, 5, bias=False), nn.Linear(5, 5, bias=False)
+        self.answer.weight = self.read.weight
+
+    def forward(self, inputs):
+        return self.answer(torch.relu(self.read(inputs)))
+
+
+def test_tied_tensors_stay_one_in_control_points_and_along_the_curve():
+    made, rng = Tied(), torch.Generator().manual_seed(0)
+    drawn = [torch.randn(5, 5, generator=rng) for _ in range(2)]
+    models = tuple({name: weight.clone() for name in made.state_dict()} for weight in drawn)
+    spec = "tensors:\n  read.weight: '. .'\n  answer.weight: '. .'\n  extra: 'h'\n"
+    models = tuple(model | {"extra": torch.zeros(3)} for model in models)
+    fitted = fit(parse(spec, name="tied"), {name: tuple(t.shape) for name, t in models[0].items()})
+    of = Problem(fitted, models, network=made, data=Batches())
+    (control,) = train(of, still(of), Training(epochs=2)).controls
+    middle = Curve("bezier", *models, [control]).at(0.4)
+    assert torch.equal(control["read.weight"], control["answer.weight"])
+    assert torch.equal(middle["read.weight"], middle["answer.weight"])
+    line = (models[0]["read.weight"] + models[1]["read.weight"]) / 2
+    assert not torch.allclose(control["read.weight"], line)  # both uses moved it
 
 
 @pytest.mark.parametrize("kind", ["bezier", "chain"])
@@ -176,7 +232,7 @@ def test_under_attack_the_gradient_is_taken_where_the_attack_at_that_point_ended
     of = Problem(fitted, tuple(models), network=made, data=data)
     how = Training(epochs=1, learning_rate=0.1, attack="0.2,steps=3")
     (found,) = train(of, still(of), how).controls
-    t = torch.rand((), generator=generator(of.seed, "point 0")).item()
+    t = uniform(of.seed, "point 0")
     control = {n: ((models[0][n] + models[1][n]) / 2).requires_grad_() for n in models[0]}
     weights = shares("bezier", t, 3)
     parts = list(zip(weights, [models[0], control, models[1]], strict=True))

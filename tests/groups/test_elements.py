@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from rebasin_cli.errors import CheckpointError
+from rebasin_cli.errors import CheckpointError, SpecError
 from rebasin_cli.groups import elements as acts
 from rebasin_cli.groups import stored
 from rebasin_cli.groups.elements import Elements
@@ -107,6 +107,32 @@ def test_a_rotation_that_moves_the_ones_is_no_element_of_o1():
     with pytest.raises(CheckpointError, match="do not fit") as refused:
         acts.check(Elements({"h": torch.arange(3)}, {"h": turned}), fitted)
     assert "vector of ones" in refused.value.problems[0]
+
+
+@pytest.mark.parametrize("kind", ["pairs", "halves"])
+def test_a_complex_number_a_pair_commutes_with_what_positions_do(kind):
+    fitted = fit(parse(f"tensors: {{a: 'h .'}}\ngroups: {{h: {kind}}}", name="one"), {"a": (6, 2)})
+    turn, drawn = (acts.random(fitted, rng(seed)).maps["h"] for seed in (1, 2))
+    assert torch.allclose(turn @ drawn, drawn @ turn) and torch.linalg.matrix_rank(drawn) == 6
+    other = {"pairs": "halves", "halves": "pairs"}[kind]
+    wrong = acts.turning(acts.numbers_of(drawn, kind), other)
+    with pytest.raises(CheckpointError) as refused:
+        acts.check(Elements({"h": torch.arange(6)}, {"h": wrong}), fitted)
+    assert "no complex number a pair" in refused.value.problems[0]
+
+
+def test_a_word_of_pairs_has_no_order():
+    text = "tensors: {a: '(heads h*) x', b: 'x'}\nsizes: {heads: 2}\ngroups: {h: pairs, x: O}"
+    fitted = fit(parse(text, name="one"), {"a": (8, 3), "b": (3,)})
+    assert fitted.words == {"heads": 2, "h": 8, "x": 3} and fitted.ordered.words == {"heads": 2, "x": 3}
+    assert str(fitted.ordered.tensors["a"][0]) == "(heads 4)" and fitted.ordered.groups == {"x": "O"}
+    assert fitted.log10_symmetries() == fitted.ordered.log10_symmetries()
+
+
+def test_an_odd_number_of_units_is_no_pairs():
+    with pytest.raises(SpecError) as refused:
+        fit(parse("tensors: {a: 'h .'}\ngroups: {h: halves}", name="one"), {"a": (5, 2)})
+    assert refused.value.problems == ('groups  "h" is halves, and 5 units are no pairs',)
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])

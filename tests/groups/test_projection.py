@@ -77,6 +77,21 @@ def test_two_dimensions_have_no_better_angle():
     assert project(c, "O").value == pytest.approx(best, abs=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["pairs", "halves"])
+def test_each_pair_has_the_best_of_all_angles(kind):
+    c = draw(6, 6, seed=4)
+    found = project(c, kind)
+    assert torch.allclose(found.map @ found.map.T, torch.eye(6, dtype=torch.float64))
+    assert inner(found, c) == pytest.approx(found.value)
+    angles = torch.linspace(0, 2 * torch.pi, 2001, dtype=torch.float64)
+    best = 0.0
+    for j in range(3):
+        a, b = (2 * j, 2 * j + 1) if kind == "pairs" else (j, j + 3)
+        cos, sin = angles.cos(), angles.sin()
+        best += float((cos * (c[a, a] + c[b, b]) + sin * (c[b, a] - c[a, b])).max())
+    assert found.value == pytest.approx(best, abs=1e-4)
+
+
 def test_heads_are_worth_what_their_rotations_make_of_them():
     block = Block("heads", 3, 2)
     first, second = draw(6, 6), draw(6, 6, seed=1)

@@ -3,12 +3,27 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from rebasin_cli.canonical.form import canonical
 from rebasin_cli.errors import NotProven
+from rebasin_cli.groups.elements import views
+from rebasin_cli.inference import sides
 from rebasin_cli.inference.inferring import infer
 from rebasin_cli.inference.prove import prove
+from rebasin_cli.matchers.search.align import align
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
-from tests.transformers import After, Factored, Gated, Layers, Packed, Transformer
+from tests.transformers import (
+    After,
+    Factored,
+    Gated,
+    Layers,
+    Neighbours,
+    Packed,
+    Rotary,
+    Transformer,
+    drawn,
+    outputs,
+)
 
 
 def found(net, **how):
@@ -64,6 +79,126 @@ def test_a_stream_that_comes_out_of_a_norm_is_only_ordered():
 
 def test_a_layer_between_two_without_anything_is_invertible():
     assert found(Factored()).fitted.groups == {"inner": "GL"}
+
+
+@pytest.mark.parametrize(
+    "make, kind, axis",
+    [
+        (Rotary, "halves", "(block.q.heads block.q.queries* block.q.dim*)"),
+        (Neighbours, "pairs", "(block.q block.dim)"),
+    ],
+)
+def test_pairs_that_positions_turn_take_a_complex_number_each(make, kind, axis):
+    inferred = found(make())
+    (word,) = (word for word, its in inferred.fitted.groups.items() if its == kind)
+    assert str(inferred.fitted.tensors["block.q.weight"][0]) == axis, inferred.text
+    assert f"{word}~" in inferred.text and not inferred.refused
+    assert inferred.proof.largest_difference < 1e-12
+    assert "angle of its own" in inferred.no_larger[word][0]
+    wrong = {"halves": "pairs", "pairs": "halves"}[kind]
+    text = inferred.text.replace(f": {kind}", f": {wrong}")
+    net = make()
+    with pytest.raises(NotProven) as refused:
+        prove(net, fit(parse(text, name="claim", source="claim.yaml"), shapes(net)), torch.randn(2, 5, 6))
+    assert refused.value.words == (word,)
+
+
+def test_a_spec_with_pairs_is_no_claim_of_their_order():
+    """For a search of permutations its pairs are positions that stay."""
+    net = Rotary()
+    fitted = found(net, prove=False).fitted
+    plain = infer(net, torch.randn(2, 5, 6), prove=False).fitted
+    assert fitted.ordered.words == plain.words
+    models = [{name: torch.randn(t.shape) for name, t in net.state_dict().items()} for _ in range(2)]
+    assert align(models, fitted).permutations[0].keys() == plain.words.keys()
+
+
+class Flipped(nn.Module):
+    """A linear layer with its weight the other way round, as GPT-2 has them."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.weight, self.bias = (
+            nn.Parameter(torch.randn(inputs, outputs)),
+            nn.Parameter(torch.randn(outputs)),
+        )
+
+    def forward(self, x):
+        flat = torch.addmm(self.bias, x.reshape(-1, x.shape[-1]), self.weight)
+        return flat.view(*x.shape[:-1], -1)
+
+
+class Turned(Transformer):
+    def __init__(self):
+        super().__init__(blocks=1)
+        block = self.blocks[0]
+        block.q, block.k, block.v, block.o = (Flipped(8, 8) for _ in range(4))
+        block.up, block.down = Flipped(8, 16), Flipped(16, 8)
+
+
+def test_layers_whose_weights_lie_the_other_way_round_are_layers():
+    net = Turned()
+    inferred, plain = found(net), found(Transformer(blocks=1), prove=False)
+    assert inferred.fitted.groups == plain.fitted.groups and not inferred.refused
+    assert not inferred.folds.left and len(inferred.folds.norms) == 3
+    tensors = drawn(net, 0)
+    form = canonical(tensors, inferred.fitted, inferred.folds)
+    before, after = outputs(net, tensors), outputs(net, form.tensors)
+    assert (before - after).abs().max() <= 1e-12 * before.abs().max()
+
+
+def test_what_the_second_look_does_not_follow_is_only_ordered(monkeypatch):
+    """An operation that it holds in place, and the first look does not."""
+    monkeypatch.setitem(sides.RULES, "gelu", lambda walk, a: walk.freeze(a["self"].axes, "held"))
+    inferred = found(Transformer(blocks=1))
+    assert "not followed alike" in inferred.no_larger["blocks.0.hidden"][0]
+    assert inferred.fitted.groups["stream"] == "O1" and not inferred.refused
+
+
+class Partly(Rotary):
+    """Positions turn the first units of each head."""
+
+    def __init__(self):
+        super().__init__()
+        block = self.block
+        block.q, block.k = nn.Linear(8, 4 * 7), nn.Linear(8, 2 * 7)
+        plain = block.turned
+        block.turned = lambda x: torch.cat([plain(x[..., :4]), x[..., 4:]], -1)
+
+
+def test_units_of_a_head_that_are_not_turned_are_a_word_of_their_own():
+    net = Partly()
+    inferred = found(net)
+    kinds = inferred.fitted.groups
+    assert sorted(kinds.values()) == ["GL", "GL", "O", "halves"] and not inferred.refused
+    (turned,) = (word for word, kind in kinds.items() if kind == "halves")
+    (axis, _) = inferred.fitted.tensors["block.k.weight"]
+    assert str(axis).startswith("(block.q.heads") and f"{turned}~* + " in str(axis)
+    assert inferred.proof.largest_difference < 1e-12
+    tensors = drawn(net, 0)
+    form = canonical(tensors, inferred.fitted, inferred.folds)
+    sides = [
+        torch.cat([v for n, axes in inferred.fitted.tensors.items()
+                   for s, v in views(form.tensors[n], axes, inferred.fitted, turned) if s == side], -1)
+        for side in ("", "~")
+    ]  # fmt: skip
+    assert torch.allclose(*(x.view(2, 2, 2, -1).norm(dim=(1, 3)) for x in sides))
+    before, after = outputs(net, tensors), outputs(net, form.tensors)
+    assert (before - after).abs().max() <= 1e-12 * before.abs().max()
+
+
+class Normed(Rotary):
+    """What positions turn was divided by its length before."""
+
+    def __init__(self):
+        super().__init__()
+        plain = self.block.turned
+        self.block.turned = lambda x: plain(x / x.square().mean(-1, keepdim=True).sqrt())
+
+
+def test_turned_units_that_were_normed_before_stay():
+    kinds = found(Normed(), prove=False).fitted.groups
+    assert not {"halves", "pairs"} & set(kinds.values())
 
 
 class Changed(Transformer):

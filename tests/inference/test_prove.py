@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from rebasin_cli.errors import NetworkError, NotProven
+from rebasin_cli.errors import NetworkError, NotProven, UsageError
 from rebasin_cli.inference.prove import prove
 from rebasin_cli.permutations import permutation
 from rebasin_cli.spec import library
@@ -64,6 +64,12 @@ def test_a_good_spec_is_proven_and_says_how_well():
     assert 0 < proof.largest_difference < 1e-12 and proof.trials == 2 and proof.words == {}
     each = try_to_prove(GOOD, each_word=True)
     assert each.words.keys() == {"a", "b"} and max(each.words.values()) < 1e-12
+
+
+@pytest.mark.parametrize("trials", [0, -1])
+def test_no_trial_is_no_proof(trials):
+    with pytest.raises(UsageError, match="prove nothing"):
+        try_to_prove(GOOD | {"one.bias": "."}, trials=trials)
 
 
 @pytest.mark.parametrize(

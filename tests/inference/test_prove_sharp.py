@@ -259,7 +259,7 @@ def test_what_a_run_leaves_in_lists_and_new_attributes_is_taken_back():
 
     network = Growing()
     log, nested = network.log, network.nested["a"]
-    with fresh(network) as refresh:
+    with fresh(network, X) as refresh:
         for _ in range(2):
             network(X)
             assert len(log) == 2 and len(nested) == 2

@@ -131,3 +131,28 @@ def test_a_router_that_stays_while_its_experts_move_is_refused():
     shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
     with pytest.raises(NotProven):
         prove(network, fit(parse(text, name="x"), shapes), INPUTS)
+
+
+class Streamed(Routed):
+    """An RMSNorm before the mixture, another before the end: a stream, and gains that experts read."""
+
+    def __init__(self, mix):
+        super().__init__(mix)
+        self.norm, self.last = nn.RMSNorm(5), nn.RMSNorm(5)
+        self.gate, self.h = nn.Linear(5, EXPERTS, bias=False), nn.Linear(5, 2, bias=False)
+
+    def forward(self, x):
+        x = self.i(x)
+        y = self.norm(x)
+        weights, ids = self.gate(y).softmax(-1).topk(2, -1)
+        return self.h(self.last(x + self.mix(self, y, weights, ids)))
+
+
+def test_the_stream_of_a_mixture_is_turned_and_its_gains_go_into_the_experts():
+    torch.manual_seed(0)
+    found = infer(Streamed(in_groups), INPUTS, groups=True)
+    assert found.fitted.groups["i"] == "O" and not found.refused, found.no_larger
+    (norm, *_) = found.folds.norms
+    assert {(reader.weight, reader.axis) for reader in norm.readers} == {("gate.weight", 1), ("up", 1)}
+    (experts,) = {words(found, "gate.weight")[0], words(found, "up")[0]}
+    assert "|" not in experts and found.fitted.groups.get(experts) is None

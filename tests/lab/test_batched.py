@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from rebasin_cli.errors import NetworkError
-from rebasin_cli.lab import slerp, split_data, steepest_descent
-from rebasin_cli.lab.batched import samples, stacks, training
+from rebasin_cli.lab import slerp, steepest_descent, width
+from rebasin_cli.lab.batched import matching, samples, stacks, training
+from rebasin_cli.lab.engine.bench import Bench
 from rebasin_cli.nets.mlp import MLP
 from rebasin_cli.networks.evaluation import evaluate
 from rebasin_cli.permutations.permutation import permuted, random
@@ -106,14 +107,14 @@ def test_kaiming_has_hes_spread_and_no_biases():
 
 
 def test_permuted_networks_are_brought_back(stack, data):
-    spec = stacks.fitted(stack)
+    spec = matching.fitted(stack)
     moved = [
         dict(permuted(stacks.tensors(stack, k), spec, random(spec.words, generator(k)))) for k in range(3)
     ]
     others = stacks.stacked(moved)
     assert torch.allclose(stacks.outputs(others, data[0]), stacks.outputs(stack, data[0]), atol=1e-6)
     assert not torch.equal(others[0][0], stack[0][0])
-    back = stacks.aligned(stack, others)
+    back = matching.aligned(stack, others)
     assert all(
         torch.equal(x, y)
         for one, other in zip(back, stack, strict=True)
@@ -140,19 +141,54 @@ def test_halves_are_drawn_for_each_network():
     assert len({tuple(sorted(row.tolist())) for row in found}) > 1
 
 
-def test_split_data_is_disjoint_and_whole():
-    targets = torch.arange(10).repeat(100)
-    mine, others = split_data.parts(targets, 10, 0.2, generator())
-    assert torch.equal(torch.cat([mine, others]).sort().values, torch.arange(1000))
-    assert torch.bincount(targets[mine]).tolist() == [20] * 5 + [80] * 5
-    assert torch.bincount(targets[others]).tolist() == [80] * 5 + [20] * 5
+def test_some_samples_are_drawn_and_noise_is_added_where_asked(data):
+    every = samples.Samples(*data)
+    few = every.some(7, generator())
+    assert len(few.targets) == 7 and all((every.inputs == row).all(1).any() for row in few.inputs)
+    assert every.some(0, generator()) is every and every.some(40, generator()) is every
+    noisy = samples.noisy(every, 0.5, generator())
+    assert (noisy.inputs - every.inputs).std().item() == pytest.approx(0.5, rel=0.15)
+    assert samples.noisy(every, 0.0, generator()) is every
+
+
+def test_training_ends_behind_the_pass_in_which_all_losses_were_low(stack, data):
+    how = {"steps": 400, "batch": 10, "rate": 0.01, "generator": generator(3)}
+    kept = training.trained(stack, *data, until=1.0, **how)
+    (last,) = kept
+    assert last % 4 == 0 and 0 < last < 400
+    at_end = stacks.measured(kept[last], *data).loss
+    assert (at_end < 1.1).all()
+    assert list(training.trained(stack, *data, until=1e-9, **how | {"steps": 8})) == [8]
+
+
+def test_pairs_share_no_network(data):
+    kept = training.pairs(2, [6, 5, 4], samples.Samples(*data), steps=2, generator=generator(), keep=(0,))
+    one, other = kept[2]
+    assert sorted(kept) == [0, 2] and len(one[0][0]) == len(other[0][0]) == 2
+    assert not torch.equal(one[0][0], other[0][0])
+
+
+def test_all_are_matched_to_the_first_or_together(stack, data):
+    spec = matching.fitted(stack)
+    moved = [
+        dict(permuted(stacks.tensors(stack, 0), spec, random(spec.words, generator(k)))) for k in range(3)
+    ]
+    copies = stacks.stacked(moved)
+    for found in (
+        matching.to_first(copies),
+        matching.together(copies, matching.by("merge-many")),
+    ):
+        for layer in found:
+            for tensor in layer:
+                assert torch.allclose(tensor, tensor[:1].expand_as(tensor))
+    assert torch.equal(found[0][0][0], copies[0][0][0])
 
 
 def test_no_order_of_one_hidden_layer_begins_more_steeply(data):
     stack = stacks.fresh(2, [6, 5, 4], generator())
     one, other = stacks.part(stack, slice(0, 1)), stacks.part(stack, slice(1, 2))
     slope = steepest_descent.gradient(one, *data)
-    best = steepest_descent.matched([(-w, -b) for w, b in slope], other)
+    best = matching.aligned([(-w, -b) for w, b in slope], other)
     least = steepest_descent.inner(slope, best).item()
     (w, b), (v, c) = other
     for _ in range(200):
@@ -184,3 +220,27 @@ def test_an_arc_ends_at_its_ends_and_keeps_norms(stack, whole):
     assert made[0][0].norm().item() == pytest.approx(one[0][0].norm().item(), rel=1e-5)
     straight = slerp.arc(one, twice, 0.5, whole=whole)
     assert straight[0][0].norm().item() == pytest.approx(1.5 * one[0][0].norm().item(), rel=1e-3)
+
+
+def test_the_rank_correlation_of_widths_and_barriers():
+    from scipy.stats import spearmanr
+
+    means = torch.rand(5, 7, generator=generator(), dtype=torch.float64)
+    wanted = [spearmanr(range(7), row).statistic for row in means.numpy()]
+    assert width._order(means).tolist() == pytest.approx(wanted)
+
+
+def test_the_peak_of_barriers_and_whether_depth_moves_it():
+    """Two depths with their peaks at 8 and at 16: the ratio of all draws is 2."""
+    bench = Bench({"widths": [4, 8, 16, 32], "data": ["x"], "noise": [0.0], "until": [0.0], "depths": [1, 2]})
+
+    def barriers(at):
+        made = torch.zeros(3, 4, 6, dtype=torch.float64)
+        made[:, at, 1] = 1.0
+        return made
+
+    every = {("x", 0.0, 0.0, 1): barriers(1), ("x", 0.0, 0.0, 2): barriers(2)}
+    (claim,) = width._comparisons(every, bench)
+    assert (claim.estimate, claim.interval, claim.verdict) == (2.0, (2.0, 2.0), "refuted")
+    rows = width._peaks(every, bench).rows
+    assert [row[1] for row in rows] == [8.0, 16.0] and rows[0][3] == 1.0

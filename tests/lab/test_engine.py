@@ -5,9 +5,11 @@ import math
 import pytest
 
 from rebasin_cli.errors import UsageError
+from rebasin_cli.lab import registry
 from rebasin_cli.lab.engine import claims, page, parameters
 from rebasin_cli.lab.engine.bench import Bench
 from rebasin_cli.lab.engine.claims import Claim
+from rebasin_cli.lab.engine.disagreements import DISAGREEMENTS
 
 
 @pytest.mark.parametrize(
@@ -152,6 +154,19 @@ def test_a_page_shows_each_claim_with_its_verdict():
     assert "| P | it is 2 | the number | 2 | 3 | exact | **refuted** |" in text
     assert "| ≥ 0 | 1 | 0.7516 … 1.248 | confirmed |" in text
     assert "| `k` | 1, 2 |" in text and "    rebasin lab run x" in text
-    listed = page.index([made], "# The lab\n")
-    assert "| [x](x.md) | X | P | small | 1 confirmed, 1 refuted | 3 |" in listed
+    other = made | {"command": "rebasin lab run x --scale full", "times": {"seconds": 400.0}}
+    listed = page.index([made], "# The lab\n", minutes={"x": 300}, others={"full/x": other})
+    assert "| [x](x.md) | X | P | 1 confirmed, 1 refuted | 3 | 5 h | nothing |" in listed
     assert "| P | it is 2 | the number | 2 | 3 | exact | [x](x.md) |" in listed
+    assert "| P | it is 2 | the number | 2 | 3 | exact | [full/x](full/x.md) |" in listed
+    assert (
+        "| [full/x](full/x.md) | `rebasin lab run x --scale full` | 1 confirmed, 1 refuted | 7 min |"
+        in listed
+    )
+
+
+def test_every_disagreement_is_listed_and_names_an_experiment_that_there_is():
+    listed = page.index([], "# The lab\n", minutes={}, others={})
+    for paper, says, known, name in DISAGREEMENTS:
+        assert f"| {paper} | {says} | {known} |" in listed
+        assert not name or (name in registry.names() and f"[{name}]({name}.md)" in listed)

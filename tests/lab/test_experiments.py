@@ -60,3 +60,20 @@ def test_an_experiment_runs_and_gives_the_same_again(name):
 
 def _plain(outcome):
     return json.dumps(outcome.plain())
+
+
+def test_every_experiment_has_its_page_in_the_documents():
+    pages = Path(__file__).parents[2] / "docs" / "lab"
+    index = (pages / "README.md").read_text(encoding="utf-8")
+    for name in NAMES:
+        made = json.loads((pages / f"{name}.json").read_text(encoding="utf-8"))
+        values = parameters.declared(Path(inspect.getfile(registry.get(name))).with_suffix(".yaml")).values(
+            "small"
+        )
+        assert made["parameters"] == values and made["scale"] == "small", (
+            f"docs/lab/{name}.md is of another run"
+        )
+        assert (pages / f"{name}.md").exists() and (pages / f"{name}.png").exists()
+        assert f"[{name}]({name}.md)" in index
+    for path in pages.glob("*/*.json"):
+        assert f"[{path.parent.name}/{path.stem}]({path.parent.name}/{path.stem}.md)" in index

@@ -6,7 +6,8 @@ import math
 import pytest
 import torch
 
-from rebasin_cli.lab import counterexample, hardness, statements
+from rebasin_cli.datasets import UNIT, Data, Samples
+from rebasin_cli.lab import counterexample, failures, hardness, statements
 
 
 def test_both_networks_compute_the_same_formula():
@@ -68,3 +69,13 @@ def test_how_far_weights_vary():
     assert statements.even(10) == pytest.approx(drawn[:, 0].std().item(), rel=0.02)
     assert statements.stretched([1, 2], [2, 4]) == pytest.approx(1)
     assert statements.stretched([1, 2], [2, 1]) == pytest.approx(math.sqrt(18) / (2 * math.sqrt(5)))
+
+
+@pytest.mark.parametrize("side", [8, 28, 32])
+def test_images_for_vgg_are_those_of_the_data_set_made_larger(side):
+    inputs = torch.randint(1, 255, (3, 1, side, side), dtype=torch.uint8)
+    data = Data("x", "train", Samples(inputs, torch.zeros(3, dtype=torch.int64)), UNIT, 2)
+    large = failures._enlarged(data).source.inputs
+    assert large.shape == (3, 1, 32, 32) and large.dtype == torch.uint8
+    inner = {8: large[..., ::4, ::4], 28: large[..., 2:30, 2:30], 32: large}[side]
+    assert torch.equal(inner, inputs)

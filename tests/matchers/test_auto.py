@@ -17,7 +17,7 @@ from rebasin_cli.matchers.polishing import swaps
 from rebasin_cli.matchers.polishing.length import Length, seconds_of
 from rebasin_cli.matchers.polishing.midpoint import Midpoint
 from rebasin_cli.matchers.polishing.search import polish
-from rebasin_cli.matchers.search import trying
+from rebasin_cli.matchers.search import mending, trying
 from rebasin_cli.matchers.search.candidates import Candidate, candidates
 from rebasin_cli.matchers.search.trying import Trial, Trials
 from rebasin_cli.nets import build
@@ -219,6 +219,11 @@ def test_what_changes_weights_has_to_win_by_a_margin_on_samples_that_endpoints_k
     assert taken(problem, repaired, ("wm", "refit", figures(0.48))) == ("wm", "refit")
     assert taken(problem, repaired, ("wm", "refit", figures(0.495))) == ("wm", "repair")
     assert taken(problem, repaired, ("ste", "none", near)) == ("ste", "none")
+    fitted = {"repairs": ("none", "repair", "refit", "distill")}
+    slightly = ("wm", "distill", figures(0.495))
+    assert taken(problem, ("wm", "refit", figures(0.5)), slightly, **fitted) == ("wm", "distill")
+    assert taken(problem, ("wm", "refit", figures(0.5, 0.1)), slightly, **fitted) == ("wm", "refit")
+    assert taken(problem, repaired, slightly, **fitted) == ("wm", "repair")
     normed = {"repairs": ("reset", "refit")}
     assert taken(problem, ("wm", "reset", figures(0.5)), ("am", "reset", near), **normed) == ("am", "reset")
     assert taken(problem, ("wm", "reset", figures(0.5)), ("am", "refit", near), **normed) == ("wm", "reset")
@@ -300,6 +305,36 @@ def test_what_there_was_no_time_for_is_repaired_in_the_end(problem, monkeypatch)
     assert [row["repair"] for row in rows if "held_out_loss" in row] == ["none", "refit"] and len(rows) == 2
 
 
+def test_a_distillation_is_tried_once_in_the_end_with_the_best_if_there_is_time(problem, monkeypatch):
+    able = dataclasses.replace(problem, repairs=("none", "refit", "distill"))
+    monkeypatch.setattr(mending, "DISTILL_SAMPLES", 200)
+    first, second, *_ = candidates(problem.fitted, 2, able=True)
+    trials = Trials(able, 60.0)
+    for candidate in (first, second):
+        assert "distill" not in {*trials.try_(candidate).merges, *trials.done[-1].lacking}
+    best = trials.best[0]
+    trials.finish()
+    assert [trial for trial in trials.done if "distill" in trial.merges] == [best]
+    hasty = Trials(able, 60.0)
+    hasty.try_(first)
+    hasty.mending.a_sample = 100.0
+    hasty.finish()
+    assert "distill" not in hasty.done[0].merges and "too long" in hasty.done[0].lacking["distill"]
+    del hasty.mending.took["refit"]
+    hasty.finish()
+    assert "it begins with a refit" in hasty.done[0].lacking["distill"]
+
+
+def test_time_is_kept_back_for_a_distillation_unless_there_is_none_anyway(problem, monkeypatch):
+    trials = Trials(dataclasses.replace(problem, repairs=("none", "refit", "distill")), 60.0)
+    trials.mending.took["refit"] = 1.0
+    monkeypatch.setattr(trials.mending, "a_sample", 1e-5)
+    known = trying.SPARE * 1.0
+    assert known + 1 < trials._kept_back() < known + 10
+    monkeypatch.setattr(trials.mending, "a_sample", 1.0)
+    assert trials._kept_back() == pytest.approx(known)
+
+
 def test_a_repair_that_the_network_does_not_admit_is_told_and_not_tried_again(problem, monkeypatch):
     trials = Trials(dataclasses.replace(problem, repairs=("none", "refit")), 60.0)
     judge, tried = trials.mending.judge, []
@@ -321,6 +356,9 @@ def test_a_named_repair_is_the_one_that_methods_are_compared_with(problem):
     trials = Trials(dataclasses.replace(problem, repairs=("refit",)), 5.0)
     trial = trials.try_(candidates(problem.fitted, 2, able=True)[0])
     assert set(trial.merges) == {"refit"} and trials.best == (trial, "refit")
+    assert repairing.open_to_choice("refit", statistics=False) == ("refit",)
+    for how in ("none", "bias", "distill"):  # methods are compared without
+        assert repairing.open_to_choice(how, statistics=False) == ()
 
 
 def test_samples_of_a_repair_are_not_those_that_it_is_judged_by(problem):
@@ -425,4 +463,4 @@ def test_held_out_samples_are_a_searchs_own_only_if_no_model_has_seen_them(probl
     rebasin_cli.barrier(
         *problem.models, problem.fitted, test=held, unseen=unseen, controls=False, points=3, **given
     )
-    assert asked == [(unseen, ("none", "repair", "refit"))] * 2
+    assert asked == [(unseen, ("none", "repair", "refit", "distill"))] * 2

@@ -1,11 +1,13 @@
 """The control of a refit: an endpoint trained on for as long."""
 
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from rebasin_cli.measure.controls import fine_tuned
 from rebasin_cli.repair import plan_refit
+from rebasin_cli.repair.costs import distillation_passes
 
 
 def network():
@@ -37,6 +39,16 @@ def test_it_learns_its_labels_for_as_many_multiplications_as_the_refit_takes_twi
     wrong = [(x, (y + 1) % 3) for x, y in data()]
     other = fine_tuned(given, model, "B", wrong, seed=3)
     assert F.cross_entropy(found[0](inputs), labels) < F.cross_entropy(other(inputs), labels)
+
+
+def test_it_learns_for_longer_beside_a_distillation():
+    model = network().state_dict()
+    steps = {
+        word: fine_tuned(network(), model, "A", data(), word=word).details["steps"]
+        for word in ("refit", "distill")
+    }
+    more = 120 * distillation_passes(2, 120) / 3 / (120 / 3)
+    assert steps["distill"] - steps["refit"] == pytest.approx(more, rel=0.1)
 
 
 def test_a_sample_that_is_left_over_is_passed_by_and_one_alone_ends():

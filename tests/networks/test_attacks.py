@@ -62,6 +62,21 @@ def test_an_attack_is_read_and_written(text, found):
 
 
 @pytest.mark.parametrize(
+    "text, label",
+    [
+        ("0.1", "pgd-5@0.1"),
+        ("8/255", "pgd-5@0.0313725"),
+        ("0.1,steps=20,restarts=2", "pgd-20x2@0.1"),
+        ("0.1,step=0.05", "pgd-5@0.1:0.05"),
+        ("0.1,step=0.05,steps=7,restarts=3", "pgd-7x3@0.1:0.05"),
+    ],
+)
+def test_rows_are_called_by_what_an_attack_is(text, label):
+    """All that makes two attacks different is in it: two rows of one name would be one."""
+    assert Attack.parse(text).label == label
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "",

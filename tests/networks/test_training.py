@@ -11,7 +11,9 @@ from rebasin_cli.datasets import Data, Normalization, Samples, open_data
 from rebasin_cli.datasets._cifar import crop_and_flip
 from rebasin_cli.errors import DataError, NetworkError, ResourceError, UsageError
 from rebasin_cli.networks.evaluation import evaluate
-from rebasin_cli.networks.training import learning_rate_at, train
+from rebasin_cli.networks.initial import initialize
+from rebasin_cli.networks.schedules import learning_rate_at
+from rebasin_cli.networks.training import Keep, train
 from rebasin_cli.networks.training_setup import Recipe, default_recipe
 from rebasin_cli.runtime.seeds import derive, seeded
 
@@ -268,6 +270,107 @@ def test_the_learning_rate_rises_and_falls_to_nothing_or_stays():
     assert {learning_rate_at(constant, step, 100) for step in range(100)} == {2.0}
 
 
+def test_a_halving_rate_is_halved_twelve_times():
+    recipe = Recipe(1, 1, "sgd", 2.0, "halving")
+    rates = [learning_rate_at(recipe, step, 120) for step in range(120)]
+    assert rates[::10] == [2.0 * 0.5**k for k in range(12)] and len(set(rates)) == 12
+
+
+def test_a_triangle_rises_from_nothing_for_five_epochs_and_falls_to_the_end_by_the_epoch():
+    recipe = Recipe(20, 1, "sgd", 2.0, "triangle", warmup=0.0)
+    rates = [learning_rate_at(recipe, step, 200) for step in range(200)]
+    assert all(len(set(rates[first : first + 10])) == 1 for first in range(0, 200, 10))
+    assert rates[::10][:7] == pytest.approx([0, 0.4, 0.8, 1.2, 1.6, 2.0, 2.0 * 14 / 15])
+    assert rates[-1] == pytest.approx(2.0 / 15)
+    assert learning_rate_at(Recipe(2, 1, "sgd", 2.0, "triangle"), 1, 2) == 2.0
+
+
+def test_plain_sgd_takes_the_steps_of_plain_sgd():
+    """One batch, so that its order does not matter."""
+    how = {"optimizer": "sgd", "schedule": "constant", "warmup": 0.0, "weight_decay": 0.0, "batch_size": 400}
+    made = quick(epochs=3, momentum=0.0, learning_rate=0.1, init="kaiming", **how)
+    start = []
+    quick(epochs=1, init="kaiming", keep=Keep(1, lambda epoch, tensors, meta: start.append(tensors)), **how)
+    network = nets.build("mlp", input_shape=(1, 8, 8), classes=10, width=16, depth=1)
+    network.load_state_dict(start[0])
+    data = open_data("digits", "train", limit=300)
+    ((inputs, targets),) = data.with_batch_size(300)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(network(inputs), targets).backward()
+        optimizer.step()
+    for name, tensor in network.state_dict().items():
+        assert torch.allclose(made.tensors[name], tensor, atol=1e-6), name
+    assert made.metadata["rebasin.momentum"] == "0.0" and made.metadata["rebasin.nesterov"] == "False"
+    assert not same(
+        made.tensors, quick(epochs=3, momentum=0.9, learning_rate=0.1, init="kaiming", **how).tensors
+    )
+    pushed = {"momentum": 0.9, "learning_rate": 0.1, "init": "kaiming", "epochs": 3} | how
+    assert not same(quick(nesterov=False, **pushed).tensors, quick(nesterov=True, **pushed).tensors)
+
+
+def test_adam_records_no_momentum():
+    assert "rebasin.momentum" not in quick(epochs=1).metadata
+    assert quick(epochs=1, optimizer="sgd").metadata["rebasin.nesterov"] == "True"
+
+
+def test_first_weights_follow_the_rule():
+    found = {}
+    for init in ("kaiming", "lecun", "xavier"):
+        network = nets.build("mlp", input_shape=(1, 20, 20), classes=10, width=200, depth=1)
+        with seeded(0, "test"):
+            initialize(network, init)
+        found[init] = network.layers[0].weight.var().item()
+        assert not network.layers[0].bias.any() and not network.head.bias.any()
+    assert found == pytest.approx({"kaiming": 2 / 400, "lecun": 1 / 400, "xavier": 2 / 600}, rel=0.03)
+    with seeded(0, "test"):
+        conv = WithEverything()
+        initialize(conv, "kaiming")
+    assert conv.conv.weight.var().item() == pytest.approx(2 / 27, rel=0.25) and (conv.bn.weight == 1).all()
+
+
+def test_what_epochs_leave_is_kept_and_changes_nothing():
+    kept = {}
+    keep = Keep(2, lambda epoch, tensors, metadata: kept.update({epoch: (tensors, metadata)}))
+    made = quick(epochs=4, keep=keep)
+    assert list(kept) == [0, 2, 4] == list(keep.epochs(4))
+    assert same(kept[4][0], made.tensors) and same(made.tensors, quick(epochs=4).tensors)
+    assert kept[2][1]["rebasin.epoch"] == "2" and kept[2][1]["rebasin.epochs"] == "4"
+    assert kept[4][1]["rebasin.test_accuracy"] == made.metadata["rebasin.test_accuracy"]
+    assert same(
+        kept[0][0], quick(epochs=1, keep=Keep(1, lambda e, t, m: kept.update({9 + e: (t, m)}))) and kept[9][0]
+    )
+
+
+def test_what_was_kept_before_an_interruption_is_not_kept_again(tmp_path):
+    kept = []
+    keep = Keep(1, lambda epoch, tensors, metadata: kept.append(epoch))
+
+    def stop(at):
+        if at.epoch == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        quick(epochs=3, keep=keep, state_path=tmp_path / "s.pt", progress=stop)
+    quick(epochs=3, keep=keep, state_path=tmp_path / "s.pt")
+    assert kept == [0, 1, 2, 3]
+
+
+def test_a_share_is_drawn_by_the_seed():
+    one, other = (everything(epochs=1, subset=0.5, seed=seed) for seed in (0, 1))
+    assert one.metadata["rebasin.samples"] == "24" and one.metadata["rebasin.subset"] == "0.5"
+    assert not same(one.tensors, everything(epochs=1, seed=0).tensors) and not same(
+        one.tensors, other.tensors
+    )
+
+
+def test_parts_of_classes_are_recorded():
+    made = quick(epochs=1, limit=None, classes_split="5:0.2,0.8", part="b")
+    told = {name: made.metadata[f"rebasin.{name}"] for name in ("classes_split", "part", "split_seed")}
+    assert told == {"classes_split": "5:0.2,0.8", "part": "b", "split_seed": "0"}
+
+
 @pytest.mark.parametrize(
     "option, value",
     [
@@ -279,11 +382,39 @@ def test_the_learning_rate_rises_and_falls_to_nothing_or_stays():
         ("learning_rate", 0.0),
         ("learning_rate", math.nan),
         ("weight_decay", -1.0),
+        ("warmup", 1.5),
+        ("init", "zeros"),
+        ("subset", 0.0),
+        ("subset", 0.5),  # beside the limit
+        ("part", "a"),
+        ("split_seed", 1),
+        ("momentum", 0.9),  # of Adam
+        ("nesterov", True),
     ],
 )
 def test_options_that_make_no_training_are_refused(option, value):
-    with pytest.raises(UsageError, match=f"{option}|unknown"):
+    with pytest.raises(UsageError, match=f"{option.replace('_', '.')}|unknown"):
         quick(**{option: value})
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"momentum": 1.0}, "momentum is 1.0; expected 0 or more, and below 1"),
+        ({"momentum": 0.0, "nesterov": True}, "--nesterov changes nothing"),
+        ({"schedule": "triangle", "warmup": 0.1}, "rises by itself"),
+        ({"schedule": "triangle", "epochs": 1}, "0 in the first epoch"),
+    ],
+)
+def test_options_of_sgd_that_make_no_training_are_refused(options, says):
+    with pytest.raises(UsageError) as error:
+        quick(optimizer="sgd", **options)
+    assert says in str(error.value)
+
+
+def test_first_weights_are_for_a_network_that_begins():
+    with pytest.raises(UsageError, match="begins anew"):
+        everything(init="kaiming")
 
 
 def test_unknown_nets_and_data_offer_the_nearest():

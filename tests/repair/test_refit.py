@@ -10,6 +10,7 @@ from torch.nn import functional as F
 import rebasin_cli
 from rebasin_cli.errors import CheckpointError, DataError, NetworkError, UsageError
 from rebasin_cli.repair import plan_refit, refit, reset
+from rebasin_cli.repair.costs import refit_products, repair_passes
 
 from .test_repair import FLAT, PICTURE, SHARE, Odd, Residual, convnet, mlp, normed, samples, two_and_between
 
@@ -149,6 +150,21 @@ def test_norms_without_statistics_are_fitted_and_what_has_no_scale_of_its_own_st
 
     twice = plan_refit(Twice(), torch.randn(3, 4))
     assert twice.layers == ("first",) and [name for name, _ in twice.left] == ["norm.weight", "norm.bias"]
+
+
+def test_what_it_takes_is_planned_where_a_network_casts_and_where_a_weight_is_computed():
+    class Casting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.utils.parametrizations.weight_norm(nn.Linear(4, 6)), nn.Linear(6, 3)
+
+        def forward(self, x):
+            return self.last(F.relu(self.first(x.to(torch.float32))))
+
+    network = Casting()
+    assert plan_refit(network, torch.randn(3, 4)).layers == ("last",)
+    assert refit_products(network, torch.randn(3, 4), "cpu") > 0
+    assert repair_passes(network) == 3  # of two layers
 
 
 KINDS = [

@@ -47,6 +47,13 @@ def test_an_alignment_that_does_not_help_is_told(control, than):
     assert f"but alignment is not what helps: the refit alone (naive + refit) is {than}" in verdict(losses)
 
 
+def test_a_distillation_is_called_by_its_name():
+    losses = {"naive": 1.8, "aligned": 0.3, "aligned + distill": 0.12, "naive + distill": 0.14}
+    told = verdict(losses, shipped="aligned + distill")
+    assert "the distillation alone (naive + distill) explains 1.660, " in told
+    assert "without a distillation, alignment gains 1.500" in told
+
+
 def test_a_refit_without_an_alignment_and_one_that_harms():
     told = verdict({"naive": 0.5, "naive + refit": 0.3}, shipped="naive + refit")
     assert told.startswith("The refit gains 0.200 nats over naive; nothing was aligned. The better")

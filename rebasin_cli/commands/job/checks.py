@@ -15,7 +15,7 @@ from ...matchers.polishing.length import Length
 from ...matchers.search.align import check_groups as can_find_groups
 from ...permutations import permutation
 from ...repair import MATCHES
-from ...repair.options import check_ridge
+from ...repair.options import SAMPLES, check_ridge
 from ...repair.repairing import settle
 from ...spec.spec import FittedSpec
 from . import resume
@@ -84,17 +84,17 @@ def settle_repair(fitted: FittedSpec, repair: Repair, *, has_data: bool) -> str:
     settled = settle(how, statistics=statistics, measurable=has_data)
     if repair.new_bias and how not in ("repair", "reshift"):
         raise UsageError("--allow-new-bias is for --repair repair or reshift")
-    if repair.ridge is not None and how != "refit":
-        raise UsageError("--ridge is for --repair refit")
+    if repair.ridge is not None and how not in SAMPLES:
+        raise UsageError("--ridge is for --repair refit or distill")
     check_ridge(0 if repair.ridge is None else repair.ridge)
     if how == "none":
         return "none"
-    if how == "refit" and not has_data:
+    if how in SAMPLES and not has_data:
         raise UsageError(
-            "--repair refit fits layers on training samples, and no data set is known",
+            f"--repair {how} fits layers on training samples, and no data set is known",
             hint="Name one with --data; samples need no labels, so any like those of the training do",
         )
-    if not statistics or how == "refit":
+    if not statistics or how in SAMPLES:
         if how == "reset":
             raise UsageError("--repair reset: this network has no running statistics to reset")
         if how in MATCHES and not has_data:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...canonical.folding import folded
-from ...canonical.form import canonical
+from ...canonical.form import canonical, check_numbers
 from ...checkpoints.checking import digest
 from ...errors import NotProven, UsageError
 from ...groups import elements as acts
@@ -41,8 +41,17 @@ SAME = 1e-5  # relative: what a canonical form changes of a model that has it, i
 def symmetries(job: Job, plain: FittedSpec) -> tuple[FittedSpec, Folds]:
     """The spec with groups, and what is folded: from the spec where it gives some, else from the network.
 
-    Raises UsageError where no network is named, NetworkError where it cannot be traced.
+    Raises UsageError where no network is named, NetworkError where it cannot be traced, CheckpointError where
+    a model has integers or quantised numbers that would be folded or turned.
     """
+    fitted, folds = _symmetries(job, plain)
+    for model in job.models:
+        with naming([model.path]):
+            check_numbers(model.dtypes, fitted, folds)
+    return fitted, folds
+
+
+def _symmetries(job: Job, plain: FittedSpec) -> tuple[FittedSpec, Folds]:
     from ...inference.inferring import folds_of, infer  # torch.export takes a second to import
 
     quiet = (lambda text: None) if job.asked.network.net else job.say
@@ -127,6 +136,10 @@ def check_moved(job: Job, found: Alignment) -> None:
     Of their own weights, without the rounding to their dtypes: what a proof on random weights takes for
     given (equal gains, folds that hold) is looked at here. Raises NotProven.
     """
+    for path, (what, why) in (
+        (p, told) for p, left in zip(job.paths, found.left, strict=True) for told in left
+    ):
+        job.say(f"not balanced: {what} of {path}: {why}")
     reference, *others = job.models
     check_same_function(job, reference, canonical(reference, job.fitted, job.folds).wide)
     for model, elements in zip(others, found.elements, strict=True):
@@ -157,10 +170,13 @@ def read_folds(text: str) -> Folds:
     found = json.loads(text)
 
     def reader(row: Mapping[str, Any]) -> Reader:
-        return Reader(row["weight"], row["bias"])
+        return Reader(row["weight"], row["bias"], row.get("axis", 1))
 
     return Folds(
-        tuple(Norm(n["weight"], n["bias"], tuple(map(reader, n["readers"]))) for n in found["norms"]),
+        tuple(
+            Norm(n["weight"], n["bias"], tuple(map(reader, n["readers"])), n.get("free", False))
+            for n in found["norms"]
+        ),
         tuple(
             ValueBias(Part(**v["part"]), reader(v["reader"]), v["size"], v["times"]) for v in found["values"]
         ),
@@ -187,7 +203,7 @@ def outputs_differ(job: Job, before: Mapping[str, Any], after: Mapping[str, Any]
     network = job.need_network()
     inputs = need_inputs(network, job.asked.network, job.asked.data)
     found = []
-    with fresh(network) as refresh, own_state(network, torch.float64), torch.no_grad():
+    with fresh(network, inputs) as refresh, own_state(network, torch.float64), torch.no_grad():
         runs = Runs(network, refresh, torch.float64, job.output)
         batch = fed(network, inputs, "cpu", quiet=True)
         for tensors in (before, after):

@@ -23,6 +23,7 @@ from ...matchers import State
 from ...matchers.search import align as searching
 from ...networks.evaluation import Scores
 from ...permutations.permutation import Permutations
+from ...repair.options import SAMPLES
 from ...reports import _accounts as accounts
 from ...runtime import devices
 from ...runtime.ranks import ALONE, Ranks
@@ -96,7 +97,7 @@ class Job:
     @cached_property
     def search_options(self) -> Any:
         """The method's Options where every option is for the search; a limit may be for a refit."""
-        refits = self.asked.repair.repair == "refit"
+        refits = self.asked.repair.repair in SAMPLES
         return method_options.make(self.asked.search, self.asked.data, measuring=refits)
 
     @cached_property
@@ -135,7 +136,7 @@ class Job:
             fit_spec, self.models, self.asked.loading, self.asked.network, self.asked.data, self.say
         )
         if self.asked.search.groups == "permutations":
-            return fitted
+            return fitted.ordered
         self._symmetries = self.ranks.each(grouped.symmetries, self, fitted)
         return self._symmetries[0]
 

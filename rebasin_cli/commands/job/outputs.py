@@ -18,9 +18,10 @@ from ...checkpoints import writing
 from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.staging import Staging, staged
 from ...checkpoints.tensors import LazyTensors, rows
-from ...errors import UsageError
+from ...errors import OutputExists, UsageError
 from ...permutations import permutation
 from ...reports import Report
+from ...reports._github import StepSummary
 
 CHECKPOINT_SUFFIXES = (".safetensors.index.json", ".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 LARGEST_REPORT = 1 << 28  # bytes
@@ -48,6 +49,36 @@ class Output:
     attest: Path | None = None
 
 
+@dataclass(frozen=True)
+class Written:
+    """Where a report goes: `files` maps formats to files, and every format of the command into `folder`.
+
+    A `summary` of a CI run's step is added to. `command` is the command line that they name. A dry run writes
+    nothing; what can be interrupted goes on with `resume`.
+    """
+
+    folder: Path | None = None
+    files: Mapping[str, Path] = field(default_factory=dict)
+    force: bool = False
+    command: str = ""
+    dry_run: bool = False
+    summary: StepSummary | None = None
+    resume: bool = False
+
+    def destinations(self, names: Mapping[str, str] | None = None) -> Destinations:
+        """(format, file) for every file asked for; refuses what exists before any work begins.
+
+        `names` are those of the formats in the folder, by default a barrier report's.
+        """
+        if names is None:
+            named = {name: reports.registry.get(name).FILENAME for name in reports.registry.names()}
+            names = {name: file for name, file in named.items() if file}
+        files = list(self.files.items())
+        if self.folder is not None:
+            files += [(name, self.folder / file) for name, file in names.items()]
+        return check_files(files, folder=self.folder, force=self.force)
+
+
 def default_path(model: Path, what: str) -> Path:
     """`b_aligned.safetensors` in the working directory, for a model `elsewhere/b.pt`."""
     name = model.name or model.resolve().name
@@ -67,6 +98,22 @@ def check_outputs(output: Output, *, permutation_beside: bool = False) -> None:
         writing.check_output(permutation.beside(output.path), force=output.force)
     for name in output.copies:
         writing.check_output(output.path.with_name(name), force=output.force, text=True)
+
+
+def check_state(path: Path, what: str, *, again: bool) -> None:
+    """Whether something ("training") may keep its state here; one that is there is gone on with, or not.
+
+    Raises UsageError and OutputExists.
+    """
+    article = "an" if what[0] in "aeiou" else "a"
+    if path.is_symlink():  # anybody may have put it there, and it would be written through
+        hint = f"{article.capitalize()} {what} keeps its state there: remove the link"
+        raise UsageError(f"{path} is a link", hint=hint)
+    if path.exists() and not again:
+        raise OutputExists(
+            f"{path} exists: {article} {what} was interrupted",
+            hint="Go on with --resume, or start anew with --force",
+        )
 
 
 def write(
@@ -136,15 +183,6 @@ def write_with_permutation(
         weights = {permutation.WEIGHTS: writing.staged_digest(stage, [Path(file) for file in files])}
         save(beside, metadata=metadata | weights, force=output.force, stage=stage)
     return [*files, str(beside)]
-
-
-def report_files(folder: Path | None, files: Mapping[str, Path], *, force: bool) -> Destinations:
-    """(format, file) for every file asked for; refuses what exists before any work begins."""
-    destinations = list(files.items())
-    if folder is not None:
-        named = {name: reports.registry.get(name).FILENAME for name in reports.registry.names()}
-        destinations += [(name, folder / file) for name, file in named.items() if file]
-    return check_files(destinations, folder=folder, force=force)
 
 
 def check_files(destinations: Destinations, *, folder: Path | None = None, force: bool) -> Destinations:

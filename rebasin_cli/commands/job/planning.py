@@ -19,7 +19,8 @@ from ...matchers.weights.similarity import KEEP
 from ...measure.rows import ATTACKED, ENSEMBLE, FINE_TUNED, Planned
 from ...networks.layout import in_parts
 from ...networks.running import call, fed
-from ...repair.costs import TRACING, refit_products, repair_passes
+from ...repair.costs import TRACING, distillation_passes, refit_products, repair_passes
+from ...repair.options import REFIT_SAMPLES, SAMPLES
 from ...spec.spec import FittedSpec
 from .samples import Splits
 
@@ -97,14 +98,14 @@ def plan_report(
     output: str | None,
     device: str,
     pairs: int = 1,
-    refit: bool = False,
+    fits: str = "",
 ) -> dict[str, Any]:
     """Rows, points and estimated seconds of a barrier report; no estimate where inputs are no plain tensors.
 
     `rows` holds the points of each; points and seconds are those of all `pairs` together.
     """
     rows = list(rows)
-    seconds = estimate_seconds(network, splits, rows, output=output, device=device, refit=refit)
+    seconds = estimate_seconds(network, splits, rows, output=output, device=device, fits=fits)
     return {
         "rows": {row.name: row.points for row in rows},
         "points": pairs * sum(row.points for row in rows),
@@ -133,15 +134,15 @@ def estimate_seconds(
     *,
     output: str | None,
     device: str,
-    refit: bool = False,
+    fits: str = "",
 ) -> float | None:
     """Seconds that a report will take: one timed batch, times the samples that all rows read.
 
     A point at an end of the path is known. So are outputs at λ = ½ to what divides them by a temperature,
     and those of both ends to their mean, unless a loader makes batches anew. A reset reads its samples once a
     point; matching channels reads them about L/2 times a point and twice a row, for L layers in a row, and
-    first traces the network. A `refit` brings three models through the layers, each to its end twice, and
-    adds up products.
+    first traces the network. A repair that `fits` weights brings three
+    models through the layers, each to its end twice, and adds up products; a distillation trains after that.
     """
     if (a_sample := seconds_a_sample(network, splits, output=output, device=device)) is None:
         return None
@@ -163,7 +164,7 @@ def estimate_seconds(
             samples += row.inner * measured * networks_run
         if row.temperature and not anew:
             continue
-        if row.base == FINE_TUNED or (row.repaired and refit):
+        if row.base == FINE_TUNED or (row.repaired and fits in SAMPLES):
             refits += row.inner  # the one takes as long as the other
         elif row.repaired or row.resets:
             passes = row.inner if resets else row.inner * (repair_passes(network) - 2) + 2
@@ -172,7 +173,11 @@ def estimate_seconds(
     if refits:
         shown = fed(network, splits["reset"].example(), device, quiet=True)
         more = refit_products(network, shown, device)
-        return seconds + refits * sizes["reset"] * (6 * a_whole + more) + TRACING
+        size = sizes["reset"]
+        seconds += refits * min(size, REFIT_SAMPLES if fits == "distill" else size) * (6 * a_whole + more)
+        return (
+            seconds + TRACING + refits * size * distillation_passes(2, size) * a_whole * (fits == "distill")
+        )
     return seconds + TRACING * (any(row.repaired for row in rows) and not resets)
 
 

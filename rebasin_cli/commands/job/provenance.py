@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from ...checkpoints.checkpoint import Checkpoint
 from ...datasets._batches import LoaderData
+from ...repair.options import SAMPLES
 from ...spec.spec import FittedSpec
 from ...version import version
 from .held_out import HeldOut
@@ -128,9 +129,10 @@ def notes(
         found.append(
             f"of the loader's data the first samples were taken, in its own order: {', '.join(first)}"
         )
-    if "reset" in splits and repair == "refit":
+    if "reset" in splits and repair in SAMPLES:
+        does = "every layer fitted" if repair == "refit" else "a refit, and all weights trained"
         found.append(
-            f"refit: every layer fitted on {splits['reset'].samples} training samples, without their labels, "
+            f"{repair}: {does} on {splits['reset'].samples} training samples, without their labels, "
             "at every inner point; the ends are the models as given"
         )
     elif "reset" in splits and repair != "reset":

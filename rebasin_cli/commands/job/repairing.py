@@ -15,7 +15,8 @@ from ...errors import DataError, NetworkError, UsageError
 from ...matchers.search.align import Alignment
 from ...networks.running import fed
 from ...repair import Outcome, baking, choosing
-from ...repair.options import RIDGE
+from ...repair.costs import distillation_bytes
+from ...repair.options import RIDGE, SAMPLES
 from ...repair.producers import Site
 from ...reports import _accounts as accounts
 from . import provenance
@@ -61,7 +62,7 @@ def prepare(job: Job, how: str, *, needed: bool = False) -> Ready:
     wanted = [*["reset"] * measured, *["held"] * (bake or how == "auto")]
     if wanted and not splits:
         epoch = how == "reset" and trains(job.method)
-        splits = job.open_splits(*wanted, choosing=how == "auto", epoch=epoch, refit=how == "refit")
+        splits = job.open_splits(*wanted, choosing=how == "auto", epoch=epoch, fits=how)
     layer = None
     if bake:
         network = job.need_network()
@@ -138,7 +139,7 @@ def finish(
         on = ready.splits["reset"]
         options["repair_data"] = provenance.describe_data(on, full=job.asked.data.full)
         options["repair_data"] |= {"samples": on.samples, "device": job.device}
-    if ready.how == "refit":
+    if ready.how in SAMPLES:
         options["ridge"] = RIDGE if job.asked.repair.ridge is None else job.asked.repair.ridge
     baked = {}
     if ready.layer is not None:
@@ -170,10 +171,10 @@ def plan(job: Job, how: str) -> dict[str, Any]:
         return planned
     inputs = fed(network, inputs, "cpu", quiet=True)
     try:
-        if how == "refit":
+        if how in SAMPLES:
             found = repairs.plan_refit(network, inputs)
             planned |= {"repair_layers": list(found.layers), "repair_left": dict(found.left)}
-            return planned | {"repair_bytes": found.bytes}
+            return planned | {"repair_bytes": found.bytes + distillation_bytes(network) * (how == "distill")}
         match, new_bias = "repair" if how == "auto" else how, job.asked.repair.new_bias
         touched, left = repairs.layers_touched(network, inputs, match=match, new_bias=new_bias)
     except NetworkError as error:

@@ -18,7 +18,7 @@ from ...errors import DataError, UsageError
 from ...matchers.activations import MATCH_BATCH
 from ...networks.evaluation import Scores, evaluate
 from ...registry import import_reference
-from ...repair.options import REFIT_BATCH, REFIT_SAMPLES
+from ...repair.options import REFIT_BATCH, SAMPLES
 from .held_out import HeldOut
 from .settings import Data
 
@@ -66,16 +66,16 @@ def open_splits(
     match: int | None = MATCH_SAMPLES,
     choosing: bool = False,
     epoch: bool = False,
-    refit: bool = False,
+    fits: str = "",
 ) -> Splits:
     """The wanted ones of "train", "test", "match", "reset" (what repairs measure) and "held".
 
     All but "test" are training samples, a seeded subset unless `full`; "held" are what `data.held_out` says,
     if anything, and "test" is then without them. Those "held" are others than those of
     "reset" where there are enough; for `choosing` a repair some are kept from it if need be. With `epoch`
-    "reset" is as many as a method that trains sees in one epoch, for a `refit` as many as --limit says, else
-    1,000. `match` is how
-    many a method looks at, None for all. Text is numbered by the vocabulary that the models record. Raises
+    "reset" is as many as a method that trains sees in one epoch, for a repair that `fits`
+    weights as many as --limit says, else as it has by default. `match` is how many a method looks at, None
+    for all. Text is numbered by the vocabulary that the models record. Raises
     UsageError where no data set is named or the models record different normalisations or vocabularies,
     DataError where it cannot be read.
     """
@@ -97,9 +97,9 @@ def open_splits(
             size = data.limit or (None if data.full else TRAIN_SAMPLES)
             splits["train"] = train if size is None else train.subset(size, seed)
         if {"reset", "held"} & set(wanted):
-            count = (data.limit or REFIT_SAMPLES) if refit else RESET_SAMPLES
+            count = (data.limit or SAMPLES[fits]) if fits in SAMPLES else RESET_SAMPLES
             measured_on, held = _apart(train, data, seed, count, choosing=choosing, epoch=epoch)
-            size = min(REFIT_BATCH, data.batch_size) if refit else RESET_BATCH
+            size = min(REFIT_BATCH, data.batch_size) if fits in SAMPLES else RESET_BATCH
             mixed = measured_on.with_batch_size(size).mixed(seed)  # every batch has every class
             parts = {"reset": mixed, "held": mixed if held is measured_on else held}
             splits |= {name: part for name, part in parts.items() if name in wanted}
@@ -273,7 +273,13 @@ def scorer(data: Data, output: str | None, device: str) -> Callable[..., Scores]
     metric = import_reference(data.metric, error=UsageError) if data.metric else None
 
     def scores(network: nn.Module, batches: Any, **more: Any) -> Scores:
-        options = {"loss": loss, "metric": metric, "output": output, "device": device} | more
+        options = {
+            "loss": loss,
+            "metric": metric,
+            "output": output,
+            "device": device,
+            "bins": data.bins,
+        } | more
         return evaluate(network, batches, **options)
 
     return scores

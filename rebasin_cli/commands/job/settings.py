@@ -45,6 +45,7 @@ class Data:
     loss: str | None = None
     metric: str | None = None
     skip_checks: bool = False
+    bins: int = 15
     held_out: str | None = None
 
 

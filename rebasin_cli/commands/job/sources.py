@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,34 @@ def check_apart(job: Job, output: Output, mean: Average | None = None) -> None:
                 f"--attest: {source} would be replaced, and its digest could not be told any more",
                 hint="Name another file with --out, and another one for the statement",
             )
+
+
+def check_spared(job: Job, written: Iterable[Path], more: Iterable[Path] = ()) -> None:
+    """Raise UsageError where a report, or a curve, would take the place of what the command reads.
+
+    Only a model may take a model's place. `more` is read beside what the job names. Raises CheckpointError
+    for models that are not there.
+    """
+    read = [file for model in (*job.paths, *more) for file in _weights(model)]
+    check_not_among([*read, *_permutations(job), *_named(job)], written)
+
+
+def check_not_among(read: Iterable[Path], written: Iterable[Path]) -> None:
+    """Raise UsageError where one of the files that are written is one of those that are read."""
+    known = {file.resolve() for file in read}
+    for path in written:
+        if path.resolve() in known:
+            raise UsageError(
+                f"{path} is read by this very command, and would be replaced",
+                hint="Name another file: --force is for what an earlier run wrote",
+            )
+
+
+def _weights(model: Path) -> list[Path]:
+    """The files that a model lies in."""
+    kind, file = locate(model)
+    shards = read_index(file).values() if kind == "sharded" else ()
+    return [file, *(file.parent / shard for shard in set(shards))]
 
 
 def of(job: Job, output: Output, mean: Average | None = None) -> list[Path]:

@@ -83,7 +83,7 @@ def _one_of(module: str, name: str, *more: str) -> Callable[[str], str | None]:
 
 
 # `repair.REPAIRS`, which is put together there and cannot be read off the source.
-REPAIRS = ("auto", "none", "reset", "repair", "rescale", "reshift", "refit", "bias")
+REPAIRS = ("auto", "none", "reset", "repair", "rescale", "reshift", "refit", "distill", "bias")
 
 
 def _repair(text: str) -> str | None:

@@ -16,6 +16,13 @@ class Samples(NamedTuple):
     inputs: Tensor  # (samples, d)
     targets: Tensor  # (samples,)
 
+    def some(self, count: int, generator: torch.Generator) -> Samples:
+        """So many of them, drawn; all for 0, and where there are no more."""
+        if not 0 < count < len(self.targets):
+            return self
+        at = torch.randperm(len(self.targets), generator=generator)[:count]
+        return Samples(self.inputs[at], self.targets[at])
+
 
 def opened(data: str, root: Path | None, *, limit: int = 0) -> tuple[Samples, Samples, int]:
     """Training samples (at most `limit` of them, 0: all), test samples, and the number of classes.
@@ -30,6 +37,19 @@ def opened(data: str, root: Path | None, *, limit: int = 0) -> tuple[Samples, Sa
         inputs = opened.normalization.apply(opened.source.inputs).flatten(1)
         found.append(Samples(inputs, opened.source.targets))
     return found[0], found[1], opened.classes
+
+
+def noisy(samples: Samples, spread: float, generator: torch.Generator) -> Samples:
+    """The same with Gaussian noise on the inputs; as they are for a spread of 0."""
+    if not spread:
+        return samples
+    noise = torch.randn(samples.inputs.shape, generator=generator)
+    return samples._replace(inputs=samples.inputs + spread * noise)
+
+
+def layers(train: Samples, width: int, depth: int, classes: int) -> list[int]:
+    """The sizes of a network's layers, inputs and classes included."""
+    return [train.inputs.shape[1], *[width] * depth, classes]
 
 
 def halves(count: int, samples: int, share: float, generator: torch.Generator) -> Tensor:

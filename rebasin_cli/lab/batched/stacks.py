@@ -10,12 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...matchers import Problem, wm
-from ...permutations.permutation import permuted
-from ...spec import library
-from ...spec.fitting import fit
-from ...spec.spec import FittedSpec
-
 Stack = list[tuple[Tensor, Tensor]]
 INITS = ("kaiming", "torch")
 SLAB = 1 << 23  # numbers of one layer's outputs held at a time
@@ -86,6 +80,12 @@ def part(stack: Stack, index: slice | Tensor) -> Stack:
     return [(weight[index], bias[index]) for weight, bias in stack]
 
 
+def halved(stack: Stack) -> tuple[Stack, Stack]:
+    """The first half of the networks, and the second."""
+    middle = len(stack[0][0]) // 2
+    return part(stack, slice(0, middle)), part(stack, slice(middle, None))
+
+
 def joined(stacks: Sequence[Stack]) -> Stack:
     return [
         (torch.cat([weight for weight, _ in layers]), torch.cat([bias for _, bias in layers]))
@@ -120,21 +120,6 @@ def stacked(models: Sequence[dict[str, Tensor]]) -> Stack:
     return [
         tuple(torch.stack([m[f"{n}.{kind}"] for m in models]) for kind in ("weight", "bias")) for n in names
     ]
-
-
-def fitted(stack: Stack) -> FittedSpec:
-    shapes = {name: tuple(tensor.shape) for name, tensor in tensors(stack, 0).items()}
-    return fit(library.load("mlp"), shapes)
-
-
-def aligned(ones: Stack, others: Stack, *, seed: int = 0) -> Stack:
-    """Every network of `others`, permuted to that of `ones` with its number by weight matching."""
-    spec, found = fitted(ones), []
-    for number in range(len(ones[0][0])):
-        a, b = tensors(ones, number), tensors(others, number)
-        match = wm.match(Problem(spec, (a, b), seed=seed))
-        found.append(dict(permuted(b, spec, match.permutations[0])))
-    return stacked(found)
 
 
 def path(ones: Stack, others: Stack, inputs: Tensor, targets: Tensor, points: int) -> Measured:

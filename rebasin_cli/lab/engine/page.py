@@ -7,37 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from .claims import REFUTED, UNDECIDED
-
-# Where papers and their programs or mathematics disagree, and no experiment here measures it.
-ELSEWHERE = (
-    (
-        "STE-MM §5",
-        "MLPs are trained for at most 100 epochs",
-        "its program trains 5, and keeps the best on test data",
-    ),
-    (
-        "STE-MM §6.2",
-        "sharpness, of data that is not named",
-        "its program takes test data; many-models takes both",
-    ),
-    (
-        "Neuron Alignment E.4",
-        "10 permutations are kept of a doubly stochastic matrix",
-        "its program keeps 11",
-    ),
-    (
-        "Git Re-Basin §3.1",
-        "correlation matches as well as inner products",
-        "measured by others on VGG: it does not",
-    ),
-    (
-        "Git Re-Basin Figure 4",
-        "no barrier for ResNet20 32 times as wide",
-        "measured by others: 0.043 train, 0.161 test",
-    ),
-    ("Neuron Alignment C.1", "distances to aligned models are bounded, eq. 25", "proven of the bounds alone"),
-    ("Git Re-Basin A.8", "λ > 5dα", "larger than it has to be: hardness has the smallest"),
-)
+from .disagreements import DISAGREEMENTS
 
 MARKS = {"confirmed": "confirmed", "refuted": "**refuted**", "undecided": "*undecided*"}
 
@@ -62,46 +32,96 @@ def page(made: Mapping[str, Any]) -> str:
     return "\n".join([*lines, f"What would make it faster: {made['faster']}", ""])
 
 
-def index(every: Sequence[Mapping[str, Any]], head: str) -> str:
-    """The list of experiments, and every claim that did not come out as the paper has it."""
+def index(
+    every: Sequence[Mapping[str, Any]],
+    head: str,
+    *,
+    minutes: Mapping[str, float],
+    others: Mapping[str, Mapping[str, Any]],
+) -> str:
+    """The list of experiments, and every claim that did not come out as the paper has it.
+
+    `minutes` are what each takes at the full scale; `others` are runs with other parameters, by their pages
+    without the ending.
+    """
     lines = [head.rstrip(), "", "## Experiments", ""]
-    rows = []
-    for made in every:
-        verdicts = [claim["verdict"] for claim in made["claims"]]
-        told = ", ".join(f"{verdicts.count(word)} {word}" for word in MARKS if word in verdicts)
-        seconds = f"{made['times']['seconds']:.0f}"
-        rows.append(
-            (
-                f"[{made['name']}]({made['name']}.md)",
-                made["title"],
-                made["paper"],
-                made["scale"],
-                told,
-                seconds,
-            )
+    head = (
+        "experiment",
+        "what it asks",
+        "paper",
+        "claims",
+        "seconds",
+        "full scale",
+        "what would make it faster",
+    )
+    rows = [
+        (
+            _link(made["name"]),
+            made["title"],
+            made["paper"],
+            _verdicts(made),
+            f"{made['times']['seconds']:.0f}",
+            _long(minutes[made["name"]]),
+            made["faster"],
         )
-    columns = ("experiment", "what it asks", "paper", "scale", "claims", "seconds")
-    lines += [*_table(columns, rows), ""]
+        for made in every
+    ]
+    lines += [*_table(head, rows), ""]
     total = math.fsum(made["times"]["seconds"] for made in every)
+    scales, threads = ({str(made[key]) for made in every} for key in ("scale", "threads"))
+    date = max((made["date"] for made in every), default="")
     lines += [
-        f"All of them took {total / 60:.1f} minutes, {every[0]['threads']} thread(s), {every[0]['date']}.",
+        f"All of them took {total / 60:.1f} minutes, {'/'.join(sorted(threads))} thread(s), scale "
+        f"{'/'.join(sorted(scales))}, {date}. How long the full scale takes is reckoned from fewer steps and "
+        "networks, on one thread.",
         "",
     ]
+    if others:
+        rows = [
+            (
+                _link(page_),
+                f"`{made['command']}`",
+                _verdicts(made),
+                _long(made["times"]["seconds"] / 60),
+                made["date"],
+            )
+            for page_, made in others.items()
+        ]
+        head = ("run", "command", "claims", "took", "date")
+        lines += ["## At other scales", "", *_table(head, rows), ""]
+    runs = {made["name"]: made for made in every} | dict(others)
     for word, title in (
         (REFUTED, "What did not come out as the paper says"),
         (UNDECIDED, "What these runs do not decide"),
     ):
         head = ("paper", "claim", "the number", "expected", "measured", "95 % interval", "experiment")
         rows = [
-            (*_claim(claim)[:-1], f"[{made['name']}]({made['name']}.md)")
-            for made in every
+            (*_claim(claim)[:-1], _link(page_))
+            for page_, made in runs.items()
             for claim in made["claims"]
             if claim["verdict"] == word
         ]
         lines += [f"## {title}", "", *(_table(head, rows) if rows else ["Nothing."]), ""]
-    head = ("paper", "what it says", "what is known")
-    lines += ["## Where papers and their programs disagree otherwise", "", *_table(head, ELSEWHERE), ""]
+    head = ("paper", "what it says", "what is known", "experiment")
+    rows = [(*told, _link(name) if name else "") for *told, name in DISAGREEMENTS]
+    lines += ["## Where papers, programs and mathematics disagree otherwise", "", *_table(head, rows), ""]
     return "\n".join(lines)
+
+
+def _link(page_: str) -> str:
+    return f"[{page_}]({page_}.md)"
+
+
+def _verdicts(made: Mapping[str, Any]) -> str:
+    verdicts = [claim["verdict"] for claim in made["claims"]]
+    return ", ".join(f"{verdicts.count(word)} {word}" for word in MARKS if word in verdicts)
+
+
+def _long(minutes: float) -> str:
+    """In seconds, minutes or hours, whichever reads best."""
+    if minutes < 2:
+        return f"{60 * minutes:.0f} s"
+    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.0f} h"
 
 
 def _claim(claim: Mapping[str, Any]) -> tuple[str, ...]:

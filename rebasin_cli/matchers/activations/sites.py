@@ -126,6 +126,7 @@ def find(
             problems=error.problems,
             hint="Match by weights alone: --method wm",
         ) from error
+    fitted = fitted.ordered
     graph = _Graph(fitted, program, follow(network, program, output))
     found = {word: tuple(graph.sites(word)) for word, size in fitted.words.items() if size > 1}
     seen = {fitted.within[word].word for word in found if word in fitted.within and found[word]}

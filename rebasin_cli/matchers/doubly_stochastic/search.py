@@ -66,7 +66,7 @@ class Run:
         fitted, (a, b) = problem.fitted, problem.models
         _check_finite(problem)
         self.b = replaced(b, {name: a[name] for name in fitted.ignored})
-        self.line = Mixture(dataclasses.replace(problem, models=(a, self.b)), "fp32")
+        self.line = Mixture(dataclasses.replace(problem, models=(a, self.b)), "fp32", turned=False)
         self.device, self.flat = self.line.device, self.line.flat
         own = [name for name in self.flat.shapes if _moves(fitted.tensors.get(name, ()))]
         self.given = {name: b[name].detach().float().to(self.device) for name in own}
@@ -167,7 +167,7 @@ class Run:
 
     def _at(self, t: float, inputs: Any, targets: Any) -> Tensor:
         """The loss of a batch at t."""
-        self.line.mix(torch.tensor([1 - t, t]))
+        self.line.mix([1 - t, t])
         return self.line.loss(to_device(inputs, self.device), to_device(targets, self.device), self.done)
 
     def _report(self, loss: float) -> None:

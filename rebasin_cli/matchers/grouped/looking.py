@@ -2,7 +2,8 @@
 
 A stream is looked at in all its sums, heads in their queries, keys and what they give. At each place the
 products of both models' activations are divided by their norms, so that every place counts alike; their sum
-is C, and the word's element is the nearest one to it. Words that are only ordered are matched as `am` does.
+is C, and the word's element is the nearest one to it. Words that are only ordered are matched as `am` does,
+and what nothing shows by weights (`unseen`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ..activations.moments import Moments
 from ..activations.observing import Sums, observed
 from ..activations.options import Looking
 from ..activations.similarities import best, compared, sides_of
+from . import unseen
 from .units import Unit, units_of
 
 
@@ -29,7 +31,7 @@ def look(problem: Problem, options: Looking) -> tuple[Elements, float, float]:
     fitted = problem.fitted
     *_, (_, sums) = observed(problem, options, sides=sides_of(options))
     units = units_of(fitted)
-    whole = {word for unit in units for word in unit.words}
+    whole, hidden = {word for unit in units for word in unit.words}, unseen.words(units, fitted)
     similar = compared(sums, options)
     ordered = {side: {w: m for w, m in its.items() if w not in whole} for side, its in similar.items()}
     settled = best(ordered, options, fitted)
@@ -41,13 +43,14 @@ def look(problem: Problem, options: Looking) -> tuple[Elements, float, float]:
         after += assignment.total(first[word], perms[word])
     side = sides_of(options)[0]
     for unit in units:
-        seen = {word: _products(sums, side, word) for word in unit.words}
+        seen = {word: _products(sums, side, word) for word in unit.words if word not in hidden}
         seen = {word: matrix for word, matrix in seen.items() if matrix is not None}
         own, own_maps, value = _nearest(unit, seen, problem)
         perms |= own
         maps |= own_maps
         before, after = before + sum(float(m.trace()) for m in seen.values()), after + value
-    return Elements(permutation.carried(perms, fitted.within), maps), before, after
+    found = Elements(permutation.carried(perms, fitted.within), maps)
+    return unseen.by_weights(problem, found, hidden) if hidden else found, before, after
 
 
 def _products(sums: Sums, side: str, word: str) -> torch.Tensor | None:
@@ -67,12 +70,14 @@ def _nearest(
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], float]:
     """Orders, maps and what they are worth."""
     fitted = problem.fitted
+    if not seen:
+        return {}, {}, 0.0
     if not unit.starred:
         (word,) = unit.words
         found = projection.project(seen[word], fitted.groups[word])
         perms = {} if fitted.groups[word] in MATRICES else {word: found.perm}
         return perms, {} if found.map is None else {word: found.map}, found.value
-    inner = {word: seen[word] for word in unit.starred}
+    inner = {word: seen[word] for word in unit.starred if word in seen}
     order, found, value = projection.heads(inner, fitted.groups, fitted.within, still=unit.outer is None)
     perms = {} if unit.outer is None else {unit.outer: order}
     perms |= {word: each for word, each in found.items() if each.ndim == 1}

@@ -45,7 +45,8 @@ class Alignment:
 
     `permutations` has one set per model after the first; `result` tells how the search went; `proof`
     is None where no network was given. Of a search with groups all `models` are in canonical form, and
-    `elements` are what turns each folded one into what it is now.
+    `elements` are what turns each folded one into what it is now; `left` has, a model, what could not be
+    balanced and why.
     """
 
     models: tuple[Tensors, ...]
@@ -56,6 +57,7 @@ class Alignment:
     method: str
     seconds: float
     elements: tuple[Elements, ...] = ()
+    left: tuple[tuple[tuple[str, str], ...], ...] = ()
 
     @property
     def tensors(self) -> Tensors:
@@ -93,6 +95,7 @@ def align(
     """
     if len(models) < 2:
         raise UsageError("aligning takes at least two models")
+    fitted = fitted.ordered if folds is None else fitted
     module = registry.get(method)
     check_needs(method, network=network is not None, data=data is not None)
     if network is not None:
@@ -146,7 +149,9 @@ def align(
         for element in whole:
             acts.check(element, fitted)
         perms = tuple(element.permutations for element in whole)
-        return Alignment((models[0], *moved), perms, result, fitted, proof, method, seconds, tuple(whole))
+        left = tuple(form.left[len(folds.left) :] for form in forms)
+        models = (models[0], *moved)
+        return Alignment(models, perms, result, fitted, proof, method, seconds, tuple(whole), left)
     moved = [permuted(m, fitted, p) for m, p in zip(models[1:], result.permutations, strict=True)]
     return Alignment((models[0], *moved), result.permutations, result, fitted, proof, method, seconds)
 

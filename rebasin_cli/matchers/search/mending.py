@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import math
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -14,12 +14,13 @@ from ...errors import DataError
 from ...networks.evaluation import evaluate
 from ...networks.recording import Recording
 from ...networks.running import fed
+from ...networks.state import duplicate
 from ...permutations.permutation import Permutations, permuted
 from ...repair import Repairs
 from ...repair.advancing import Graphs
 from ...repair.choosing import MARGIN, SURE, Measured, better, measure
-from ...repair.costs import TRACING, refit_products, repair_passes
-from ...repair.options import REFIT_BATCH, REFIT_SAMPLES
+from ...repair.costs import TRACING, distillation_passes, refit_products, repair_passes
+from ...repair.options import DISTILL_SAMPLES, REFIT_BATCH, REFIT_SAMPLES, SAMPLES, STEP, epochs_of
 from ...runtime.seeds import derive
 from .. import Problem
 
@@ -28,6 +29,8 @@ MEASURED = 2_500  # samples, in batches as large as those of a refit: a graph is
 FORWARDS = 2  # passes of a model through the network, with what is added up, that a refit takes
 BASES = ("none", "reset")  # they change no weights
 NEARER = 0.01  # nats that a refit has to gain against a repair, on samples that endpoints know by heart
+A_STEP = 2e-3  # seconds that a step of training takes however small the network
+LAST = "distill"  # it takes so long that it is tried once, with the best of all
 DEFAULTS = (*BASES, "repair")  # what a merge by weights has by itself
 
 
@@ -40,7 +43,7 @@ class Mending:
     def __init__(self, problem: Problem, train: Iterable[Any], held: list[Any], a_sample: float, most: int):
         self.problem, self.train, self.held = problem, train, held
         self.a_sample, self.most, self.unseen = a_sample, most, problem.held is not None
-        self.network = copy.deepcopy(problem.network).float().to(problem.device).eval()
+        self.network = duplicate(problem.network).float().to(problem.device).eval()
         base = "reset" if networks.has_running_statistics(self.network) else "none"
         self.open = problem.repairs or (base,)
         self.fitted = REFIT_SAMPLES  # on which a refit is tried
@@ -60,7 +63,8 @@ class Mending:
         networks.load(self.network, average(models, keep=self.problem.fitted.ignored))
         if how != "none":
             known = {"graphs": self.graphs}  # the endpoints' values are others for every candidate
-            repairs = Repairs(how, models, self._batches(how), device=self.problem.device, known=known)
+            more = {"output": self.problem.output, "device": self.problem.device, "known": known}
+            repairs = Repairs(how, models, self._batches(how), **more)
             repairs.apply(self.network, [1 / len(models)] * len(models))
         answers = Recording(self.network, self.problem.output)  # the network is run once for all figures
         return measure(answers, self.held, self.scores, None, self.problem.device, scaled=not self.unseen)
@@ -69,12 +73,16 @@ class Mending:
         """About how long a repair takes: as long as the last time, else by what it computes.
 
         A refit that is yet to be tried gets as many samples as there is `room` for: a hundred tell what it is
-        worth.
+        worth. A distillation begins with one, and takes all its samples.
         """
         if how in BASES:
             return self.a_sample * self._samples(how) * (how == "reset")
         if how in self.took:
             return self.took[how]
+        if how == LAST:
+            each = distillation_passes(len(self.problem.models), DISTILL_SAMPLES) * self.a_sample
+            each += epochs_of(DISTILL_SAMPLES) * A_STEP / STEP
+            return self.took.get("refit", math.inf) + each * DISTILL_SAMPLES
         models = len(self.problem.models) + (how == "refit")
         tracing = 0.0 if self.graphs else TRACING
         if how != "refit":
@@ -100,12 +108,15 @@ class Mending:
         """Whether the `other` of two (repair, figures) is taken for the better one.
 
         What changes more of the weights looks better than it is on samples that the endpoints know by heart.
+        A distillation did not, against a refit.
         """
-        more = self.open.index(other[0]) > self.open.index(one[0])
+        more = self.open.index(other[0]) > self.open.index(one[0]) and one[0] not in SAMPLES
         margin = (MARGIN if one[0] in BASES else NEARER) if more else 0.0
         return better(one[1], other[1], unseen=self.unseen, margin=margin, sure=SURE)
 
     def _samples(self, how: str) -> int:
+        if how == LAST:
+            return DISTILL_SAMPLES
         return self.fitted if how == "refit" else min(MEASURED, self.most) if how == "reset" else MEASURED
 
     def _batches(self, how: str) -> Any:

@@ -26,7 +26,7 @@ from ..polishing.midpoint import Midpoint
 from ..polishing.search import polish
 from . import in_turn
 from .candidates import Candidate
-from .mending import BASES, DEFAULTS, Mending
+from .mending import BASES, DEFAULTS, LAST, Mending
 
 HELD, COMPARABLE = 2_000, 100  # samples to compare by, as many as LOOKING lets be; with fewer it means little
 LOOKING, LOOKS = 0.25, 6  # share of the time that comparing may take, and how often
@@ -178,17 +178,23 @@ class Trials:
         able = [trial for trial in self.done if base in trial.merges and trial.lacking]
         for trial in sorted(able, key=lambda trial: trial.merges[base][0].plain.loss):
             self._mend(trial, last=True)
+        if LAST in self.mending.open:
+            self._mend(self.best[0], last=True, dear=True)
 
     def _kept_back(self) -> float:
-        """The time of a repair of what is found then."""
-        known = [self.mending.took[how] for how in self.mending.open if how in self.mending.took]
-        return SPARE * sum(known)
+        """The time of a repair of what is found then, and of the one that ends it, where that can be."""
+        known = sum(self.mending.took[how] for how in self.mending.open if how in self.mending.took)
+        last = self.mending.seconds(LAST, 0.0) if LAST in self.mending.open else 0.0
+        return SPARE * (known + last if SPARE * (known + last) < self.left else known)
 
-    def _mend(self, trial: Trial, *, last: bool) -> None:
-        """Measure a trial's mean with every repair that is open and that there is time for."""
+    def _mend(self, trial: Trial, *, last: bool, dear: bool = False) -> None:
+        """Measure a trial's mean with every repair that is open and that there is time for.
+
+        One takes so long that it is measured only where what is `dear` is asked for.
+        """
         models = self.mending.models(trial.result.permutations)
         for how in self.mending.open:
-            if how in trial.merges:
+            if how in trial.merges or (how == LAST and not dear):
                 continue
             if how in self.never:
                 trial.lacking[how] = self.never[how]
@@ -216,6 +222,8 @@ class Trials:
     def _too_long(self, how: str, room: float) -> str:
         """Why there is no time for a repair, "" where there is."""
         seconds = SPARE * self.mending.seconds(how, room / SPARE)
+        if seconds == math.inf:
+            return "it begins with a refit, which was not tried"
         return f"a repair of about {seconds:.1f} s is too long" if seconds > room else ""
 
     def _searched(self, candidate: Candidate, room: float, first: bool) -> MatchResult | str:

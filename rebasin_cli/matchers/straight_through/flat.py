@@ -7,7 +7,6 @@ network itself has its parameters as it knows them.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping
 
@@ -16,12 +15,16 @@ from torch import nn
 
 from ... import networks
 from ...errors import NetworkError
+from ...networks.state import duplicate
 
 
 class Flat:
-    """Where each parameter of a network lies in one row of float32 numbers."""
+    """Where each parameter of a network lies in one row of float32 numbers.
 
-    def __init__(self, network: nn.Module):
+    In the order of models unless `turned` is false: then in the network's own.
+    """
+
+    def __init__(self, network: nn.Module, *, turned: bool = True):
         self.shapes = {name: tuple(p.shape) for name, p in network.named_parameters()}
         own = {p: name for name, p in network.named_parameters()}
         shared = network.named_parameters(remove_duplicate=False)
@@ -32,7 +35,7 @@ class Flat:
             end += math.prod(shape)
         self.starts, self.size = starts, end
         # whether models and network differ in their order
-        self.turned = any(len(shape) > 2 for shape in self.shapes.values())
+        self.turned = turned and any(len(shape) > 2 for shape in self.shapes.values())
         self.like = next(network.parameters())
 
     def row(self, model: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -71,14 +74,14 @@ class Flat:
 
     def _model_view(self, row: torch.Tensor, name: str) -> torch.Tensor:
         shape = self.shapes[name]
-        if len(shape) <= 2:
+        if len(shape) <= 2 or not self.turned:
             return self._network_view(row, name)
         return self._network_view(row, name).view(shape[0], *shape[2:], shape[1]).movedim(-1, 1)
 
 
 def prepared(network: nn.Module, device: torch.device) -> nn.Module:
     """A copy whose norms use the statistics of the batch: running ones belong to no mixture."""
-    network = copy.deepcopy(network).float().to(device).eval()
+    network = duplicate(network).float().to(device).eval()
     if not any(True for _ in network.parameters()):
         raise NetworkError("the network has no parameters")
     for norm in networks.running_norms(network).values():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -25,30 +25,35 @@ from .flat import Flat, prepared
 class Mixture:
     """Σ λ_k π_k(θ_k) of models that stand in one row of numbers each, `rows`, the reference first.
 
-    Two more rows hold the network's parameters and their gradients, and each helps to fill the other.
+    Two more rows hold the network's parameters and their gradients, and each helps to fill the other where
+    rows have another order than the network (`flat`); who cuts no slices out of them does without (`turned`).
     """
 
-    def __init__(self, problem: Problem, precision: str):
+    def __init__(self, problem: Problem, precision: str, *, turned: bool = True):
         self.problem, self.precision = problem, precision
         self.device = torch.device(problem.device)
         self.network = prepared(problem.network, self.device)
-        self.flat = Flat(self.network)
+        self.flat = Flat(self.network, turned=turned)
         self.rows = [self.flat.row(model) for model in problem.models]
         self._point, self._gradient = (torch.zeros_like(self.rows[0]) for _ in range(2))
         self.flat.install(self.network, self._point, self._gradient)
         self.normed = int(networks.has_running_statistics(self.network))  # samples that say nothing
 
-    def mix(self, share: torch.Tensor) -> None:
-        """Let the network hold the models in these shares (n,), and no gradient."""
+    def mix(self, shares: Sequence[float]) -> None:
+        """Let the network hold the models in these shares, and no gradient."""
         reference, *others = self.rows
         with torch.no_grad():
             total = self._gradient if self.flat.turned else self._point
-            torch.mul(reference, share[0].item(), out=total)
-            for row, weight in zip(others, share[1:], strict=True):
-                total.add_(row, alpha=weight.item())
+            torch.mul(reference, shares[0], out=total)
+            for row, weight in zip(others, shares[1:], strict=True):
+                total.add_(row, alpha=weight)
             if self.flat.turned:
                 self.flat.to_network(total, self._point)
             self._gradient.zero_()
+
+    def add_decay(self, decay: float) -> None:
+        """Add `decay` times the network's parameters to their gradients, before `gradient` is asked for."""
+        self._gradient.add_(self._point, alpha=decay)
 
     def gradient(self) -> torch.Tensor:
         """Of the loss, in nats, with respect to the sum (numbers,), added up over passes, as a model's row.
@@ -68,7 +73,8 @@ class Mixture:
         """The loss, and the outputs."""
         kind, half = self.device.type, self.precision == "bf16"
         with torch.autocast(kind, torch.bfloat16) if half else nullcontext():
-            outputs = call(self.network, fed(self.network, inputs, self.device), output=self.problem.output)
+            given = fed(self.network, inputs, self.device, wanted=torch.float32)
+            outputs = call(self.network, given, output=self.problem.output)
         if self.problem.loss is not None:
             with user_code(f"{name_of(self.problem.loss)} fails"):
                 value = self.problem.loss(outputs, targets)
@@ -90,7 +96,7 @@ class Mixture:
         Accuracy is NaN for a loss of the user's own, whose outputs may be no logits.
         """
         count = len(self.rows)
-        self.mix(torch.full((count,), 1 / count))
+        self.mix([1 / count] * count)
         total = right = 0.0
         samples = 0
         with torch.no_grad():

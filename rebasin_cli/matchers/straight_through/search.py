@@ -197,7 +197,7 @@ class Run:
     def step(self, inputs: Any, targets: Any) -> None:
         """One mixture, its gradient, the dummies moved, and the models brought near to them again."""
         share = self.weights(generator(self.seed, f"mixture {self.done}"), len(self.dummies) + 1)
-        self.mixture.mix(share)
+        self.mixture.mix(share.tolist())
         device = self.mixture.device
         inputs, targets = to_device(inputs, device), to_device(targets, device)
         if self.quota is None:  # one permutation a step at least: what is counted may be next to nothing

@@ -24,8 +24,8 @@ class Sweeps:
 @dataclass(frozen=True)
 class Effort(Sweeps):
     """`effort`: fast leaves gains below 3e-4 of ‖A‖·‖B‖ where they are; normal kicks a search that is not
-    done after its first sweeps, again if that gains nothing, and wide words once more in the end; high tries
-    a soft start and more kicks.
+    done after its first sweeps, twice; wide words a second time if the first gains nothing, and once more in
+    the end; high tries a soft start and more kicks.
 
     `memory`: bytes of similarity matrices that are kept between solves, beyond the one worked on; 64 MB
     and one of the largest by default.

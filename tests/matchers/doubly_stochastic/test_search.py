@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from rebasin_cli.curves.curve import Curve
 from rebasin_cli.errors import UsageError
 from rebasin_cli.matchers import Problem, State, pam
 from rebasin_cli.matchers.doubly_stochastic.search import Run
@@ -75,10 +76,11 @@ def line_loss(problem, perms, points=8):
 
 def test_a_curve_with_its_control_point_off_the_middle_is_the_line_and_a_bow():
     """(1−t)²A + t²PB + 2t(1−t)(½(A + PB) + θ̃) = (1−t)A + tPB + 2t(1−t)θ̃: at θ̃ = 0 the line itself."""
-    a, b, off = (torch.randn(7, dtype=torch.float64) for _ in range(3))
+    a, b, off = ({"w": torch.randn(7, dtype=torch.float64)} for _ in range(3))
+    curve = Curve("bezier", a, b, [{"w": (a["w"] + b["w"]) / 2 + off["w"]}])
     for t in (0.0, 0.2, 0.5, 0.9, 1.0):
-        curve = (1 - t) ** 2 * a + t**2 * b + 2 * t * (1 - t) * ((a + b) / 2 + off)
-        torch.testing.assert_close(curve, (1 - t) * a + t * b + 2 * t * (1 - t) * off)
+        line = (1 - t) * a["w"] + t * b["w"]
+        torch.testing.assert_close(curve.at(t)["w"], line + 2 * t * (1 - t) * off["w"])
 
 
 def test_a_step_is_the_gradient_through_the_line_the_pull_and_the_projection():

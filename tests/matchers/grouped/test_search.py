@@ -5,9 +5,21 @@ from rebasin_cli.canonical.form import canonical, moved_by
 from rebasin_cli.groups import elements as acts
 from rebasin_cli.matchers.grouped.search import search
 from rebasin_cli.matchers.search.align import align
-from tests.transformers import Factored, Gated, Packed, Transformer, drawn, inferred, outputs, relu, tanh
+from tests.transformers import (
+    Factored,
+    Gated,
+    Neighbours,
+    Packed,
+    Rotary,
+    Transformer,
+    drawn,
+    inferred,
+    outputs,
+    relu,
+    tanh,
+)
 
-NETS = [Transformer, Packed, Gated, relu, tanh, Factored]
+NETS = [Transformer, Packed, Gated, relu, tanh, Factored, Rotary, Neighbours]
 
 
 def planted(make, noise, seed=0):

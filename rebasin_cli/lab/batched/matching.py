@@ -1,0 +1,61 @@
+"""Networks of stacks, permuted: each to another one, all to the first, or all together."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from ...matchers import MatchResult, Problem, registry, wm
+from ...permutations.permutation import permuted
+from ...spec import library
+from ...spec.fitting import fit
+from ...spec.spec import FittedSpec
+from .stacks import Stack, stacked, tensors
+
+Match = Callable[[Problem], MatchResult]
+
+
+def by(method: str, passes: int = 1) -> Match:
+    """A method by its name; those that train (ste, ste-mm) take so many passes over the data."""
+    module = registry.get(method)
+    if not method.startswith("ste"):
+        return module.match
+    return functools.partial(module.match, options=module.Options(epochs=passes))
+
+
+def fitted(stack: Stack) -> FittedSpec:
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors(stack, 0).items()}
+    return fit(library.load("mlp"), shapes)
+
+
+def aligned(ones: Stack, others: Stack, *, seed: int = 0) -> Stack:
+    """Every network of `others`, permuted to that of `ones` with its number by weight matching."""
+    spec, found = fitted(ones), []
+    for number in range(len(ones[0][0])):
+        pair = tensors(ones, number), tensors(others, number)
+        found.append(_moved(spec, pair, wm.match(Problem(spec, pair, seed=seed)))[1])
+    return stacked(found)
+
+
+def to_first(stack: Stack, match: Match = wm.match, *, seed: int = 0, **evidence: Any) -> Stack:
+    """All networks, each permuted to the first by itself; `evidence` is the network and data of a method."""
+    spec, first = fitted(stack), tensors(stack, 0)
+    found = [first]
+    for number in range(1, len(stack[0][0])):
+        pair = first, tensors(stack, number)
+        found.append(_moved(spec, pair, match(Problem(spec, pair, seed=seed, **evidence)))[1])
+    return stacked(found)
+
+
+def together(stack: Stack, match: Match, *, seed: int = 0, **evidence: Any) -> Stack:
+    """All networks, permuted at once by a method for many models."""
+    spec = fitted(stack)
+    models = tuple(tensors(stack, number) for number in range(len(stack[0][0])))
+    return stacked(_moved(spec, models, match(Problem(spec, models, seed=seed, **evidence))))
+
+
+def _moved(spec: FittedSpec, models: tuple, found: MatchResult) -> list:
+    """The first model, and the others with their units in the order that was found."""
+    others = zip(models[1:], found.permutations, strict=True)
+    return [models[0], *(dict(permuted(model, spec, perm)) for model, perm in others)]

@@ -1,0 +1,106 @@
+"""Attributes that a module fills in its first call and keeps: what a call computed, a weight in another form.
+
+A cache tells nothing of the weights that the module has by now. One that is dropped when the module goes to
+training needs no search. Of the others it is tried: what holds tensors is emptied, and is a cache if a run
+fills it again. A table that was made with the module makes the run fail, or stays empty.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from .contents import CONTAINERS, DEPTH, noted, put_back
+
+OWN = frozenset(vars(nn.Module()))  # parameters, buffers, submodules and hooks
+GONE = object()
+MOST = 16  # kinds of attributes that are tried
+
+Attribute = tuple[nn.Module, str]
+
+# Attributes of modules that were found to be caches, and how they are emptied.
+_known: weakref.WeakKeyDictionary[nn.Module, dict[str, Any]] = weakref.WeakKeyDictionary()
+
+
+def empty(network: nn.Module, run: Callable[[], Any]) -> None:
+    """Empty every cache that `run`, a call of the network, fills again; all else is as it was."""
+    for attributes in list(_kinds(network).values())[:MOST]:
+        value = vars(attributes[0][0])[attributes[0][1]]
+        ways = (None, GONE) if isinstance(value, torch.Tensor) else (type(value)(), None)
+        for way in ways:
+            if _filled_again(network, attributes, way, run):
+                for module, name in attributes:
+                    _known.setdefault(module, {})[name] = way
+                break
+
+
+def drop(network: nn.Module) -> None:
+    """Empty what a network would compute with although its weights are others by now.
+
+    That is what its modules empty themselves when they go to training, and what `empty` found.
+    """
+    if not any(True for _ in kept(network)):
+        return
+    modes = {module: module.training for module in network.modules()}
+    with contextlib.suppress(Exception):  # some graphs know no training
+        network.train()
+    for module, mode in modes.items():
+        module.training = mode
+        for name, way in _known.get(module, {}).items():
+            if name in vars(module):
+                _empty([(module, name)], way)
+
+
+def kept(network: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors that are neither parameters nor buffers, by the attribute that holds them."""
+    for prefix, module in network.named_modules():
+        for name, value in vars(module).items():
+            if name not in OWN:
+                yield from ((f"{prefix}.{name}".removeprefix("."), tensor) for tensor in _tensors(value))
+
+
+def _kinds(network: nn.Module) -> dict[Any, list[Attribute]]:
+    """Attributes that hold tensors; those of like modules are of one kind."""
+    found: dict[Any, list[Attribute]] = {}
+    for module in network.modules():
+        for name, value in vars(module).items():
+            if name not in OWN and any(True for _ in _tensors(value)):
+                found.setdefault((type(module), name, type(value)), []).append((module, name))
+    return found
+
+
+def _tensors(value: Any, depth: int = DEPTH) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif type(value) in CONTAINERS and depth:
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(inner, depth - 1)
+
+
+def _filled_again(
+    network: nn.Module, attributes: Sequence[Attribute], way: Any, run: Callable[[], Any]
+) -> bool:
+    """Whether a run fills what was emptied this way; then it is left empty."""
+    before = list(noted(network))
+    _empty(attributes, way)
+    filled = False
+    with contextlib.suppress(Exception), torch.no_grad():  # of the user's code, that misses what is gone
+        run()
+        filled = all(any(True for _ in _tensors(vars(m).get(name))) for m, name in attributes)
+    put_back(before)
+    if filled:
+        _empty(attributes, way)
+    return filled
+
+
+def _empty(attributes: Sequence[Attribute], way: Any) -> None:
+    for module, name in attributes:
+        if way is GONE:
+            del vars(module)[name]
+        else:
+            vars(module)[name] = None if way is None else type(way)()

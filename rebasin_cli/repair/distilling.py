@@ -1,0 +1,181 @@
+"""Distill: a merged network trained to give what its endpoints give in the mean, without labels.
+
+A refit fits layer by layer, and what one layer misses the next ones can only pass on. So all weights are
+trained together afterwards, on the same kind of samples: the targets are the weighted mean of the endpoints'
+outputs, the loss is the mean square of what is missing.
+
+Hinton et al. 2015, arXiv:1503.02531, with several teachers and their outputs in place of probabilities.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .. import networks
+from ..averages.mixing import average
+from ..datasets._batches import checked, part_of, tensors_in
+from ..errors import CheckpointError, DataError
+from ..networks.running import call, evaluating, fed
+from ..runtime.seeds import seeded
+from ..runtime.threads import on_one_thread
+from .batchnorm import reset
+from .channels import Repaired
+from .options import STEP, epochs_of
+
+RATE = 0.02  # of a tensor's size that a step of Adam changes it by; it falls to 0 along a cosine
+MEMORY = 1 << 28  # bytes of targets that are kept; what is beyond is computed again
+
+Step = tuple[Any, Tensor]  # some inputs and their targets
+
+
+def distill(
+    network: nn.Module,
+    endpoints: Sequence[Mapping[str, Tensor]],
+    batches: Iterable[Any],
+    *,
+    weights: Sequence[float] | None = None,
+    epochs: int | None = None,
+    output: str | int | None = None,
+    memory: int = MEMORY,
+    device: str | torch.device = "cpu",
+) -> Repaired:
+    """Train `network`, which holds a merge, towards the weighted mean of its endpoints' outputs, in place.
+
+    `weights` are those of the merge (default: equal). Norms with running statistics are in training
+    meanwhile, and get those of the trained network; dropout stays off. Where training comes no nearer to the
+    targets, as when all endpoints are the same, nothing changes. Labels are not looked at. Targets beyond
+    `memory` bytes are computed in every epoch (`epochs`: 4, of few samples more, for 200 steps in all). The
+    same samples give the same weights on the same processor.
+
+    Raises UsageError, DataError, NetworkError where `output` is no tensor, CheckpointError where outputs
+    are no numbers.
+    """
+    shares = [1 / len(endpoints)] * len(endpoints) if weights is None else list(weights)
+    average([{}] * len(endpoints), shares)  # its checks
+    before = network.state_dict()
+    with on_one_thread(), seeded(0, "distillation", str(device)):
+        own = networks.duplicate(network).float().to(device)
+        samples = _Samples([_holding(own, end) for end in endpoints], shares, batches, output, memory, device)
+        missing = samples.missing(own)
+        if not math.isfinite(missing):
+            raise CheckpointError(
+                "the outputs of the merged models hold NaN or infinite values",
+                hint="Check the models' weights; merge them as they are with --repair none",
+            )
+        _train(own, samples, epochs_of(samples.count) if epochs is None else epochs)
+        reset(own, batches, device=device)
+        changed = () if not samples.missing(own) < missing else _taken(before, own.state_dict())
+    layers = tuple(dict.fromkeys(name.rpartition(".")[0] for name in changed))
+    return Repaired("distill", layers, passes=samples.passes, tensors=changed)
+
+
+class _Samples:
+    """What is trained on, step by step: inputs and targets, in the order of the batches."""
+
+    def __init__(
+        self,
+        teachers: Sequence[nn.Module],
+        shares: Sequence[float],
+        batches: Iterable[Any],
+        output: str | int | None,
+        memory: int,
+        device: str | torch.device,
+    ):
+        self.teachers, self.shares, self.batches = teachers, shares, batches
+        self.output, self.left, self.device = output, memory, device
+        self.known: list[Tensor] = []
+        self.steps = self.count = self.passes = 0
+
+    def __iter__(self) -> Iterator[Step]:
+        self.passes += 1
+        self.steps = self.count = 0
+        for inputs, _ in checked(self.batches):
+            size = max((len(tensor) for tensor in tensors_in(inputs) if tensor.ndim), default=1)
+            self.count += size
+            for begun in range(0, size, STEP):
+                if begun and size - begun == 1:  # a norm may refuse a single sample
+                    continue
+                part = fed(self.teachers[0], part_of(inputs, begun, begun + STEP), self.device)
+                yield part, self._targets(part)
+                self.steps += 1
+        if not self.steps:
+            raise DataError("the data holds no batches to train on")
+
+    def _targets(self, inputs: Any) -> Tensor:
+        if self.steps < len(self.known):
+            return self.known[self.steps]
+        with torch.no_grad():
+            every = [call(teacher, inputs, output=self.output).float() for teacher in self.teachers]
+        targets = sum(share * outputs for share, outputs in zip(self.shares, every, strict=True))
+        if self.steps == len(self.known) and targets.nbytes <= self.left:
+            self.known.append(targets)
+            self.left -= targets.nbytes
+        return targets
+
+    def missing(self, network: nn.Module) -> float:
+        """The mean square of what the network's outputs lack of the targets."""
+        with evaluating(network), torch.no_grad():
+            lost = [self.loss(network, *step).item() for step in self]
+        return sum(lost) / len(lost)
+
+    def loss(self, network: nn.Module, inputs: Any, targets: Tensor) -> Tensor:
+        return F.mse_loss(call(network, inputs, output=self.output).float(), targets)
+
+
+def _holding(network: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
+    return networks.load(networks.duplicate(network), tensors).eval()
+
+
+def _train(network: nn.Module, samples: _Samples, epochs: int) -> None:
+    """Adam on all weights; norms with running statistics use those of each step."""
+    total, norms = epochs * samples.steps, networks.running_norms(network).values()
+    optimizer = torch.optim.Adam(_rated([p for p in network.parameters() if p.is_floating_point()]))
+    taken = 0
+    with evaluating(network), torch.enable_grad():
+        for norm in norms:
+            norm.training = True
+        for _ in range(epochs):
+            for inputs, targets in samples:
+                for group in optimizer.param_groups:
+                    group["lr"] = group["rate"] * 0.5 * (1 + math.cos(math.pi * taken / total))
+                optimizer.zero_grad(set_to_none=True)
+                samples.loss(network, inputs, targets).backward()
+                optimizer.step()
+                taken += 1
+
+
+def _rated(parameters: Sequence[nn.Parameter]) -> list[dict[str, Any]]:
+    """A rate of its own for each, so that networks of large and of small weights learn alike.
+
+    What has one axis, and may be 0, takes the usual one of the others.
+    """
+    sizes = {p: p.detach().square().mean().sqrt().item() for p in parameters if p.ndim > 1 and p.numel()}
+    usual = statistics.median(sizes.values()) if sizes else 1.0
+    return [{"params": [p.requires_grad_()], "rate": RATE * (sizes.get(p) or usual)} for p in parameters]
+
+
+def after(first: Repaired, then: Repaired) -> Repaired:
+    """The account of a distillation that began with a refit."""
+    layers = tuple(dict.fromkeys([*first.corrected, *then.corrected]))
+    left = tuple((name, why) for name, why in first.left if name not in then.tensors)
+    changed = tuple(dict.fromkeys([*first.tensors, *then.tensors]))
+    return Repaired("distill", layers, left, 0, first.passes + then.passes, changed)
+
+
+def _taken(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> tuple[str, ...]:
+    """Write what was trained into the network; the names of the tensors that are others now."""
+    changed = []
+    for name, tensor in before.items():
+        new = after[name].to(tensor)
+        if not torch.equal(tensor, new):
+            changed.append(name)
+    for name in changed:
+        before[name].copy_(after[name])
+    return tuple(changed)

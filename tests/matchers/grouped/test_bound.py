@@ -1,0 +1,80 @@
+import pytest
+import torch
+
+from rebasin_cli.canonical.form import canonical
+from rebasin_cli.groups import elements as acts
+from rebasin_cli.matchers.grouped.baked import Baked
+from rebasin_cli.matchers.grouped.bound import upper_bound
+from rebasin_cli.matchers.grouped.search import search
+from rebasin_cli.matchers.search.align import align
+from rebasin_cli.permutations import permutation
+from rebasin_cli.spec.fitting import fit
+from rebasin_cli.spec.parsing import parse
+from tests.transformers import Gated, Rotary, Transformer, drawn, inferred, relu, tanh
+
+NETS = [Transformer, Gated, Rotary, relu, tanh]
+
+
+def forms(make):
+    net, found = inferred(make)
+    return found.fitted, *(canonical(drawn(net, s), found.fitted, found.folds).tensors for s in (0, 1))
+
+
+def objective(a, b, fitted):
+    pair = Baked(a, b, fitted, {*fitted.words}).pair
+    with pair.computing():
+        return pair.objective(permutation.identity(pair.words))
+
+
+def orthogonal(fitted, seed):
+    """A random element that changes no norms: what the bound is over."""
+    element = acts.random(fitted, torch.Generator().manual_seed(seed))
+    maps = {}
+    for word, map_ in element.maps.items():
+        if map_.ndim == 1:
+            maps[word] = map_.sign()
+        else:
+            u, _, v = torch.linalg.svd(map_)
+            maps[word] = u @ v
+    return acts.Elements(element.permutations, maps)
+
+
+@pytest.mark.parametrize("make", NETS)
+def test_no_element_reaches_more_than_the_bound(make):
+    fitted, a, b = forms(make)
+    most = upper_bound(a, b, fitted)
+    for seed in range(3):
+        moved = dict(acts.acted(b, fitted, orthogonal(fitted, seed)))
+        assert objective(a, moved, fitted) <= most
+    assert upper_bound(a, moved, fitted) == pytest.approx(most, abs=1e-6)  # of all that B could be
+    assert search(a, b, fitted).after <= most < sum(a[n].norm() > 0 for n in fitted.tensors)
+
+
+@pytest.mark.parametrize("make", NETS)
+def test_the_bound_is_reached_where_an_element_was_planted(make):
+    fitted, a, _ = forms(make)
+    b = dict(acts.acted(a, fitted, orthogonal(fitted, 3)))
+    found = search(a, b, fitted)
+    assert found.after <= upper_bound(a, b, fitted) == pytest.approx(found.after, abs=2e-5)
+
+
+@pytest.mark.parametrize(
+    "axes, group, within",
+    [("h .", "O", ""), ("h .", "O1", ""), ("h .", "signed", ""), ("(4 h*) .", "GL", ""),
+     ("(heads h*) .", "GL", "sizes: {heads: 4}"), ("(heads h*) .", "halves", "sizes: {heads: 4}"),
+     ("h .", "permutation", "")],
+)  # fmt: skip
+def test_the_bound_is_the_best_there_is_where_one_word_moves_alone(axes, group, within):
+    text = f"tensors: {{x: '{axes}', y: '{axes}'}}\ngroups: {{h: {group}}}\n{within}"
+    fitted = fit(parse(text, name="one"), {"x": (8, 5), "y": (8, 3)})
+    rng = torch.Generator().manual_seed(0)
+    a, b = ({n: torch.randn(s, generator=rng).double() for n, s in fitted.shapes.items()} for _ in range(2))
+    assert search(a, b, fitted).after == pytest.approx(upper_bound(a, b, fitted), abs=1e-9)
+
+
+def test_a_search_tells_its_bound_where_it_is_asked_for():
+    net, found = inferred(Gated)
+    models = [drawn(net, seed) for seed in (0, 1)]
+    asked = align(models, found.fitted, folds=found.folds, options={"bound": True}).result
+    assert asked.objective_after < asked.upper_bound < 8
+    assert align(models, found.fitted, folds=found.folds).result.upper_bound is None

@@ -1,0 +1,175 @@
+"""A merged network trained towards what its endpoints give in the mean."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import rebasin_cli
+from rebasin_cli import nets
+from rebasin_cli.errors import CheckpointError, DataError, NetworkError, UsageError
+from rebasin_cli.repair import Repairs, distill, distilling, repairing, reset
+from rebasin_cli.repair.costs import distillation_bytes, distillation_passes
+
+from .test_refit import Normed, Scaled, drawn, same, state
+from .test_repair import FLAT, PICTURE, Residual, convnet, mlp, samples, two_and_between
+
+NETWORKS = [(mlp, FLAT), (Residual, PICTURE), (Normed, PICTURE), (Scaled, PICTURE)]
+
+
+def missing(network, ends, data, shares=(0.5, 0.5)):
+    """The mean square of what the network lacks of the mean of the endpoints' outputs, over all samples."""
+    twin, total = copy.deepcopy(network).eval(), 0.0
+    with torch.no_grad():
+        for x, _ in data:
+            targets = 0
+            for share, end in zip(shares, ends, strict=True):
+                twin.load_state_dict(end)
+                targets = targets + share * twin(x)
+            total += (network.eval()(x) - targets).square().mean().item()
+    return total / len(data)
+
+
+@pytest.mark.parametrize(("build", "shape"), NETWORKS)
+def test_the_network_comes_nearer_to_the_weighted_mean_of_the_outputs(build, shape):
+    data = samples(shape, (64, 64))
+    ends, network = two_and_between(build)
+    before, kept, held = missing(network, ends, data, (0.8, 0.2)), copy.deepcopy(ends), state(network)
+    done = distill(network.train(), ends, data, weights=[0.8, 0.2], epochs=20)
+    assert network.training and missing(network, ends, data, (0.8, 0.2)) < 0.8 * before
+    assert all(same(one, other) for one, other in zip(ends, kept, strict=True))
+    after = state(network)
+    assert done.method == "distill"
+    assert set(done.tensors) == {name for name in after if not torch.equal(after[name], held[name])}
+    assert all(tensor.grad is None for tensor in network.parameters())
+
+
+@pytest.mark.parametrize(("build", "shape"), NETWORKS)
+def test_a_model_between_itself_and_itself_stays_as_it_is_to_the_last_bit(build, shape):
+    data = samples(shape)
+    network = drawn(build, data, 1).float()
+    before = state(network)
+    assert not distill(network, [before] * 3, data).tensors and same(state(network), before)
+
+
+def test_labels_threads_and_what_is_kept_of_the_targets_change_no_bit():
+    found = []
+    for labels, threads, memory in ((0, 1, 1 << 20), (1, 2, 1 << 20), (2, 1, 0), (3, 1, 1_000)):
+        ends, network = two_and_between(convnet)
+        data = [(x, torch.full((len(x),), labels)) for x, _ in samples(PICTURE, (60, 60))]
+        before, _ = torch.get_num_threads(), torch.set_num_threads(threads)
+        distill(network, ends, data, memory=memory)
+        assert torch.get_num_threads() == threads
+        torch.set_num_threads(before)
+        found.append(state(network))
+    assert all(same(found[0], other) for other in found)
+
+
+def test_statistics_of_norms_become_those_of_the_trained_network():
+    data = samples(PICTURE, (64, 64))
+    ends, network = two_and_between(Normed)
+    assert distill(network, ends, data, epochs=8).tensors
+    found = state(network)
+    reset(network, data)
+    assert same(state(network), found)
+
+
+def test_few_samples_are_gone_through_more_often(monkeypatch):
+    taken = []
+    for count in (50, 100):
+        ends, network = two_and_between(mlp)
+        stepping = torch.optim.Adam.step
+        monkeypatch.setattr(
+            torch.optim.Adam, "step", lambda *a, n=count, s=stepping: taken.append(n) or s(*a)
+        )
+        distill(network, ends, samples(FLAT, (count,)))
+        monkeypatch.setattr(torch.optim.Adam, "step", stepping)
+    assert taken.count(50) == taken.count(100) == 200
+
+
+def test_dropout_stays_off():
+    torch.manual_seed(0)
+    found = []
+    for rate in (0.0, 0.9):
+        network = nn.Sequential(nn.Linear(8, 6), nn.Dropout(rate), nn.ReLU(), nn.Linear(6, 3))
+        torch.manual_seed(1)
+        ends = [{n: torch.randn(t.shape) for n, t in network.state_dict().items()} for _ in range(2)]
+        network.load_state_dict({name: (tensor + ends[1][name]) / 2 for name, tensor in ends[0].items()})
+        distill(network.train(), ends, samples(FLAT))
+        found.append(state(network))
+    assert same(*found)
+
+
+def test_one_output_of_several_is_trained_and_it_has_to_be_a_tensor():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.other = nn.Linear(8, 3), nn.Linear(8, 2)
+
+        def forward(self, x):
+            return {"one": self.one(x), "other": self.other(x)}
+
+    torch.manual_seed(0)
+    network = Two()
+    ends = [{n: torch.randn(t.shape) for n, t in network.state_dict().items()} for _ in range(2)]
+    done = distill(network, ends, samples(FLAT), output="one")
+    assert set(done.tensors) == {"one.weight", "one.bias"}
+    with pytest.raises(NetworkError, match="expected one tensor"):
+        distill(network, ends, samples(FLAT))
+
+
+def test_small_and_large_weights_learn_at_the_same_relative_rate():
+    network = nn.Sequential(nn.Linear(8, 6), nn.Linear(6, 3))
+    with torch.no_grad():
+        network[0].weight.fill_(10.0), network[1].weight.fill_(0.1)
+    first, bias, second, _ = (group["rate"] for group in distilling._rated(list(network.parameters())))
+    assert first == pytest.approx(100 * second) and second == pytest.approx(0.1 * distilling.RATE)
+    assert bias == pytest.approx((first + second) / 2)
+
+
+def test_what_a_distillation_refuses():
+    ends, network = two_and_between(mlp)
+    before = state(network)
+    with pytest.raises(DataError, match="no batches"):
+        distill(network, ends, [])
+    with pytest.raises(UsageError, match="3 weights for 2 models"):
+        distill(network, ends, samples(FLAT), weights=[0.5, 0.3, 0.2])
+    with pytest.raises(CheckpointError, match="outputs of the merged models hold NaN"):
+        distill(network, [ends[0], ends[1] | {"0.weight": torch.full((7, 8), 3e38)}], samples(FLAT))
+    assert same(state(network), before)
+
+
+def test_it_begins_with_a_refit_on_its_first_samples_and_tells_of_both(monkeypatch):
+    monkeypatch.setitem(repairing.SAMPLES, "refit", 16)
+    ends, network = two_and_between(Residual)
+    data = samples(PICTURE, (16, 16))
+    done = Repairs("distill", ends, data).apply(network, [0.5, 0.5])
+    _, twin = two_and_between(Residual)
+    first = Repairs("refit", ends, data[:1]).apply(twin, [0.5, 0.5])
+    then = distill(twin, ends, data)
+    assert same(state(twin), state(network)) and done.method == "distill"
+    assert set(done.tensors) == {*first.tensors, *then.tensors} and done.passes == first.passes + then.passes
+
+
+def test_what_it_takes_is_reckoned_from_the_network_alone():
+    network = mlp()
+    assert distillation_passes(2, 10_000) == 3 * 4 + 5 and distillation_passes(3, 1_000) == 3 * 10 + 6
+    parameters = sum(tensor.numel() for tensor in network.parameters())
+    assert distillation_bytes(network) - distilling.MEMORY == 16 * parameters
+
+
+def test_merging_in_memory_distills_several_models():
+    torch.manual_seed(0)
+    models = [state(nets.build("mlp", input_shape=(8,), classes=3, width=16)) for _ in range(3)]
+    network, data = nets.build("mlp", input_shape=(8,), classes=3, width=16), samples((8,), (100, 100))
+    found = {
+        how: rebasin_cli.merge(models, repair_with=how, network=network, train=data)
+        for how in ("refit", "distill")
+    }
+    assert found["distill"].repair.method == "distill"
+    left = {}
+    for how, merged in found.items():
+        network.load_state_dict(merged.tensors)
+        left[how] = missing(network, models, data, [1 / 3] * 3)
+    assert left["distill"] < left["refit"]
