@@ -103,7 +103,7 @@ class Pair:
         """On the test split, as they are and divided by the temperature that suits training samples."""
         outputs, targets = self.logits(tensors, self.test)
         fitted, classes = self.logits(tensors, self.train.subset(FITTED, 2))
-        t = rebasin_cli.temperature(fitted.flatten(0, -2), classes.flatten())
+        t = rebasin_cli.temperature(fitted.movedim(1, -1).flatten(0, -2), classes.flatten())
         return score(outputs, targets), score(outputs / t, targets)
 
     def ends(self) -> dict[str, Score]:

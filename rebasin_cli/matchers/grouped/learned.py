@@ -2,12 +2,14 @@
 
 All numbers are 0 where the model stands at first, which is where every map is the identity. A rotation is
 Cayley's map of a skew matrix, (I − S/2)⁻¹ (I + S/2), one product and one solve also where a stream is wide;
-an invertible matrix and positive scales are exponentials. Signs are no numbers: they go with the order.
+an invertible matrix, positive scales, and a complex factor a pair are exponentials. Signs are no numbers:
+they go with the order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 
@@ -15,6 +17,7 @@ from ...groups import elements as acts
 from ...groups.elements import Elements, Maps
 from ...permutations import permutation
 from ...permutations.permutation import is_identity
+from ...spec.groups import PLANES
 from ...spec.notation import Axis, Word, leaves_of, words_of
 from ...spec.spec import FittedSpec
 
@@ -46,6 +49,14 @@ def _positive(numbers: torch.Tensor) -> Both:
     return numbers.exp(), (-numbers).exp()
 
 
+def _plane(kind: str, numbers: torch.Tensor) -> Both:
+    """Of logarithms of scales, and angles (…, n/2, 2)."""
+    scale, angle = numbers.double().unbind(-1)
+    made = (acts.turning(torch.polar(size.exp(), angle), kind) for size in (scale, -scale))
+    turned, dual = (matrix.to(numbers) for matrix in made)
+    return turned, dual
+
+
 # A group's map of its numbers, and that map's inverse transposed
 MAPS: dict[str, Callable[[torch.Tensor], Both]] = {
     "O": _rotation,
@@ -53,7 +64,7 @@ MAPS: dict[str, Callable[[torch.Tensor], Both]] = {
     "GL": _invertible,
     "scaled": _positive,
     "monomial": _positive,
-}
+} | {kind: partial(_plane, kind) for kind in PLANES}
 SCALES = ("scaled", "monomial")
 
 
@@ -88,6 +99,8 @@ class Learned:
         if kind in SCALES:
             return (n,)
         count, size = ((), n) if block is None else ((block.count,), block.size)
+        if kind in PLANES:
+            return (*count, size // 2, 2)
         size -= kind == "O1"
         return (*count, size, size)
 
