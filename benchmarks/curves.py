@@ -305,7 +305,7 @@ def steps(study: Study) -> None:
         for way in ways.values():  # memory that is held comes with the first step
             way(*batches[0])
         seconds: dict[str, list[float]] = {name: [] for name in ways}
-        rounds = max(5, min(200, int(4 / timed(ways["plain"], batches[0]))))
+        rounds = max(5, min(200, int(1 / timed(ways["plain"], batches[0]))))
         for _, batch, (name, way) in itertools.product(range(rounds), batches, ways.items()):
             seconds[name].append(timed(way, batch))
     medians = {name: statistics.median(times) for name, times in seconds.items()}

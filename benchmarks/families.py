@@ -157,12 +157,8 @@ TIMM = {  # row: (model, its options, pixels)
     "VoVNet": ("ese_vovnet19b_slim", {}, 64),
     "NFNet": ("dm_nfnet_f0", {}, 64),
     "LeViT": ("levit_128s", {}, 224),
-    "EfficientFormer": ("efficientformer_l1", {"embed_dims": (8, 16, 24, 32), "depths": (1, 1, 1, 2)}, 224),
-    "MLP-Mixer": ("mixer_s32_224", {"img_size": 64, "embed_dim": 32, "num_blocks": 2}, 64),
-    "ResMLP": ("resmlp_12_224", {"img_size": 64, "embed_dim": 32, "num_blocks": 2}, 64),
-    "gMLP": ("gmlp_ti16_224", {"img_size": 64, "embed_dim": 32, "num_blocks": 2}, 64),
+    "EfficientFormer": ("efficientformer_l1", {}, 224),
     "PoolFormer": ("poolformer_s12", {}, 64),
-    "ConvMixer": ("convmixer_768_32", {"dim": 32, "depth": 2}, 64),
     "RepVGG": ("repvgg_a0", {}, 64),
     "MobileOne": ("mobileone_s0", {}, 64),
     "EdgeNeXt": ("edgenext_xx_small", {}, 64),
@@ -171,10 +167,6 @@ TIMM = {  # row: (model, its options, pixels)
     "InceptionNeXt": ("inception_next_atto", {}, 64),
     "StarNet": ("starnet_s1", {}, 64),
     "HGNet": ("hgnetv2_b0", {}, 64),
-    "FastViT": ("fastvit_t8", {}, 64),
-    "CSPNet": ("cspresnet50", {}, 64),
-    "DPN": ("dpn48b", {}, 64),
-    "RDNet": ("rdnet_tiny", {}, 64),
 }  # fmt: skip
 
 
@@ -317,18 +309,16 @@ ATTENTION = LAYERS * (f(HEADS) + 2 * HEADS * f(HALF))  # heads; keys and values 
 ROUTED = LAYERS * (f(EXPERTS) + EXPERTS * f(HIDDEN))
 TURNED = f(WIDTH) + GATED + LAYERS * f(HIDDEN)  # all units of queries and keys turn by their positions
 HAND = {
-    **dict.fromkeys(("Gemma 2", "Phi-3", "OLMo", "Cohere 2", "SmolLM3", "Arcee", "Seed-OSS"), TURNED),
+    **dict.fromkeys(("Gemma 2", "Phi-3", "OLMo", "SmolLM3", "Arcee", "Seed-OSS"), TURNED),
     **dict.fromkeys(("Apertus", "ERNIE 4.5", "EXAONE 4", "Helium"), TURNED),
+    "Cohere 2": TURNED + LAYERS * 2 * f(HALF),  # layers that see everything turn nothing
     "GLM-4": f(WIDTH) + GATED + LAYERS * (2 * f(4) + f(HIDDEN)),  # 4 of 8 turn
     "GPT-Neo": f(WIDTH) + ATTENTION + LAYERS * f(HIDDEN),
     "CodeGen": f(WIDTH) + LAYERS * (f(HEADS) + HEADS * (f(HALF) + f(4)) + f(4 * WIDTH)),
     "BioGPT": f(WIDTH) + ATTENTION + LAYERS * f(HIDDEN),
     "RemBERT": f(WIDTH) + f(24) + f(40) + ATTENTION + LAYERS * f(HIDDEN),
     "ESM": f(WIDTH) + ATTENTION + LAYERS * f(HIDDEN),
-    "MLP-Mixer": f(32) + 2 * (f(16) + f(128)),  # tokens are mixed by a layer half as wide
-    "ResMLP": f(32) + 2 * f(128),  # a product of tokens alone has no hidden units
-    "ConvMixer": 3 * f(32),  # the stem, and each block; what a block adds up is of one order
-    "Fourier operator": f(16) + f(HIDDEN),
+    "Fourier operator": 3 * f(16) + f(HIDDEN),
     "flow of couplings": 4 * f(HIDDEN),
     "weight norm by hooks": f(HIDDEN),
     "pruned": f(HIDDEN),

@@ -30,7 +30,7 @@ from typing import Any
 import torch
 from _rows import environment, line
 from families import HIDDEN, LAYERS, SIZES, SMALL, Case, causal
-from inference import torchvision
+from packages import torchvision
 from torch import nn
 from torch.nn import functional as F
 
@@ -158,7 +158,7 @@ class Subject:
         moved = acts.acted(self.form.tensors, self.found.fitted, self.draw(1))
         outputs = []
         try:
-            with fresh(self.network) as refresh, own_state(self.network, dtype), torch.no_grad():
+            with fresh(self.network, self.inputs) as refresh, own_state(self.network, dtype), torch.no_grad():
                 runs = Runs(self.network, refresh, dtype, self.output)
                 batch = fed(self.network, self.inputs, "cpu", quiet=True)
                 for tensors in (self.tensors, moved):

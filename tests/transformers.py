@@ -101,7 +101,11 @@ class RotaryBlock(nn.Module):
         q = self.turned(self.q(y).unflatten(-1, (2 * self.heads, -1)).transpose(1, 2))
         k, v = (f(y).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.k, self.v))
         k, v = (part.repeat_interleave(2, 1) for part in (self.turned(k), v))
-        return x + self.o(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        if self.halves:
+            mixed = F.scaled_dot_product_attention(q, k, v)
+        else:  # written out
+            mixed = (q @ k.transpose(-1, -2)).softmax(-1) @ v
+        return x + self.o(mixed.transpose(1, 2).flatten(2))
 
 
 class Rotary(nn.Module):
@@ -120,7 +124,7 @@ class Rotary(nn.Module):
 
 
 class Neighbours(Rotary):
-    """The same, each pair side by side, and a single head of keys."""
+    """The same, each pair side by side, a single head of keys, and attention written out."""
 
     def __init__(self):
         super().__init__(halves=False, heads=1)

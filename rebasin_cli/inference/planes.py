@@ -24,6 +24,7 @@ from .axes import Axes, Expr, Fixed, Product, Sum, Var, variables
 from .sides import Linear, Sides
 
 WHY = "positions turn each pair by an angle of its own"
+ATTENTION = {"scaled_dot_product_attention": -1, "matmul": -2}  # the axis of keys that has a head's units
 FIRST = 10**9  # the number of a variable that no walk has made, below 0
 
 
@@ -61,10 +62,10 @@ def find(walk: Sides, module: nn.Module, program: torch.export.ExportedProgram) 
     runs = _Runs(walk, module, program)
     found = []
     for node in program.graph.nodes:
-        if getattr(node.target, "_opname", "") != "scaled_dot_product_attention":
+        if (called := getattr(node.target, "_opname", "")) not in ATTENTION:
             continue
         try:
-            query, key = (runs.rows(node.args[k]) for k in (0, 1))
+            query, key = runs.rows(node.args[0], -1), runs.rows(node.args[1], ATTENTION[called])
         except Exception:  # what cannot be run is not understood
             continue
         if query is None or key is None:
@@ -93,8 +94,8 @@ class _Runs:
             if node in self.layers or any(other in self.after for other in node.all_input_nodes):
                 self.after.add(node)
 
-    def rows(self, node: fx.Node) -> Rows | None:
-        """Of the queries or keys (…, positions, units of a head); None where they are not turned in pairs."""
+    def rows(self, node: fx.Node, axis: int) -> Rows | None:
+        """Of queries or keys, a head's units along `axis`; None where they are not turned in pairs."""
         cone, layers = self._cone(node)
         if len(layers) != 1 or any(n.op != "call_function" for n in cone):
             return None
@@ -104,7 +105,7 @@ class _Runs:
             return None
         x = torch.zeros(layer.meta["val"].shape, dtype=layer.meta["val"].dtype, requires_grad=True)
         with torch.enable_grad():
-            y = self._run(node, {layer: x})
+            y = self._run(node, {layer: x}).movedim(axis, -1)
             depends = [self._touched(y, x, unit) for unit in range(y.shape[-1])]
         if not self._linear(node, layer):
             return None

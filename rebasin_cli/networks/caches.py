@@ -58,18 +58,26 @@ def drop(network: nn.Module) -> None:
 
 def kept(network: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Tensors that are neither parameters nor buffers, by the attribute that holds them."""
+    weights = _weights(network)
     for prefix, module in network.named_modules():
         for name, value in vars(module).items():
             if name not in OWN:
-                yield from ((f"{prefix}.{name}".removeprefix("."), tensor) for tensor in _tensors(value))
+                held = (tensor for tensor in _tensors(value) if id(tensor) not in weights)
+                yield from ((f"{prefix}.{name}".removeprefix("."), tensor) for tensor in held)
+
+
+def _weights(network: nn.Module) -> set[int]:
+    """Parameters and buffers, which modules may hold under a second name, as recurrent ones do."""
+    return {id(tensor) for tensor in (*network.parameters(), *network.buffers())}
 
 
 def _kinds(network: nn.Module) -> dict[Any, list[Attribute]]:
     """Attributes that hold tensors; those of like modules are of one kind."""
     found: dict[Any, list[Attribute]] = {}
+    weights = _weights(network)
     for module in network.modules():
         for name, value in vars(module).items():
-            if name not in OWN and any(True for _ in _tensors(value)):
+            if name not in OWN and any(id(tensor) not in weights for tensor in _tensors(value)):
                 found.setdefault((type(module), name, type(value)), []).append((module, name))
     return found
 

@@ -49,6 +49,7 @@ def test_the_weights_of_epochs_are_written_beside(done, refused, tmp_path):
     assert open_checkpoint("a.epoch2.safetensors").metadata["rebasin.epoch"] == "2"
     assert "rebasin.epoch" not in open_checkpoint("a.safetensors").metadata
     (tmp_path / "a.safetensors").unlink()
+    refused(2, *recipe, "-o", "a.safetensors", "--dry-run", says="a.epoch0.safetensors exists")
     refused(2, *recipe, "-o", "a.safetensors", says=("a.epoch0.safetensors exists", "--force"))
 
 

@@ -187,6 +187,20 @@ def test_units_of_a_head_that_are_not_turned_are_a_word_of_their_own():
     assert (before - after).abs().max() <= 1e-12 * before.abs().max()
 
 
+class Curved(Gated):
+    """What comes out of a norm also goes through an activation, unit by unit."""
+
+    def forward(self, x):
+        x = self.embed(x)
+        return self.head(self.last(x)) + F.gelu(self.norm(x)).amax(-1, keepdim=True)
+
+
+def test_a_norm_that_more_than_linear_layers_read_stays():
+    inferred = found(Curved(), prove=False)
+    assert not inferred.fitted.groups and not inferred.folds.norms
+    assert "more than linear layers" in inferred.folds.unfolded["norm.weight"]
+
+
 class Normed(Rotary):
     """What positions turn was divided by its length before."""
 

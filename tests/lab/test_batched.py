@@ -159,6 +159,8 @@ def test_training_ends_behind_the_pass_in_which_all_losses_were_low(stack, data)
     at_end = stacks.measured(kept[last], *data).loss
     assert (at_end < 1.1).all()
     assert list(training.trained(stack, *data, until=1e-9, **how | {"steps": 8})) == [8]
+    ahead = stacks.joined([stacks.part(kept[last], slice(0, 1)), stacks.part(stack, slice(1, 3))])
+    assert max(training.trained(ahead, *data, until=1.0, **how)) > 4  # it waits for the others
 
 
 def test_pairs_share_no_network(data):

@@ -11,7 +11,7 @@ from torch import nn
 
 import rebasin_cli
 from rebasin_cli.datasets import Data, Normalization, Samples
-from rebasin_cli.errors import NetworkError, UsageError
+from rebasin_cli.errors import DataError, NetworkError, UsageError
 from rebasin_cli.matchers import Problem, auto, wm
 from rebasin_cli.matchers.polishing import swaps
 from rebasin_cli.matchers.polishing.length import Length, seconds_of
@@ -446,6 +446,38 @@ def test_a_refit_that_auto_chose_reads_no_more_samples_than_one_that_is_named(pr
     )
     rebasin_cli.merge(problem.models, problem.fitted, **given)
     assert len(read) > 2 and set(read) == {1_000}
+
+
+def test_a_refit_that_is_named_beside_auto_reads_all_samples_that_were_given(problem, monkeypatch):
+    only_weights(monkeypatch, "refit")
+    x = torch.randn(1_500, 6)
+    with torch.no_grad():
+        y = problem.network(x).argmax(1)
+    data, read = Data("x", "train", Samples(x, y), Normalization(), classes=4), []
+    fitting = repairing.refit
+
+    def refit(network, endpoints, batches, **how):
+        read.append(sum(len(targets) for _, targets in batches))
+        return fitting(network, endpoints, batches, **how)
+
+    monkeypatch.setattr(repairing, "refit", refit)
+    given = {
+        "method": "auto",
+        "options": {"budget": "60s"},
+        "repair_with": "refit",
+        "network": problem.network,
+    }
+    sizes = {"test": data.subset(50), "controls": False, "points": 3, "repaired_points": 3}
+    rebasin_cli.barrier(*problem.models, problem.fitted, train=data, **sizes, **given)
+    assert read[-1] == 1_500  # what auto tried before was less
+
+
+def test_a_loader_that_was_read_before_is_told_when_the_network_is_followed(problem):
+    mending = Trials(dataclasses.replace(problem, repairs=("none", "refit")), 60.0).mending
+    mending.train = iter(())
+    with pytest.raises(DataError, match="holds no samples") as told:
+        mending.trace()
+    assert "generator" in told.value.hint
 
 
 @pytest.mark.parametrize("unseen", [False, True])

@@ -88,6 +88,16 @@ def test_few_samples_are_gone_through_more_often(monkeypatch):
     assert taken.count(50) == taken.count(100) == 200
 
 
+def test_norms_with_statistics_are_in_training_while_all_else_is_not():
+    data, seen = samples(PICTURE), []
+    ends, network = two_and_between(Normed)
+    for name in ("bn1", "head"):
+        hook = lambda it, inputs, name=name: seen.append((name, it.training, torch.is_grad_enabled()))  # noqa: E731
+        network.get_submodule(name).register_forward_pre_hook(hook)
+    distill(network, ends, data, epochs=1)
+    assert {seen for seen in seen if seen[2]} == {("bn1", True, True), ("head", False, True)}
+
+
 def test_dropout_stays_off():
     torch.manual_seed(0)
     found = []

@@ -55,7 +55,7 @@ DISAGREEMENTS = (
     (
         "Git Re-Basin §3.1",
         "correlation matches as well as inner products",
-        "measured by others on VGG16: accuracies of 42.2 and 67.5 %",
+        "measured by others on VGG: accuracies of 42.2 and 67.5 %",
         "",
     ),
     (

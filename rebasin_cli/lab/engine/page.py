@@ -72,8 +72,8 @@ def index(
     date = max((made["date"] for made in every), default="")
     lines += [
         f"All of them took {total / 60:.1f} minutes, {'/'.join(sorted(threads))} thread(s), scale "
-        f"{'/'.join(sorted(scales))}, {date}. How long the full scale takes is reckoned from fewer steps and "
-        "networks, on one thread.",
+        f"{'/'.join(sorted(scales))}, {date}; seconds are the clock's, to which other work on the machine "
+        "adds. How long the full scale takes is reckoned from fewer steps and networks, on one idle thread.",
         "",
     ]
     if others:
