@@ -1,11 +1,11 @@
 """What signs, scales and rotations add to permutations: midpoints of trained endpoints, beside controls.
 
     python benchmarks/groups.py --data mnist --pairs a.safetensors:b.safetensors … [--cache FILE]
-        [--images 2000] [--rows NAME …] [--ste-batch 128]
+        [--images 2000] [--rows NAME …] [--ste-batch 128] [--epochs 1]
 
 Every row is measured at λ = ½ on the whole test split, in the same architecture: the endpoints and their
 logit ensemble; both models as they are, in canonical form, after a random element of all groups; after `wm`
-and `am` with permutations, and `wm` (no data), `am` and `am --then wm` with groups; one epoch of `ste` with
+and `am` with permutations, and `wm` (no data), `am` and `am --then wm` with groups; --epochs of `ste` with
 each, on all training samples and their labels, by batches of --ste-batch. Each also with a temperature fitted
 on training samples, and with `--repair refit`, on --images training samples without their labels. Seconds
 are the processor's, of the search, canonical forms included, on one thread.
@@ -40,8 +40,8 @@ SEARCHES = {  # row: method, options, whether with groups
     "wm, groups (no data)": ("wm", {}, True),
     "am, groups": ("am", {}, True),
     "am then wm, groups": ("am", {"then": "wm"}, True),
-    "ste, permutations": ("ste", {"epochs": 1}, False),
-    "ste, groups": ("ste", {"epochs": 1}, True),
+    "ste, permutations": ("ste", {}, False),
+    "ste, groups": ("ste", {}, True),
 }
 LEARN = ("ste",)  # methods that see all training samples and their labels
 
@@ -52,9 +52,9 @@ ROWS = ("naive", "canonical forms", "random group element", *SEARCHES)
 class Grouped(Pair):
     """A pair with its network's symmetries."""
 
-    def __init__(self, files: str, data: str, images: int, batch: int = 128):
+    def __init__(self, files: str, data: str, images: int, batch: int = 128, epochs: int = 1):
         super().__init__(files, data, "cpu")
-        self.batch = batch
+        self.batch, self.epochs = batch, epochs
         self.samples = self.train.subset(images, 0)
         example = next(iter(self.samples))[0][:2]
         self.found = infer(self.network, example, prove=False, groups=True)
@@ -72,13 +72,15 @@ class Grouped(Pair):
             drawn = acts.random(self.found.fitted, generator(0, "control"))
             return [forms[0], acts.acted(forms[1], self.found.fitted, drawn)], 0.0, 0.0
         method, options, groups = SEARCHES[row]
+        learns = method in LEARN
+        options = options | ({"epochs": self.epochs} if learns else {})
         found = align(
             self.models,
             self.found.fitted,
             method=method,
             options=options | ({"limit": self.samples.samples} if method == "am" else {}),
             network=self.network,
-            data=self.train.with_batch_size(self.batch) if method in LEARN else self.samples,
+            data=self.train.with_batch_size(self.batch) if learns else self.samples,
             prove=False,
             folds=self.found.folds if groups else None,
         )
@@ -127,6 +129,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path)
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=ROWS)
     parser.add_argument("--ste-batch", type=int, default=128)
+    parser.add_argument("--epochs", type=int, default=1)
     given = parser.parse_args()
     torch.set_num_threads(1)
     cache = json.loads(given.cache.read_text()) if given.cache and given.cache.exists() else {}
@@ -137,7 +140,7 @@ def main() -> None:
 
     rows: list[dict[str, Any]] = []
     for files in given.pairs:
-        pair = Grouped(files, given.data, given.images, given.ste_batch)
+        pair = Grouped(files, given.data, given.images, given.ste_batch, given.epochs)
         measure(pair, given.rows, cache.setdefault(f"{pair.name} {given.images}", {}), save)
         rows.append(cache[f"{pair.name} {given.images}"])
     print(environment())

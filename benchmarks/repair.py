@@ -54,8 +54,10 @@ class Pair:
         self.fitted = resolve_spec(None, self.models)
         network = networks.resolve(None, self.fitted.spec, self.fitted.shapes)
         self.network, self.device = network.float().to(device), device
-        normalize = opened[0].metadata.get("rebasin.normalization")
-        self.train, self.test = (open_data(data, split, normalize=normalize) for split in ("train", "test"))
+        vocabulary = opened[0].metadata.get("rebasin.vocabulary")  # of text, which nothing normalises
+        normalize = None if vocabulary else opened[0].metadata.get("rebasin.normalization")
+        how = {"normalize": normalize, "vocabulary": vocabulary}
+        self.train, self.test = (open_data(data, split, **how) for split in ("train", "test"))
         self.name = f"{data} {' '.join(path.stem for path in self.paths)}"
 
     def permutations(self, method: str) -> permutation.Permutations | None:
@@ -100,7 +102,8 @@ class Pair:
     def tempered(self, tensors: Mapping[str, torch.Tensor]) -> tuple[Score, Score]:
         """On the test split, as they are and divided by the temperature that suits training samples."""
         outputs, targets = self.logits(tensors, self.test)
-        t = rebasin_cli.temperature(*self.logits(tensors, self.train.subset(FITTED, 2)))
+        fitted, classes = self.logits(tensors, self.train.subset(FITTED, 2))
+        t = rebasin_cli.temperature(fitted.movedim(1, -1).flatten(0, -2), classes.flatten())
         return score(outputs, targets), score(outputs / t, targets)
 
     def ends(self) -> dict[str, Score]:

@@ -36,9 +36,9 @@ class Baked:
     """`pair` compares the reference with the model as `element` made it: elements of the words in `whole`.
 
     Both models are in canonical form. Tensors that a rotated word only orders are constant there, and no
-    evidence. Of all others each counts alike: its inner products are divided by both models' norms, since
-    how large a tensor is says little behind a norm, and the small ones (embeddings, positions) say most of a
-    stream. `shares` are other factors, by tensor.
+    evidence. Where some word takes matrices, all others count alike: their inner products are divided by both
+    models' norms, since how large a tensor is says little behind a norm, and the small ones (embeddings,
+    positions) say most of a stream. `shares` are other factors, by tensor.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class Baked:
         dtype = wide([reference, model], list(fitted.tensors))
         self.tensors = {n: _own(model[n], dtype) for n in fitted.tensors}
         seen = replace(fitted, statistics=fitted.statistics | constant(fitted))
-        if shares is None:
+        if shares is None and any(kind in MATRICES for kind in fitted.groups.values()):
             shares = {name: _share(reference[name], self.tensors[name]) for name in fitted.tensors}
         shared = {
-            n: _own(reference[n], dtype) * s if (s := shares.get(n)) is not None else reference[n]
+            n: _own(reference[n], dtype) * s if (s := (shares or {}).get(n)) is not None else reference[n]
             for n in fitted.tensors
         }
         self.pair = Whole(shared, self.tensors, seen, whole=whole, **how)

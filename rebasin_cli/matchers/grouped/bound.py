@@ -63,9 +63,9 @@ class _Bound:
         spectra = {atom: self._spectral(atom) for atom in self.shared}
         apart = self._all({}, spectra)
         together = self._all(counted, {a: s for a, s in spectra.items() if a not in counted})
-        # a sum of products and what a solver rounds, of inner products of 1 a tensor at most
+        # a sum of products and what a solver rounds, of inner products of no more than the limit together
         longest = max((math.prod(self.pair._views(atom)[0].shape) for atom in self.pair.atoms), default=0)
-        return min(apart, together) + (longest + 8) * ROUND * max(1, len(self.pair.atoms))
+        return min(apart, together) + (longest + 8) * ROUND * max(1.0, self.pair.limit())
 
     def _counts(self, atom: Atom) -> str | None:
         """The word that orders the atom's units, or heads' own; None where all of its words turn alone."""

@@ -2,19 +2,23 @@
 
 All numbers are 0 where the model stands at first, which is where every map is the identity. A rotation is
 Cayley's map of a skew matrix, (I − S/2)⁻¹ (I + S/2), one product and one solve also where a stream is wide;
-an invertible matrix and positive scales are exponentials. Signs are no numbers: they go with the order.
+an invertible matrix, positive scales, and a complex factor a pair are exponentials. Signs are no numbers:
+they go with the order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 
 from ...groups import elements as acts
 from ...groups.elements import Elements, Maps
 from ...permutations import permutation
-from ...spec.notation import Axis, Word, leaves_of
+from ...permutations.permutation import is_identity
+from ...spec.groups import PLANES
+from ...spec.notation import Axis, Word, leaves_of, words_of
 from ...spec.spec import FittedSpec
 
 Tensors = Mapping[str, torch.Tensor]
@@ -45,6 +49,14 @@ def _positive(numbers: torch.Tensor) -> Both:
     return numbers.exp(), (-numbers).exp()
 
 
+def _plane(kind: str, numbers: torch.Tensor) -> Both:
+    """Of logarithms of scales, and angles (…, n/2, 2)."""
+    scale, angle = numbers.double().unbind(-1)
+    made = (acts.turning(torch.polar(size.exp(), angle), kind) for size in (scale, -scale))
+    turned, dual = (matrix.to(numbers) for matrix in made)
+    return turned, dual
+
+
 # A group's map of its numbers, and that map's inverse transposed
 MAPS: dict[str, Callable[[torch.Tensor], Both]] = {
     "O": _rotation,
@@ -52,7 +64,7 @@ MAPS: dict[str, Callable[[torch.Tensor], Both]] = {
     "GL": _invertible,
     "scaled": _positive,
     "monomial": _positive,
-}
+} | {kind: partial(_plane, kind) for kind in PLANES}
 SCALES = ("scaled", "monomial")
 
 
@@ -87,6 +99,8 @@ class Learned:
         if kind in SCALES:
             return (n,)
         count, size = ((), n) if block is None else ((block.count,), block.size)
+        if kind in PLANES:
+            return (*count, size // 2, 2)
         size -= kind == "O1"
         return (*count, size, size)
 
@@ -105,22 +119,27 @@ class Learned:
 
         `then` is what acts on the model after the maps: orders and signs, of which inverses are transposes.
         """
-        back = acts.invert(then, self.fitted)
         made = self._made or self.tensors()
         self._made = {}
-        arrived = [self._moved(gradients[name], name, back) for name in made]
-        torch.autograd.backward([*made.values()], arrived)
+        arrived = self._moved({name: gradients[name] for name in made}, acts.invert(then, self.fitted))
+        torch.autograd.backward([*made.values()], [*arrived.values()])
 
     def write(self, standing: Tensors, then: Elements) -> None:
         """Let the model stand as its maps, and orders and signs after them, make it."""
         self._made = self.tensors()  # with their graph: the next gradients are pulled through it
-        for name, tensor in self._made.items():
-            standing[name].copy_(self._moved(tensor.detach(), name, then))
+        for name, tensor in self._moved({n: t.detach() for n, t in self._made.items()}, then).items():
+            standing[name].copy_(tensor)
 
-    def _moved(self, tensor: torch.Tensor, name: str, by: Elements) -> torch.Tensor:
-        axes = self.fitted.tensors[name]
-        moved = permutation.permute(tensor, axes, by.permutations, self.fitted.within)
-        return acts.act(moved, axes, self.fitted, acts.maps_of(by))
+    def _moved(self, tensors: Tensors, by: Elements) -> dict[str, torch.Tensor]:
+        maps, within = acts.maps_of(by), self.fitted.within
+        moving = {word for word, perm in by.permutations.items() if not is_identity({word: perm})}
+        found = dict(tensors)
+        for name, tensor in tensors.items():
+            axes = self.fitted.tensors[name]
+            if not moving.isdisjoint(word for axis in axes for word in words_of(axis)):
+                tensor = permutation.permute(tensor, axes, by.permutations, within)
+            found[name] = acts.act(tensor, axes, self.fitted, maps)
+        return found
 
     @torch.no_grad()
     def element(self, then: Elements) -> Elements:

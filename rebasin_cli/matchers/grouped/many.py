@@ -1,8 +1,9 @@
 """Many models with groups: each matched to the mean of the others, in random order, until nothing changes.
 
 The first round lets every model join the mean of those before it, since models in frames of their own have a
-mean that says nothing. The objective is Σ over pairs of models and tensors of ⟨g_i θ_i, g_j θ_j⟩, each
-tensor's divided by the models' mean square norm, which no element of the search changes: it never falls.
+mean that says nothing. The objective is Σ over pairs of models and tensors of ⟨g_i θ_i, g_j θ_j⟩. Where words
+take matrices each tensor's is divided by the models' mean square norm, which no element of the search
+changes: it never falls.
 
 Generalised Procrustes analysis: Gower 1975; the rounds are those of Ainsworth et al. 2022, Algorithm 3.
 """
@@ -16,6 +17,7 @@ import torch
 from ...groups import elements as acts
 from ...groups.elements import Elements
 from ...runtime.seeds import derive, generator
+from ...spec.groups import MATRICES
 from .. import MatchResult, Problem, State
 from ..weights.blocks import wide
 from .baked import constant
@@ -68,6 +70,8 @@ class _Many:
         self.solves = 0
 
     def _share(self, name: str) -> float:
+        if not any(kind in MATRICES for kind in self.fitted.groups.values()):
+            return 1.0  # as of two models
         squares = [float(model[name].double().square().sum()) for model in self.models]
         return len(squares) / sum(squares) if sum(squares) > 0 else 0.0
 

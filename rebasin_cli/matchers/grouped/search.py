@@ -6,7 +6,8 @@ that are only ordered are left to the engine of weight matching. The first sweep
 to the inside: a stream by what only it touches (embeddings, positions, the head), then all that reads and
 writes it.
 
-The objective is Σ over tensors of ⟨A, g·B⟩ / (‖A‖·‖B‖): every tensor counts alike.
+The objective is Σ over tensors of ⟨A, g·B⟩ / (‖A‖·‖B‖), every tensor counting alike, where some word takes
+matrices; else Σ ⟨A, g·B⟩, as of permutations.
 
 Coordinate descent as in Ainsworth et al. 2022, Algorithm 1; the rotation of one word is an orthogonal
 Procrustes problem, Schönemann 1966.

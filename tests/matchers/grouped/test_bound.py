@@ -47,7 +47,7 @@ def test_no_element_reaches_more_than_the_bound(make):
         moved = dict(acts.acted(b, fitted, orthogonal(fitted, seed)))
         assert objective(a, moved, fitted) <= most
     assert upper_bound(a, moved, fitted) == pytest.approx(most, abs=1e-6)  # of all that B could be
-    assert search(a, b, fitted).after <= most < sum(a[n].norm() > 0 for n in fitted.tensors)
+    assert search(a, b, fitted).after <= most < Baked(a, b, fitted, {*fitted.words}).pair.limit()
 
 
 @pytest.mark.parametrize("make", NETS)

@@ -3,6 +3,7 @@ import torch
 
 from rebasin_cli.canonical.form import canonical, moved_by
 from rebasin_cli.groups import elements as acts
+from rebasin_cli.matchers import State
 from rebasin_cli.matchers.grouped.search import search
 from rebasin_cli.matchers.search.align import align
 from tests.transformers import (
@@ -124,3 +125,18 @@ def test_rounds_of_many_models_never_lose_and_go_on_where_they_stood():
         for x, y in ((done.models[1], done.models[2]), two)
     ]
     assert spread[0] < spread[1]  # models that met the reference alone lie farther from each other
+
+
+def test_the_reference_of_many_models_stays_what_it_was_wherever_it_stood():
+    """A search that goes on with all models, the reference too, in a frame drawn at random."""
+    _, found = inferred(Gated)
+    fitted, rng = found.fitted, torch.Generator().manual_seed(5)
+    a = canonical(drawn(Gated(), 0), fitted, found.folds).tensors
+    frame = acts.random(fitted, rng, of={word: "O" for word in fitted.groups if fitted.groups[word] == "O"})
+    state = State(
+        tuple(dict(frame.permutations) for _ in range(3)),
+        1,
+        tensors={f"map {k} {word}": map_ for k in range(3) for word, map_ in frame.maps.items()},
+    )
+    done = align([a, a, a], fitted, method="merge-many", folds=found.folds, start=state)
+    assert frame.maps and all(torch.allclose(done.models[2][name], a[name], atol=1e-6) for name in a)
