@@ -97,7 +97,7 @@ def test_an_import_that_goes_up_is_noticed():
 
 @pytest.mark.parametrize(
     "package, rooms",
-    [("typer", {"cli"}), ("rich", {"cli", "reports.terminal"}), ("print", {"cli", "runtime.processes"})],
+    [("typer", {"cli"}), ("rich", {"cli", "reports.terminal"}), ("print", {"cli", "runtime.ending"})],
 )
 def test_only_the_screen_prints(package, rooms):
     """`print` is the function; the others are packages."""

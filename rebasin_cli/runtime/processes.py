@@ -1,8 +1,7 @@
 """Several processes as one, by torch.distributed: sums, errors that end all of them, signals.
 
 Small things and CPU tensors go through gloo, tensors on GPUs through NCCL. A rank that fails by itself says
-why in the store before it leaves; the others notice by the closed connection and look there. torchrun sends
-SIGTERM to the rest once one has ended: that ends a step of the first rank that waits for nobody.
+why in the store before it leaves; the others notice by the closed connection and look there.
 """
 
 from __future__ import annotations
@@ -12,9 +11,6 @@ import itertools
 import json
 import os
 import re
-import signal
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -27,6 +23,7 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from ..errors import Elsewhere, Lost, UsageError, account
+from .ending import HINT, Ending, listening
 from .ranks import Ranks
 from .text import in_a_line
 
@@ -35,19 +32,8 @@ MEETING = timedelta(minutes=10)  # between the first process and the last one
 # for a machine that vanishes without closing its connections; a process that dies is noticed at once.
 PATIENCE = timedelta(hours=3)
 FAREWELL = timedelta(seconds=20)  # for all to notice that all is well
-GRACE = 15.0  # seconds between SIGTERM and a hard end; torchrun sends SIGKILL after 30
-STOPPED = "told to stop (SIGTERM), as torchrun does to all ranks once one has ended"
-HINT = "Nothing was written. See what the other ranks say (one killed for its memory says nothing); run again"
 
 _runs = itertools.count()  # a store may outlive a group, and keys of the last one would mislead the next
-
-
-@dataclass
-class Ending:
-    """Whether this process has begun to end: then another signal changes nothing."""
-
-    begun: bool = False
-    over: threading.Event = field(default_factory=threading.Event)
 
 
 @dataclass(frozen=True)
@@ -175,7 +161,7 @@ def joined(device: str, store: Any = None) -> Iterator[Together]:
     """All processes, met in `store` (by default the one that the environment names), for this block."""
     rank, size = _number("RANK"), _number("WORLD_SIZE")
     ending = Ending()
-    with _listening(ending):
+    with listening(ending):
         try:
             store = dist.PrefixStore(f"rebasin {next(_runs)}", store or _meeting_place(rank, size))
             on_gpu = _meet(store, rank, size, torch.device(device))
@@ -292,47 +278,3 @@ def _reason(store: Any, rank: int) -> Lost | None:
                 error.exit_code = code
                 return error
     return None
-
-
-# ------------------------------------------------------------------------------------------------- signals
-
-
-@contextmanager
-def _listening(ending: Ending) -> Iterator[None]:
-    """SIGTERM raises Lost, once. Where that is not heard, because the process waits in C, it ends hard.
-
-    After a failure SIGTERM is ignored for good: the process has to say why, and to leave with its own code.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, frame: Any) -> None:
-        if not ending.begun:
-            ending.begun = True
-            raise Lost(STOPPED, hint=HINT)
-
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    threading.Thread(target=_end_hard, args=(reading, ending), daemon=True).start()
-    before = signal.signal(signal.SIGTERM, stop)
-    wakeup = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    try:
-        yield
-    except BaseException:
-        before = signal.SIG_IGN  # a handler in Python would go, before the process does
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        signal.set_wakeup_fd(wakeup)
-        os.close(writing)  # ends the thread
-
-
-def _end_hard(reading: int, ending: Ending) -> None:
-    """Wait for SIGTERM, give the main thread time to end by itself, then end all the same."""
-    while heard := os.read(reading, 1):
-        if heard[0] == signal.SIGTERM and not ending.over.wait(GRACE):
-            who = f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}"
-            print(f"rebasin: {who}: {STOPPED}", file=sys.stderr, flush=True)
-            os._exit(Lost.exit_code)
-    os.close(reading)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from rebasin_cli import api, nets
 from rebasin_cli.errors import CheckpointError, RebasinError, UsageError
 from rebasin_cli.permutations import permutation
-from rebasin_cli.runtime import processes
+from rebasin_cli.runtime import ending
 from rebasin_cli.runtime.processes import _account, joined
 from rebasin_cli.runtime.seeds import seeded
 from rebasin_cli.spec import library
@@ -160,7 +160,7 @@ pair = [
 ]
 search("two words", *pair, file.name)
 
-processes.GRACE = 0.5
+ending.GRACE = 0.5
 
 
 @scenario("stuck")
