@@ -28,6 +28,7 @@ COUNTS, ENDS = "counts", "ends"  # how many rows each unit has, and where they e
 LOOKS = "it is looked up by number"
 
 RULES: dict[str, Callable[[Walk, dict[str, Any]], Any]] = {}
+PICKS = ("topk", "argmax", "max", "min")  # they make numbers of what has none
 MOVES = (
     "view", "reshape", "_unsafe_view", "flatten", "unflatten", "permute", "transpose", "t", "unsqueeze",
     "squeeze", "expand", "clone", "_to_copy", "contiguous", "alias", "detach", "to", "select", "slice",
@@ -44,8 +45,8 @@ def rule(*names: str):
 
 def apply(walk: Walk, name: str, arguments: dict[str, Any], read: Sequence[Value]) -> Any:
     """The result, a Value or a list of them; None where no such numbers are made or read, or no rule is."""
-    made = name in ("topk", "argmax") or name.endswith(GROUPED)
-    if not made and not any(value.role for value in read):
+    numbered = any(value.role for value in read)
+    if not (numbered or name in PICKS or name.endswith(GROUPED)) or (numbered and name in PICKS):
         return None
     if name in MOVES:
         value = arguments["self"]
@@ -92,6 +93,28 @@ def argmax(walk: Walk, a: dict[str, Any]) -> Value | None:
     at = a["dim"] % len(value.axes)
     axes = shaping.RULES["amax"](walk, {"self": value, "dim": at, "keepdim": a["keepdim"]})
     return _made(walk, axes, role=IDS, names=value.axes[at])
+
+
+@rule("max", "min")
+def extreme(walk: Walk, a: dict[str, Any]) -> list[Value] | None:
+    """The largest or smallest along an axis, and which of its units that is."""
+    value, at = a["self"], a.get("dim")
+    if at is None or not value.axes:
+        return None
+    axes = shaping.RULES["amax"](walk, {"self": value, "dim": at, "keepdim": a["keepdim"]})
+    return [_made(walk, axes, 0), _made(walk, axes, 1, role=IDS, names=value.axes[at])]
+
+
+@rule("cat")
+def cat(walk: Walk, a: dict[str, Any]) -> Value | None:
+    """Numbers of the same units side by side."""
+    first, *others = a["tensors"]
+    if any(value.role != IDS for value in a["tensors"]):
+        return None
+    axes = shaping.cat(walk, a)
+    for value in others:
+        walk.unify(first.names, value.names)
+    return _made(walk, axes, role=IDS, names=first.names)
 
 
 @rule("sort")

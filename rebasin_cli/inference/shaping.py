@@ -67,9 +67,9 @@ def broadcast(walk: Walk, shapes: list[Axes]) -> Axes:
     for k in sorted(depends, key=depends.get):
         wide = [axes for axes in rows if axes[k].size != 1] or rows[:1]
         told = [axes for axes in wide if not units.is_free(axes[k])] or wide[:1]
-        for axes in told[1:]:
-            walk.unify(told[0][k], axes[k], units.aligned(told, k) if depends[k] else NONE)
         result[k] = told[0][k]
+        for axes in told[1:]:
+            result[k] = walk.unify(result[k], axes[k], units.aligned(told, k) if depends[k] else NONE)
     return tuple(result)
 
 
@@ -116,11 +116,6 @@ def reduction(walk: Walk, a: dict[str, Any]) -> Axes | None:
     value = a["self"]
     if "other" in a:  # the elementwise maximum of two tensors
         return pointwise(walk, a)
-    if isinstance(a.get("dim"), int) and {"max", "min"} & {walk.node.target._opname}:
-        kept = _without(value.axes, {a["dim"] % len(value.axes)}, a["keepdim"])
-        if any(user.args[1] != 0 for user in walk.node.users):  # it also asks where
-            walk.freeze(value.axes[a["dim"]], "the position of its largest or smallest unit is read")
-        return [kept, kept]
     return _without(value.axes, places(a.get("dim"), len(value.axes)), a.get("keepdim", False))
 
 

@@ -1,5 +1,7 @@
 """Experts that a router picks change places with its rows, and have hidden units in orders of their own."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -90,6 +92,19 @@ def in_order(s, x, weights, ids):
     return torch.zeros_like(x).index_add(0, order // 2, rows) + one_hot(s, x, weights, ids)
 
 
+def one_after_another(s, x, weights, ids):
+    """The first, then the first of the others; the numbers of both side by side."""
+    scores = s.gate(x)
+    first, one = scores.max(-1, keepdim=True)
+    second, two = scores.scatter(-1, one, -math.inf).max(-1, keepdim=True)
+    return in_groups(s, x, torch.cat([first, second], -1), torch.cat([one, two], -1))
+
+
+def largest(s, x, weights, ids):
+    """Which number is the largest counts."""
+    return one_hot(s, x, weights, ids) * ids.max(1, keepdim=True).values
+
+
 INPUTS = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
 
 
@@ -102,7 +117,7 @@ def words(found, name):
     return [str(axis) for axis in found.fitted.tensors[name]]
 
 
-@pytest.mark.parametrize("mix", [one_hot, scattered, in_groups, added_up])
+@pytest.mark.parametrize("mix", [one_hot, scattered, in_groups, added_up, one_after_another])
 def test_experts_move_with_the_routers_rows_and_have_hidden_units_in_orders_of_their_own(mix):
     found = inferred(mix)
     (experts,) = words(found, "gate.bias")
@@ -117,7 +132,7 @@ def test_matrices_that_are_looked_up_share_one_order_of_hidden_units():
     assert words(found, "up")[2] == words(found, "down")[1] != str(HIDDEN) and not found.fitted.within
 
 
-@pytest.mark.parametrize("mix", [numbered, in_order])
+@pytest.mark.parametrize("mix", [numbered, in_order, largest])
 def test_where_numbers_or_the_order_of_sorted_rows_count_experts_stay(mix):
     found = inferred(mix)
     assert words(found, "gate.bias") == words(found, "up")[:1] == [str(EXPERTS)] and not found.refused
