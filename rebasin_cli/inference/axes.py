@@ -22,22 +22,26 @@ class Var:
 
 @dataclass(frozen=True)
 class Fixed:
-    """`made` are the constants that were joined into it, each with its own reason."""
+    """`made` are the constants that were joined into it, each with its own reason.
+
+    `var` is what stays here: positions along it still tell blocks apart, each of which may have an order of
+    its own within.
+    """
 
     size: int
     why: str = field(default="", compare=False)
     made: tuple[Fixed, ...] = field(default=(), compare=False, repr=False)
+    var: Var | None = field(default=None, compare=False, repr=False)
 
     def divided(self, outer: int) -> tuple[Fixed, Fixed]:
         """As the product of two, with the reasons of what each was made of."""
-        parts, left, whys = list(self.made), outer, []
+        parts, left, taken = list(self.made), outer, []
         while parts and left > 1 and left % parts[0].size == 0:
             left //= parts[0].size
-            whys.append(parts.pop(0).why)
+            taken.append(parts.pop(0))
         if left > 1 or not parts:
             return Fixed(outer, self.why), Fixed(self.size // outer, self.why)
-        first = next((why for why in whys if why), "")
-        return Fixed(outer, first), _row(parts)
+        return _row(taken) if taken else Fixed(outer), _row(parts)
 
 
 def _row(parts: Sequence[Fixed]) -> Fixed:
@@ -46,6 +50,16 @@ def _row(parts: Sequence[Fixed]) -> Fixed:
         return parts[0]
     why = next((part.why for part in parts if part.why), "")
     return Fixed(math.prod(part.size for part in parts), why, tuple(parts))
+
+
+def united(a: Expr, b: Expr) -> Expr:
+    """One of two that are equal, with all that stays in either."""
+    if not (isinstance(a, Fixed) and isinstance(b, Fixed)):
+        return a
+    left, right = (axis.made or (axis,) for axis in (a, b))
+    if [part.size for part in left] != [part.size for part in right]:
+        return max(a, b, key=lambda axis: len(places(axis)))
+    return _row([ours if ours.var is not None else other for ours, other in zip(left, right, strict=True)])
 
 
 @dataclass(frozen=True)
@@ -121,3 +135,23 @@ def parts(axis: Expr) -> tuple[Expr, ...]:
 def factors(axis: Expr) -> tuple[Var, ...]:
     """The variables whose positions a position along a resolved axis tells."""
     return tuple(part for part in getattr(axis, "factors", (axis,)) if isinstance(part, Var))
+
+
+def places(axis: Expr) -> tuple[Var, ...]:
+    """The same, with those that stay."""
+    found = []
+    for part in getattr(axis, "factors", (axis,)):
+        found += [part] if isinstance(part, Var) else _still(part)
+    return tuple(found)
+
+
+def every(axis: Expr) -> Iterator[Var]:
+    """The variables of a resolved axis with those that stay, with repetitions."""
+    yield from variables(axis)
+    for constant in constants(axis):
+        yield from _still(constant)
+
+
+def _still(part: Expr) -> list[Var]:
+    made = (part.made or (part,)) if isinstance(part, Fixed) else ()
+    return [constant.var for constant in made if constant.var is not None]

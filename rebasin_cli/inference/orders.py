@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from .axes import Expr, Fixed, Product, Sum, Var, factors, product, total, variables
+from .axes import Expr, Fixed, Product, Sum, Var, every, places, product, total, variables
 
 Parents = frozenset[Var]
 NONE: Parents = frozenset()
@@ -51,7 +51,7 @@ class Orders:
         composed.
         """
         limits = self._limits[var.id]
-        if not limits or not all(limits) or var.id in _asked:
+        if not limits or not all(limits) or var.id in _asked or self.stays(var):
             return NONE
         found = frozenset.intersection(*map(self._now, limits))
         asked = _asked | {var.id}
@@ -59,9 +59,13 @@ class Orders:
             found -= open_
         return found
 
+    def stays(self, var: Var) -> bool:
+        """Whether it is a constant by now, which tells blocks apart."""
+        return isinstance(self.resolve(var), Fixed)
+
     def _now(self, limit: Parents) -> Parents:
         """What these variables have become; one cut into segments tells nothing apart any longer."""
-        return frozenset(var for parent in limit for var in factors(self.resolve(parent)))
+        return frozenset(var for parent in limit for var in places(self.resolve(parent)))
 
     def _within(self, axis: Expr, scope: Parents = NONE) -> Iterator[tuple[Var, Parents]]:
         """Every variable of a resolved axis, with those that its position on this axis determines."""
@@ -70,7 +74,7 @@ class Orders:
         elif isinstance(axis, Product):
             for k, factor in enumerate(axis.factors):
                 others = (*axis.factors[:k], *axis.factors[k + 1 :])
-                yield from self._within(factor, scope.union(*map(factors, others)))
+                yield from self._within(factor, scope.union(*map(places, others)))
         elif isinstance(axis, Sum):
             for term in axis.terms:
                 yield from self._within(term, scope)
@@ -103,11 +107,11 @@ class Orders:
 
     def _places(self, axes: Sequence[Expr], but: int | None) -> dict[Var, int]:
         resolved = [Fixed(1) if k == but else self.resolve(axis) for k, axis in enumerate(axes)]
-        every = [var for axis in resolved for var in variables(axis)]
-        found = {var: k for k, axis in enumerate(resolved) for var in factors(axis) if every.count(var) == 1}
+        all_ = [var for axis in resolved for var in every(axis)]
+        found = {var: k for k, axis in enumerate(resolved) for var in places(axis) if all_.count(var) == 1}
         for rows, names in self.sorted_by:  # where one is along sorted rows tells what they are sorted by
             if (k := found.get(self.resolve(rows))) is not None:
-                found |= {var: k for var in factors(self.resolve(names)) if var not in every}
+                found |= {var: k for var in places(self.resolve(names)) if var not in all_}
         return found
 
     def tells(self, axis: Expr, names: Expr) -> bool:

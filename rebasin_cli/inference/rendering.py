@@ -31,7 +31,10 @@ def axis_text(axis: Expr, words: Mapping[Var, str], *, whole: bool = True) -> st
     for text, group in groupby(axis_text(term, words, whole=False) for term in axis.terms):
         count = len(list(group))
         inner = text[1:-1] if text.startswith("(") and _closes_last(text) else text
-        runs.append(text if count == 1 else f"({count} {inner})")
+        if inner[0].isdigit() and "*" in inner:  # "(4 d*)": the first number is what it lies within
+            runs += [text] * count
+        else:
+            runs.append(text if count == 1 else f"({count} {inner})")
     return " + ".join(runs)
 
 

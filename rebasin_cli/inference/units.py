@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
-from .axes import Axes, Expr, Fixed, Product, Sum, Var, product, total, variables
+from .axes import Axes, Expr, Fixed, Product, Sum, Var, places, product, total, united, variables
 from .orders import NONE, Orders, Parents
 
 COPIES = 256  # more than this many copies of a factor are not written out, but frozen
@@ -23,7 +24,7 @@ class Units(Orders):
     def freeze(self, axis: Expr, why: str) -> Expr:
         """Its units stay where they are."""
         for var in variables(self.resolve(axis)):
-            self._bound.setdefault(var.id, Fixed(var.size, why))
+            self._bound.setdefault(var.id, Fixed(var.size, why, var=var))
         return Fixed(axis.size, why)
 
     def unify(self, a: Expr, b: Expr, why: str, along: Parents = NONE) -> Expr:
@@ -37,12 +38,13 @@ class Units(Orders):
             raise ValueError(f"{a.size} units meet {b.size}")
         self._keep(a, along)
         self._keep(b, along)
-        return self._unify(a, b, why)
+        self._unify(a, b, why)
+        return united(self.resolve(a), self.resolve(b))
 
-    def _unify(self, a: Expr, b: Expr, why: str) -> Expr:
+    def _unify(self, a: Expr, b: Expr, why: str) -> None:
         a, b = self.resolve(a), self.resolve(b)
         if a == b:
-            return a
+            return
         if isinstance(a, Var):
             self._bind(a, b)
         elif isinstance(b, Var):
@@ -57,10 +59,11 @@ class Units(Orders):
             self._unify_factors(list(a.factors), list(b.factors), why)
         else:
             self._unify_terms(a, b, why)
-        return self.resolve(a)
 
     def _bind(self, var: Var, axis: Expr) -> None:
         """From now on the variable is this; what it must not depend on, its parts must not."""
+        if isinstance(axis, Fixed) and not places(axis):
+            axis = replace(axis, var=var)
         self._bound[var.id] = axis
         limits = self._limits[var.id]
         for part, scope in list(self._within(axis)):

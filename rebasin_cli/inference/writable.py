@@ -6,8 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from .axes import Axes, Expr, Fixed, Product, Sum, Var, factors, parts, variables
-from .orders import NONE
+from .axes import Axes, Expr, Fixed, Product, Sum, Var, factors, parts, places, variables
+from .orders import NONE, Parents
 from .units import Units
 from .walk import Walk
 
@@ -29,7 +29,7 @@ def drop_unwritable(walk: Walk) -> None:
         for var in {var for axis in axes for var in variables(resolve(axis))} - evidence:
             walk.freeze(var, NO_EVIDENCE)
     once = {id(axes): axes for axes in walk.tensors.values()}  # tied tensors count as one
-    seen = Counter(var for axes in once.values() for axis in axes for var in set(variables(resolve(axis))))
+    seen = Counter(var for axes in once.values() for axis in axes for var in variables(resolve(axis)))
     for var, count in seen.items():
         if count == 1:
             walk.freeze(var, ALONE)
@@ -58,6 +58,15 @@ def _misplaced(units: Units, tensors: Mapping[str, Axes]) -> dict[Var, Var | Non
         for axis in axes:
             for var, before in _before(units, axis):
                 parents = units.parents(var)
+                moving = frozenset(parent for parent in parents if not units.stays(parent))
+                if parents and not moving:
+                    if not _numbered(parents, before):
+                        wrong[var] = None
+                    continue
+                if moving < parents and len(moving) == 1:
+                    wrong.setdefault(var, *moving)
+                    continue
+                parents = moving
                 if len(parents) > 1:
                     simple = [p for p in parents if not units.parents(p)]
                     wrong.setdefault(var, before if before in simple else min(simple, key=lambda p: p.id))
@@ -69,6 +78,15 @@ def _misplaced(units: Units, tensors: Mapping[str, Axes]) -> dict[Var, Var | Non
                 elif parents and before not in parents:
                     wrong[var] = None
     return wrong
+
+
+def _numbered(parents: Parents, before: Expr | None) -> bool:
+    """Whether the constant that leads a product is the blocks, which stay themselves: `(4 d*)`."""
+    return (
+        isinstance(before, Fixed)
+        and set(places(before)) == parents
+        and before.size == math.prod(parent.size for parent in parents)
+    )
 
 
 def _before(units: Units, axis: Expr, before: Expr | None = None) -> Iterator[tuple[Var, Expr | None]]:
@@ -95,6 +113,7 @@ def within(units: Units, tensors: Mapping[str, Axes]) -> dict[Var, Var]:
             for var, before in _before(units, units.resolve(axis)):
                 said.setdefault(var, set()).add(before)
     outer = {var: next(iter(parents)) for var in said if (parents := units.parents(var))}
+    outer = {var: parent for var, parent in outer.items() if not units.stays(parent)}
     return {
         var: parent
         for var, parent in outer.items()

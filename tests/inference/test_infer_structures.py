@@ -104,6 +104,32 @@ def test_a_reason_is_that_of_the_factor_and_not_of_its_neighbour():
     assert "arange numbers its units" in reason and "input" not in reason
 
 
+@pytest.mark.parametrize("packed", ["side by side", "head by head"])
+@pytest.mark.parametrize("joined", [False, True])
+def test_heads_that_slopes_hold_keep_orders_of_their_own_within(packed, joined):
+    """Units of queries and keys are on one axis of one tensor, and are matched by its other axis alone."""
+
+    def attend(s, x):
+        x = s.i(x)
+        parts = s.qkv(x).unflatten(-1, (3, 3, 4)).unbind(-3 if packed == "side by side" else -2)
+        q, k, v = (part.transpose(1, 2) for part in parts)
+        slopes = (0.5 ** torch.arange(1, 4))[:, None, None] * torch.arange(5.0)
+        if joined:  # with the batch, as BLOOM does
+            q, k, v = (part.flatten(0, 1) for part in (q, k, v))
+            slopes = slopes.repeat(len(x), 1, 1)
+        mixed = (slopes + q @ k.mT).softmax(-1) @ v
+        mixed = mixed.unflatten(0, (len(x), 3)) if joined else mixed
+        return s.h(x + s.o(mixed.transpose(1, 2).flatten(2)))
+
+    found = infer(
+        Net(attend, i=nn.Linear(3, 6), qkv=nn.Linear(6, 36, bias=False), o=nn.Linear(12, 6),
+            h=nn.Linear(6, 2)), SEQUENCE
+    )  # fmt: skip
+    by_hand = math.factorial(6) * math.factorial(4) ** (2 * 3)
+    assert found.fitted.log10_symmetries() == pytest.approx(math.log10(by_hand))
+    assert found.proof is not None and not found.missed
+
+
 def test_heads_that_are_cut_from_one_projection_have_orders_of_their_own():
     """Queries and one key that are turned by their position, and a value that is not."""
 
@@ -288,15 +314,15 @@ def test_what_one_order_is_made_of_depends_on_no_more_than_it_did():
     assert not units.parents(outer) and units.parents(inner) == {outer}
 
 
-def test_a_frozen_or_divided_parent_tells_nothing_apart():
-    for change in (
-        lambda units, outer: units.freeze(outer, ""),
-        lambda units, outer: units.cut(outer, 1, ""),
-    ):
-        units = Units()
-        outer, inner = blocks(units, 3, 4)
-        change(units, outer)
-        assert not units.parents(inner)
+def test_a_divided_parent_tells_nothing_apart_and_one_that_stays_does():
+    units = Units()
+    outer, inner = blocks(units, 3, 4)
+    units.cut(outer, 1, "")
+    assert not units.parents(inner)
+    units = Units()
+    outer, inner = blocks(units, 3, 4)
+    units.freeze(outer, "")
+    assert units.parents(inner) == {outer} and not units.parents(outer)
 
 
 def test_a_tensor_without_the_parents_axis_or_with_it_twice_takes_it_away():

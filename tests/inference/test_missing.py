@@ -59,8 +59,11 @@ def test_units_that_no_method_could_match_and_axes_without_a_rule_are_named():
         lambda s, x: s.h(s.c(s.b(s.a(x)).relu()).mean((2, 3))), a=nn.Conv2d(3, 12, 1),
         b=nn.Conv2d(12, 12, 1, groups=4), c=nn.Conv2d(12, 12, 1, groups=6), h=nn.Linear(12, 2),
     )  # fmt: skip
-    (found,) = named(unlike, IMAGES)
+    found, within = named(unlike, IMAGES)
     assert "grouped differently" in found.what and "b.weight axis 0" in found.places and found.log10 is None
+    assert within.what == "3 units that have 1 order and could have 4"
+    assert within.log10 == pytest.approx(3 * DIGITS[3])
+    assert within.places == ("a.weight axis 0", "a.bias axis 0", "b.weight axis 1")
 
 
 def test_they_are_told_with_their_digits():
