@@ -91,6 +91,7 @@ def test_a_noisy_copy_is_to_be_averaged(a, digits, share):
     assert look(a, noisy(a, share), digits)[0].verdict == "average"
 
 
+@pytest.mark.sweep
 def test_a_model_that_left_its_ancestor_far_behind_is_to_be_measured(digits):
     start = fresh("mlp", 3, input_shape=(1, 8, 8), classes=10, width=64)
     one, other = (trained(seed, start=start, epochs=60, learning_rate=0.03) for seed in (1, 2))
@@ -137,6 +138,7 @@ def test_some_steps_of_training_are_too_few(digits):
     assert found.verdict == "nothing-in-common" and facts["midpoint_aligned"].value < 0.6
 
 
+@pytest.mark.sweep
 def test_narrow_layers_are_doubtful(digits):
     found, facts = look(*(trained(seed, width=16) for seed in (1, 2)), digits)
     assert found.verdict == "doubtful" and "layers of 16 units are narrow" in found.advice

@@ -35,6 +35,7 @@ def test_a_training_under_attack_says_what_it_was_and_what_it_is_worth(done, tmp
     assert ATTACK in plan
 
 
+@pytest.mark.sweep
 def test_paths_are_measured_under_every_attack(robust, done):
     done("curve", *robust, *CURVE, "--attack", 0.1, "-o", "ab.curve.safetensors")
     curves = ("--curve", "ab.curve.safetensors")

@@ -116,6 +116,7 @@ def test_a_repaired_model_is_a_merge_of_its_endpoints(trained, done, tmp_path):
     assert "A merge of 2 models, repaired by `bias` afterwards" in story(tmp_path / "README.md")
 
 
+@pytest.mark.sweep
 def test_a_report_is_on_parents_or_on_these_as_they_were_aligned(merged, trained, done, refused, tmp_path):
     a, b = trained
     barrier = ("barrier", "--method", "none", "--repair", "none", "--limit", 100, "--force")

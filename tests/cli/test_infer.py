@@ -117,6 +117,7 @@ def test_nothing_is_inferred_to_measure_one_model(samples, done, monkeypatch):
     assert outcome.json()["samples"] == 12 and "spec" not in outcome.err
 
 
+@pytest.mark.sweep
 def test_what_was_merged_by_an_inferred_spec_is_a_model_like_others(samples, done):
     done("merge", "a.safetensors", "b.safetensors", *samples, "-o", "ab.safetensors")
     recorded = open_checkpoint("ab.safetensors").metadata

@@ -171,6 +171,7 @@ def test_git_merges_and_rebases_a_checkpoint(repository):
         assert repository.git("status", "--porcelain") == ""
 
 
+@pytest.mark.sweep
 def test_git_stops_at_a_conflict_with_ours_in_place(repository):
     repository.git("checkout", "-q", "theirs")
     repository.commit("theirs", **{"body.weight": torch.ones(7), "head.weight": W})

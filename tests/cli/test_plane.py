@@ -69,6 +69,7 @@ def test_ctrl_c_keeps_what_was_measured_and_resume_gives_the_same_figures(
     assert all(whole[key] == resumed[key] for key in ("x", "y", "loss", "accuracy", "points"))
 
 
+@pytest.mark.sweep
 def test_norms_are_measured_anew_at_every_point(resnets, done):
     data = ("--data", "npz:pictures.npz", "--skip-checks", "--points", 3, "--json")
     found = done("plane", *resnets, *data).json()

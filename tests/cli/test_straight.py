@@ -129,6 +129,7 @@ def test_a_plan_says_that_the_training_is_not_in_its_minutes(trained, done):
     assert "not_estimated" not in done("align", *trained, "--dry-run", "--json").json()
 
 
+@pytest.mark.sweep
 def test_a_killed_search_goes_on_to_the_same_bytes(models, done, tmp_path):
     """kill -9 in the middle: nothing can be caught, all that is left is what was written before."""
     search = ["merge", *map(str, models), "--method", "ste-mm", "--epochs", "40", *SHORT[2:]]

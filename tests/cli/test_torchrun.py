@@ -101,6 +101,7 @@ def test_a_dry_run(told):
     assert first == [0, "spec: mlp, found from the tensors (3 permutations)\n", []] and other == [0, "", []]
 
 
+@pytest.mark.sweep
 def test_a_rank_that_is_killed_ends_the_others(pair, tmp_path):
     before = contents(tmp_path)
     code, out, err = torchrun(DRIVER, tmp_path, KILLED="1")

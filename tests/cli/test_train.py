@@ -107,7 +107,11 @@ def test_ctrl_c_while_the_state_is_written_leaves_the_one_before(done, interrupt
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+    ("number", "code", "word"),
+    [
+        (signal.SIGINT, 130, "interrupted"),
+        pytest.param(signal.SIGTERM, 143, "terminated", marks=pytest.mark.sweep),
+    ],
 )
 def test_a_signal_ends_the_process_and_the_state_is_kept(tmp_path, number, code, word):
     """In a process, whose exit code is what a shell sees of a signal."""

@@ -30,6 +30,7 @@ def pair(trained, tmp_path):
     return "1.safetensors", "2.safetensors"
 
 
+@pytest.mark.sweep
 def test_language_models_are_aligned_merged_measured_and_doubted(done, pair):
     options = ("--data", DATA, "--limit", 60)
     aligned = done("align", *pair, "--method", "am", *options, "-o", "b.safetensors")

@@ -45,8 +45,8 @@ def test_every_operation_is_counted(of):
     ("name", "many"),
     [
         ("align over an older one", 3),
-        ("merge to shards over one file", 3),
-        ("align that keeps every sweep", 4),
+        pytest.param("merge to shards over one file", 3, marks=pytest.mark.sweep),
+        pytest.param("align that keeps every sweep", 4, marks=pytest.mark.sweep),
     ],
 )
 def test_a_run_that_is_killed_now_and_then_leaves_all_old_or_all_new(of, name, many):

@@ -13,6 +13,7 @@ from .cases import hidden, inputs
 from .together import at_once, into_one_cache, into_one_folder, into_one_output
 
 
+@pytest.mark.sweep
 def test_ten_jobs_into_one_folder_leave_ten_outputs(tmp_path):
     assert into_one_folder(inputs(tmp_path / "made"), tmp_path / "here") == []
 
