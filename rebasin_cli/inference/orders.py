@@ -4,7 +4,8 @@ The order of a variable may depend on where one is along others, its *parents*: 
 permutation of its own. Splitting an axis of unknown order into (heads, dim) makes `dim` one that depends on
 `heads`. What tells the heads apart no longer, because it lost that axis or has it elsewhere, takes the
 parent away, and the heads have one order in common. Parents are kept as constraints, the sets that they may
-be taken from, and are read off when asked for: what their variables have become by then counts.
+be taken from, and are read off when asked for: what their variables have become by then counts. Blocks that
+stay where they are tell orders apart as those do that move.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Units(Orders):
         """Both are permuted alike; `why` is told where that cannot be said in products and sums.
 
         `along` are variables of other axes that both have at the same place, so that orders may depend
-        on them.
+        on them. What is returned tells apart all blocks that either does.
         """
         a, b = self.resolve(a), self.resolve(b)
         if a.size != b.size:

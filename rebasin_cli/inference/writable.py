@@ -49,7 +49,8 @@ def _misplaced(units: Units, tensors: Mapping[str, Axes]) -> dict[Var, Var | Non
     """Variables whose parents cannot be written, each with one that might be.
 
     A starred word's parent is the word without a star before it on its axis, or else one that stands on
-    another axis of the same tensor (`specs/README.md`); then a number before it is one of copies.
+    another axis of the same tensor (`specs/README.md`); then a number before it is one of copies. Parents
+    that stay are written as the number that its axis begins with.
     """
     wrong: dict[Var, Var | None] = {}
     for found in tensors.values():
