@@ -50,7 +50,7 @@ def canonical(tensors: Tensors, fitted: FittedSpec, folds: Folds) -> Canonical:
     for name, axes in fitted.tensors.items():
         if any(word in maps for axis in axes for word in words_of(axis)):
             changed[name] = act(changed.get(name, tensors[name]).double(), axes, fitted, maps)
-    own = {name: tensor.to(tensors[name].dtype) for name, tensor in changed.items()}
+    own = {name: _rounded(name, tensor, tensors[name].dtype) for name, tensor in changed.items()}
     return Canonical(replaced(tensors, own), changed, found, (*folds.left, *left.items()))
 
 
@@ -72,4 +72,18 @@ def moved_by(form: Canonical, fitted: FittedSpec, elements: Elements) -> Tensors
     wide = acted(form.wide, fitted, elements)
     plan = plan_of(form.tensors)
     dtypes = {name: dtype for name, (dtype, _) in plan.items()}
-    return LazyTensors({n: s for n, (_, s) in plan.items()}, dtypes, lambda name: wide[name].to(dtypes[name]))
+    return LazyTensors(
+        {n: s for n, (_, s) in plan.items()}, dtypes, lambda name: _rounded(name, wide[name], dtypes[name])
+    )
+
+
+def _rounded(name: str, wide: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Raises CheckpointError for what is more than the dtype holds."""
+    own = wide.to(dtype)
+    if dtype.is_floating_point and (beyond := own.isinf() & wide.isfinite()).any():
+        raise CheckpointError(
+            f"{name} would hold {wide[beyond].flatten()[0].item():g}, more than "
+            f"{str(dtype).removeprefix('torch.')} holds, once norms are folded and products balanced",
+            hint="Give the weights as float32, or match by --groups permutations",
+        )
+    return own

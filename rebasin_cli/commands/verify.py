@@ -21,7 +21,8 @@ from .job.settings import ForLook, Search
 from .job.sources import check_spared
 
 TRIES = 5  # searches from different seeds before `verify` gives up
-ROOM = 100  # times the precision of the numbers: what folding and turning them may add
+# What outputs and folded, turned numbers of the same network may differ by, as its numbers are rounded
+NEAR = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 CLOSE = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 1e-2, torch.float16: 1e-3}
 
 
@@ -88,7 +89,7 @@ def verify(
 def _by_groups(job: Job, listener: Listener, output: Path | None, force: bool) -> dict[str, Any]:
     """As `verify`, of models in canonical form."""
     models, fitted, folds = job.models, job.fitted, job.folds
-    near = ROOM * max(CLOSE.get(t.dtype, 1e-1) for m in models for t in m.values() if t.is_floating_point())
+    near = max(NEAR.get(t.dtype, 1e-1) for m in models for t in m.values() if t.is_floating_point())
     if not (change := grouped.outputs_differ(job, *models)) <= near:
         return {"answer": "no", "reason": "the outputs differ", "outputs_differ": change}
     best = None

@@ -2,7 +2,8 @@
 
 A cache tells nothing of the weights that the module has by now. One that is dropped when the module goes to
 training needs no search. Of the others it is tried: what holds tensors is emptied, and is a cache if a run
-fills it again. A table that was made with the module makes the run fail, or stays empty.
+fills it again, and the next one leaves that as it is. A table that was made with the module makes the run
+fail, or stays empty; what is new in every call is a record of the calls.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ from torch import nn
 from .contents import CONTAINERS, DEPTH, noted, put_back
 
 OWN = frozenset(vars(nn.Module()))  # parameters, buffers, submodules and hooks
-GONE = object()
+GONE, OTHER = object(), object()
 MOST = 16  # kinds of attributes that are tried
 
 Attribute = tuple[nn.Module, str]
 
 # Attributes of modules that were found to be caches, and how they are emptied.
 _known: weakref.WeakKeyDictionary[nn.Module, dict[str, Any]] = weakref.WeakKeyDictionary()
+# What attributes held when a module was first seen here: None, plain containers, and OTHER for all else.
+_first: weakref.WeakKeyDictionary[nn.Module, dict[str, Any]] = weakref.WeakKeyDictionary()
 
 
 def empty(network: nn.Module, run: Callable[[], Any]) -> None:
@@ -42,8 +45,12 @@ def empty(network: nn.Module, run: Callable[[], Any]) -> None:
 def drop(network: nn.Module) -> None:
     """Empty what a network would compute with although its weights are others by now.
 
-    That is what its modules empty themselves when they go to training, and what `empty` found.
+    That is what its modules empty themselves when they go to training, what `empty` found, and tensors in
+    attributes that held none when the network was seen here first.
     """
+    for module in network.modules():
+        if module not in _first:
+            _first[module] = {name: _seen(value) for name, value in vars(module).items()}
     if not any(True for _ in kept(network)):
         return
     modes = {module: module.training for module in network.modules()}
@@ -54,6 +61,27 @@ def drop(network: nn.Module) -> None:
         for name, way in _known.get(module, {}).items():
             if name in vars(module):
                 _empty([(module, name)], way)
+    weights = _weights(network)
+    for module in modes:
+        _as_first(module, weights)
+
+
+def _seen(value: Any) -> Any:
+    if value is None:
+        return None
+    plain = type(value) in CONTAINERS and not any(True for _ in _tensors(value))
+    return value.copy() if plain else OTHER
+
+
+def _as_first(module: nn.Module, weights: set[int]) -> None:
+    """Let attributes that hold tensors by now hold what they held at first."""
+    own, first = vars(module), _first[module]
+    for name in [name for name in own if name not in OWN and first.get(name, GONE) is not OTHER]:
+        if any(id(tensor) not in weights for tensor in _tensors(own[name])):
+            if name in first:
+                own[name] = None if first[name] is None else first[name].copy()
+            else:
+                del own[name]
 
 
 def kept(network: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -99,11 +127,18 @@ def _filled_again(
     filled = False
     with contextlib.suppress(Exception), torch.no_grad():  # of the user's code, that misses what is gone
         run()
-        filled = all(any(True for _ in _tensors(vars(m).get(name))) for m, name in attributes)
+        first = [list(_tensors(vars(module).get(name))) for module, name in attributes]
+        run()  # a cache is read now; a record of calls grows, or holds the last one
+        then = [list(_tensors(vars(module).get(name))) for module, name in attributes]
+        filled = all(first) and [*map(_ids, first)] == [*map(_ids, then)]
     put_back(before)
     if filled:
         _empty(attributes, way)
     return filled
+
+
+def _ids(tensors: Sequence[torch.Tensor]) -> list[int]:
+    return [id(tensor) for tensor in tensors]
 
 
 def _empty(attributes: Sequence[Attribute], way: Any) -> None:

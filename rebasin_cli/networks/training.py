@@ -140,6 +140,10 @@ def _run(
             loss = _epoch(network, optimizer, data, recipe, seed, epoch, device, show)
         with _autocast(device, recipe.precision):  # quick, for the eye; what is recorded is float32
             scores = evaluate(network, setup.test, device=device)
+        if not math.isfinite(scores.loss):  # what the last step broke
+            raise NetworkError(
+                f"the test loss is {scores.loss} after epoch {epoch + 1}", hint="Try a smaller --lr"
+            )
         history.append({"loss": loss, "test_loss": scores.loss, "test_accuracy": scores.accuracy})
         if keep is not None:  # before the state, which says that the epoch is done
             keep(setup, epoch + 1)

@@ -90,6 +90,7 @@ class _Samples:
     ):
         self.teachers, self.shares, self.batches = teachers, shares, batches
         self.output, self.left, self.device = output, memory, device
+        self.normed = bool(networks.running_norms(teachers[0]))
         self.known: list[Tensor] = []
         self.steps = self.count = self.passes = 0
 
@@ -100,13 +101,14 @@ class _Samples:
             size = max((len(tensor) for tensor in tensors_in(inputs) if tensor.ndim), default=1)
             self.count += size
             for begun in range(0, size, STEP):
-                if begun and size - begun == 1:  # a norm may refuse a single sample
+                if self.normed and size - begun == 1:  # such norms take no single sample
                     continue
                 part = fed(self.teachers[0], part_of(inputs, begun, begun + STEP), self.device)
                 yield part, self._targets(part)
                 self.steps += 1
         if not self.steps:
-            raise DataError("the data holds no batches to train on")
+            few = "of two samples or more, which norms with running statistics need" if self.normed else ""
+            raise DataError(f"the data holds no batches {few or 'to train on'}")
 
     def _targets(self, inputs: Any) -> Tensor:
         if self.steps < len(self.known):
@@ -162,11 +164,12 @@ def _rated(parameters: Sequence[nn.Parameter]) -> list[dict[str, Any]]:
 
 
 def after(first: Repaired, then: Repaired) -> Repaired:
-    """The account of a distillation that began with a refit."""
+    """The account of a distillation that began with a refit; of the refit, where training came no nearer."""
     layers = tuple(dict.fromkeys([*first.corrected, *then.corrected]))
     left = tuple((name, why) for name, why in first.left if name not in then.tensors)
     changed = tuple(dict.fromkeys([*first.tensors, *then.tensors]))
-    return Repaired("distill", layers, left, 0, first.passes + then.passes, changed)
+    done = "distill" if then.tensors else "refit"
+    return Repaired(done, layers, left, 0, first.passes + then.passes, changed)
 
 
 def _taken(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> tuple[str, ...]:

@@ -108,3 +108,31 @@ def test_other_weights_come_without_what_was_computed_from_those_before(way):
     own.load_state_dict(other)
     assert torch.equal(networks.load(network, other)(X), own(X))
     assert not network.training
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_other_weights_are_computed_with_though_the_network_was_new_when_it_got_the_first(way):
+    network, other = Doubling(way, learns=False), Doubling(way, learns=False)
+    networks.load(network, dict(network.state_dict()))
+    network(X)
+    networks.load(network, dict(other.state_dict()))
+    assert torch.equal(network(X), other(X))
+
+
+def test_a_record_of_calls_is_no_cache_and_stays_the_users():
+    class Recording(Doubling):
+        def forward(self, x):
+            self.log.append(x.sum())
+            self.last = super().forward(x)
+            return self.last
+
+    network = Recording("None at first", learns=False)
+    network.log = [torch.ones(())]
+    network(X)
+    log, last = network.log, network.last
+    before = list(log)
+    with fresh(network, X):
+        network(X)
+    networks.load(network, dict(network.state_dict()))
+    assert network.log is log and network.last is last
+    assert [id(t) for t in log] == [id(t) for t in before]
