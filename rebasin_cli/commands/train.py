@@ -38,11 +38,13 @@ def train(
             f"--resume: there is no {state}", hint="Only an interrupted training leaves one; start anew"
         )
     device = devices.choose(device)
-    keep, kept = None, []
+    keep, kept, saved = None, [], []
     if keep_every is not None:
 
         def save(epoch: int, tensors: Mapping[str, Any], metadata: dict[str, str]) -> None:
-            writing.write_safetensors(_kept(output.path, epoch), tensors, metadata=metadata, force=again)
+            path = _kept(output.path, epoch)
+            writing.write_safetensors(path, tensors, metadata=metadata, force=again)
+            saved.append(path)
 
         keep = training.Keep(keep_every, save)
     setup = None
@@ -53,6 +55,8 @@ def train(
         kept = [_kept(output.path, epoch) for epoch in keep.epochs(epochs)]
         for path in kept:
             writing.check_output(path, force=again)
+            if path.is_symlink():  # not a name that the user gave
+                raise UsageError(f"{path} is a link, and what it leads to would be replaced")
     if output.dry_run:
         return _plan(net, setup) | ({"keeps": list(map(str, kept))} if kept else {})
 
@@ -87,7 +91,7 @@ def train(
     if "rebasin.attack" in meta:
         accuracies = {"attack": meta["rebasin.attack"]} | accuracies
     return {
-        "written": [str(output.path), *(str(path) for path in kept if path.exists())],
+        "written": [str(output.path), *map(str, saved)],
         "net": net,
         "data": data,
         "epochs": int(meta["rebasin.epochs"]),

@@ -223,6 +223,30 @@ def test_verify_finds_that_a_turned_model_is_the_same(models, done, run):
     assert other.code == 1 and other.json()["reason"] == "the outputs differ"
 
 
+def test_coarse_numbers_are_no_excuse_for_another_network(models, run):
+    rough = {name: tensor.bfloat16() for name, tensor in tensors(models[0]).items()}
+    rng = torch.Generator().manual_seed(0)
+    other = {
+        name: (t + 0.1 * t.float().std(correction=0) * torch.randn(t.shape, generator=rng)).bfloat16()
+        for name, t in rough.items()
+    }
+    write_safetensors(Path("rough.safetensors"), rough)
+    write_safetensors(Path("other.safetensors"), other)
+    told = run("verify", "rough.safetensors", "other.safetensors", *NET, "--groups", "all", "--json")
+    assert told.code == 1 and told.json()["answer"] == "no"
+    told = run("verify", "rough.safetensors", "rough.safetensors", *NET, "--groups", "all", "--json")
+    assert told.code == 0 and told.json()["answer"] == "yes"
+
+
+def test_what_overflows_when_norms_are_folded_is_told(models, refused):
+    large = {name: tensor.half() for name, tensor in tensors(models[0]).items()}
+    large["norm.weight"] = torch.full_like(large["norm.weight"], 6e4)
+    large["head.weight"] = torch.full_like(large["head.weight"], 1e3)
+    write_safetensors(Path("large.safetensors"), large)
+    line = ("canon", "large.safetensors", *NET, "-o", "x.safetensors")
+    refused(3, *line, says="head.weight would hold 6")
+
+
 def test_elements_bring_their_own_spec(models, refused):
     line = ("apply", "al.perm.safetensors", models[1], "--spec", "mlp", "-o", "x.safetensors")
     refused(2, *line, says="brings the spec")

@@ -1,4 +1,4 @@
-"""With --force a report, a curve or a permutation still never takes the place of what its command reads."""
+"""With --force nothing but a model takes the place of what its command reads, and only that of a model."""
 
 import shutil
 
@@ -38,6 +38,8 @@ CASES = [
     (("doctor", "{a}", "{b}", "--html", "{a}"), "a.safetensors"),
     (("verify", "{a}", "{b}", "--out", "{b}"), "b.safetensors"),
     (("merge", "{a}", "{b}", "--curve", CURVE, "--at", 0.5, "-o", CURVE), CURVE),
+    (("merge", "{a}", "{b}", "--perm", PERM, "-o", PERM), PERM),
+    (("apply", PERM, "{b}", "-o", PERM), PERM),
     (("curve", "{a}", CURVE, "-o", CURVE), CURVE),
     (("card", "{a}", "-o", "{a}"), "a.safetensors"),
 ]  # fmt: skip
@@ -49,7 +51,7 @@ def test_what_is_read_is_never_replaced(made, refused, tmp_path):
     before = contents(tmp_path)
     for line, named in CASES:
         words = [str(word).format(**names) for word in line]
-        command = (*words, "--data", "digits") if words[0] not in ("verify", "card") else words
+        command = (*words, "--data", "digits") if words[0] not in ("verify", "card", "apply") else words
         refused(2, *command, "--force", says=(named, "is read by this very command", "Name another file"))
     assert contents(tmp_path) == before
 

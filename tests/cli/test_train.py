@@ -106,6 +106,12 @@ def test_ctrl_c_while_the_state_is_written_leaves_the_one_before(done, interrupt
     assert done(*recipe, "-o", "a.safetensors", "--resume").code == 0
 
 
+def test_a_network_that_the_last_step_broke_is_not_written(refused, tmp_path):
+    few = ("--limit", 10, "--batch-size", 10, "--epochs", 1, "--warmup", 0)
+    line = ("train", "mlp", "--data", "digits", "--width", 16, "--optimizer", "sgd", "--lr", "1e30", *few)
+    refused(6, *line, "-o", "huge.safetensors", says="test loss is")
+
+
 @pytest.mark.parametrize(
     ("number", "code", "word"),
     [

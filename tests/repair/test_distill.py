@@ -9,7 +9,7 @@ from torch import nn
 import rebasin_cli
 from rebasin_cli import nets
 from rebasin_cli.errors import CheckpointError, DataError, NetworkError, UsageError
-from rebasin_cli.repair import Repairs, distill, distilling, repairing, reset
+from rebasin_cli.repair import Repaired, Repairs, distill, distilling, repairing, reset
 from rebasin_cli.repair.costs import distillation_bytes, distillation_passes
 
 from .test_refit import Normed, Scaled, drawn, same, state
@@ -51,6 +51,20 @@ def test_a_model_between_itself_and_itself_stays_as_it_is_to_the_last_bit(build,
     network = drawn(build, data, 1).float()
     before = state(network)
     assert not distill(network, [before] * 3, data).tensors and same(state(network), before)
+
+
+def test_training_that_comes_no_nearer_is_told_as_the_refit_that_stays():
+    first, nothing = Repaired("refit", ("a",), tensors=("a.weight",)), Repaired("distill", ())
+    assert distilling.after(first, nothing).method == "refit"
+    assert distilling.after(first, Repaired("distill", ("b",), tensors=("b.weight",))).method == "distill"
+
+
+def test_a_batch_of_one_sample_is_left_out_where_norms_need_more():
+    data = samples(PICTURE, (8, 1))
+    ends, network = two_and_between(Normed)
+    assert distill(network, ends, data).method == "distill"
+    with pytest.raises(DataError, match="two samples or more"):
+        distill(network, ends, data[1:])
 
 
 def test_labels_threads_and_what_is_kept_of_the_targets_change_no_bit():

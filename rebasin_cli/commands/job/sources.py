@@ -35,7 +35,10 @@ def attested(
 
 
 def check_apart(job: Job, output: Output, mean: Average | None = None) -> None:
-    """Raise UsageError where a statement is asked for on what takes the place of its own sources."""
+    """Raise UsageError where weights would take the place of a permutation, a spec or code that is read, or
+    where a statement is asked for on what takes the place of its own sources.
+    """
+    check_not_among([*_permutations(job), *_named(job)], [output.path])
     if output.attest is None:
         return
     made = [output.path, output.attest, *([beside(output.path)] if job.command == "align" else [])]
