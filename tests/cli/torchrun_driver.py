@@ -56,7 +56,7 @@ def slowly(end=dist.destroy_process_group):
 
 
 if os.environ.get("KILLED"):
-    with at_step(1, lambda: RANK == 1 and os.kill(os.getpid(), signal.SIGKILL)):
+    with at_step(2, lambda: RANK == 1 and os.kill(os.getpid(), signal.SIGKILL)):
         main(list(SEARCH))
 
 with mock.patch("torch.distributed.destroy_process_group", slowly):  # the other is ahead by then

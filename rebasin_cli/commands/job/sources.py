@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,7 @@ def check_spared(job: Job, written: Iterable[Path], more: Iterable[Path] = ()) -
 
 def check_not_among(read: Iterable[Path], written: Iterable[Path]) -> None:
     """Raise UsageError where one of the files that are written is one of those that are read."""
-    known = {file.resolve() for file in read}
+    known = {file.resolve() for file in read if os.path.exists(file)}  # False of odd names, too
     for path in written:
         if path.resolve() in known:
             raise UsageError(
