@@ -427,9 +427,10 @@ def test_the_library_repairs_as_auto_chose_unless_a_repair_is_named(problem, mon
     assert named.repair is None and named.alignment.result.repair is None
 
 
-def test_a_refit_that_auto_chose_reads_no_more_samples_than_one_that_is_named(problem, monkeypatch):
+def read_by_refits(problem, monkeypatch, count):
+    """As many samples, and a list that every refit adds the number of samples to that it reads."""
     only_weights(monkeypatch, "refit")
-    x = torch.randn(2_000, 6)
+    x = torch.randn(count, 6)
     with torch.no_grad():
         y = problem.network(x).argmax(1)
     data, read = Data("x", "train", Samples(x, y), Normalization(), classes=4), []
@@ -440,6 +441,11 @@ def test_a_refit_that_auto_chose_reads_no_more_samples_than_one_that_is_named(pr
         return fitting(network, endpoints, batches, **how)
 
     monkeypatch.setattr(repairing, "refit", refit)
+    return data, read
+
+
+def test_a_refit_that_auto_chose_reads_no_more_samples_than_one_that_is_named(problem, monkeypatch):
+    data, read = read_by_refits(problem, monkeypatch, 2_000)
     given = {"network": problem.network, "method": "auto", "options": {"budget": "60s"}, "train": data}
     rebasin_cli.barrier(
         *problem.models, problem.fitted, test=data.subset(50), controls=False, points=3, **given
@@ -449,18 +455,7 @@ def test_a_refit_that_auto_chose_reads_no_more_samples_than_one_that_is_named(pr
 
 
 def test_a_refit_that_is_named_beside_auto_reads_all_samples_that_were_given(problem, monkeypatch):
-    only_weights(monkeypatch, "refit")
-    x = torch.randn(1_500, 6)
-    with torch.no_grad():
-        y = problem.network(x).argmax(1)
-    data, read = Data("x", "train", Samples(x, y), Normalization(), classes=4), []
-    fitting = repairing.refit
-
-    def refit(network, endpoints, batches, **how):
-        read.append(sum(len(targets) for _, targets in batches))
-        return fitting(network, endpoints, batches, **how)
-
-    monkeypatch.setattr(repairing, "refit", refit)
+    data, read = read_by_refits(problem, monkeypatch, 1_500)
     given = {
         "method": "auto",
         "options": {"budget": "60s"},
