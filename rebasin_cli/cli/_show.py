@@ -229,6 +229,7 @@ def _searched(match: Mapping[str, Any]) -> str:
     )
     if match.get("gap") is None:
         return text
+    what = "element of the groups" if match.get("bounded") else "permutation"
     if match["gap"] < 1e-6:
-        return f"{text}; no permutation is better"
-    return f"{text}; no permutation exceeds {match['upper_bound']:.6g} ({match['gap']:.2%} more)"
+        return f"{text}; no {what} is better"
+    return f"{text}; no {what} exceeds {match['upper_bound']:.6g} ({match['gap']:.2%} more)"

@@ -21,6 +21,7 @@ from .weights.options import Sweeps, Tolerance
 NEEDS = frozenset()
 MANY = True
 GROUPS = True
+ORDERS_ONLY = frozenset({"tolerance"})  # a search with groups has no use for it
 BYTES_A_PARAMETER = 20  # the mean of the others in float32, and the sums of the objective in float64
 DECLARES = frozenset({"identity", "planted", "monotone"})
 

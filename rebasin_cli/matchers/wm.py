@@ -35,6 +35,7 @@ from .weights.soft import fits, soft_start
 NEEDS = frozenset()
 MANY = False
 GROUPS = True
+ORDERS_ONLY = frozenset({"tolerance", "effort", "memory"})  # options that a search with groups has no use for
 DECLARES = frozenset({"identity", "planted", "monotone"})
 
 KICK = 0.1  # the share of every word's units that a kick moves
@@ -76,7 +77,7 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
         found = grouped.match(problem, options.max_sweeps)
         if options.bound:
             most = grouped_bound.upper_bound(*problem.models, problem.fitted)
-            found = replace(found, upper_bound=max(found.objective_after, most))
+            found = replace(found, upper_bound=most)
         return found
     reference, model = problem.models
     pair = Pair(reference, model, problem.fitted, device=problem.device, ranks=problem.ranks)

@@ -288,7 +288,8 @@ def _match(match: Mapping[str, Any]) -> str:
             word, ends = "held-out loss", tuple(-end for end in ends)
         parts.append(f"{word} {number(ends[0])} → {number(ends[1])}")
     if match.get("upper_bound") is not None:
-        parts.append(f"at most {number(match['upper_bound'])} for any permutation")
+        every = "element of the groups" if match.get("bounded") else "permutation"
+        parts.append(f"at most {number(match['upper_bound'])} for any {every}")
     return ", ".join(parts)
 
 

@@ -223,6 +223,12 @@ def test_verify_finds_that_a_turned_model_is_the_same(models, done, run):
     assert other.code == 1 and other.json()["reason"] == "the outputs differ"
 
 
+@pytest.mark.parametrize("option", [("--tolerance", 5), ("--effort", "high")])
+def test_options_that_a_search_with_groups_ignores_are_refused(models, refused, option):
+    line = ("merge", *models, *NET, "--groups", "all", *option, "-o", "x.safetensors")
+    refused(2, *line, says=f"{option[0]} has no effect on a search with --groups all")
+
+
 def test_coarse_numbers_are_no_excuse_for_another_network(models, run):
     rough = {name: tensor.bfloat16() for name, tensor in tensors(models[0]).items()}
     rng = torch.Generator().manual_seed(0)

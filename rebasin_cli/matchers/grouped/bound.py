@@ -29,6 +29,7 @@ from .baked import Baked, Tensors
 from .units import Unit
 
 ROUND = 2.0**-52
+LOOSE = 8  # roundings of the type that the models are compared in: of their numbers, and of sums of products
 
 
 def upper_bound(reference: Tensors, model: Tensors, fitted: FittedSpec) -> float:
@@ -65,7 +66,8 @@ class _Bound:
         together = self._all(counted, {a: s for a, s in spectra.items() if a not in counted})
         # a sum of products and what a solver rounds, of inner products of no more than the limit together
         longest = max((math.prod(self.pair._views(atom)[0].shape) for atom in self.pair.atoms), default=0)
-        return min(apart, together) + (longest + 8) * ROUND * max(1.0, self.pair.limit())
+        share = (longest + 8) * ROUND + LOOSE * torch.finfo(self.pair.dtype).eps
+        return min(apart, together) + share * max(1.0, self.pair.limit())
 
     def _counts(self, atom: Atom) -> str | None:
         """The word that orders the atom's units, or heads' own; None where all of its words turn alone."""

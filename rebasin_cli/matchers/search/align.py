@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -111,7 +111,8 @@ def align(
         proof = prove_spec(network, fitted, inputs=inputs, output=output, seed=seed)
     forms: list[Canonical] = []
     if folds is not None:
-        check_groups(method, polish=polish is not None, many=len(models) > 2, ranks=ranks.size)
+        said = [f.name for f in fields(options) if getattr(options, f.name) != f.default]
+        check_groups(method, options=said, polish=polish is not None, many=len(models) > 2, ranks=ranks.size)
         forms = [canonical(model, fitted, folds) for model in models]
         models = [form.tensors for form in forms]
     problem = Problem(
@@ -209,8 +210,15 @@ def check_needs(method: str, *, network: bool, data: bool, polish: bool = False)
         )
 
 
-def check_groups(method: str, *, polish: bool = False, many: bool = False, ranks: int = 1) -> None:
-    """Raise UsageError where a search with groups is not possible."""
+def check_groups(
+    method: str,
+    *,
+    options: Collection[str] = (),
+    polish: bool = False,
+    many: bool = False,
+    ranks: int = 1,
+) -> None:
+    """Raise UsageError where a search with groups is not possible, or has no use for these options."""
     able = [name for name in registry.names() if getattr(registry.get(name), "GROUPS", False)]
     if method not in able:
         raise UsageError(
@@ -222,6 +230,11 @@ def check_groups(method: str, *, polish: bool = False, many: bool = False, ranks
             raise UsageError(
                 f"--groups all finds more than permutations, and {what}", hint="Leave one of them out"
             )
+    if unused := sorted({*options} & getattr(registry.get(method), "ORDERS_ONLY", frozenset())):
+        raise UsageError(
+            f"--{unused[0].replace('_', '-')} has no effect on a search with --groups all",
+            hint="Leave one of them out",
+        )
     if many and not registry.get(method).MANY:
         together = [name for name in able if registry.get(name).MANY]
         raise UsageError(
