@@ -224,7 +224,8 @@ def merge(
     elif method != "none":
         align_options = {"data": train, "held": held if unseen else None} | align_options
         if measurable:
-            align_options |= {"repairs": open_to_choice(asked, statistics=bool(fitted.statistics))}
+            tried = open_to_choice(asked, statistics=bool(fitted.statistics))
+            align_options |= {"repairs": tried, "ridge": ridge}
         alignment = searching.align(
             models, fitted, method=method, network=network, device=device, **align_options
         )

@@ -129,9 +129,7 @@ class Search:
                     total += size * self.step(inputs, targets, turn, held)
                     samples += size
                 if number == first:
-                    raise DataError(
-                        "the data holds no samples", hint="Is the loader one that was read before?"
-                    )
+                    raise self._empty()
                 if samples:
                     self.losses.append(total / samples)
         rows = [self.mixture.flat.views(row) for row in self.controls]
@@ -139,6 +137,12 @@ class Search:
             {n: view.detach().cpu().clone() for n, view in row.items() if n not in self.kept} for row in rows
         )
         return Trained(controls, self.done, tuple(self.losses))
+
+    def _empty(self) -> DataError:
+        if self.mixture.normed and self.length:
+            few = "the data holds no batch of two samples or more, which the network's norms need"
+            return DataError(few, hint="Give more samples: --limit 2 at least")
+        return DataError("the data holds no samples", hint="Is the loader one that was read before?")
 
     def _epoch(self, number: int) -> Iterator[tuple[Any, Any]]:
         rng, least = generator(self.problem.seed, f"order of epoch {number}"), self.mixture.normed + 1

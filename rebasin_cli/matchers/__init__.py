@@ -73,10 +73,11 @@ class Problem:
     `models[0]` is the reference and keeps the identity; tensors may be lazy mappings. `network` and `data`
     (a re-iterable of batches of inputs and targets) are there for matchers that say so in `NEEDS`; `held`
     are samples to choose by that no model was trained on, where there are some; `repairs` are those of the
-    merge that is to come, the least first: a method that tries several methods finds the best of these, too;
-    () where nothing is merged. `output` says which of several outputs of the network counts, `loss(outputs,
-    targets)` is a batch's mean loss with a gradient (None: cross-entropy). `device` is where they compute,
-    `ranks` the processes that search together. With `groups` the models are in canonical form, and words
+    merge that is to come, the least first: a method that tries several methods finds the best of these, too,
+    with the `ridge` that they will have (None: the default); () where nothing is merged. `output` says which
+    of several outputs of the network counts, `loss(outputs, targets)` is a batch's mean loss with a gradient
+    (None: cross-entropy). `device` is where they compute, `ranks` the processes that search together. With
+    `groups` the models are in canonical form, and words
     have the groups of the spec.
     """
 
@@ -89,6 +90,7 @@ class Problem:
     data: Iterable[Any] | None = None
     held: Iterable[Any] | None = None
     repairs: tuple[str, ...] = ()
+    ridge: float | None = None
     output: str | int | None = None
     loss: Callable[[torch.Tensor, Any], torch.Tensor] | None = None
     device: str = "cpu"

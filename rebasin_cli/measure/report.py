@@ -75,7 +75,7 @@ def barrier(
     if permutations is not None:
         permutation.check(permutations, two.fitted.words, within=two.fitted.within)
     elif method != "none":
-        alignment = _aligned(two, method, {"data": samples.train} | options)
+        alignment = _aligned(two, method, {"data": samples.train, "ridge": rows.ridge} | options)
         permutations = alignment.permutations[0]
         two = two.decided(alignment.result.repair)
     grouped = alignment if alignment is not None and alignment.elements else None

@@ -444,6 +444,29 @@ def read_by_refits(problem, monkeypatch, count):
     return data, read
 
 
+def test_trials_have_the_ridge_that_the_merge_will_have(problem, monkeypatch):
+    data, _ = read_by_refits(problem, monkeypatch, 600)
+    fitting, ridges = repairing.refit, []
+
+    def refit(*args, ridge, **how):
+        ridges.append(ridge)
+        return fitting(*args, ridge=ridge, **how)
+
+    monkeypatch.setattr(repairing, "refit", refit)
+    given = {"network": problem.network, "method": "auto", "options": {"budget": "60s"}, "train": data}
+    rebasin_cli.merge(problem.models, problem.fitted, repair_with="refit", ridge=0.5, **given)
+    rebasin_cli.barrier(
+        *problem.models,
+        problem.fitted,
+        test=data.subset(50),
+        repair_with="refit",
+        ridge=0.5,
+        points=3,
+        **given,
+    )
+    assert len(ridges) > 4 and set(ridges) == {0.5}
+
+
 def test_a_refit_that_auto_chose_reads_no_more_samples_than_one_that_is_named(problem, monkeypatch):
     data, read = read_by_refits(problem, monkeypatch, 2_000)
     given = {"network": problem.network, "method": "auto", "options": {"budget": "60s"}, "train": data}

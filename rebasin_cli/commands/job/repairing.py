@@ -101,8 +101,9 @@ def to_try(job: Job, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
     """The `inputs` of a search, with the repairs of the merge to come that it may choose from, too."""
     if not inputs:
         return inputs
-    how = job.asked.repair.repair
-    return {**inputs, "repairs": repairs.open_to_choice(how, statistics=bool(job.fitted.statistics))}
+    asked = job.asked.repair
+    tried = repairs.open_to_choice(asked.repair, statistics=bool(job.fitted.statistics))
+    return {**inputs, "repairs": tried, "ridge": asked.ridge}
 
 
 def tries(job: Job) -> dict[str, Any]:

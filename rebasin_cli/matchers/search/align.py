@@ -75,6 +75,7 @@ def align(
     data: Iterable[Any] | None = None,
     held: Iterable[Any] | None = None,
     repairs: Sequence[str] = (),
+    ridge: float | None = None,
     inputs: Any = None,
     output: str | int | None = None,
     loss: Callable[[torch.Tensor, Any], torch.Tensor] | None = None,
@@ -91,7 +92,8 @@ def align(
     With `folds`, what the canonical form of the network folds away, words take elements of their groups.
     `options` is the method's own Options, or a mapping of those that differ from their defaults. `polish`
     says how long swaps on the true loss are tried in the end (`25s`, `300steps`); it needs network and data.
-    `repairs` are those of the merge that is to come, which a method that tries several chooses from, too.
+    `repairs` are those of the merge that is to come, which a method that tries several chooses from, too,
+    and `ridge` theirs.
     """
     if len(models) < 2:
         raise UsageError("aligning takes at least two models")
@@ -124,6 +126,7 @@ def align(
         data=data,
         held=held,
         repairs=tuple(repairs),
+        ridge=ridge,
         output=output,
         loss=loss,
         device=devices.for_search(device),
