@@ -81,6 +81,7 @@ class Staging:
         self.folder, self._names = folder, 0
         self._new: list[tuple[str, str]] = []
         self._unsettled = False  # whether the next run has to go on, from the journal
+        self._closed = False
         self._checks: list[Callable[[], Iterable[Path]]] = []
         self._token, self._descriptor = _lock_of_our_own(folder)
 
@@ -109,7 +110,10 @@ class Staging:
         self._checks.append(look)
 
     def commit(self) -> None:
-        """Give the files their names. Whatever fails, they are gone and the old ones are there again."""
+        """Give the files their names, and let the lock go with them: no signal comes in between.
+
+        Whatever fails, they are gone and the old ones are there again.
+        """
         if not self._new:
             return
         with _alone_in(self.folder), held_back():
@@ -119,7 +123,8 @@ class Staging:
                     os.replace(*(self.folder / name for name in self._new[0]))
                 else:
                     self._rename(Moves(tuple(self._new), tuple((name, self._name()) for name in old)))
-        self._new = []
+            self._new = []
+            self.close()
 
     def _rename(self, moves: Moves) -> None:
         try:
@@ -148,7 +153,10 @@ class Staging:
             sync(self.folder)
 
     def close(self) -> None:
-        """Remove what has no name of its own, and let the lock go: at the very last."""
+        """Remove what has no name of its own, and let the lock go: at the very last, and once."""
+        if self._closed:
+            return
+        self._closed = True
         if not self._unsettled:
             remove(self.folder / temporary for temporary, _ in self._new)
             sync(self.folder)

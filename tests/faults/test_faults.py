@@ -8,6 +8,7 @@ import random
 
 import pytest
 
+from rebasin_cli.checkpoints import staging
 from rebasin_cli.checkpoints.staging import staged
 from rebasin_cli.checkpoints.writing import write_text_atomic
 
@@ -113,3 +114,19 @@ def test_a_disk_that_fails_anywhere_leaves_all_old_or_all_new(of, name):
         for at in drawn(whole, 1, name + how):
             fault = Fault(at, how, lasting)
             assert problem_after(CASES[name], whole, fault) is None, fault
+
+
+def test_ctrl_c_between_the_new_name_and_the_end_leaves_no_lock(tmp_path, monkeypatch):
+    held, begun = staging.held_back, []
+
+    def interrupted():
+        begun.append(1)
+        if len(begun) == 3:  # the lock is made, names are changed, and here all is tidied
+            raise KeyboardInterrupt
+        return held()
+
+    monkeypatch.setattr(staging, "held_back", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        with staged(tmp_path) as stage, stage.open(tmp_path / "new") as file:
+            file.write(b"whole")
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
