@@ -54,9 +54,12 @@ def train(
         epochs = recipe["epochs"] if setup is None else setup.recipe.epochs
         kept = [_kept(output.path, epoch) for epoch in keep.epochs(epochs)]
         for path in kept:
-            writing.check_output(path, force=again)
             if path.is_symlink():  # not a name that the user gave
-                raise UsageError(f"{path} is a link, and what it leads to would be replaced")
+                raise UsageError(
+                    f"{path} is a link, and what it leads to would be replaced",
+                    hint="Remove the link, or name another file with --out",
+                )
+            writing.check_output(path, force=again)
     if output.dry_run:
         return _plan(net, setup) | ({"keeps": list(map(str, kept))} if kept else {})
 

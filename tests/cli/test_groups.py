@@ -229,6 +229,12 @@ def test_options_that_a_search_with_groups_ignores_are_refused(models, refused, 
     refused(2, *line, says=f"{option[0]} has no effect on a search with --groups all")
 
 
+def test_a_bound_is_of_elements_where_words_have_groups(models, done):
+    line = ("merge", *models, *NET, "--repair", "none", "--bound")
+    for groups, what in (("all", "element of the groups"), ("permutations", "permutation")):
+        assert f"no {what} exceeds" in done(*line, "--groups", groups, "-o", f"{groups}.safetensors").out
+
+
 def test_coarse_numbers_are_no_excuse_for_another_network(models, run):
     rough = {name: tensor.bfloat16() for name, tensor in tensors(models[0]).items()}
     rng = torch.Generator().manual_seed(0)

@@ -106,6 +106,21 @@ def test_ctrl_c_while_the_state_is_written_leaves_the_one_before(done, interrupt
     assert done(*recipe, "-o", "a.safetensors", "--resume").code == 0
 
 
+def test_epochs_are_kept_through_no_link_and_others_files_are_not_told_as_ours(
+    done, refused, interrupted, tmp_path
+):
+    recipe = (*TINY, "--epochs", 3, "--limit", 300, "-o", "a.safetensors")
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "a.epoch0.safetensors").symlink_to(tmp_path / "mine")
+    refused(2, *recipe, "--keep-every", 1, "--force", says="a.epoch0.safetensors is a link")
+    assert (tmp_path / "mine").read_text() == "mine"
+    (tmp_path / "a.epoch0.safetensors").unlink()
+    interrupted(*recipe, after=2)
+    (tmp_path / "a.epoch0.safetensors").write_text("another's")
+    told = done(*recipe, "--keep-every", 1, "--resume", "--json").json()["written"]
+    assert "a.epoch0.safetensors" not in told and "a.epoch3.safetensors" in told
+
+
 def test_a_network_that_the_last_step_broke_is_not_written(refused, tmp_path):
     few = ("--limit", 10, "--batch-size", 10, "--epochs", 1, "--warmup", 0)
     line = ("train", "mlp", "--data", "digits", "--width", 16, "--optimizer", "sgd", "--lr", "1e30", *few)

@@ -11,7 +11,7 @@ from rebasin_cli.curves import training
 from rebasin_cli.curves.curve import Curve, shares
 from rebasin_cli.curves.training import Training, train
 from rebasin_cli.datasets import Data, Normalization, Samples
-from rebasin_cli.errors import NetworkError, UsageError
+from rebasin_cli.errors import DataError, NetworkError, UsageError
 from rebasin_cli.matchers import Problem
 from rebasin_cli.networks.attacks import Attack, Attacker
 from rebasin_cli.permutations import permutation
@@ -59,6 +59,21 @@ def problem():
 
 def still(problem):
     return permutation.identity(problem.fitted.words)
+
+
+def test_one_sample_is_too_few_for_norms_and_that_is_said():
+    def normed(seed):
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
+
+    lines = [f'  1.{name}: "h"' for name in ("weight", "bias", "running_mean", "running_var")]
+    text = "\n".join([SPEC.replace("2.", "3.").rstrip(), *lines, '  1.num_batches_tracked: ""'])
+    a, b = (normed(seed).state_dict() for seed in (1, 2))
+    fitted = fit(parse(text, name="normed"), {name: tuple(t.shape) for name, t in a.items()})
+    few = Data("x", "train", Samples(torch.rand(1, 5), torch.zeros(1).long()), Normalization(), classes=3)
+    of = Problem(fitted, (a, b), network=normed(0), data=few)
+    with pytest.raises(DataError, match="two samples or more, which the network's norms need"):
+        train(of, still(of), Training(epochs=1))
 
 
 @pytest.mark.parametrize("kind", ["bezier", "chain"])

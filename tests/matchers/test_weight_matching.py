@@ -344,6 +344,22 @@ def test_what_an_attempt_gained_counts_where_the_sweeps_are_used_up_in_it(kickin
     assert any(found > state.objective * (1 + 1e-6) for found, state in zip(short, states, strict=True))
 
 
+def test_searches_of_narrow_words_leave_smaller_gains(monkeypatch):
+    _, fitted, models = setting("mlp")
+    sweep, left = Descent.sweep, []
+
+    def watched(self, *args):
+        left.append(self.tolerance)
+        return sweep(self, *args)
+
+    monkeypatch.setattr(Descent, "sweep", watched)
+    for wide, effort, expected in ((768, "normal", 1e-4), (768, "fast", 3e-4), (1, "normal", 3e-4)):
+        monkeypatch.setattr(wm, "WIDE", wide)
+        left.clear()
+        wm.match(Problem(fitted, models[:2], 1), wm.Options(effort=effort))
+        assert max(left) == expected
+
+
 def test_wide_words_alone_are_kicked_once_more_in_the_end(kicking, monkeypatch):
     _, fitted, models = setting("mlp")
 

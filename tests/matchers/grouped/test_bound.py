@@ -72,6 +72,14 @@ def test_the_bound_is_the_best_there_is_where_one_word_moves_alone(axes, group, 
     assert search(a, b, fitted).after == pytest.approx(upper_bound(a, b, fitted), abs=1e-9)
 
 
+@pytest.mark.parametrize("make", [Gated, Transformer])
+def test_the_bound_of_a_float32_model_and_itself_is_not_below_what_it_reaches(make):
+    net, found = inferred(make)
+    model = {name: tensor.float() for name, tensor in drawn(net, 0).items()}
+    told = align([model, model], found.fitted, folds=found.folds, options={"bound": True}).result
+    assert told.objective_after <= told.upper_bound <= told.objective_after * (1 + 2e-5)
+
+
 def test_a_search_tells_its_bound_where_it_is_asked_for():
     net, found = inferred(Gated)
     models = [drawn(net, seed) for seed in (0, 1)]
