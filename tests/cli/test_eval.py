@@ -31,7 +31,12 @@ def test_bins_of_the_calibration_error(trained, done):
         if count
     ]
     assert told["ece"] == pytest.approx(sum(weighted) / 360)
-    assert told["ece"] != done("eval", trained[0], "--json").json()["ece"]
+    assert len(told["reliability"]["samples"]) == 10
+    default = done("eval", trained[0], "--json").json()
+    assert default["bins"] == len(default["reliability"]["samples"]) == 15
+    one = done("eval", trained[0], "--bins", 1, "--json").json()
+    mean_confidence, accuracy = (one["reliability"][name][0] for name in ("confidence", "accuracy"))
+    assert one["ece"] == pytest.approx(abs(mean_confidence - accuracy)) and one["ece"] <= told["ece"] + 1e-12
     assert "reliability" not in done("eval", trained[0]).out
 
 
