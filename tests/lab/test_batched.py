@@ -1,14 +1,17 @@
 """Stacks of networks: each does what it would do alone."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
-from rebasin_cli.errors import NetworkError
-from rebasin_cli.lab import slerp, steepest_descent, width
+from rebasin_cli.datasets import open_data
+from rebasin_cli.errors import NetworkError, UsageError
+from rebasin_cli.lab import cnn_width, slerp, steepest_descent, width
 from rebasin_cli.lab.batched import matching, samples, stacks, training
+from rebasin_cli.lab.engine import peaks
 from rebasin_cli.lab.engine.bench import Bench
 from rebasin_cli.nets.mlp import MLP
 from rebasin_cli.networks.evaluation import evaluate
@@ -229,7 +232,7 @@ def test_the_rank_correlation_of_widths_and_barriers():
 
     means = torch.rand(5, 7, generator=generator(), dtype=torch.float64)
     wanted = [spearmanr(range(7), row).statistic for row in means.numpy()]
-    assert width._order(means).tolist() == pytest.approx(wanted)
+    assert peaks._order(means).tolist() == pytest.approx(wanted)
 
 
 def test_the_peak_of_barriers_and_whether_depth_moves_it():
@@ -244,5 +247,65 @@ def test_the_peak_of_barriers_and_whether_depth_moves_it():
     every = {("x", 0.0, 0.0, 1): barriers(1), ("x", 0.0, 0.0, 2): barriers(2)}
     (claim,) = width._comparisons(every, bench)
     assert (claim.estimate, claim.interval, claim.verdict) == (2.0, (2.0, 2.0), "refuted")
-    rows = width._peaks(every, bench).rows
+    named = {str(setting[-1]): figures[..., 1] for setting, figures in every.items()}
+    rows = peaks.table(bench.p.widths, named, bench.seed).rows
     assert [row[1] for row in rows] == [8.0, 16.0] and rows[0][3] == 1.0
+
+
+def convolutional(count=4, images=(2, 9, 8), seed=0):
+    data = torch.randn(6, *images, generator=generator(seed + 1)), torch.tensor([0, 1, 2, 0, 1, 2])
+    shapes = cnn_width.shapes(samples.Samples(*data), 3, 3)
+    return stacks.of_shapes(count, shapes, generator(seed), "kaiming"), data
+
+
+def test_a_stack_of_convolutions_computes_what_its_networks_do(monkeypatch):
+    stack, data = convolutional()
+    assert [weight.shape[1:] for weight, _ in stack] == [(3, 2, 3, 3), (6, 3, 3, 3), (3, 24)]
+    logits, losses = stacks.outputs(stack, data[0]), stacks.measured(stack, *data).loss
+    names = {"layers.0": "0", "layers.1": "3", "head": "7"}
+    for number in range(4):
+        alone = nn.Sequential(
+            *(nn.Conv2d(2, 3, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()),
+            *(nn.Conv2d(3, 6, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()),
+            *(nn.Flatten(), nn.Linear(24, 3)),
+        )
+        held = [(name.rpartition("."), tensor) for name, tensor in stacks.tensors(stack, number).items()]
+        alone.load_state_dict({f"{names[layer]}.{kind}": tensor for (layer, _, kind), tensor in held})
+        assert torch.allclose(logits[number], alone(data[0]), atol=1e-5)
+    monkeypatch.setattr(stacks, "SLAB", 1)
+    assert torch.allclose(stacks.measured(stack, *data).loss, losses, atol=1e-12)
+
+
+def test_aligned_convolutions_compute_the_same_and_lie_nearer():
+    stack, data = convolutional()
+    ones, others = stacks.halved(stack)
+    moved = matching.aligned(ones, others)
+    assert torch.allclose(stacks.outputs(moved, data[0]), stacks.outputs(others, data[0]), atol=1e-5)
+
+    def distance(a, b):
+        return sum((w - v).square().sum().item() for (w, _), (v, _) in zip(a, b, strict=True))
+
+    assert distance(ones, moved) < distance(ones, others)
+
+
+def test_convolutions_train_as_if_alone():
+    stack, data = convolutional()
+    how = {"steps": 3, "batch": 6, "rate": 0.05, "optimizer": "sgd"}
+    ends = training.trained(stack, *data, generator=generator(), **how)[3]
+    alone = training.trained(stacks.part(stack, slice(2, 3)), *data, generator=generator(), **how)[3]
+    assert torch.allclose(ends[0][0][2], alone[0][0][0], atol=1e-6)
+    assert not torch.allclose(ends[0][0], stack[0][0])
+
+
+def test_images_are_asked_for_and_text_is_refused(monkeypatch):
+    train, _, classes = samples.opened("digits", None, limit=20, images=True)
+    flat = samples.opened("digits", None, limit=20)[0]
+    assert train.inputs.shape == (20, 1, 8, 8) and classes == 10
+    assert torch.equal(train.inputs.flatten(1), flat.inputs)
+    with pytest.raises(UsageError, match="alice: text"):
+        samples.opened("alice", None, limit=4)
+    digits = open_data("digits", "train")
+    numbers = replace(digits, source=replace(digits.source, inputs=digits.source.inputs.flatten(1)))
+    monkeypatch.setattr(samples, "open_data", lambda *given, **more: numbers)
+    with pytest.raises(UsageError, match="numbers: its samples are 64, images are channels×height×width"):
+        samples.opened("numbers", None, images=True)

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from ...matchers import MatchResult, Problem, registry, wm
 from ...permutations.permutation import permuted
 from ...spec import library
 from ...spec.fitting import fit
+from ...spec.parsing import parse
 from ...spec.spec import FittedSpec
-from .stacks import Stack, stacked, tensors
+from .samples import Samples
+from .stacks import Stack, heights, path, stacked, tensors
 
 Match = Callable[[Problem], MatchResult]
+
+CONVOLUTIONAL = """
+schema: 1
+tensors:
+  layers.{i}.weight: "c{i} c{i-1|.} ..."
+  layers.{i}.bias: "c{i}"
+  head.weight: ". (c{last} _)"
+  head.bias: "."
+"""
 
 
 def by(method: str, passes: int = 1) -> Match:
@@ -26,7 +40,9 @@ def by(method: str, passes: int = 1) -> Match:
 
 def fitted(stack: Stack) -> FittedSpec:
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors(stack, 0).items()}
-    return fit(library.load("mlp"), shapes)
+    convolutional = stack[0][0].dim() > 3
+    spec = parse(CONVOLUTIONAL, name="convolutional") if convolutional else library.load("mlp")
+    return fit(spec, shapes)
 
 
 def aligned(ones: Stack, others: Stack, *, seed: int = 0) -> Stack:
@@ -36,6 +52,17 @@ def aligned(ones: Stack, others: Stack, *, seed: int = 0) -> Stack:
         pair = tensors(ones, number), tensors(others, number)
         found.append(_moved(spec, pair, wm.match(Problem(spec, pair, seed=seed)))[1])
     return stacked(found)
+
+
+def barriers(ones: Stack, others: Stack, splits: Iterable[Samples], points: int, *, seed: int = 0) -> Tensor:
+    """Of every pair, for each split: naive barrier, that after `aligned`, mean loss of the ends; float64."""
+    moved, found = aligned(ones, others, seed=seed), []
+    for split in splits:
+        for b in (others, moved):
+            losses = path(ones, b, *split, points).loss
+            found.append(heights(losses)[0])
+        found.append((losses[:, 0] + losses[:, -1]) / 2)
+    return torch.stack(found, 1)
 
 
 def to_first(stack: Stack, match: Match = wm.match, *, seed: int = 0, **evidence: Any) -> Stack:

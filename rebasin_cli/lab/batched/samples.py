@@ -1,4 +1,4 @@
-"""Samples for stacks: flattened, as float32, all of a split or so many of it."""
+"""Samples for stacks: as float32, flattened or as images, all of a split or so many of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...errors import UsageError
 
 
 class Samples(NamedTuple):
-    inputs: Tensor  # (samples, d)
+    inputs: Tensor  # (samples, d), or images (samples, channels, height, width)
     targets: Tensor  # (samples,)
 
     def some(self, count: int, generator: torch.Generator) -> Samples:
@@ -24,17 +24,26 @@ class Samples(NamedTuple):
         return Samples(self.inputs[at], self.targets[at])
 
 
-def opened(data: str, root: Path | None, *, limit: int = 0) -> tuple[Samples, Samples, int]:
+def opened(
+    data: str, root: Path | None, *, limit: int = 0, images: bool = False
+) -> tuple[Samples, Samples, int]:
     """Training samples (at most `limit` of them, 0: all), test samples, and the number of classes.
 
-    Raises what opening the data set does, and UsageError for a user's loader.
+    Raises what opening the data set does, and UsageError for a user's loader, for text, or for samples that
+    are no `images` where these are asked for.
     """
     found = []
     for split in ("train", "test"):
         opened = open_data(data, split, root=root, limit=limit or None if split == "train" else None)
         if not hasattr(opened, "source"):
             raise UsageError(f"{data}: the lab needs the samples of a data set, not batches of a loader")
-        inputs = opened.normalization.apply(opened.source.inputs).flatten(1)
+        if opened.normalization is None:
+            raise UsageError(f"{data}: text, and these networks classify images", hint="rebasin list data")
+        inputs = opened.normalization.apply(opened.source.inputs)
+        if images and inputs.dim() != 4:
+            shape = "×".join(map(str, inputs.shape[1:]))
+            raise UsageError(f"{data}: its samples are {shape}, images are channels×height×width")
+        inputs = inputs if images else inputs.flatten(1)
         found.append(Samples(inputs, opened.source.targets))
     return found[0], found[1], opened.classes
 

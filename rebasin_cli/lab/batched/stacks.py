@@ -1,4 +1,8 @@
-"""Stacks: made, run, measured, taken apart and put together again."""
+"""Stacks: made, run, measured, taken apart and put together again.
+
+A layer's weights are (N, outputs, inputs), or (N, outputs, inputs, 3, 3) of a convolution, which is followed
+by a maximum of every 2×2 pixels; convolutions come before linear layers. ReLU is between layers.
+"""
 
 from __future__ import annotations
 
@@ -16,29 +20,56 @@ SLAB = 1 << 23  # numbers of one layer's outputs held at a time
 
 
 def fresh(count: int, sizes: Sequence[int], generator: torch.Generator, init: str = "torch") -> Stack:
-    """`count` networks with layers of these sizes, inputs and classes included.
+    """`count` networks with linear layers of these sizes, inputs and classes included."""
+    shapes = [(outputs, inputs) for inputs, outputs in zip(sizes, sizes[1:], strict=False)]
+    return of_shapes(count, shapes, generator, init)
 
-    "kaiming" is He's normal with biases of 0; "torch" is what torch.nn.Linear does.
+
+def of_shapes(
+    count: int, shapes: Sequence[Sequence[int]], generator: torch.Generator, init: str = "torch"
+) -> Stack:
+    """`count` networks whose layers have weights of these shapes, each without its N.
+
+    "kaiming" is He's normal with biases of 0; "torch" is what torch.nn.Linear and Conv2d do.
     """
     made = []
-    for inputs, outputs in zip(sizes, sizes[1:], strict=False):
+    for shape in shapes:
+        inputs = math.prod(shape[1:])
         if init == "kaiming":
-            weight = torch.randn(count, outputs, inputs, generator=generator) * math.sqrt(2 / inputs)
-            bias = torch.zeros(count, outputs)
+            weight = torch.randn(count, *shape, generator=generator) * math.sqrt(2 / inputs)
+            bias = torch.zeros(count, shape[0])
         else:
             bound = 1 / math.sqrt(inputs)
-            weight = (2 * torch.rand(count, outputs, inputs, generator=generator) - 1) * bound
-            bias = (2 * torch.rand(count, outputs, generator=generator) - 1) * bound
+            weight = (2 * torch.rand(count, *shape, generator=generator) - 1) * bound
+            bias = (2 * torch.rand(count, shape[0], generator=generator) - 1) * bound
         made.append((weight, bias))
     return made
 
 
 def outputs(stack: Stack, inputs: Tensor) -> Tensor:
-    """Logits (N, samples, classes) of inputs (samples, d) for all, or (N, samples, d) of each its own."""
-    x = inputs.expand(len(stack[0][0]), *inputs.shape[-2:])
+    """Logits (N, samples, classes) of inputs (samples, d) for all, or (N, samples, d) of each its own.
+
+    In front of convolutions a sample is (channels, height, width) in place of d.
+    """
+    x = inputs.expand(len(stack[0][0]), *inputs.shape[-_axes(stack) :])
     for number, (weight, bias) in enumerate(stack):
-        x = torch.baddbmm(bias[:, None], x.relu() if number else x, weight.mT)
+        x = x.relu() if number else x
+        x = _convolved(x, weight, bias) if weight.dim() > 3 else _linear(x.flatten(2), weight, bias)
     return x
+
+
+def _axes(stack: Stack) -> int:
+    """The axes of samples: theirs, and those of one."""
+    return stack[0][0].dim() - 1
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return torch.baddbmm(bias[:, None], x, weight.mT)
+
+
+def _convolved(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    each = zip(x, weight, bias, strict=True)  # one after another: on CPUs faster than as groups
+    return torch.stack([F.max_pool2d(F.conv2d(one, w, b, padding=1), 2) for one, w, b in each])
 
 
 @dataclass(frozen=True)
@@ -51,8 +82,9 @@ class Measured:
 
 def measured(stack: Stack, inputs: Tensor, targets: Tensor) -> Measured:
     """Loss and accuracy of every network, in slabs of bounded memory."""
-    wide = max(weight.shape[1] for weight, _ in stack)
-    networks, at_once = len(stack[0][0]), max(1, SLAB // (wide * len(inputs)))
+    pixels = math.prod(inputs.shape[-2:]) if _axes(stack) > 2 else 1
+    numbers = max(weight.shape[1] for weight, _ in stack) * pixels * len(inputs)
+    networks, at_once = len(stack[0][0]), max(1, SLAB // numbers)
     losses, right = [], []
     with torch.inference_mode():
         for first in range(0, networks, at_once):

@@ -103,7 +103,7 @@ DISAGREEMENTS = (
     (
         "Permutation Invariance in LMC B.5",
         "convolutional networks on CIFAR-10 have the same peak",
-        "their architecture is not given, and they are not measured here",
-        "",
+        "their architecture is not given; here two convolutions and a linear layer",
+        "cnn-width",
     ),
 )
