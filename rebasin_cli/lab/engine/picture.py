@@ -59,7 +59,7 @@ def _draw(panel: Any, told: Panel) -> None:
     panel.set_title(told.title, fontsize=9.5, color=INK, fontfamily=FONT, loc="left")
     panel.set_xlabel(told.x, fontsize=8.5, color=FAINT, fontfamily=FONT)
     panel.set_ylabel(told.y, fontsize=8.5, color=FAINT, fontfamily=FONT)
-    panel.tick_params(labelsize=8, colors=FAINT, length=2)
+    panel.tick_params(which="both", labelsize=8, colors=FAINT, length=2)
     panel.grid(color=GRID, linewidth=0.6)
     panel.set_axisbelow(True)
     for side in ("top", "right"):
