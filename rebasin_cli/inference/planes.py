@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -30,17 +31,21 @@ FIRST = 10**9  # the number of a variable that no walk has made, below 0
 
 @dataclass(frozen=True)
 class Rows:
-    """`size` rows of each of `heads`, side by side from `start` on, of these tensors' axes.
+    """`size` rows of each head, side by side from its `starts` on, of these tensors' axes.
 
-    The first of a head, as many as are `turned`, are pairs.
+    The first of a head, as many as are `turned`, are pairs. Between two heads others' rows may lie: those of
+    keys and values, where one layer makes all three.
     """
 
     places: tuple[tuple[str, int], ...]
-    start: int
-    heads: int
+    starts: tuple[int, ...]
     size: int
     turned: int
     kind: str
+
+    @property
+    def heads(self) -> int:
+        return len(self.starts)
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class Planes:
 
 def find(walk: Sides, module: nn.Module, program: torch.export.ExportedProgram) -> list[Planes]:
     """The pairs of every attention whose queries and keys are turned; others, and all forms that are not
-    seen through (rows that lie apart, norms in between), are left out.
+    seen through (units of a head that lie apart, norms in between), are left out.
     """
     runs = _Runs(walk, module, program)
     found = []
@@ -78,8 +83,8 @@ def find(walk: Sides, module: nn.Module, program: torch.export.ExportedProgram) 
 
 def _apart(found: list[Planes]) -> list[Planes]:
     """Those whose rows no other attention uses."""
-    used = Counter((rows.places[0], rows.start) for planes in found for rows in (planes.query, planes.key))
-    return [p for p in found if all(used[rows.places[0], rows.start] == 1 for rows in (p.query, p.key))]
+    used = Counter((rows.places[0], rows.starts) for planes in found for rows in (planes.query, planes.key))
+    return [p for p in found if all(used[rows.places[0], rows.starts] == 1 for rows in (p.query, p.key))]
 
 
 class _Runs:
@@ -174,19 +179,18 @@ def _given(module: nn.Module, program: torch.export.ExportedProgram) -> Iterator
 def _read(depends: list[list[int]], places: tuple[tuple[str, int], ...]) -> Rows | None:
     """Rows from what each unit of a head depends on."""
     size, every = len(depends), sorted({row for rows in depends for row in rows})
-    heads, rest = divmod(len(every), size)
-    if rest or not heads or every != list(range(every[0], every[0] + heads * size)):
+    starts = tuple(every[::size])
+    if not starts or every != [start + unit for start in starts for unit in range(size)]:
         return None
-    turned = sum(len(rows) > heads for rows in depends)
+    turned = sum(len(rows) > len(starts) for rows in depends)
     for kind in PLANES if turned and turned % 2 == 0 else ():
         partner = torch.arange(turned).view((2, -1) if kind == "halves" else (-1, 2))
         partner = partner.flip(0 if kind == "halves" else 1).flatten().tolist() + list(range(turned, size))
         wanted = [
-            sorted({every[0] + head * size + k for head in range(heads) for k in {unit, partner[unit]}})
-            for unit in range(size)
+            sorted({start + k for start in starts for k in {unit, partner[unit]}}) for unit in range(size)
         ]
         if depends == wanted:
-            return Rows(places, every[0], heads, size, turned, kind)
+            return Rows(places, starts, size, turned, kind)
     return None
 
 
@@ -204,21 +208,22 @@ def write(
     for number, planes in enumerate(every):
         sides = [Var(-FIRST - 2 * number - k, planes.key.turned) for k in (0, 1)]
         changed: dict[str, Axes] = {}
-        terms = []
+        around: list[tuple[Expr, ...] | None] = []
         for rows, unit in zip((planes.query, planes.key), sides, strict=True):
             copies = (planes.key.heads, rows.heads // planes.key.heads)
             for name, axis in rows.places:
                 axes = list(changed.get(name, tensors[name]))
-                axes[axis], term = _placed(axes[axis], rows, unit, copies)
+                axes[axis], its = _placed(axes[axis], rows, unit, copies)
                 changed[name] = tuple(axes)
-                terms.append(term)
-        if None in terms:
+                around.append(its)
+        heads = around[-1]  # what keys lie in: one word or number at most, and queries in the same
+        if None in around or len(heads) > 1 or any(its[: len(heads)] != heads for its in around):
             continue
-        heads = next(variables(terms[-1]))
-        stem = written[heads] if heads != sides[1] else planes.key.places[0][0].rpartition(".")[0]
+        of = next(variables(heads[0]), None) if heads else None
+        stem = written[of] if of else planes.key.places[0][0].rpartition(".")[0]
         word = ".".join((*stem.split(".")[:-1], "dim"))
         word += "_qk" * (word in {text.strip("|").rstrip("*~") for text in written.values()})
-        star = "*" * isinstance(terms[-1], Product)
+        star = "*" * len(heads)
         if word not in but:
             written |= {sides[0]: f"{word}{star}", sides[1]: f"{word}~{star}"}
             tensors |= changed
@@ -226,31 +231,49 @@ def write(
     return tensors, written, words
 
 
-def _placed(axis: Expr, rows: Rows, unit: Var, copies: tuple[int, int]) -> tuple[Expr, Expr | None]:
-    """The axis with its segment of these rows written anew, and the segment; None where that cannot be."""
-    terms = list(axis.terms) if isinstance(axis, Sum) else [axis]
-    start = 0
-    for k, term in enumerate(terms):
-        if start == rows.start and term.size == rows.heads * rows.size:
-            new = _with(term, rows, unit, copies)
-            terms[k] = new or term
-            return (Sum(tuple(terms)) if len(terms) > 1 else terms[0]), new
-        start += term.size
-    return axis, None
+def _placed(
+    axis: Expr, rows: Rows, unit: Var, copies: tuple[int, int]
+) -> tuple[Expr, tuple[Expr, ...] | None]:
+    """The axis with the pairs of these rows written anew, and what they lie in; None where that cannot be."""
+
+    def within(axis: Expr, at: list[int], before: tuple[Expr, ...]):
+        """`at` are the places of all copies of a part of the axis, `before` the factors that number them."""
+        if isinstance(axis, Product):
+            *outer, last = axis.factors
+            at = [start + k * last.size for start in at for k in range(axis.size // last.size)]
+            new, found = within(last, at, (*before, *outer))
+            return Product((*outer, *(new.factors if isinstance(new, Product) else (new,)))), found
+        if isinstance(axis, Sum):
+            start, terms, around = 0, [], None
+            for term in axis.terms:
+                new, found = within(term, [place + start for place in at], before)
+                terms += new.terms if isinstance(new, Sum) else (new,)
+                around, start = around if found is None else found, start + term.size
+            return Sum(tuple(terms)), around
+        return _held(axis, rows, unit, at, before, copies)
+
+    return within(axis, [0], ())
 
 
-def _with(term: Expr, rows: Rows, unit: Var, copies: tuple[int, int]) -> Expr | None:
-    """The pairs as last factor. Where heads stay, the keys' come first, then the queries of each."""
-    *before, last = term.factors if isinstance(term, Product) else (term,)
-    if rows.turned < rows.size:
-        terms = last.terms if isinstance(last, Sum) and before else ()
-        if last.size != rows.size or not terms or terms[0] != Fixed(rows.turned):
-            return None
-        return Product((*before, Sum((unit, *terms[1:]))))
-    if not isinstance(last, Fixed) or last.size % rows.size:
-        return None
-    if not before:
-        before = [Fixed(count) for count in copies if count > 1]
-    elif last.size > rows.size:
-        before.append(Fixed(last.size // rows.size))
-    return Product((*before, unit)) if before else unit
+def _held(
+    axis: Expr, rows: Rows, unit: Var, at: list[int], before: tuple[Expr, ...], copies: tuple[int, int]
+) -> tuple[Expr, tuple[Expr, ...] | None]:
+    """Positions that stay, with the heads among them in pairs: as many in each copy, side by side."""
+    inside = [start - at[0] for start in rows.starts if at[0] <= start < at[0] + axis.size]
+    every = tuple(start + k for start in at for k in inside)
+    apart = {b - a for a, b in pairwise(inside)} - {rows.size}
+    if not isinstance(axis, Fixed) or not inside or every != rows.starts or apart:
+        return axis, None
+    size = rows.turned if len(inside) == 1 else rows.size * len(inside)  # what is not turned may be a word
+    left = axis.size - inside[0] - size
+    if left < 0:
+        return axis, None
+    # where all heads stay, the keys' come first, then the queries of each
+    own = copies if not before else (len(inside),)
+    numbers = tuple(Fixed(count, axis.why) for count in own if count > 1) if len(inside) > 1 else ()
+    rest = rows.size - rows.turned if numbers else 0
+    head: Expr = Sum((unit, Fixed(rest, axis.why))) if rest else unit
+    head = Product((*numbers, head)) if numbers else head
+    terms = [Fixed(inside[0], axis.why), head, Fixed(left, axis.why)]
+    terms = [term for term in terms if term.size]
+    return Sum(tuple(terms)) if len(terms) > 1 else head, (*before, *numbers)
