@@ -269,11 +269,14 @@ def _held(
     if left < 0:
         return axis, None
     # where all heads stay, the keys' come first, then the queries of each
-    own = copies if not before else (len(inside),)
-    numbers = tuple(Fixed(count, axis.why) for count in own if count > 1) if len(inside) > 1 else ()
-    rest = rows.size - rows.turned if numbers else 0
-    head: Expr = Sum((unit, Fixed(rest, axis.why))) if rest else unit
-    head = Product((*numbers, head)) if numbers else head
+    own = [count for count in (copies if not before else (len(inside),)) if count > 1]
+    numbers = tuple(Fixed(count, axis.why) for count in own) if len(inside) > 1 else ()
+    rest = (Fixed(rows.size - rows.turned, axis.why),) if numbers and rows.turned < rows.size else ()
+    head: Expr = Sum((unit, *rest)) if rest else unit
+    if len(numbers) > 1:  # one after the other, since two numbers side by side would be read as one
+        head = Product((numbers[0], Sum((unit, *rest) * numbers[1].size)))
+    elif numbers:
+        head = Product((*numbers, head))
     terms = [Fixed(inside[0], axis.why), head, Fixed(left, axis.why)]
     terms = [term for term in terms if term.size]
     return Sum(tuple(terms)) if len(terms) > 1 else head, (*before, *numbers)

@@ -14,10 +14,13 @@ from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
 from tests.transformers import (
     After,
+    ByGroup,
+    ByHead,
     Factored,
     Gated,
     Layers,
     Neighbours,
+    OneLayer,
     Packed,
     Rotary,
     Transformer,
@@ -101,6 +104,69 @@ def test_pairs_that_positions_turn_take_a_complex_number_each(make, kind, axis):
     with pytest.raises(NotProven) as refused:
         prove(net, fit(parse(text, name="claim", source="claim.yaml"), shapes(net)), torch.randn(2, 5, 6))
     assert refused.value.words == (word,)
+
+
+class PartlyByGroup(ByGroup):
+    """Positions turn the first units of each head."""
+
+    dim = 6
+
+
+@pytest.mark.parametrize(
+    "make, axis",
+    [
+        (OneLayer, "(heads queries* dim*) + (heads dim~*) + (heads value~*)"),
+        (ByHead, "(heads dim* + 1* + dim~* + 1~* + value~*)"),
+        (ByGroup, "(heads (queries* dim*) + dim~* + value~*)"),
+        (PartlyByGroup, "(heads (queries* dim* + 2*) + dim~* + 2~* + value~*)"),
+    ],
+)
+def test_pairs_are_found_among_the_rows_of_one_layer_for_queries_keys_and_values(make, axis):
+    inferred = found(make())
+    assert inferred.proof.largest_difference < 1e-12 and not inferred.refused
+    assert inferred.fitted.groups["block.qkv.dim"] == "halves"
+    for name in ("block.qkv.weight", "block.qkv.bias"):
+        assert str(inferred.fitted.tensors[name][0]).replace("block.qkv.", "") == axis
+
+
+def test_the_proof_draws_elements_of_pairs_among_such_rows():
+    """Queries and keys in each other's place would do; keys that take the same element do not."""
+    net = ByGroup()
+    text = found(net, prove=False).text
+    assert "block.qkv.dim~*" in text
+    wrong = text.replace("block.qkv.dim~*", "block.qkv.dim*")
+    with pytest.raises(NotProven) as refused:
+        prove(net, fit(parse(wrong, name="claim", source="claim.yaml"), shapes(net)), torch.randn(2, 5, 6))
+    assert refused.value.words == ("block.qkv.dim",)
+
+
+class Biased(ByGroup):
+    """Each head has a bias of its own for distances, so that heads stay."""
+
+    def __init__(self):
+        super().__init__()
+        slopes = torch.arange(1.0, 5)[:, None, None] * torch.arange(5.0)
+        self.register_buffer("slopes", slopes, persistent=False)
+
+    def forward(self, x):
+        x, block = self.embed(x), self.block
+        q, k, v = (part.transpose(1, 2) for part in self.part(block.qkv(block.norm(x)), 2, 4))
+        k, v = (part.repeat_interleave(2, 1) for part in (block.turned(k), v))
+        bias = self.slopes.expand(-1, 5, -1)
+        mixed = F.scaled_dot_product_attention(block.turned(q), k, v, bias)
+        return self.head(self.last(x + block.o(mixed.transpose(1, 2).flatten(2))))
+
+
+class BiasedApart(Biased):
+    part = staticmethod(OneLayer.part)
+
+
+@pytest.mark.parametrize("make", [Biased, BiasedApart])
+def test_pairs_of_heads_that_stay_are_found_in_each(make):
+    inferred = found(make())
+    (word,) = (word for word, kind in inferred.fitted.groups.items() if kind == "halves")
+    assert not inferred.refused and inferred.proof.largest_difference < 1e-12
+    assert inferred.fitted.within[word].count == 2 and inferred.fitted.within[word].word is None
 
 
 def test_a_spec_with_pairs_is_no_claim_of_their_order():
