@@ -184,6 +184,30 @@ class ByGroup(OneLayer):
         return tuple(part.flatten(2, 3) for part in parts)
 
 
+class NormedBlock(RotaryBlock):
+    """Queries and keys pass a norm each before positions turn them."""
+
+    def __init__(self, width, heads, gains):
+        super().__init__(width, heads, halves=True)
+        self.q_norm, self.k_norm = (nn.RMSNorm(4, elementwise_affine=gains) for _ in range(2))
+
+    def forward(self, x):
+        y = self.norm(x)
+        q = self.turned(self.q_norm(self.q(y).unflatten(-1, (2 * self.heads, -1))).transpose(1, 2))
+        k, v = (f(y).unflatten(-1, (self.heads, -1)) for f in (self.k, self.v))
+        k, v = (part.transpose(1, 2).repeat_interleave(2, 1) for part in (self.k_norm(k), v))
+        mixed = F.scaled_dot_product_attention(q, self.turned(k), v)
+        return x + self.o(mixed.transpose(1, 2).flatten(2))
+
+
+class NormedFirst(Rotary):
+    """The same, with norms of queries and keys, as in Qwen3."""
+
+    def __init__(self, gains=True):
+        super().__init__()
+        self.block = NormedBlock(8, 2, gains)
+
+
 class After(nn.Module):
     """Post-norm: what comes out of each norm is the stream."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -26,6 +26,11 @@ from .sides import Linear, Sides
 
 WHY = "positions turn each pair by an angle of its own"
 ATTENTION = {"scaled_dot_product_attention": -1, "matmul": -2}  # the axis of keys that has a head's units
+GAINED = (
+    "a norm with a gain for each unit comes before positions turn it: "
+    "of a pair's angles only half turns keep both gains"
+)
+NORMED = "a norm comes before positions turn it: pairs could take angles without scales, which no spec says"
 FIRST = 10**9  # the number of a variable that no walk has made, below 0
 
 
@@ -34,7 +39,8 @@ class Rows:
     """`size` rows of each head, side by side from its `starts` on, of these tensors' axes.
 
     The first of a head, as many as are `turned`, are pairs. Between two heads others' rows may lie: those of
-    keys and values, where one layer makes all three.
+    keys and values, where one layer makes all three. `normed` says why pairs stay that a norm divides by
+    their length first.
     """
 
     places: tuple[tuple[str, int], ...]
@@ -42,6 +48,7 @@ class Rows:
     size: int
     turned: int
     kind: str
+    normed: str = ""
 
     @property
     def heads(self) -> int:
@@ -60,12 +67,15 @@ class Planes:
         return self.key.kind
 
 
-def find(walk: Sides, module: nn.Module, program: torch.export.ExportedProgram) -> list[Planes]:
-    """The pairs of every attention whose queries and keys are turned; others, and all forms that are not
-    seen through (units of a head that lie apart, norms in between), are left out.
+def find(
+    walk: Sides, module: nn.Module, program: torch.export.ExportedProgram
+) -> tuple[list[Planes], list[Rows]]:
+    """The pairs of every attention whose queries and keys are turned, and rows whose pairs stay for a norm.
+
+    Others, and all forms that are not seen through (units of a head that lie apart), are left out.
     """
     runs = _Runs(walk, module, program)
-    found = []
+    found, normed = [], []
     for node in program.graph.nodes:
         if (called := getattr(node.target, "_opname", "")) not in ATTENTION:
             continue
@@ -75,10 +85,13 @@ def find(walk: Sides, module: nn.Module, program: torch.export.ExportedProgram) 
             continue
         if query is None or key is None:
             continue
+        if query.normed or key.normed:
+            normed += [rows for rows in (query, key) if rows.normed]
+            continue
         alike = (query.kind, query.size, query.turned) == (key.kind, key.size, key.turned)
         if alike and query.heads % key.heads == 0:
             found.append(Planes(query, key))
-    return _apart(found)
+    return _apart(found), normed
 
 
 def _apart(found: list[Planes]) -> list[Planes]:
@@ -91,6 +104,8 @@ class _Runs:
     """Parts of a graph, run on numbers."""
 
     def __init__(self, walk: Sides, module: nn.Module, program: torch.export.ExportedProgram):
+        inputs = program.graph_signature.input_specs
+        self.parameters = {spec.arg.name for spec in inputs if spec.kind is InputKind.PARAMETER}
         self.layers: dict[fx.Node, Linear] = {layer.node: layer for layer in walk.layers}
         self.given = dict(_given(module, program))
         self.values: dict[fx.Node, Any] = {}
@@ -112,10 +127,11 @@ class _Runs:
         with torch.enable_grad():
             y = self._run(node, {layer: x}).movedim(axis, -1)
             depends = [self._touched(y, x, unit) for unit in range(y.shape[-1])]
-        if not self._linear(node, layer):
-            return None
         places = ((made.weight, 1 - made.axis), *(((made.bias, 0),) if made.bias else ()))
-        return _read(depends, places)
+        rows, power = _read(depends, places), self._power(node, layer)
+        if rows is None or power is None:
+            return None
+        return rows if power else replace(rows, normed=GAINED if self._gains(cone) else NORMED)
 
     def _cone(self, node: fx.Node) -> tuple[list[fx.Node], list[fx.Node]]:
         """What a value is made by from linear layers, in their order, and these."""
@@ -133,6 +149,18 @@ class _Runs:
                     seen.add(other)
                     left.append(other)
         return cone, layers
+
+    def _gains(self, cone: list[fx.Node]) -> bool:
+        """Whether a parameter goes into it, as it is or computed with."""
+        seen = set(cone)
+        left = [other for node in cone for other in node.all_input_nodes if other not in self.after]
+        while left:
+            node = left.pop()
+            if node.name in self.parameters:
+                return True
+            seen.add(node)
+            left += [other for other in node.all_input_nodes if other not in seen]
+        return False
 
     def _run(self, node: fx.Node, given: dict[fx.Node, Any]) -> Any:
         """The node's value; `given` has the linear layer's output, and takes what follows from it."""
@@ -153,13 +181,15 @@ class _Runs:
         (slope,) = torch.autograd.grad(y[0, :, -1, unit].sum(), x, retain_graph=True)
         return torch.nonzero(slope.flatten(0, -2).abs().amax(0)).flatten().tolist()
 
-    def _linear(self, node: fx.Node, layer: fx.Node) -> bool:
-        """Whether nothing but products with constants lies between: twice as much gives twice as much."""
+    def _power(self, node: fx.Node, layer: fx.Node) -> int | None:
+        """1 where nothing but products with constants lies between, 0 where a norm does; None of others."""
         x = torch.linspace(-1, 2, layer.meta["val"].numel(), dtype=layer.meta["val"].dtype)
         x = x.view(layer.meta["val"].shape)
         with torch.no_grad():
-            one, two = (self._run(node, {layer: factor * x}) for factor in (1, 3))
-        return bool(torch.allclose(3 * one, two, rtol=1e-4, atol=1e-5))
+            one, three = (self._run(node, {layer: factor * x}) for factor in (1, 3))
+        if torch.allclose(3 * one, three, rtol=1e-4, atol=1e-5):
+            return 1
+        return 0 if torch.allclose(one, three, rtol=1e-2, atol=1e-2) else None  # up to the norm's epsilon
 
 
 def _given(module: nn.Module, program: torch.export.ExportedProgram) -> Iterator[tuple[str, Any]]:

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -6,7 +8,8 @@ from torch.nn import functional as F
 from rebasin_cli.canonical.form import canonical
 from rebasin_cli.errors import NotProven
 from rebasin_cli.groups.elements import views
-from rebasin_cli.inference import sides
+from rebasin_cli.inference import planes, sides
+from rebasin_cli.inference.explaining import explain
 from rebasin_cli.inference.inferring import infer
 from rebasin_cli.inference.prove import prove
 from rebasin_cli.matchers.search.align import align
@@ -20,6 +23,7 @@ from tests.transformers import (
     Gated,
     Layers,
     Neighbours,
+    NormedFirst,
     OneLayer,
     Packed,
     Rotary,
@@ -280,6 +284,78 @@ class Normed(Rotary):
 def test_turned_units_that_were_normed_before_stay():
     kinds = found(Normed(), prove=False).fitted.groups
     assert not {"halves", "pairs"} & set(kinds.values())
+
+
+class OneAdded(NormedFirst):
+    """Gains are written as what they differ from 1 by, as in Gemma."""
+
+    def __init__(self):
+        super().__init__(gains=False)
+        block = self.block
+        block.gain = nn.Parameter(torch.zeros(4))
+        norm = block.turned
+        block.turned = lambda x: norm(x * (1 + block.gain))
+
+
+@pytest.mark.parametrize(
+    "make, why",
+    [
+        (NormedFirst, planes.GAINED),
+        (OneAdded, planes.GAINED),
+        (lambda: NormedFirst(gains=False), planes.NORMED),
+    ],
+)
+def test_why_pairs_stay_behind_a_norm_is_said_for_their_rows(make, why):
+    inferred = found(make(), prove=False)
+    assert not {"halves", "pairs"} & set(inferred.fitted.groups.values())
+    said = explain(inferred)
+    for name in ("block.q.weight", "block.q.bias", "block.k.weight"):
+        assert why in said["tensors"][name][0]["stays"]
+    assert why not in said["tensors"]["block.v.weight"][0]["stays"]
+
+
+def turned_by(tensors, angle, gains):
+    """The first pair of each query and key turned by an angle, and the norms' gains of that pair as given."""
+    cos, sin = math.cos(angle), math.sin(angle)
+    turn = torch.tensor([[cos, -sin], [sin, cos]], dtype=torch.float64)
+    moved = {name: tensor.clone() for name, tensor in tensors.items()}
+    for side in ("q", "k"):
+        for name in (f"block.{side}.weight", f"block.{side}.bias"):
+            heads = moved[name].view(-1, 4, *moved[name].shape[1:])
+            heads[:, [0, 2]] = torch.einsum("ij,hj...->hi...", turn, heads[:, [0, 2]])
+        gain = moved[f"block.{side}_norm.weight"]
+        gain[[0, 2]] = gains(gain[[0, 2]])
+    return moved
+
+
+@pytest.mark.parametrize(
+    "angle, gains, holds",
+    [
+        (math.pi, lambda g: g, True),
+        (math.pi / 2, lambda g: g.flip(0), True),
+        (math.pi / 2, lambda g: g, False),
+        (0.7, lambda g: g, False),
+        (0.7, lambda g: g.flip(0), False),
+    ],
+)
+def test_behind_a_norm_with_gains_only_half_turns_hold_and_quarters_that_exchange_the_gains(
+    angle, gains, holds
+):
+    net = NormedFirst()
+    tensors = drawn(net, 0)
+    before = outputs(net, tensors)
+    after = outputs(net, turned_by(tensors, angle, gains))
+    error = float((before - after).abs().max() / before.abs().max())
+    assert error < 1e-12 if holds else error > 1e-3
+
+
+def test_behind_a_norm_any_angle_holds_where_a_pair_has_equal_gains():
+    net = NormedFirst()
+    tensors = drawn(net, 0)
+    for side in ("q", "k"):
+        tensors[f"block.{side}_norm.weight"][2] = tensors[f"block.{side}_norm.weight"][0]
+    before, after = (outputs(net, t) for t in (tensors, turned_by(tensors, 0.7, lambda g: g)))
+    assert (before - after).abs().max() <= 1e-12 * before.abs().max()
 
 
 class Changed(Transformer):
