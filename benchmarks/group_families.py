@@ -69,6 +69,7 @@ GPT2 = {"vocab_size": 99, "n_embd": 32, "n_layer": LAYERS, "n_head": 4, "n_posit
         "bos_token_id": 1, "eos_token_id": 2}  # fmt: skip
 T5 = {"vocab_size": 99, "d_model": 32, "d_kv": 8, "d_ff": HIDDEN, "num_layers": LAYERS, "num_heads": 4,
       "decoder_start_token_id": 0}  # fmt: skip
+FALCON = SIZES | {"new_decoder_architecture": True, "num_kv_heads": 2, "tie_word_embeddings": False}
 
 
 def t5(*, apart: bool) -> Case:
@@ -121,6 +122,9 @@ NETWORKS = {
     "Qwen3-MoE": lambda: causal("Qwen3-MoE"),
     "GPT-J": lambda: causal("GPT-J"),
     "StableLM": lambda: causal("StableLM"),
+    "GPT-NeoX": lambda: hub("GPTNeoXForCausalLM", "GPTNeoXConfig", tokens(use_cache=False), **SIZES),
+    "Phi-3": lambda: causal("Phi-3"),
+    "Falcon": lambda: hub("FalconForCausalLM", "FalconConfig", tokens(use_cache=False), **FALCON),
     "MLP tanh": lambda: layers(nn.Tanh),
     "MLP ReLU": lambda: layers(nn.ReLU),
     "ResNet, no norms": lambda: (Residual(), (torch.randn(2, 3, 8, 8),), {}, None),

@@ -130,6 +130,84 @@ class Neighbours(Rotary):
         super().__init__(halves=False, heads=1)
 
 
+class OneLayerBlock(RotaryBlock):
+    """One layer makes queries, keys and values; `part` cuts its rows. Of a head's units 4 are turned."""
+
+    def __init__(self, width, heads, queries, dim, part):
+        super().__init__(width, heads, halves=True)
+        del self.q, self.k, self.v
+        self.queries, self.dim, self.part = queries, dim, part
+        self.qkv = nn.Linear(width, heads * (queries + 2) * dim)
+        self.o = nn.Linear(heads * queries * dim, width, bias=False)
+
+    def turned(self, x):
+        return torch.cat([super().turned(x[..., :4]), x[..., 4:]], -1)
+
+    def forward(self, x):
+        parts = self.part(self.qkv(self.norm(x)), self.heads, self.dim)
+        q, k, v = (part.transpose(1, 2) for part in parts)
+        q, k = self.turned(q), self.turned(k)
+        k, v = (part.repeat_interleave(self.queries, 1) for part in (k, v))
+        return x + self.o(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+class OneLayer(Rotary):
+    """Queries, keys and values from one layer, all rows of each side by side, as in Phi-3."""
+
+    queries, dim = 2, 4
+
+    def __init__(self):
+        super().__init__()
+        self.block = OneLayerBlock(8, 2, self.queries, self.dim, self.part)
+
+    @staticmethod
+    def part(x, heads, dim):
+        return x.unflatten(-1, (-1, dim)).tensor_split((-2 * heads, -heads), dim=-2)
+
+
+class ByHead(OneLayer):
+    """Each head's query, key and value side by side, and two units that are not turned: GPT-NeoX."""
+
+    queries, dim = 1, 6
+
+    @staticmethod
+    def part(x, heads, dim):
+        return x.unflatten(-1, (heads, 3 * dim)).chunk(3, -1)
+
+
+class ByGroup(OneLayer):
+    """Each head's queries, then its key and value, as in Falcon."""
+
+    @staticmethod
+    def part(x, heads, dim):
+        parts = x.unflatten(-1, (heads, -1, dim)).tensor_split((-2, -1), dim=-2)
+        return tuple(part.flatten(2, 3) for part in parts)
+
+
+class NormedBlock(RotaryBlock):
+    """Queries and keys pass a norm each before positions turn them."""
+
+    def __init__(self, width, heads, gains):
+        super().__init__(width, heads, halves=True)
+        self.q_norm, self.k_norm = (nn.RMSNorm(4, elementwise_affine=gains) for _ in range(2))
+
+    def forward(self, x):
+        y = self.norm(x)
+        q = self.turned(self.q_norm(self.q(y).unflatten(-1, (2 * self.heads, -1))).transpose(1, 2))
+        k, v = (f(y).unflatten(-1, (self.heads, -1)) for f in (self.k, self.v))
+        k, v = (part.transpose(1, 2).repeat_interleave(2, 1) for part in (self.k_norm(k), v))
+        mixed = F.scaled_dot_product_attention(q, self.turned(k), v)
+        return x + self.o(mixed.transpose(1, 2).flatten(2))
+
+
+class NormedFirst(Rotary):
+    """The same, with norms of queries and keys, as in Qwen3."""
+
+    def __init__(self, gains=True):
+        super().__init__()
+        self.block = NormedBlock(8, 2, gains)
+
+
 class After(nn.Module):
     """Post-norm: what comes out of each norm is the stream."""
 

@@ -193,15 +193,20 @@ def _write(module: nn.Module, walk: Walk, name: str, found: Symmetries, refused:
         )
     why = {word: its.why for word, its in grouped.items() if its.why}
     why |= dict.fromkeys(turned, (planes.WHY,))
-    return Inferred(text, fitted, _reasons(walk), folds=found.folds, no_larger=why)
+    return Inferred(text, fitted, _reasons(walk, found), folds=found.folds, no_larger=why)
 
 
-def _reasons(walk: Walk) -> tuple[Frozen, ...]:
+def _reasons(walk: Walk, groups: Symmetries) -> tuple[Frozen, ...]:
     found: dict[str, list[str]] = {}
+    normed: dict[tuple[str, int], list[str]] = {}
+    for rows in groups.normed:
+        for place in rows.places:
+            normed.setdefault(place, []).append(rows.normed)
     for name, axes in walk.tensors.items():
         for k, axis in enumerate(axes):
             whole = walk.units.resolve(axis)
-            for why in dict.fromkeys(constant.why for constant in constants(whole) if constant.why):
+            said = [constant.why for constant in constants(whole) if constant.why]
+            for why in dict.fromkeys([*said, *normed.get((name, k), ())]):
                 part = "" if not list(variables(whole)) else " (in part)"
                 found.setdefault(why, []).append(f"{name} axis {k}{part}")
     return tuple(Frozen(why, tuple(places)) for why, places in found.items())

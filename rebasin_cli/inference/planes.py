@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -25,22 +26,33 @@ from .sides import Linear, Sides
 
 WHY = "positions turn each pair by an angle of its own"
 ATTENTION = {"scaled_dot_product_attention": -1, "matmul": -2}  # the axis of keys that has a head's units
+GAINED = (
+    "a norm with a gain for each unit comes before positions turn it: "
+    "of a pair's angles only half turns keep both gains"
+)
+NORMED = "a norm comes before positions turn it: pairs could take angles without scales, which no spec says"
 FIRST = 10**9  # the number of a variable that no walk has made, below 0
 
 
 @dataclass(frozen=True)
 class Rows:
-    """`size` rows of each of `heads`, side by side from `start` on, of these tensors' axes.
+    """`size` rows of each head, side by side from its `starts` on, of these tensors' axes.
 
-    The first of a head, as many as are `turned`, are pairs.
+    The first of a head, as many as are `turned`, are pairs. Between two heads others' rows may lie: those of
+    keys and values, where one layer makes all three. `normed` says why pairs stay that a norm divides by
+    their length first.
     """
 
     places: tuple[tuple[str, int], ...]
-    start: int
-    heads: int
+    starts: tuple[int, ...]
     size: int
     turned: int
     kind: str
+    normed: str = ""
+
+    @property
+    def heads(self) -> int:
+        return len(self.starts)
 
 
 @dataclass(frozen=True)
@@ -55,12 +67,15 @@ class Planes:
         return self.key.kind
 
 
-def find(walk: Sides, module: nn.Module, program: torch.export.ExportedProgram) -> list[Planes]:
-    """The pairs of every attention whose queries and keys are turned; others, and all forms that are not
-    seen through (rows that lie apart, norms in between), are left out.
+def find(
+    walk: Sides, module: nn.Module, program: torch.export.ExportedProgram
+) -> tuple[list[Planes], list[Rows]]:
+    """The pairs of every attention whose queries and keys are turned, and rows whose pairs stay for a norm.
+
+    Others, and all forms that are not seen through (units of a head that lie apart), are left out.
     """
     runs = _Runs(walk, module, program)
-    found = []
+    found, normed = [], []
     for node in program.graph.nodes:
         if (called := getattr(node.target, "_opname", "")) not in ATTENTION:
             continue
@@ -70,22 +85,27 @@ def find(walk: Sides, module: nn.Module, program: torch.export.ExportedProgram) 
             continue
         if query is None or key is None:
             continue
+        if query.normed or key.normed:
+            normed += [rows for rows in (query, key) if rows.normed]
+            continue
         alike = (query.kind, query.size, query.turned) == (key.kind, key.size, key.turned)
         if alike and query.heads % key.heads == 0:
             found.append(Planes(query, key))
-    return _apart(found)
+    return _apart(found), normed
 
 
 def _apart(found: list[Planes]) -> list[Planes]:
     """Those whose rows no other attention uses."""
-    used = Counter((rows.places[0], rows.start) for planes in found for rows in (planes.query, planes.key))
-    return [p for p in found if all(used[rows.places[0], rows.start] == 1 for rows in (p.query, p.key))]
+    used = Counter((rows.places[0], rows.starts) for planes in found for rows in (planes.query, planes.key))
+    return [p for p in found if all(used[rows.places[0], rows.starts] == 1 for rows in (p.query, p.key))]
 
 
 class _Runs:
     """Parts of a graph, run on numbers."""
 
     def __init__(self, walk: Sides, module: nn.Module, program: torch.export.ExportedProgram):
+        inputs = program.graph_signature.input_specs
+        self.parameters = {spec.arg.name for spec in inputs if spec.kind is InputKind.PARAMETER}
         self.layers: dict[fx.Node, Linear] = {layer.node: layer for layer in walk.layers}
         self.given = dict(_given(module, program))
         self.values: dict[fx.Node, Any] = {}
@@ -107,10 +127,11 @@ class _Runs:
         with torch.enable_grad():
             y = self._run(node, {layer: x}).movedim(axis, -1)
             depends = [self._touched(y, x, unit) for unit in range(y.shape[-1])]
-        if not self._linear(node, layer):
-            return None
         places = ((made.weight, 1 - made.axis), *(((made.bias, 0),) if made.bias else ()))
-        return _read(depends, places)
+        rows, power = _read(depends, places), self._power(node, layer)
+        if rows is None or power is None:
+            return None
+        return rows if power else replace(rows, normed=GAINED if self._gains(cone) else NORMED)
 
     def _cone(self, node: fx.Node) -> tuple[list[fx.Node], list[fx.Node]]:
         """What a value is made by from linear layers, in their order, and these."""
@@ -128,6 +149,18 @@ class _Runs:
                     seen.add(other)
                     left.append(other)
         return cone, layers
+
+    def _gains(self, cone: list[fx.Node]) -> bool:
+        """Whether a parameter goes into it, as it is or computed with."""
+        seen = set(cone)
+        left = [other for node in cone for other in node.all_input_nodes if other not in self.after]
+        while left:
+            node = left.pop()
+            if node.name in self.parameters:
+                return True
+            seen.add(node)
+            left += [other for other in node.all_input_nodes if other not in seen]
+        return False
 
     def _run(self, node: fx.Node, given: dict[fx.Node, Any]) -> Any:
         """The node's value; `given` has the linear layer's output, and takes what follows from it."""
@@ -148,13 +181,15 @@ class _Runs:
         (slope,) = torch.autograd.grad(y[0, :, -1, unit].sum(), x, retain_graph=True)
         return torch.nonzero(slope.flatten(0, -2).abs().amax(0)).flatten().tolist()
 
-    def _linear(self, node: fx.Node, layer: fx.Node) -> bool:
-        """Whether nothing but products with constants lies between: twice as much gives twice as much."""
+    def _power(self, node: fx.Node, layer: fx.Node) -> int | None:
+        """1 where nothing but products with constants lies between, 0 where a norm does; None of others."""
         x = torch.linspace(-1, 2, layer.meta["val"].numel(), dtype=layer.meta["val"].dtype)
         x = x.view(layer.meta["val"].shape)
         with torch.no_grad():
-            one, two = (self._run(node, {layer: factor * x}) for factor in (1, 3))
-        return bool(torch.allclose(3 * one, two, rtol=1e-4, atol=1e-5))
+            one, three = (self._run(node, {layer: factor * x}) for factor in (1, 3))
+        if torch.allclose(3 * one, three, rtol=1e-4, atol=1e-5):
+            return 1
+        return 0 if torch.allclose(one, three, rtol=1e-2, atol=1e-2) else None  # up to the norm's epsilon
 
 
 def _given(module: nn.Module, program: torch.export.ExportedProgram) -> Iterator[tuple[str, Any]]:
@@ -174,19 +209,18 @@ def _given(module: nn.Module, program: torch.export.ExportedProgram) -> Iterator
 def _read(depends: list[list[int]], places: tuple[tuple[str, int], ...]) -> Rows | None:
     """Rows from what each unit of a head depends on."""
     size, every = len(depends), sorted({row for rows in depends for row in rows})
-    heads, rest = divmod(len(every), size)
-    if rest or not heads or every != list(range(every[0], every[0] + heads * size)):
+    starts = tuple(every[::size])
+    if not starts or every != [start + unit for start in starts for unit in range(size)]:
         return None
-    turned = sum(len(rows) > heads for rows in depends)
+    turned = sum(len(rows) > len(starts) for rows in depends)
     for kind in PLANES if turned and turned % 2 == 0 else ():
         partner = torch.arange(turned).view((2, -1) if kind == "halves" else (-1, 2))
         partner = partner.flip(0 if kind == "halves" else 1).flatten().tolist() + list(range(turned, size))
         wanted = [
-            sorted({every[0] + head * size + k for head in range(heads) for k in {unit, partner[unit]}})
-            for unit in range(size)
+            sorted({start + k for start in starts for k in {unit, partner[unit]}}) for unit in range(size)
         ]
         if depends == wanted:
-            return Rows(places, every[0], heads, size, turned, kind)
+            return Rows(places, starts, size, turned, kind)
     return None
 
 
@@ -204,21 +238,22 @@ def write(
     for number, planes in enumerate(every):
         sides = [Var(-FIRST - 2 * number - k, planes.key.turned) for k in (0, 1)]
         changed: dict[str, Axes] = {}
-        terms = []
+        around: list[tuple[Expr, ...] | None] = []
         for rows, unit in zip((planes.query, planes.key), sides, strict=True):
             copies = (planes.key.heads, rows.heads // planes.key.heads)
             for name, axis in rows.places:
                 axes = list(changed.get(name, tensors[name]))
-                axes[axis], term = _placed(axes[axis], rows, unit, copies)
+                axes[axis], its = _placed(axes[axis], rows, unit, copies)
                 changed[name] = tuple(axes)
-                terms.append(term)
-        if None in terms:
+                around.append(its)
+        heads = around[-1]  # what keys lie in: one word or number at most, and queries in the same
+        if None in around or len(heads) > 1 or any(its[: len(heads)] != heads for its in around):
             continue
-        heads = next(variables(terms[-1]))
-        stem = written[heads] if heads != sides[1] else planes.key.places[0][0].rpartition(".")[0]
+        of = next(variables(heads[0]), None) if heads else None
+        stem = written[of] if of else planes.key.places[0][0].rpartition(".")[0]
         word = ".".join((*stem.split(".")[:-1], "dim"))
         word += "_qk" * (word in {text.strip("|").rstrip("*~") for text in written.values()})
-        star = "*" * isinstance(terms[-1], Product)
+        star = "*" * len(heads)
         if word not in but:
             written |= {sides[0]: f"{word}{star}", sides[1]: f"{word}~{star}"}
             tensors |= changed
@@ -226,31 +261,52 @@ def write(
     return tensors, written, words
 
 
-def _placed(axis: Expr, rows: Rows, unit: Var, copies: tuple[int, int]) -> tuple[Expr, Expr | None]:
-    """The axis with its segment of these rows written anew, and the segment; None where that cannot be."""
-    terms = list(axis.terms) if isinstance(axis, Sum) else [axis]
-    start = 0
-    for k, term in enumerate(terms):
-        if start == rows.start and term.size == rows.heads * rows.size:
-            new = _with(term, rows, unit, copies)
-            terms[k] = new or term
-            return (Sum(tuple(terms)) if len(terms) > 1 else terms[0]), new
-        start += term.size
-    return axis, None
+def _placed(
+    axis: Expr, rows: Rows, unit: Var, copies: tuple[int, int]
+) -> tuple[Expr, tuple[Expr, ...] | None]:
+    """The axis with the pairs of these rows written anew, and what they lie in; None where that cannot be."""
+
+    def within(axis: Expr, at: list[int], before: tuple[Expr, ...]):
+        """`at` are the places of all copies of a part of the axis, `before` the factors that number them."""
+        if isinstance(axis, Product):
+            *outer, last = axis.factors
+            at = [start + k * last.size for start in at for k in range(axis.size // last.size)]
+            new, found = within(last, at, (*before, *outer))
+            return Product((*outer, *(new.factors if isinstance(new, Product) else (new,)))), found
+        if isinstance(axis, Sum):
+            start, terms, around = 0, [], None
+            for term in axis.terms:
+                new, found = within(term, [place + start for place in at], before)
+                terms += new.terms if isinstance(new, Sum) else (new,)
+                around, start = around if found is None else found, start + term.size
+            return Sum(tuple(terms)), around
+        return _held(axis, rows, unit, at, before, copies)
+
+    return within(axis, [0], ())
 
 
-def _with(term: Expr, rows: Rows, unit: Var, copies: tuple[int, int]) -> Expr | None:
-    """The pairs as last factor. Where heads stay, the keys' come first, then the queries of each."""
-    *before, last = term.factors if isinstance(term, Product) else (term,)
-    if rows.turned < rows.size:
-        terms = last.terms if isinstance(last, Sum) and before else ()
-        if last.size != rows.size or not terms or terms[0] != Fixed(rows.turned):
-            return None
-        return Product((*before, Sum((unit, *terms[1:]))))
-    if not isinstance(last, Fixed) or last.size % rows.size:
-        return None
-    if not before:
-        before = [Fixed(count) for count in copies if count > 1]
-    elif last.size > rows.size:
-        before.append(Fixed(last.size // rows.size))
-    return Product((*before, unit)) if before else unit
+def _held(
+    axis: Expr, rows: Rows, unit: Var, at: list[int], before: tuple[Expr, ...], copies: tuple[int, int]
+) -> tuple[Expr, tuple[Expr, ...] | None]:
+    """Positions that stay, with the heads among them in pairs: as many in each copy, side by side."""
+    inside = [start - at[0] for start in rows.starts if at[0] <= start < at[0] + axis.size]
+    every = tuple(start + k for start in at for k in inside)
+    apart = {b - a for a, b in pairwise(inside)} - {rows.size}
+    if not isinstance(axis, Fixed) or not inside or every != rows.starts or apart:
+        return axis, None
+    size = rows.turned if len(inside) == 1 else rows.size * len(inside)  # what is not turned may be a word
+    left = axis.size - inside[0] - size
+    if left < 0:
+        return axis, None
+    # where all heads stay, the keys' come first, then the queries of each
+    own = [count for count in (copies if not before else (len(inside),)) if count > 1]
+    numbers = tuple(Fixed(count, axis.why) for count in own) if len(inside) > 1 else ()
+    rest = (Fixed(rows.size - rows.turned, axis.why),) if numbers and rows.turned < rows.size else ()
+    head: Expr = Sum((unit, *rest)) if rest else unit
+    if len(numbers) > 1:  # one after the other, since two numbers side by side would be read as one
+        head = Product((numbers[0], Sum((unit, *rest) * numbers[1].size)))
+    elif numbers:
+        head = Product((*numbers, head))
+    terms = [Fixed(inside[0], axis.why), head, Fixed(left, axis.why)]
+    terms = [term for term in terms if term.size]
+    return Sum(tuple(terms)) if len(terms) > 1 else head, (*before, *numbers)

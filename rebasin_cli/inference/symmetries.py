@@ -17,11 +17,12 @@ from .walk import Walk
 
 @dataclass(frozen=True)
 class Symmetries:
-    """`groups` of the first walk's variables; `planes` of units that to it stay."""
+    """`groups` of the first walk's variables; `planes` of units that to it stay, `normed` where they stay."""
 
     groups: Mapping[Var, Grouped] = field(default_factory=dict)
     folds: Folds = Folds()
     planes: tuple[planes.Planes, ...] = ()
+    normed: tuple[planes.Rows, ...] = ()
 
 
 def looked_at(
@@ -33,8 +34,8 @@ def looked_at(
     classes = Classes(sides.look(module, program, walk, output), resolved)
     folds = folds_of(classes, module, program)
     parents = {var: walk.units.parents(var) for var in words}
-    turned = tuple(planes.find(classes.walk, module, program))
-    return Symmetries(groups_of(classes, parents, folds), folds, turned)
+    turned, normed = planes.find(classes.walk, module, program)
+    return Symmetries(groups_of(classes, parents, folds), folds, tuple(turned), tuple(normed))
 
 
 def sided(

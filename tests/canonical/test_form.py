@@ -8,9 +8,12 @@ from rebasin_cli.groups import elements as acts
 from rebasin_cli.groups.elements import views
 from tests.transformers import (
     After,
+    ByGroup,
+    ByHead,
     Gated,
     Neighbours,
     NoBias,
+    OneLayer,
     Packed,
     Rotary,
     Transformer,
@@ -21,7 +24,7 @@ from tests.transformers import (
     tanh,
 )
 
-NETS = [Transformer, Packed, Gated, After, relu, tanh, Rotary, Neighbours, NoBias]
+NETS = [Transformer, Packed, Gated, After, relu, tanh, Rotary, Neighbours, NoBias, OneLayer, ByHead, ByGroup]
 
 
 def form_of(make, seed=0):

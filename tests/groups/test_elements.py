@@ -168,3 +168,43 @@ def test_places_of_a_word_have_their_units_first(fitted):
 
 def test_kinds_of_matrices_are_kinds():
     assert set(MATRICES) < set(KINDS)
+
+
+BY_GROUP = """
+tensors:
+  qkv: "(heads (queries* d*) + d~* + v*) x"
+  bias: "(heads (queries* d*) + d~* + v*)"
+sizes: {heads: 2, queries: 2, d: 4}
+groups: {d: halves, v: GL}
+"""
+
+
+def test_pairs_of_one_layer_for_all_three_turn_the_rows_of_queries_and_keys_by_hand():
+    """Unit j and j + 2 of a head are one complex number: queries times z, keys times 1 / z̄, values left."""
+    shapes = {"qkv": (32, 3), "bias": (32,)}
+    fitted = fit(parse(BY_GROUP, name="one layer"), shapes)
+    before = {n: torch.randn(s, generator=rng(4), dtype=torch.float64) for n, s in shapes.items()}
+    element = acts.random(fitted, rng(1), of={"d": "halves"})
+    after, numbers = acts.acted(before, fitted, element), acts.numbers_of(element.maps["d"], "halves") / 2
+    for name, tensor in before.items():
+        rows = tensor.reshape(2, 4, 2, 2, -1)  # head, its two queries, key and value, real or imaginary
+        wanted = torch.complex(rows[:, :, 0], rows[:, :, 1])
+        wanted[:, :2] *= numbers[:, None, :, None]
+        wanted[:, 2] /= numbers.conj()[:, :, None]
+        found = after[name].reshape(2, 4, 2, 2, -1)
+        assert torch.allclose(torch.complex(found[:, :, 0], found[:, :, 1]), wanted, atol=1e-12)
+
+
+def test_elements_of_one_layer_for_all_three_compose_and_invert():
+    shapes = {"qkv": (32, 3), "bias": (32,)}
+    fitted = fit(parse(BY_GROUP, name="one layer"), shapes)
+    before = {n: torch.randn(s, generator=rng(4), dtype=torch.float64) for n, s in shapes.items()}
+    p, q = acts.random(fitted, rng(1)), acts.random(fitted, rng(2))
+    acts.check(acts.compose(p, q, fitted), fitted)
+    twice = acts.acted(dict(acts.acted(before, fitted, p)), fitted, q)
+    once = acts.acted(before, fitted, acts.compose(p, q, fitted))
+    back = acts.acted(dict(acts.acted(before, fitted, p)), fitted, acts.invert(p, fitted))
+    for name in before:
+        assert not torch.allclose(once[name], before[name])
+        assert torch.allclose(twice[name], once[name], atol=1e-12)
+        assert torch.allclose(back[name], before[name], atol=1e-12)

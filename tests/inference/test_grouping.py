@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -6,7 +8,8 @@ from torch.nn import functional as F
 from rebasin_cli.canonical.form import canonical
 from rebasin_cli.errors import NotProven
 from rebasin_cli.groups.elements import views
-from rebasin_cli.inference import sides
+from rebasin_cli.inference import planes, sides
+from rebasin_cli.inference.explaining import explain
 from rebasin_cli.inference.inferring import infer
 from rebasin_cli.inference.prove import prove
 from rebasin_cli.matchers.search.align import align
@@ -14,10 +17,14 @@ from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
 from tests.transformers import (
     After,
+    ByGroup,
+    ByHead,
     Factored,
     Gated,
     Layers,
     Neighbours,
+    NormedFirst,
+    OneLayer,
     Packed,
     Rotary,
     Transformer,
@@ -101,6 +108,69 @@ def test_pairs_that_positions_turn_take_a_complex_number_each(make, kind, axis):
     with pytest.raises(NotProven) as refused:
         prove(net, fit(parse(text, name="claim", source="claim.yaml"), shapes(net)), torch.randn(2, 5, 6))
     assert refused.value.words == (word,)
+
+
+class PartlyByGroup(ByGroup):
+    """Positions turn the first units of each head."""
+
+    dim = 6
+
+
+@pytest.mark.parametrize(
+    "make, axis",
+    [
+        (OneLayer, "(heads queries* dim*) + (heads dim~*) + (heads value~*)"),
+        (ByHead, "(heads dim* + 1* + dim~* + 1~* + value~*)"),
+        (ByGroup, "(heads (queries* dim*) + dim~* + value~*)"),
+        (PartlyByGroup, "(heads (queries* dim* + 2*) + dim~* + 2~* + value~*)"),
+    ],
+)
+def test_pairs_are_found_among_the_rows_of_one_layer_for_queries_keys_and_values(make, axis):
+    inferred = found(make())
+    assert inferred.proof.largest_difference < 1e-12 and not inferred.refused
+    assert inferred.fitted.groups["block.qkv.dim"] == "halves"
+    for name in ("block.qkv.weight", "block.qkv.bias"):
+        assert str(inferred.fitted.tensors[name][0]).replace("block.qkv.", "") == axis
+
+
+def test_the_proof_draws_elements_of_pairs_among_such_rows():
+    """Queries and keys in each other's place would do; keys that take the same element do not."""
+    net = ByGroup()
+    text = found(net, prove=False).text
+    assert "block.qkv.dim~*" in text
+    wrong = text.replace("block.qkv.dim~*", "block.qkv.dim*")
+    with pytest.raises(NotProven) as refused:
+        prove(net, fit(parse(wrong, name="claim", source="claim.yaml"), shapes(net)), torch.randn(2, 5, 6))
+    assert refused.value.words == ("block.qkv.dim",)
+
+
+class Biased(ByGroup):
+    """Each head has a bias of its own for distances, so that heads stay."""
+
+    def __init__(self):
+        super().__init__()
+        slopes = torch.arange(1.0, 5)[:, None, None] * torch.arange(5.0)
+        self.register_buffer("slopes", slopes, persistent=False)
+
+    def forward(self, x):
+        x, block = self.embed(x), self.block
+        q, k, v = (part.transpose(1, 2) for part in self.part(block.qkv(block.norm(x)), 2, 4))
+        k, v = (part.repeat_interleave(2, 1) for part in (block.turned(k), v))
+        bias = self.slopes.expand(-1, 5, -1)
+        mixed = F.scaled_dot_product_attention(block.turned(q), k, v, bias)
+        return self.head(self.last(x + block.o(mixed.transpose(1, 2).flatten(2))))
+
+
+class BiasedApart(Biased):
+    part = staticmethod(OneLayer.part)
+
+
+@pytest.mark.parametrize("make", [Biased, BiasedApart])
+def test_pairs_of_heads_that_stay_are_found_in_each(make):
+    inferred = found(make())
+    (word,) = (word for word, kind in inferred.fitted.groups.items() if kind == "halves")
+    assert not inferred.refused and inferred.proof.largest_difference < 1e-12
+    assert inferred.fitted.within[word].count == 2 and inferred.fitted.within[word].word is None
 
 
 def test_a_spec_with_pairs_is_no_claim_of_their_order():
@@ -214,6 +284,78 @@ class Normed(Rotary):
 def test_turned_units_that_were_normed_before_stay():
     kinds = found(Normed(), prove=False).fitted.groups
     assert not {"halves", "pairs"} & set(kinds.values())
+
+
+class OneAdded(NormedFirst):
+    """Gains are written as what they differ from 1 by, as in Gemma."""
+
+    def __init__(self):
+        super().__init__(gains=False)
+        block = self.block
+        block.gain = nn.Parameter(torch.zeros(4))
+        norm = block.turned
+        block.turned = lambda x: norm(x * (1 + block.gain))
+
+
+@pytest.mark.parametrize(
+    "make, why",
+    [
+        (NormedFirst, planes.GAINED),
+        (OneAdded, planes.GAINED),
+        (lambda: NormedFirst(gains=False), planes.NORMED),
+    ],
+)
+def test_why_pairs_stay_behind_a_norm_is_said_for_their_rows(make, why):
+    inferred = found(make(), prove=False)
+    assert not {"halves", "pairs"} & set(inferred.fitted.groups.values())
+    said = explain(inferred)
+    for name in ("block.q.weight", "block.q.bias", "block.k.weight"):
+        assert why in said["tensors"][name][0]["stays"]
+    assert why not in said["tensors"]["block.v.weight"][0]["stays"]
+
+
+def turned_by(tensors, angle, gains):
+    """The first pair of each query and key turned by an angle, and the norms' gains of that pair as given."""
+    cos, sin = math.cos(angle), math.sin(angle)
+    turn = torch.tensor([[cos, -sin], [sin, cos]], dtype=torch.float64)
+    moved = {name: tensor.clone() for name, tensor in tensors.items()}
+    for side in ("q", "k"):
+        for name in (f"block.{side}.weight", f"block.{side}.bias"):
+            heads = moved[name].view(-1, 4, *moved[name].shape[1:])
+            heads[:, [0, 2]] = torch.einsum("ij,hj...->hi...", turn, heads[:, [0, 2]])
+        gain = moved[f"block.{side}_norm.weight"]
+        gain[[0, 2]] = gains(gain[[0, 2]])
+    return moved
+
+
+@pytest.mark.parametrize(
+    "angle, gains, holds",
+    [
+        (math.pi, lambda g: g, True),
+        (math.pi / 2, lambda g: g.flip(0), True),
+        (math.pi / 2, lambda g: g, False),
+        (0.7, lambda g: g, False),
+        (0.7, lambda g: g.flip(0), False),
+    ],
+)
+def test_behind_a_norm_with_gains_only_half_turns_hold_and_quarters_that_exchange_the_gains(
+    angle, gains, holds
+):
+    net = NormedFirst()
+    tensors = drawn(net, 0)
+    before = outputs(net, tensors)
+    after = outputs(net, turned_by(tensors, angle, gains))
+    error = float((before - after).abs().max() / before.abs().max())
+    assert error < 1e-12 if holds else error > 1e-3
+
+
+def test_behind_a_norm_any_angle_holds_where_a_pair_has_equal_gains():
+    net = NormedFirst()
+    tensors = drawn(net, 0)
+    for side in ("q", "k"):
+        tensors[f"block.{side}_norm.weight"][2] = tensors[f"block.{side}_norm.weight"][0]
+    before, after = (outputs(net, t) for t in (tensors, turned_by(tensors, 0.7, lambda g: g)))
+    assert (before - after).abs().max() <= 1e-12 * before.abs().max()
 
 
 class Changed(Transformer):

@@ -4,10 +4,10 @@ import torch
 from rebasin_cli.canonical.form import canonical
 from rebasin_cli.groups import elements as acts
 from rebasin_cli.matchers.search.align import align
-from tests.transformers import Neighbours, Rotary, drawn, inferred, outputs
+from tests.transformers import ByGroup, Neighbours, Rotary, drawn, inferred, outputs
 
 
-@pytest.mark.parametrize("make", [Rotary, Neighbours])
+@pytest.mark.parametrize("make", [Rotary, Neighbours, ByGroup])
 def test_what_nothing_shows_is_matched_by_weights(make):
     """Rotary pairs, and the order of queries whose values are turned: the rest is told by activations."""
     net, found = inferred(make)

@@ -7,6 +7,8 @@ from rebasin_cli.matchers import State
 from rebasin_cli.matchers.grouped.search import search
 from rebasin_cli.matchers.search.align import align
 from tests.transformers import (
+    ByGroup,
+    ByHead,
     Factored,
     Gated,
     Neighbours,
@@ -20,7 +22,7 @@ from tests.transformers import (
     tanh,
 )
 
-NETS = [Transformer, Packed, Gated, relu, tanh, Factored, Rotary, Neighbours]
+NETS = [Transformer, Packed, Gated, relu, tanh, Factored, Rotary, Neighbours, ByHead, ByGroup]
 
 
 def planted(make, noise, seed=0):
