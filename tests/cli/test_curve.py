@@ -206,6 +206,9 @@ def test_other_models_and_other_files_are_refused(trained, curve, refused, pair)
             "--copy-from makes no sense",
         ),
         (("--curve", "ab.curve.safetensors", "--at", 0.5, "--polish", "1steps"), "--polish makes no sense"),
+        (("--curve", "ab.curve.safetensors", "--at", 0.5, "--method", "am"), "--method am makes no sense"),
+        (("--curve", "ab.curve.safetensors", "--at", 0.5, "--max-sweeps", 3), "--max-sweeps makes no sense"),
+        (("--curve", "ab.curve.safetensors", "--at", 0.5, "--groups", "all"), "--groups all makes no sense"),
     ],
 )
 def test_what_a_point_cannot_be(trained, curve, refused, more, says):
