@@ -98,7 +98,10 @@ class Wanted(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Setup:
-    """A training that can begin; `identity` is what two trainings must agree in to be the same one."""
+    """A training that can begin; `identity` is what two trainings must agree in to be the same one.
+
+    `shaped` are the options of the network that were given, `portion` those of its samples.
+    """
 
     network: nn.Module
     train: Data
@@ -107,6 +110,8 @@ class Setup:
     identity: dict[str, str]
     seed: int
     device: str
+    shaped: dict[str, Any]
+    portion: dict[str, Any]
 
     @property
     def parameters(self) -> int:
@@ -201,11 +206,12 @@ def prepare(net: str | nn.Module, data: str | tuple[Data, Data], **wanted: Unpac
             initialize(network, recipe.init)
     if recipe.attack is not None:
         recipe = replace(recipe, attack=str(Attack.parse(recipe.attack)))
+    shaped = {key: value for key, value in shaped.items() if value is not None}
     identity = {
         "command": "train",
         "version": version(),
         "net": net if isinstance(net, str) else type(net).__name__,
-        **{key: value for key, value in shaped.items() if value is not None},
+        **shaped,
         "data": train.name,
         "normalization": train.normalization,
         **({} if train.vocabulary is None else {"vocabulary": train.vocabulary}),
@@ -215,7 +221,7 @@ def prepare(net: str | nn.Module, data: str | tuple[Data, Data], **wanted: Unpac
         **told(recipe),
     }
     metadata = {f"rebasin.{key}": str(value) for key, value in identity.items()}
-    return Setup(network, train, test, recipe, metadata, seed, device)
+    return Setup(network, train, test, recipe, metadata, seed, device, shaped, portion.told())
 
 
 def told(recipe: Recipe) -> dict[str, Any]:
