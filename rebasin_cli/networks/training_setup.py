@@ -199,6 +199,8 @@ def prepare(net: str | nn.Module, data: str | tuple[Data, Data], **wanted: Unpac
     if own.get("momentum") == 0:
         recipe = replace(recipe, nesterov=own.get("nesterov", False))
     _check(recipe, own)
+    if own.get("augment"):
+        check_augmentation(train)
     if recipe.init is not None:
         if not isinstance(net, str):
             raise UsageError("--init is for a network that begins anew", hint="Leave it out")
@@ -222,6 +224,15 @@ def prepare(net: str | nn.Module, data: str | tuple[Data, Data], **wanted: Unpac
     }
     metadata = {f"rebasin.{key}": str(value) for key, value in identity.items()}
     return Setup(network, train, test, recipe, metadata, seed, device, shaped, portion.told())
+
+
+def check_augmentation(data: Any) -> None:
+    """Raise UsageError for data that does not say how its samples are augmented."""
+    if getattr(data, "augmentation", None) is None:
+        raise UsageError(
+            f"--augment: {getattr(data, 'name', 'this data')} does not say how its samples are augmented",
+            hint="Leave it out; cifar10 and cifar100 do",
+        )
 
 
 def told(recipe: Recipe) -> dict[str, Any]:

@@ -223,6 +223,7 @@ def test_what_a_point_cannot_be(trained, curve, refused, more, says):
         (("--lr", "-1"), 2, "learning_rate is -1"),
         (("--method", "wmm"), 2, "Did you mean wm"),
         (("--data", "digitz"), 2, "Did you mean digits?"),
+        (("--augment",), 2, "digits does not say how its samples are augmented"),
         (("--device", "gpu"), 2, "unknown device 'gpu'"),
         (("-o", "ab.safetensors"), 2, "Use ab.curve.safetensors"),
         (("--lr", "1e12", "--epochs", "50"), 6, "Try a smaller --lr"),

@@ -90,6 +90,11 @@ def test_the_papers_trainings_can_be_said(done):
     assert (plan["width"], plan["classes_split"], plan["part"]) == (15, "5:0.2,0.8", "a")
 
 
+def test_what_no_data_set_augments_is_not_said_to_be(refused):
+    line = (*TINY, "--augment", "-o", "a.safetensors", "--dry-run")
+    refused(2, *line, says="--augment: digits does not say how its samples are augmented")
+
+
 def test_a_plan_names_network_seed_and_share(done):
     wanted = ("--norm", "batch", "--seed", 7, "--subset", 0.5)
     plan = done(*TINY, *wanted, "-o", "a.safetensors", "--dry-run", "--json").json()
