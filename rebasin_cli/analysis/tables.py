@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..reports._format import MISSING, clean, fixed, number, tail
+from ..runtime.text import many
 from .comparison import Comparison, Curvature
 from .geometry import Geometry
 from .simplex import Points, spread
@@ -107,11 +108,11 @@ def _means(found: Comparison, split: str) -> Table:
                     change(at.loss, at.ends_loss),
                 )
             )
-    samples = number(found.endpoints[0][split].samples)
+    samples = many(found.endpoints[0][split].samples, "sample")
     columns = ("their mean", "loss", "accuracy", "gap", "of the loss")
     reset = "; BatchNorm statistics measured anew at every mixture" if found.repair == "reset" else ""
     note = f"rows of models: the mean of their own figures. {GAP}{reset}"
-    return Table(f"Merged, {split}, {samples} samples", columns, tuple(rows), note, frozenset(faint))
+    return Table(f"Merged, {split}, {samples}", columns, tuple(rows), note, frozenset(faint))
 
 
 def _simplex(found: Comparison, splits: Sequence[str]) -> Table:
@@ -185,5 +186,5 @@ def _sharpness(found: Comparison) -> Table:
         for method in found.methods:
             add(f"  {clean(method.name)}, merged", method.merged[place].sharpness)
     some = ends[0][splits[0]]
-    note = f"{CURVED}; {some.probes} probes on {number(some.samples)} samples"
+    note = f"{CURVED}; {some.probes} probes on {many(some.samples, 'sample')}"
     return Table("Sharpness", ("sharpness", *splits), tuple(rows), note, frozenset(faint))

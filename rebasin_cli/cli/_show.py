@@ -13,7 +13,7 @@ from typing import Any
 
 import typer
 
-from ..runtime.text import line
+from ..runtime.text import line, many
 
 
 class LogLines(logging.Handler):
@@ -182,10 +182,6 @@ def _sizes(parts: Mapping[str, int]) -> dict[str, str]:
         before, total = round(total / unit), total + size
         shown[part] = f"{round(total / unit) - before:,} {name}"
     return shown
-
-
-def many(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _proof(proof: Mapping[str, Any]) -> str:

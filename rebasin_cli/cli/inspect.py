@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
+from ..runtime.text import many
 from . import _options as o
 from . import app, together
-from ._show import many, put
+from ._show import put
 
 
 @together

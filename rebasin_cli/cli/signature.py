@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..runtime.text import line
+from ..runtime.text import line, many
 from . import _groups as g
 from . import _options as o
 from . import app
@@ -109,7 +109,7 @@ def _show(done: Mapping[str, Any]) -> None:
     stable, curved = done["stability"], "curve" in done
     what = "units of A and of the curve at t = ½" if curved else f"matched units: {done['match']['method']}"
     table = Table(
-        title=f"Correlation of {what}, {done['samples']:,} samples",
+        title=f"Correlation of {what}, {many(done['samples'], 'sample')}",
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE,
@@ -145,7 +145,7 @@ def _bounds(done: Mapping[str, Any]) -> Any:
     from rich.table import Table
 
     found, titled = done["bounds"], {"title_justify": "left", "title_style": "bold", "box": box.SIMPLE}
-    table = Table(title=f"Bounds at t = ½, {found['samples']:,} samples", **titled)
+    table = Table(title=f"Bounds at t = ½, {many(found['samples'], 'sample')}", **titled)
     table.add_column("layer")
     for name in ("unaligned", "bound", "aligned", "bound"):
         table.add_column(name, justify="right")

@@ -10,6 +10,7 @@ from ..curves import stored, training
 from ..errors import UsageError
 from ..matchers import Problem, State
 from ..networks.attacks import Attack
+from ..networks.training_setup import check_augmentation
 from ..permutations.permutation import identity, permuted
 from ..runtime.seeds import derive
 from .job import planning
@@ -46,6 +47,8 @@ def curve(
     check_spared(job, [output.path])
     network, fitted, (given, of_given) = job.need_network(), job.fitted, job.given
     data = job.open_splits("match", match=None)["match"]
+    if how.augment:
+        check_augmentation(data)
     if output.dry_run:
         return job.plan() | _plan(job, data, how)
     inputs, proof = job.match_inputs(), job.proof()

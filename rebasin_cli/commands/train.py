@@ -10,6 +10,7 @@ from ..checkpoints import writing
 from ..errors import ResourceError, UsageError
 from ..networks import training, training_setup
 from ..runtime import devices
+from ..runtime.text import many
 from .job.listener import Listener
 from .job.outputs import Output, check_outputs, check_state
 
@@ -52,6 +53,11 @@ def train(
         setup = training_setup.prepare(net, data, device=device, **recipe)
     if keep is not None:
         epochs = recipe["epochs"] if setup is None else setup.recipe.epochs
+        if keep_every > epochs:
+            raise UsageError(
+                f"--keep-every {keep_every} keeps none of {many(epochs, 'epoch')}",
+                hint=f"Give {epochs} at most, or leave it out",
+            )
         kept = [_kept(output.path, epoch) for epoch in keep.epochs(epochs)]
         for path in kept:
             if path.is_symlink():  # not a name that the user gave
@@ -86,6 +92,8 @@ def train(
             listener.say(f"stopped; the last finished epoch is kept in {state}: go on with --resume")
         raise
     state.unlink(missing_ok=True)
+    if missing := [path.name for path in kept if not path.exists()]:
+        listener.say(f"not kept, since the training was begun without: {', '.join(missing)}")
     meta = trained.metadata
     names = [
         name for name in ("train_accuracy", "test_accuracy", "attacked_accuracy") if f"rebasin.{name}" in meta
@@ -110,7 +118,6 @@ def _plan(net: str, setup: training_setup.Setup) -> dict[str, Any]:
     data, used = {"data": setup.train.name}, setup.train.normalization
     data |= {} if used is None else {"normalization": str(used)}
     samples = {"train_samples": setup.train.samples, "test_samples": setup.test.samples}
-    return {"net": net, "parameters": setup.parameters, **data, **samples, "device": setup.device} | {
-        "steps": setup.steps,
-        **training_setup.told(setup.recipe),
-    }
+    network = {"net": net, **setup.shaped, "parameters": setup.parameters}
+    how = {"seed": setup.seed, "device": setup.device, "steps": setup.steps}
+    return network | data | setup.portion | samples | how | training_setup.told(setup.recipe)

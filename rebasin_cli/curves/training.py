@@ -132,11 +132,23 @@ class Search:
                     raise self._empty()
                 if samples:
                     self.losses.append(total / samples)
+        self._check_end(inputs, targets)
         rows = [self.mixture.flat.views(row) for row in self.controls]
         controls = tuple(
             {n: view.detach().cpu().clone() for n, view in row.items() if n not in self.kept} for row in rows
         )
         return Trained(controls, self.done, tuple(self.losses))
+
+    def _check_end(self, inputs: Any, targets: Any) -> None:
+        """Raise NetworkError where the last step, whose loss nobody has seen, broke the curve."""
+        self.mixture.mix(shares(self.options.kind, 0.5, len(self.mixture.rows)))
+        with torch.no_grad():
+            loss = self.mixture.loss(inputs, to_device(targets, self.mixture.device), self.done).item()
+        if not math.isfinite(loss):
+            raise NetworkError(
+                f"the loss is {loss} in the middle of the curve after the last step",
+                hint="Try a smaller --lr",
+            )
 
     def _empty(self) -> DataError:
         if self.mixture.normed and self.length:

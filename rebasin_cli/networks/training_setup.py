@@ -98,7 +98,10 @@ class Wanted(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Setup:
-    """A training that can begin; `identity` is what two trainings must agree in to be the same one."""
+    """A training that can begin; `identity` is what two trainings must agree in to be the same one.
+
+    `shaped` are the options of the network that were given, `portion` those of its samples.
+    """
 
     network: nn.Module
     train: Data
@@ -107,6 +110,8 @@ class Setup:
     identity: dict[str, str]
     seed: int
     device: str
+    shaped: dict[str, Any]
+    portion: dict[str, Any]
 
     @property
     def parameters(self) -> int:
@@ -194,6 +199,8 @@ def prepare(net: str | nn.Module, data: str | tuple[Data, Data], **wanted: Unpac
     if own.get("momentum") == 0:
         recipe = replace(recipe, nesterov=own.get("nesterov", False))
     _check(recipe, own)
+    if own.get("augment"):
+        check_augmentation(train)
     if recipe.init is not None:
         if not isinstance(net, str):
             raise UsageError("--init is for a network that begins anew", hint="Leave it out")
@@ -201,11 +208,12 @@ def prepare(net: str | nn.Module, data: str | tuple[Data, Data], **wanted: Unpac
             initialize(network, recipe.init)
     if recipe.attack is not None:
         recipe = replace(recipe, attack=str(Attack.parse(recipe.attack)))
+    shaped = {key: value for key, value in shaped.items() if value is not None}
     identity = {
         "command": "train",
         "version": version(),
         "net": net if isinstance(net, str) else type(net).__name__,
-        **{key: value for key, value in shaped.items() if value is not None},
+        **shaped,
         "data": train.name,
         "normalization": train.normalization,
         **({} if train.vocabulary is None else {"vocabulary": train.vocabulary}),
@@ -215,7 +223,16 @@ def prepare(net: str | nn.Module, data: str | tuple[Data, Data], **wanted: Unpac
         **told(recipe),
     }
     metadata = {f"rebasin.{key}": str(value) for key, value in identity.items()}
-    return Setup(network, train, test, recipe, metadata, seed, device)
+    return Setup(network, train, test, recipe, metadata, seed, device, shaped, portion.told())
+
+
+def check_augmentation(data: Any) -> None:
+    """Raise UsageError for data that does not say how its samples are augmented."""
+    if getattr(data, "augmentation", None) is None:
+        raise UsageError(
+            f"--augment: {getattr(data, 'name', 'this data')} does not say how its samples are augmented",
+            hint="Leave it out; cifar10 and cifar100 do",
+        )
 
 
 def told(recipe: Recipe) -> dict[str, Any]:

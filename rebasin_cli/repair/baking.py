@@ -20,6 +20,7 @@ from .. import networks
 from ..errors import NetworkError, UsageError
 from ..inference.tracing import outputs_of
 from ..networks.evaluation import evaluate
+from ..runtime.text import many
 from .calibration import COLDEST, HOTTEST, fit_temperature
 from .producers import Producers, Site, find, named, operation
 
@@ -57,7 +58,7 @@ class Baked:
         before, after = self.losses
         return (
             f"logits divided by {self.temperature:.4f}, in {self.layer}: loss {before:.4f} → {after:.4f} on "
-            f"{self.samples} training samples"
+            f"{many(self.samples, 'training sample')}"
         )
 
 

@@ -10,6 +10,7 @@ from ..matchers import MatchResult
 from ..matchers.search.align import Alignment
 from ..repair import Repaired
 from ..repair.choosing import Choice
+from ..runtime.text import many
 from ..spec.spec import FittedSpec
 
 
@@ -165,16 +166,16 @@ def say_repair(say: Callable[[str], None], done: Repaired, splits: Mapping[str, 
     if done.method == "bias":
         say(f"repair: biases of {layers} calibrated, without data")
         return
-    samples = splits["reset"].samples
+    samples = many(splits["reset"].samples, "sample")
     if done.method == "reset":
         instead = (
             " (this network has BatchNorm: reset takes the place of repair)" if asked == "repair" else ""
         )
-        say(f"repair: statistics of {count} norms re-estimated on {samples} samples{instead}")
+        say(f"repair: statistics of {count} norms re-estimated on {samples}{instead}")
         return
     if done.method in ("refit", "distill"):
         to = "compute there" if done.method == "refit" else "compute there, and trained towards their outputs"
-        say(f"repair: {layers} fitted to the mean of what the models {to}, on {samples} samples")
+        say(f"repair: {layers} fitted to the mean of what the models {to}, on {samples}")
         if done.dead:
             say(f"repair: the weights of {done.dead} inputs that are always 0 stay as averaged")
         for name, why in done.left:
@@ -187,7 +188,7 @@ def say_repair(say: Callable[[str], None], done: Repaired, splits: Mapping[str, 
     }[done.method]
     say(
         f"repair: {matched} of the channels of {layers} matched to the endpoints' "
-        f"on {samples} samples, {done.passes} passes"
+        f"on {samples}, {done.passes} passes"
     )
     if done.dead:
         say(f"repair: {done.dead} dead channels left alone")

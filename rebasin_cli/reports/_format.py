@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
-from ..runtime.text import clean
+from ..runtime.text import clean, many
 from . import Barrier, Report, Row
 
 MISSING = "—"
@@ -117,7 +117,7 @@ def splits(report: Report) -> list[str]:
 
 def samples(report: Report, split: str) -> str:
     counts = [row.curves[split].samples for row in report.rows if split in row.curves]
-    return f"{number(max(counts))} samples" if counts else ""
+    return many(max(counts), "sample") if counts else ""
 
 
 def middle(row: Row, split: str) -> tuple[str, str]:

@@ -6,6 +6,7 @@ import base64
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..runtime.text import many
 from . import _plane
 from ._diagrams import signature_svg
 from ._elements import command, details, header, hidden, items, page, pairs, section, table, text, tr
@@ -39,7 +40,7 @@ def signature(found: Mapping[str, Any], files: Sequence[Any], line: str) -> str:
         rows.append(tr("all", [*[""] * 6, *map(_share, stable["overall"][:-1])], "shipped"))
     drawing = f'<div class="panels"><figure>\n{signature_svg(found["signature"])}\n</figure></div>'
     method = "A and the curve at t = ½, as it is and once its units are matched" if curved else method
-    told = f"{method}, {number(found['samples'])} samples of {found['data']}"
+    told = f"{method}, {many(found['samples'], 'sample')} of {found['data']}"
     body = [
         header(f"Signature of {' and '.join(map(str, files))}", text(told)),
         section("Before and after alignment", f"{drawing}\n{table(MATCHED, head, rows)}"),

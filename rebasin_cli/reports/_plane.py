@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..runtime.text import many
 from .png import DPI, FAINT, FONT, INK, _drawable
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def said(found: Mapping[str, Any]) -> str:
     grid = f"{len(found['x'])}×{len(found['y'])} points"
     reset = ", BatchNorm statistics measured anew at each" if found["data"]["reset"] else ""
     axes = "distances between weights" + ("" if _alike(found) else ", each axis on a scale of its own")
-    return f"{grid}, {found['data']['samples']:,} samples of {found['data']['name']}{reset}; {axes}"
+    return f"{grid}, {many(found['data']['samples'], 'sample')} of {found['data']['name']}{reset}; {axes}"
 
 
 def _alike(found: Mapping[str, Any]) -> bool:

@@ -27,6 +27,11 @@ def clean(value: Any) -> str:
     return text if text.isascii() and text.isprintable() else "".join(map(_safe, text))
 
 
+def many(count: int, what: str) -> str:
+    """A count and its noun: "1 sample", "2,000 samples"."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 def _safe(char: str) -> str:
     if char in "\t\n\r\v\f\x85\u2028\u2029":
         return " "

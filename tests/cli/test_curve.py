@@ -206,6 +206,9 @@ def test_other_models_and_other_files_are_refused(trained, curve, refused, pair)
             "--copy-from makes no sense",
         ),
         (("--curve", "ab.curve.safetensors", "--at", 0.5, "--polish", "1steps"), "--polish makes no sense"),
+        (("--curve", "ab.curve.safetensors", "--at", 0.5, "--method", "am"), "--method am makes no sense"),
+        (("--curve", "ab.curve.safetensors", "--at", 0.5, "--max-sweeps", 3), "--max-sweeps makes no sense"),
+        (("--curve", "ab.curve.safetensors", "--at", 0.5, "--groups", "all"), "--groups all makes no sense"),
     ],
 )
 def test_what_a_point_cannot_be(trained, curve, refused, more, says):
@@ -220,6 +223,7 @@ def test_what_a_point_cannot_be(trained, curve, refused, more, says):
         (("--lr", "-1"), 2, "learning_rate is -1"),
         (("--method", "wmm"), 2, "Did you mean wm"),
         (("--data", "digitz"), 2, "Did you mean digits?"),
+        (("--augment",), 2, "digits does not say how its samples are augmented"),
         (("--device", "gpu"), 2, "unknown device 'gpu'"),
         (("-o", "ab.safetensors"), 2, "Use ab.curve.safetensors"),
         (("--lr", "1e12", "--epochs", "50"), 6, "Try a smaller --lr"),

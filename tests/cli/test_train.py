@@ -53,6 +53,20 @@ def test_the_weights_of_epochs_are_written_beside(done, refused, tmp_path):
     refused(2, *recipe, "-o", "a.safetensors", says=("a.epoch0.safetensors exists", "--force"))
 
 
+def test_epochs_to_keep_that_never_come_are_refused(refused, tmp_path):
+    few = (*TINY, "--epochs", 2, "--limit", 200, "-o", "a.safetensors")
+    refused(2, *few, "--keep-every", 5, says=("--keep-every 5 keeps none of 2 epochs", "Give 2 at most"))
+    assert contents(tmp_path) == {}
+
+
+def test_epochs_that_were_over_before_any_was_kept_are_named(done, interrupted, tmp_path):
+    recipe = (*TINY, "--epochs", 3, "--limit", 300, "-o", "a.safetensors")
+    interrupted(*recipe, after=2)
+    told = done(*recipe, "--keep-every", 1, "--resume")
+    assert "not kept" in told.err and "a.epoch0.safetensors" in told.err.replace("\n", " ")
+    assert not (tmp_path / "a.epoch0.safetensors").exists() and "a.epoch3" not in told.err
+
+
 def test_ctrl_c_leaves_the_weights_of_finished_epochs_and_resume_adds_the_rest(done, interrupted, tmp_path):
     recipe = (*TINY, "--epochs", 3, "--limit", 300, "--keep-every", 1)
     done(*recipe, "-o", "whole.safetensors")
@@ -73,6 +87,19 @@ def test_the_papers_trainings_can_be_said(done):
     ).json()
     assert (plan["momentum"], plan["nesterov"], plan["init"], plan["warmup"]) == (0, False, "kaiming", 0)
     assert 0.45 < plan["train_samples"] / 1437 < 0.55
+    assert (plan["width"], plan["classes_split"], plan["part"]) == (15, "5:0.2,0.8", "a")
+
+
+def test_what_no_data_set_augments_is_not_said_to_be(refused):
+    line = (*TINY, "--augment", "-o", "a.safetensors", "--dry-run")
+    refused(2, *line, says="--augment: digits does not say how its samples are augmented")
+
+
+def test_a_plan_names_network_seed_and_share(done):
+    wanted = ("--norm", "batch", "--seed", 7, "--subset", 0.5)
+    plan = done(*TINY, *wanted, "-o", "a.safetensors", "--dry-run", "--json").json()
+    assert (plan["width"], plan["depth"], plan["norm"], plan["seed"]) == (8, 1, "batch", 7)
+    assert plan["subset"] == 0.5 and plan["train_samples"] == round(1437 / 2)
 
 
 def test_json_and_quiet(done):

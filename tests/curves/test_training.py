@@ -214,6 +214,12 @@ def test_a_rate_that_is_too_large_is_told(problem):
         train(of, still(of), Training(epochs=50, learning_rate=1e12))
 
 
+def test_a_curve_that_the_last_step_broke_is_told(problem):
+    of = problem()
+    with pytest.raises(NetworkError, match="in the middle of the curve after the last step"):
+        train(of, still(of), Training(epochs=1, limit=16, learning_rate=1e30))
+
+
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [

@@ -43,6 +43,10 @@ def check(mean: Average, search: Search, models: int) -> None:
         "--copy-from": mean.copy_from,
         "--extra": mean.extra != "error",
         "--polish": search.polish,
+        f"--method {search.method}": search.method not in (Search.method, "none"),
+        "--groups all": search.groups != Search.groups,
+        "--log": search.log,
+        **{f"--{name.replace('_', '-')}": True for name in search.options},
     }
     for name, given in beside.items():
         if given:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from ...checkpoints.checkpoint import Checkpoint
 from ...datasets._batches import LoaderData
 from ...repair.options import SAMPLES
+from ...runtime.text import many
 from ...spec.spec import FittedSpec
 from ...version import version
 from .held_out import HeldOut
@@ -132,24 +133,26 @@ def notes(
     if "reset" in splits and repair in SAMPLES:
         does = "every layer fitted" if repair == "refit" else "a refit, and all weights trained"
         found.append(
-            f"{repair}: {does} on {splits['reset'].samples} training samples, without their labels, "
+            f"{repair}: {does} on {many(splits['reset'].samples, 'training sample')}, without their labels, "
             "at every inner point; the ends are the models as given"
         )
     elif "reset" in splits and repair != "reset":
         found.append(
-            f"{repair}: channels matched to the endpoints' on {splits['reset'].samples} training samples at "
-            "every inner point; the ends are the models as given"
+            f"{repair}: channels matched to the endpoints' on "
+            f"{many(splits['reset'].samples, 'training sample')} at every inner point; "
+            "the ends are the models as given"
         )
     elif "reset" in splits:
         found.append(
-            f"reset: BatchNorm statistics re-estimated on {splits['reset'].samples} training samples at "
-            "every inner point; the ends are the models as given"
+            "reset: BatchNorm statistics re-estimated on "
+            f"{many(splits['reset'].samples, 'training sample')} at every inner point; "
+            "the ends are the models as given"
         )
         found.append("a permutation-only figure of a BatchNorm network means nothing by itself")
     if held_out is not None:
         kept = ", which no figure is measured on" if held_out.fraction else ""
         found.append(
-            f"choices and temperatures are by {splits['held'].samples} samples of "
+            f"choices and temperatures are by {many(splits['held'].samples, 'sample')} of "
             f"--held-out {held_out.text}{kept}"
         )
     if proof.get("reason") == "--no-prove":
