@@ -92,13 +92,13 @@ print(time.perf_counter() - wall, time.process_time() - own)
 """
 FIRST = """
 import os, sys, time
-wall = time.perf_counter()
+wall, out = time.perf_counter(), os.fdopen(os.dup(1), "w")
 from rebasin_cli.__main__ import main
 from rebasin_cli.matchers.straight_through.search import Run
 step = Run.step
 def first(self, *batch):
     step(self, *batch)
-    print(time.perf_counter() - wall, time.process_time(), flush=True)
+    print(time.perf_counter() - wall, time.process_time(), file=out, flush=True)
     os._exit(0)
 Run.step = first
 main(sys.argv[1:])
@@ -137,8 +137,9 @@ def rows(work: Path, files: dict[str, Sequence[str]], measured: bool) -> Iterato
     learnt = ("--method", "ste-mm", "-o", out, "--force", "-q")
     short = ("--data", "mnist", "--epochs", "1", "--limit", "2000")
     yield Row("align mlp, ste-mm, MNIST, --limit 2000", ("align", *files["mlp"], *learnt, *short))
-    first = ("-c", FIRST, "merge", *files["vgg11"], *learnt, "--data", "cifar10")
-    yield Row("merge vgg11, ste-mm, CIFAR-10, to the end of its first step", first, own=True)
+    first = ("-c", FIRST, "merge", *files["vgg11"], *learnt)
+    first += ("--data", "cifar10", "--limit", "10000")
+    yield Row("merge vgg11, ste-mm, CIFAR-10, --limit 10000, to the end of its first step", first, own=True)
     limited = ("--data", "cifar10", "--limit", "1000", "--method", "am", *report)
     yield Row("barrier cnn, BatchNorm, am, --limit 1000", ("barrier", *files["cnn"], *limited))
     plain = (66 * 2_000, 19 * 2_560, 1_000, 50)
