@@ -39,6 +39,7 @@ from rebasin_cli.spec import library
 FRESH = {  # file: (net, input, classes, width, norm)
     "mlp": ("mlp", (1, 28, 28), 10, 512, None),
     "cnn": ("tinyten", (3, 32, 32), 10, 1, "batch"),
+    "vgg11": ("vgg11", (3, 32, 32), 10, 1, None),
     "vgg16": ("vgg16", (3, 32, 32), 10, 1, None),
     "resnet50": ("resnet50", (3, 224, 224), 1000, 1, None),
     "resnet20x16": ("resnet20", (3, 32, 32), 10, 16, None),
@@ -89,6 +90,19 @@ wall, own = time.perf_counter(), time.process_time()
 proving.prove(network, fitted, inputs)
 print(time.perf_counter() - wall, time.process_time() - own)
 """
+FIRST = """
+import os, sys, time
+wall, out = time.perf_counter(), os.fdopen(os.dup(1), "w")
+from rebasin_cli.__main__ import main
+from rebasin_cli.matchers.straight_through.search import Run
+step = Run.step
+def first(self, *batch):
+    step(self, *batch)
+    print(time.perf_counter() - wall, time.process_time(), file=out, flush=True)
+    os._exit(0)
+Run.step = first
+main(sys.argv[1:])
+"""
 
 
 @dataclass(frozen=True)
@@ -120,6 +134,12 @@ def rows(work: Path, files: dict[str, Sequence[str]], measured: bool) -> Iterato
     yield Row("barrier mlp, MNIST", ("barrier", *files["mlp"], "--data", "mnist", *report))
     passes = 55 * 15_000  # points of all rows, of which the ends of most are known
     yield _plain("its passes in a plain loop", files["mlp"][0], "mlp", "mnist", passes, 0, 10_000, 500)
+    learnt = ("--method", "ste-mm", "-o", out, "--force", "-q")
+    short = ("--data", "mnist", "--epochs", "1", "--limit", "2000")
+    yield Row("align mlp, ste-mm, MNIST, --limit 2000", ("align", *files["mlp"], *learnt, *short))
+    first = ("-c", FIRST, "merge", *files["vgg11"], *learnt)
+    first += ("--data", "cifar10", "--limit", "10000")
+    yield Row("merge vgg11, ste-mm, CIFAR-10, --limit 10000, to the end of its first step", first, own=True)
     limited = ("--data", "cifar10", "--limit", "1000", "--method", "am", *report)
     yield Row("barrier cnn, BatchNorm, am, --limit 1000", ("barrier", *files["cnn"], *limited))
     plain = (66 * 2_000, 19 * 2_560, 1_000, 50)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from scipy.optimize import linear_sum_assignment
 from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 import rebasin_cli
 from rebasin_cli import nets
@@ -22,9 +23,11 @@ from rebasin_cli.matchers.search import in_turn
 from rebasin_cli.matchers.straight_through import projection
 from rebasin_cli.matchers.straight_through.flat import Flat
 from rebasin_cli.matchers.straight_through.followers import Followers
+from rebasin_cli.matchers.straight_through.mixture import Mixture
+from rebasin_cli.matchers.straight_through.optimizers import Optimizer
 from rebasin_cli.matchers.straight_through.projection import Projection
 from rebasin_cli.nets.mlp import MLP
-from rebasin_cli.networks import load
+from rebasin_cli.networks import layout, load
 from rebasin_cli.permutations import permutation
 from rebasin_cli.permutations.permutation import permuted
 from rebasin_cli.runtime.seeds import generator
@@ -301,7 +304,7 @@ def test_a_search_goes_on_from_any_step_to_the_same_bits(optimizer, share):
             assert all(torch.equal(last[n], expected[n]) for n in last if n != "history")
 
 
-@pytest.mark.parametrize("lacking", ["init", "dummy.1", "history"])
+@pytest.mark.parametrize("lacking", ["init", "dummy.1", "history", "optimizer.1.exp_avg"])
 def test_a_state_that_lacks_something_is_refused(lacking):
     kept, _ = states_of(ste_mm, problem(3), ste_mm.Options(epochs=1))
     state = kept[-1]
@@ -310,8 +313,70 @@ def test_a_state_that_lacks_something_is_refused(lacking):
         for part in (state.notes, state.tensors)
     )
     damaged = State(state.permutations, state.sweep, state.objective, notes, tensors)
-    with pytest.raises(UsageError, match=f"what was kept of it lacks '{lacking}'"):
+    with pytest.raises(
+        UsageError, match=f"what was kept of it lacks '{lacking.removeprefix('optimizer.1.')}'"
+    ):
         ste_mm.match(problem(3, start=damaged), ste_mm.Options(epochs=1))
+
+
+@pytest.mark.parametrize("kind", ["adam", "sgd"])
+def test_optimizers_move_as_those_of_pytorch_do(kind):
+    dummy, options = torch.rand(50), ste.Options(optimizer=kind, learning_rate=0.01)
+    leaf, ours = dummy.clone().requires_grad_(), Optimizer(dummy, options, 3.0)
+    more = {"momentum": 0.9} if kind == "sgd" else {}
+    theirs = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[kind]([leaf], lr=3.0 * 0.01, **more)
+    for _ in range(4):
+        gradient = torch.randn(50)
+        leaf.grad = gradient.clone()
+        theirs.step()
+        ours.step(gradient)
+        assert torch.equal(dummy, leaf)
+        assert all(torch.equal(value, theirs.state[leaf][name]) for name, value in ours.state.items())
+
+
+def _passes(mixture, inputs):
+    """As PyTorch itself counts them."""
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        mixture.network(inputs)
+    return 1.5 * counter.get_total_flops()
+
+
+def test_attention_is_counted_as_pytorch_counts_it():
+    net = nets.build("vit", input_shape=(3, 8, 8), classes=10, patch=4, width=16, heads=2, depth=1)
+    tensors = dict(net.state_dict())
+    mixture = Mixture(Problem(spec_of(tensors), (tensors, tensors), network=net, data=[]), "fp32")
+    inputs = torch.rand(9, 3, 8, 8)
+    assert mixture.passes(inputs, 9) == _passes(mixture, inputs) > 0
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_a_few_samples_tell_the_multiplications_of_a_batch(norm):
+    net = nets.build("vgg11_bn" if norm else "vgg11", input_shape=(3, 32, 32), classes=10)
+    tensors = dict(net.state_dict())
+    task = Problem(spec_of(tensors), (tensors, tensors), network=net, data=[])
+    mixture, inputs = Mixture(task, "fp32"), torch.rand(7, 3, 32, 32)
+    assert mixture.passes(inputs, 7) == _passes(mixture, inputs) > 0
+
+
+def test_a_network_that_runs_on_no_few_samples_is_counted_on_the_whole():
+    class Fixed(MLP):
+        def forward(self, x):
+            return super().forward(x.view(16, SIZE))
+
+    net = network()
+    net.__class__ = Fixed
+    mixture, inputs = Mixture(problem(network=net), "fp32"), torch.rand(16, SIZE)
+    assert mixture.passes(inputs, 16) == _passes(mixture, inputs) > 0
+
+
+@torch.no_grad()
+def test_held_out_samples_in_parts_give_the_same_bits(monkeypatch):
+    whole = Mixture(problem(), "fp32").held_out(batches())
+    monkeypatch.setattr(layout, "PART", 4 * HIDDEN * 4)  # bytes: four samples
+    sizes, mixture = [], Mixture(problem(), "fp32")
+    mixture.network.register_forward_hook(lambda module, args, outputs: sizes.append(len(args[0])))
+    assert mixture.held_out(batches()) == whole
+    assert max(sizes[-3:]) < 16
 
 
 def test_where_permutations_start():

@@ -65,6 +65,21 @@ def test_a_network_that_looks_across_samples_is_run_on_the_whole(small_caches):
 
 
 @torch.no_grad()
+def test_exact_parts_give_the_same_bits_or_the_whole_is_run(small_caches):
+    class Rounding(Counting):
+        def forward(self, x):
+            return super().forward(x) * (1 + 1e-6 * len(x))
+
+    net, other, batch = network(), network(Rounding), torch.rand(24, 4)
+    whole = call(other, batch)
+    for _ in range(2):
+        assert torch.equal(in_parts(other, batch, exact=True), whole)
+    assert other.calls[-1] == 24 and not torch.equal(in_parts(other, batch), in_parts(other, batch))
+    in_parts(net, batch, exact=True), in_parts(net, batch, exact=True)
+    assert net.calls[-3:] == [8, 8, 8]
+
+
+@torch.no_grad()
 def test_a_batch_that_comes_again_is_answered_from_memory(small_caches):
     net, (one, other) = network(), torch.rand(2, 6, 4)
     record = Recording(net, None)

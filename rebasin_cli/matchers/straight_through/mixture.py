@@ -5,21 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 from torch.nn import functional as F
-from torch.utils.flop_counter import FlopCounterMode
 
 from ... import networks
-from ...datasets._batches import checked, describe, size_of, to_device
+from ...datasets._batches import checked, describe, head, size_of, to_device
 from ...datasets._held_out import MOST
 from ...errors import DataError, NetworkError
 from ...networks.evaluation import accuracy, check_logits, name_of
+from ...networks.layout import in_parts
 from ...networks.running import call, fed
 from ...registry import user_code
 from .. import Problem
 from .flat import Flat, prepared
+from .multiplications import Counter
+
+FEW = 2  # samples on which multiplications are counted; norms need two
 
 
 class Mixture:
@@ -74,7 +78,10 @@ class Mixture:
         kind, half = self.device.type, self.precision == "bf16"
         with torch.autocast(kind, torch.bfloat16) if half else nullcontext():
             given = fed(self.network, inputs, self.device, wanted=torch.float32)
-            outputs = call(self.network, given, output=self.problem.output)
+            # norms need all of a batch, and a gradient keeps what every part leaves
+            parts = not (self.normed or torch.is_grad_enabled())
+            run = partial(in_parts, exact=True) if parts else call
+            outputs = run(self.network, given, output=self.problem.output)
         if self.problem.loss is not None:
             with user_code(f"{name_of(self.problem.loss)} fails"):
                 value = self.problem.loss(outputs, targets)
@@ -84,11 +91,24 @@ class Mixture:
         check_logits(outputs, targets, number)
         return F.cross_entropy(outputs.float(), targets), outputs
 
-    def passes(self, inputs: Any) -> float:
-        """Multiplications of a forward and a backward pass on such a batch."""
-        with FlopCounterMode(display=False) as counter, torch.no_grad():
+    def passes(self, inputs: Any, size: int) -> float:
+        """Multiplications of a forward and a backward pass on such a batch, of so many samples.
+
+        A few samples tell, and a few more what each adds, where the network runs on so few.
+        """
+        if size > 2 * FEW:
+            try:
+                few, more = (self._products(head(inputs, n)) for n in (FEW, 2 * FEW))
+                return 3 * (few + (size - FEW) * (more - few) / FEW)
+            except NetworkError:
+                pass
+        return 3 * self._products(inputs)
+
+    def _products(self, inputs: Any) -> float:
+        """Of a forward pass."""
+        with Counter() as counter, torch.no_grad():
             call(self.network, fed(self.network, inputs, self.device), output=self.problem.output)
-        return 3 * counter.get_total_flops() / 2
+        return counter.total
 
     def held_out(self, held: Iterable[Any], number: int = 0) -> tuple[float, float]:
         """Loss in nats (inf where it is no number) and accuracy of the mean, norms on batch statistics.

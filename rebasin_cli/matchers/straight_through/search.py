@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from ...datasets import Data
-from ...datasets._batches import to_device
+from ...datasets._batches import size_of, to_device
 from ...datasets._held_out import held_out
 from ...errors import DataError, NetworkError, UsageError
 from ...permutations import permutation
@@ -31,10 +31,11 @@ from .epochs import epoch, with_last
 from .followers import Followers
 from .history import packed, unpacked
 from .mixture import Mixture
+from .optimizers import Optimizer
 from .ordered import Ordered
 from .projection import Projection
 from .starting import started
-from .training import Training, optimizer_of
+from .training import Training
 from .turning import Turning
 
 # Multiplications of matching for one of a forward and backward pass, where nothing else is said
@@ -88,12 +89,12 @@ class Run:
         self.problem, self.options, self.weights, self.seed = problem, options, weights, problem.seed
         self.mixture = Mixture(problem, options.precision)
         reference, *rows = self.mixture.rows
-        self.dummies = [reference.clone().requires_grad_() for _ in rows]
-        self.optimizers = [optimizer_of(dummy, options, scale) for dummy in self.dummies]
+        self.dummies = [reference.clone() for _ in rows]
+        self.optimizers = [Optimizer(dummy, options, scale) for dummy in self.dummies]
         views, rest = self.mixture.flat.views, problem.models[0]
         projections = [
             (Ordered if problem.groups else Projection)(
-                views(dummy.detach(), rest),
+                views(dummy, rest),
                 views(row, model),
                 problem.fitted,
                 device=problem.device,
@@ -152,13 +153,11 @@ class Run:
         if self.turning is not None:
             self.turning.resume_signs(kept, self.followers.projections)
         for k, (dummy, optimizer) in enumerate(zip(self.dummies, self.optimizers, strict=True)):
-            with torch.no_grad():
-                dummy.copy_(kept[f"dummy.{k}"])
+            dummy.copy_(kept[f"dummy.{k}"])
             prefix = f"optimizer.{k}."
-            saved = {
-                name.removeprefix(prefix): t.clone() for name, t in kept.items() if name.startswith(prefix)
-            }
-            optimizer.load_state_dict({**optimizer.state_dict(), "state": {0: saved} if saved else {}})
+            optimizer.resume(
+                {name.removeprefix(prefix): t for name, t in kept.items() if name.startswith(prefix)}
+            )
         self.history = [*unpacked(kept["history"])]
         self.init = STARTS[int(start.notes["init"])]
         self.solves = int(start.notes["solves"])
@@ -203,7 +202,7 @@ class Run:
         if self.quota is None:  # one permutation a step at least: what is counted may be next to nothing
             queue = self.followers.queue
             least = queue.work / max(1, len(queue.turns))
-            self.quota = max(MATCHING * self.mixture.passes(inputs), least)
+            self.quota = max(MATCHING * self.mixture.passes(inputs, size_of(targets)), least)
         loss = self.mixture.loss(inputs, targets, self.done)
         if not math.isfinite(value := loss.item()):
             raise NetworkError(
@@ -212,10 +211,8 @@ class Run:
         loss.backward()
         gradient = self.mixture.gradient()
         with held_back():  # nothing may be left half-done
-            for dummy, optimizer, weight in zip(self.dummies, self.optimizers, share[1:], strict=True):
-                dummy.grad = gradient * weight.item()
-                optimizer.step()
-                dummy.grad = None
+            for optimizer, weight in zip(self.optimizers, share[1:], strict=True):
+                optimizer.step(gradient * weight.item())
             if self.turning is not None:
                 self.turning.step(gradient, share, self.followers.projections, self._left())
             if self.literal:
@@ -271,10 +268,8 @@ class Run:
             for word, perm in perms.items()
         }
         for k, (dummy, optimizer) in enumerate(zip(self.dummies, self.optimizers, strict=True)):
-            tensors[f"dummy.{k}"] = dummy.detach()
-            for name, value in optimizer.state_dict()["state"].get(0, {}).items():
-                if value is not None:
-                    tensors[f"optimizer.{k}.{name}"] = value
+            tensors[f"dummy.{k}"] = dummy
+            tensors |= {f"optimizer.{k}.{name}": value for name, value in optimizer.state.items()}
         tensors["history"] = packed(self.history)
         if self.turning is not None:
             tensors |= self.turning.kept(self.followers.projections)

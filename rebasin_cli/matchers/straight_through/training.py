@@ -1,11 +1,9 @@
-"""What a straight-through search may be told, the memory that it takes, and its optimizers."""
+"""What a straight-through search may be told, and the memory that it takes."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-
-import torch
 
 from ...errors import UsageError, unknown
 from ...registry import option
@@ -72,11 +70,3 @@ def memory(models: int, parameters: int, options: Training) -> dict[str, int]:
         "optimizers": (models - 1) * moments * row,
         "network": network,
     }
-
-
-def optimizer_of(dummy: torch.Tensor, options: Training, scale: float) -> torch.optim.Optimizer:
-    """What moves a dummy; `scale` multiplies the learning rate."""
-    rate = scale * (options.learning_rate or RATES[options.optimizer])
-    if options.optimizer == "adam":
-        return torch.optim.Adam([dummy], lr=rate)
-    return torch.optim.SGD([dummy], lr=rate, momentum=0.9)
