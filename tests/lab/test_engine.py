@@ -6,10 +6,11 @@ import pytest
 
 from rebasin_cli.errors import UsageError
 from rebasin_cli.lab import registry
-from rebasin_cli.lab.engine import claims, page, parameters
+from rebasin_cli.lab.engine import claims, page, parameters, picture
 from rebasin_cli.lab.engine.bench import Bench
 from rebasin_cli.lab.engine.claims import Claim
 from rebasin_cli.lab.engine.disagreements import DISAGREEMENTS
+from rebasin_cli.lab.engine.outcome import Line, Panel
 
 
 @pytest.mark.parametrize(
@@ -170,3 +171,24 @@ def test_every_disagreement_is_listed_and_names_an_experiment_that_there_is():
     for paper, says, known, name in DISAGREEMENTS:
         assert f"| {paper} | {says} | {known} |" in listed
         assert not name or (name in registry.names() and f"[{name}]({name}.md)" in listed)
+
+
+@pytest.mark.parametrize(
+    ("points", "labels"),
+    [([15, 100], ["20", "30", "50", "70", "100"]), ([1, 64], ["1", "2", "5", "10", "20", "50"])],
+)
+def test_logarithmic_axes_have_plain_numbers(points, labels):
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    panel = figure.subplots()
+    picture._draw(panel, Panel("", "", "", [Line("", points, [1e-6, 1.0])], log="xy"))
+    figure.draw_without_rendering()
+
+    def shown(axis):
+        low, high = axis.get_view_interval()
+        ticks = [*axis.get_major_ticks(), *axis.get_minor_ticks()]
+        return [tick.label1.get_text() for tick in ticks if low <= tick.get_loc() <= high]
+
+    assert shown(panel.xaxis) == labels
+    assert {"1e-06", "0.001", "1"} <= set(shown(panel.yaxis))

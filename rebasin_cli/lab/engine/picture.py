@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from typing import Any
 
 from ...reports._plot import PALETTE
@@ -12,6 +13,7 @@ from .outcome import Outcome, Panel
 COLORS = [light for name, (light, _) in PALETTE.items() if name not in ("logit ensemble", "other")]
 MARKERS = "os^Dvpx"
 DPI = 96
+TICKS = ((15, (1, 2, 3, 5, 7)), (1000, (1, 2, 5)), (math.inf, (1,)))  # up to a factor between the ends
 ACROSS, WIDE, HIGH = 3, 4.3, 3.5  # panels a row; inches a panel
 
 
@@ -54,15 +56,27 @@ def _draw(panel: Any, told: Panel) -> None:
         panel.axvline(x, color=CHORD, linewidth=1, linestyle=":", label=said)
     for axis in told.log:
         (panel.set_xscale if axis == "x" else panel.set_yscale)("log")
+        _numbered(panel.xaxis if axis == "x" else panel.yaxis)
     if told.floor is not None:
         panel.set_ylim(bottom=told.floor)
     panel.set_title(told.title, fontsize=9.5, color=INK, fontfamily=FONT, loc="left")
     panel.set_xlabel(told.x, fontsize=8.5, color=FAINT, fontfamily=FONT)
     panel.set_ylabel(told.y, fontsize=8.5, color=FAINT, fontfamily=FONT)
-    panel.tick_params(which="both", labelsize=8, colors=FAINT, length=2)
+    panel.tick_params(labelsize=8, colors=FAINT, length=2)
     panel.grid(color=GRID, linewidth=0.6)
     panel.set_axisbelow(True)
     for side in ("top", "right"):
         panel.spines[side].set_visible(False)
     if any(line.label for line in told.lines):
         panel.legend(fontsize=7, frameon=False)
+
+
+def _numbered(axis: Any) -> None:
+    """Plain numbers along a logarithmic axis, as many as have room."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    low, high = axis.get_view_interval()
+    factor = high / low if low > 0 else math.inf
+    axis.set_major_locator(LogLocator(subs=next(subs for most, subs in TICKS if factor <= most)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
