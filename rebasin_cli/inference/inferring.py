@@ -21,7 +21,7 @@ from ..spec.fitting import fit
 from ..spec.groups import PERMUTATION
 from ..spec.parsing import parse
 from ..spec.spec import FittedSpec, Spec
-from . import planes
+from . import placing, planes
 from . import prove as proving
 from .axes import constants, variables
 from .following import follow
@@ -165,7 +165,7 @@ def _write(module: nn.Module, walk: Walk, name: str, found: Symmetries, refused:
     grouped |= {word: Grouped(why=(REFUSED,)) for word in refused if word in grouped}
     tensors, written = sided(walk, written, {v: grouped.get(word, Grouped()) for v, word in words.items()})
     kinds = {word: its.kind for word, its in grouped.items() if its.kind != PERMUTATION}
-    tensors, written, turned = planes.write(tensors, written, found.planes, refused)
+    tensors, written, turned = placing.write(tensors, written, found.planes, refused)
     kinds |= {word: its.kind for word, its in turned.items()}
     title = f"inferred from {type(module).__name__}"
     told = {words[var]: size for var, size in sizes(walk.units, walk.tensors).items()}

@@ -10,9 +10,8 @@ unit of a head depends on.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -21,7 +20,6 @@ from torch.export.graph_signature import InputKind
 from torch.utils._pytree import tree_leaves
 
 from ..spec.groups import PLANES
-from .axes import Axes, Expr, Fixed, Product, Sum, Var, variables
 from .sides import Linear, Sides
 
 WHY = "positions turn each pair by an angle of its own"
@@ -31,7 +29,6 @@ GAINED = (
     "of a pair's angles only half turns keep both gains"
 )
 NORMED = "a norm comes before positions turn it: pairs could take angles without scales, which no spec says"
-FIRST = 10**9  # the number of a variable that no walk has made, below 0
 
 
 @dataclass(frozen=True)
@@ -222,91 +219,3 @@ def _read(depends: list[list[int]], places: tuple[tuple[str, int], ...]) -> Rows
         if depends == wanted:
             return Rows(places, starts, size, turned, kind)
     return None
-
-
-# ----------------------------------------------------------------------------------------------- in a spec
-
-
-def write(
-    tensors: Mapping[str, Axes], written: Mapping[Var, str], every: Sequence[Planes], but: Collection[str]
-) -> tuple[dict[str, Axes], dict[Var, str], dict[str, Planes]]:
-    """Axes with a word for the pairs of each attention, how their variables are written, and the words.
-
-    Left out are words of `but`, and what these axes cannot say.
-    """
-    tensors, written, words = dict(tensors), dict(written), {}
-    for number, planes in enumerate(every):
-        sides = [Var(-FIRST - 2 * number - k, planes.key.turned) for k in (0, 1)]
-        changed: dict[str, Axes] = {}
-        around: list[tuple[Expr, ...] | None] = []
-        for rows, unit in zip((planes.query, planes.key), sides, strict=True):
-            copies = (planes.key.heads, rows.heads // planes.key.heads)
-            for name, axis in rows.places:
-                axes = list(changed.get(name, tensors[name]))
-                axes[axis], its = _placed(axes[axis], rows, unit, copies)
-                changed[name] = tuple(axes)
-                around.append(its)
-        heads = around[-1]  # what keys lie in: one word or number at most, and queries in the same
-        if None in around or len(heads) > 1 or any(its[: len(heads)] != heads for its in around):
-            continue
-        of = next(variables(heads[0]), None) if heads else None
-        stem = written[of] if of else planes.key.places[0][0].rpartition(".")[0]
-        word = ".".join((*stem.split(".")[:-1], "dim"))
-        word += "_qk" * (word in {text.strip("|").rstrip("*~") for text in written.values()})
-        star = "*" * len(heads)
-        if word not in but:
-            written |= {sides[0]: f"{word}{star}", sides[1]: f"{word}~{star}"}
-            tensors |= changed
-            words[word] = planes
-    return tensors, written, words
-
-
-def _placed(
-    axis: Expr, rows: Rows, unit: Var, copies: tuple[int, int]
-) -> tuple[Expr, tuple[Expr, ...] | None]:
-    """The axis with the pairs of these rows written anew, and what they lie in; None where that cannot be."""
-
-    def within(axis: Expr, at: list[int], before: tuple[Expr, ...]):
-        """`at` are the places of all copies of a part of the axis, `before` the factors that number them."""
-        if isinstance(axis, Product):
-            *outer, last = axis.factors
-            at = [start + k * last.size for start in at for k in range(axis.size // last.size)]
-            new, found = within(last, at, (*before, *outer))
-            return Product((*outer, *(new.factors if isinstance(new, Product) else (new,)))), found
-        if isinstance(axis, Sum):
-            start, terms, around = 0, [], None
-            for term in axis.terms:
-                new, found = within(term, [place + start for place in at], before)
-                terms += new.terms if isinstance(new, Sum) else (new,)
-                around, start = around if found is None else found, start + term.size
-            return Sum(tuple(terms)), around
-        return _held(axis, rows, unit, at, before, copies)
-
-    return within(axis, [0], ())
-
-
-def _held(
-    axis: Expr, rows: Rows, unit: Var, at: list[int], before: tuple[Expr, ...], copies: tuple[int, int]
-) -> tuple[Expr, tuple[Expr, ...] | None]:
-    """Positions that stay, with the heads among them in pairs: as many in each copy, side by side."""
-    inside = [start - at[0] for start in rows.starts if at[0] <= start < at[0] + axis.size]
-    every = tuple(start + k for start in at for k in inside)
-    apart = {b - a for a, b in pairwise(inside)} - {rows.size}
-    if not isinstance(axis, Fixed) or not inside or every != rows.starts or apart:
-        return axis, None
-    size = rows.turned if len(inside) == 1 else rows.size * len(inside)  # what is not turned may be a word
-    left = axis.size - inside[0] - size
-    if left < 0:
-        return axis, None
-    # where all heads stay, the keys' come first, then the queries of each
-    own = [count for count in (copies if not before else (len(inside),)) if count > 1]
-    numbers = tuple(Fixed(count, axis.why) for count in own) if len(inside) > 1 else ()
-    rest = (Fixed(rows.size - rows.turned, axis.why),) if numbers and rows.turned < rows.size else ()
-    head: Expr = Sum((unit, *rest)) if rest else unit
-    if len(numbers) > 1:  # one after the other, since two numbers side by side would be read as one
-        head = Product((numbers[0], Sum((unit, *rest) * numbers[1].size)))
-    elif numbers:
-        head = Product((*numbers, head))
-    terms = [Fixed(inside[0], axis.why), head, Fixed(left, axis.why)]
-    terms = [term for term in terms if term.size]
-    return Sum(tuple(terms)) if len(terms) > 1 else head, (*before, *numbers)

@@ -11,12 +11,12 @@ import torch
 
 from .batched import matching, samples, stacks, training
 from .engine.bench import Bench
-from .engine.outcome import Line, Outcome, Panel, Table
-from .engine.peaks import HEAD, claims_of, table
+from .engine.outcome import Outcome
+from .engine.peaks import Sweep, peaks, shares
 
 PAPER = "Permutation Invariance in LMC B.5"
 FASTER = "fewer steps, and no wide networks: a step of twice as many channels costs up to four times as much"
-SOURCE = "Permutation Invariance in LMC B.5"
+WIDTH = "channels of the first convolution"
 
 
 def run(bench: Bench) -> Outcome:
@@ -33,24 +33,9 @@ def run(bench: Bench) -> Outcome:
         return matching.barriers(*stacks.halved(ends), splits, p.points, seed=bench.seed).tolist()
 
     rows = bench.each("width", p.widths, measure)
-    figures = torch.tensor(rows, dtype=torch.float64).transpose(0, 1)  # (pairs, widths, columns)
-    means, claims = figures.mean(0), []
-    for at, split in ((0, "test"), (3, "train")):
-        claims += claims_of(
-            p.widths, figures[..., at : at + 2], f"{split}, {p.data}", bench.seed, source=SOURCE
-        )
-    body = [(w, *row) for w, row in zip(p.widths, means.tolist(), strict=True)]
-    tables = [
-        Table(f"Mean barriers of {p.pairs} pairs, {p.data}", HEAD, body),
-        table(p.widths, {p.data: figures[..., 1]}, bench.seed),
-    ]
-    lines = [Line(name, p.widths, means[:, k].tolist()) for k, name in enumerate(("naive", "wm"))]
-    share = [Line("wm / naive", p.widths, (means[:, 1] / means[:, 0]).tolist())]
-    panels = [
-        Panel(f"test, {p.data}", "channels of the first convolution", "barrier, nats", lines, "xy"),
-        Panel("wm / naive, test", "channels of the first convolution", "", share, "x", floor=0),
-    ]
-    return Outcome(claims, tables, panels, [])
+    sweep = Sweep(p.data, p.widths, torch.tensor(rows, dtype=torch.float64).transpose(0, 1))
+    claims, tables = sweep.claims(bench.seed, source=PAPER), [sweep.table(), peaks([sweep], bench.seed)]
+    return Outcome(claims, tables, [sweep.panel(WIDTH), shares([sweep], WIDTH)])
 
 
 def shapes(train: samples.Samples, width: int, classes: int) -> list[tuple[int, ...]]:

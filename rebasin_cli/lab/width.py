@@ -12,13 +12,12 @@ import itertools
 import math
 
 import torch
-from torch import Tensor
 
 from .batched import matching, samples, training
 from .engine.bench import Bench
 from .engine.claims import Claim, bootstrap
-from .engine.outcome import Line, Outcome, Panel, Table
-from .engine.peaks import HEAD, SOURCE, claims_of, highest, table
+from .engine.outcome import Outcome
+from .engine.peaks import SOURCE, Sweep, highest, peaks, shares
 
 PAPER = "Permutation Invariance in LMC §6 and B.4; Git Re-Basin §5.2"
 FASTER = "fewer steps: a step costs the networks' products once, however many networks there are"
@@ -43,24 +42,15 @@ def run(bench: Bench) -> Outcome:
         splits = [s.some(p.measured, bench.generator("measured samples")) for s in (test, train)]
         return matching.barriers(*kept[max(kept)], splits, p.points, seed=bench.seed).tolist()
 
-    claims, tables, panels, every = [], [], [], {}
+    every = {}
     for setting in itertools.product(p.data, p.noise, p.until, p.depths):
-        rows = bench.each(f"{_words(setting)}, width", p.widths, lambda w, s=setting: measure(s, w))
-        figures = torch.tensor(rows, dtype=torch.float64).transpose(0, 1)  # (pairs, widths, columns)
-        every[setting], means, where = figures, figures.mean(0), _words(setting)
-        body = [(w, *row) for w, row in zip(p.widths, means.tolist(), strict=True)]
-        tables.append(Table(f"Mean barriers of {p.pairs} pairs, {where}", HEAD, body))
-        for at, split in ((0, "test"), (3, "train")):
-            claims += claims_of(p.widths, figures[..., at : at + 2], f"{split}, {where}", bench.seed)
-        lines = [Line(name, p.widths, means[:, k].tolist()) for k, name in enumerate(("naive", "wm"))]
-        panels.append(Panel(f"test, {where}", "width", "barrier, nats", lines, "xy"))
-    claims += _comparisons(every, bench)
-    named = {_words(setting): figures[..., 1] for setting, figures in every.items()}
-    tables.append(table(p.widths, named, bench.seed))
-    lines = [
-        Line(_words(s), p.widths, (f[..., 1].mean(0) / f[..., 0].mean(0)).tolist()) for s, f in every.items()
-    ]
-    panels.append(Panel("wm / naive, test", "width", "", lines, "x", floor=0))
+        where = _words(setting)
+        rows = bench.each(f"{where}, width", p.widths, lambda w, s=setting: measure(s, w))
+        every[setting] = Sweep(where, p.widths, torch.tensor(rows, dtype=torch.float64).transpose(0, 1))
+    sweeps = list(every.values())
+    claims = [claim for sweep in sweeps for claim in sweep.claims(bench.seed)] + _comparisons(every, bench)
+    tables = [*(sweep.table() for sweep in sweeps), peaks(sweeps, bench.seed)]
+    panels = [*(sweep.panel("width") for sweep in sweeps), shares(sweeps, "width")]
     note = (
         "The paper trains for '10000 epochs'; 10 000 steps is the only reading that fits its cost, and the "
         "full scale takes it, beside training until the loss is below 0.01."
@@ -74,14 +64,14 @@ def _words(setting: Setting) -> str:
     return f"{depth} hidden layers, {data}{more}"
 
 
-def _comparisons(every: dict[Setting, Tensor], bench: Bench) -> list[Claim]:
+def _comparisons(every: dict[Setting, Sweep], bench: Bench) -> list[Claim]:
     """Of two depths, and of easy and hard data, the peaks beside each other, on test data."""
     p, found = bench.p, []
     tasks = list(itertools.product(p.data, p.noise))
     shallow, deep, easy, hard = min(p.depths), max(p.depths), tasks[0], tasks[-1]
 
     def beside(one: Setting, other: Setting, about: str, says: str, expected, function) -> None:
-        both = torch.cat([every[one][..., 1], every[other][..., 1]], 1).tolist()
+        both = torch.cat([every[one].wm, every[other].wm], 1).tolist()
         at = len(p.widths)
         told = bootstrap(
             both,

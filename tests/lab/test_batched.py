@@ -242,13 +242,12 @@ def test_the_peak_of_barriers_and_whether_depth_moves_it():
     def barriers(at):
         made = torch.zeros(3, 4, 6, dtype=torch.float64)
         made[:, at, 1] = 1.0
-        return made
+        return peaks.Sweep("", bench.p.widths, made)
 
     every = {("x", 0.0, 0.0, 1): barriers(1), ("x", 0.0, 0.0, 2): barriers(2)}
     (claim,) = width._comparisons(every, bench)
     assert (claim.estimate, claim.interval, claim.verdict) == (2.0, (2.0, 2.0), "refuted")
-    named = {str(setting[-1]): figures[..., 1] for setting, figures in every.items()}
-    rows = peaks.table(bench.p.widths, named, bench.seed).rows
+    rows = peaks.peaks(list(every.values()), bench.seed).rows
     assert [row[1] for row in rows] == [8.0, 16.0] and rows[0][3] == 1.0
 
 

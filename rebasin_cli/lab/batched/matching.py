@@ -55,7 +55,10 @@ def aligned(ones: Stack, others: Stack, *, seed: int = 0) -> Stack:
 
 
 def barriers(ones: Stack, others: Stack, splits: Iterable[Samples], points: int, *, seed: int = 0) -> Tensor:
-    """Of every pair, for each split: naive barrier, that after `aligned`, mean loss of the ends; float64."""
+    """The naive barrier, that after `aligned` and the ends' mean loss, of every pair for each split.
+
+    Nats, float64 (pairs, 3·splits); barriers are over the mean of the ends, at `points` of the path.
+    """
     moved, found = aligned(ones, others, seed=seed), []
     for split in splits:
         for b in (others, moved):

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, vmap
 from torch.nn import functional as F
-from torch.utils.flop_counter import FlopCounterMode
 
 from ... import networks
 from ...datasets._batches import describe, map_tensors, to_device
@@ -21,6 +20,7 @@ from ...networks.running import fed, forward, select
 from ...registry import user_code
 from .. import Problem
 from ..straight_through.flat import prepared
+from ..straight_through.multiplications import Counter
 
 TOGETHER = 1 << 28  # bytes that the changed tensors and activations of a batch of candidates may take
 
@@ -67,9 +67,9 @@ class Midpoint:
     def work(self, inputs: Any) -> float:
         """Multiplications of a forward pass of one sample."""
         few = map_tensors(lambda tensor: tensor[:2] if tensor.ndim else tensor, inputs)
-        with FlopCounterMode(display=False) as counter, torch.no_grad():
+        with Counter() as counter, torch.no_grad():
             forward(self.network, few)
-        return max(1.0, counter.get_total_flops() / 4)
+        return max(1.0, counter.total / 2)
 
     def gradient(
         self, tensors: Mapping[str, Tensor], batch: tuple[Any, Any]
