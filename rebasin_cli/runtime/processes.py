@@ -79,9 +79,9 @@ class Together(Ranks):
         try:
             result = step(*args, **kwargs)
             if not must_tell:
-                self.ending.begun = True
+                self.leave()
         except BaseException as error:
-            self.ending.begun = True
+            self.leave()
             with suppress(Lost):  # the others may be gone too, but this is why
                 self._from_first((_account(error), None))
             raise
@@ -102,6 +102,9 @@ class Together(Ranks):
         if failed == self.rank:
             raise error
         raise Elsewhere(*outcomes[failed])
+
+    def leave(self) -> None:
+        self.ending.begun = True
 
     def check_same(self, facts: Mapping[str, Any]) -> None:
         everyone = self._all(dict(facts))
@@ -135,6 +138,7 @@ class Together(Ranks):
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
+            self.leave()
             raise _lost(error) from error
 
 

@@ -21,7 +21,8 @@ import torch
 class Ranks:
     """This process is number `rank` of `size`; the first one alone prints and writes.
 
-    All but `share` is called by every rank alike, in the same order: none goes on before the others come.
+    All but `share` and `leave` is called by every rank alike, in the same order: none goes on before the
+    others come.
     """
 
     rank: int = 0
@@ -63,6 +64,9 @@ class Ranks:
     def each(self, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run `step` on every rank, each for its own result; an error of one is an error of all."""
         return step(*args, **kwargs)
+
+    def leave(self) -> None:
+        """This rank ends: from here on no other's end interrupts what it still has to keep and to say."""
 
     def check_same(self, facts: Mapping[str, Any]) -> None:
         """Raise UsageError unless all ranks know the same facts, which are small and plain."""

@@ -154,6 +154,7 @@ def resumable(
     try:
         yield kept
     except (KeyboardInterrupt, Lost):
+        ranks.leave()
         if kept.last is not None:
             say(_keep(path, kept.last, identity))
         elif kept.start is not None:
