@@ -369,9 +369,9 @@ ROBUST = {
         "tinyten",
         {"norm": "batch", "epochs": 3, "limit": 5_000},
         {"epochs": 3, "weight_decay": 5e-4},
-        ((1, 2),),
+        SETTINGS["tinyten"].pairs,
         points=5,
-        samples=300,
+        samples=500,
         files="tinyten_robust",
     ),
 }

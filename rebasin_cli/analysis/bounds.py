@@ -157,7 +157,11 @@ def account(
     inputs: Tensor,
     targets: Tensor,
 ) -> dict[str, Any]:
-    """The bounds from `a` to each of `others` by name, and what huberised ReLUs change of `a`, as values."""
+    """The bounds from `a` to each of `others` by name, and what huberised ReLUs change of `a`, as values.
+
+    A search that huberised ReLUs stand in for lowers the loss itself as long as it lowers the huberised one
+    by more than twice the bound of equation 48, its "fall", while no weight's norm exceeds the largest of `a`.
+    """
     first = layers_of(network, a)
     inputs = inputs.flatten(1).double()
     wanted = torch.nn.functional.one_hot(targets, len(first[-1][0])).double()
@@ -172,5 +176,8 @@ def account(
             "integral": its.integral,
             "layers": list(its.layers),
         }
-    rows = ((delta, *smoothing(first, inputs, wanted, delta)) for delta in DELTAS)
-    return found | {"huber": [dict(zip(("delta", "change", "bound"), row, strict=True)) for row in rows]}
+    rows = []
+    for delta in DELTAS:
+        change, bound = smoothing(first, inputs, wanted, delta)
+        rows.append({"delta": delta, "change": change, "bound": bound, "fall": 2 * bound})
+    return found | {"huber": rows}

@@ -96,6 +96,7 @@ def test_the_account_is_of_plain_networks_alone():
     inputs, targets = torch.randn(20, 4, generator=RNG), torch.arange(20) % 3
     found = theorem.account(made[0], a, {"naive": b, "itself": a}, inputs, targets)
     assert found["samples"] == 20 and [row["delta"] for row in found["huber"]] == [1.0, 0.1, 0.01]
+    assert all(row["fall"] == 2 * row["bound"] > 2 * row["change"] for row in found["huber"])
     assert found["itself"]["bound"] == pytest.approx(found["itself"]["loss"])
     assert found["naive"]["bound"] > found["naive"]["loss"] and len(found["naive"]["layers"]) == 2
     outputs = made[0].double()(inputs.double())
