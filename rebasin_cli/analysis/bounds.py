@@ -160,7 +160,7 @@ def account(
     """The bounds from `a` to each of `others` by name, and what huberised ReLUs change of `a`, as values.
 
     A search that huberised ReLUs stand in for lowers the loss itself as long as it lowers the huberised one
-    by more than twice the bound of equation 48, its "fall", while no weight's norm exceeds the largest of `a`.
+    by more than twice the bound of equation 48, its "fall", while no weight's norm exceeds those of `a`.
     """
     first = layers_of(network, a)
     inputs = inputs.flatten(1).double()
