@@ -7,7 +7,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ..reports._format import clean, facts, took
+from ..reports._facts import facts, took
+from ..reports._format import clean
 from ..reports._markup import escape, fence
 from ..reports._plot import MARKERS, PALETTE
 from ..reports.json import dump

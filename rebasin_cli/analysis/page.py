@@ -18,7 +18,7 @@ from ..reports._elements import (
     text,
     tr,
 )
-from ..reports._format import facts, took
+from ..reports._facts import facts, took
 from .comparison import Comparison
 from .formats import ceiling
 from .tables import Table, headline, tables, title

@@ -102,7 +102,7 @@ def _show(found: Any) -> None:
     from rich.text import Text
 
     from ..analysis import tables
-    from ..reports._format import facts, took
+    from ..reports._facts import facts, took
 
     console = Console()
     width = min(console.width, 100)

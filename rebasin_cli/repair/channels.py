@@ -10,21 +10,22 @@ Jordan et al. 2023, section 4, arXiv:2211.08403; sequential as in Qu and Horvát
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from torch.utils import _pytree as pytree
 
 from .. import networks
 from ..averages.mixing import average
-from ..datasets._batches import checked, map_tensors
-from ..errors import DataError, NetworkError, UsageError, unknown
+from ..datasets._batches import checked
+from ..errors import NetworkError, UsageError, unknown
 from ..networks.running import evaluating, fed, forward
 from .batchnorm import reset
+from .moments import Measured, Moments, Run, along
 from .producers import Producers, Site, find
 
 MATCHES = ("repair", "rescale", "reshift")
@@ -85,7 +86,7 @@ def renormalize(
     shares = [1 / len(endpoints)] * len(endpoints) if weights is None else list(weights)
     average([{}] * len(endpoints), shares)  # its checks
     with evaluating(network), torch.no_grad():
-        measured = _Measured(network, batches, device, {} if known is None else known)
+        measured = Measured(network, batches, device, {} if known is None else known)
         return _renormalize(measured, endpoints, match, shares, new_bias)
 
 
@@ -112,120 +113,8 @@ def reshift(*args: Any, **kwargs: Any) -> Repaired:
     return renormalize(*args, match="reshift", **kwargs)
 
 
-class Moments:
-    """Mean and standard deviation of every channel, over samples and places, batch after batch in float64."""
-
-    def __init__(self) -> None:
-        self.count, self.mean, self.squares = 0, torch.zeros(()), torch.zeros(())
-
-    def add(self, value: Tensor, channel: int) -> None:
-        rows = value.movedim(channel, -1).reshape(-1, value.shape[channel])
-        rows = rows if rows.dtype == torch.float64 else rows.float()
-        variance, mean = (x.cpu().double() for x in torch.var_mean(rows, 0, correction=0))
-        count = self.count + len(rows)
-        apart = mean - self.mean
-        self.squares = self.squares + len(rows) * variance + apart**2 * self.count * len(rows) / count
-        self.mean = self.mean + apart * len(rows) / count
-        self.count = count
-
-    @property
-    def std(self) -> Tensor:
-        return (self.squares / self.count).sqrt()
-
-
-class _Enough(Exception):
-    """All that was asked for has been seen."""
-
-
-class _Run(fx.Interpreter):
-    """One forward pass that shows the values of some sites, then stops. `added`: new biases, by node."""
-
-    def __init__(
-        self, graph: fx.GraphModule, sites: Mapping[str, Site], added: Mapping[str, Tensor], see: Callable
-    ):
-        super().__init__(graph)
-        self.sites, self.added, self.see, self.left = sites, added, see, len(sites)
-
-    def run_node(self, n: fx.Node) -> Any:
-        value = super().run_node(n)
-        if n.name in self.added:
-            value = value + self.added[n.name]
-        if n.name in self.sites:
-            self.see(self.sites[n.name], value)
-            self.left -= 1
-            if not self.left:
-                raise _Enough
-        return value
-
-
-class _Measured:
-    """Runs networks of one kind on the data; a graph for every shape of inputs, since graphs fix it."""
-
-    def __init__(
-        self,
-        network: nn.Module,
-        batches: Iterable[Any],
-        device: str | torch.device,
-        known: dict[Any, Any],
-    ):
-        self.network, self.batches, self.device, self.known = network, batches, device, known
-        self.graphs: dict[Any, Producers] = known.setdefault("graphs", {})
-        self.passes = 0
-
-    def graph(self, inputs: Any) -> Producers:
-        key = repr(map_tensors(_Shape, inputs))
-        if key not in self.graphs:
-            self.graphs[key] = find(self.network, inputs)
-        return self.graphs[key]
-
-    def first(self) -> Producers:
-        for inputs, _ in checked(self.batches):
-            return self.graph(fed(self.network, inputs, self.device))
-        raise DataError("the data holds no batches to measure channels on")
-
-    def moments(
-        self, state: Mapping[str, Tensor], wanted: Iterable[str], added: Mapping[str, Tensor]
-    ) -> dict[str, Moments]:
-        """Of the sites of these weights, for a network of these tensors; `added`: new biases, by weight."""
-        found = {weight: Moments() for weight in wanted}
-        for inputs, _ in checked(self.batches):
-            inputs = fed(self.network, inputs, self.device)
-            graph = self.graph(inputs)
-            if not set(found) <= set(graph.sites):
-                raise NetworkError("the network has other layers for inputs of another shape")
-            shown = {graph.sites[weight].node: graph.sites[weight] for weight in found}
-            extra = {graph.sites[weight].node: _along(graph.sites[weight], b) for weight, b in added.items()}
-            run = _Run(
-                graph.program.graph_module,
-                shown,
-                extra,
-                lambda site, value: found[site.weight].add(value, site.channel),
-            )
-            try:
-                run.run(*graph.arguments(state, inputs))
-            except _Enough:
-                pass
-        self.passes += 1
-        return found
-
-
-class _Shape:
-    """What a graph fixes of a tensor."""
-
-    def __init__(self, tensor: Tensor):
-        self.text = f"{tensor.dtype} {tuple(tensor.shape)}"
-
-    def __repr__(self) -> str:
-        return self.text
-
-
-def _along(site: Site, values: Tensor) -> Tensor:
-    """One value a channel, to be added to what the site gives."""
-    return values.reshape(-1, *[1] * (-site.channel - 1))
-
-
 def _renormalize(
-    measured: _Measured,
+    measured: Measured,
     endpoints: Sequence[Mapping[str, Tensor]],
     match: str,
     shares: Sequence[float],
@@ -295,7 +184,7 @@ def _channels(state: Mapping[str, Tensor], site: Site) -> int:
 
 
 def _targets(
-    measured: _Measured,
+    measured: Measured,
     endpoints: Sequence[Mapping[str, Tensor]],
     shares: Sequence[float],
     wanted: Sequence[str],
@@ -348,7 +237,7 @@ def _biasless(network: nn.Module, site: Site) -> nn.Module | None:
 
 
 def _install(
-    measured: _Measured,
+    measured: Measured,
     added: Mapping[str, Tensor],
     graph: Producers,
 ) -> None:
@@ -359,8 +248,8 @@ def _install(
     for weight, bias in added.items():
         _biasless(network, graph.sites[weight]).bias = nn.Parameter(bias, requires_grad=False)
     inputs = next(fed(network, inputs, measured.device) for inputs, _ in checked(measured.batches))
-    extra = {graph.sites[w].node: _along(graph.sites[w], b) for w, b in added.items()}
-    run = _Run(graph.program.graph_module, {}, extra, lambda *_: None)
+    extra = {graph.sites[w].node: along(graph.sites[w], b) for w, b in added.items()}
+    run = Run(graph.program.graph_module, {}, extra, lambda *_: None)
     wanted = run.run(*graph.arguments(network.state_dict(), inputs))
     ours = [x for x in pytree.tree_leaves(forward(network, inputs)) if isinstance(x, Tensor)]
     theirs = [x for x in wanted if isinstance(x, Tensor)][-len(ours) :]

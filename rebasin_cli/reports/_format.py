@@ -6,7 +6,7 @@ Nothing here measures or decides anything; it reads a `Report` and returns text 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..runtime.text import clean, many
@@ -77,14 +77,14 @@ LEARNING = ("loss", "accuracy")
 
 def fixed(value: Any) -> str:
     """Loss, accuracy or barrier for a column of figures: four decimals, so that rows compare at a glance."""
-    if not _is_number(value):
+    if not is_number(value):
         return _not_a_number(value)
     return f"{value:z.4f}" if abs(value) < 10_000 else f"{value:.3e}"
 
 
 def number(value: Any) -> str:
     """Any other number at four significant places: 0.001234, 12.35, 123,457, 1.234e-12."""
-    if not _is_number(value):
+    if not is_number(value):
         return _not_a_number(value)
     if isinstance(value, int) or (abs(value) < 1e15 and value == int(value)):
         return f"{int(value):,}"
@@ -92,7 +92,7 @@ def number(value: Any) -> str:
 
 
 def duration(seconds: Any) -> str:
-    if not _is_number(seconds):
+    if not is_number(seconds):
         return _not_a_number(seconds)
     if seconds < 99.5:
         return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
@@ -101,7 +101,7 @@ def duration(seconds: Any) -> str:
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
 
 
@@ -211,7 +211,7 @@ def signature(report: Report) -> list[tuple[str, tuple[str, ...]]]:
 
 def _short(found: Mapping[str, Any], when: str, what: str) -> str:
     value = (found.get(when) or {}).get(what)
-    return f"{value:z.3f}" if _is_number(value) else _not_a_number(value)
+    return f"{value:z.3f}" if is_number(value) else _not_a_number(value)
 
 
 def _values(barrier: Barrier) -> tuple[float, ...]:
@@ -255,48 +255,10 @@ def headline(report: Report) -> str:
     return f"{clean(shipped.name)}: {clean(split)} barrier {barrier} nats (chord){compared}"
 
 
-def facts(report: Report) -> list[tuple[str, str]]:
-    """(word, sentence) on how the figures came about: match, proof, data, spec, seed; no times."""
-    lines = [
-        ("match", _match(report.match)),
-        ("learning", _learning(learning(report))),
-        ("proof", _proof(report.proof)),
-        ("data", _data(report.data)),
-        ("spec", _spec(report.spec)),
-        ("seed", f"{report.seed}; measured with rebasin {clean(report.rebasin)}"),
-    ]
-    return [(word, text) for word, text in lines if text]
-
-
-def took(times: Mapping[str, float]) -> str:
-    """The line on times, which stands last and alone: identical runs differ in nothing else."""
-    rest = [f"{clean(word)} {duration(seconds)}" for word, seconds in times.items() if word != "total"]
-    if "total" not in times:
-        return ", ".join(rest)
-    return ", ".join([duration(times["total"]), *([f"of which {', '.join(rest)}"] if rest else [])])
-
-
-def _match(match: Mapping[str, Any]) -> str:
-    start = f" from {clean(match['init'])}" if match.get("init") else ""
-    parts = [clean(match.get("method", "none")) + start]
-    if match.get("sweeps") is not None:
-        word = "step" if match.get("history") else "sweep"
-        parts.append(f"{number(match['sweeps'])} {word}{'' if match['sweeps'] == 1 else 's'}")
-    if match.get("objective_before") is not None:
-        word, ends = "objective", (match["objective_before"], match.get("objective_after"))
-        if match.get("history") and all(map(_is_number, ends)):  # a loss, negative
-            word, ends = "held-out loss", tuple(-end for end in ends)
-        parts.append(f"{word} {number(ends[0])} → {number(ends[1])}")
-    if match.get("upper_bound") is not None:
-        every = "element of the groups" if match.get("bounded") else "permutation"
-        parts.append(f"at most {number(match['upper_bound'])} for any {every}")
-    return ", ".join(parts)
-
-
 def learning(report: Report) -> list[dict[str, float]]:
     """What a search that learns saw of held-out samples, step by step; [] for others."""
     rows = report.match.get("history") or []
-    return [row for row in rows if _is_number(row.get("step")) and _is_number(row.get("held_out_loss"))]
+    return [row for row in rows if is_number(row.get("step")) and is_number(row.get("held_out_loss"))]
 
 
 def best(rows: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
@@ -318,53 +280,6 @@ def learnt(report: Report, most: int = 10) -> list[tuple[str, tuple[str, ...]]]:
         )
         for k in sorted({*even, kept})
     ]
-
-
-def _learning(rows: Sequence[Mapping[str, float]]) -> str:
-    if not rows:
-        return ""
-    first, kept, last = (fixed(row["held_out_loss"]) for row in (rows[0], best(rows), rows[-1]))
-    ends = best(rows)["step"], rows[-1]["step"]
-    return f"held-out loss {first} → {kept} (best, step {ends[0]:.0f}) → {last} (step {ends[1]:.0f})"
-
-
-def _proof(proof: Mapping[str, Any]) -> str:
-    reason = f": {clean(proof['reason'])}" if proof.get("reason") else ""
-    if proof.get("status") == "proven":
-        largest = proof.get("largest_difference")
-        measured = f" (largest difference {number(largest)})" if largest is not None else ""
-        on = f" on {clean(proof.get('network'))} (give yours with --net)" if proof.get("assumed") else ""
-        return f"proven{on}, the permuted network's outputs are the same{measured}"
-    return f"not proven ({clean(proof.get('status', 'unavailable'))}){reason}"
-
-
-def _data(data: Mapping[str, Any]) -> str:
-    sizes = data.get("samples") or {}
-    counts = " and ".join(f"{number(count)} {clean(split)}" for split, count in sizes.items())
-    parts = [
-        clean(data.get("name", "")),
-        f"normalised by mean/std {clean(data['normalization'])}" if data.get("normalization") else "",
-        f"{counts} {clean(data.get('unit') or 'samples')}" if counts else "",
-        "everything measured in full" if data.get("full") else "",
-    ]
-    return ", ".join(part for part in parts if part)
-
-
-def _spec(spec: Mapping[str, Any]) -> str:
-    words = spec.get("words")
-    words = len(words) if isinstance(words, Sized) and not isinstance(words, str) else words
-    parts = [clean(spec.get("name", ""))]
-    if words is not None:
-        parts.append(f"{number(words)} permutation{'' if words == 1 else 's'}")
-    if spec.get("log10_symmetries") is not None:
-        parts.append(f"about 10^{_rounded(spec['log10_symmetries'])} symmetries")
-    if _is_number(spec.get("moved_share")):
-        parts.append(f"{100 * spec['moved_share']:.1f}% of the parameters have a permuted axis")
-    return ", ".join(part for part in parts if part)
-
-
-def _rounded(value: Any) -> str:
-    return f"{value:.0f}" if _is_number(value) else _not_a_number(value)
 
 
 def code_pieces(text: str) -> list[tuple[str, bool]]:

@@ -10,7 +10,8 @@ from ..runtime.text import many
 from . import _plane
 from ._diagrams import signature_svg
 from ._elements import command, details, header, hidden, items, page, pairs, section, table, text, tr
-from ._format import MISSING, fixed, number, took
+from ._facts import took
+from ._format import MISSING, fixed, number
 
 MATCHED = "Correlation of matched units"
 

@@ -25,6 +25,7 @@ from ._elements import (
     text,
     tr,
 )
+from ._facts import facts, took
 from ._format import (
     ACCURACY_COLUMNS,
     CERTAIN,
@@ -39,7 +40,6 @@ from ._format import (
     certain,
     endpoint_figures,
     endpoints,
-    facts,
     figures,
     fixed,
     headline,
@@ -52,7 +52,6 @@ from ._format import (
     splits,
     tags,
     title,
-    took,
     within,
 )
 from ._gates import verdict

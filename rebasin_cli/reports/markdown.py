@@ -7,6 +7,7 @@ from typing import Any
 
 from . import Report, Row
 from ._conclusion import conclude
+from ._facts import facts, took
 from ._format import (
     CERTAIN,
     COLUMNS,
@@ -19,7 +20,6 @@ from ._format import (
     code_pieces,
     endpoint_figures,
     endpoints,
-    facts,
     figures,
     headline,
     learnt,
@@ -30,7 +30,6 @@ from ._format import (
     signature,
     splits,
     title,
-    took,
 )
 from ._gates import results, table, verdict
 from ._markup import code, escape, fence, head, line

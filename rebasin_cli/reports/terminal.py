@@ -13,6 +13,7 @@ from rich.text import Text
 
 from . import Report
 from ._conclusion import conclude
+from ._facts import facts, took
 from ._format import (
     CERTAIN,
     COLUMNS,
@@ -24,7 +25,6 @@ from ._format import (
     clean,
     endpoint_figures,
     endpoints,
-    facts,
     figures,
     headline,
     over_pairs,
@@ -35,7 +35,6 @@ from ._format import (
     splits,
     tail,
     title,
-    took,
 )
 
 FILENAME = None  # for the screen; report.md is its twin for a folder

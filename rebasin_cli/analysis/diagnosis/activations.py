@@ -14,7 +14,7 @@ from ...matchers import Problem, am
 from ...matchers.activations.moments import Moments
 from ...matchers.activations.observing import observed
 from ...permutations.permutation import permuted
-from ...repair.channels import Moments as Spread
+from ...repair.moments import Moments as Spread
 from ...spec.spec import FittedSpec
 from .. import signatures
 from .weights import Tensors, ratio

@@ -18,7 +18,8 @@ from torch.utils import _pytree as pytree
 
 from ...errors import NetworkError
 from ...inference.tracing import needed_for
-from .sites import Place, Sites
+from .showing import Place
+from .sites import Sites
 
 Tensors = Mapping[str, torch.Tensor]
 

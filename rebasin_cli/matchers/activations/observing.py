@@ -17,7 +17,8 @@ from ...runtime.threads import on_one_thread
 from .. import Problem
 from .moments import Moments, watch
 from .options import Looking
-from .sites import Place, Site, Sites, find
+from .showing import Place
+from .sites import Site, Sites, find
 
 Key = tuple[str, str, int, int]  # "post" or "pre", word, number of the site, number of the place there
 Sums = Mapping[Key, Any]
