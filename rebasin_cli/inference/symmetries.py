@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from . import planes, sides
+from . import planes, side_rules
 from .axes import Axes, Expr, Fixed, Product, Sum, Var, variables
 from .folds import Folds, folds_of
 from .grouping import Classes, Grouped, Leaf, groups_of
@@ -31,7 +31,7 @@ def looked_at(
     """`walk` is the first walk, done, with all frozen that is to stay."""
     resolved = {name: [walk.units.resolve(axis) for axis in axes] for name, axes in walk.tensors.items()}
     words = dict.fromkeys(v for axes in resolved.values() for axis in axes for v in variables(axis))
-    classes = Classes(sides.look(module, program, walk, output), resolved)
+    classes = Classes(side_rules.look(module, program, walk, output), resolved)
     folds = folds_of(classes, module, program)
     parents = {var: walk.units.parents(var) for var in words}
     turned, normed = planes.find(classes.walk, module, program)

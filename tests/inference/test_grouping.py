@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from rebasin_cli.canonical.form import canonical
 from rebasin_cli.errors import NotProven
 from rebasin_cli.groups.elements import views
-from rebasin_cli.inference import planes, sides
+from rebasin_cli.inference import planes, side_rules
 from rebasin_cli.inference.explaining import explain
 from rebasin_cli.inference.inferring import infer
 from rebasin_cli.inference.prove import prove
@@ -219,7 +219,7 @@ def test_layers_whose_weights_lie_the_other_way_round_are_layers():
 
 def test_what_the_second_look_does_not_follow_is_only_ordered(monkeypatch):
     """An operation that it holds in place, and the first look does not."""
-    monkeypatch.setitem(sides.RULES, "gelu", lambda walk, a: walk.freeze(a["self"].axes, "held"))
+    monkeypatch.setitem(side_rules.RULES, "gelu", lambda walk, a: walk.freeze(a["self"].axes, "held"))
     inferred = found(Transformer(blocks=1))
     assert "not followed alike" in inferred.no_larger["blocks.0.hidden"][0]
     assert inferred.fitted.groups["stream"] == "O1" and not inferred.refused
