@@ -13,7 +13,7 @@ from ..reports._markup import escape, fence
 from ..reports._plot import MARKERS, PALETTE
 from ..reports.json import dump
 from ..reports.png import DASHED, DPI, FAINT, FONT, GRID, INK
-from .comparison import Comparison
+from .compared import Comparison
 from .tables import Table, headline, tables, title
 
 if TYPE_CHECKING:

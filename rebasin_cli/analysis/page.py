@@ -19,7 +19,7 @@ from ..reports._elements import (
     tr,
 )
 from ..reports._facts import facts, took
-from .comparison import Comparison
+from .compared import Comparison
 from .formats import ceiling
 from .tables import Table, headline, tables, title
 

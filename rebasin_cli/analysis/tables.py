@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ..reports._format import MISSING, clean, fixed, number, tail
 from ..runtime.text import many
-from .comparison import Comparison, Curvature
+from .compared import Comparison, Curvature
 from .geometry import Geometry
 from .simplex import Points, spread
 

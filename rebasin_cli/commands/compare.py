@@ -11,7 +11,7 @@ from typing import Any, Unpack
 
 from .. import matchers
 from ..analysis import comparison, formats
-from ..analysis.comparison import Comparison
+from ..analysis.compared import Comparison
 from ..errors import UsageError
 from .job import method_options, outputs, planning, progress, provenance
 from .job.checks import check_method

@@ -11,7 +11,8 @@ from torch import nn
 import rebasin_cli
 from rebasin_cli import nets
 from rebasin_cli.analysis import formats, tables
-from rebasin_cli.analysis.comparison import SCHEMA, compare, points_to_measure
+from rebasin_cli.analysis.compared import SCHEMA
+from rebasin_cli.analysis.comparison import compare, points_to_measure
 from rebasin_cli.analysis.sharpness import sharpness
 from rebasin_cli.averages.mixing import average
 from rebasin_cli.errors import UsageError
