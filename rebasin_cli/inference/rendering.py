@@ -87,7 +87,7 @@ def spec_text(
     SpecError for a tensor whose name cannot be written, and with `shapes` where the lines do not fit.
     """
     for name in (*tensors, *statistics):
-        if re.search(r"[\s\[\]{}?]", name) or not name:
+        if re.search(r"[\s\[\]{}?]", name.replace("{}", "", 1)) or not name:  # {}: a list
             raise SpecError(
                 f'a spec cannot speak of a tensor called "{name}"',
                 hint="Rename the module: names in a spec have no spaces, brackets, braces or question marks",

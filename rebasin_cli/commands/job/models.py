@@ -229,11 +229,14 @@ def check_tied(model: Checkpoint, fitted: FittedSpec) -> None:
     """Tied tensors must be permuted alike. Raises SpecError where the spec knows nothing of the tie."""
     problems = []
     for group in model.tied:
-        axes: dict[tuple[Axis, ...] | None, str] = {}
+        axes: dict[tuple, str] = {}
         for name in group:
-            axes.setdefault(fitted.tensors.get(name), name)
+            axes.setdefault((fitted.tensors.get(name), fitted.places.get(name)), name)
         if len(axes) > 1:
-            said = (f'{name} is "{" ".join(map(str, a)) if a else "ignored"}"' for a, name in axes.items())
+            said = (
+                f'{name} is "{" ".join(map(str, a)) if a else "ignored"}"' + f" at {p[1]} of {p[0]}" * bool(p)
+                for (a, p), name in axes.items()
+            )
             problems.append(f"{' = '.join(group)} share storage, but {', '.join(said)}")
     if problems:
         raise SpecError(

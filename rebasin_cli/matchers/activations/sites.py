@@ -36,6 +36,7 @@ from ...inference.shaping import broadcast
 from ...inference.tracing import export
 from ...inference.walk import Value, Walk
 from ...networks.running import check_runs
+from ...permutations.lists import without_lists
 from ...spec.atoms import Atom, atoms
 from ...spec.notation import Axis, Fixed, Product, Sum, Word, factors_of, starred_of
 from ...spec.spec import FittedSpec
@@ -115,8 +116,10 @@ def find(
 ) -> Sites:
     """The sites of all words of a spec on a network, for inputs of this shape.
 
-    Raises NetworkError where the network cannot be traced, SpecError that names every word without a site.
+    Raises NetworkError where the network cannot be traced, SpecError that names every word without a
+    site, and for lists.
     """
+    without_lists(fitted, "what looks at activations")
     try:
         program = export(network, args, kwargs)
     except NetworkError as error:
