@@ -52,8 +52,8 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     The objective is Σ over words of the similarity that the assignment reaches (after the activation where
     both count), in the units of the cost. `constrained` gives what no assignment within the constraint
     exceeds as the upper bound, and a row a word. Raises UsageError without a network or data, or for more
-    than two models, SpecError for words whose units the network does not show and for lists, CheckpointError for
-    activations that are not finite, DataError for no data.
+    than two models, SpecError for lists and for words whose units the network does not show,
+    CheckpointError for activations that are not finite, DataError for no data.
     """
     check(problem, "am")
     if problem.groups:

@@ -28,7 +28,7 @@ def without_lists(fitted: FittedSpec, what: str) -> None:
 
 
 def check_lists(dtypes: Mapping[str, torch.dtype], fitted: FittedSpec) -> None:
-    """Raise CheckpointError where the tensors of a list have several dtypes: none could take another's place."""
+    """Raise CheckpointError where the tensors of a list have several dtypes."""
     problems = []
     for name, its in fitted.stacks.items():
         found: dict[torch.dtype, str] = {}

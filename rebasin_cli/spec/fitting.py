@@ -184,7 +184,9 @@ def _groups(
         if kind in PLANES and sizes.get(word, 0) % 2:
             problems.append(f'groups  "{word}" is {kind}, and {sizes[word]} units are no pairs')
         if word in lists:
-            problems.append(f'groups  "{word}" is {kind}, but it is the order of a list: it can only be ordered')
+            problems.append(
+                f'groups  "{word}" is {kind}, but it is the order of a list: it can only be ordered'
+            )
         elif word in outer:
             problems.append(
                 f'groups  "{word}" is {kind}, but other words lie within it: it can only be ordered'

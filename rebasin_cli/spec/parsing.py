@@ -218,7 +218,9 @@ def _entry(key: str, node: yaml.Node, statistic: bool, problems: list[str]) -> E
         problems.append(f'line {line}: "{key}" has more than {MOST} slots')
         return None
     if name["name"].count("{}") > 1:
-        problems.append(f'line {line}: "{key}" has {name["name"].count("{}")} empty slots; one list at a time')
+        problems.append(
+            f'line {line}: "{key}" has {name["name"].count("{}")} empty slots; one list at a time'
+        )
         return None
     captures = set(re.findall(r"\{(\w+)\}", name["name"]))
     for word in (word for axis in axes for word in words_of(axis)):

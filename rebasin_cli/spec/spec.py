@@ -113,9 +113,7 @@ class FittedSpec:
     @cached_property
     def places(self) -> dict[str, tuple[str, int]]:
         """Of each tensor of a list its stack and its place in it."""
-        return {
-            name: (stack, k) for stack, its in self.stacks.items() for k, name in enumerate(its.members)
-        }
+        return {name: (stack, k) for stack, its in self.stacks.items() for k, name in enumerate(its.members)}
 
     @cached_property
     def stacked(self) -> FittedSpec:
@@ -190,5 +188,7 @@ class FittedSpec:
         """Share of the parameters (statistics not counted) that have at least one permuted axis."""
         whole = self.stacked
         size = {n: math.prod(whole.shapes[n]) for n in whole.tensors if n not in whole.statistics}
-        moved = sum(n for name, n in size.items() if any(True for a in whole.tensors[name] for _ in words_of(a)))
+        moved = sum(
+            n for name, n in size.items() if any(True for a in whole.tensors[name] for _ in words_of(a))
+        )
         return moved / max(1, sum(size.values()))

@@ -22,7 +22,6 @@ from ...groups import stored
 from ...networks.running import fed
 from ...permutations import permutation
 from ...runtime.ranks import ALONE, Ranks
-from ...spec.notation import Axis
 from ...spec.resolving import resolve_spec
 from ...spec.spec import FittedSpec, Shapes, Spec
 from .network import need_inputs

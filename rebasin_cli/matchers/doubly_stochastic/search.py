@@ -46,7 +46,8 @@ def search(problem: Problem, options: Descent) -> MatchResult:
 
     The objective is the mean loss along the straight line on training samples, in nats and negative: before,
     where the search started. A sweep is one step. Raises UsageError without a network or data and for more
-    than two models, SpecError for lists, CheckpointError for weights that are no numbers, DataError and NetworkError.
+    than two models, SpecError for lists, CheckpointError for weights that are no numbers, DataError and
+    NetworkError.
     """
     if problem.network is None or problem.data is None:
         raise UsageError("pam needs the network and data", hint="Give both: network=…, data=…")

@@ -19,7 +19,7 @@ from ...spec.spec import FittedSpec
 def movable(fitted: FittedSpec, names: list[str]) -> dict[str, list[tuple[str, int]]]:
     """Words whose units are whole slices wherever they appear: tensors and axes of these, by word.
 
-    Words within others, those that others lie within, and the orders of lists are left as the search found them.
+    Words within others, those that others lie within, and the orders of lists stay as the search found them.
     """
     nested = {*fitted.within, *(block.word for block in fitted.within.values())}
     nested |= {its.word for its in fitted.stacks.values()}
