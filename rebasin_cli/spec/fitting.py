@@ -60,7 +60,7 @@ def fit(spec: Spec, shapes: Shapes) -> FittedSpec:
             )
         else:
             axes[tensor] = expanded
-    stacks = stacks_of(lists, axes, problems)
+    stacks = stacks_of(lists, axes, shapes, problems)
     given = _given_sizes(
         spec, {word for a in axes.values() for axis in a for word in words_of(axis)}, problems
     )

@@ -42,7 +42,7 @@ def gathered(chosen: Chosen) -> tuple[Chosen, dict[str, Listed]]:
     }
 
 
-def shapes_of(lists: Mapping[str, Listed], shapes: Shapes, problems: list[str]) -> Shapes:
+def shapes_of(lists: Mapping[str, Listed], shapes: Shapes, problems: list[str]) -> dict[str, tuple[int, ...]]:
     """All shapes, those of a list as one; the first member's where they differ, which is a problem."""
     inside = {tensor for listed in lists.values() for tensor in listed.members.values()}
     found = {name: tuple(shape) for name, shape in shapes.items() if name not in inside}
@@ -57,9 +57,15 @@ def shapes_of(lists: Mapping[str, Listed], shapes: Shapes, problems: list[str]) 
 
 
 def stacks_of(
-    lists: Mapping[str, Listed], axes: Mapping[str, Sequence[Axis]], problems: list[str]
+    lists: Mapping[str, Listed],
+    axes: Mapping[str, Sequence[Axis]],
+    shapes: dict[str, tuple[int, ...]],
+    problems: list[str],
 ) -> dict[str, Stack]:
-    """Each list with the word that orders it. All lists of one word must have the same members."""
+    """Each list with the word that orders it. All lists of one word must have the same members.
+
+    Where they have not, `shapes` are changed to what they would be: one problem is enough.
+    """
     found: dict[str, Stack] = {}
     of_word: dict[str, list[Listed]] = {}
     for name, listed in lists.items():
@@ -75,8 +81,9 @@ def stacks_of(
         found[name] = Stack(first.name, tuple(listed.members.values()))
         of_word.setdefault(first.name, []).append(listed)
     for word, its in of_word.items():
-        every = {value: listed for listed in its for value in listed.members}
+        every = {value: listed for listed in reversed(its) for value in listed.members}
         for listed in its:
+            shapes[listed.name] = (len(every), *shapes[listed.name][1:])
             problems += [
                 f'{listed.name.replace("{}", value)}  is not in the checkpoint, but the list "{word}" has '
                 f"{every[value].members[value]}"

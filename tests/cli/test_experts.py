@@ -107,3 +107,63 @@ def test_verify_and_merge_know_the_order_too(pair, done, run):
     close = {torch.float32: 1e-6, torch.bfloat16: 1e-2}[a["head.weight"].dtype]
     for name, tensor in read("three.safetensors").items():
         assert (tensor - a[name]).abs().max() <= close * a[name].abs().max()
+
+
+def test_files_in_shards_are_read_and_written(pair, done, tmp_path):
+    _, b, _ = pair
+    shards = ("--out-shard-size", "2KB")
+    done("align", *GIVEN, "-o", "one.safetensors")
+    done("align", "a.safetensors", "a.safetensors", "--spec", "moe.yaml", "-o", "a2.safetensors", *shards)
+    done("align", *GIVEN, "-o", "many.safetensors", *shards)
+    assert len(list(tmp_path.glob("many-*"))) > 2
+    many, one = read("many.safetensors.index.json"), read("one.safetensors")
+    assert many.keys() == b.keys() and all(torch.equal(many[name], one[name]) for name in b)
+    sharded = ("a2.safetensors.index.json", "many.safetensors.index.json", "--spec", "moe.yaml")
+    done("align", *sharded, "-o", "again.safetensors")
+    assert all(torch.equal(tensor, one[name]) for name, tensor in read("again.safetensors").items())
+
+
+def test_the_spec_is_inferred_where_the_graph_can_be_followed(pair, done):
+    _, _, back = pair
+    dense = ("--net", "mixture.py:dense", "--input", "2x7:int13")
+    told = done("align", "a.safetensors", "b.safetensors", *dense, "-o", "out.safetensors", "--json").json()
+    assert told["proof"]["status"] == "proven"
+    found, _ = permutation.load(Path("out.perm.safetensors"))
+    named = {word.replace("hidden", "experts.hidden"): perm for word, perm in back.items()}
+    assert found.keys() == named.keys()
+    assert all(torch.equal(found[word], named[word]) for word in named)
+
+
+def test_groups_of_a_stream_leave_experts_an_order(pair, done):
+    a, _, _ = pair
+    if a["head.weight"].dtype != torch.float32:
+        pytest.skip("one dtype will do")
+    dense = ("--net", "mixture.py:dense", "--input", "2x7:int13", "--groups", "all")
+    done("canon", "a.safetensors", "-o", "canon.safetensors", *dense[:4])
+    done("align", "canon.safetensors", "b.safetensors", *dense, "-o", "out.safetensors")
+    a, out = read("canon.safetensors"), read("out.safetensors")
+    apart = sum(float((a[name] - out[name]).square().sum()) for name in a)
+    assert apart < 3 * NOISE**2 * sum(float(tensor.square().sum()) for tensor in a.values())
+    done("apply", "out.perm.safetensors", "b.safetensors", "-o", "applied.safetensors")
+    applied = read("applied.safetensors")
+    assert all((applied[n] - out[n]).abs().max() <= 1e-5 * out[n].abs().max() for n in out)
+    before, after = outputs(read("b.safetensors")), outputs(out)
+    assert (before - after).abs().max() <= 1e-5 * before.abs().max()
+
+
+def test_what_does_not_fit_is_refused(pair, refused):
+    a, b, _ = pair
+    says = 'layers.1.experts.3.w2.weight  is not in the checkpoint, but the list "layers.1.experts" has'
+    lacking = {name: t for name, t in a.items() if name != "layers.1.experts.3.w2.weight"}
+    write_safetensors(Path("lacking.safetensors"), lacking)
+    refused(4, "spec", "check", "moe.yaml", "lacking.safetensors", says=says)
+    write_safetensors(Path("narrow.safetensors"), a | {"layers.0.experts.2.w1.weight": torch.zeros(5, 8)})
+    says = ("layers.0.experts.2.w1.weight  is 5×8", "reads them as one tensor")
+    refused(4, "align", "narrow.safetensors", "narrow.safetensors", "--spec", "moe.yaml", says=says)
+    write_safetensors(Path("router.safetensors"), a | {"layers.0.gate.weight": torch.zeros(12, 8)})
+    says = 'layers.0.gate.weight  axis 0 is "layers.0.experts", 12 units'
+    refused(4, "spec", "check", "moe.yaml", "router.safetensors", says=says)
+    mixed = b | {"layers.0.experts.2.w1.weight": b["layers.0.experts.2.w1.weight"].double()}
+    write_safetensors(Path("mixed.safetensors"), mixed)
+    says = ("several dtypes", "layers.0.experts.2.w1.weight  is float64")
+    refused(3, "align", "a.safetensors", "mixed.safetensors", "--spec", "moe.yaml", says=says)
