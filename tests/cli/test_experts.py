@@ -111,7 +111,7 @@ def test_verify_and_merge_know_the_order_too(pair, done, run):
 
 def test_files_in_shards_are_read_and_written(pair, done, tmp_path):
     _, b, _ = pair
-    shards = ("--out-shard-size", "2KB")
+    shards = ("--out-shard-size", "1KB")
     done("align", *GIVEN, "-o", "one.safetensors")
     done("align", "a.safetensors", "a.safetensors", "--spec", "moe.yaml", "-o", "a2.safetensors", *shards)
     done("align", *GIVEN, "-o", "many.safetensors", *shards)
