@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from .groups import PLANES
 from .naming import Pattern, pattern_of
@@ -134,6 +134,40 @@ class FittedSpec:
                 shapes[tensor] = shape
                 tensors |= {tensor: self.tensors[tensor]} if tensor in self.tensors else {}
         return replace(self, tensors=tensors, shapes=shapes, statistics=frozenset(statistics), stacks={})
+
+    @cached_property
+    def unlisted(self) -> FittedSpec | None:
+        """The same with each list in the order that it has, and its members' units words of their own.
+
+        `hidden` within a list is `hidden[0]`, `hidden[1]` …; None where another tensor has them all.
+        """
+        if not self.stacks:
+            return self
+        lists = {its.word: len(its.members) for its in self.stacks.values()}
+        inside = {word: block for word, block in self.within.items() if block.word in lists}
+        beside = {name: axes for name, axes in self.tensors.items() if name not in self.places}
+        if any(word in inside for axes in beside.values() for axis in axes for word in words_of(axis)):
+            return None
+
+        def leaf(axis: Axis, at: int) -> Axis:
+            if isinstance(axis, Word) and axis.name in lists:
+                return Fixed(lists[axis.name])
+            own = isinstance(axis, Word) and axis.name in inside
+            return Word(f"{axis.name}[{at}]", side=axis.side) if own else axis
+
+        tensors = {
+            name: tuple(rewrite(axis, partial(leaf, at=self.places.get(name, ("", 0))[1])) for axis in axes)
+            for name, axes in self.tensors.items()
+        }
+        words: dict[str, int] = {}
+        for word, size in self.words.items():
+            if word in inside:
+                words |= {f"{word}[{k}]": inside[word].size for k in range(inside[word].count)}
+            elif word not in lists:
+                words[word] = size
+        rest = {word: block for word, block in self.within.items() if word not in inside}
+        groups = {word: kind for word, kind in self.groups.items() if word in words}
+        return replace(self, words=words, tensors=tensors, within=rest, groups=groups, stacks={})
 
     def opened(self, stacks: Mapping[str, Stack], shapes: Shapes) -> FittedSpec:
         """What `stacked` takes together: the tensors of these lists by themselves, all of these `shapes`."""

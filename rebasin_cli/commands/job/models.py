@@ -233,8 +233,9 @@ def check_tied(model: Checkpoint, fitted: FittedSpec) -> None:
             axes.setdefault((fitted.tensors.get(name), fitted.places.get(name)), name)
         if len(axes) > 1:
             said = (
-                f'{name} is "{" ".join(map(str, a)) if a else "ignored"}"' + f" at {p[1]} of {p[0]}" * bool(p)
-                for (a, p), name in axes.items()
+                f'{name} is "{" ".join(map(str, a)) if a else "ignored"}"'
+                + (f" at {place[1]} of {place[0]}" if place else "")
+                for (a, place), name in axes.items()
             )
             problems.append(f"{' = '.join(group)} share storage, but {', '.join(said)}")
     if problems:
