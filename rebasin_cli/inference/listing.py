@@ -6,6 +6,7 @@ the finished lines of a spec, one a tensor; the proof comes after it, as always.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count
@@ -13,6 +14,7 @@ from itertools import chain, count
 from ..spec.groups import PLANES
 from ..spec.notation import Axis, Fixed, Word, parse_axes, parts_of, rewrite, words_of
 from .alike import Alike
+from .naming import HIDDEN
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,9 @@ def listed(lines: Lines, one: Alike) -> tuple[Lines, dict[str, tuple[str, ...]]]
     order = _unused(one.prefix.rstrip("._") or "list", known)
     renamed: dict[str, str] = {}
     for its in own:
-        name = its[0].replace(f"{one.prefix}{number}.", f"{one.prefix.rstrip('.')}.", 1)
+        before, _, rest = its[0].partition(f"{one.prefix}{number}.")
+        inside = rest if len(own) > 1 or re.search("[A-Za-z]", rest) else HIDDEN
+        name = its[0] if before else f"{one.prefix.rstrip('.')}.{inside}"
         renamed[its[0]] = _unused(name, {*known, order, *renamed.values()})
 
     def leaf(axis: Axis) -> Axis:
