@@ -255,6 +255,15 @@ class Experts(nn.Module):
         return sum(shares[:, k : k + 1] * expert(x) for k, expert in enumerate(self.experts))
 
 
+class Picked(Experts):
+    """The same with a router that takes the best two for each input."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        best, which = self.router(x).softmax(-1).topk(2)
+        shares = torch.zeros(len(x), EXPERTS, dtype=x.dtype).scatter(1, which, best)
+        return sum(shares[:, k : k + 1] * expert(x) for k, expert in enumerate(self.experts))
+
+
 def by_hooks() -> nn.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -292,6 +301,7 @@ OWN: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = {
     "standardised kernels": (standardised, lambda: torch.randn(PICTURES)),
     "EmbeddingBag": (Bag, lambda: torch.randint(99, (2, SEEN))),
     "experts in a list": (Experts, lambda: torch.randn(2, WIDTH)),
+    "picked experts in a list": (Picked, lambda: torch.randn(2, WIDTH)),
     "shuffled groups of 4 and 6": (shuffled, lambda: torch.randn(PICTURES)),
 }
 
@@ -325,6 +335,7 @@ HAND = {
     "standardised kernels": f(4) + 4 * f(4) + 4 * f(6),  # what a group reads, and what it writes
     "EmbeddingBag": f(WIDTH) + f(HIDDEN),
     "experts in a list": f(EXPERTS) + EXPERTS * f(HIDDEN),
+    "picked experts in a list": f(EXPERTS) + EXPERTS * f(HIDDEN),
     "Mixtral": f(WIDTH) + GATED + ROUTED,
     "GPT-OSS": f(WIDTH) + GATED + ROUTED,
     "OLMoE": f(WIDTH) + GATED + ROUTED,

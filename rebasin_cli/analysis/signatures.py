@@ -23,6 +23,7 @@ from ..matchers.activations import MATCH_BATCH
 from ..matchers.activations.moments import Moments
 from ..matchers.activations.observing import Sums, observed
 from ..matchers.activations.similarities import best, compared, sides_of
+from ..matchers.search.listed import apart
 from ..permutations.permutation import Permutations, check, identity
 from ..repair.batchnorm import reset
 from ..spec.spec import FittedSpec
@@ -73,6 +74,7 @@ def signature(
     permutations that do not fit and activations that are not finite, DataError, NetworkError.
     """
     check(permutations, fitted.words, within=fitted.within)
+    fitted, b, permutations = apart(fitted, b, permutations)
     problem = Problem(fitted, (a, b), network=network, data=data, output=output, device=device)
     *_, (_, sums) = observed(problem, am.Options(limit=limit), sides=[SIDE])
     return table(sums, fitted, permutations)
@@ -98,6 +100,7 @@ def along(
 
     Raises as `signature`. Tatro et al. 2020, figures 1b and 1c.
     """
+    fitted = fitted.unlisted or fitted
     options, still = am.Options(limit=limit), identity(fitted.words)
 
     def seen(other: Tensors) -> Sums:
@@ -217,6 +220,7 @@ def stability(
             f"{', '.join(map(str, counts)) or 'none'} is given",
             hint="Give them like 2500,5000,10000",
         )
+    fitted = fitted.unlisted or fitted
     problem = Problem(fitted, (a, b), network=network, data=data, output=output, device=device)
     options = am.Options(options.cost, options.at, options.sites, limit=samples[-1])
     sides = tuple(dict.fromkeys([SIDE, *sides_of(options)]))

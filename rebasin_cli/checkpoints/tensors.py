@@ -106,11 +106,21 @@ class _Held(LazyTensors):
             return kept[name]
 
         super().__init__(model.shapes, model.dtypes, get)
+        self.source = model
 
 
-def held(model: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """The same model; what reads a tensor from a file whenever it is asked for reads it once."""
-    return _Held(model) if hasattr(model, "read_rows") else model
+def held(model: Mapping[str, Tensor], *, computed: bool = False) -> Mapping[str, Tensor]:
+    """The same model; what reads a tensor from a file whenever it is asked for reads it once.
+
+    So does, if `computed`, what makes it whenever it is asked for.
+    """
+    lazy = hasattr(model, "read_rows") or (computed and isinstance(model, LazyTensors))
+    return _Held(model) if lazy else model
+
+
+def source_of(model: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """What `held` holds; the model itself where nothing is held."""
+    return model.source if isinstance(model, _Held) else model
 
 
 def plan_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:

@@ -95,6 +95,7 @@ def headline(fitted: FittedSpec) -> str:
 
 
 def describe(fitted: FittedSpec) -> dict[str, Any]:
+    fitted = fitted.stacked  # each list as the one tensor that its line reads
     return {
         "spec": fitted.spec.name,
         "source": fitted.spec.source,
@@ -109,6 +110,7 @@ def describe(fitted: FittedSpec) -> dict[str, Any]:
 
 
 def lines(fitted: FittedSpec) -> Iterator[str]:
+    fitted = fitted.stacked
     yield f"{fitted.spec.name}: {headline(fitted)}"
     yield f"log10 symmetries: {fitted.log10_symmetries():.1f}"
     yield f"network: {fitted.spec.net or 'none named'}"

@@ -10,6 +10,7 @@ import torch
 
 from ..matchers.search.align import align
 from ..permutations import permutation
+from ..permutations.lists import stacked
 from ..runtime.seeds import derive
 from ..spec.spec import FittedSpec
 from .job import grouped, provenance
@@ -55,7 +56,9 @@ def verify(
     if job.folds is not None:
         return _by_groups(job, listener, output, force)
     compared = [name for name in fitted.shapes if not _is_counter(models[0][name])]
-    different = [name for name in compared if not _same_values(models[0][name], models[1][name])]
+    one, other = (stacked(model, fitted) for model in models)  # a list's values are anywhere in it
+    counters = {fitted.places.get(name, (name, 0))[0] for name in fitted.shapes.keys() - {*compared}}
+    different = [n for n in one if n not in counters and not _same_values(one[n], other[n])]
     if different:
         return {"answer": "no", "reason": "these tensors hold other values", "tensors": different}
     best = None

@@ -92,11 +92,11 @@ def _act(
     network: torch.nn.Module, fitted: FittedSpec, drawn: acts.Elements, kept: dict[str, torch.Tensor]
 ) -> None:
     maps = acts.maps_of(drawn)
+    ordered = permutation.permuted(kept, fitted, drawn.permutations)
     done: dict[int, torch.Tensor] = {}  # tied tensors are one
     for name, tensor in network.state_dict().items():
         axes = fitted.tensors.get(name, ())
-        moved = permutation.permute(kept[name], axes, drawn.permutations, fitted.within)
-        moved = acts.act(moved, axes, fitted, maps)
+        moved = acts.act(ordered[name], axes, fitted, maps)
         tensor.copy_(moved)
         place = tensor.data_ptr() if tensor.numel() else id(tensor)
         if not torch.allclose(done.setdefault(place, moved), moved):

@@ -22,11 +22,13 @@ def explain(found: Inferred) -> dict[str, Any]:
     why = reasons(found)
     places: dict[str, list[str]] = {}  # the first is where the word is written
     tensors: dict[str, list[dict[str, Any]]] = {}
-    for name, axes in fitted.tensors.items():
-        tensors[name] = []
+    for name, axes in fitted.stacked.tensors.items():
         for k, axis in enumerate(axes):
             for word in dict.fromkeys(words_of(axis)):
                 places.setdefault(word, []).append(f"{name} axis {k}")
+    for name, axes in fitted.tensors.items():
+        tensors[name] = []
+        for k, axis in enumerate(axes):
             size = fitted.shapes[name][k]
             tensors[name].append({"axis": str(axis), "size": size, "stays": why.get((name, k), [])})
     return {
@@ -78,6 +80,8 @@ def compare(given: FittedSpec, found: Inferred) -> dict[str, Any]:
     mine, theirs = _partners(given, own)
     why = reasons(found)
     same, keeps, moves, unlike = 0, [], [], []
+    for name in own.stacks.keys() - given.stacks.keys():
+        keeps.append({"axis": f"{name} axis 0", "word": own.stacks[name].word})
     for name, axes in own.tensors.items():
         for k, axis in enumerate(axes):
             said = given.tensors[name][k] if name in given.tensors else Fixed()
@@ -90,7 +94,7 @@ def compare(given: FittedSpec, found: Inferred) -> dict[str, Any]:
             elif not words:
                 stays = why.get((name, k), [])
                 moves.append({"axis": place, "word": str(said), "why": stays})
-            elif _alike(said, axis, given, own, mine, theirs):
+            elif _alike(name, said, axis, given, own, mine, theirs):
                 same += 1
             else:
                 unlike.append({"axis": place, "spec": str(said), "inferred": str(axis)})
@@ -110,20 +114,27 @@ def _partners(given: FittedSpec, own: FittedSpec) -> tuple[dict[str, set[str]], 
     theirs: dict[str, set[str]] = {}
     for name in own.tensors.keys() & given.tensors.keys():
         for said, axis in zip(given.tensors[name], own.tensors[name], strict=True):
-            found = {(start, step, n): word for word, start, step, n in _runs(axis, own.sizes)}
-            for word, *where in _runs(said, given.sizes):
+            found = {(start, step, n): word for word, start, step, n in _runs(axis, own, name)}
+            for word, *where in _runs(said, given, name):
                 if (other := found.get(tuple(where))) is not None:
                     mine.setdefault(word, set()).add(other)
                     theirs.setdefault(other, set()).add(word)
     return mine, theirs
 
 
-def _runs(axis: Axis, sizes: Mapping[str, int]) -> Iterator[tuple[str, int, int, int]]:
-    """Every word of an axis: where it begins, how far apart its units are, how many they are."""
+def _runs(axis: Axis, fitted: FittedSpec, name: str) -> Iterator[tuple[str, int, int, int]]:
+    """Every word of an axis: where it begins, how far apart its units are, how many they are.
+
+    In a list, a word within its order is another one at each place.
+    """
+    sizes, (stack, at) = fitted.sizes, fitted.places.get(name, ("", 0))
+    order = fitted.stacks[stack].word if stack else None
 
     def walk(part: Axis, start: int, inner: int) -> Iterator[tuple[str, int, int, int]]:
         if isinstance(part, Word):
-            yield part.name, start, inner, sizes[part.name]
+            block = fitted.within.get(part.name)
+            inside = order is not None and block is not None and block.word == order
+            yield f"{part.name} at {at}" if inside else part.name, start, inner, sizes[part.name]
         elif isinstance(part, Product):
             for k, factor in enumerate(part.factors):
                 below = inner
@@ -138,15 +149,15 @@ def _runs(axis: Axis, sizes: Mapping[str, int]) -> Iterator[tuple[str, int, int,
     yield from walk(axis, 0, 1)
 
 
-def _alike(said: Axis, axis: Axis, given: FittedSpec, own: FittedSpec, mine, theirs) -> bool:
+def _alike(name: str, said: Axis, axis: Axis, given: FittedSpec, own: FittedSpec, mine, theirs) -> bool:
     """Whether both move the same units, by words that are each other's only partner."""
     renamed = set()
-    for word, *where in _runs(said, given.sizes):
+    for word, *where in _runs(said, given, name):
         others = mine.get(word, set())
         if len(others) != 1 or len(theirs[min(others)]) != 1:
             return False
         renamed.add((min(others), *where))
-    return renamed == set(_runs(axis, own.sizes))
+    return renamed == set(_runs(axis, own, name))
 
 
 def lines(told: Mapping[str, Any], *, tensors: bool = False) -> Iterator[str]:

@@ -23,19 +23,22 @@ from ..spec.parsing import parse
 from ..spec.spec import FittedSpec, Spec
 from . import placing, planes
 from . import prove as proving
+from .alike import Alike, alike
 from .axes import constants, variables
 from .following import follow
 from .grouping import Grouped
+from .listing import Lines, Unlisted, listed
 from .missing import Missed, missed
 from .naming import names
 from .prove import Proof
-from .rendering import text_of
+from .rendering import lines_of, spec_text
 from .symmetries import Symmetries, looked_at, sided
 from .tracing import export
 from .walk import COMPLEX, Walk
 from .writable import drop_unwritable, sizes, within
 
 REFUSED = "the proof refused it"
+LISTED = "modules of a list change places as they are"
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Inferred:
     """A spec read off a network: its text, what it means for the tensors, and what it leaves out.
 
     Where groups were asked for, `folds` are what the canonical form folds away, and `no_larger` says of each
-    word why its group is no larger.
+    word why its group is no larger. `lists` are the modules that change places, each with the words of that.
     """
 
     text: str
@@ -61,6 +64,7 @@ class Inferred:
     missed: tuple[Missed, ...] = ()
     folds: Folds = Folds()
     no_larger: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    lists: tuple[tuple[Alike, tuple[str, ...]], ...] = ()
 
     @property
     def refused(self) -> tuple[Frozen, ...]:
@@ -104,11 +108,13 @@ def infer(
         raise
     walk = follow(module, program, output)
     drop_unwritable(walk)
-    write = _Writing(module, program, walk, output, name, groups)
-    inferred, batch = write(), networks.batch_of(module, args, kwargs)
+    batch = networks.batch_of(module, args, kwargs)
+    lists = sorted(alike(module, walk, program, batch, output), key=lambda one: -len(one.numbers))
+    write = _Writing(module, program, walk, output, name, groups, lists)
+    inferred = write()
     if prove and inferred.fitted.words:
         inferred = _proven(write, inferred, batch)
-    forgone = missed(module, walk, program, batch, output)
+    forgone = missed(walk, write.unlisted)
     if any(tensor.is_complex() for tensor in module.state_dict().values()):
         forgone = tuple(map(partial(_with_digits, module, program, output, inferred), forgone))
     return replace(inferred, missed=forgone)
@@ -122,7 +128,9 @@ def _with_digits(
         return one
     walk = follow(module, program, output, whole=True)
     drop_unwritable(walk)
-    more = _write(module, walk, "whole", Symmetries(), ()).fitted.log10_symmetries()
+    found = Symmetries()
+    more = _write(module, walk, "whole", found, _told(module, walk, found, ()), False)
+    more = more.fitted.log10_symmetries()
     return replace(one, log10=more - inferred.fitted.log10_symmetries())
 
 
@@ -148,16 +156,42 @@ class _Writing:
     output: str | int | None
     name: str
     groups: bool
+    alike: list[Alike] = field(default_factory=list)
     refused: set[str] = field(default_factory=set)
+    unlisted: list[tuple[Alike, str]] = field(default_factory=list)
 
     def __call__(self) -> Inferred:
         found = Symmetries()
         if self.groups:
             found = looked_at(self.module, self.program, self.walk, self.output)
-        return _write(self.module, self.walk, self.name, found, self.refused)
+        told = _told(self.module, self.walk, found, self.refused)
+        for one in list(self.alike):
+            try:
+                told = _with_list(told, one)
+            except (Unlisted, SpecError) as error:
+                self.drop(one, str(error) if isinstance(error, Unlisted) else error.message)
+        return _write(self.module, self.walk, self.name, found, told, self.groups)
+
+    def drop(self, one: Alike, why: str) -> None:
+        """Leave the modules of a list where they are."""
+        self.alike.remove(one)
+        self.unlisted.append((one, why))
 
 
-def _write(module: nn.Module, walk: Walk, name: str, found: Symmetries, refused: Collection[str]) -> Inferred:
+@dataclass(frozen=True)
+class _Told:
+    """What is to be written: lines, the sizes that its words then have, and what is known of them.
+
+    `listed` are the lists that it says, each with the words that it made.
+    """
+
+    lines: Lines
+    expected: Mapping[str, int]
+    why: Mapping[str, tuple[str, ...]]
+    listed: tuple[tuple[Alike, tuple[str, ...]], ...] = ()
+
+
+def _told(module: nn.Module, walk: Walk, found: Symmetries, refused: Collection[str]) -> _Told:
     words = names(walk.units, walk.tensors, walk.used, walk.hints)
     parents = {var: walk.units.parents(var) for var in words}
     written = {var: f"{word}*" if parents[var] else word for var, word in words.items()}
@@ -167,36 +201,53 @@ def _write(module: nn.Module, walk: Walk, name: str, found: Symmetries, refused:
     kinds = {word: its.kind for word, its in grouped.items() if its.kind != PERMUTATION}
     tensors, written, turned = placing.write(tensors, written, found.planes, refused)
     kinds |= {word: its.kind for word, its in turned.items()}
-    title = f"inferred from {type(module).__name__}"
     told = {words[var]: size for var, size in sizes(walk.units, walk.tensors).items()}
-    shapes = {key: tuple(tensor.shape) for key, tensor in module.state_dict().items()}
     told |= {word: its.key.turned for word, its in turned.items()}
     lie = {words[var]: words[parent] for var, parent in within(walk.units, walk.tensors).items()}
-    text = text_of(
-        walk.units,
-        tensors,
-        written,
-        description=title,
-        sizes=told,
-        within=lie,
-        groups=kinds,
-        shapes=shapes,
-    )
-    fitted = fit(parse(text, name=name, source="the inferred spec"), shapes)
     expected = {
         word: var.size * math.prod(parent.size for parent in parents[var]) for var, word in words.items()
     }
     expected |= {word: its.key.heads * its.key.turned for word, its in turned.items()}
-    if fitted.words != expected:  # never seen; sizes that differ would be another spec
-        raise SpecError(
-            "the inferred spec reads back with other sizes", problems=[f"{fitted.words} {expected}"]
-        )
     why = {word: its.why for word, its in grouped.items() if its.why}
     why |= dict.fromkeys(turned, (planes.WHY,))
-    return Inferred(text, fitted, _reasons(walk, found), folds=found.folds, no_larger=why)
+    return _Told(Lines(*lines_of(walk.units, tensors, written), told, lie, kinds), expected, why)
 
 
-def _reasons(walk: Walk, groups: Symmetries) -> tuple[Frozen, ...]:
+def _with_list(told: _Told, one: Alike) -> _Told:
+    """The same with the modules of one list in an order of their own. Raises Unlisted."""
+    lines, made = listed(told.lines, one)
+    gone = {word for its in made.values() for word in its}
+    expected = {word: size for word, size in told.expected.items() if word not in gone}
+    expected |= {
+        w: sum(told.expected[x] for x in its) if its else len(one.numbers) for w, its in made.items()
+    }
+    why = {word: its for word, its in told.why.items() if word not in gone} | dict.fromkeys(made, (LISTED,))
+    return _Told(lines, expected, why, (*told.listed, (one, tuple(made))))
+
+
+def _write(
+    module: nn.Module, walk: Walk, name: str, found: Symmetries, told: _Told, groups: bool
+) -> Inferred:
+    shapes = {key: tuple(tensor.shape) for key, tensor in module.state_dict().items()}
+    text = spec_text(**vars(told.lines), description=f"inferred from {type(module).__name__}", shapes=shapes)
+    fitted = fit(parse(text, name=name, source="the inferred spec"), shapes)
+    if fitted.words != told.expected:  # never seen; sizes that differ would be another spec
+        raise SpecError(
+            "the inferred spec reads back with other sizes", problems=[f"{fitted.words} {told.expected}"]
+        )
+    moved = {f"{name} axis {k}" for one, _ in told.listed for name, k in one.beside}
+    return Inferred(
+        text,
+        fitted,
+        _reasons(walk, found, moved),
+        folds=found.folds,
+        no_larger={word: why for word, why in told.why.items() if groups},
+        lists=told.listed,
+    )
+
+
+def _reasons(walk: Walk, groups: Symmetries, moved: Collection[str] = ()) -> tuple[Frozen, ...]:
+    """Why axes stay, but for those that were `moved` since."""
     found: dict[str, list[str]] = {}
     normed: dict[tuple[str, int], list[str]] = {}
     for rows in groups.normed:
@@ -209,7 +260,8 @@ def _reasons(walk: Walk, groups: Symmetries) -> tuple[Frozen, ...]:
             for why in dict.fromkeys([*said, *normed.get((name, k), ())]):
                 part = "" if not list(variables(whole)) else " (in part)"
                 found.setdefault(why, []).append(f"{name} axis {k}{part}")
-    return tuple(Frozen(why, tuple(places)) for why, places in found.items())
+    found = {why: [place for place in places if place not in moved] for why, places in found.items()}
+    return tuple(Frozen(why, tuple(places)) for why, places in found.items() if places)
 
 
 def _proven(write: _Writing, inferred: Inferred, inputs: Any) -> Inferred:
@@ -218,10 +270,15 @@ def _proven(write: _Writing, inferred: Inferred, inputs: Any) -> Inferred:
     One whose group does not hold is left with its permutations first.
     """
     walk = write.walk
-    for _ in range(3):
+    for _ in range(3 + bool(inferred.lists)):
         try:
             proof = proving.prove(write.module, inferred.fitted, inputs, output=write.output)
         except NotProven as error:
+            if (wrong := _refused_lists(inferred, error)) and not error.grouped:
+                for one in wrong:
+                    write.drop(one, REFUSED)
+                inferred = write()
+                continue
             if error.grouped:
                 write.refused.update(error.words)
                 inferred = write()
@@ -238,4 +295,11 @@ def _proven(write: _Writing, inferred: Inferred, inputs: Any) -> Inferred:
             return replace(inferred, proof=proof)
     for axes in walk.tensors.values():
         walk.freeze(axes, REFUSED)
+    for one in list(write.alike):
+        write.drop(one, REFUSED)
     return write()
+
+
+def _refused_lists(inferred: Inferred, error: NotProven) -> list[Alike]:
+    """Lists whose words the proof refused; all of them where it names no word."""
+    return [one for one, words in inferred.lists if not error.words or {*words} & {*error.words}]

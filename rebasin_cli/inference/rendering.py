@@ -16,6 +16,7 @@ from .axes import Axes, Expr, Fixed, Product, Var
 from .families import compact, compact_words
 from .units import Units
 
+LISTED = "__list__"  # for `{}` where a name is looked at as that of one tensor
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
@@ -48,27 +49,15 @@ def _closes_last(text: str) -> bool:
     return False
 
 
-def text_of(
-    units: Units,
-    tensors: Mapping[str, Axes],
-    words: Mapping[Var, str],
-    *,
-    description: str,
-    sizes: Mapping[str, int] | None = None,
-    within: Mapping[str, str] | None = None,
-    groups: Mapping[str, str] | None = None,
-    shapes: Shapes | None = None,
-) -> str:
-    """The whole spec as YAML; with the tensors' `shapes`, families where layers repeat.
-
-    Raises SpecError for a tensor whose name cannot be written.
-    """
-    lines: dict[str, dict[str, str]] = {"tensors": {}, "statistics": {}}
+def lines_of(
+    units: Units, tensors: Mapping[str, Axes], words: Mapping[Var, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """One line a tensor, those of statistics apart."""
+    lines: tuple[dict[str, str], dict[str, str]] = ({}, {})
     for name, axes in tensors.items():
-        section = "statistics" if name.rpartition(".")[2] in STATISTICS else "tensors"
-        lines[section][name] = " ".join(axis_text(units.resolve(axis), words) for axis in axes)
-    more = {"sizes": sizes, "within": within, "groups": groups}
-    return spec_text(**lines, **more, description=description, shapes=shapes)
+        statistic = name.rpartition(".")[2] in STATISTICS
+        lines[statistic][name] = " ".join(axis_text(units.resolve(axis), words) for axis in axes)
+    return lines
 
 
 def spec_text(
@@ -87,7 +76,7 @@ def spec_text(
     SpecError for a tensor whose name cannot be written, and with `shapes` where the lines do not fit.
     """
     for name in (*tensors, *statistics):
-        if re.search(r"[\s\[\]{}?]", name) or not name:
+        if re.search(r"[\s\[\]{}?]", name.replace("{}", "", 1)) or not name:  # {}: a list
             raise SpecError(
                 f'a spec cannot speak of a tensor called "{name}"',
                 hint="Rename the module: names in a spec have no spaces, brackets, braces or question marks",
@@ -97,7 +86,8 @@ def spec_text(
     if shapes is None:
         return plain
     wanted = fit(parse(plain, name="the spec"), shapes)
-    families = compact(tensors, statistics)
+    families = compact(*(_renamed(lines, "{}", LISTED) for lines in (tensors, statistics)))
+    families = tuple(_renamed(lines, LISTED, "{}") for lines in families)
     for told in (tuple(compact_words(each, wanted.words) for each in own), own):
         text = _layout(description, *families, *told)
         try:
@@ -107,6 +97,10 @@ def spec_text(
         if replace(found, spec=wanted.spec) == wanted and _texts(found) == _texts(wanted):
             return text
     return plain
+
+
+def _renamed(lines: Mapping[str, str], old: str, new: str) -> dict[str, str]:
+    return {name.replace(old, new): text for name, text in lines.items()}
 
 
 def _texts(fitted: FittedSpec) -> dict[str, str]:

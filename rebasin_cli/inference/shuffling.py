@@ -84,9 +84,11 @@ def _permute(
     groups = [names for names in _shared(network) if drawn or not drawing.draws(names[0][1])]
     largest = max((tensor.nbytes for names in groups for _, tensor in names), default=0)
     room = torch.empty(largest, dtype=torch.uint8)
+    kept = {name: tensor.clone() for names in groups for name, tensor in names if name in fitted.places}
+    lists = permutation.permuted(kept, fitted, permutations)  # from places that are written over
     for names in groups:
         axes = {name: fitted.tensors.get(name, ()) for name, _ in names}
-        if len(names) == 1:
+        if len(names) == 1 and names[0][0] not in kept:
             (name, tensor) = names[0]
             own = room[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
             value = permutation.permute(tensor, axes[name], permutations, fitted.within, room=own)
@@ -94,7 +96,9 @@ def _permute(
                 tensor.copy_(value)
             continue
         moved = [
-            permutation.permute(tensor.clone(), axes[name], permutations, fitted.within)
+            lists[name]
+            if name in kept
+            else permutation.permute(tensor.clone(), axes[name], permutations, fitted.within)
             for name, tensor in names
         ]
         for (_, tensor), value in zip(names, moved, strict=True):

@@ -23,11 +23,12 @@ sweep, and once more where more is known of it later, and a search that was inte
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
+from ..permutations.lists import held_stacked
 from ..permutations.permutation import Permutations
 from ..registry import Registry
 from ..runtime.ranks import ALONE, Ranks
@@ -96,6 +97,14 @@ class Problem:
     device: str = "cpu"
     ranks: Ranks = ALONE
     groups: bool = False
+
+    @property
+    def stacked(self) -> Problem:
+        """The same with each list one tensor (`FittedSpec.stacked`): for methods that need weights alone."""
+        if not self.fitted.stacks:
+            return self
+        models = tuple(held_stacked(model, self.fitted) for model in self.models)
+        return replace(self, fitted=self.fitted.stacked, models=models)
 
     def report(self, state: State) -> None:
         if self.progress is not None:

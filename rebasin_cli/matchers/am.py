@@ -17,6 +17,7 @@ from typing import Any
 
 from ..errors import UsageError, unknown
 from ..permutations import assignment, permutation
+from ..permutations.lists import without_lists
 from ..registry import option
 from . import MatchResult, Problem, State, wm
 from .activations.options import Looking
@@ -51,8 +52,8 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     The objective is Σ over words of the similarity that the assignment reaches (after the activation where
     both count), in the units of the cost. `constrained` gives what no assignment within the constraint
     exceeds as the upper bound, and a row a word. Raises UsageError without a network or data, or for more
-    than two models, SpecError for words whose units the network does not show, CheckpointError for
-    activations that are not finite, DataError for no data.
+    than two models, SpecError for lists and for words whose units the network does not show,
+    CheckpointError for activations that are not finite, DataError for no data.
     """
     check(problem, "am")
     if problem.groups:
@@ -106,3 +107,4 @@ def check(problem: Problem, method: str) -> None:
         raise UsageError(f"{method} needs the network and data", hint="Give both: network=…, data=…")
     if len(problem.models) != 2:
         raise UsageError(f"{method} matches two models, not {len(problem.models)}")
+    without_lists(problem.fitted, method)

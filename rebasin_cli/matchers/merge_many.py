@@ -36,6 +36,7 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
 
     Raises UsageError for fewer than two models.
     """
+    problem = problem.stacked
     models, words = problem.models, problem.fitted.words
     if len(models) < 2:
         raise UsageError("merge-many needs at least two models")

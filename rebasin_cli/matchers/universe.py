@@ -71,6 +71,7 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     The objective of Frank-Wolfe never falls from step to step; rounding may lower it, and the rounds after
     it never do. Raises UsageError for fewer than two models.
     """
+    problem = problem.stacked
     models, words = problem.models, problem.fitted.words
     if len(models) < 2:
         raise UsageError("universe needs at least two models")

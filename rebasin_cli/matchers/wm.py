@@ -68,6 +68,7 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     exactly two models. KeyboardInterrupt passes through; the last State reported is where `problem.start`
     may go on.
     """
+    problem = problem.stacked
     if len(problem.models) != 2:
         raise UsageError(
             f"wm matches two models, not {len(problem.models)}",

@@ -26,6 +26,7 @@ from ..checkpoints.writing import write_safetensors
 from ..errors import CheckpointError
 from ..spec.notation import Axis, Fixed, Sum, Word, factors_of, length_of, starred_of, words_of
 from ..spec.spec import Block, FittedSpec
+from .lists import check_lists, listed
 
 Permutations = Mapping[str, torch.Tensor]
 Tensors = Mapping[str, torch.Tensor]
@@ -295,8 +296,12 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def permuted(tensors: Tensors, fitted: FittedSpec, permutations: Permutations) -> LazyTensors:
-    """A model with its units permuted, tensor by tensor as they are asked for; the input is untouched."""
-    plan, within = plan_of(tensors), fitted.within
+    """A model with its units permuted, tensor by tensor as they are asked for; the input is untouched.
+
+    A tensor of a list is read from wherever it lay. Raises CheckpointError for lists of several dtypes.
+    """
+    plan = plan_of(tensors)
+    check_lists({name: dtype for name, (dtype, _) in plan.items()}, fitted)
     last: tuple[str, torch.Tensor] | None = None  # the tensor that is asked for in parts is read once
 
     def whole(name: str) -> torch.Tensor:
@@ -306,23 +311,28 @@ def permuted(tensors: Tensors, fitted: FittedSpec, permutations: Permutations) -
             last = name, tensors[name]
         return last[1]
 
+    def get(name: str) -> torch.Tensor:
+        old, axes, own, within = listed(name, fitted, permutations)
+        return permute(tensors[old], axes, own, within)
+
     def part(name: str, start: int, stop: int) -> torch.Tensor:
-        axes = fitted.tensors.get(name, (Fixed(),))
+        old, axes, own, within = listed(name, fitted, permutations)
+        axes = axes or (Fixed(),)
         if any(_elsewhere(axis, within) for axis in axes):
-            return _gather(whole(name), axes, permutations, within, slice(start, stop))
+            return _gather(whole(old), axes, own, within, slice(start, stop))
         first, *others = axes
         if isinstance(first, Fixed):
-            chosen = rows(tensors, name, start, stop)
+            chosen = rows(tensors, old, start, stop)
         else:
-            tensor = whole(name)
-            index = axis_index(first, permutations, within)[start:stop]
+            tensor = whole(old)
+            index = axis_index(first, own, within)[start:stop]
             chosen = index_select(tensor, 0, index.to(tensor.device))
-        return permute(chosen, (Fixed(), *others), permutations, within)
+        return permute(chosen, (Fixed(), *others), own, within)
 
     return LazyTensors(
         {name: shape for name, (_, shape) in plan.items()},
         {name: dtype for name, (dtype, _) in plan.items()},
-        lambda name: permute(tensors[name], fitted.tensors.get(name, ()), permutations, within),
+        get,
         part,
     )
 

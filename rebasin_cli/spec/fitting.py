@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from ..errors import SpecError
 from .groups import MATRICES, PERMUTATION, PLANES
+from .lists import gathered, shapes_of, stacks_of
 from .naming import pattern_of
 from .notation import (
     Axis,
@@ -35,12 +36,15 @@ def fit(spec: Spec, shapes: Shapes) -> FittedSpec:
     """Resolve a spec against tensors: which line speaks of which tensor, and one size a word.
 
     `shapes` maps tensor names to shapes. Raises SpecError that lists every unlisted or absent tensor,
-    every wrong rank, every word with two sizes, and every starred word that lies within nothing or two
-    things.
+    every wrong rank, every word with two sizes, every starred word that lies within nothing or two
+    things, and every list whose members are not alike.
     """
     problems: list[str] = []
     ignored = frozenset(n for n in shapes if any(fnmatch.fnmatchcase(n, glob) for glob in spec.ignore))
+    every = shapes
     chosen = _choose(spec, {n: s for n, s in shapes.items() if n not in ignored}, problems)
+    chosen, lists = gathered(chosen)
+    shapes = shapes_of(lists, shapes, problems)
     found = _found_values(chosen)
     axes: dict[str, tuple[Axis, ...]] = {}
     for tensor, (entry, captured) in chosen.items():
@@ -56,18 +60,19 @@ def fit(spec: Spec, shapes: Shapes) -> FittedSpec:
             )
         else:
             axes[tensor] = expanded
+    stacks = stacks_of(lists, axes, shapes, problems)
     given = _given_sizes(
         spec, {word for a in axes.values() for axis in a for word in words_of(axis)}, problems
     )
     sizes = _word_sizes(axes, shapes, given, problems)
     resolved = {t: _resolve_axes(t, a, shapes[t], sizes, given, problems) for t, a in axes.items()}
     within = find_blocks(spec, resolved, sizes, problems)
-    groups = _groups(spec, resolved, within, sizes, problems)
+    groups = _groups(spec, resolved, within, sizes, problems, {its.word for its in stacks.values()})
     if problems:
         unknown = {word for a in axes.values() for axis in a for word in words_of(axis)} - sizes.keys()
         hint = "Sizes that no axis tells stand under `sizes:`" if unknown else ""
         raise SpecError(f"{spec.source} does not fit", problems=problems, hint=hint)
-    return FittedSpec(
+    fitted = FittedSpec(
         spec=spec,
         words={w: size * within[w].count if w in within else size for w, size in sizes.items()},
         tensors=resolved,
@@ -77,6 +82,7 @@ def fit(spec: Spec, shapes: Shapes) -> FittedSpec:
         within=within,
         groups=groups,
     )
+    return fitted.opened(stacks, every) if stacks else fitted
 
 
 def _choose(spec: Spec, shapes: Shapes, problems: list[str]) -> dict[str, tuple[Entry, Mapping[str, str]]]:
@@ -166,6 +172,7 @@ def _groups(
     within: Mapping[str, Block],
     sizes: Mapping[str, int],
     problems: list[str],
+    lists: set[str],
 ) -> dict[str, str]:
     """The groups of words that have more than permutations."""
     words = {word for axes in tensors.values() for axis in axes for word in words_of(axis)}
@@ -176,7 +183,11 @@ def _groups(
             continue
         if kind in PLANES and sizes.get(word, 0) % 2:
             problems.append(f'groups  "{word}" is {kind}, and {sizes[word]} units are no pairs')
-        if word in outer:
+        if word in lists:
+            problems.append(
+                f'groups  "{word}" is {kind}, but it is the order of a list: it can only be ordered'
+            )
+        elif word in outer:
             problems.append(
                 f'groups  "{word}" is {kind}, but other words lie within it: it can only be ordered'
             )

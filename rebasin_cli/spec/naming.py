@@ -19,7 +19,7 @@ MOST = 16  # slots of one name
 LONGEST = 10_000  # characters of a name that slots are looked for in
 TRIES = 10_000  # for a slot that stands twice, where others may take more or less
 
-_SLOT = re.compile(r"\{([A-Za-z]\w*)\}")
+_SLOT = re.compile(r"\{([A-Za-z]\w*|_)\}")  # `_` is what an empty slot is called
 _TAKEN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_")
 
 

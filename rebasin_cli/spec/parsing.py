@@ -204,7 +204,7 @@ def _entry(key: str, node: yaml.Node, statistic: bool, problems: list[str]) -> E
     line = node.start_mark.line + 1
     text = _text(node, f'"{key}"', problems)
     name = _NAME.fullmatch(key)
-    if name is None or re.search(r"[{}]", re.sub(r"\{[A-Za-z]\w*\}", "", name["name"])):
+    if name is None or re.search(r"[{}]", re.sub(r"\{([A-Za-z]\w*)?\}", "", name["name"])):
         problems.append(f'line {line}: cannot read the tensor name "{key}"')
         return None
     if text is None:
@@ -216,6 +216,11 @@ def _entry(key: str, node: yaml.Node, statistic: bool, problems: list[str]) -> E
         return None
     if name["name"].count("{") > MOST:
         problems.append(f'line {line}: "{key}" has more than {MOST} slots')
+        return None
+    if name["name"].count("{}") > 1:
+        problems.append(
+            f'line {line}: "{key}" has {name["name"].count("{}")} empty slots; one list at a time'
+        )
         return None
     captures = set(re.findall(r"\{(\w+)\}", name["name"]))
     for word in (word for axis in axes for word in words_of(axis)):

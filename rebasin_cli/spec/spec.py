@@ -9,18 +9,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from .groups import PLANES
 from .naming import Pattern, pattern_of
 from .notation import Axis, Fixed, Word, rewrite, words_of
 
 Shapes = Mapping[str, tuple[int, ...]]
+EMPTY = "_"  # what a name's empty slot, `experts.{}.w1`, is called where slots have names
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One line: a tensor, or a family of tensors where the name has `{i}` slots."""
+    """One line: a tensor, or a family of tensors where the name has `{i}` slots.
+
+    All tensors that differ in the empty slot `{}` alone are one tensor, stacked along the first axis.
+    """
 
     name: str
     axes: tuple[Axis, ...]
@@ -35,7 +39,7 @@ class Entry:
 
     @cached_property
     def pattern(self) -> Pattern:
-        return pattern_of(self.name)
+        return pattern_of(self.name.replace("{}", f"{{{EMPTY}}}"))
 
     def match(self, tensor: str, shape: tuple[int, ...]) -> Mapping[str, str] | None:
         """What the slots capture, or None where the line does not speak of this tensor."""
@@ -79,12 +83,21 @@ class Block:
 
 
 @dataclass(frozen=True)
+class Stack:
+    """Tensors of a list, which `word` gives their order: one tensor, whose first axis they are."""
+
+    word: str
+    members: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class FittedSpec:
     """A spec resolved against the tensors of one architecture.
 
     `words` maps each permutation to its number of units, over all blocks for a starred one; `tensors` each
     tensor to its axes, all sizes known; `ignored` tensors stay as they are; `within` says of each starred
-    word what it lies within, `groups` of each word that has more than permutations what it has.
+    word what it lies within, `groups` of each word that has more than permutations what it has. `stacks` has
+    the lists by the names of their lines: each tensor of one has the axes that it has beside its place.
     """
 
     spec: Spec
@@ -95,6 +108,78 @@ class FittedSpec:
     ignored: frozenset[str] = field(default=frozenset())
     within: dict[str, Block] = field(default_factory=dict)
     groups: dict[str, str] = field(default_factory=dict)
+    stacks: dict[str, Stack] = field(default_factory=dict)
+
+    @cached_property
+    def places(self) -> dict[str, tuple[str, int]]:
+        """Of each tensor of a list its stack and its place in it."""
+        return {name: (stack, k) for stack, its in self.stacks.items() for k, name in enumerate(its.members)}
+
+    @cached_property
+    def stacked(self) -> FittedSpec:
+        """The same with each list as the one tensor that it is read as; itself where there is none."""
+        if not self.stacks:
+            return self
+        first = {its.members[0]: (name, its) for name, its in self.stacks.items()}
+        tensors: dict[str, tuple[Axis, ...]] = {}
+        shapes: dict[str, tuple[int, ...]] = {}
+        statistics = set(self.statistics - self.places.keys())
+        for tensor, shape in self.shapes.items():
+            if tensor in first:
+                name, its = first[tensor]
+                shapes[name] = (len(its.members), *shape)
+                tensors[name] = (Word(its.word), *self.tensors[tensor])
+                statistics |= {name} if tensor in self.statistics else set()
+            elif tensor not in self.places:
+                shapes[tensor] = shape
+                tensors |= {tensor: self.tensors[tensor]} if tensor in self.tensors else {}
+        return replace(self, tensors=tensors, shapes=shapes, statistics=frozenset(statistics), stacks={})
+
+    @cached_property
+    def unlisted(self) -> FittedSpec | None:
+        """The same with each list in the order that it has, and its members' units words of their own.
+
+        `hidden` within a list is `hidden[0]`, `hidden[1]` …; None where another tensor has them all.
+        """
+        if not self.stacks:
+            return self
+        lists = {its.word: len(its.members) for its in self.stacks.values()}
+        inside = {word: block for word, block in self.within.items() if block.word in lists}
+        beside = {name: axes for name, axes in self.tensors.items() if name not in self.places}
+        if any(word in inside for axes in beside.values() for axis in axes for word in words_of(axis)):
+            return None
+
+        def leaf(axis: Axis, at: int) -> Axis:
+            if isinstance(axis, Word) and axis.name in lists:
+                return Fixed(lists[axis.name])
+            own = isinstance(axis, Word) and axis.name in inside
+            return Word(f"{axis.name}[{at}]", side=axis.side) if own else axis
+
+        tensors = {
+            name: tuple(rewrite(axis, partial(leaf, at=self.places.get(name, ("", 0))[1])) for axis in axes)
+            for name, axes in self.tensors.items()
+        }
+        words: dict[str, int] = {}
+        for word, size in self.words.items():
+            if word in inside:
+                words |= {f"{word}[{k}]": inside[word].size for k in range(inside[word].count)}
+            elif word not in lists:
+                words[word] = size
+        rest = {word: block for word, block in self.within.items() if word not in inside}
+        groups = {word: kind for word, kind in self.groups.items() if word in words}
+        return replace(self, words=words, tensors=tensors, within=rest, groups=groups, stacks={})
+
+    def opened(self, stacks: Mapping[str, Stack], shapes: Shapes) -> FittedSpec:
+        """What `stacked` takes together: the tensors of these lists by themselves, all of these `shapes`."""
+        of = {name: stack for stack, its in stacks.items() for name in its.members}
+        tensors = {
+            name: self.tensors[of[name]][1:] if name in of else self.tensors[name]
+            for name in shapes
+            if name in of or name in self.tensors
+        }
+        statistics = frozenset(name for name in tensors if of.get(name, name) in self.statistics)
+        whole = {name: tuple(shape) for name, shape in shapes.items()}
+        return replace(self, tensors=tensors, shapes=whole, statistics=statistics, stacks=dict(stacks))
 
     @cached_property
     def ordered(self) -> FittedSpec:
@@ -135,8 +220,9 @@ class FittedSpec:
 
     def moved_share(self) -> float:
         """Share of the parameters (statistics not counted) that have at least one permuted axis."""
-        size = {name: math.prod(self.shapes[name]) for name in self.tensors if name not in self.statistics}
+        whole = self.stacked
+        size = {n: math.prod(whole.shapes[n]) for n in whole.tensors if n not in whole.statistics}
         moved = sum(
-            n for name, n in size.items() if any(True for a in self.tensors[name] for _ in words_of(a))
+            n for name, n in size.items() if any(True for a in whole.tensors[name] for _ in words_of(a))
         )
         return moved / max(1, sum(size.values()))

@@ -31,15 +31,16 @@ def why(network, inputs, place):
     return " ".join(frozen.why for frozen in infer(network, inputs).reasons if place in frozen.places)
 
 
-def test_experts_have_hidden_units_of_their_own_and_a_router_that_knows_them_by_number():
+def test_experts_in_a_list_have_hidden_units_of_their_own_and_change_places_with_their_router():
     def mixture(s, x):
         gate = torch.softmax(s.router(x), -1)
         return s.h(sum(gate[:, k : k + 1] * expert(x) for k, expert in enumerate(s.experts)))
 
     experts = nn.ModuleList(nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 5)) for _ in range(3))
-    lines = lines_of(Net(mixture, router=nn.Linear(3, 3), experts=experts, h=nn.Linear(5, 2)), ROWS)
-    hidden = [lines[f"experts.{k}.0.bias"] for k in range(3)]
-    assert len({*hidden}) == 3 and not any(map(stays, hidden)) and stays(lines["router.bias"])
+    network = Net(mixture, router=nn.Linear(3, 3), experts=experts, h=nn.Linear(5, 2))
+    found, lines = infer(network, ROWS).fitted, lines_of(network, ROWS)
+    assert [lines[f"experts.{k}.0.bias"] for k in range(3)] == ["experts.hidden*"] * 3
+    assert found.within["experts.hidden"] == Block("experts", 3, 6) and lines["router.bias"] == "experts"
     assert len({lines[f"experts.{k}.2.bias"] for k in range(3)}) == 1
 
 

@@ -13,6 +13,7 @@ from ...averages.mixing import interpolate
 from ...matchers import Problem, am
 from ...matchers.activations.moments import Moments
 from ...matchers.activations.observing import observed
+from ...matchers.search.listed import apart
 from ...permutations.permutation import permuted
 from ...repair.moments import Moments as Spread
 from ...spec.spec import FittedSpec
@@ -57,6 +58,7 @@ def look(
         dict(interpolate(a, other, 0.5, keep=fitted.ignored))
         for other in (b, permuted(b, fitted, permutations))
     ]
+    fitted, b, permutations = apart(fitted, b, permutations)
     problem = Problem(fitted, (a, b, *middles), network=network, data=data, output=output, device=device)
     *_, (_, sums) = observed(problem, am.Options(limit=limit), sides=["post"], none=_Four.none)
     places: dict[str, list[_Four]] = {}

@@ -152,13 +152,16 @@ def _permutations(found: Alignment, path, **how: Any) -> None:
 
 
 def spec_of(fitted: FittedSpec) -> str:
-    """The spec's text, one line a tensor."""
+    """The spec's text, one line a tensor or list."""
     from ...inference.rendering import spec_text
 
     lines: tuple[dict[str, str], dict[str, str]] = ({}, {})
-    for name, axes in fitted.tensors.items():
-        lines[name in fitted.statistics][name] = " ".join(map(str, axes))
-    return spec_text(*lines, description=fitted.spec.name, sizes=fitted.sizes, groups=fitted.groups)
+    whole = fitted.stacked  # a line a list
+    for name, axes in whole.tensors.items():
+        lines[name in whole.statistics][name] = " ".join(map(str, axes))
+    within = {word: block.word for word, block in fitted.within.items() if block.word}
+    more = {"sizes": fitted.sizes, "within": within, "groups": fitted.groups}
+    return spec_text(*lines, **more, description=fitted.spec.name)
 
 
 def folds_text(folds: Folds) -> str:

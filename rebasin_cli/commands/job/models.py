@@ -22,7 +22,6 @@ from ...groups import stored
 from ...networks.running import fed
 from ...permutations import permutation
 from ...runtime.ranks import ALONE, Ranks
-from ...spec.notation import Axis
 from ...spec.resolving import resolve_spec
 from ...spec.spec import FittedSpec, Shapes, Spec
 from .network import need_inputs
@@ -229,11 +228,15 @@ def check_tied(model: Checkpoint, fitted: FittedSpec) -> None:
     """Tied tensors must be permuted alike. Raises SpecError where the spec knows nothing of the tie."""
     problems = []
     for group in model.tied:
-        axes: dict[tuple[Axis, ...] | None, str] = {}
+        axes: dict[tuple, str] = {}
         for name in group:
-            axes.setdefault(fitted.tensors.get(name), name)
+            axes.setdefault((fitted.tensors.get(name), fitted.places.get(name)), name)
         if len(axes) > 1:
-            said = (f'{name} is "{" ".join(map(str, a)) if a else "ignored"}"' for a, name in axes.items())
+            said = (
+                f'{name} is "{" ".join(map(str, a)) if a else "ignored"}"'
+                + (f" at {place[1]} of {place[0]}" if place else "")
+                for (a, place), name in axes.items()
+            )
             problems.append(f"{' = '.join(group)} share storage, but {', '.join(said)}")
     if problems:
         raise SpecError(

@@ -26,6 +26,7 @@ from ...errors import NetworkError, SpecError
 from ...inference.following import follow
 from ...inference.tracing import export
 from ...networks.running import check_runs
+from ...permutations.lists import without_lists
 from ...spec.spec import FittedSpec
 from .showing import Graph, Place
 
@@ -83,8 +84,10 @@ def find(
 ) -> Sites:
     """The sites of all words of a spec on a network, for inputs of this shape.
 
-    Raises NetworkError where the network cannot be traced, SpecError that names every word without a site.
+    Raises NetworkError where the network cannot be traced, SpecError that names every word without a
+    site, and for lists.
     """
+    without_lists(fitted, "what looks at activations")
     try:
         program = export(network, args, kwargs)
     except NetworkError as error:

@@ -23,6 +23,7 @@ from ...datasets import Data
 from ...datasets._batches import checked, head, size_of, to_device
 from ...errors import CheckpointError, DataError, NetworkError, UsageError
 from ...networks.training_setup import has_convolutions
+from ...permutations.lists import without_lists
 from ...permutations.permutation import Permutations, permuted
 from ...runtime.seeds import generator
 from ...runtime.signals import held_back
@@ -45,12 +46,14 @@ def search(problem: Problem, options: Descent) -> MatchResult:
 
     The objective is the mean loss along the straight line on training samples, in nats and negative: before,
     where the search started. A sweep is one step. Raises UsageError without a network or data and for more
-    than two models, CheckpointError for weights that are no numbers, DataError and NetworkError.
+    than two models, SpecError for lists, CheckpointError for weights that are no numbers, DataError and
+    NetworkError.
     """
     if problem.network is None or problem.data is None:
         raise UsageError("pam needs the network and data", hint="Give both: network=…, data=…")
     if len(problem.models) != 2:
         raise UsageError(f"pam matches two models, not {len(problem.models)}")
+    without_lists(problem.fitted, "pam")
     with torch.inference_mode(False), torch.enable_grad():  # whatever holds for the caller
         run = Run(problem, options)
         run.begin(problem.start)

@@ -19,9 +19,10 @@ from ...spec.spec import FittedSpec
 def movable(fitted: FittedSpec, names: list[str]) -> dict[str, list[tuple[str, int]]]:
     """Words whose units are whole slices wherever they appear: tensors and axes of these, by word.
 
-    Words within others, and those that others lie within, are left as the search found them.
+    Words within others, those that others lie within, and the orders of lists stay as the search found them.
     """
     nested = {*fitted.within, *(block.word for block in fitted.within.values())}
+    nested |= {its.word for its in fitted.stacks.values()}
     places: dict[str, list[tuple[str, int]]] = {word: [] for word in fitted.words}
     for name in names:
         for dim, axis in enumerate(fitted.tensors.get(name, ())):

@@ -12,6 +12,7 @@ import torch
 from ...permutations.permutation import Permutations
 from .. import MatchResult, Problem, State
 from ..straight_through.history import packed, unpacked
+from . import listed
 
 FIGURES = ("objective_before", "objective_after", "sweeps", "solves", "converged")
 CASTS = (float, float, int, int, bool)
@@ -29,6 +30,8 @@ def search(module: Any, problem: Problem, options: Any, start: State | None) -> 
     its notes hold the finished ones' figures, its tensors what these saw of held-out samples. Permutations
     without figures are where a search starts.
     """
+    if problem.fitted.stacks and module.NEEDS:
+        return listed.search(module, problem, options, start, search)
     if module.MANY or len(problem.models) == 2:
         return module.match(replace(problem, start=start), options)
     parts: list[MatchResult] = []

@@ -23,6 +23,7 @@ from ...datasets._batches import size_of, to_device
 from ...datasets._held_out import held_out
 from ...errors import DataError, NetworkError, UsageError
 from ...permutations import permutation
+from ...permutations.lists import without_lists
 from ...permutations.permutation import Permutations, permuted
 from ...runtime.seeds import derive, generator
 from ...runtime.signals import held_back
@@ -56,13 +57,14 @@ def search(
     the loss in nats, negative; before, where the search started. `weights` draws each step's mixture,
     reference first; `scale` multiplies what the optimizer does. With `literal` models are matched to their
     dummies from the identity to convergence in each step, and the last permutations are the result, whatever
-    their loss. Raises UsageError without a network or data and for a state that lacks something, DataError
-    and NetworkError for what is wrong with network and data.
+    their loss. Raises UsageError without a network or data and for a state that lacks something, SpecError
+    for lists, DataError and NetworkError for what is wrong with network and data.
     """
     if problem.network is None or problem.data is None:
         raise UsageError(
             "straight-through estimation needs the network and data", hint="Give both: network=…, data=…"
         )
+    without_lists(problem.fitted, "straight-through estimation")
     with torch.inference_mode(False), torch.enable_grad():  # whatever holds for the caller
         run = Run(problem, options, weights, scale, literal=literal)
         try:

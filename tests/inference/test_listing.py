@@ -1,0 +1,111 @@
+"""Modules of a list that change places become one line, with what each has for itself within."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from rebasin_cli.inference import explaining, infer
+from rebasin_cli.inference.alike import Alike
+from rebasin_cli.inference.listing import Lines, Unlisted, listed
+from tests import mixtures
+from tests.inference.test_infer import ROWS, Net
+
+LOG10 = {n: math.lgamma(n + 1) / math.log(10) for n in range(20)}
+TOKENS = torch.arange(14).view(2, 7) % mixtures.TOKENS
+
+
+def experts(**how):
+    torch.manual_seed(0)
+    found = infer(mixtures.Mixture(sparse=False), TOKENS, **how)
+    return found
+
+
+def test_experts_of_a_top_k_router_are_a_word_and_their_units_lie_within():
+    found = experts()
+    within = mixtures.EXPERTS * LOG10[mixtures.HIDDEN]
+    each = LOG10[mixtures.EXPERTS] + within
+    assert found.fitted.log10_symmetries() == pytest.approx(LOG10[mixtures.WIDTH] + mixtures.LAYERS * each)
+    assert found.proof.largest_difference < 1e-13 and found.missed == () and found.refused == ()
+    line = 'layers.{i}.experts.{}.w2.weight: "layers.{i}.experts stream layers.{i}.experts.hidden*"'
+    assert line in found.text and '  layers.{i}.experts.hidden: "layers.{i}.experts"' in found.text
+    assert not any("gate.weight axis 0" in place for frozen in found.reasons for place in frozen.places)
+
+
+def test_with_groups_the_stream_turns_and_experts_are_ordered():
+    found = experts(groups=True)
+    assert found.fitted.groups == {"stream": "O"} and found.proof is not None
+    assert "layers.0.experts" in found.fitted.words and found.fitted.within["layers.0.experts.hidden"].count
+    assert found.no_larger["layers.0.experts"] == ("modules of a list change places as they are",)
+
+
+def test_where_tokens_are_picked_by_value_only_whole_experts_change_places():
+    """What each of them holds stays, with the operation that the graph cannot follow."""
+    torch.manual_seed(0)
+    found = infer(mixtures.Mixture(), TOKENS)
+    assert set(found.fitted.words) == {"layers.0.experts", "layers.1.experts"} and found.proof is not None
+    why = [frozen.why for frozen in found.reasons if "layers.0.experts.0.w1.weight axis 0" in frozen.places]
+    assert any("on a shape that depends on values" in reason for reason in why)
+
+
+def test_places_and_differences_are_told_by_the_line_of_the_list():
+    found = experts()
+    told = explaining.explain(found)
+    assert "layers.0.experts.{}.w1.weight axis 0" in told["words"]["layers.0.experts"]["axes"]
+    own = explaining.compare(found.fitted, found)
+    assert not (own["keeps"] or own["moves"] or own["unlike"] or own["tied"] or own["split"])
+
+
+def test_branches_without_a_router_are_a_list_as_well():
+    def branch():
+        return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 5))
+
+    network = Net(
+        lambda s, x: s.h(sum(b(s.i(x)) for b in s.b)), i=nn.Linear(3, 5), h=nn.Linear(5, 2),
+        b=nn.ModuleList(branch() for _ in range(3)),
+    )  # fmt: skip
+    found = infer(network, ROWS)
+    digits = 2 * LOG10[5] + LOG10[3] + 3 * LOG10[7]
+    assert found.fitted.log10_symmetries() == pytest.approx(digits) and found.proof is not None
+
+
+def test_units_of_one_module_that_another_tensor_reads_keep_the_list_apart():
+    def read(s, x):
+        first, second = s.b[0](x).relu(), s.b[1](x).relu()
+        return s.h(s.o[0](first) + s.o[1](second))
+
+    network = Net(read, b=nn.ModuleList(nn.Linear(3, 4) for _ in range(2)),
+                  o=nn.ModuleList(nn.Linear(4, 5) for _ in range(2)), h=nn.Linear(5, 2))  # fmt: skip
+    found = infer(network, ROWS)
+    assert not found.fitted.stacks and found.proof is not None
+
+
+def lines(**tensors):
+    return Lines({name.replace("_", "."): text for name, text in tensors.items()}, {})
+
+
+def alike(*suffixes, beside=()):
+    return Alike("e.", {k: [f"e.{k}.{name}" for name in suffixes] for k in "01"}, beside)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (lines(e_0_w="a .", e_1_w="b .", out=". a"), "units of one of its modules are read elsewhere"),
+        (lines(e_0_w="a b", e_1_w="b a"), "some of its modules share units"),
+        (lines(e_0_w="a .", e_1_w=". b"), "its modules have units in unlike places"),
+        (lines(e_0_w="(a d*)", e_1_w="(b c*)"), "would lie too deep"),
+        (lines(e_0_w=". .", gate="x .", e_1_w=". ."), "the axes beside it move with something else"),
+    ],
+)
+def test_what_the_notation_cannot_say_is_said(given, why):
+    with pytest.raises(Unlisted, match=why):
+        listed(given, alike("w", beside=(("gate", 0),) if "gate" in given.tensors else ()))
+
+
+def test_copies_shared_words_and_names_that_are_taken():
+    given = lines(e_0_w="(2 e.0.h) stream", e_1_w="(2 e.1.h) stream", x="e", y="e.h")
+    found, made = listed(given, alike("w"))
+    assert found.tensors == {"e.{}.w": "e.0 (2 e.h.0*) stream", "x": "e", "y": "e.h"}
+    assert found.within == {"e.h.0": "e.0"} and made == {"e.0": (), "e.h.0": ("e.0.h", "e.1.h")}
