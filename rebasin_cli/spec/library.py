@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import re
 from functools import cache
 from pathlib import Path
 
 from ..errors import NoSpecFits, SpecError, UsageError, unknown
-from ..registry import user_code
+from ..registry import entry_points, user_code
 from .fitting import fit
 from .parsing import LARGEST, parse
 from .spec import FittedSpec, Shapes, Spec
@@ -26,7 +25,7 @@ def folder() -> Path:
 def _files() -> dict[str, Path]:
     """Spec files by their stem; entry points `rebasin_cli.specs` (objects that are paths) add to them."""
     files = {path.stem: path for path in sorted(folder().glob("*.yaml"))}
-    for point in importlib.metadata.entry_points(group="rebasin_cli.specs"):
+    for point in entry_points("rebasin_cli.specs"):
         what = f"the spec {point.name} comes from {point.value}, which cannot be imported"
         with user_code(what, UsageError, hint="Mend that package, or remove it"):
             files[point.name] = Path(point.load())
