@@ -6,6 +6,8 @@ Every run is a process. Programs alternate, so that what else the machine does t
 is the median of its wall and of its processor seconds, since wall times of a shared machine say little.
 Models are fresh random networks unless files are named (an MLP 3×512 for MNIST, a small CNN with BatchNorm
 for CIFAR-10); rows that measure need REBASIN_DATA. `--against` is the interpreter of another version.
+Modules are compiled before the first run, as those of an installed package are, also where the environment
+forbids to write bytecode (PYTHONDONTWRITEBYTECODE): it goes to the folder of `--work`.
 
 The plain loop of a report runs as many samples as the report's rows do, in inference mode and batches of the
 size that is fastest here, and measures loss and accuracy; where norms are reset, it runs them in training
@@ -173,13 +175,14 @@ def _noisy(tensor: torch.Tensor, rng: torch.Generator) -> torch.Tensor:
     return tensor + 0.1 * tensor.std() * torch.randn(tensor.shape, generator=rng)
 
 
-def seconds(python: str, row: Row) -> tuple[float, float]:
+def seconds(python: str, row: Row, work: Path) -> tuple[float, float]:
     """Wall and processor seconds of one run. Raises CalledProcessError with what it said."""
     words = row.words if row.plain or row.own else ("-m", "rebasin_cli", *row.words)
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     elsewhere = tempfile.gettempdir()  # not where a package lies
-    done = subprocess.run([python, *words], check=True, cwd=elsewhere, **streams)
+    compiled = os.environ | {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(work / "bytecode")}
+    done = subprocess.run([python, *words], check=True, cwd=elsewhere, env=compiled, **streams)
     if row.own:
         wall, own = map(float, done.stdout.split())
         return wall, own
@@ -210,10 +213,13 @@ def main() -> None:
         if options.only not in row.name:
             continue
         taken: dict[str, list[tuple[float, float]]] = {name: [] for name in programs}
+        for name, python in programs.items():  # compiles, and is not counted
+            if name == "now" or not row.plain:
+                seconds(python, row, work)
         for _ in range(options.runs):
             for name, python in programs.items():
                 if name == "now" or not row.plain:
-                    taken[name].append(seconds(python, row))
+                    taken[name].append(seconds(python, row, work))
         cells = (
             " / ".join(f"{statistics.median(each):.1f}" for each in zip(*its, strict=True))
             for its in taken.values()

@@ -23,9 +23,9 @@ def _run(arguments: list[str]) -> None:
     from .errors import Elsewhere
 
     try:
-        from .cli import app
+        from .cli import execute
 
-        app(args=arguments, prog_name="rebasin", standalone_mode=True, obj=arguments)
+        execute(arguments, standalone=True, shown=arguments)
     except Elsewhere as error:  # of several processes, another one tells
         _stop([], error.exit_code, error)
     except (Exception, KeyboardInterrupt) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import io
 import os
@@ -15,6 +16,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -182,10 +184,15 @@ def command_lines(page: Path) -> list[str]:
     return [*found, *re.findall(r"`(rebasin [^`\n]+)`", text)]
 
 
+@functools.cache
+def every_command() -> Any:
+    return typer.main.get_command(app)
+
+
 def check_line(line: str) -> None:
     """Fail unless the command is there and takes these options and values."""
     words = shlex.split(re.split(r" [|>] ", line)[0], comments=True)[1:]
-    command, context, path = typer.main.get_command(app), None, ["rebasin"]
+    command, context, path = every_command(), None, ["rebasin"]
     while hasattr(command, "commands") and words and not words[0].startswith("-"):
         context = command.make_context(path[-1], [], parent=context, resilient_parsing=True)
         assert words[0] in command.commands, f"there is no `{' '.join([*path, words[0]])}`"
@@ -271,7 +278,7 @@ def test_every_shipped_spec_is_named():
 
 def test_readme_names_every_command():
     table = re.findall(r"(?m)^\| `rebasin ([\w-]+)` \|", text_of(ROOT / "README.md"))
-    assert sorted(table) == sorted(typer.main.get_command(app).commands)
+    assert sorted(table) == sorted(every_command().commands)
 
 
 def test_every_exit_code_is_explained():

@@ -41,12 +41,19 @@ def room_of(module):
 
 
 @cache
+def nodes_of(path):
+    """What a file calls and imports: the files are parsed once for all tests."""
+    kinds = (ast.Call, ast.Import, ast.ImportFrom)
+    return [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, kinds)]
+
+
+@cache
 def imports_of(module):
     """(line, module) of all that a file imports from this package, wherever in the file it does so."""
     path = MODULES[module]
     here = path.relative_to(ROOT).parts[:-1]
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             whole = [alias.name.removeprefix("rebasin_cli.") for alias in node.names]
             found |= {(node.lineno, name) for name in whole if name in MODULES and name not in ENTRANCES}
@@ -104,7 +111,7 @@ def test_only_the_screen_prints(package, rooms):
     for module, path in MODULES.items():
         if module in ENTRANCES or module.split(".")[0] in rooms or module in rooms:
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes_of(path):
             called = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
             taken = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             taken += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []

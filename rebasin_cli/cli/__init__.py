@@ -6,10 +6,12 @@ imports what it needs when it runs.
 
 from __future__ import annotations
 
+import copy
+import functools
 import importlib
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -116,3 +118,28 @@ def _main(
 
 for _path in sorted(Path(__file__).parent.glob("[!_]*.py")):
     importlib.import_module(f"{__name__}.{_path.stem}")
+
+
+def execute(arguments: Sequence[str], *, standalone: bool, shown: Sequence[str]) -> Any:
+    """Run a command line; `shown` is what reports name as their command."""
+    command = _built(arguments[0] if arguments else "")
+    return command(args=[*arguments], prog_name="rebasin", standalone_mode=standalone, obj=shown)
+
+
+@functools.cache
+def _built(word: str) -> Any:
+    """What typer makes of the command or the group of this name; where there is none, of all of them.
+
+    Of all it takes longer than all that a command does before it imports torch.
+    """
+    one = copy.copy(app)
+    one.registered_commands = [each for each in app.registered_commands if _name(each) == word]
+    one.registered_groups = [each for each in app.registered_groups if _name(each) == word]
+    return typer.main.get_command(one if one.registered_commands or one.registered_groups else app)
+
+
+def _name(registered: Any) -> str:
+    """What a command or a group was registered as."""
+    if isinstance(registered, typer.models.TyperInfo):
+        return registered.name if isinstance(registered.name, str) else registered.typer_instance.info.name
+    return registered.name or registered.callback.__name__.replace("_", "-")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 from collections.abc import Iterator, Sequence
@@ -28,7 +29,7 @@ from ..commands.recipes.vocabulary import (
 )
 from ..errors import GateNotMet, RebasinError, UsageError
 from ..registry import Registry
-from . import app
+from . import app, execute
 from ._groups import OF_FORMAT
 
 FORMATS = [name.replace("-", "_") for name in Registry("reports", "report format").names()]
@@ -36,6 +37,7 @@ FORMATS = [name.replace("-", "_") for name in Registry("reports", "report format
 NOT_STEPS = ("demo", "run", "list", "merge-driver")
 
 
+@functools.cache
 def vocabulary() -> dict[str, Command]:
     """The commands that a step may run, by their words."""
     found = {command.name: command for command in _commands(app, ())}
@@ -129,7 +131,7 @@ def perform(line: Sequence[str]) -> Performed:
     shown, error = io.StringIO(), None
     try:
         with contextlib.redirect_stdout(shown):
-            code = app(args=words, prog_name="rebasin", standalone_mode=False, obj=shown_line)
+            code = execute(words, standalone=False, shown=shown_line)
         if code:
             error = GateNotMet(f"rebasin {line[0]} answers no")
     except Interrupted:

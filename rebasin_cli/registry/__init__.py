@@ -8,8 +8,10 @@ Nothing is imported before it is chosen: summaries and options are read from the
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import importlib.metadata
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,16 @@ from .options import constant as stated
 from .references import import_reference, is_reference, unnamed
 from .user_code import user_code
 
-__all__ = ["Option", "Registry", "import_reference", "is_reference", "option", "unnamed", "user_code"]
+__all__ = [
+    "Option",
+    "Registry",
+    "entry_points",
+    "import_reference",
+    "is_reference",
+    "option",
+    "unnamed",
+    "user_code",
+]
 
 
 class Registry:
@@ -39,7 +50,7 @@ class Registry:
         return {file.stem.replace("_", "-"): f"{self.group}.{file.stem}" for file in files}
 
     def _entry_points(self) -> dict[str, importlib.metadata.EntryPoint]:
-        return {point.name: point for point in importlib.metadata.entry_points(group=self.group)}
+        return {point.name: point for point in entry_points(self.group)}
 
     def names(self, *, own: bool = False) -> list[str]:
         """All names, or only those of this folder with `own`, for which no other package is asked."""
@@ -97,3 +108,13 @@ class Registry:
             except RebasinError:
                 found[name] = ()
         return found
+
+
+def entry_points(group: str) -> importlib.metadata.EntryPoints:
+    """What other packages declare under this group. All packages are read once, for all groups."""
+    return _every_entry_point(tuple(sys.path)).select(group=group)
+
+
+@functools.cache
+def _every_entry_point(paths: tuple[str, ...]) -> importlib.metadata.EntryPoints:
+    return importlib.metadata.entry_points()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import re
 from functools import cache
 from pathlib import Path
 
 from ..errors import NoSpecFits, SpecError, UsageError, unknown
-from ..registry import user_code
+from ..registry import entry_points, user_code
 from .fitting import fit
 from .parsing import LARGEST, parse
 from .spec import FittedSpec, Shapes, Spec
@@ -26,7 +25,7 @@ def folder() -> Path:
 def _files() -> dict[str, Path]:
     """Spec files by their stem; entry points `rebasin_cli.specs` (objects that are paths) add to them."""
     files = {path.stem: path for path in sorted(folder().glob("*.yaml"))}
-    for point in importlib.metadata.entry_points(group="rebasin_cli.specs"):
+    for point in entry_points("rebasin_cli.specs"):
         what = f"the spec {point.name} comes from {point.value}, which cannot be imported"
         with user_code(what, UsageError, hint="Mend that package, or remove it"):
             files[point.name] = Path(point.load())
@@ -106,16 +105,27 @@ def find(shapes: Shapes) -> FittedSpec:
         )
     fitting: list[FittedSpec] = []
     misses: list[tuple[int, str, SpecError]] = []
-    for name, spec in builtin().items():
-        try:
-            fitting.append(fit(spec, shapes))
-        except SpecError as error:
-            misses.append((len(error.problems), name, error))
+
+    def attempt(names: list[str]) -> None:
+        for name in names:
+            try:
+                fitting.append(fit(builtin()[name], shapes))
+            except SpecError as error:
+                misses.append((len(error.problems), name, error))
+
+    lacking = [name for name, spec in builtin().items() if _lacks(spec, shapes)]
+    attempt([name for name in builtin() if name not in lacking])
     if fitting:
         return max(fitting, key=lambda fitted: (fitted.log10_symmetries(), fitted.spec.name))
+    attempt(lacking)  # in vain, but for what keeps them from fitting
     count, nearest, error = min(misses, key=lambda miss: miss[:2])
     raise NoSpecFits(
         f"no built-in spec fits these {len(shapes)} tensors; the nearest is {nearest}",
         problems=error.problems,
         hint="Write one (docs/specs.md) and give it with --spec FILE.yaml",
     )
+
+
+def _lacks(spec: Spec, shapes: Shapes) -> bool:
+    """Whether a tensor is missing that a line names in full: seen at once, where a fit reads every name."""
+    return any(not (line.family or line.optional or line.name in shapes) for line in spec.entries)

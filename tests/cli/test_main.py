@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from rebasin_cli.cli import app
+from rebasin_cli.cli import _built, app
 from rebasin_cli.errors import CheckpointError
 from rebasin_cli.registry import Registry
 from rebasin_cli.version import version
@@ -62,6 +62,12 @@ def test_every_command_explains_itself(done, command):
     out = done(command, "-h").out
     assert "Usage: rebasin " + command in out
     assert command in ("spec", "demo", "list", "lab") or "Example: rebasin " + command in out
+
+
+def test_a_command_is_built_without_the_others():
+    every = typer.main.get_command(app).commands
+    assert all(list(_built(word).commands) == [word] for word in every)
+    assert _built("algin").commands.keys() == _built("").commands.keys() == every.keys()
 
 
 def test_version(done):

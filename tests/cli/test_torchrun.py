@@ -23,6 +23,7 @@ def torchrun(*command, **environment):
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.sweep  # in `make test` two ranks write what one writes, without the launcher: below
 def test_two_processes_write_what_one_writes(pair, done, tmp_path):
     one = done("align", *pair, "-o", "one.safetensors", "--json").json()
     code, out, err = torchrun("-m", "rebasin_cli", "align", *pair, "-o", "two.safetensors", "--json")
@@ -59,6 +60,13 @@ def told(tmp_path_factory):
             process.wait()
     ranks = [json.loads((folder / f"rank{k}.json").read_text()) for k in (0, 1)]
     return {name: [rank[name] for rank in ranks] for name in ranks[0]} | {"folder": folder}
+
+
+def test_two_ranks_write_what_one_process_writes(told, done, tmp_path):
+    folder = told["folder"]
+    done("align", folder / "a.safetensors", folder / "b.safetensors", "-o", tmp_path / "one.safetensors")
+    for kind in ("safetensors", "perm.safetensors"):
+        assert (tmp_path / f"one.{kind}").read_bytes() == (folder / f"whole.{kind}").read_bytes()
 
 
 def test_an_output_that_exists_is_told_once(told):
