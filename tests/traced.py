@@ -70,7 +70,10 @@ class _Callable(metaclass=_Unsaid):
 def trace_once():
     for module in USERS:
         module.export = export
-    operations = functools.cache(listing._collect_all_valid_cia_ops)  # tests add theirs when they are read
-    for module in (listing, decomp_utils, exported_program):
-        module._collect_all_valid_cia_ops = operations
-    torch._ops.Callable = _Callable  # 12,000 annotations a network
+    name = "_collect_all_valid_cia_ops"  # of the PyTorch that is pinned; others may do without
+    if hasattr(listing, name):
+        operations = functools.cache(getattr(listing, name))  # tests add theirs when they are read
+        for module in (listing, decomp_utils, exported_program):
+            setattr(module, name, operations)
+    if hasattr(torch._ops, "Callable"):
+        torch._ops.Callable = _Callable  # 12,000 annotations a network
