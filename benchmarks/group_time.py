@@ -1,14 +1,14 @@
 """What a search by groups costs: seconds beside permutations, decompositions, memory for each layer.
 
     python benchmarks/group_time.py [--depth 12] [--width 768] [--sizes 768,2048] [--layers 1,2] [--threads 1]
-        [--sweeps 1] [--work FOLDER]
+        [--llama 2048] [--sweeps 1] [--work FOLDER]
 
 First two GPTs with random weights in memory (LayerNorm, GELU, 12 heads): `wm` by permutations and by groups,
 of the latter the first sweeps, and how often which matrices are decomposed. Then one singular value
 decomposition (n, n) of a matrix of inner products, in float64, beside scaled Newton steps to the same
 rotation, whose number depends on the matrix's condition and not on how near it is to a rotation, so that a
 warm start would save none of them, and beside the one product that tells whether the last rotation is still
-the best. Last two GPTs with the shapes of a Llama of 1B (width 2048, 32 heads, RMSNorm, SwiGLU, rotary
+the best. Last two GPTs with the shapes of a Llama of 1B (width --llama, 32 heads, RMSNorm, SwiGLU, rotary
 positions), in a process for each number of layers: peak memory and seconds of --sweeps; what a layer adds is
 their difference. They are random, in float32 in memory; with --work FOLDER they are files in bfloat16 there,
 removed afterwards, and B is A moved by a random element of all groups, with noise of a tenth of each matrix's
@@ -153,16 +153,16 @@ def decompositions(sizes: list[int]) -> None:
         line(date.today(), n, svd, newton, steps, look, f"{float((cold - other).abs().max()):.0e}")
 
 
-def spec_of(layers: int) -> tuple[FittedSpec, Any]:
+def spec_of(layers: int, width: int) -> tuple[FittedSpec, Any]:
     """The spec and the folds of so many layers, inferred where they are narrow."""
     traced = nets.build("gpt", input_shape=(16,), classes=WORDS, width=TRACED, depth=layers, **LLAMA)
     found = infer(traced, torch.randint(0, WORDS, (1, 16)), prove=False, groups=True)
     with torch.device("meta"):
-        network = nets.build("gpt", input_shape=(16,), classes=WORDS, width=WIDTH, depth=layers, **LLAMA)
+        network = nets.build("gpt", input_shape=(16,), classes=WORDS, width=width, depth=layers, **LLAMA)
     shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
-    heads, dim = LLAMA["heads"], WIDTH // LLAMA["heads"]
+    heads, dim = LLAMA["heads"], width // LLAMA["heads"]
     text = found.text.replace(f"dim: {TRACED // heads}", f"dim: {dim}")
-    folds, times = found.folds, WIDTH // TRACED
+    folds, times = found.folds, width // TRACED
     values = [
         replace(v, part=replace(v.part, start=v.part.start * times, length=v.part.length * times), size=dim)
         for v in folds.values
@@ -175,13 +175,13 @@ def random_model(shapes: Mapping[str, tuple[int, ...]], seed: int) -> dict[str, 
     return {name: torch.randn(shape, generator=rng) * shape[-1] ** -0.5 for name, shape in shapes.items()}
 
 
-def plant(layers: int, folder: Path) -> None:
+def plant(layers: int, width: int, folder: Path) -> None:
     """Write a.safetensors and b.safetensors, in bfloat16."""
-    fitted, folds = spec_of(layers)
+    fitted, folds = spec_of(layers, width)
     shapes, rng = fitted.shapes, torch.Generator().manual_seed(2)
     a = {n: t if t.ndim > 1 else 1 + t for n, t in random_model(shapes, 0).items()}
     a |= {
-        n: torch.full(t.shape, (WIDTH // LLAMA["heads"]) ** -0.5) for n, t in a.items() if n.endswith("scale")
+        n: torch.full(t.shape, (width // LLAMA["heads"]) ** -0.5) for n, t in a.items() if n.endswith("scale")
     }
     write_safetensors(folder / "a.safetensors", {n: t.bfloat16() for n, t in a.items()})
     a = dict(canonical(a, fitted, folds).tensors)  # norms have no gains there: a stream may turn
@@ -195,9 +195,9 @@ def plant(layers: int, folder: Path) -> None:
     write_safetensors(folder / "b.safetensors", b)
 
 
-def large(layers: int, sweeps: int, folder: Path | None) -> None:
+def large(layers: int, width: int, sweeps: int, folder: Path | None) -> None:
     """So many sweeps on two models of so many layers; a line of JSON."""
-    fitted, folds = spec_of(layers)
+    fitted, folds = spec_of(layers, width)
     if folder is None:
         models = [random_model(fitted.shapes, seed) for seed in (0, 1)]
     else:
@@ -218,7 +218,7 @@ def large(layers: int, sweeps: int, folder: Path | None) -> None:
         "parameters": sum(math.prod(shape) for shape in fitted.shapes.values()),
         "seconds": time.process_time() - began,
         "decomposed": sum(counted.seconds.values()),
-        "streams": sum(n for size, n in counted.sizes.items() if size[-1] == WIDTH),
+        "streams": sum(n for size, n in counted.sizes.items() if size[-1] == width),
         "peak": peak,
         "sweeps": result.sweeps,
         "apart": sum(apart) / len(apart),
@@ -226,13 +226,13 @@ def large(layers: int, sweeps: int, folder: Path | None) -> None:
     print(json.dumps(told))
 
 
-def llamas(layers: list[int], threads: int, sweeps: int, work: Path | None) -> None:
-    of = ("sweeps", "seconds", "of it decompositions", "of width 2048", "apart")
+def llamas(layers: list[int], width: int, threads: int, sweeps: int, work: Path | None) -> None:
+    of = ("sweeps", "seconds", "of it decompositions", "of the stream", "apart")
     line("date", "layers", "parameters", "models, GB", "peak, GB", *of)
     print("|" + "---|" * 10)
     for depth in layers:
         command = [sys.executable, __file__, "--one", str(depth), "--threads", str(threads)]
-        command += ["--sweeps", str(sweeps)]
+        command += ["--sweeps", str(sweeps), "--llama", str(width)]
         with contextlib.ExitStack() as stack:
             if work is not None:
                 work.mkdir(parents=True, exist_ok=True)
@@ -258,6 +258,7 @@ def main() -> None:
     parser.add_argument("--sizes", default="768,2048")
     parser.add_argument("--layers", default="1,2")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--llama", type=int, default=WIDTH, metavar="WIDTH")
     parser.add_argument("--sweeps", type=int, default=1)
     parser.add_argument("--work", type=Path)
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
@@ -266,9 +267,9 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     if given.one is not None:
         if given.plant:
-            plant(given.one, given.work)
+            plant(given.one, given.llama, given.work)
         else:
-            large(given.one, given.sweeps, given.work)
+            large(given.one, given.llama, given.sweeps, given.work)
         return
     print(environment())
     if given.depth:
@@ -279,7 +280,7 @@ def main() -> None:
     if given.layers:
         print()
         layers = [int(n) for n in given.layers.split(",")]
-        llamas(layers, given.threads, given.sweeps, given.work)
+        llamas(layers, given.llama, given.threads, given.sweeps, given.work)
 
 
 if __name__ == "__main__":
