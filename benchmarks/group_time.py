@@ -1,29 +1,36 @@
 """What a search by groups costs: seconds beside permutations, decompositions, memory for each layer.
 
     python benchmarks/group_time.py [--depth 12] [--width 768] [--sizes 768,2048] [--layers 1,2] [--threads 1]
+        [--llama 2048] [--sweeps 1] [--work FOLDER]
 
 First two GPTs with random weights in memory (LayerNorm, GELU, 12 heads): `wm` by permutations and by groups,
 of the latter the first sweeps, and how often which matrices are decomposed. Then one singular value
 decomposition (n, n) of a matrix of inner products, in float64, beside scaled Newton steps to the same
 rotation, whose number depends on the matrix's condition and not on how near it is to a rotation, so that a
 warm start would save none of them, and beside the one product that tells whether the last rotation is still
-the best. Last two GPTs with the shapes of a Llama of 1B (width 2048, 32 heads, RMSNorm, SwiGLU, rotary
-positions), one sweep, in a process for each number of layers: peak memory and seconds; what a layer adds is
-their difference. Seconds are of processor time.
+the best. Last two GPTs with the shapes of a Llama of 1B (width --llama, 32 heads, RMSNorm, SwiGLU, rotary
+positions), in a process for each number of layers: peak memory and seconds of --sweeps; what a layer adds is
+their difference. They are random, in float32 in memory; with --work FOLDER they are files in bfloat16 there,
+removed afterwards, and B is A moved by a random element of all groups, with noise of a tenth of each matrix's
+deviation. Seconds are of processor time.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,14 +39,19 @@ from torch import nn
 
 from rebasin_cli import nets
 from rebasin_cli.canonical.form import canonical
+from rebasin_cli.checkpoints.checkpoint import open_checkpoint
+from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.groups import elements as acts
 from rebasin_cli.groups import projection
 from rebasin_cli.inference.inferring import infer
 from rebasin_cli.matchers.search.align import align
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.spec import FittedSpec
 
 LLAMA = {"norm": "rms", "activation": "swiglu", "positions": "rope", "heads": 32}
 SWEEPS = 3  # by groups
+NOISE = 0.1  # of each matrix's deviation
 WORDS, WIDTH, TRACED = 32_000, 2048, 128  # the width that is traced: the graph is the same
 
 
@@ -141,52 +153,99 @@ def decompositions(sizes: list[int]) -> None:
         line(date.today(), n, svd, newton, steps, look, f"{float((cold - other).abs().max()):.0e}")
 
 
-def large(layers: int) -> None:
-    """One sweep on two models of so many layers; a line of JSON."""
+def spec_of(layers: int, width: int) -> tuple[FittedSpec, Any]:
+    """The spec and the folds of so many layers, inferred where they are narrow."""
     traced = nets.build("gpt", input_shape=(16,), classes=WORDS, width=TRACED, depth=layers, **LLAMA)
     found = infer(traced, torch.randint(0, WORDS, (1, 16)), prove=False, groups=True)
     with torch.device("meta"):
-        network = nets.build("gpt", input_shape=(16,), classes=WORDS, width=WIDTH, depth=layers, **LLAMA)
+        network = nets.build("gpt", input_shape=(16,), classes=WORDS, width=width, depth=layers, **LLAMA)
     shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
-    heads, dim = LLAMA["heads"], WIDTH // LLAMA["heads"]
+    heads, dim = LLAMA["heads"], width // LLAMA["heads"]
     text = found.text.replace(f"dim: {TRACED // heads}", f"dim: {dim}")
-    fitted = fit(parse(text, name="llama"), shapes)
-    folds, times = found.folds, WIDTH // TRACED
+    folds, times = found.folds, width // TRACED
     values = [
         replace(v, part=replace(v.part, start=v.part.start * times, length=v.part.length * times), size=dim)
         for v in folds.values
     ]
-    folds = replace(folds, values=tuple(values))
-    models = []
-    for seed in (0, 1):
-        rng = torch.Generator().manual_seed(seed)
-        models.append({n: torch.randn(s, generator=rng) * s[-1] ** -0.5 for n, s in shapes.items()})
+    return fit(parse(text, name="llama"), shapes), replace(folds, values=tuple(values))
+
+
+def random_model(shapes: Mapping[str, tuple[int, ...]], seed: int) -> dict[str, torch.Tensor]:
+    rng = torch.Generator().manual_seed(seed)
+    return {name: torch.randn(shape, generator=rng) * shape[-1] ** -0.5 for name, shape in shapes.items()}
+
+
+def plant(layers: int, width: int, folder: Path) -> None:
+    """Write a.safetensors and b.safetensors, in bfloat16."""
+    fitted, folds = spec_of(layers, width)
+    shapes, rng = fitted.shapes, torch.Generator().manual_seed(2)
+    a = {n: t if t.ndim > 1 else 1 + t for n, t in random_model(shapes, 0).items()}
+    a |= {
+        n: torch.full(t.shape, (width // LLAMA["heads"]) ** -0.5) for n, t in a.items() if n.endswith("scale")
+    }
+    write_safetensors(folder / "a.safetensors", {n: t.bfloat16() for n, t in a.items()})
+    a = dict(canonical(a, fitted, folds).tensors)  # norms have no gains there: a stream may turn
+    moved = acts.acted(a, fitted, acts.random(fitted, torch.Generator().manual_seed(1)))
+    b = {}
+    for name in shapes:
+        tensor = moved[name]
+        if tensor.ndim > 1:
+            tensor = tensor + NOISE * tensor.std() * torch.randn(tensor.shape, generator=rng)
+        b[name] = tensor.bfloat16()
+    write_safetensors(folder / "b.safetensors", b)
+
+
+def large(layers: int, width: int, sweeps: int, folder: Path | None) -> None:
+    """So many sweeps on two models of so many layers; a line of JSON."""
+    fitted, folds = spec_of(layers, width)
+    if folder is None:
+        models = [random_model(fitted.shapes, seed) for seed in (0, 1)]
+    else:
+        models = [open_checkpoint(str(folder / f"{name}.safetensors")) for name in "ab"]
     began = time.process_time()
     with Counted() as counted:
-        result = align(models, fitted, folds=folds, options={"max_sweeps": 1}).result
+        done = align(models, fitted, folds=folds, options={"max_sweeps": sweeps})
+    result = done.result
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    apart = [
+        float(
+            (done.models[0][n].float() - done.models[1][n].float()).norm() / done.models[0][n].float().norm()
+        )
+        for n, shape in fitted.shapes.items()
+        if len(shape) > 1
+    ]
     told = {
-        "parameters": sum(math.prod(shape) for shape in shapes.values()),
+        "parameters": sum(math.prod(shape) for shape in fitted.shapes.values()),
         "seconds": time.process_time() - began,
         "decomposed": sum(counted.seconds.values()),
-        "streams": sum(n for size, n in counted.sizes.items() if size[-1] == WIDTH),
+        "streams": sum(n for size, n in counted.sizes.items() if size[-1] == width),
         "peak": peak,
         "sweeps": result.sweeps,
+        "apart": sum(apart) / len(apart),
     }
     print(json.dumps(told))
 
 
-def llamas(layers: list[int], threads: int) -> None:
-    of = ("a sweep, s", "of it decompositions", "of width 2048")
+def llamas(layers: list[int], width: int, threads: int, sweeps: int, work: Path | None) -> None:
+    of = ("sweeps", "seconds", "of it decompositions", "of the stream", "apart")
     line("date", "layers", "parameters", "models, GB", "peak, GB", *of)
-    print("|" + "---|" * 8)
+    print("|" + "---|" * 10)
     for depth in layers:
         command = [sys.executable, __file__, "--one", str(depth), "--threads", str(threads)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        command += ["--sweeps", str(sweeps), "--llama", str(width)]
+        with contextlib.ExitStack() as stack:
+            if work is not None:
+                work.mkdir(parents=True, exist_ok=True)
+                folder = stack.enter_context(tempfile.TemporaryDirectory(dir=work))
+                command += ["--work", folder]
+                subprocess.run([*command, "--plant"], check=True)
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         told = json.loads(done.stdout.splitlines()[-1])
+        stored = (8 if work is None else 4) * told["parameters"]
         line(
-            date.today(), depth, f"{told['parameters'] / 1e6:.0f}M", f"{8 * told['parameters'] / 2**30:.2f}",
-            f"{told['peak']:.2f}", f"{told['seconds']:.0f}", f"{told['decomposed']:.0f}", told["streams"],
+            date.today(), depth, f"{told['parameters'] / 1e6:.0f}M", f"{stored / 2**30:.2f}",
+            f"{told['peak']:.2f}", told["sweeps"], f"{told['seconds']:.0f}", f"{told['decomposed']:.0f}",
+            told["streams"], f"{told['apart']:.3f}",
         )  # fmt: skip
 
 
@@ -199,19 +258,29 @@ def main() -> None:
     parser.add_argument("--sizes", default="768,2048")
     parser.add_argument("--layers", default="1,2")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--llama", type=int, default=WIDTH, metavar="WIDTH")
+    parser.add_argument("--sweeps", type=int, default=1)
+    parser.add_argument("--work", type=Path)
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--plant", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     if given.one is not None:
-        large(given.one)
+        if given.plant:
+            plant(given.one, given.llama, given.work)
+        else:
+            large(given.one, given.llama, given.sweeps, given.work)
         return
     print(environment())
     if given.depth:
         transformer(given.depth, given.width)
-    for some, measure in ((given.sizes, decompositions), (given.layers, lambda n: llamas(n, given.threads))):
-        if some:
-            print()
-            measure([int(n) for n in some.split(",")])
+    if given.sizes:
+        print()
+        decompositions([int(n) for n in given.sizes.split(",")])
+    if given.layers:
+        print()
+        layers = [int(n) for n in given.layers.split(",")]
+        llamas(layers, given.llama, given.threads, given.sweeps, given.work)
 
 
 if __name__ == "__main__":

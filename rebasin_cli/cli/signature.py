@@ -52,7 +52,7 @@ def signature(
         typer.Option(
             "--bounds",
             help="Also how far networks between A and B can be from both, by Neuron Alignment's Theorem 3.1 "
-            "(mlp without norms).",
+            "(mlp, ReLU, no norms).",
         ),
     ] = False,
     plot: Annotated[

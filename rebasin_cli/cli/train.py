@@ -39,7 +39,9 @@ def train(
     ] = None,
     heads: Annotated[int | None, typer.Option(min=1, help="Of each block of a transformer.")] = None,
     patch: Annotated[int | None, typer.Option(min=1, help="Side of a vit's patches, in pixels.")] = None,
-    activation: Annotated[str | None, typer.Option(help="gelu or swiglu, of a transformer.")] = None,
+    activation: Annotated[
+        str | None, typer.Option(help="gelu or swiglu, of a transformer; relu or tanh, of an mlp.")
+    ] = None,
     positions: Annotated[str | None, typer.Option(help="learned or rope, of a transformer.")] = None,
     epochs: o.Epochs = None,
     batch_size: o.TrainingBatch = None,

@@ -1,7 +1,8 @@
-"""Multilayer perceptron: `depth` hidden layers of `width` units, ReLU, optional norms.
+"""Multilayer perceptron: `depth` hidden layers of `width` units, ReLU or tanh, optional norms.
 
 Inputs of any shape are flattened. Tensors are `layers.{i}.weight`, `layers.{i}.bias`, `norms.{i}.*` where
-there are norms, `head.weight` and `head.bias`. The defaults, 3 × 512, are Git Re-Basin's on MNIST.
+there are norms, `head.weight` and `head.bias`. No shape of these tells the activation: where there is a
+tensor `tanh`, one number that nothing reads, it is tanh. The defaults, 3 × 512, are Git Re-Basin's on MNIST.
 """
 
 from __future__ import annotations
@@ -16,13 +17,20 @@ from torch import Tensor, nn
 from ..errors import NetworkError, UsageError
 
 VARIANTS = ("mlp",)
+ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh}
 
 
 class MLP(nn.Module):
     """`sizes` are inputs, hidden layers and classes; `norm` is "none", "batch" or "layer"."""
 
     def __init__(
-        self, sizes: Sequence[int], *, norm: str = "none", bias: bool = True, head_bias: bool = True
+        self,
+        sizes: Sequence[int],
+        *,
+        norm: str = "none",
+        bias: bool = True,
+        head_bias: bool = True,
+        activation: str = "relu",
     ):
         super().__init__()
         *hidden, classes = sizes
@@ -32,12 +40,16 @@ class MLP(nn.Module):
         kinds = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm, "none": lambda size: nn.Identity()}
         self.norms = nn.ModuleList(kinds[norm](size) for size in hidden[1:])
         self.head = nn.Linear(hidden[-1], classes, bias=head_bias)
+        self.activation = activation
+        if activation == "tanh":
+            self.register_buffer("tanh", torch.ones(()))
         self.example_shape: tuple[int, ...] = (sizes[0],)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.flatten(1)
+        act = ACTIVATIONS[self.activation]
         for layer, norm in zip(self.layers, self.norms, strict=True):
-            x = torch.relu(norm(layer(x)))
+            x = act(norm(layer(x)))
         return self.head(x)
 
 
@@ -49,8 +61,9 @@ def build(
     width: float | None = None,
     norm: str | None = None,
     depth: int | None = None,
+    activation: str | None = None,
 ) -> MLP:
-    """A network to train: `depth` (3) hidden layers of `width` (512) units. Raises UsageError."""
+    """A network to train: `depth` (3) hidden layers of `width` (512) units, ReLU. Raises UsageError."""
     depth, units = 3 if depth is None else depth, 512 if width is None else width
     if depth < 1:
         raise UsageError(f"an mlp needs one hidden layer at least, not {depth}")
@@ -58,7 +71,10 @@ def build(
         raise UsageError(f"the width of an mlp is a number of units, not {units:g}", hint="Try --width 512.")
     if norm not in (None, "none", "batch", "layer"):
         raise UsageError(f"unknown norm {norm!r}", hint="Choose none, batch or layer.")
-    network = MLP([math.prod(input_shape), *[int(units)] * depth, classes], norm=norm or "none")
+    if activation not in (None, *ACTIVATIONS):
+        raise UsageError(f"unknown activation {activation!r} of an mlp", hint="Choose relu or tanh.")
+    sizes = [math.prod(input_shape), *[int(units)] * depth, classes]
+    network = MLP(sizes, norm=norm or "none", activation=activation or "relu")
     network.example_shape = tuple(input_shape)
     return network
 
@@ -80,4 +96,5 @@ def from_shapes(shapes: Mapping[str, tuple[int, ...]]) -> MLP:
         norm=norm,
         bias="layers.0.bias" in shapes,
         head_bias="head.bias" in shapes,
+        activation="tanh" if "tanh" in shapes else "relu",
     )

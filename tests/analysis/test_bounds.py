@@ -102,6 +102,7 @@ def test_the_account_is_of_plain_networks_alone():
     outputs = made[0].double()(inputs.double())
     wanted = torch.nn.functional.one_hot(targets, 3)
     assert found["itself"]["loss"] == pytest.approx((outputs - wanted).square().mean().sqrt().item())
-    normed = nets.build("mlp", input_shape=(4,), classes=3, width=5, depth=2, norm="layer")
-    with pytest.raises(NetworkError, match="plain feed-forward networks"):
-        theorem.account(normed, a, {"naive": b}, inputs, targets)
+    for other in ({"norm": "layer"}, {"activation": "tanh"}):
+        network = nets.build("mlp", input_shape=(4,), classes=3, width=5, depth=2, **other)
+        with pytest.raises(NetworkError, match="plain feed-forward networks with ReLU"):
+            theorem.account(network, a, {"naive": b}, inputs, targets)

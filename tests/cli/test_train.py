@@ -24,6 +24,21 @@ def test_an_endpoint_with_its_provenance(done, tmp_path):
     assert set(contents(tmp_path)) == {"a.safetensors"}
 
 
+def test_the_file_of_an_mlp_tells_that_it_is_tanh(done, refused):
+    """So every command builds the right network from it, and `--groups all` finds the signs."""
+    recipe = ("--epochs", 3, "--lr", 0.01, "-q")
+    for name in "ab":
+        done(*TINY, "--activation", "tanh", "--seed", ord(name), *recipe, "-o", f"{name}.safetensors")
+    done(*TINY, *recipe, "-o", "relu.safetensors")
+    trained = open_checkpoint("a.safetensors").metadata
+    assert trained["rebasin.activation"] == "tanh"
+    told = done("eval", "a.safetensors", "--json").json()
+    assert told["accuracy"] == pytest.approx(float(trained["rebasin.test_accuracy"]), abs=1e-4)
+    both = ("a.safetensors", "b.safetensors")
+    assert "layers.0 signed" in done("merge", *both, "--groups", "all", "-o", "m.safetensors").err
+    refused(4, "merge", "a.safetensors", "relu.safetensors", "-o", "x.safetensors", says="tanh")
+
+
 def test_the_same_seed_the_same_bytes(done, tmp_path):
     for name in "ab":
         done(*TINY, "--epochs", 1, "--limit", 200, "-o", f"{name}.safetensors", "-q")
@@ -212,6 +227,7 @@ def test_resuming_with_other_options_is_refused(refused, interrupted):
         (["mlp", "--data", "digits", "--width", "8.5"], 2, "number of units, not 8.5"),
         (["mlp", "--data", "digits", "--depth", "0"], 2, "one hidden layer at least"),
         (["mlp", "--data", "digits", "--norm", "bach"], 2, "unknown norm 'bach'"),
+        (["mlp", "--data", "digits", "--activation", "gelu"], 2, "unknown activation 'gelu' of an mlp"),
         (["mlp", "--data", "digits", "--normalize", "0/0"], 2, "is no normalization"),
         (["mlp", "--data", "digits", "--device", "gpu"], 2, "unknown device 'gpu'"),
         (["mlp", "--data", "digits", "--resume"], 2, "there is no a.training.pt"),

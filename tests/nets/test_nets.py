@@ -142,6 +142,20 @@ def test_fully_connected_networks_have_relu_between_linear_maps(layers):
     torch.testing.assert_close(network(inputs), x)
 
 
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_an_mlp_is_read_back_with_its_activation(activation):
+    network = nets.build("mlp", input_shape=(6,), classes=3, width=8, activation=activation)
+    inputs = torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
+    x, tensors = inputs, network.state_dict()
+    for layer in ("layers.0", "layers.1", "layers.2"):
+        x = getattr(torch, activation)(x @ tensors[f"{layer}.weight"].T + tensors[f"{layer}.bias"])
+    expected = x @ tensors["head.weight"].T + tensors["head.bias"]
+    again = rebuilt(network)
+    again.load_state_dict(tensors)
+    for each in (network, again):
+        torch.testing.assert_close(each(inputs), expected)
+
+
 # Positions of max-pooling in torchvision's `features`.
 POOLINGS = {
     "vgg11": [2, 5, 10, 15, 20],

@@ -88,6 +88,7 @@ CASES: dict[tuple[str, str], Callable[[], nn.Module]] = {
     ("mlp", "twelve layers"): lambda: built("mlp", 12, depth=12),
     ("mlp", "batch"): lambda: built("mlp", 12, norm="batch"),
     ("mlp", "layer"): lambda: built("mlp", 12, norm="layer"),
+    ("mlp", "tanh"): lambda: built("mlp", 12, activation="tanh"),
     ("two_layer", "plain"): lambda: built("two_layer", 12),
     ("tinyten", "batch"): lambda: built("tinyten", 0.25),
     ("tinyten", "plain"): lambda: built("tinyten", 0.25, norm="none"),
