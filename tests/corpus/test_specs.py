@@ -54,7 +54,11 @@ SPECS = {  # the text: the words
     ),
     "a slot without an end": ("tensors:\n  'layers.{i.weight': .\n", "cannot read the tensor name"),
     "a slot within a slot": ("tensors:\n  'layers.{{i}}.weight': .\n", "cannot read the tensor name"),
-    "a slot without a name": ("tensors:\n  'layers.{}.weight': .\n", "cannot read the tensor name"),
+    "a list without an order": (
+        "tensors:\n  'layers.{}.weight': . h0 .\n" + REST,
+        "whose order is the first",
+    ),
+    "a list without its axis": ("tensors:\n  'layers.{}.weight': h0 .\n" + REST, "has 3 axes 1×6×64"),
     "a slot of one sign": ("tensors:\n  'layers.{-}.weight': .\n", "cannot read the tensor name"),
     "no text": ("", "is not a spec"),
     "a number": ("3\n", "is not a spec"),
