@@ -150,6 +150,18 @@ def test_tied_tensors_that_the_spec_does_not_tie_are_refused(tmp_path):
     )
 
 
+def test_tied_tensors_of_a_list_would_part(tmp_path):
+    weight = torch.randn(3, 4)
+    state = {"gate": torch.randn(2, 4), "experts.0.up": weight, "experts.1.up": weight}
+    torch.save(state, tmp_path / "tied.pt")
+    (tmp_path / "list.yaml").write_text('tensors:\n  gate: "expert ."\n  experts.{}.up: "expert . ."\n')
+    models = [open_checkpoint(tmp_path / "tied.pt")]
+    with pytest.raises(SpecError) as caught:
+        intake.fit_spec(models, Loading(spec=str(tmp_path / "list.yaml")), Network(), Data(), quiet)
+    assert "experts.0.up = experts.1.up share storage" in str(caught.value)
+    assert "at 0 of experts.{}.up, " in str(caught.value) and "at 1 of experts.{}.up" in str(caught.value)
+
+
 def test_batchnorm_statistics_need_data_or_a_word(tmp_path):
     fitted = library.find(
         {
