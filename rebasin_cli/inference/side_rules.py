@@ -144,33 +144,33 @@ def attention(walk: Sides, a: dict[str, Any]) -> Axes | None:
 
 @_rule("layer_norm")
 def layer_norm(walk: Sides, a: dict[str, Any]) -> Axes:
-    x = a["input"].axes
-    if len(a["normalized_shape"]) != 1:
-        walk.flag(x, ORDER, "a norm over several axes")
-        return contractions.layer_norm(walk, a)
-    walk.flag(x[-1], ONES, "layer_norm takes off its mean")
-    return _scaled(walk, "norm", x, 1, 2)
+    return _normed(walk, a, ONES, "layer_norm takes off its mean", 1, 2)
 
 
 @_rule("rms_norm")
 def rms_norm(walk: Sides, a: dict[str, Any]) -> Axes:
+    return _normed(walk, a, NORM, "rms_norm divides by its length", 1, None)
+
+
+def _normed(walk: Sides, a: dict[str, Any], flag: str, told: str, *at: int | None) -> Axes:
+    """A norm, of one axis as a rule, whose weight and bias are the arguments `at` these places."""
     x = a["input"].axes
     if len(a["normalized_shape"]) != 1:
         walk.flag(x, ORDER, "a norm over several axes")
         return contractions.layer_norm(walk, a)
-    walk.flag(x[-1], NORM, "rms_norm divides by its length")
-    return _scaled(walk, "norm", x, 1, None)
+    walk.flag(x[-1], flag, told)
+    return _scaled(walk, x, *at)
 
 
-def _scaled(walk: Sides, kind: str, x: Axes, *at: int | None) -> Axes:
+def _scaled(walk: Sides, x: Axes, *at: int | None) -> Axes:
     """What comes out of a norm with parameters: units of their own, related to those that go in."""
     args, kwargs = walk.node.args, walk.node.kwargs
     nodes = [kwargs.get(name) or (args[k + 1] if k is not None and len(args) > k + 1 else None)
              for name, k in zip(("weight", "bias"), at, strict=True)]  # fmt: skip
     y = walk.copied(x[-1])
-    if len(at) > 1 and nodes[1] is not None and walk.parameter(nodes[1]) is not None:
+    if nodes[1] is not None and walk.parameter(nodes[1]) is not None:
         y = walk.unify(y, walk.tensors[walk.parameter(nodes[1])][0])
-    walk.relate(kind, x[-1], y, weight=walk.parameter(nodes[0]), bias=walk.parameter(nodes[1]))
+    walk.relate("norm", x[-1], y, weight=walk.parameter(nodes[0]), bias=walk.parameter(nodes[1]))
     for node, name in zip(nodes, ("weight", "bias"), strict=True):
         if node is not None and walk.parameter(node) is None:
             walk.flag((x[-1], y), ORDER, f"the norm's {name} is computed")
