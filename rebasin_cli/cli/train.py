@@ -71,7 +71,10 @@ def train(
     ] = None,
     init: Annotated[
         str | None,
-        typer.Option(help="First weights: kaiming, lecun or xavier, normal; else the network's own."),
+        typer.Option(
+            help="First weights: kaiming, lecun, xavier or small (0.02), normal; torch, as its "
+            "layers begin; else the network's own."
+        ),
     ] = None,
     keep_every: Annotated[
         int | None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,7 @@ from ..datasets._batches import checked, describe, size_of, to_device
 from ..errors import DataError, NetworkError
 from ..registry import user_code
 from ..runtime import devices
+from .folding import folded
 from .layout import in_parts
 from .running import evaluating, fed
 
@@ -67,12 +69,16 @@ def evaluate(
     samples, logits = 0, True
     filled = torch.zeros(3, bins, dtype=torch.float64)  # samples, sums of confidence and of right answers
     kept: list[Tensor] | None = [] if each and loss is None and metric is None else None
-    with evaluating(network), torch.inference_mode():
+    with ExitStack() as stack:
+        stack.enter_context(evaluating(network))
+        stack.enter_context(torch.inference_mode())
         for number, (inputs, targets) in enumerate(checked(batches)):
             if not (size := size_of(targets)):
                 continue
-            targets = to_device(targets, device)
-            outputs = in_parts(network, fed(network, inputs, device), output)
+            targets, inputs = to_device(targets, device), fed(network, inputs, device)
+            if not samples:
+                stack.enter_context(folded(network, inputs, output))
+            outputs = in_parts(network, inputs, output)
             if loss is None or metric is None:
                 check_logits(outputs, targets, number)
             value = cross_entropy(outputs, targets) if loss is None else _apply(loss, outputs, targets)

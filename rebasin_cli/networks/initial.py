@@ -8,24 +8,30 @@ import torch
 from torch import nn
 
 # The variance of a weight, of what a unit reads (fan in) and what reads it (fan out).
-INITS = {
+VARIANCES = {
     "kaiming": lambda fan_in, fan_out: 2 / fan_in,
     "lecun": lambda fan_in, fan_out: 1 / fan_in,
     "xavier": lambda fan_in, fan_out: 2 / (fan_in + fan_out),
+    "small": lambda fan_in, fan_out: 0.02**2,  # BERT, GPT-2, ViT
 }
+INITS = (*VARIANCES, "torch")
 
 
 @torch.no_grad()
 def initialize(network: nn.Module, init: str) -> None:
     """Normal weights of that variance in linear layers and convolutions, and biases of 0; in place.
 
-    Norms, embeddings and what attention keeps outside of such layers stay as they are.
+    `torch`: as PyTorch's layers begin by themselves, uniform, a third of lecun's variance, biases too. Norms,
+    embeddings and what attention keeps outside of such layers stay as they are.
     """
     for module in network.modules():
         if not isinstance(module, nn.Linear | nn.Conv2d):
             continue
+        if init == "torch":
+            module.reset_parameters()
+            continue
         outputs, inputs, *kernel = module.weight.shape
         each = math.prod(kernel)
-        module.weight.normal_(0, math.sqrt(INITS[init](inputs * each, outputs * each)))
+        module.weight.normal_(0, math.sqrt(VARIANCES[init](inputs * each, outputs * each)))
         if module.bias is not None:
             module.bias.zero_()

@@ -52,14 +52,19 @@ def laid(network: nn.Module, inputs: Any, output: str | int | None = None) -> An
     gives the same up to rounding. Not for norms in training: PyTorch then sums their statistics in float32,
     one value after the other, and of four digits the last is wrong.
     """
+    return _last(inputs) if takes_last(network, inputs, output) else inputs
+
+
+def takes_last(network: nn.Module, inputs: Any, output: str | int | None = None) -> bool:
+    """Whether `laid` lays inputs like these channels last."""
     if not isinstance(inputs, Tensor) or inputs.ndim != 4 or inputs.device.type != "cpu":
-        return inputs
+        return False
     if isinstance(network, Wrapper | torch.jit.ScriptModule):
-        return inputs
+        return False
     known = _of(network, inputs, output)
     if known.last is None:
         known.last = _narrow(network) and _takes(network, inputs[:FEW], output)
-    return _last(inputs) if known.last else inputs
+    return known.last
 
 
 def _last(inputs: Tensor) -> Tensor:
@@ -76,7 +81,7 @@ def _narrow(network: nn.Module) -> bool:
 def _takes(network: nn.Module, few: Tensor, output: str | int | None) -> bool:
     with evaluating(network), torch.no_grad():
         try:
-            return _alike(*(call(network, each, output=output) for each in (few, _last(few))))
+            return alike(*(call(network, each, output=output) for each in (few, _last(few))))
         except NetworkError:  # where it fails on both, it is told by whoever runs it
             return False
 
@@ -104,7 +109,7 @@ def in_parts(
     else:
         whole = call(network, inputs, output=output)
     if known.alike is None and len(inputs) > known.size:
-        same = torch.equal if exact else _alike
+        same = torch.equal if exact else alike
         known.alike = same(whole, _joined(network, inputs, known.size, output))
     return whole
 
@@ -115,7 +120,7 @@ def _joined(network: nn.Module, inputs: Tensor, size: int, output: str | int | N
     return torch.cat([call(network, part, output=output) for part in parts])
 
 
-def _alike(whole: Tensor, parts: Tensor) -> bool:
+def alike(whole: Tensor, parts: Tensor) -> bool:
     return whole.shape == parts.shape and torch.allclose(whole, parts, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from .folding import folded
 from .layout import Wrapper, in_parts
 
 MOST = 256 << 20  # bytes of outputs
@@ -32,7 +33,9 @@ class Recording(Wrapper):
         alone = args[0] if len(args) == 1 and not kwargs and isinstance(args[0], Tensor) else None
         if alone is not None and (before := self.known(alone)) is not None:
             return before
-        answer = in_parts(self.network, kwargs or (args[0] if len(args) == 1 else args), self.output)
+        inputs = kwargs or (args[0] if len(args) == 1 else args)
+        with folded(self.network, inputs, self.output):
+            answer = in_parts(self.network, inputs, self.output)
         size = answer.numel() * answer.element_size()
         if alone is not None and self.bytes + size <= MOST:
             self._known[id(alone)] = (weakref.ref(alone), answer)

@@ -10,13 +10,17 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from .. import networks
 from ..datasets._batches import checked, tensors_in
 from ..errors import DataError
+from ..networks.folding import NORMS
+from ..networks.layout import laid, takes_last
 from ..networks.running import evaluating, fed, forward
+
+OFF = 100  # a mean square so many times the variance: digits are lost between them, and it is summed anew
 
 
 def reset(network: nn.Module, batches: Iterable[Any], *, device: str | torch.device = "cpu") -> int:
@@ -32,24 +36,78 @@ def reset(network: nn.Module, batches: Iterable[Any], *, device: str | torch.dev
     if not norms:
         return 0
     momenta = {norm: norm.momentum for norm in norms}
+    watched: list[Watched] | None = None
     seen = largest = 0
     try:
         with evaluating(network), torch.no_grad():
-            for norm in norms:
-                norm.reset_running_stats()
-                norm.training = True  # only the norms: dropout stays off
             for inputs, _ in checked(batches):
                 size = max((len(tensor) for tensor in tensors_in(inputs) if tensor.ndim), default=0)
                 largest = max(largest, size)
                 if size == 1 < largest:
                     continue
+                inputs = fed(network, inputs, device)
+                if watched is None:
+                    watched = _begun(network, norms, inputs)
                 for norm in norms:  # a cumulative average: None says so, but InstanceNorm takes it for 0
                     norm.momentum = None if isinstance(norm, _BatchNorm) else 1 / (seen + 1)
-                forward(network, fed(network, inputs, device))
+                forward(network, laid(network, inputs) if watched else inputs)
                 seen += 1
     finally:
         for norm, momentum in momenta.items():
             norm.momentum = momentum
+        for each in watched or []:
+            each.leave()
     if not seen:
         raise DataError("the data holds no batches to re-estimate BatchNorm statistics on")
     return len(norms)
+
+
+def _begun(network: nn.Module, norms: list[nn.Module], inputs: Any) -> list[Watched]:
+    """Norms in training, which measure themselves; or watched, where inputs lie channels last.
+
+    PyTorch then sums their statistics one value after the other, in float32.
+    """
+    last = all(type(norm) in NORMS for norm in norms) and takes_last(network, inputs)
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.training = not last  # only the norms: dropout stays off
+    return [Watched(norm) for norm in norms] if last else []
+
+
+class Watched:
+    """A norm in evaluation mode that is given each batch's own statistics before it sees the batch."""
+
+    def __init__(self, norm: nn.Module):
+        self.norm, self.runs = norm, 0
+        self.mean = self.variance = torch.zeros((), dtype=torch.float64)
+        self._handle = norm.register_forward_pre_hook(self._measure)
+
+    def _measure(self, norm: nn.Module, given: tuple[Tensor, ...]) -> None:
+        rows = given[0].movedim(1, -1).flatten(0, -2)
+        count = len(rows)
+        if count < 2:
+            raise ValueError(f"one value a channel has no variance: inputs {tuple(given[0].shape)}")
+        mean, variance = moments(rows)
+        norm.running_mean.copy_(mean)
+        norm.running_var.copy_(variance)
+        self.runs += 1
+        self.mean = self.mean + mean
+        self.variance = self.variance + variance * (count / (count - 1))
+
+    def leave(self) -> None:
+        """The averages over all runs become the norm's statistics."""
+        self._handle.remove()
+        if self.runs:
+            self.norm.running_mean.copy_(self.mean / self.runs)
+            self.norm.running_var.copy_(self.variance / self.runs)
+            if self.norm.num_batches_tracked is not None:
+                self.norm.num_batches_tracked.fill_(self.runs)
+
+
+def moments(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance (that of the samples, not corrected) of each column, float64."""
+    mean, square = rows.mean(0).double(), rows.square().mean(0).double()
+    variance = square - mean**2
+    if bool((mean**2 > OFF * variance).any()):
+        variance = (rows - mean.to(rows)).square().mean(0).double()
+    return mean, variance

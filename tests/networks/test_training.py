@@ -317,13 +317,15 @@ def test_adam_records_no_momentum():
 
 def test_first_weights_follow_the_rule():
     found = {}
-    for init in ("kaiming", "lecun", "xavier"):
+    for init in ("kaiming", "lecun", "xavier", "small", "torch"):
         network = nets.build("mlp", input_shape=(1, 20, 20), classes=10, width=200, depth=1)
         with seeded(0, "test"):
             initialize(network, init)
         found[init] = network.layers[0].weight.var().item()
-        assert not network.layers[0].bias.any() and not network.head.bias.any()
-    assert found == pytest.approx({"kaiming": 2 / 400, "lecun": 1 / 400, "xavier": 2 / 600}, rel=0.03)
+        largest = max(network.layers[0].bias.abs().max().item(), network.head.bias.abs().max().item())
+        assert largest == 0 if init != "torch" else 0 < largest < 200**-0.5
+    expected = {"kaiming": 2 / 400, "lecun": 1 / 400, "xavier": 2 / 600, "small": 0.0004, "torch": 1 / 1200}
+    assert found == pytest.approx(expected, rel=0.03)
     with seeded(0, "test"):
         conv = WithEverything()
         initialize(conv, "kaiming")

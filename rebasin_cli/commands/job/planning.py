@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -17,7 +18,8 @@ from ...matchers.polishing.length import seconds_of
 from ...matchers.search.candidates import candidates
 from ...matchers.weights.similarity import KEEP
 from ...measure.rows import ATTACKED, ENSEMBLE, FINE_TUNED, Planned
-from ...networks.layout import in_parts
+from ...networks.folding import folded
+from ...networks.layout import in_parts, laid
 from ...networks.running import call, fed
 from ...repair.costs import TRACING, distillation_passes, refit_products, repair_passes
 from ...repair.options import REFIT_SAMPLES, SAMPLES
@@ -194,8 +196,8 @@ def seconds_a_sample(
         return None
     network.to(device).eval()
     inputs = fed(network, inputs, device)
-    run = in_parts if parts else call
-    with torch.inference_mode():
+    run, inputs = (in_parts, inputs) if parts else (call, laid(network, inputs, output))
+    with torch.inference_mode(), folded(network, inputs, output) if parts else nullcontext():
         in_parts(network, inputs, output)  # also sees whether there may be parts
         began = time.perf_counter()
         run(network, inputs, output=output).sum().item()  # a GPU has then done it, too
