@@ -40,9 +40,12 @@ SEARCHES = {  # row: method, options, whether with groups
     "wm, groups (no data)": ("wm", {}, True),
     "am, groups": ("am", {}, True),
     "am then wm, groups": ("am", {"then": "wm"}, True),
+    "dual, permutations": ("dual", {}, False),
+    "dual, groups": ("dual", {}, True),
     "ste, permutations": ("ste", {}, False),
     "ste, groups": ("ste", {}, True),
 }
+LOOK = ("am", "dual")  # methods that see --images without labels
 LEARN = ("ste",)  # methods that see all training samples and their labels
 
 
@@ -78,7 +81,7 @@ class Grouped(Pair):
             self.models,
             self.found.fitted,
             method=method,
-            options=options | ({"limit": self.samples.samples} if method == "am" else {}),
+            options=options | ({"limit": self.samples.samples} if method in LOOK else {}),
             network=self.network,
             data=self.train.with_batch_size(self.batch) if learns else self.samples,
             prove=False,

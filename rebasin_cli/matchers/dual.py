@@ -30,11 +30,15 @@ from ..registry import option
 from ..spec.notation import Axis, Fixed, Product, Word
 from . import MatchResult, Problem, State, Tensors, am, wm
 from .activations.similarities import assigned, similarities
+from .grouped import matching as grouped
+from .grouped.both import sized
 from .weights.options import Effort
 from .weights.pair import Pair
 
 NEEDS = frozenset({"network", "data"})
 MANY = False
+GROUPS = True
+ORDERS_ONLY = frozenset({"effort", "memory"})  # a search with groups has no use for them
 BYTES_A_PARAMETER = 8  # as am
 DECLARES = frozenset({"identity", "planted"})  # its objective never falls, either, but is not that of wm
 
@@ -74,6 +78,8 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
         return wm.match(problem, options.descent())
     if options.mix == 1:
         return am.match(problem, options)
+    if problem.groups:
+        return _grouped(problem, options)
     seen, reached = _activations(problem, options)
     weights = _reach(problem)
     share = options.mix / (1 - options.mix) * weights / reached
@@ -88,6 +94,14 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
         found, objective_before=unit * found.objective_before, objective_after=unit * found.objective_after,
         upper_bound=None if found.upper_bound is None else unit * found.upper_bound,
     )  # fmt: skip
+
+
+def _grouped(problem: Problem, options: Options) -> MatchResult:
+    """The same for words with groups, whose maps are found with their orders; from what activations say."""
+    both = sized(problem, options, options.mix)
+    joined, names = _with(problem, both.matrices), {word: _named(word) for word in both.words}
+    shares = both.tensors | {names[word]: share for word, share in both.words.items()}
+    return grouped.match(joined, options.max_sweeps, both.nearest, shares)
 
 
 def _activations(problem: Problem, options: Options) -> tuple[dict[str, torch.Tensor], float]:
@@ -114,7 +128,7 @@ def _with(problem: Problem, similar: Mapping[str, torch.Tensor]) -> Problem:
     norms = math.hypot(*(matrix.norm().item() for matrix in similar.values()))
     units = sum(map(len, similar.values()))
     scale = 2.0 ** round(math.log2(norms / math.sqrt(units)) / 2) if norms else 1.0  # both sides of one size
-    names = {word: f"activations of {word}" for word in similar}
+    names = {word: _named(word) for word in similar}
     axes = {names[word]: (_axis(word, fitted.within), Fixed(len(matrix))) for word, matrix in similar.items()}
     shapes = {names[word]: tuple(matrix.shape) for word, matrix in similar.items()}
     here = {names[word]: (matrix / scale).float() for word, matrix in similar.items()}
@@ -124,6 +138,10 @@ def _with(problem: Problem, similar: Mapping[str, torch.Tensor]) -> Problem:
         fitted=replace(fitted, tensors=fitted.tensors | axes, shapes=fitted.shapes | shapes),
         models=tuple(_joined(model, more) for model, more in zip(problem.models, (here, there), strict=True)),
     )
+
+
+def _named(word: str) -> str:
+    return f"activations of {word}"
 
 
 def _axis(word: str, within: Within) -> Axis:

@@ -55,7 +55,7 @@ class Baked:
         self.tensors = {n: _own(model[n], dtype) for n in fitted.tensors}
         seen = replace(fitted, statistics=fitted.statistics | constant(fitted))
         if shares is None and any(kind in MATRICES for kind in fitted.groups.values()):
-            shares = {name: _share(reference[name], self.tensors[name]) for name in fitted.tensors}
+            shares = {name: share_of(reference[name], self.tensors[name]) for name in fitted.tensors}
         shared = {
             n: _own(reference[n], dtype) * s if (s := (shares or {}).get(n)) is not None else reference[n]
             for n in fitted.tensors
@@ -91,7 +91,7 @@ class Baked:
         self.pair.refresh()
 
 
-def _share(a: torch.Tensor, b: torch.Tensor) -> float | None:
+def share_of(a: torch.Tensor, b: torch.Tensor) -> float | None:
     """1 / (‖A‖·‖B‖), 0 where either is 0; None for integers, which are never evidence of a map."""
     if not a.is_floating_point():
         return None

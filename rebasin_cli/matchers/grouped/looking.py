@@ -8,6 +8,9 @@ and what nothing shows by weights (`unseen`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
 
 from ...groups import projection
@@ -23,11 +26,42 @@ from . import unseen
 from .units import Unit, units_of
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What data show of words that are matched together: `matrices` (n, n), and what their best element is
+    worth, whose `perms` and `maps` are given. `ordered`: it is a word that only changes its order."""
+
+    matrices: dict[str, torch.Tensor]
+    perms: dict[str, torch.Tensor]
+    maps: dict[str, torch.Tensor]
+    worth: float
+    ordered: bool = False
+
+
 def look(problem: Problem, options: Looking) -> tuple[Elements, float, float]:
     """The element of the model beside the reference, and the similarity before and after.
 
     Both models are in canonical form. Raises as `am.match`.
     """
+    parts = seen(problem, options)
+    before = sum(float(matrix.trace()) for part in parts for matrix in part.matrices.values())
+    return nearest(problem, parts), before, sum(part.worth for part in parts)
+
+
+def nearest(problem: Problem, parts: Sequence[Seen]) -> Elements:
+    """The element of all parts, and of what nothing shows by weights."""
+    fitted = problem.fitted
+    perms, maps = permutation.identity(fitted.words), {}
+    for part in parts:
+        perms |= part.perms
+        maps |= part.maps
+    found = Elements(permutation.carried(perms, fitted.within), maps)
+    hidden = unseen.words(units_of(fitted), fitted)
+    return unseen.by_weights(problem, found, hidden) if hidden else found
+
+
+def seen(problem: Problem, options: Looking) -> list[Seen]:
+    """All that data show of both models, words that move together at a time. Raises as `am.match`."""
     fitted = problem.fitted
     *_, (_, sums) = observed(problem, options, sides=sides_of(options))
     units = units_of(fitted)
@@ -35,22 +69,16 @@ def look(problem: Problem, options: Looking) -> tuple[Elements, float, float]:
     similar = compared(sums, options)
     ordered = {side: {w: m for w, m in its.items() if w not in whole} for side, its in similar.items()}
     settled = best(ordered, options, fitted)
-    first, perms = settled.first, dict(settled.permutations)
-    maps: dict[str, torch.Tensor] = {}
-    before = after = 0.0
-    for word in first:
-        before += float(first[word].trace())
-        after += assignment.total(first[word], perms[word])
+    found = [Seen({}, dict(settled.permutations), {}, 0.0)]  # also of words that nothing shows
+    for word, matrix in settled.first.items():
+        worth = assignment.total(matrix, settled.permutations[word])
+        found.append(Seen({word: matrix}, {}, {}, worth, ordered=True))
     side = sides_of(options)[0]
     for unit in units:
-        seen = {word: _products(sums, side, word) for word in unit.words if word not in hidden}
-        seen = {word: matrix for word, matrix in seen.items() if matrix is not None}
-        own, own_maps, value = _nearest(unit, seen, problem)
-        perms |= own
-        maps |= own_maps
-        before, after = before + sum(float(m.trace()) for m in seen.values()), after + value
-    found = Elements(permutation.carried(perms, fitted.within), maps)
-    return unseen.by_weights(problem, found, hidden) if hidden else found, before, after
+        its = {word: _products(sums, side, word) for word in unit.words if word not in hidden}
+        its = {word: matrix for word, matrix in its.items() if matrix is not None}
+        found.append(Seen(its, *_nearest(unit, its, problem)))
+    return found
 
 
 def _products(sums: Sums, side: str, word: str) -> torch.Tensor | None:

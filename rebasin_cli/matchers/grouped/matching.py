@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from ...errors import UsageError
@@ -12,10 +14,16 @@ from .search import search
 MAP = "map "  # how the name of a kept state's tensor begins that is a word's map
 
 
-def match(problem: Problem, max_sweeps: int, start: Elements | None = None) -> MatchResult:
+def match(
+    problem: Problem,
+    max_sweeps: int,
+    start: Elements | None = None,
+    shares: Mapping[str, float | None] | None = None,
+) -> MatchResult:
     """Elements for the one model beside the reference; `start` is where a search that begins anew begins.
 
-    Raises UsageError unless there are exactly two models.
+    `shares` are the factors of tensors in the objective, where they are not the search's own. Raises
+    UsageError unless there are exactly two models.
     """
     if len(problem.models) != 2:
         raise UsageError(f"a search with groups matches two models, not {len(problem.models)}")
@@ -35,6 +43,7 @@ def match(problem: Problem, max_sweeps: int, start: Elements | None = None) -> M
         begun=0 if kept is None else kept.sweep,
         start=start,
         report=report,
+        shares=shares,
     )
     return MatchResult(
         (dict(found.element.permutations),),
