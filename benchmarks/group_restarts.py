@@ -32,27 +32,18 @@ from _rows import environment, line
 from rebasin_cli.canonical.form import Canonical, canonical, moved_by
 from rebasin_cli.groups import elements as acts
 from rebasin_cli.groups.elements import Elements
+from rebasin_cli.matchers.grouped.matching import drawn as drawn_balanced
 from rebasin_cli.matchers.grouped.search import Found, _Run, search, units_of
 from rebasin_cli.runtime.seeds import generator
-from rebasin_cli.spec.groups import PLANES
 from rebasin_cli.spec.spec import FittedSpec
 
 NOISE = 0.05
-BALANCED = {"GL": "O", "monomial": "signed", "scaled": "permutation"}  # what a balance leaves of a group
 HOWS = ("other sweeps", "other order", "random start", "kick")
-
-
-def element(fitted: FittedSpec, rng: torch.Generator) -> Elements:
-    """A random one that keeps balances."""
-    kinds = {w: fitted.groups.get(w, "permutation") for w in fitted.words}
-    drawn = acts.random(fitted, rng, of={w: BALANCED.get(kind, kind) for w, kind in kinds.items()})
-    maps = {w: m / m.norm(dim=-2, keepdim=True) if kinds[w] in PLANES else m for w, m in drawn.maps.items()}
-    return Elements(drawn.permutations, maps)
 
 
 def kicked(fitted: FittedSpec, best: Elements, rng: torch.Generator, k: int) -> Elements:
     inner = [unit for unit in units_of(fitted) if unit.starred]
-    words, drawn, still = inner[k % len(inner)].words, element(fitted, rng), acts.identity(fitted)
+    words, drawn, still = inner[k % len(inner)].words, drawn_balanced(fitted, rng), acts.identity(fitted)
     perms = still.permutations | {w: drawn.permutations[w] for w in words}
     maps = still.maps | {w: drawn.maps[w] for w in words if w in drawn.maps}
     return acts.compose(best, Elements(perms, maps), fitted)
@@ -68,7 +59,7 @@ def searches(
         rng = generator(k, f"restart {how}")
         given: dict[str, Any] = {"seed": k}
         if how == "random start":
-            given |= {"start": element(fitted, rng), "begun": 1}
+            given |= {"start": drawn_balanced(fitted, rng), "begun": 1}
         if how == "kick":
             given |= {"start": kicked(fitted, best.element, rng, k), "begun": 1}
 

@@ -53,11 +53,14 @@ SOFT_MEMORY = 1 << 30  # bytes that a soft start may take
 @dataclass(frozen=True)
 class Options(Tolerance, Effort):
     """Those of `Effort` and `Tolerance`, and `bound`: also find a number that no permutation's objective
-    exceeds, for about two sweeps' time.
+    exceeds, for about two sweeps' time. `restarts` are of searches with groups.
     """
 
     bound: bool = option(
         False, "Also find what no permutation's objective exceeds, and the gap.", effect="nothing"
+    )
+    restarts: int = option(
+        0, "With --groups all: search again from so many random elements; the best objective wins.", min=0
     )
 
 
@@ -75,11 +78,16 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
             hint="For many models: rebasin merge --method merge-many, which matches them all",
         )
     if problem.groups:
-        found = grouped.match(problem, options.max_sweeps)
+        found = grouped.match(problem, options.max_sweeps, restarts=options.restarts)
         if options.bound:
             most = grouped_bound.upper_bound(*problem.models, problem.fitted)
             found = replace(found, upper_bound=most)
         return found
+    if options.restarts:
+        raise UsageError(
+            "--restarts has no effect on a search for permutations, which kicks them by itself",
+            hint="Leave it out, or search with --groups all",
+        )
     reference, model = problem.models
     pair = Pair(reference, model, problem.fitted, device=problem.device, ranks=problem.ranks)
     with pair.computing():

@@ -1,0 +1,93 @@
+"""Searches with groups that begin anew from random elements."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rebasin_cli.canonical.form import canonical, moved_by
+from rebasin_cli.errors import UsageError
+from rebasin_cli.groups import elements as acts
+from rebasin_cli.groups.elements import Elements
+from rebasin_cli.matchers import Problem, wm
+from rebasin_cli.matchers.grouped import matching
+from rebasin_cli.runtime.seeds import generator
+from rebasin_cli.spec.groups import MATRICES, PLANES
+from tests.transformers import Factored, OneLayer, Rotary, Transformer, drawn, inferred
+
+FAR, NEAR = 0, 3  # pairs of which one search finds the planted element, and does not
+
+
+def planted(seed, make=OneLayer):
+    """A model in canonical form, and it again, moved by a random element and with some noise."""
+    net, found = inferred(make)
+    fitted = found.fitted
+    a = canonical(drawn(net, seed), fitted, found.folds)
+    moved = acts.acted(a.tensors, fitted, acts.random(fitted, torch.Generator().manual_seed(seed + 7)))
+    rng = torch.Generator().manual_seed(seed + 9)
+    b = {
+        n: t + 0.05 * t.std() * torch.randn(t.shape, generator=rng) if t.ndim > 1 else t
+        for n, t in moved.items()
+    }
+    return Problem(fitted, (a.tensors, canonical(b, fitted, found.folds).tensors)), canonical(
+        b, fitted, found.folds
+    )
+
+
+def recovered(problem, form, result):
+    moved = moved_by(form, problem.fitted, Elements(result.permutations[0], result.maps[0]))
+    own = problem.models[0]
+    return all((own[name] - moved[name]).norm() <= 0.15 * own[name].norm().clamp_min(1) for name in own)
+
+
+def test_restarts_find_what_one_search_misses():
+    problem, form = planted(FAR)
+    one, more = (matching.match(problem, 100, restarts=k) for k in (0, 4))
+    assert not recovered(problem, form, one) and recovered(problem, form, more)
+    assert more.objective_after > one.objective_after and more.objective_before == one.objective_before
+
+
+def test_the_best_search_is_kept_and_no_restart_makes_it_worse():
+    problem, form = planted(NEAR)
+    one, more = (matching.match(problem, 100, restarts=k) for k in (0, 2))
+    assert recovered(problem, form, one) and recovered(problem, form, more)
+    assert more.objective_after >= one.objective_after and more.solves > one.solves
+
+
+def test_the_reported_objective_never_falls_and_a_kept_state_leads_to_the_same():
+    problem, _ = planted(FAR)
+    kept = []
+
+    def keep(state):
+        kept.append(replace(state, tensors={name: tensor.clone() for name, tensor in state.tensors.items()}))
+
+    whole = matching.match(replace(problem, progress=keep), 100, restarts=2)
+    objectives = [state.objective for state in kept]
+    assert all(later >= earlier - 1e-9 for earlier, later in zip(objectives, objectives[1:], strict=False))
+    assert {state.notes["search"] for state in kept} == {0.0, 1.0, 2.0}
+    for at in (0.0, 1.0, 2.0):
+        first = next(state for state in kept if state.notes["search"] == at)
+        again = matching.match(replace(problem, start=first), 100, restarts=2)
+        assert again.objective_after == pytest.approx(whole.objective_after, abs=1e-9)
+        for word, perm in whole.permutations[0].items():
+            assert torch.equal(perm, again.permutations[0][word])
+        for word, map_ in whole.maps[0].items():
+            assert torch.allclose(map_, again.maps[0][word], atol=1e-9)
+
+
+@pytest.mark.parametrize("make", [Transformer, Factored, Rotary])
+def test_a_start_leaves_balances_as_they_are(make):
+    _, found = inferred(make)
+    element = matching.drawn(found.fitted, generator(0, "test"))
+    for word, map_ in element.maps.items():
+        if found.fitted.groups[word] in MATRICES and found.fitted.groups[word] not in PLANES:
+            square = map_ @ map_.transpose(-1, -2)
+            assert torch.allclose(square, torch.eye(square.shape[-1]).double().expand_as(square), atol=1e-9)
+        elif found.fitted.groups[word] not in MATRICES:
+            assert (map_.abs() == 1).all()
+
+
+def test_restarts_are_for_groups():
+    problem = Problem(inferred(Transformer)[1].fitted, ({}, {}))
+    with pytest.raises(UsageError, match="--restarts has no effect"):
+        wm.match(replace(problem, fitted=replace(problem.fitted, groups={})), wm.Options(restarts=1))
