@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -32,8 +32,7 @@ def folded(network: nn.Module, inputs: Any, output: str | int | None = None) -> 
     anything else reads it, too, shows in the outputs. Weights are used as they are at the beginning, and are
     untouched afterwards.
     """
-    with ExitStack() as stack:
-        stack.enter_context(_folding(_pairs(network, inputs, output)))
+    with _folding(_pairs(network, inputs, output)):
         yield
 
 
