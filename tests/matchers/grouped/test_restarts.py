@@ -67,7 +67,9 @@ def test_the_reported_objective_never_falls_and_a_kept_state_leads_to_the_same()
     assert {state.notes["search"] for state in kept} == {0.0, 1.0, 2.0}
     for at in (0.0, 1.0, 2.0):
         first = next(state for state in kept if state.notes["search"] == at)
-        again = matching.match(replace(problem, start=first), 100, restarts=2)
+        on = []
+        again = matching.match(replace(problem, start=first, progress=on.append), 100, restarts=2)
+        assert all(state.notes["search"] >= at for state in on)
         assert again.objective_after == pytest.approx(whole.objective_after, abs=1e-9)
         for word, perm in whole.permutations[0].items():
             assert torch.equal(perm, again.permutations[0][word])
