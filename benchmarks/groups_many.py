@@ -5,9 +5,9 @@
 
 Each row is the mean with equal weights, measured on the whole test split, in the same architecture: of the
 models as they are, after `merge-many` and `universe` (no data) and one epoch of `ste-mm`, each with
-permutations and with groups, each also with `--repair refit` on --images training samples without labels; and the endpoints and their
-logit ensemble. Seconds are the processor's, of the search, on one thread. What is in --cache is not measured
-again.
+permutations and with groups, each also with `--repair refit` on --images training samples without labels;
+and the endpoints and their logit ensemble. Seconds are the processor's, of the search, on one thread. What
+is in --cache is not measured again.
 """
 
 from __future__ import annotations

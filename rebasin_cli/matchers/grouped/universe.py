@@ -3,12 +3,11 @@
 Frank-Wolfe moves a mixture of elements for every word and model, from where all units stay where they are,
 until two steps gain little; the elements nearest to the mixtures are where rounds of `many` go on. With
 rotations the objective has many optima close to each other, and where this search ends is not always the best
-of them. So each model in turn is the first that the others join, too, with rounds from there, and what ends
-highest is taken: no lower than `many` from any of these starts, for as many times its time and once more.
-
-The models are taken in the order of their norms, which elements do not change: so the result does not
-depend on who is named first, but for the frame that it is given in. It may depend on the frames that models
-come in, since that is where Frank-Wolfe begins.
+of them. So each model in turn is the first that the others join, too, with rounds from there. All of this
+takes the models in the order of their norms, which elements do not change, and knows nothing of who is named
+first. Last comes `many` as it is, in the order of names. What ends highest is taken, and of equals the first:
+never lower than `many`, for n + 2 times its time, and another result for other orders of names only where
+that last search alone found more. It may depend on the frames that models come in, where Frank-Wolfe begins.
 
 Frank-Wolfe and its line search are those of Crisostomi et al. 2024, arXiv:2405.17897, section 3, for
 permutations. Not theirs: hulls of other groups, the rounds, the other starts.
@@ -39,7 +38,8 @@ def match(problem: Problem, gain: float, ascent: bool, max_sweeps: int) -> Match
     A sweep is a step of Frank-Wolfe or a round. Without `ascent` the mixtures are rounded, and no more.
     """
     order = by_norm(problem)
-    search = _Search(Many(replace(problem, models=tuple(problem.models[k] for k in order))))
+    ordered = replace(problem, models=tuple(problem.models[k] for k in order))
+    search = _Search(Many(ordered), Many(problem), order)
     before = search.many.objective()
     start = problem.start
     if start is None or "start" not in start.notes:
@@ -48,12 +48,14 @@ def match(problem: Problem, gain: float, ascent: bool, max_sweeps: int) -> Match
         search.resume(start)
         done = True
     finished = done and not ascent
-    while done and ascent and not (finished := search.number > len(order)) and search.sweep < max_sweeps:
+    while done and ascent and not (finished := search.number > search.last) and search.sweep < max_sweeps:
         search.round()
         problem.report(search.state())
     after, best = search.best
     found: list[Elements] = [best[order.index(k)] for k in range(len(order))]
-    return result_of(problem, found, before, after, search.sweep, search.many.solves, finished)
+    return result_of(
+        problem, found, before, after, search.sweep, search.many.solves + search.named.solves, finished
+    )
 
 
 def by_norm(problem: Problem) -> list[int]:
@@ -66,12 +68,15 @@ def by_norm(problem: Problem) -> list[int]:
 
 @dataclass
 class _Search:
-    """`number` is the start at work: 0 the mixtures', k that in which the k-th model is the first.
+    """`number` is the start at work: 0 the mixtures', k that with the k-th model as the first, then `named`.
 
-    `begun` sweeps were made before it; `ended` is the best of those that came to their end.
+    `many` has the models in the order of norms, and so have all lists of elements; `begun` sweeps were made
+    before the start at work; `ended` is the best of those that came to their end.
     """
 
     many: Many
+    named: Many
+    order: list[int]
     number: int = 0
     sweep: int = 0
     begun: int = 0
@@ -89,11 +94,21 @@ class _Search:
         )
 
     @property
+    def last(self) -> int:
+        """In which order the names come is no start of its own where it is that of norms."""
+        return len(self.order) + (self.order != sorted(self.order))
+
+    @property
+    def at_work(self) -> Many:
+        return self.named if self.number > len(self.order) else self.many
+
+    @property
     def best(self) -> tuple[float, list[Elements]]:
         """The objective and the elements."""
-        now = self.many.objective()
+        many = self.at_work
+        now = many.objective()
         if self.ended is None or now > self.ended[0] + SAME * self.limit:
-            return now, list(self.many.current)
+            return now, [many.current[k] for k in self.order] if many is self.named else list(many.current)
         return self.ended
 
     def mix(self, gain: float, max_sweeps: int, start: State | None) -> bool:
@@ -123,16 +138,17 @@ class _Search:
 
     def round(self) -> None:
         """One round of the start at work; where none moved, the next start is at work."""
-        many, done = self.many, self.sweep - self.begun
-        moved = many.join(self.number - 1) if self.number and not done else many.round(done)
+        many, done = self.at_work, self.sweep - self.begun
+        first = 0 if many is self.named else self.number - 1
+        moved = many.join(first) if self.number and not done else many.round(done)
         self.sweep += 1
         if not moved:
             self.ended = self.best
             self.number, self.begun = self.number + 1, self.sweep
 
     def state(self) -> State:
-        """Where the models stand, in the order of norms, and in `tensors` the best start that ended, too."""
-        state = self.many.state(self.sweep)
+        """Where the models stand in the start at work, and in `tensors` the best start that ended, too."""
+        state = self.at_work.state(self.sweep)
         tensors, notes = dict(state.tensors), {"start": float(self.number), "begun": float(self.begun)}
         if self.ended is not None:
             notes["ended"] = self.ended[0]
@@ -142,9 +158,9 @@ class _Search:
         return replace(state, objective=self.best[0], notes=notes, tensors=tensors)
 
     def resume(self, state: State) -> None:
-        self.many.resume(state)
         self.sweep = state.sweep
         self.number, self.begun = int(state.notes["start"]), int(state.notes["begun"])
+        self.at_work.resume(state)
         if "ended" in state.notes:
             parts = [
                 [_named(state, f"{ENDED}{kind}{k} ") for kind in ("", MAP)]
