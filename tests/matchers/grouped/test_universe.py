@@ -154,13 +154,13 @@ def kept(state):
 
 def test_a_search_goes_on_from_each_of_its_states_to_the_same_end():
     found, forms = forms_of(tanh)
-    how, states = HOW | {"folds": found.folds}, []
+    forms = forms[::-1]  # so that the order of names is another than that of norms, and a start of its own
+    how, states = HOW | {"folds": found.folds, "options": {"gain": 0.2}}, []
     done = align(forms, found.fitted, **how, progress=lambda state: states.append(kept(state)))
     mixing = [state.objective for state in states if "steps" in state.tensors]
     rounds = [state.objective for state in states if "steps" not in state.tensors]
-    assert (
-        len(mixing) > 2 and len(rounds) > 4 and {s.notes.get("start") for s in states} >= {0.0, 1.0, 2.0, 3.0}
-    )
+    begun = {state.notes.get("start") for state in states}
+    assert len(mixing) > 1 and begun >= {None, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0}
     for heights in (mixing, rounds):
         assert all(later >= now - 1e-9 for now, later in itertools.pairwise(heights))
     assert done.result.objective_after == rounds[-1] and done.result.converged
