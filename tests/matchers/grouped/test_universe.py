@@ -136,7 +136,7 @@ def test_the_objective_is_no_lower_than_that_of_merge_many(make):
 def test_who_is_named_first_is_no_matter_but_for_the_frame():
     found, forms = forms_of(Gated)
     ends = []
-    for order in ((0, 1, 2), (1, 2, 0), (2, 1, 0)):
+    for order in ((0, 1, 2), (2, 0, 1)):
         done = align([forms[k] for k in order], found.fitted, **HOW, folds=found.folds)
         lie = {k: done.models[place] for place, k in enumerate(order)}
         pairs = itertools.combinations(range(3), 2)
@@ -165,7 +165,7 @@ def test_a_search_goes_on_from_each_of_its_states_to_the_same_end():
         assert all(later >= now - 1e-9 for now, later in itertools.pairwise(heights))
     assert done.result.objective_after == rounds[-1] and done.result.converged
     assert done.result.sweeps == len(states) == states[-1].sweep
-    for state in states:
+    for state in states[::3]:
         on = align(forms, found.fitted, **how, start=state)
         assert on.result.objective_after == done.result.objective_after and on.result.sweeps == len(states)
         for one, other in zip(done.elements, on.elements, strict=True):
