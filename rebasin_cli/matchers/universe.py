@@ -12,6 +12,8 @@ published).
 The merge in the universe is the mean of all P_i θ_i; carried back by P_1ᵀ it computes the same, and that is
 what the mean of the results is, which are turned so that the first model keeps the identity.
 
+With groups the mixtures are of their elements, and further searches follow: `grouped/universe.py`.
+
 Crisostomi, Fumero, Baieri, Bernard, Rodolà 2024, "C²M³: Cycle-Consistent Multi-Model Merging",
 arXiv:2405.17897, section 3.
 """
