@@ -4,10 +4,10 @@
         [--images 2000] [--ste-batch 128] [--cache FILE] [--rows NAME …]
 
 Each row is the mean with equal weights, measured on the whole test split, in the same architecture: of the
-models as they are, after `merge-many` (no data) and one epoch of `ste-mm` with permutations and with groups,
-each also with `--repair refit` on --images training samples without labels; and the endpoints and their
-logit ensemble. Seconds are the processor's, of the search, on one thread. What is in --cache is not measured
-again.
+models as they are, after `merge-many` and `universe` (no data) and one epoch of `ste-mm`, each with
+permutations and with groups, each also with `--repair refit` on --images training samples without labels;
+and the endpoints and their logit ensemble. Seconds are the processor's, of the search, on one thread. What
+is in --cache is not measured again.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from rebasin_cli.matchers.search.align import align
 SEARCHES = {  # row: method, options, whether with groups
     "merge-many, permutations": ("merge-many", {}, False),
     "merge-many, groups (no data)": ("merge-many", {}, True),
+    "universe, permutations": ("universe", {}, False),
+    "universe, groups (no data)": ("universe", {}, True),
     "ste-mm, permutations": ("ste-mm", {"epochs": 1}, False),
     "ste-mm, groups": ("ste-mm", {"epochs": 1}, True),
 }

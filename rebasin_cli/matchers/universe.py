@@ -12,6 +12,8 @@ published).
 The merge in the universe is the mean of all P_i θ_i; carried back by P_1ᵀ it computes the same, and that is
 what the mean of the results is, which are turned so that the first model keeps the identity.
 
+With groups the mixtures are of their elements, and further searches follow: `grouped/universe.py`.
+
 Crisostomi, Fumero, Baieri, Bernard, Rodolà 2024, "C²M³: Cycle-Consistent Multi-Model Merging",
 arXiv:2405.17897, section 3.
 """
@@ -32,14 +34,18 @@ from ..permutations.permutation import Permutations
 from ..registry import option
 from ..spec.spec import FittedSpec
 from . import MatchResult, Problem, State
+from .grouped import universe as grouped
 from .weights import starred
 from .weights.descent import THREADED
+from .weights.line import best_share, limit_of, on_the_way, settled
 from .weights.many import objective_of, relative, round_of
 from .weights.mixed import Mixed
 from .weights.options import Sweeps, Tolerance
 
 NEEDS = frozenset()
 MANY = True
+GROUPS = True
+ORDERS_ONLY = frozenset({"tolerance"})  # a search with groups has no use for it
 DECLARES = frozenset({"identity", "planted"})
 
 Sets = list[dict[str, torch.Tensor]]
@@ -66,7 +72,7 @@ def memory(models: int, parameters: int, options: Options) -> dict[str, int]:
 
 
 def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noqa: B008 (frozen)
-    """Permutations for every model but the first, so that all lie in one basin.
+    """Permutations for every model but the first, so that all lie in one basin; with groups, elements.
 
     The objective of Frank-Wolfe never falls from step to step; rounding may lower it, and the rounds after
     it never do. Raises UsageError for fewer than two models.
@@ -75,6 +81,8 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     models, words = problem.models, problem.fitted.words
     if len(models) < 2:
         raise UsageError("universe needs at least two models")
+    if problem.groups:
+        return grouped.match(problem, options.gain, options.ascent, options.max_sweeps)
     before = objective_of(problem, [permutation.identity(words)] * len(models))
     start = problem.start
     if start is None or "sweeps mixed" not in start.notes:
@@ -115,11 +123,7 @@ class History:
     steps: tuple[float, ...] = ()
 
     def settled(self, options: Options) -> bool:
-        """Whether two steps gained too little, or one nothing: after a whole step often comes a short one."""
-        if not self.steps:
-            return False
-        gained = self.objectives[-1] - self.objectives[max(0, len(self.steps) - 2)]
-        return self.steps[-1] == 0 or (len(self.steps) > 1 and gained <= options.gain * self.limit)
+        return settled(self.objectives, self.steps, options.gain * self.limit)
 
     def after(self, corners: Sets, step: float, objective: float) -> History:
         return replace(
@@ -193,7 +197,7 @@ class Search:
             math.sqrt(math.fsum(model.mixed(atom).square().sum().item() for atom in self.atoms))
             for model in self.models
         ]
-        return (math.fsum(norms) ** 2 - math.fsum(norm**2 for norm in norms)) / 2
+        return limit_of(norms)
 
     def corners(self) -> Sets:
         """For every model the permutations that the gradient at the mixtures is largest for."""
@@ -210,25 +214,11 @@ class Search:
         return found
 
     def line(self, corners: Sequence[Permutations]) -> Polynomial:
-        """The objective over the share α of the corners, exactly: a polynomial of degree 4 for matrices.
-
-        A tensor with k permuted axes is of degree k in α, and ⟨Σ_i Y_i, Σ_j Y_j⟩ − Σ_i ⟨Y_i, Y_i⟩ is twice
-        the sum over pairs.
-        """
-        total = Polynomial([0.0])
-        for atom in self.atoms:
-            axes = self.models[0].axes(atom)
-            terms = [model.segment(atom, to) for model, to in zip(self.models, corners, strict=True)]
-            sums = [sum(parts) for parts in zip(*terms, strict=True)]
-            for e in range(axes + 1):
-                for f in range(axes + 1):
-                    if e > f:
-                        continue
-                    value = _inner(sums[e], sums[f]) - math.fsum(_inner(own[e], own[f]) for own in terms)
-                    rest = 2 * axes - e - f
-                    shape = Polynomial([1.0, -1.0]) ** rest * Polynomial([0.0, 1.0]) ** (e + f)
-                    total += shape * (value / 2 if e == f else value)
-        return total
+        """The objective over the share α; a tensor with k permuted axes is of degree k in it."""
+        return on_the_way(
+            [model.segment(atom, to) for model, to in zip(self.models, corners, strict=True)]
+            for atom in self.atoms
+        )
 
     def step(self, corners: Sequence[Permutations], alpha: float) -> None:
         for model, towards in zip(self.models, corners, strict=True):
@@ -263,13 +253,6 @@ def with_groups(
     return {word: every[word] for word in fitted.words}
 
 
-def best_share(line: Polynomial) -> float:
-    """Where in 0–1 a polynomial is largest; of equals the least."""
-    roots = (complex(root) for root in line.deriv().roots())
-    inside = sorted(root.real for root in roots if abs(root.imag) < 1e-9 and 0 < root.real < 1)
-    return max([0.0, *inside, 1.0], key=lambda share: float(line(share)))
-
-
 def rounded(history: History, fitted: FittedSpec) -> Sets:
     """For every model the permutations nearest to its mixtures."""
     begun = (permutation.identity(fitted.words),) * history.models
@@ -288,7 +271,3 @@ def rounded(history: History, fitted: FittedSpec) -> Sets:
         nearest = {w: assignment.solve(m).perm for w, m in mixtures.items() if w not in coupled}
         found.append(with_groups(nearest, mixtures, fitted))
     return found
-
-
-def _inner(a: torch.Tensor, b: torch.Tensor) -> float:
-    return (a * b).sum().item()

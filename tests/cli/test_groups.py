@@ -160,6 +160,18 @@ def test_many_models_are_merged_with_groups(models, done, refused):
     assert (ends[2] - ends[0]).norm() > 1.1 * (ends[1] - ends[0]).norm()  # B counts twice
 
 
+def test_many_models_are_merged_through_the_universe(models, done):
+    """What is written computes what it did, in float32, and lies where one mean of all is."""
+    line = ("c.safetensors", models[1], *NET, "--groups", "all", "--method", "universe")
+    told = done("align", *line, "-o", "u.safetensors", "--json").json()
+    assert alike("u.safetensors", models[1]) and told["match"]["converged"]
+    done("apply", "u.perm.safetensors", models[1], "-o", "again.safetensors")
+    for name, tensor in tensors("u.safetensors").items():
+        assert torch.allclose(tensor, tensors("again.safetensors")[name], atol=1e-6), name
+    three = ("merge", *models, "al.safetensors", *line[2:], "--repair", "none", "-o", "m.safetensors")
+    assert done(*three, "--json").json()["models"] == 3
+
+
 def test_outputs_that_changed_are_not_written(models, refused, monkeypatch):
     """What is turned is compared with what it was, on the models' own weights: A, and B as it was moved."""
     line = ("merge", *models, *NET, "--groups", "all", "--repair", "none", "-o", "x.safetensors")

@@ -29,7 +29,7 @@ Tensors = Mapping[str, torch.Tensor]
 
 def match(problem: Problem, max_sweeps: int) -> MatchResult:
     """Elements for every model but the first, so that all lie in one basin; a sweep is a round."""
-    run = _Many(problem)
+    run = Many(problem)
     before = run.objective()
     rounds, moved = 0, True
     if problem.start is not None:
@@ -39,19 +39,33 @@ def match(problem: Problem, max_sweeps: int) -> MatchResult:
         moved = run.join() if rounds == 0 else run.round(rounds)
         rounds += 1
         problem.report(run.state(rounds))
-    found = run.relative()
+    return result_of(problem, run.current, before, run.objective(), rounds, run.solves, not moved)
+
+
+def result_of(
+    problem: Problem,
+    elements: Sequence[Elements],
+    before: float,
+    after: float,
+    sweeps: int,
+    solves: int,
+    converged: bool,
+) -> MatchResult:
+    """The elements of all models but the first, as seen from the first."""
+    back = acts.invert(elements[0], problem.fitted)
+    found = [acts.compose(element, back, problem.fitted) for element in elements[1:]]
     return MatchResult(
         tuple(dict(element.permutations) for element in found),
         before,
-        run.objective(),
-        rounds,
-        run.solves,
-        not moved,
+        after,
+        sweeps,
+        solves,
+        converged,
         maps=tuple(dict(element.maps) for element in found),
     )
 
 
-class _Many:
+class Many:
     """The models in canonical form, and the element by which each of them stands."""
 
     def __init__(self, problem: Problem):
@@ -97,10 +111,12 @@ class _Many:
             total += share * (float(together.square().sum()) - own) / 2
         return total
 
-    def join(self) -> bool:
-        """Let each model stand as near as it can to the mean of those before it."""
-        for k in range(1, len(self.models)):
-            self._match(k, range(k), None, "join")
+    def join(self, first: int = 0) -> bool:
+        """Let each model, from the `first` on, stand as near as it can to the mean of those before it."""
+        order = [*range(first, len(self.models)), *range(first)]
+        self.current[first] = acts.identity(self.fitted)
+        for k in range(1, len(order)):
+            self._match(order[k], order[:k], None, "join")
         return len(self.models) > 2
 
     def round(self, number: int) -> bool:
@@ -126,11 +142,6 @@ class _Many:
         self.current[k] = found.element
         self.solves += found.solves
         return found.after - found.history[0] > ENOUGH * abs(found.after)
-
-    def relative(self) -> list[Elements]:
-        """The elements of all models but the first, as seen from the first."""
-        back = acts.invert(self.current[0], self.fitted)
-        return [acts.compose(element, back, self.fitted) for element in self.current[1:]]
 
     def state(self, rounds: int) -> State:
         maps = {f"{MAP}{k} {w}": m.clone() for k, e in enumerate(self.current) for w, m in e.maps.items()}
