@@ -210,9 +210,16 @@ def large(layers: int, width: int, sweeps: int, folder: Path | None) -> None:
         models = [open_checkpoint(str(folder / f"{name}.safetensors")) for name in "ab"]
     began = time.process_time()
 
+    def streams() -> list[float]:
+        sizes = [size for size in counted.sizes if size[-1] == width]
+        return [sum(each[size] for size in sizes) for each in (counted.sizes, counted.seconds)]
+
     def said(state: State) -> None:
-        told = f"{layers} layers, sweep {state.sweep}: {time.process_time() - began:.0f} s, {peak():.2f} GB"
-        print(told, file=sys.stderr, flush=True)
+        told = f"{time.process_time() - began:.0f} s, {peak():.2f} GB, objective {state.objective:.3f}"
+        told += ", decompositions {:.0f} s, of the stream {}: {:.0f} s".format(
+            sum(counted.seconds.values()), *streams()
+        )
+        print(f"{layers} layers, sweep {state.sweep}: {told}", file=sys.stderr, flush=True)
 
     with Counted() as counted:
         done = align(models, fitted, folds=folds, options={"max_sweeps": sweeps}, progress=said)
@@ -222,12 +229,11 @@ def large(layers: int, width: int, sweeps: int, folder: Path | None) -> None:
         if len(shape) > 1:
             one, other = (model[name].float() for model in done.models)
             apart.append(float((one - other).norm() / one.norm()))
-    wide = [size for size in counted.sizes if size[-1] == width]
     told = {
         "parameters": sum(math.prod(shape) for shape in fitted.shapes.values()),
         "seconds": time.process_time() - began,
         "decomposed": sum(counted.seconds.values()),
-        "streams": [sum(each[size] for size in wide) for each in (counted.sizes, counted.seconds)],
+        "streams": streams(),
         "peak": most,
         "sweeps": result.sweeps,
         "apart": sum(apart) / len(apart),
