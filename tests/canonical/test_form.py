@@ -3,8 +3,10 @@ import weakref
 import pytest
 import torch
 
+from rebasin_cli.canonical import form as module
 from rebasin_cli.canonical.balancing import _together, balance
 from rebasin_cli.canonical.form import canonical
+from rebasin_cli.checkpoints.tensors import blocks
 from rebasin_cli.errors import CheckpointError
 from rebasin_cli.groups import elements as acts
 from rebasin_cli.groups.elements import views
@@ -182,3 +184,15 @@ def test_what_overflows_in_half_precision_is_told_before_anything_is_asked_for()
     tensors["head.weight"].fill_(1e3)
     with pytest.raises(CheckpointError, match="more than float16 holds"):
         canonical(tensors, found.fitted, found.folds)
+
+
+def test_a_tensor_that_is_read_in_parts_is_made_once(monkeypatch):
+    _, _, _, form = form_of(Gated)
+    made = []
+    act = module.act
+    monkeypatch.setattr(module, "act", lambda *given: made.append(None) or act(*given))
+    for name in form.changed:
+        parts, whole = list(blocks(form.tensors, name, size=64)), form.tensors[name]
+        assert torch.equal(torch.cat(parts), whole)
+        assert whole.ndim == 1 or len(parts) == len(whole)  # a row each
+    assert len(made) == 2 * len(form.changed)  # once for all parts, once for the whole
