@@ -44,6 +44,7 @@ from rebasin_cli.checkpoints.writing import write_safetensors
 from rebasin_cli.groups import elements as acts
 from rebasin_cli.groups import projection
 from rebasin_cli.inference.inferring import infer
+from rebasin_cli.matchers import State
 from rebasin_cli.matchers.search.align import align
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
@@ -184,7 +185,7 @@ def plant(layers: int, width: int, folder: Path) -> None:
         n: torch.full(t.shape, (width // LLAMA["heads"]) ** -0.5) for n, t in a.items() if n.endswith("scale")
     }
     write_safetensors(folder / "a.safetensors", {n: t.bfloat16() for n, t in a.items()})
-    a = dict(canonical(a, fitted, folds).tensors)  # norms have no gains there: a stream may turn
+    a = canonical(a, fitted, folds).tensors  # norms have no gains there: a stream may turn
     moved = acts.acted(a, fitted, acts.random(fitted, torch.Generator().manual_seed(1)))
     b = {}
     for name in shapes:
@@ -195,6 +196,11 @@ def plant(layers: int, width: int, folder: Path) -> None:
     write_safetensors(folder / "b.safetensors", b)
 
 
+def peak() -> float:
+    """The most memory that this process has had, in GB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
 def large(layers: int, width: int, sweeps: int, folder: Path | None) -> None:
     """So many sweeps on two models of so many layers; a line of JSON."""
     fitted, folds = spec_of(layers, width)
@@ -203,23 +209,32 @@ def large(layers: int, width: int, sweeps: int, folder: Path | None) -> None:
     else:
         models = [open_checkpoint(str(folder / f"{name}.safetensors")) for name in "ab"]
     began = time.process_time()
-    with Counted() as counted:
-        done = align(models, fitted, folds=folds, options={"max_sweeps": sweeps})
-    result = done.result
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    apart = [
-        float(
-            (done.models[0][n].float() - done.models[1][n].float()).norm() / done.models[0][n].float().norm()
+
+    def streams() -> list[float]:
+        sizes = [size for size in counted.sizes if size[-1] == width]
+        return [sum(each[size] for size in sizes) for each in (counted.sizes, counted.seconds)]
+
+    def said(state: State) -> None:
+        told = f"{time.process_time() - began:.0f} s, {peak():.2f} GB, objective {state.objective:.3f}"
+        told += ", decompositions {:.0f} s, of the stream {}: {:.0f} s".format(
+            sum(counted.seconds.values()), *streams()
         )
-        for n, shape in fitted.shapes.items()
-        if len(shape) > 1
-    ]
+        print(f"{layers} layers, sweep {state.sweep}: {told}", file=sys.stderr, flush=True)
+
+    with Counted() as counted:
+        done = align(models, fitted, folds=folds, options={"max_sweeps": sweeps}, progress=said)
+    result, most = done.result, peak()
+    apart = []
+    for name, shape in fitted.shapes.items():
+        if len(shape) > 1:
+            one, other = (model[name].float() for model in done.models)
+            apart.append(float((one - other).norm() / one.norm()))
     told = {
         "parameters": sum(math.prod(shape) for shape in fitted.shapes.values()),
         "seconds": time.process_time() - began,
         "decomposed": sum(counted.seconds.values()),
-        "streams": sum(n for size, n in counted.sizes.items() if size[-1] == width),
-        "peak": peak,
+        "streams": streams(),
+        "peak": most,
         "sweeps": result.sweeps,
         "apart": sum(apart) / len(apart),
     }
@@ -245,7 +260,7 @@ def llamas(layers: list[int], width: int, threads: int, sweeps: int, work: Path 
         line(
             date.today(), depth, f"{told['parameters'] / 1e6:.0f}M", f"{stored / 2**30:.2f}",
             f"{told['peak']:.2f}", told["sweeps"], f"{told['seconds']:.0f}", f"{told['decomposed']:.0f}",
-            told["streams"], f"{told['apart']:.3f}",
+            "{}: {:.0f} s".format(*told["streams"]), f"{told['apart']:.3f}",
         )  # fmt: skip
 
 

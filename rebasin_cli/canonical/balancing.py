@@ -27,17 +27,46 @@ ONE_SIDED = "only one side of its product is there"
 
 
 def balance(tensors: Tensors, fitted: FittedSpec) -> tuple[Elements, dict[str, str]]:
-    """The element that balances a model, and why words that could not be balanced stay as they are."""
+    """The element that balances a model, and why words that could not be balanced stay as they are.
+
+    Words that share a tensor are balanced together, and only their tensors are held meanwhile.
+    """
     scaled = [word for word, kind in fitted.groups.items() if kind in SCALED]
     places = {word: [n for n, axes in fitted.tensors.items() if _carries(axes, word)] for word in scaled}
-    work = {
-        name: tensors[name].detach().cpu().double() for name in {n for its in places.values() for n in its}
-    }
     maps: dict[str, torch.Tensor] = {}
     left: dict[str, str] = {}
+    for words in _together(places):
+        _balance(tensors, fitted, {word: places[word] for word in words}, maps, left)
+    found = {word: maps[word] for word in scaled if word in maps}
+    return Elements(identity(fitted).permutations, found), {
+        word: left[word] for word in scaled if word in left
+    }
+
+
+def _together(places: Mapping[str, list[str]]) -> list[list[str]]:
+    """The words that share tensors, also by others between them; in their order."""
+    parts: list[tuple[list[str], set[str]]] = []
+    for word, names in places.items():
+        near = [part for part in parts if not part[1].isdisjoint(names)]
+        parts = [part for part in parts if part[1].isdisjoint(names)]
+        words = {word}.union(*(part[0] for part in near))
+        parts.append(([w for w in places if w in words], {*names}.union(*(part[1] for part in near))))
+    return [words for words, _ in parts]
+
+
+def _balance(
+    tensors: Tensors,
+    fitted: FittedSpec,
+    places: Mapping[str, list[str]],
+    maps: dict[str, torch.Tensor],
+    left: dict[str, str],
+) -> None:
+    """In turns, until none of these words moves; adds to `maps` and `left`."""
+    names = dict.fromkeys(name for its in places.values() for name in its)
+    work = {name: tensors[name].detach().cpu().double() for name in names}
     for _ in range(ROUNDS):
         moved = 0.0
-        for word in [w for w in scaled if w not in left]:
+        for word in [w for w in places if w not in left]:
             sides = _sides(work, places[word], fitted, word)
             if not sides[0] or not sides[1]:
                 left[word] = ONE_SIDED
@@ -55,7 +84,6 @@ def balance(tensors: Tensors, fitted: FittedSpec) -> tuple[Elements, dict[str, s
             maps[word] = found if before is None else found * before if found.ndim == 1 else found @ before
         if moved < ENOUGH:
             break
-    return Elements(identity(fitted).permutations, maps), left
 
 
 def _carries(axes, word: str) -> bool:

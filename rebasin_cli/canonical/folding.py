@@ -2,44 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 
+from ..checkpoints.tensors import LazyTensors, plan_of
 from ..errors import CheckpointError
 from ..groups.folds import Folds, Norm, Part, Reader, ValueBias
 
 Tensors = Mapping[str, torch.Tensor]
+Step = Callable[[torch.Tensor], object]  # writes to the tensor that it is given
 
 
-def folded(tensors: Tensors, folds: Folds) -> dict[str, torch.Tensor]:
-    """The tensors that change, in float64: norms' gains 1 and biases 0, key and value biases 0, means 0."""
+def folded(tensors: Tensors, folds: Folds) -> LazyTensors:
+    """The tensors that change, in float64: norms' gains 1 and biases 0, key and value biases 0, means 0.
+
+    Vectors are changed here. A matrix is made whenever it is asked for, from the tensor of its name alone,
+    and none is held.
+    """
     work = _Work(tensors)
     for norm in folds.norms:
         _norm(work, norm)
     for bias in folds.values:
         _value(work, bias)
     for part in folds.keys:
-        work.part(part).zero_()
+        work.change(part.tensor, lambda t, part=part: _entries(t, part).zero_())
     for name, axis in folds.means:
-        tensor = work[name]
-        tensor -= tensor.mean(axis, keepdim=True)
-    return work.changed
+        work.change(name, lambda t, axis=axis: t.sub_(t.mean(axis, keepdim=True)))
+    shapes = {name: work.shapes[name] for name in work.steps}
+    return LazyTensors(shapes, dict.fromkeys(shapes, torch.float64), lambda name: work[name].clone())
 
 
 class _Work:
-    """Tensors that are written to as float64 copies of their own."""
+    """Tensors as they become, in float64: vectors are held, of matrices only the steps, in their order."""
 
     def __init__(self, tensors: Tensors):
-        self.tensors, self.changed = tensors, {}
+        self.tensors = tensors
+        self.shapes = {name: shape for name, (_, shape) in plan_of(tensors).items()}
+        self.steps: dict[str, list[Step]] = {}
+        self.vectors: dict[str, torch.Tensor] = {}
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        if name not in self.changed:
-            self.changed[name] = self.tensors[name].detach().cpu().to(torch.float64, copy=True)
-        return self.changed[name]
+        """Not to be written to."""
+        steps = self.steps.setdefault(name, [])
+        if name in self.vectors:
+            return self.vectors[name]
+        tensor = self.tensors[name].detach().cpu().to(torch.float64, copy=True)
+        for step in steps:
+            step(tensor)
+        if tensor.ndim <= 1:
+            self.vectors[name] = tensor
+        return tensor
 
-    def part(self, part: Part) -> torch.Tensor:
-        return self[part.tensor].narrow(0, part.start, part.length)
+    def change(self, name: str, step: Step) -> None:
+        """Let `step` write to a tensor: at once, or whenever it is asked for."""
+        if len(self.shapes[name]) <= 1:
+            step(self[name])
+        else:
+            self.steps.setdefault(name, []).append(step)
+
+
+def _entries(tensor: torch.Tensor, part: Part) -> torch.Tensor:
+    return tensor.narrow(0, part.start, part.length)
 
 
 def _norm(work: _Work, norm: Norm) -> None:
@@ -48,12 +72,13 @@ def _norm(work: _Work, norm: Norm) -> None:
     elif norm.bias is not None and not norm.free:
         for reader in norm.readers:
             _through(work, work[norm.bias], reader)
-        work[norm.bias].zero_()
+        work.change(norm.bias, torch.Tensor.zero_)
     if norm.weight is not None:
+        gain = work[norm.weight].clone()
         for reader in norm.readers:
-            weight = work[reader.weight]
-            weight *= work[norm.weight].view(-1, *[1] * (weight.ndim - reader.axis - 1))
-        work[norm.weight].fill_(1)
+            along = gain.view(-1, *[1] * (len(work.shapes[reader.weight]) - reader.axis - 1))
+            work.change(reader.weight, lambda t, along=along: t.mul_(along))
+        work.change(norm.weight, lambda t: t.fill_(1))
 
 
 def _over(work: _Work, norm: Norm) -> None:
@@ -65,16 +90,18 @@ def _over(work: _Work, norm: Norm) -> None:
             problems=[f"{reader.weight}  has no bias to take that up" for reader in norm.readers],
             hint="Match by --groups permutations, or give these layers biases of 0",
         )
-    bias.copy_(torch.where(gain == 0, 0.0, bias / gain))
+    over = torch.where(gain == 0, 0.0, bias / gain)
+    work.change(norm.bias, lambda t: t.copy_(over))
 
 
 def _value(work: _Work, bias: ValueBias) -> None:
-    part = work.part(bias.part)
+    part = _entries(work[bias.part.tensor], bias.part)
     blocks = part.view(-1, 1, bias.size).expand(-1, bias.times, -1)
     _through(work, blocks.reshape(-1), bias.reader)
-    part.zero_()
+    work.change(bias.part.tensor, lambda t: _entries(t, bias.part).zero_())
 
 
 def _through(work: _Work, vector: torch.Tensor, reader: Reader) -> None:
     """What a constant input adds to the outputs of a layer, moved into its bias."""
-    work[reader.bias].add_(torch.tensordot(work[reader.weight], vector, ([reader.axis], [0])))
+    given = torch.tensordot(work[reader.weight], vector, ([reader.axis], [0]))
+    work.change(reader.bias, lambda t: t.add_(given))

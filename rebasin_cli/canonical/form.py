@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..checkpoints.tensors import LazyTensors, plan_of, replaced
+from ..checkpoints.tensors import LazyTensors, overlaid, plan_of, replaced
 from ..errors import CheckpointError
 from ..groups.elements import Elements, act, acted, check_dtypes, maps_of
 from ..groups.folds import Folds
@@ -24,7 +24,8 @@ class Canonical:
     """`tensors` in the model's own dtypes; `balance` is the element that was applied after folding.
 
     `changed` are the tensors that folding or balancing touched, in float64: what comes next begins with them.
-    `left` has (what, why) of all that stays as it was.
+    `left` has (what, why) of all that stays as it was. Tensors are made from the model's whenever they are
+    asked for, and none is held.
     """
 
     tensors: Tensors
@@ -35,23 +36,38 @@ class Canonical:
     @property
     def wide(self) -> Tensors:
         """The same without rounding: the changed tensors in float64."""
-        return {name: self.changed.get(name, self.tensors[name]) for name in self.tensors}
+        return overlaid(self.tensors, self.changed)
 
 
 def canonical(tensors: Tensors, fitted: FittedSpec, folds: Folds) -> Canonical:
-    """The canonical form of a model. The input is untouched.
+    """The canonical form of a model. The input is untouched, and read again for what is asked for.
 
     Raises CheckpointError where numbers would be folded or turned that are integers or quantised.
     """
-    check_numbers({name: dtype for name, (dtype, _) in plan_of(tensors).items()}, fitted, folds)
-    changed = folded(tensors, folds)
-    found, left = balance({**tensors, **changed}, fitted)
+    plan = plan_of(tensors)
+    check_numbers({name: dtype for name, (dtype, _) in plan.items()}, fitted, folds)
+    first = folded(tensors, folds)
+    begun = overlaid(tensors, first)
+    found, left = balance(begun, fitted)
     maps = maps_of(found)
-    for name, axes in fitted.tensors.items():
-        if any(word in maps for axis in axes for word in words_of(axis)):
-            changed[name] = act(changed.get(name, tensors[name]).double(), axes, fitted, maps)
-    own = {name: _rounded(name, tensor, tensors[name].dtype) for name, tensor in changed.items()}
-    return Canonical(replaced(tensors, own), changed, found, (*folds.left, *left.items()))
+    moved = [
+        n for n, axes in fitted.tensors.items() if any(w in maps for axis in axes for w in words_of(axis))
+    ]
+    names = dict.fromkeys((*first, *moved))
+    shapes = {name: plan[name][1] for name in names}
+
+    def wide(name: str) -> torch.Tensor:
+        return act(begun[name].double(), fitted.tensors.get(name, ()), fitted, maps)
+
+    def own(name: str) -> torch.Tensor:
+        return _rounded(name, changed[name], plan[name][0])
+
+    changed = LazyTensors(shapes, dict.fromkeys(names, torch.float64), wide)
+    rounded = LazyTensors(shapes, {name: plan[name][0] for name in names}, own)
+    for name in names:
+        if plan[name][0] is torch.float16:  # who gives what it cannot hold is told at once
+            own(name)
+    return Canonical(replaced(tensors, rounded), changed, found, (*folds.left, *left.items()))
 
 
 def check_numbers(dtypes: Mapping[str, torch.dtype], fitted: FittedSpec, folds: Folds) -> None:

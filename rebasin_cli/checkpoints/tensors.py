@@ -139,7 +139,7 @@ def rows(tensors: Mapping[str, Tensor], name: str, start: int, stop: int) -> Ten
 def replaced(tensors: Mapping[str, Tensor], by: Mapping[str, Tensor]) -> LazyTensors:
     """`tensors` with some replaced, and what is new at the end; names, order and dtypes stay."""
     plan = plan_of(tensors)
-    new = {name: tensor for name, tensor in by.items() if name not in plan}
+    new = {name: by[name] for name in by if name not in plan}
     wide = next((dtype for dtype, _ in plan.values() if dtype.is_floating_point), torch.float32)
     shapes = {name: shape for name, (_, shape) in plan.items()}
     shapes |= {name: tuple(tensor.shape) for name, tensor in new.items()}
@@ -149,9 +149,16 @@ def replaced(tensors: Mapping[str, Tensor], by: Mapping[str, Tensor]) -> LazyTen
         return by[name].to(dtypes[name]) if name in by else tensors[name]
 
     def part(name: str, start: int, stop: int) -> Tensor:
-        return get(name)[start:stop] if name in by else rows(tensors, name, start, stop)
+        return rows(by if name in by else tensors, name, start, stop).to(dtypes[name])
 
     return LazyTensors(shapes, dtypes, get, part)
+
+
+def overlaid(tensors: Mapping[str, Tensor], by: Mapping[str, Tensor]) -> LazyTensors:
+    """`tensors` with some replaced, which have dtypes of their own; names and their order stay."""
+    plan = plan_of(tensors) | plan_of(by)
+    shapes, dtypes = ({name: each[k] for name, each in plan.items()} for k in (1, 0))
+    return LazyTensors(shapes, dtypes, lambda name: (by if name in by else tensors)[name])
 
 
 def blocks(tensors: Mapping[str, Tensor], name: str, size: int = CHUNK) -> Iterator[Tensor]:

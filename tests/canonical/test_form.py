@@ -1,8 +1,12 @@
+import weakref
+
 import pytest
 import torch
 
-from rebasin_cli.canonical.balancing import balance
+from rebasin_cli.canonical import form as module
+from rebasin_cli.canonical.balancing import _together, balance
 from rebasin_cli.canonical.form import canonical
+from rebasin_cli.checkpoints.tensors import blocks
 from rebasin_cli.errors import CheckpointError
 from rebasin_cli.groups import elements as acts
 from rebasin_cli.groups.elements import views
@@ -127,3 +131,68 @@ def test_a_norms_bias_that_nobody_can_take_up_stays_and_turns():
     again = canonical(tensors, found.fitted, found.folds).tensors
     before, after = outputs(net, tensors), outputs(net, again)
     assert (before - after).abs().max() <= 1e-12 * before.abs().max()
+
+
+@pytest.mark.parametrize("make", NETS)
+def test_a_model_is_as_it_was_and_each_of_its_tensors_the_same_whenever_it_is_asked_for(make):
+    """In float64, where numbers need no copy to be converted."""
+    _, tensors, _, form = form_of(make)
+    before = {name: tensor.clone() for name, tensor in tensors.items()}
+    for asked in (form.tensors, form.changed, form.wide):
+        first = {name: asked[name].clone() for name in asked}
+        for name in form.changed:
+            asked[name].fill_(torch.nan)
+        assert all(torch.equal(asked[name], first[name]) for name in asked)
+    assert all(torch.equal(tensors[name], before[name]) for name in tensors)
+
+
+@pytest.mark.parametrize("make", NETS)
+def test_a_canonical_form_can_be_written_over_the_model_that_it_is_of(make):
+    """A tensor is made of the one of its name, and of nothing else that is read later."""
+    _, tensors, _, form = form_of(make)
+    whole = {name: form.tensors[name].clone() for name in form.tensors}
+    for name in form.tensors:
+        tensors[name].copy_(form.tensors[name])
+    assert all(torch.equal(tensors[name], whole[name]) for name in tensors)
+
+
+def test_no_tensor_of_a_canonical_form_is_held():
+    _, _, _, form = form_of(Gated)
+    for asked in (form.tensors, form.changed):
+        assert all(weakref.ref(asked[name])() is None for name in form.changed)
+
+
+def test_words_that_share_no_tensor_are_balanced_as_if_alone():
+    net, found = inferred(Transformer)
+    tensors = drawn(net, 0)
+    whole, _ = balance(tensors, found.fitted)
+    assert list(whole.maps) == [w for w, kind in found.fitted.groups.items() if kind != "O1"]
+    for word, map_ in whole.maps.items():
+        layer = word.rsplit(".", 1)[0]
+        others = {n: t if n.startswith(layer) else 3 * torch.randn_like(t) for n, t in tensors.items()}
+        assert torch.equal(balance(others, found.fitted)[0].maps[word], map_)
+
+
+def test_words_that_share_tensors_are_balanced_in_turns():
+    assert _together({"a": ["x"], "b": ["y"], "c": ["z"], "d": ["y", "x"]}) == [["c"], ["a", "b", "d"]]
+
+
+def test_what_overflows_in_half_precision_is_told_before_anything_is_asked_for():
+    net, found = inferred(Transformer)
+    tensors = {name: tensor.half() for name, tensor in drawn(net, 0).items()}
+    tensors["norm.weight"].fill_(6e4)
+    tensors["head.weight"].fill_(1e3)
+    with pytest.raises(CheckpointError, match="more than float16 holds"):
+        canonical(tensors, found.fitted, found.folds)
+
+
+def test_a_tensor_that_is_read_in_parts_is_made_once(monkeypatch):
+    _, _, _, form = form_of(Gated)
+    made = []
+    act = module.act
+    monkeypatch.setattr(module, "act", lambda *given: made.append(None) or act(*given))
+    for name in form.changed:
+        parts, whole = list(blocks(form.tensors, name, size=64)), form.tensors[name]
+        assert torch.equal(torch.cat(parts), whole)
+        assert whole.ndim == 1 or len(parts) == len(whole)  # a row each
+    assert len(made) == 2 * len(form.changed)  # once for all parts, once for the whole

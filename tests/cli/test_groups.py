@@ -172,6 +172,15 @@ def test_many_models_are_merged_through_the_universe(models, done):
     assert done(*three, "--json").json()["models"] == 3
 
 
+def test_a_plan_with_groups_counts_what_is_compared(models, done):
+    plan = ("merge", *models, *NET, "--groups", "all", "--dry-run", "--json")
+    for method, sums in (("wm", 0), ("merge-many", 20)):
+        told = done(*plan, "--method", method).json()
+        parts = told["search_parts"]
+        assert parts["models"] == 2 * 4 * told["parameters"] and parts["sums"] == sums * told["parameters"]
+        assert "files" not in parts and sum(parts.values()) == told["search_bytes"]
+
+
 def test_outputs_that_changed_are_not_written(models, refused, monkeypatch):
     """What is turned is compared with what it was, on the models' own weights: A, and B as it was moved."""
     line = ("merge", *models, *NET, "--groups", "all", "--repair", "none", "-o", "x.safetensors")

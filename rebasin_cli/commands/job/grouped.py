@@ -14,6 +14,7 @@ import torch
 from ...canonical.folding import folded
 from ...canonical.form import canonical, check_numbers
 from ...checkpoints.checking import digest
+from ...checkpoints.tensors import LazyTensors, overlaid, plan_of
 from ...errors import NotProven, UsageError
 from ...groups import elements as acts
 from ...groups import stored
@@ -117,7 +118,7 @@ def apply(job: Job, output: Output, path: Path, *, invert: bool) -> dict[str, An
         acts.check(elements, fitted)
     acts.check_dtypes(model.dtypes, fitted, elements)
     check_its_weights(path, made.get(permutation.WEIGHTS), model, invert, still=False)
-    wide = {**model, **folded(model, read_folds(made[stored.FOLDS]))}
+    wide = overlaid(model, folded(model, read_folds(made[stored.FOLDS])))
     found = acts.invert(elements, fitted) if invert else elements
     moved = acts.acted(wide, fitted, found)
     given = {
@@ -143,8 +144,16 @@ def check_moved(job: Job, found: Alignment) -> None:
     reference, *others = job.models
     check_same_function(job, reference, canonical(reference, job.fitted, job.folds).wide)
     for model, elements in zip(others, found.elements, strict=True):
-        wide = {name: t.double() if t.is_floating_point() else t for name, t in model.items()}
-        check_same_function(job, model, acts.acted(wide | folded(model, job.folds), job.fitted, elements))
+        wide = overlaid(_doubled(model), folded(model, job.folds))
+        check_same_function(job, model, acts.acted(wide, job.fitted, elements))
+
+
+def _doubled(model: Mapping[str, torch.Tensor]) -> LazyTensors:
+    plan = plan_of(model)
+    dtypes = {name: torch.float64 if d.is_floating_point else d for name, (d, _) in plan.items()}
+    return LazyTensors(
+        {n: s for n, (_, s) in plan.items()}, dtypes, lambda name: model[name].to(dtypes[name])
+    )
 
 
 def _permutations(found: Alignment, path, **how: Any) -> None:

@@ -171,4 +171,5 @@ def plan(job: Job) -> dict[str, Any]:
         proof=job.asked.search.prove,
         memory=job.asked.search.options.get("memory"),
         options=job.options,
+        groups=job.asked.search.groups != "permutations",
     )

@@ -16,6 +16,7 @@ from ...checkpoints.checkpoint import Checkpoint
 from ...datasets import once
 from ...matchers.polishing.length import seconds_of
 from ...matchers.search.candidates import candidates
+from ...matchers.weights.blocks import wide
 from ...matchers.weights.similarity import KEEP
 from ...measure.rows import ATTACKED, ENSEMBLE, FINE_TUNED, Planned
 from ...networks.folding import folded
@@ -37,6 +38,7 @@ def plan_search(
     proof: bool,
     memory: int | None = None,
     options: Any = None,
+    groups: bool = False,
 ) -> dict[str, Any]:
     """Tensors, permutations, assignment sizes and estimated peak memory in bytes, without running anything.
 
@@ -44,7 +46,9 @@ def plan_search(
     (`BYTES_A_PARAMETER`, or its `memory`, which the plan then takes apart), and the matrices that it keeps,
     up to `memory` bytes. Where the plan takes them apart, `search_parts` add up to `search_bytes`. The proof
     comes before it and holds the network in float32 and in float64, and its activations, which are not
-    counted. What a method that trains takes in time is not known, and `not_estimated` says so.
+    counted. A search of weights by `groups` holds the models as they are compared in place of the files,
+    which it reads when it asks for them, and one tensor after the other in float64. What a method that trains
+    takes in time is not known, and `not_estimated` says so.
     """
     sizes = sorted(fitted.words.values(), reverse=True)
     stored = sum(math.prod(s) * model.dtypes[n].itemsize for model in models for n, s in model.shapes.items())
@@ -54,8 +58,13 @@ def plan_search(
     if matcher is not None:
         similarities += min(KEEP if memory is None else memory, sum(4 * size**2 for size in sizes))
     own = matcher.memory(len(models), numbers, options) if hasattr(matcher, "memory") else {}
+    more = getattr(matcher, "BYTES_A_PARAMETER", 0) * numbers
     parts = {"files": stored, **own, "similarities": similarities, "scratch space": OVERHEAD}
-    search = sum(parts.values()) + getattr(matcher, "BYTES_A_PARAMETER", 0) * numbers
+    if groups and matcher is not None and not matcher.NEEDS:
+        own = _compared(models, fitted, numbers)
+        parts = {**own, "sums": more, "similarities": similarities, "scratch space": OVERHEAD}
+        more = 0
+    search = sum(parts.values()) + more
     proving = 12 * numbers if proof else 0
     return {
         "models": len(models),
@@ -71,6 +80,13 @@ def plan_search(
         "proof_bytes": proving,
         "peak_bytes": max(search, stored + proving),
     } | not_estimated([(method, options)])
+
+
+def _compared(models: Sequence[Checkpoint], fitted: FittedSpec, numbers: int) -> dict[str, int]:
+    """Every model in the type that weights are compared in; four copies in float64 as elements act on one."""
+    largest = max(map(math.prod, fitted.shapes.values()), default=0)
+    size = wide(models, list(fitted.tensors)).itemsize
+    return {"models": size * len(models) * numbers, "largest tensor": 4 * 8 * largest}
 
 
 def plan_trials(fitted: FittedSpec, models: int, budget: str, *, able: bool) -> dict[str, Any]:

@@ -52,14 +52,14 @@ class Baked:
     ):
         self.fitted = fitted
         dtype = wide([reference, model], list(fitted.tensors))
-        self.tensors = {n: _own(model[n], dtype) for n in fitted.tensors}
+        self.tensors: dict[str, torch.Tensor] = {}
+        shared: dict[str, torch.Tensor] = {}
+        alike = shares is None and any(kind in MATRICES for kind in fitted.groups.values())
+        for name in fitted.tensors:  # each is read once: it may be made when it is asked for
+            a, b = reference[name], _own(model[name], dtype)
+            share = share_of(a, b) if alike else (shares or {}).get(name)
+            self.tensors[name], shared[name] = b, a if share is None else _own(a, dtype) * share
         seen = replace(fitted, statistics=fitted.statistics | constant(fitted))
-        if shares is None and any(kind in MATRICES for kind in fitted.groups.values()):
-            shares = {name: share_of(reference[name], self.tensors[name]) for name in fitted.tensors}
-        shared = {
-            n: _own(reference[n], dtype) * s if (s := (shares or {}).get(n)) is not None else reference[n]
-            for n in fitted.tensors
-        }
         self.pair = Whole(shared, self.tensors, seen, whole=whole, **how)
         self.element = acts.identity(fitted)
         self.places = {

@@ -73,7 +73,7 @@ class Many:
         still = constant(self.fitted) | self.fitted.statistics
         dtype = wide(problem.models, list(self.fitted.tensors))
         self.models = [
-            {n: m[n].to(dtype) if m[n].is_floating_point() else m[n] for n in self.fitted.tensors}
+            {n: t.to(dtype) if (t := m[n]).is_floating_point() else t for n in self.fitted.tensors}
             for m in problem.models
         ]
         evidence = [

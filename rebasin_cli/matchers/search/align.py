@@ -119,7 +119,7 @@ def align(
         models = [form.tensors for form in forms]
     problem = Problem(
         fitted,
-        tuple(map(stored.held, models)),  # a search asks for every tensor again and again
+        tuple(stored.held(model, computed=bool(forms and module.NEEDS)) for model in models),
         seed,
         progress=progress,
         network=network,

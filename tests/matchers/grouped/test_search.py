@@ -1,7 +1,10 @@
+from collections import Counter
+
 import pytest
 import torch
 
 from rebasin_cli.canonical.form import canonical, moved_by
+from rebasin_cli.checkpoints.tensors import LazyTensors
 from rebasin_cli.groups import elements as acts
 from rebasin_cli.matchers import State
 from rebasin_cli.matchers.grouped.search import search
@@ -142,3 +145,22 @@ def test_the_reference_of_many_models_stays_what_it_was_wherever_it_stood():
     )
     done = align([a, a, a], fitted, method="merge-many", folds=found.folds, start=state)
     assert frame.maps and all(torch.allclose(done.models[2][name], a[name], atol=1e-6) for name in a)
+
+
+@pytest.mark.parametrize("make", [Transformer, Gated, relu])
+def test_a_search_asks_for_each_tensor_once_and_holds_what_it_compares(make):
+    """Tensors in canonical form are made when they are asked for: twice would be twice the time."""
+    net, found = inferred(make)
+    asked = Counter()
+
+    def counted(k):
+        form = canonical(drawn(net, k), found.fitted, found.folds).tensors
+
+        def get(name):
+            asked[k, name] += 1
+            return form[name]
+
+        return LazyTensors(form.shapes, form.dtypes, get)
+
+    search(counted(0), counted(1), found.fitted, max_sweeps=2)
+    assert asked == {(k, name): 1 for k in (0, 1) for name in found.fitted.tensors}
