@@ -61,7 +61,7 @@ def plan_search(
     more = getattr(matcher, "BYTES_A_PARAMETER", 0) * numbers
     parts = {"files": stored, **own, "similarities": similarities, "scratch space": OVERHEAD}
     if groups and matcher is not None and not matcher.NEEDS:
-        own = _compared(models, fitted, numbers)
+        own |= _compared(models, fitted, numbers)
         parts = {**own, "sums": more, "similarities": similarities, "scratch space": OVERHEAD}
         more = 0
     search = sum(parts.values()) + more

@@ -38,8 +38,9 @@ def match(problem: Problem, gain: float, ascent: bool, max_sweeps: int) -> Match
     A sweep is a step of Frank-Wolfe or a round. Without `ascent` the mixtures are rounded, and no more.
     """
     order = by_norm(problem)
-    ordered = replace(problem, models=tuple(problem.models[k] for k in order))
-    search = _Search(Many(ordered), Many(problem), order)
+    many = Many(replace(problem, models=tuple(problem.models[k] for k in order)))
+    named = replace(problem, models=tuple(many.models[order.index(k)] for k in range(len(order))))
+    search = _Search(many, Many(named), order)
     before = search.many.objective()
     start = problem.start
     if start is None or "start" not in start.notes:
