@@ -7,31 +7,22 @@ import torch
 
 from rebasin_cli.canonical.form import canonical, moved_by
 from rebasin_cli.errors import UsageError
-from rebasin_cli.groups import elements as acts
 from rebasin_cli.groups.elements import Elements
 from rebasin_cli.matchers import Problem, wm
 from rebasin_cli.matchers.grouped import matching
 from rebasin_cli.runtime.seeds import generator
 from rebasin_cli.spec.groups import MATRICES, PLANES
-from tests.transformers import Factored, OneLayer, Rotary, Transformer, drawn, inferred
+from tests.matchers.grouped.test_search import planted
+from tests.transformers import Factored, OneLayer, Rotary, Transformer, inferred
 
 FAR, NEAR = 0, 3  # pairs of which one search finds the planted element, and does not
 
 
-def planted(seed, make=OneLayer):
+def pair(seed):
     """A model in canonical form, and it again, moved by a random element and with some noise."""
-    net, found = inferred(make)
-    fitted = found.fitted
-    a = canonical(drawn(net, seed), fitted, found.folds)
-    moved = acts.acted(a.tensors, fitted, acts.random(fitted, torch.Generator().manual_seed(seed + 7)))
-    rng = torch.Generator().manual_seed(seed + 9)
-    b = {
-        n: t + 0.05 * t.std() * torch.randn(t.shape, generator=rng) if t.ndim > 1 else t
-        for n, t in moved.items()
-    }
-    return Problem(fitted, (a.tensors, canonical(b, fitted, found.folds).tensors)), canonical(
-        b, fitted, found.folds
-    )
+    _, found, a, b = planted(OneLayer, 0.05, seed)
+    form = canonical(b, found.fitted, found.folds)
+    return Problem(found.fitted, (a.tensors, form.tensors)), form
 
 
 def recovered(problem, form, result):
@@ -41,21 +32,21 @@ def recovered(problem, form, result):
 
 
 def test_restarts_find_what_one_search_misses():
-    problem, form = planted(FAR)
+    problem, form = pair(FAR)
     one, more = (matching.match(problem, 100, restarts=k) for k in (0, 4))
     assert not recovered(problem, form, one) and recovered(problem, form, more)
     assert more.objective_after > one.objective_after and more.objective_before == one.objective_before
 
 
 def test_the_best_search_is_kept_and_no_restart_makes_it_worse():
-    problem, form = planted(NEAR)
+    problem, form = pair(NEAR)
     one, more = (matching.match(problem, 100, restarts=k) for k in (0, 2))
     assert recovered(problem, form, one) and recovered(problem, form, more)
     assert more.objective_after >= one.objective_after and more.solves > one.solves
 
 
 def test_the_reported_objective_never_falls_and_a_kept_state_leads_to_the_same():
-    problem, _ = planted(FAR)
+    problem, _ = pair(FAR)
     kept = []
 
     def keep(state):
