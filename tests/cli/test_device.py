@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from .conftest import fresh, pictures, rebasin, same
 
@@ -100,6 +102,12 @@ def models(folder):
     return folder
 
 
+def near(one, other):
+    """Whether two files hold the same numbers up to rounding."""
+    a, b = load_file(one), load_file(other)
+    return list(a) == list(b) and all(torch.allclose(a[name], b[name], rtol=1e-5, atol=1e-6) for name in a)
+
+
 def told_by(command, place, *more):
     return [*command, "--json", "--device", place, *more]
 
@@ -133,9 +141,12 @@ def test_results_are_the_cpus_and_computed_there(ran, which):
     folder, told = ran(both, which)
     for name, command in those(which, ALIGN, WRITE).items():
         for kind in ("safetensors", "perm.safetensors")[: 1 + (command[0] == "align")]:
-            assert same(*(folder / f"{name} {place}.{kind}" for place in PLACES)), name
+            files = [folder / f"{name} {place}.{kind}" for place in PLACES]
+            # on the CPU statistics are summed in another way, since images lie channels last there
+            assert near(*files) if name == "reset" else same(*files), name
         here, there = (told[f"{name} {place}"][1] for place in PLACES)
-        assert there.get("products there", 0) >= here.get("products here", 0) > 0, name
+        # a CPU is tried on a few samples first, so it may multiply more often
+        assert there.get("products there", 0) > 0 and here.get("products here", 0) > 0, name
         assert "products there" not in here and "products here" not in there, name
 
 
