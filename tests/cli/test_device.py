@@ -156,7 +156,7 @@ def test_figures_are_the_cpus(ran, which):
     for name in those(which, LOOK):
         found, expected = (numbers(json.loads(told[f"{name} {place}"][0])) for place in PLACES)
         assert len(found) > 3
-        assert found == pytest.approx(expected, rel=1e-5, abs=1e-9), name
+        assert found == pytest.approx(expected, rel=1e-5, abs=1e-6), name  # float32, and differences of it
         assert "products there" in told[f"{name} simulated"][1]
 
 
