@@ -29,7 +29,7 @@ from ..permutations.permutation import Within
 from ..registry import option
 from ..spec.notation import Axis, Fixed, Product, Word
 from . import MatchResult, Problem, State, Tensors, am, wm
-from .activations.similarities import assigned, similarities
+from .activations.similarities import above_chance, assigned, similarities
 from .grouped import matching as grouped
 from .grouped.both import sized
 from .weights.options import Effort
@@ -67,7 +67,8 @@ class Options(am.Options, Effort):
 
 
 def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noqa: B008 (frozen)
-    """Permutations for the one model beside the reference, from weights and from `problem.data`.
+    """Permutations for the one model beside the reference, from weights and from `problem.data`; with groups,
+    elements, whose sizes `grouped.both` gives.
 
     The objective is β times that of activations plus (1 − β) times that of weights, each divided as said
     above, and never falls; with a mix of 0 or 1 it is that of the one method. The data are read anew where
@@ -111,7 +112,7 @@ def _activations(problem: Problem, options: Options) -> tuple[dict[str, torch.Te
     """
     seen = {}
     for word, matrix in similarities(problem, options)[options.at].items():
-        seen[word] = matrix - matrix.mean(0) - matrix.mean(1, keepdim=True) + matrix.mean()
+        seen[word] = above_chance(matrix)
     best = assigned(seen, {}, problem.fitted)
     return seen, sum(assignment.total(matrix, best[word]) for word, matrix in seen.items()) or 1.0
 

@@ -121,6 +121,7 @@ def _joined(network: nn.Module, inputs: Tensor, size: int, output: str | int | N
 
 
 def alike(whole: Tensor, parts: Tensor) -> bool:
+    """Whether two outputs of one shape differ by rounding alone, as far as float32 can tell."""
     return whole.shape == parts.shape and torch.allclose(whole, parts, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 

@@ -41,6 +41,11 @@ def compared(sums: Sums, options: Looking) -> dict[str, dict[str, torch.Tensor]]
     return found
 
 
+def above_chance(matrix: torch.Tensor) -> torch.Tensor:
+    """A similarity (n, n) without what no permutation changes: the means of its rows and columns."""
+    return matrix - matrix.mean(0) - matrix.mean(1, keepdim=True) + matrix.mean()
+
+
 def _rounded(matrix: torch.Tensor) -> torch.Tensor:
     """Multiples of 2^-24 of its size: how products in float64 end depends on where they lie in memory."""
     _, power = torch.frexp(matrix.abs().max())

@@ -54,7 +54,7 @@ class Baked:
         dtype = wide([reference, model], list(fitted.tensors))
         self.tensors: dict[str, torch.Tensor] = {}
         shared: dict[str, torch.Tensor] = {}
-        alike = shares is None and any(kind in MATRICES for kind in fitted.groups.values())
+        alike = shares is None and counted_alike(fitted)
         for name in fitted.tensors:  # each is read once: it may be made when it is asked for
             a, b = reference[name], _own(model[name], dtype)
             share = share_of(a, b) if alike else (shares or {}).get(name)
@@ -89,6 +89,11 @@ class Baked:
             self.tensors[name].copy_(tensor)
         self.element = kept[1]
         self.pair.refresh()
+
+
+def counted_alike(fitted: FittedSpec) -> bool:
+    """Whether every tensor counts as much as any other, however large it is: some word takes matrices."""
+    return any(kind in MATRICES for kind in fitted.groups.values())
 
 
 def share_of(a: torch.Tensor, b: torch.Tensor) -> float | None:

@@ -14,11 +14,11 @@ import torch
 
 from ...groups.elements import Elements
 from ...permutations import assignment
-from ...spec.groups import MATRICES
 from ...spec.notation import words_of
 from .. import Problem
 from ..activations.options import Looking
-from .baked import constant, share_of
+from ..activations.similarities import above_chance
+from .baked import constant, counted_alike, share_of
 from .looking import Seen, nearest, seen
 
 Tensors = Mapping[str, torch.Tensor]
@@ -39,8 +39,7 @@ def sized(problem: Problem, options: Looking, mix: float) -> Sized:
     """Both models seen on `problem.data`, in canonical form. Raises as `am.match`."""
     found = seen(problem, options)
     parts = [part for each in found if (part := _above_chance(each)).worth > 0]
-    own = _shares(problem)
-    worth = {name: share * _norms(problem, name) for name, share in own.items() if share is not None}
+    own, worth = _weights(problem)
     counted = [sum(worth[name] for name in _touched(problem, part, worth)) for part in parts]
     weights, activations = sum(worth.values()) or 1.0, sum(counted) or 1.0
     tensors = {n: None if s is None else s * (1 - mix) / weights for n, s in own.items()}
@@ -54,28 +53,28 @@ def sized(problem: Problem, options: Looking, mix: float) -> Sized:
 
 
 def _above_chance(part: Seen) -> Seen:
-    """Without what no order changes: the means of a matrix's rows and columns."""
+    """What is worth more than a random order, of a word that is only ordered."""
     if not part.ordered:
         return part
     ((word, matrix),) = part.matrices.items()
-    rest = matrix - matrix.mean(0) - matrix.mean(1, keepdim=True) + matrix.mean()
+    rest = above_chance(matrix)
     return replace(part, matrices={word: rest}, worth=assignment.total(rest, assignment.solve(rest).perm))
 
 
-def _shares(problem: Problem) -> dict[str, float | None]:
-    """What a search by weights would multiply each tensor's inner products by."""
-    reference, model = problem.models
-    if any(kind in MATRICES for kind in problem.fitted.groups.values()):
-        return {name: share_of(reference[name], model[name]) for name in problem.fitted.tensors}
-    return {n: 1.0 if reference[n].is_floating_point() else None for n in problem.fitted.tensors}
-
-
-def _norms(problem: Problem, name: str) -> float:
+def _weights(problem: Problem) -> tuple[dict[str, float | None], dict[str, float]]:
+    """Of each tensor the factor that a search by weights gives it, and what it can be worth by that; of those
+    that are evidence."""
     fitted = problem.fitted
-    if name in fitted.statistics or name in constant(fitted):
-        return 0.0  # no evidence
-    a, b = (model[name].double().norm() for model in problem.models)
-    return float(a * b)
+    alike, still = counted_alike(fitted), fitted.statistics | constant(fitted)
+    shares: dict[str, float | None] = {}
+    worth: dict[str, float] = {}
+    for name in fitted.tensors:
+        a, b = (model[name] for model in problem.models)
+        share = share_of(a, b) if alike or not a.is_floating_point() else 1.0
+        shares[name] = share
+        if share is not None and name not in still:
+            worth[name] = float(share > 0) if alike else float(a.double().norm() * b.double().norm())
+    return shares, worth
 
 
 def _touched(problem: Problem, part: Seen, names: Mapping[str, float]) -> list[str]:

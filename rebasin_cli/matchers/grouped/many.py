@@ -17,10 +17,9 @@ import torch
 from ...groups import elements as acts
 from ...groups.elements import Elements
 from ...runtime.seeds import derive, generator
-from ...spec.groups import MATRICES
 from .. import MatchResult, Problem, State
 from ..weights.blocks import wide
-from .baked import constant
+from .baked import constant, counted_alike
 from .matching import MAP
 from .search import ENOUGH, search
 
@@ -84,7 +83,7 @@ class Many:
         self.solves = 0
 
     def _share(self, name: str) -> float:
-        if not any(kind in MATRICES for kind in self.fitted.groups.values()):
+        if not counted_alike(self.fitted):
             return 1.0  # as of two models
         squares = [float(model[name].double().square().sum()) for model in self.models]
         return len(squares) / sum(squares) if sum(squares) > 0 else 0.0
