@@ -326,6 +326,11 @@ def test_first_weights_follow_the_rule():
         assert largest == 0 if init != "torch" else 0 < largest < 200**-0.5
     expected = {"kaiming": 2 / 400, "lecun": 1 / 400, "xavier": 2 / 600, "small": 0.0004, "torch": 1 / 1200}
     assert found == pytest.approx(expected, rel=0.03)
+    with seeded(0, "test"):  # a network whose own first weights are others
+        vit = nets.build("vit", input_shape=(1, 8, 8), classes=10, width=64)
+        initialize(vit, "torch")
+    widest = max((m for m in vit.modules() if isinstance(m, nn.Linear)), key=lambda m: m.weight.numel())
+    assert widest.weight.var().item() == pytest.approx(1 / (3 * widest.in_features), rel=0.03)
     with seeded(0, "test"):
         conv = WithEverything()
         initialize(conv, "kaiming")

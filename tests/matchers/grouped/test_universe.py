@@ -61,6 +61,14 @@ def test_a_model_at_a_corner_is_the_model_as_the_element_makes_it(make):
             torch.testing.assert_close(mixtures.mixed(k, atom), atom.view(moved[atom.tensor].double()))
 
 
+def test_what_a_signed_word_only_orders_has_a_say_in_its_order():
+    fitted, _, mixtures = mixtures_of(Gated)
+    wanted = torch.randperm(fitted.words["gate"], generator=torch.Generator().manual_seed(0))
+    matrices = {place: torch.zeros_like(matrix) for place, matrix in mixtures.current[0].items()}
+    matrices["gate", True] = torch.eye(len(wanted), dtype=torch.float64)[wanted]
+    assert torch.equal(mixtures.nearest(matrices).permutations["gate"], wanted)
+
+
 @pytest.mark.parametrize("make", [Transformer, Gated, tanh])
 def test_the_line_is_the_objective_on_the_way_and_its_slope_that_of_the_gradient(make):
     fitted, _, mixtures = mixtures_of(make)
