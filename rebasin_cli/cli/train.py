@@ -45,7 +45,9 @@ def train(
     positions: Annotated[str | None, typer.Option(help="learned or rope, of a transformer.")] = None,
     epochs: o.Epochs = None,
     batch_size: o.TrainingBatch = None,
-    optimizer: Annotated[str | None, typer.Option(help="adam or sgd.")] = None,
+    optimizer: Annotated[
+        str | None, typer.Option(help="adam, adamw (decay apart from the gradient) or sgd.")
+    ] = None,
     learning_rate: o.LearningRate = None,
     schedule: Annotated[
         str | None,

@@ -9,6 +9,7 @@ from typing import Any
 from ..checkpoints import writing
 from ..errors import ResourceError, UsageError
 from ..networks import training, training_setup
+from ..networks.training_recipe import told
 from ..runtime import devices
 from ..runtime.text import many
 from .job.listener import Listener
@@ -120,4 +121,4 @@ def _plan(net: str, setup: training_setup.Setup) -> dict[str, Any]:
     samples = {"train_samples": setup.train.samples, "test_samples": setup.test.samples}
     network = {"net": net, **setup.shaped, "parameters": setup.parameters}
     how = {"seed": setup.seed, "device": setup.device, "steps": setup.steps}
-    return network | data | setup.portion | samples | how | training_setup.told(setup.recipe)
+    return network | data | setup.portion | samples | how | told(setup.recipe)

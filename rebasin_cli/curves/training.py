@@ -27,7 +27,7 @@ from ..matchers.straight_through.epochs import epoch
 from ..matchers.straight_through.mixture import Mixture
 from ..networks.attacks import Attack, Attacker
 from ..networks.schedules import cosine, halving
-from ..networks.training_setup import has_convolutions
+from ..networks.training_recipe import has_convolutions
 from ..permutations.permutation import Permutations
 from ..runtime.seeds import generator, uniform
 from ..runtime.signals import Held, holding

@@ -26,7 +26,8 @@ from .attacks import Attack, Attacker, attacked, each_loss, statistics_kept
 from .evaluation import evaluate
 from .running import call
 from .schedules import learning_rate_at
-from .training_setup import Recipe, Setup, Wanted, has_convolutions, memory_format, prepare
+from .training_recipe import Recipe, has_convolutions, memory_format
+from .training_setup import Setup, Wanted, prepare
 
 LOOK = 50  # steps between two looks at the loss
 ATTACKED = 1_000  # test samples that are attacked in the end
@@ -206,8 +207,9 @@ def _autocast(device: str, precision: str) -> torch.autocast:
 
 def _optimizer(network: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
     options: dict[str, Any] = {"lr": recipe.learning_rate, "weight_decay": recipe.weight_decay}
-    if recipe.optimizer == "adam":
-        return torch.optim.Adam(network.parameters(), **options)
+    if recipe.optimizer != "sgd":
+        kind = torch.optim.Adam if recipe.optimizer == "adam" else torch.optim.AdamW
+        return kind(network.parameters(), **options)
     how = {"momentum": recipe.momentum, "nesterov": recipe.nesterov}
     return torch.optim.SGD(network.parameters(), **how, **options)
 

@@ -222,7 +222,7 @@ def test_resuming_with_other_options_is_refused(refused, interrupted):
         (["mlpp", "--data", "digits"], 2, "Did you mean mlp?"),
         (["mlp", "--data", "digitz"], 2, "Did you mean digits?"),
         (["mlp", "--data", "npz:nowhere.npz"], 6, "nowhere.npz: no such file"),
-        (["mlp", "--data", "digits", "--optimizer", "adamm"], 2, "Choose adam or sgd"),
+        (["mlp", "--data", "digits", "--optimizer", "adamm"], 2, "Choose adam or adamw or sgd"),
         (["mlp", "--data", "digits", "--lr", "-1"], 2, "learning_rate is -1"),
         (["mlp", "--data", "digits", "--width", "8.5"], 2, "number of units, not 8.5"),
         (["mlp", "--data", "digits", "--depth", "0"], 2, "one hidden layer at least"),

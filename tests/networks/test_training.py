@@ -14,7 +14,7 @@ from rebasin_cli.networks.evaluation import evaluate
 from rebasin_cli.networks.initial import initialize
 from rebasin_cli.networks.schedules import learning_rate_at
 from rebasin_cli.networks.training import Keep, train
-from rebasin_cli.networks.training_setup import Recipe, default_recipe
+from rebasin_cli.networks.training_recipe import Recipe, default_recipe
 from rebasin_cli.runtime.seeds import derive, seeded
 
 
@@ -119,7 +119,9 @@ class Interrupt(Exception):
 
 
 @pytest.mark.parametrize("stop", [Interrupt, KeyboardInterrupt])
-@pytest.mark.parametrize("options", [{}, {"optimizer": "adam"}, {"precision": "bfloat16"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"optimizer": "adam"}, {"optimizer": "adamw"}, {"precision": "bfloat16"}]
+)
 def test_a_resumed_run_ends_bit_for_bit_where_an_uninterrupted_one_does(tmp_path, options, stop):
     whole = everything(**options)
     state = tmp_path / "state"
@@ -232,6 +234,24 @@ def test_networks_without_convolutions_train_with_adam_and_small_sets_for_longer
     assert default_recipe(nn.Conv2d(3, 3, 1), 50_000).learning_rate == 0.01
     vit = default_recipe(nets.build("vit", input_shape=(3, 32, 32), classes=10), 50_000)
     assert vit == Recipe(10, 128, "adam", 1e-3, warmup=0.1, augment=True)
+    assert default_recipe(mlp, 60_000, optimizer="adamw") == Recipe(10, 128, "adamw", 1e-3, weight_decay=0.01)
+
+
+def test_the_decay_of_adamw_shrinks_the_weights_themselves_and_that_of_adam_is_a_gradient():
+    """At a rate that leaves float32 as it is, only what is taken from the weights themselves is seen."""
+    first = quick(optimizer="adamw", weight_decay=0.0, learning_rate=1e-30, schedule="constant").tensors
+    decayed = quick(optimizer="adamw", weight_decay=1e28, learning_rate=1e-30, schedule="constant").tensors
+    steps = 2 * 3
+    for name, tensor in first.items():
+        torch.testing.assert_close(decayed[name], tensor * (1 - 0.01) ** steps)
+    drawn = quick(optimizer="adam", weight_decay=1e28, learning_rate=1e-30, schedule="constant").tensors
+    assert same(drawn, first)
+
+
+def test_a_training_records_augmentation_only_where_the_data_has_any():
+    shape = {"width": 8, "depth": 1, "heads": 1, "patch": 4}
+    trained = train("vit", "digits", epochs=1, limit=8, batch_size=8, **shape)
+    assert trained.metadata["rebasin.augment"] == "False"
 
 
 def repeated(path, text="one two three four five, six seven eight nine ten. "):

@@ -22,7 +22,7 @@ from ...checkpoints.tensors import replaced
 from ...datasets import Data
 from ...datasets._batches import checked, head, size_of, to_device
 from ...errors import CheckpointError, DataError, NetworkError, UsageError
-from ...networks.training_setup import has_convolutions
+from ...networks.training_recipe import has_convolutions
 from ...permutations.lists import without_lists
 from ...permutations.permutation import Permutations, permuted
 from ...runtime.seeds import generator
