@@ -15,14 +15,14 @@ SHARE = 10  # one sample, or one batch, of so many
 MOST = 5_000
 
 
-def held_out(data: Iterable[Any], seed: int) -> tuple[Iterable[Any], Iterable[Any]]:
-    """The data without some samples, and these: a tenth, at most 5,000.
+def held_out(data: Iterable[Any], seed: int, most: int = MOST) -> tuple[Iterable[Any], Iterable[Any]]:
+    """The data without some samples, and these: a tenth, at most `most`.
 
     Of a data set they are drawn by the seed; of batches that somebody else makes the first of every ten are
     taken. What is too little to be parted is used for both.
     """
     if isinstance(data, Data):
-        size = min(MOST, data.samples // SHARE)
+        size = min(most, data.samples // SHARE)
         if not size:
             return data, data
         order = torch.randperm(data.samples, generator=torch.Generator().manual_seed(seed))

@@ -13,7 +13,6 @@ from torch.nn import functional as F
 
 from ... import networks
 from ...datasets._batches import checked, describe, head, size_of, to_device
-from ...datasets._held_out import MOST
 from ...errors import DataError, NetworkError
 from ...networks.evaluation import accuracy, check_logits, name_of
 from ...networks.layout import in_parts
@@ -22,6 +21,7 @@ from ...registry import user_code
 from .. import Problem
 from .flat import Flat, prepared
 from .multiplications import Counter
+from .training import HELD_OUT
 
 FEW = 2  # samples on which multiplications are counted; norms need two
 
@@ -130,7 +130,7 @@ class Mixture:
                 samples += size
                 if self.problem.loss is None:
                     right += size * accuracy(outputs, targets)
-                if samples >= MOST:
+                if samples >= HELD_OUT:
                     break
         if not samples:
             raise DataError(

@@ -36,7 +36,7 @@ from .optimizers import Optimizer
 from .ordered import Ordered
 from .projection import Projection
 from .starting import started
-from .training import Training
+from .training import HELD_OUT, Training
 from .turning import Turning
 
 # Multiplications of matching for one of a forward and backward pass, where nothing else is said
@@ -294,7 +294,7 @@ def _parts(problem: Problem, options: Training) -> tuple[Any, Any]:
     data = problem.data
     if options.limit is not None and isinstance(data, Data):
         data = data.subset(options.limit, problem.seed)
-    return held_out(data, derive(problem.seed, "held out"))
+    return held_out(data, derive(problem.seed, "held out"), HELD_OUT)
 
 
 def initial(problem: Problem, options: Training) -> Sequence[Permutations]:

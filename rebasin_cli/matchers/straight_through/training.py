@@ -11,6 +11,7 @@ from .. import INITS
 
 OPTIMIZERS = ("adam", "sgd")
 PRECISIONS = ("fp32", "bf16")
+HELD_OUT = 2_000  # samples at most, by which a search chooses among where it stood
 RATES = {"adam": 1e-3, "sgd": 1e-2}
 
 
