@@ -21,7 +21,7 @@ import torch
 
 from ..checkpoints.tensors import LazyTensors, plan_of
 from ..errors import CheckpointError
-from ..permutations import permutation
+from ..permutations import index_maps, permutation
 from ..permutations.permutation import Permutations
 from ..spec.groups import MATRICES, PERMUTATION, PLANES, ROTATIONS, SIGNED
 from ..spec.notation import Axis, Fixed, Product, Sum, Word, factors_of, length_of, words_of
@@ -142,7 +142,7 @@ def _moved(map_: torch.Tensor, word: str, perms: Permutations, fitted: FittedSpe
     if map_.ndim == 2:
         return map_[perms[word]][:, perms[word]]
     if map_.ndim == 3:
-        return map_[permutation.split(perms[word], fitted.within[word])[0]]
+        return map_[index_maps.split(perms[word], fitted.within[word])[0]]
     return map_[perms[word]]
 
 

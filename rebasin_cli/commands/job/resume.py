@@ -18,7 +18,7 @@ from ...checkpoints.writing import make_folder, write_safetensors
 from ...errors import CheckpointError, Lost, OutputExists, RebasinError, ResourceError, UsageError
 from ...matchers import State
 from ...permutations import permutation
-from ...permutations.permutation import PLAIN, Within
+from ...permutations.index_maps import PLAIN, Within
 from ...runtime.ranks import ALONE, Ranks
 
 LINE = b'{"step": '  # how every line of a log begins
