@@ -22,9 +22,11 @@ from torch import Tensor
 
 from ..errors import OutputExists, ResourceError, UsageError, unknown
 from .checking import digest
+from .disk import disk, probe
+from .journal import recover
 from .locate import TORCH_SUFFIXES
 from .safetensors_format import CODES, SafetensorsFile, encode_header, nbytes
-from .staging import Staging, disk, probe, recover, staged
+from .staging import Staging, staged
 from .tensors import LazyTensors, blocks, chunks, plan_of
 
 Plan = dict[str, tuple[torch.dtype, tuple[int, ...]]]

@@ -16,10 +16,10 @@ import safetensors
 import safetensors.torch
 import torch
 
-from rebasin_cli.checkpoints import staging, writing
+from rebasin_cli.checkpoints import disk, writing
 from rebasin_cli.checkpoints.checking import digest
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
-from rebasin_cli.checkpoints.staging import recover
+from rebasin_cli.checkpoints.journal import recover
 from rebasin_cli.checkpoints.tensors import CHUNK, LazyTensors
 from rebasin_cli.checkpoints.writing import (
     check_output,
@@ -708,7 +708,7 @@ def test_files_of_other_users_and_links_are_left_alone(tmp_path, monkeypatch):
 def test_who_tries_whether_a_folder_can_be_written_is_not_taken_for_killed(tmp_path, caplog):
     """Another job may tidy up at any moment."""
     caplog.set_level("INFO", "rebasin")
-    patch, remove = pytest.MonkeyPatch(), staging.remove
+    patch, remove = pytest.MonkeyPatch(), disk.remove
 
     def tidied_first(files):
         patch.undo()
@@ -716,8 +716,8 @@ def test_who_tries_whether_a_folder_can_be_written_is_not_taken_for_killed(tmp_p
         recover(tmp_path)
         remove(files)
 
-    patch.setattr(staging, "remove", tidied_first)
-    staging.probe(tmp_path)
+    patch.setattr(disk, "remove", tidied_first)
+    disk.probe(tmp_path)
     assert listing(tmp_path) == [] and caplog.messages == []
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ...checkpoints import digests
+from ...checkpoints.journal import recover
 from ...checkpoints.locate import ToCome, to_come
-from ...checkpoints.staging import recover
 from ...errors import (
     CheckpointError,
     GateNotMet,
