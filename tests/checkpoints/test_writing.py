@@ -16,18 +16,13 @@ import safetensors
 import safetensors.torch
 import torch
 
-from rebasin_cli.checkpoints import disk, writing
+from rebasin_cli.checkpoints import destination, disk, writing
 from rebasin_cli.checkpoints.checking import digest
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
+from rebasin_cli.checkpoints.destination import check_output
 from rebasin_cli.checkpoints.journal import recover
 from rebasin_cli.checkpoints.tensors import CHUNK, LazyTensors
-from rebasin_cli.checkpoints.writing import (
-    check_output,
-    parse_dtype,
-    parse_size,
-    write_safetensors,
-    write_text_atomic,
-)
+from rebasin_cli.checkpoints.writing import parse_dtype, parse_size, write_safetensors, write_text_atomic
 from rebasin_cli.errors import CheckpointError, OutputExists, ResourceError, UsageError
 
 DTYPES = ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
@@ -487,7 +482,7 @@ def test_a_full_disk_is_a_resource_error_and_leaves_nothing(tmp_path, monkeypatc
 
 def test_too_little_free_space_is_found_before_a_value_is_computed(tmp_path, monkeypatch):
     usage = collections.namedtuple("usage", "total used free")
-    monkeypatch.setattr(writing.shutil, "disk_usage", lambda _: usage(10**9, 10**9 - 239, 239))
+    monkeypatch.setattr(destination.shutil, "disk_usage", lambda _: usage(10**9, 10**9 - 239, 239))
 
     def get(name):
         raise AssertionError("no tensor should be asked for")
@@ -496,7 +491,8 @@ def test_too_little_free_space_is_found_before_a_value_is_computed(tmp_path, mon
     with pytest.raises(ResourceError, match="239 bytes free, the output needs 240"):
         write_safetensors(tmp_path / "out.safetensors", lazy)
     assert listing(tmp_path) == []
-    monkeypatch.setattr(writing.shutil, "disk_usage", lambda _: usage(0, 0, 0))  # a disk that does not tell
+    # a disk that does not tell
+    monkeypatch.setattr(destination.shutil, "disk_usage", lambda _: usage(0, 0, 0))
     write_safetensors(tmp_path / "out.safetensors", SIX)
 
 
