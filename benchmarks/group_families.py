@@ -37,8 +37,9 @@ from torch.nn import functional as F
 from rebasin_cli.canonical.form import Canonical, canonical, moved_by
 from rebasin_cli.errors import RebasinError
 from rebasin_cli.groups import elements as acts
-from rebasin_cli.inference.inferring import Inferred, infer
+from rebasin_cli.inference.inferring import infer
 from rebasin_cli.inference.trials import Fails, Runs, difference
+from rebasin_cli.inference.writing import Inferred
 from rebasin_cli.matchers.grouped.search import search
 from rebasin_cli.networks.running import fed
 from rebasin_cli.networks.state import fresh, own_state

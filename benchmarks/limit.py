@@ -20,12 +20,16 @@ import torch
 from _rows import Case, begin, cases, heading, median, parser, row, timed
 
 from rebasin_cli.matchers import MatchResult, wm
-from rebasin_cli.matchers.weights.descent import Descent
+from rebasin_cli.matchers.weights.assignments import Assignments
 from rebasin_cli.matchers.weights.pair import Pair
 from rebasin_cli.permutations import assignment
 
 SIDE, TRIES = 2048, 20
-PARTS = {"products": (Pair, "_add_product"), "assignments": (Descent, "_solved"), "gathers": (Pair, "_take")}
+PARTS = {
+    "products": (Pair, "_add_product"),
+    "assignments": (Assignments, "solved"),
+    "gathers": (Pair, "_take"),
+}
 
 
 def peak() -> float:

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 
 import torch
 
-from ..groups.elements import Elements, act, identity, maps_of, planes, views
+from ..groups.acting import act, views
+from ..groups.elements import Elements, identity, maps_of, planes
 from ..spec.groups import PLANES, SCALED
 from ..spec.notation import words_of
 from ..spec.spec import FittedSpec

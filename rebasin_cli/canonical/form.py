@@ -9,7 +9,8 @@ import torch
 
 from ..checkpoints.tensors import LazyTensors, overlaid, plan_of, replaced
 from ..errors import CheckpointError
-from ..groups.elements import Elements, act, acted, check_dtypes, maps_of
+from ..groups.acting import act
+from ..groups.elements import Elements, acted, check_dtypes, maps_of
 from ..groups.folds import Folds
 from ..spec.notation import words_of
 from ..spec.spec import FittedSpec

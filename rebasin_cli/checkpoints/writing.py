@@ -7,12 +7,9 @@ a time, so memory stays bounded by the largest. The same tensors and metadata gi
 from __future__ import annotations
 
 import contextlib
-import glob
 import json
 import os
 import re
-import shlex
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -20,16 +17,16 @@ from typing import BinaryIO
 import torch
 from torch import Tensor
 
-from ..errors import OutputExists, ResourceError, UsageError, unknown
+from ..errors import OutputExists, UsageError, unknown
 from .checking import digest
-from .locate import TORCH_SUFFIXES
+from .destination import SUFFIX, check_output, check_space, earlier, index_of
+from .disk import disk
 from .safetensors_format import CODES, SafetensorsFile, encode_header, nbytes
-from .staging import Staging, disk, probe, recover, staged
+from .staging import Staging, staged
 from .tensors import LazyTensors, blocks, chunks, plan_of
 
 Plan = dict[str, tuple[torch.dtype, tuple[int, ...]]]
 
-SUFFIX = ".safetensors"
 DTYPE_NAMES: dict[str, torch.dtype] = {
     "float64": torch.float64,
     "float32": torch.float32,
@@ -90,7 +87,7 @@ def write_safetensors(
     check_space(path.parent, total)
     shards = _shards(plan, shard_size) if layout is None else _shards_by(plan, layout)
     with _in(stage, path) as stage:
-        stage.replaces(lambda: _giving_way(path, _earlier(path, layout), force))
+        stage.replaces(lambda: _giving_way(path, earlier(path, layout), force))
         if len(shards) == 1 and layout is None:
             with stage.open(path) as file:
                 _write_file(file, path, shards[0], tensors, texts)
@@ -101,9 +98,9 @@ def write_safetensors(
                 _write_file(file, path, shard, tensors, texts)
         weight_map = {name: file for shard, file in zip(shards, files, strict=True) for name in shard}
         index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-        with stage.open(_index(path)) as file, disk(path):
+        with stage.open(index_of(path)) as file, disk(path):
             file.write((json.dumps(index, indent=2, sort_keys=True) + "\n").encode())
-    return [*(path.with_name(name) for name in files), _index(path)]
+    return [*(path.with_name(name) for name in files), index_of(path)]
 
 
 def write_text_atomic(
@@ -156,77 +153,6 @@ def staged_digest(stage: Staging, files: Sequence[Path]) -> str:
     )
 
 
-def check_output(
-    path: str | os.PathLike[str],
-    *,
-    force: bool = False,
-    text: bool = False,
-    layout: Mapping[str, str] | None = None,
-) -> Path:
-    """Whether `path` can be written, asked before the work begins; return the file that links lead to.
-
-    Raises OutputExists without `force` where the file is there, or (weights, not `text`) its index or shards:
-    one form would shadow the other. UsageError where weights would not be safetensors or the path is no
-    file; ResourceError where the folder is missing or cannot be written.
-    """
-    path = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
-    if path.is_symlink():
-        raise ResourceError(f"{path} leads to itself: a loop of symbolic links", hint="Remove the link.")
-    if path.is_dir():
-        hint = None if text else f"Use {path / f'merged{SUFFIX}'}."
-        raise UsageError(f"{path} is a folder, not a file", hint=hint)
-    if not text and path.suffix != SUFFIX:
-        wanted = path.with_suffix(SUFFIX) if path.suffix in TORCH_SUFFIXES else f"{path}{SUFFIX}"
-        raise UsageError(f"{path}: weights are written as safetensors", hint=f"Use {wanted}.")
-    if path.exists() and not path.is_file():  # a rename would replace /dev/null itself
-        raise UsageError(f"{path} is not a regular file: it cannot be replaced in one step")
-    recover(path.parent)  # what a run left that was killed while it renamed
-    if not force and (there := [path] * path.exists() if text else _earlier(path, layout)):
-        raise OutputExists(f"{there[0]} exists", hint="Overwrite it with --force, or choose another name.")
-    _check_folder(path.parent)
-    return path
-
-
-def check_report_folder(folder: Path) -> None:
-    """Whether a folder is there or can be made: raises UsageError for a file, ResourceError otherwise."""
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is a file, not a folder")
-    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    recover(there)
-    _check_folder(there)
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder and its parents where they are missing. Raises ResourceError."""
-    with disk(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-
-
-def _earlier(path: Path, layout: Mapping[str, str] | None = None) -> list[Path]:
-    """What an earlier output under this name left, in either form: the file, an index, its shards."""
-    shards = {*path.parent.glob(f"{glob.escape(path.stem)}-?????-of-?????{SUFFIX}")}
-    shards |= {path.with_name(name) for name in (layout or {}).values()}
-    return [there for there in (path, _index(path), *sorted(shards - {path})) if there.is_file()]
-
-
-def _check_folder(folder: Path) -> None:
-    if not folder.is_dir():
-        raise ResourceError(
-            f"{folder}: no such folder", hint=f"Make it first: mkdir -p {shlex.quote(str(folder))}"
-        )
-    probe(folder)  # by trying: permission bits say nothing about a read-only disk, and nothing to root
-
-
-def check_space(folder: Path, needed: int) -> None:
-    """Raise ResourceError where the disk of this folder has less room than that."""
-    disk = shutil.disk_usage(folder)
-    if disk.total and disk.free < needed:  # some network disks report a total of 0
-        raise ResourceError(
-            f"{folder}: the disk has {disk.free:,} bytes free, the output needs {needed:,}",
-            hint="Free some space or write to another disk; nothing was written.",
-        )
-
-
 def _output_plan(tensors: Mapping[str, Tensor], out_dtype: torch.dtype | None) -> Plan:
     plan = plan_of(tensors)
     if out_dtype is not None:
@@ -265,10 +191,6 @@ def _shards_by(plan: Plan, layout: Mapping[str, str]) -> list[Plan]:
 
 def _shard_names(path: Path, count: int) -> list[str]:
     return [f"{path.stem}-{number:05d}-of-{count:05d}{SUFFIX}" for number in range(1, count + 1)]
-
-
-def _index(path: Path) -> Path:
-    return path.with_name(f"{path.name}.index.json")
 
 
 def _write_file(

@@ -14,7 +14,8 @@ METHODS = ", ".join(Registry("matchers", "method").names())
 DATA_SETS = ", ".join(Registry("datasets", "data set").names())
 
 
-def _option(*names: str, panel: str = "Options", **kwargs: Any) -> Any:
+def option(*names: str, panel: str = "Options", **kwargs: Any) -> Any:
+    """An option, with its default shown only where asked."""
     return typer.Option(
         *names, rich_help_panel=panel, show_default=kwargs.pop("show_default", False), **kwargs
     )
@@ -22,15 +23,15 @@ def _option(*names: str, panel: str = "Options", **kwargs: Any) -> Any:
 
 def report(*names: str, **kwargs: Any) -> Any:
     """An option about the files of a report."""
-    return _option(*names, panel="Report", **kwargs)
+    return option(*names, panel="Report", **kwargs)
 
 
 MOST = 2**31 - 1  # of what is counted
-MODELS, DATA, SEARCH, TRAINING, OUT = "Models", "Data and network", "Search", "Training", "Output"
+MODELS, DATA, SEARCH, OUT = "Models", "Data and network", "Search", "Output"
 
 Spec = Annotated[
     str | None,
-    _option(
+    option(
         "--spec",
         metavar="NAME|FILE|infer",
         panel=MODELS,
@@ -40,7 +41,7 @@ Spec = Annotated[
 ]
 Key = Annotated[
     str | None,
-    _option(
+    option(
         "--key",
         panel=MODELS,
         help="Which weights of a torch file that has several, such as ema.shadow.",
@@ -48,13 +49,13 @@ Key = Annotated[
 ]
 UnsafeLoad = Annotated[
     bool,
-    _option(
+    option(
         "--unsafe-load", panel=MODELS, help="Unpickle torch files that need it. This runs code from the file."
     ),
 ]
 Net = Annotated[
     str | None,
-    _option(
+    option(
         "--net",
         metavar="REF",
         panel=DATA,
@@ -63,11 +64,11 @@ Net = Annotated[
 ]
 TrustCode = Annotated[
     bool,
-    _option("--trust-code", panel=DATA, help="Let a spec's own `net:` import code from outside rebasin."),
+    option("--trust-code", panel=DATA, help="Let a spec's own `net:` import code from outside rebasin."),
 ]
 Input = Annotated[
     str | None,
-    _option(
+    option(
         "--input",
         metavar="[NAME=]SHAPE[:KIND],…",
         panel=DATA,
@@ -76,7 +77,7 @@ Input = Annotated[
 ]
 Data = Annotated[
     str | None,
-    _option(
+    option(
         "--data",
         metavar="REF",
         panel=DATA,
@@ -86,20 +87,11 @@ Data = Annotated[
 ]
 DataRoot = Annotated[
     Path | None,
-    _option("--data-root", metavar="DIR", panel=DATA, help="Where data files are; else REBASIN_DATA."),
-]
-Attack = Annotated[
-    str | None,
-    _option(
-        "--attack",
-        metavar="EPS",
-        panel=DATA,
-        help="Train on attacked images (PGD): ε of pixels, such as 8/255, or eps=0.1,step=0.025,steps=5.",
-    ),
+    option("--data-root", metavar="DIR", panel=DATA, help="Where data files are; else REBASIN_DATA."),
 ]
 Attacks = Annotated[
     list[str] | None,
-    _option(
+    option(
         "--attack",
         metavar="EPS",
         panel=DATA,
@@ -109,7 +101,7 @@ Attacks = Annotated[
 ]
 Normalize = Annotated[
     str | None,
-    _option(
+    option(
         "--normalize",
         metavar="HOW",
         panel=DATA,
@@ -118,7 +110,7 @@ Normalize = Annotated[
 ]
 Limit = Annotated[
     int | None,
-    _option(
+    option(
         "--limit",
         min=1,
         max=MOST,
@@ -129,7 +121,7 @@ Limit = Annotated[
 ]
 HeldOut = Annotated[
     str | None,
-    _option(
+    option(
         "--held-out",
         metavar="FRACTION|SPLIT|REF",
         panel=DATA,
@@ -138,46 +130,15 @@ HeldOut = Annotated[
     ),
 ]
 BatchSize = Annotated[
-    int, _option("--batch-size", min=1, max=MOST, panel=DATA, help="Samples a batch.", show_default=True)
-]
-Epochs = Annotated[
-    int | None,
-    _option(
-        "--epochs", min=1, max=1_000_000, panel=TRAINING, help="Passes over the samples.", show_default=True
-    ),
-]
-LearningRate = Annotated[
-    float | None,
-    _option("--learning-rate", "--lr", panel=TRAINING, help="At its largest; else what suits the network."),
-]
-WeightDecay = Annotated[
-    float | None,
-    _option(
-        "--weight-decay", min=0.0, panel=TRAINING, help="On the weights that are used.", show_default=True
-    ),
-]
-TrainingBatch = Annotated[
-    int | None,
-    _option("--batch-size", min=1, max=MOST, panel=TRAINING, help="Samples a batch.", show_default=True),
-]
-Augment = Annotated[
-    bool | None,
-    _option(
-        "--augment/--no-augment",
-        panel=TRAINING,
-        help="As the data set does it; by default where it does (of curves: with convolutions).",
-    ),
-]
-TrainingLimit = Annotated[
-    int | None, _option("--limit", min=1, max=MOST, panel=TRAINING, help="Train on this many samples.")
+    int, option("--batch-size", min=1, max=MOST, panel=DATA, help="Samples a batch.", show_default=True)
 ]
 Loss = Annotated[
     str | None,
-    _option("--loss", metavar="REF", panel=DATA, help="loss(outputs, targets); default cross-entropy."),
+    option("--loss", metavar="REF", panel=DATA, help="loss(outputs, targets); default cross-entropy."),
 ]
 Metric = Annotated[
     str | None,
-    _option(
+    option(
         "--metric",
         metavar="REF",
         panel=DATA,
@@ -186,7 +147,7 @@ Metric = Annotated[
 ]
 Bins = Annotated[
     int,
-    _option(
+    option(
         "--bins",
         metavar="N",
         min=1,
@@ -198,20 +159,20 @@ Bins = Annotated[
 ]
 OutputKey = Annotated[
     str | None,
-    _option("--output", metavar="KEY|INDEX", panel=DATA, help="Which of several outputs counts: the logits."),
+    option("--output", metavar="KEY|INDEX", panel=DATA, help="Which of several outputs counts: the logits."),
 ]
 SkipChecks = Annotated[
     bool,
-    _option(
+    option(
         "--skip-checks", panel=DATA, help="Measure endpoints at chance, or far below their recorded accuracy."
     ),
 ]
 Device = Annotated[
-    str, _option("--device", panel=DATA, help="auto, cpu, cuda, cuda:1 … or mps.", show_default=True)
+    str, option("--device", panel=DATA, help="auto, cpu, cuda, cuda:1 … or mps.", show_default=True)
 ]
 Method = Annotated[
     str,
-    _option(
+    option(
         "--method",
         "-m",
         panel=SEARCH,
@@ -221,7 +182,7 @@ Method = Annotated[
 ]
 Seed = Annotated[
     int,
-    _option(
+    option(
         "--seed",
         metavar="N",
         min=0,
@@ -233,7 +194,7 @@ Seed = Annotated[
 ]
 Interpolation = Annotated[
     str,
-    _option(
+    option(
         "--interpolation",
         metavar="HOW",
         help="linear; for two models also slerp (one angle a tensor, norms go straight) or slerp-whole (one "
@@ -243,11 +204,11 @@ Interpolation = Annotated[
 ]
 NoProve = Annotated[
     bool,
-    _option("--no-prove", panel=SEARCH, help="Do not test that the spec preserves the network's function."),
+    option("--no-prove", panel=SEARCH, help="Do not test that the spec preserves the network's function."),
 ]
 Groups = Annotated[
     str,
-    _option(
+    option(
         "--groups",
         metavar="permutations|all",
         panel=SEARCH,
@@ -257,7 +218,7 @@ Groups = Annotated[
 ]
 Polish = Annotated[
     str | None,
-    _option(
+    option(
         "--polish",
         metavar="TIME|STEPS",
         panel=SEARCH,
@@ -267,7 +228,7 @@ Polish = Annotated[
 ]
 CheckpointEvery = Annotated[
     int | None,
-    _option(
+    option(
         "--checkpoint-every",
         metavar="STEPS",
         min=1,
@@ -278,11 +239,11 @@ CheckpointEvery = Annotated[
 ]
 Log = Annotated[
     Path | None,
-    _option("--log", metavar="FILE", panel=SEARCH, help="Append every step's figures, a line of JSON each."),
+    option("--log", metavar="FILE", panel=SEARCH, help="Append every step's figures, a line of JSON each."),
 ]
 Repair = Annotated[
     str,
-    _option(
+    option(
         "--repair",
         panel=SEARCH,
         help="auto (reset; without BatchNorm repair, where held-out loss falls by it), none, reset "
@@ -294,19 +255,19 @@ Repair = Annotated[
 ]
 BakeTemperature = Annotated[
     bool,
-    _option(
+    option(
         "--bake-temperature",
         panel=SEARCH,
         help="Divide the last layer by the temperature that suits held-out training samples best.",
     ),
 ]
 Out = Annotated[
-    Path, _option("--out", "-o", metavar="FILE", panel=OUT, help="Where to write, as safetensors.")
+    Path, option("--out", "-o", metavar="FILE", panel=OUT, help="Where to write, as safetensors.")
 ]
-Force = Annotated[bool, _option("--force", panel=OUT, help="Overwrite outputs that exist.")]
+Force = Annotated[bool, option("--force", panel=OUT, help="Overwrite outputs that exist.")]
 Attest = Annotated[
     Path | None,
-    _option(
+    option(
         "--attest",
         metavar="FILE",
         panel=OUT,
@@ -315,16 +276,16 @@ Attest = Annotated[
 ]
 OutDtype = Annotated[
     str | None,
-    _option("--out-dtype", panel=OUT, help="float32, float16, bfloat16, …; else as the reference."),
+    option("--out-dtype", panel=OUT, help="float32, float16, bfloat16, …; else as the reference."),
 ]
 OutShardSize = Annotated[
     str | None,
-    _option("--out-shard-size", metavar="SIZE", panel=OUT, help="Split the output into shards, such as 2GB."),
+    option("--out-shard-size", metavar="SIZE", panel=OUT, help="Split the output into shards, such as 2GB."),
 ]
-Resume = Annotated[bool, _option("--resume", panel=OUT, help="Go on with a search that was interrupted.")]
-DryRun = Annotated[bool, _option("--dry-run", panel=OUT, help="Print the plan and stop.")]
-Json = Annotated[bool, _option("--json", panel=OUT, help="Print the result as JSON.")]
-Quiet = Annotated[bool, _option("--quiet", "-q", panel=OUT, help="Only results and errors.")]
-Verbose = Annotated[bool, _option("--verbose", "-v", panel=OUT, help="A line for every step.")]
+Resume = Annotated[bool, option("--resume", panel=OUT, help="Go on with a search that was interrupted.")]
+DryRun = Annotated[bool, option("--dry-run", panel=OUT, help="Print the plan and stop.")]
+Json = Annotated[bool, option("--json", panel=OUT, help="Print the result as JSON.")]
+Quiet = Annotated[bool, option("--quiet", "-q", panel=OUT, help="Only results and errors.")]
+Verbose = Annotated[bool, option("--verbose", "-v", panel=OUT, help="A line for every step.")]
 Html = Annotated[Path | None, report("--html", metavar="FILE", help="Write it as one HTML file.")]
 JsonFile = Annotated[Path | None, report("--json-file", metavar="FILE", help="Write the figures as JSON.")]

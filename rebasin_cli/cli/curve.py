@@ -9,13 +9,14 @@ import typer
 
 from . import _groups as g
 from . import _options as o
+from . import _training_options as t
 from . import app
 from ._settings import settings_of
 from ._show import result, screen
 
 
 def _curve(*names: str, **kwargs: Any) -> Any:
-    return typer.Option(*names, rich_help_panel=o.TRAINING, **kwargs)
+    return typer.Option(*names, rich_help_panel=t.TRAINING, **kwargs)
 
 
 @app.command(rich_help_panel="Align and merge")
@@ -30,16 +31,16 @@ def curve(
     bends: Annotated[
         int, _curve("--bends", min=1, max=100, help="Control points between the ends that are trained.")
     ] = 1,
-    epochs: o.Epochs = 60,
-    learning_rate: o.LearningRate = None,
-    weight_decay: o.WeightDecay = 0.0,
+    epochs: t.Epochs = 60,
+    learning_rate: t.LearningRate = None,
+    weight_decay: t.WeightDecay = 0.0,
     schedule: Annotated[
         str, _curve("--schedule", help="halving (twelve times over all epochs), cosine or constant.")
     ] = "halving",
-    batch_size: o.TrainingBatch = 128,
-    augment: o.Augment = None,
-    limit: o.TrainingLimit = None,
-    attack: o.Attack = None,
+    batch_size: t.TrainingBatch = 128,
+    augment: t.Augment = None,
+    limit: t.TrainingLimit = None,
+    attack: t.Attack = None,
     method: Annotated[
         str,
         typer.Option(

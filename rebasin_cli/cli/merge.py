@@ -35,7 +35,7 @@ def merge(
     ],
     out: Annotated[
         str,
-        o._option(
+        o.option(
             "--out",
             "-o",
             metavar="FILE|DIR/",

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from . import _options as o
+from . import _training_options as t
 from . import app
 from ._show import result, screen
 
@@ -43,12 +44,12 @@ def train(
         str | None, typer.Option(help="gelu or swiglu, of a transformer; relu or tanh, of an mlp.")
     ] = None,
     positions: Annotated[str | None, typer.Option(help="learned or rope, of a transformer.")] = None,
-    epochs: o.Epochs = None,
-    batch_size: o.TrainingBatch = None,
+    epochs: t.Epochs = None,
+    batch_size: t.TrainingBatch = None,
     optimizer: Annotated[
         str | None, typer.Option(help="adam, adamw (decay apart from the gradient) or sgd.")
     ] = None,
-    learning_rate: o.LearningRate = None,
+    learning_rate: t.LearningRate = None,
     schedule: Annotated[
         str | None,
         typer.Option(
@@ -66,8 +67,8 @@ def train(
     nesterov: Annotated[
         bool | None, typer.Option("--nesterov/--no-nesterov", help="Which momentum SGD has.")
     ] = None,
-    weight_decay: o.WeightDecay = None,
-    augment: o.Augment = None,
+    weight_decay: t.WeightDecay = None,
+    augment: t.Augment = None,
     precision: Annotated[
         str | None, typer.Option(help="float32 or bfloat16; the faster one of this machine.")
     ] = None,
@@ -89,10 +90,10 @@ def train(
             "NAME.epoch0.safetensors …",
         ),
     ] = None,
-    attack: o.Attack = None,
+    attack: t.Attack = None,
     normalize: o.Normalize = None,
     data_root: o.DataRoot = None,
-    limit: o.TrainingLimit = None,
+    limit: t.TrainingLimit = None,
     subset: Annotated[
         float | None,
         typer.Option(metavar="0–1", help="Train on this share of the samples, drawn by --seed."),

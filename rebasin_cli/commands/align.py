@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from ..runtime.ranks import ALONE, Ranks
-from .job import grouped
+from .job import grouped, same_run
 from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.method_options import how_it_went
@@ -33,7 +33,7 @@ def align(
     job.check_search(output)
     ranks.first(check_apart, job, output)
     ranks.first(grouped.check_reference, job)
-    job.check_same()
+    same_run.check(job)
     if output.dry_run:
         return job.plan()
     inputs, proof = job.match_inputs(), job.proof()

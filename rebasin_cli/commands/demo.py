@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints import writing
+from ..checkpoints import destination, writing
 from ..networks import training
 from ..permutations import permutation
 from .align import align
@@ -27,7 +27,7 @@ def demo(folder: Path, listener: Listener, *, force: bool = False) -> tuple[Any,
     Writes a.safetensors, b.safetensors, b_aligned.safetensors, merged.safetensors and report/ into
     `folder`. Raises OutputExists where they are there already.
     """
-    writing.check_report_folder(folder)
+    destination.check_report_folder(folder)
     models = [folder / "a.safetensors", folder / "b.safetensors"]
     aligned, merged, report = (
         folder / "b_aligned.safetensors",
@@ -36,7 +36,7 @@ def demo(folder: Path, listener: Listener, *, force: bool = False) -> tuple[Any,
     )
     weights = (*models, aligned, permutation.beside(aligned), merged)
     for path in weights if folder.exists() else ():
-        writing.check_output(path, force=force)
+        destination.check_output(path, force=force)
     Written(report, force=force).destinations()
     with removed_on_failure(*weights, *map(state_path, weights)):
         return _tell(folder, models, aligned, merged, report, listener, force=force)
@@ -52,7 +52,7 @@ def _tell(
     *,
     force: bool,
 ) -> tuple[Any, list[str]]:
-    writing.make_folder(folder)
+    destination.make_folder(folder)
     for path, seed in zip(models, SEEDS, strict=True):
         listener.say(f"training an MLP on digits with seed {seed} → {path}")
         trained = training.train(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints import writing
+from ..checkpoints import destination, writing
 from ..errors import UsageError
 from ..lab import registry
 from ..lab.engine import page, parameters, picture
@@ -165,7 +165,7 @@ def _run(plan: Mapping[str, Any], asked: Asked, listener: Listener) -> dict[str,
     def keep(parts: Mapping[str, Any]) -> None:
         told = {key: plan[key] for key in IDENTITY}
         told |= {"parts": parts, "seconds": before + time.monotonic() - began}
-        writing.make_folder(state.parent)
+        destination.make_folder(state.parent)
         writing.write_text_atomic(state, json.dumps(told, allow_nan=False), force=True)
 
     def step(task: str, done: int, total: int | None, detail: str) -> None:

@@ -13,7 +13,7 @@ from ..checkpoints.digests import of_file
 from ..errors import RebasinError, UsageError
 from ..reports import _github
 from .job.listener import SILENT, Listener
-from .recipes import familiar, reading, running, schema, telling
+from .recipes import familiar, judging, reading, running, schema, telling
 from .recipes.cache import Cache
 from .recipes.fetching import Fetcher
 from .recipes.from_line import recipe_of
@@ -94,9 +94,9 @@ def run(
             _forget(recipe)
         try:
             if recipe.downloads:  # what is wrong without them is told before the first of them is fetched
-                running.check(recipe.steps, cache, perform, asked.how, coming=fetcher.missing)
+                judging.check(recipe.steps, cache, perform, asked.how, coming=fetcher.missing)
                 recipe = read(path, vocabulary, asked, fetcher)
-            plans = running.check(recipe.steps, cache, perform, asked.how)
+            plans = judging.check(recipe.steps, cache, perform, asked.how)
         except RebasinError as error:
             if recipe.junit and not asked.dry_run:
                 _put(recipe.junit, telling.refused(error, str(path)), cache)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .. import nets, networks
-from ..checkpoints import writing
+from ..checkpoints import destination, writing
 from ..checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ..errors import SpecError, UsageError
 from ..inference import explaining
@@ -170,7 +170,7 @@ def infer(
     UsageError, NetworkError, ResourceError.
     """
     if out is not None:
-        writing.check_output(out, force=force, text=True)
+        destination.check_output(out, force=force, text=True)
     shapes = _shapes(checkpoint, Loading())
     check_groups(groups)
     found = infer_spec(shapes, network, None, say, prove=prove, groups=groups != GROUPS[0])
@@ -219,7 +219,7 @@ def import_axes(
     from ..inference import importing  # with all of inference, which takes a second
 
     if out is not None:
-        writing.check_output(out, force=force, text=True)
+        destination.check_output(out, force=force, text=True)
     mapping = importing.read(file)
     shapes = _shapes(checkpoint, loading)
     try:

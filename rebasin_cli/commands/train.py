@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints import writing
+from ..checkpoints import destination, writing
 from ..errors import ResourceError, UsageError
 from ..networks import training, training_setup
 from ..networks.training_recipe import told
@@ -66,7 +66,7 @@ def train(
                     f"{path} is a link, and what it leads to would be replaced",
                     hint="Remove the link, or name another file with --out",
                 )
-            writing.check_output(path, force=again)
+            destination.check_output(path, force=again)
     if output.dry_run:
         return _plan(net, setup) | ({"keeps": list(map(str, kept))} if kept else {})
 

@@ -27,12 +27,12 @@ from ..errors import DataError, UsageError
 from ..registry import Registry, import_reference, is_reference, unnamed, user_code
 from ..runtime.seeds import generator
 from ._batches import LoaderData, Once, open_loader
+from ._checking import MOST_CLASSES, check
 
 registry = Registry("datasets", "data set")
 
 SPLITS = ("train", "test")
 LOADER = "Expected a function loader(split) that returns batches of inputs and targets"
-MOST_CLASSES = 1 << 20  # where the targets alone tell how many there are: a head of more is a mistake
 
 
 @dataclass(frozen=True)
@@ -269,30 +269,6 @@ def _load(reference: str, split: str, root: Path | None) -> tuple[Any, Any]:
         raise UsageError(f"{reference} needs to know where", hint=f"Write {reference}:PATH.")
     with user_code(f"{reference} failed on {split!r}", DataError):  # it may be another package's
         return module, module.load(split, root)
-
-
-def check(samples: Samples, where: str, classes: int = MOST_CLASSES) -> None:
-    """Refuse what no network could be measured on. Raises DataError with every problem found."""
-    inputs, targets, text = samples.inputs, samples.targets, samples.vocabulary is not None
-    problems = []
-    if inputs.dtype not in ((torch.int64,) if text else (torch.uint8, torch.float32)):
-        problems.append(f"inputs are {inputs.dtype}; expected {'int64' if text else 'uint8 or float32'}")
-    if targets.dtype != torch.int64 or targets.ndim != 1 + text:
-        expected = "int64 (N, T)" if text else "int64 (N,)"
-        problems.append(f"targets are {targets.dtype} of shape {tuple(targets.shape)}; expected {expected}")
-    if len(inputs) != len(targets):
-        problems.append(f"{len(inputs)} inputs and {len(targets)} targets")
-    if not len(targets):
-        problems.append("no samples")
-    elif not problems and not 0 <= targets.min() <= targets.max() < classes:
-        worst = int(targets.min() if targets.min() < 0 else targets.max())
-        problems.append(f"a target is {worst}; expected class numbers, 0…{classes - 1}")
-    if not math.prod(inputs.shape[1:]):
-        problems.append(f"inputs have the shape {tuple(inputs.shape)}, so there is nothing in them")
-    if inputs.dtype.is_floating_point and not torch.isfinite(inputs).all():
-        problems.append("inputs hold NaN or infinite values")
-    if problems:
-        raise DataError(f"{where} cannot be used", problems=problems)
 
 
 def _positive(batch_size: int) -> int:

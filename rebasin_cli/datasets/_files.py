@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..checkpoints import writing
+from ..checkpoints import destination, writing
 from ..errors import DataError, ResourceError, UsageError
 
 TIMEOUT = 5  # seconds without a sign of life
@@ -75,7 +75,7 @@ def download(urls: Sequence[str], md5: str) -> bytes:
 
 def write_atomically(target: Path, content: bytes) -> None:
     """All of it or nothing. Raises ResourceError."""
-    writing.make_folder(target.parent)
+    destination.make_folder(target.parent)
     try:
         writing.write_text_atomic(target, content, force=True)
     except UsageError as cause:  # the user did not choose this name

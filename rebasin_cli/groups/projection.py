@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..permutations import assignment, permutation
+from ..permutations import assignment, index_maps
 from ..spec.groups import MATRICES, PLANES, SIGNED
 from ..spec.spec import Block
 from .elements import around_ones, numbers_of, turning
@@ -88,7 +88,7 @@ def heads(
     perm = rows if still else assignment.solve(sum(values)).perm
     chosen = {}
     for word, each in best.items():
-        chosen[word] = each[rows, perm] if each.ndim == 4 else permutation.join(perm, each[rows, perm])
+        chosen[word] = each[rows, perm] if each.ndim == 4 else index_maps.join(perm, each[rows, perm])
     return perm, chosen, float(sum(values)[rows, perm].sum())
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..errors import NotProven
+from ..groups import acting
 from ..groups import elements as acts
 from ..permutations import permutation
 from ..runtime.seeds import generator
@@ -96,7 +97,7 @@ def _act(
     done: dict[int, torch.Tensor] = {}  # tied tensors are one
     for name, tensor in network.state_dict().items():
         axes = fitted.tensors.get(name, ())
-        moved = acts.act(ordered[name], axes, fitted, maps)
+        moved = acting.act(ordered[name], axes, fitted, maps)
         tensor.copy_(moved)
         place = tensor.data_ptr() if tensor.numel() else id(tensor)
         if not torch.allclose(done.setdefault(place, moved), moved):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .axes import Axes, Fixed, product
 from .orders import Parents
-from .shaping import broadcast
+from .rules import broadcast
 
 if TYPE_CHECKING:
     from .walk import Value, Walk

@@ -21,7 +21,8 @@ from typing import TypeVar
 
 from ..errors import SpecError
 from ..spec.naming import pattern_of
-from ..spec.notation import Axis, Word, fill, parse_axes, rewrite, slots_of, stem_of, words_of
+from ..spec.notation import Axis, Word, parse_axes, rewrite, words_of
+from ..spec.slots import fill, slots_of, stem_of
 from ..spec.spec import Entry
 from .templates import NAMES, RUN, WORD, Family, Group, Member, Reading, covers, with_slots
 

@@ -14,7 +14,7 @@ import torch
 from torch import fx, nn
 from torch.export.graph_signature import InputKind, OutputKind
 
-from . import contractions, routing, shaping, stacking
+from . import contractions, routing, rules, shaping, stacking
 from .axes import Fixed
 from .tracing import needed_for, outputs_of
 from .walk import CHECKS, INPUT, INSTEAD, KEPT, OUTPUT, TABLE, UNUSED, WRITTEN, Value, Walk
@@ -183,7 +183,7 @@ def _applied(walk: Walk, node: fx.Node, name: str, args: Any, kwargs: Any, read:
         return None
     for axes in result if isinstance(result, list) else [result]:
         walk.units.ground(axes)
-    uniform = name in shaping.UNIFORM and all(value.uniform for value in read)
+    uniform = name in rules.UNIFORM and all(value.uniform for value in read)
     return _wrap(result, meta, uniform)
 
 
@@ -198,8 +198,8 @@ def rule_of(target: Any, name: str) -> Callable | None:
     """What tells the axes of an operation's result; None where nothing does."""
     if name in contractions.RULES:
         return contractions.RULES[name]
-    if name in shaping.RULES:
-        return shaping.RULES[name]
+    if name in rules.RULES:
+        return rules.RULES[name]
     tags = getattr(target, "tags", ())
     if torch.Tag.pointwise in tags and torch.Tag.nondeterministic_seeded not in tags:
         return shaping.pointwise

@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from .axes import Axes, Fixed
-from .shaping import broadcast, rule
+from .rules import broadcast, rule
 
 if TYPE_CHECKING:
     from .walk import Walk

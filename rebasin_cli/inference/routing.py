@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
-from . import shaping
+from . import rules, shaping
 from .axes import Axes, Expr, Fixed, Var, variables
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def apply(walk: Walk, name: str, arguments: dict[str, Any], read: Sequence[Value
         return None
     if name in MOVES:
         value = arguments["self"]
-        axes = shaping.RULES.get(name, shaping.pointwise)(walk, {**arguments, "self": value})
+        axes = rules.RULES.get(name, shaping.pointwise)(walk, {**arguments, "self": value})
         return None if axes is None else replace(value, axes=axes)
     found = RULES.get("grouped_mm" if name.endswith(GROUPED) else name)
     return None if found is None else found(walk, arguments)
@@ -91,7 +91,7 @@ def argmax(walk: Walk, a: dict[str, Any]) -> Value | None:
     if a["dim"] is None:
         return None
     at = a["dim"] % len(value.axes)
-    axes = shaping.RULES["amax"](walk, {"self": value, "dim": at, "keepdim": a["keepdim"]})
+    axes = rules.RULES["amax"](walk, {"self": value, "dim": at, "keepdim": a["keepdim"]})
     return _made(walk, axes, role=IDS, names=value.axes[at])
 
 
@@ -101,7 +101,7 @@ def extreme(walk: Walk, a: dict[str, Any]) -> list[Value] | None:
     value, at = a["self"], a.get("dim")
     if at is None or not value.axes:
         return None
-    axes = shaping.RULES["amax"](walk, {"self": value, "dim": at, "keepdim": a["keepdim"]})
+    axes = rules.RULES["amax"](walk, {"self": value, "dim": at, "keepdim": a["keepdim"]})
     return [_made(walk, axes, 0), _made(walk, axes, 1, role=IDS, names=value.axes[at])]
 
 
@@ -216,7 +216,7 @@ def scatter(walk: Walk, a: dict[str, Any]) -> Value | None:
     if _looked_up(walk, value.axes, numbers, a["dim"]) is None:
         return None
     if source is not None:
-        shaping.broadcast(walk, [numbers.axes, source.axes])
+        rules.broadcast(walk, [numbers.axes, source.axes])
     return _made(walk, value.axes)
 
 

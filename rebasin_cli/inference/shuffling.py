@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ..errors import NotProven
-from ..permutations import permutation
+from ..permutations import index_maps, permutation
 from ..spec.spec import FittedSpec
 from . import drawing
 from .trials import Runs, difference
@@ -56,11 +56,11 @@ def draw(fitted: FittedSpec, words: Collection[str], rng: torch.Generator) -> pe
         if word not in within:
             drawn[word] = perm.roll(1) if permutation.is_identity({word: perm}) else perm
             continue
-        blocks, inner = permutation.split(perm, within[word])
+        blocks, inner = index_maps.split(perm, within[word])
         alike = torch.equal(inner, inner[:1].expand_as(inner))
         if alike and (len(inner) > 1 or permutation.is_identity({word: perm})):
             inner[0] = inner[0].roll(1)
-            drawn[word] = permutation.join(blocks, inner)
+            drawn[word] = index_maps.join(blocks, inner)
     return permutation.carried(permutation.identity(fitted.words) | drawn, within)
 
 

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import contractions, shaping
+from . import contractions, rules, shaping
 from .axes import Axes, Expr, Fixed, variables
 from .following import follow, rule_of
 from .sides import NORM, ODD, ONES, ORDER, SCALE, SEEN, Attention, Linear, Sides
 from .walk import Walk
 
-LINEAR = frozenset(shaping.UNIFORM - {*shaping.CONSTANTS}) | {
+LINEAR = frozenset(rules.UNIFORM - {*rules.CONSTANTS}) | {
     "contiguous", "to", "dropout", "native_dropout", "neg", "positive", "lift_fresh", "lift_fresh_copy",
     "cat", "chunk", "flatten", "unflatten", "_unsafe_view", "view_copy", "index", "index_select",
     "embedding", "copy", "slice_scatter", "_unsafe_index", "gather", "select_copy", "slice_copy",
@@ -65,7 +65,7 @@ def _flagged(base: Callable, name: str) -> Callable:
     flag = ODD if name in ODDS else SCALE if name in SCALES else ORDER
 
     def rule(walk: Sides, a: dict[str, Any]) -> Any:
-        for value in shaping.tensors(a):
+        for value in rules.tensors(a):
             walk.flag(value.axes, flag, name)
         return base(walk, a)
 
@@ -110,7 +110,7 @@ def addmm(walk: Sides, a: dict[str, Any]) -> Axes:
     walk.relate("contract", x[-1], weight[-2])
     given = walk.node.args
     walk.matrix(x[-1], given[2], -2, walk.parameter(given[0]))
-    return shaping.broadcast(walk, [(*x[:-1], weight[-1]), a["self"].axes])
+    return rules.broadcast(walk, [(*x[:-1], weight[-1]), a["self"].axes])
 
 
 @_rule("mm", "bmm", "matmul", "mv", "dot")
@@ -119,7 +119,7 @@ def matmul(walk: Sides, a: dict[str, Any]) -> Axes:
     first, second = [value.axes for value in a.values() if hasattr(value, "axes")]
     left = (Fixed(1), *first) if len(first) == 1 else first
     right = (*second, Fixed(1)) if len(second) == 1 else second
-    batch = shaping.broadcast(walk, [left[:-2], right[:-2]])
+    batch = rules.broadcast(walk, [left[:-2], right[:-2]])
     walk.flag(batch, ORDER, "a product for each of them")
     walk.relate("contract", left[-1], right[-2])
     if len(first) > 1 < len(second):
@@ -180,7 +180,7 @@ def _scaled(walk: Sides, x: Axes, *at: int | None) -> Axes:
 @_rule("mul")
 def mul(walk: Sides, a: dict[str, Any]) -> Axes | None:
     """By what is equal for all units nothing happens to them; else each gets a factor of its own."""
-    values = shaping.tensors(a)
+    values = rules.tensors(a)
     if len(values) == 1:
         return values[0].axes
     if walk.node.args[0] is walk.node.args[1]:
@@ -233,20 +233,20 @@ def square(walk: Sides, a: dict[str, Any]) -> Axes:
 
 @_rule("div")
 def div(walk: Sides, a: dict[str, Any]) -> Axes | None:
-    values = shaping.tensors(a)
+    values = rules.tensors(a)
     if not hasattr(a["self"], "axes"):
         return _flagged(shaping.pointwise, "div")(walk, a)
     if len(values) == 2:
         for left, right in zip(*_rows(values), strict=True):
             if right.size > 1:
                 walk.flag((left, right), ORDER, "div")
-    return shaping.broadcast(walk, [value.axes for value in values])
+    return rules.broadcast(walk, [value.axes for value in values])
 
 
 @_rule("add", "add_", "sub", "rsub")
 def add(walk: Sides, a: dict[str, Any]) -> Axes | None:
     """Sums of units; a number that is added to all alike is one along the vector of ones."""
-    values = shaping.tensors(a)
+    values = rules.tensors(a)
     if len(values) == 1:
         if a.get("other") != 0:
             walk.flag(values[0].axes, ONES, "a number is added to all of its units")
@@ -254,13 +254,13 @@ def add(walk: Sides, a: dict[str, Any]) -> Axes | None:
     for left, right in zip(*_rows(values), strict=True):
         if left.size != right.size:
             walk.flag((left, right), ONES, "a number is added to all of its units")
-    return shaping.broadcast(walk, [value.axes for value in values])
+    return rules.broadcast(walk, [value.axes for value in values])
 
 
 @_rule("sum", "mean", "var", "std", "var_mean", "std_mean", "linalg_vector_norm")
 def reduction(walk: Sides, a: dict[str, Any]) -> Any:
     value, name = a["self"], walk.node.target._opname
-    gone = shaping.places(a.get("dim"), len(value.axes))
+    gone = rules.places(a.get("dim"), len(value.axes))
     flag = NORM if name == "linalg_vector_norm" else ONES
     walk.flag(tuple(value.axes[d] for d in gone), flag, f"{name} over its units")
     if name in ("sum", "mean"):
@@ -270,7 +270,7 @@ def reduction(walk: Sides, a: dict[str, Any]) -> Any:
     return shaping.moments(walk, a) if "_mean" in name else shaping.reduction(walk, a)
 
 
-@_rule(*shaping.CONSTANTS)
+@_rule(*rules.CONSTANTS)
 def constant(walk: Sides, a: dict[str, Any]) -> Axes:
     found = shaping.constant(walk, a)
     walk.flag(found, ONES, "it meets equal numbers")

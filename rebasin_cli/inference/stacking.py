@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
-from . import looking, shaping
+from . import looking, rules
 from .axes import Axes, Fixed, total
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def apply(walk: Walk, name: str, arguments: dict[str, Any], node: fx.Node) -> An
     if name in MOVES:
         there = _moved(name, value.at, len(value.axes), node.args)
         alone = [arguments | {"self": replace(value, axes=axes, pieces=())} for axes in value.pieces]
-        rule = shaping.RULES[name]
+        rule = rules.RULES[name]
         return None if there is None else Stack(there, tuple(rule(walk, piece) for piece in alone))
     if name == "slice" and arguments["dim"] % len(value.axes) == value.at:
         start, stop, step = _range(
@@ -168,5 +168,5 @@ def _picked(value: Value, index: int) -> Axes | None:
 def joined(walk: Walk, at: int, pieces: Sequence[Axes]) -> Axes:
     """The axes of the whole, whose pieces are ordered alike."""
     shapes = [(*axes[:at], Fixed(1), *axes[at + 1 :]) for axes in pieces]
-    axes = shaping.broadcast(walk, shapes)
+    axes = rules.broadcast(walk, shapes)
     return (*axes[:at], total([walk.units.resolve(piece[at]) for piece in pieces]), *axes[at + 1 :])

@@ -25,7 +25,7 @@ import torch
 from ..checkpoints.tensors import LazyTensors, plan_of
 from ..errors import UsageError
 from ..permutations import assignment
-from ..permutations.permutation import Within
+from ..permutations.index_maps import Within
 from ..registry import option
 from ..spec.notation import Axis, Fixed, Product, Word
 from . import MatchResult, Problem, State, Tensors, am, wm

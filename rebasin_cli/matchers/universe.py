@@ -36,7 +36,7 @@ from ..spec.spec import FittedSpec
 from . import MatchResult, Problem, State
 from .grouped import universe as grouped
 from .weights import starred
-from .weights.descent import THREADED
+from .weights.assignments import THREADED
 from .weights.line import best_share, limit_of, on_the_way, settled
 from .weights.many import objective_of, relative, round_of
 from .weights.mixed import Mixed

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from ..errors import UsageError
-from ..permutations import permutation
+from ..permutations import index_maps, permutation
 from ..registry import option
 from ..runtime.seeds import generator
 from . import MatchResult, Problem, State
@@ -244,7 +244,7 @@ class Search:
 def kicked(
     permutations: permutation.Permutations,
     rng: torch.Generator,
-    within: permutation.Within = permutation.PLAIN,
+    within: index_maps.Within = index_maps.PLAIN,
 ) -> dict[str, torch.Tensor]:
     """A share of every word's units, drawn at random, in another order; blocks take their units along."""
     moved = dict(permutations)

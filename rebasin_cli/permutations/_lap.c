@@ -36,7 +36,7 @@
 #define FAR 64.0 /* times the largest entry: prices that are no start */
 #define LARGEST 1e300 /* magnitude; sums of what is beyond overflow */
 #ifndef TOLERANCE
-#define TOLERANCE 0x1p-46 /* times the largest entry: what rounding does to a reduced cost, as in assignment.py */
+#define TOLERANCE 0x1p-46 /* times the largest entry: what rounding does to a reduced cost, as in duals.py */
 #endif
 
 typedef Py_ssize_t Index;

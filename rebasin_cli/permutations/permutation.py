@@ -13,7 +13,6 @@ of p is a block of D that stays together: d[k·D : (k+1)·D] // D is p[k]. Inver
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -24,14 +23,13 @@ from ..checkpoints.staging import Staging
 from ..checkpoints.tensors import LazyTensors, in_memory, plan_of, rows
 from ..checkpoints.writing import write_safetensors
 from ..errors import CheckpointError
-from ..spec.notation import Axis, Fixed, Sum, Word, factors_of, length_of, starred_of, words_of
-from ..spec.spec import Block, FittedSpec
+from ..spec.notation import Axis, Fixed, words_of
+from ..spec.spec import FittedSpec
+from .index_maps import PLAIN, Within, axis_index, elsewhere, indices_of, join, split
 from .lists import check_lists, listed
 
 Permutations = Mapping[str, torch.Tensor]
 Tensors = Mapping[str, torch.Tensor]
-Within = Mapping[str, Block]  # what starred words lie within: `FittedSpec.within`
-PLAIN: Within = {}
 KIND = "permutations"
 KEY = "rebasin.kind"  # in a file's metadata: what it holds
 WEIGHTS = "rebasin.weights"  # in a permutation file's metadata: the digest of the weights written with it
@@ -58,17 +56,6 @@ def random(
             orders = [torch.randperm(block.size, generator=generator) for _ in range(block.count)]
             drawn[word] = join(torch.arange(block.count), torch.stack(orders))
     return carried(drawn, within)
-
-
-def split(perm: torch.Tensor, block: Block) -> tuple[torch.Tensor, torch.Tensor]:
-    """A starred word's permutation as the order of its blocks (H,), and the order within each (H, D)."""
-    units = perm.reshape(block.count, block.size)
-    return units[:, 0] // block.size, units % block.size
-
-
-def join(outer: torch.Tensor, inner: torch.Tensor) -> torch.Tensor:
-    """The permutation (H·D,) that `split` takes apart; row k of `inner` orders the block that is now at k."""
-    return (outer[:, None] * inner.shape[1] + inner).flatten()
 
 
 def carried(permutations: Permutations, within: Within) -> dict[str, torch.Tensor]:
@@ -120,48 +107,6 @@ def check(permutations: Permutations, words: Mapping[str, int], *, within: Withi
         raise CheckpointError("these permutations do not fit the spec", problems=sorted(problems))
 
 
-def axis_index(axis: Axis, permutations: Permutations, within: Within = PLAIN) -> torch.Tensor:
-    """Old positions, in the new order, of all entries along one axis that depends on no other axis."""
-    return _old(axis, permutations, within, {}).flatten()
-
-
-def _old(
-    axis: Axis, permutations: Permutations, within: Within, outer: Mapping[str | None, torch.Tensor]
-) -> torch.Tensor:
-    """Old positions (m, n) along an axis at m places of what it lies within; (1, n) where all are alike.
-
-    `outer` maps the words that are known there to their new positions (m,), None to those of the first
-    number.
-    """
-    if isinstance(axis, Word) and axis.each:
-        block = within[axis.name]
-        return split(permutations[axis.name], block)[1][outer[block.word]]
-    if isinstance(axis, Word):
-        return permutations[axis.name][None]
-    if isinstance(axis, Fixed):
-        return torch.arange(axis.size)[None]
-    if isinstance(axis, Sum):
-        parts, offset = [], 0
-        for term in axis.terms:
-            part = _old(term, permutations, within, outer)
-            parts.append(part + offset)
-            offset += part.shape[1]
-        places = max(len(part) for part in parts)
-        return torch.cat([part.expand(places, -1) for part in parts], dim=1)
-    places = next((len(at) for at in outer.values()), 1)
-    index = torch.zeros(places, dtype=torch.int64)
-    for factor in factors_of(axis):
-        inner = _old(factor, permutations, within, outer)
-        count = inner.shape[1]
-        outer = {word: at.repeat_interleave(count) for word, at in outer.items()}
-        if isinstance(factor, Word) and not factor.each:
-            outer[factor.name] = torch.arange(count).repeat(len(index))
-        elif isinstance(factor, Fixed):
-            outer.setdefault(None, torch.arange(count).repeat(len(index)))
-        index = (index[:, None] * count + inner).flatten()
-    return index.view(places, -1)
-
-
 def permute(
     tensor: torch.Tensor,
     axes: tuple[Axis, ...],
@@ -174,7 +119,7 @@ def permute(
 
     `room` of its shape and dtype may hold the result: new memory of a large tensor costs more than moving it.
     """
-    if any(_elsewhere(axis, within) for axis in axes):
+    if any(elsewhere(axis, within) for axis in axes):
         words = {word for axis in axes for word in words_of(axis)}
         if is_identity({word: permutations[word] for word in words}):
             return tensor
@@ -217,7 +162,7 @@ def permute_(
     tensor: torch.Tensor, axes: tuple[Axis, ...], permutations: Permutations, within: Within = PLAIN
 ) -> None:
     """`permute` in place; where few units move, only those are copied."""
-    if any(_elsewhere(axis, within) for axis in axes):
+    if any(elsewhere(axis, within) for axis in axes):
         tensor.copy_(permute(tensor, axes, permutations, within))
         return
     order = in_memory(tensor)
@@ -237,12 +182,6 @@ def permute_(
             _bytes(here).index_copy_(at, moved.to(tensor.device), _bytes(part))
 
 
-def _elsewhere(axis: Axis, within: Within) -> list[str]:
-    """The words on other axes of a tensor that the order of this one depends on."""
-    found = starred_of(axis) if within else ()
-    return sorted({outer for word, said in found if (outer := within[word].word) and said != Word(outer)})
-
-
 def _gather(
     tensor: torch.Tensor,
     axes: tuple[Axis, ...],
@@ -251,38 +190,8 @@ def _gather(
     rows: slice = slice(None),
 ) -> torch.Tensor:
     """`permute` for axes whose order depends on where one is on another axis: `i*` in "(g o*) i*"."""
-    sizes = {word: within[word].size if word in within else len(perm) for word, perm in permutations.items()}
-    last = max(k for k, axis in enumerate(axes) if not isinstance(axis, Fixed))
-    axes, indices = axes[: last + 1], []  # behind it whole pieces are copied
-    for k, axis in enumerate(axes):
-        others = {
-            word: next(j for j, other in enumerate(axes) if j != k and Word(word) in factors_of(other))
-            for word in _elsewhere(axis, within)
-        }
-        dims = sorted(set(others.values()))
-        places = [tensor.shape[j] for j in dims]
-        at = {
-            word: _positions(axes[j], word, sizes)
-            .view([-1 if j == dim else 1 for dim in dims])
-            .expand(places)
-            .flatten()
-            for word, j in others.items()
-        }
-        index = _old(axis, permutations, within, at).view(*places, -1)
-        index = index.movedim(-1, sum(dim < k for dim in dims))
-        index = index.reshape([n if j in (k, *dims) else 1 for j, n in enumerate(tensor.shape[: len(axes)])])
-        indices.append((index[rows] if 0 in (k, *dims) else index).to(tensor.device))
-    return _bytes(tensor)[tuple(indices)].view(tensor.dtype)
-
-
-def _positions(axis: Axis, word: str, sizes: Mapping[str, int]) -> torch.Tensor:
-    """At which unit of one of its factors each entry of an axis is."""
-    factors = factors_of(axis)
-    before = factors[: factors.index(Word(word))]
-    after = factors[len(before) + 1 :]
-    count = math.prod(length_of(factor, sizes) for factor in after)
-    times = math.prod(length_of(factor, sizes) for factor in before)
-    return torch.arange(sizes[word]).repeat_interleave(count).repeat(times)
+    indices = indices_of(tensor.shape, axes, permutations, within, rows)
+    return _bytes(tensor)[tuple(index.to(tensor.device) for index in indices)].view(tensor.dtype)
 
 
 def index_select(tensor: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
@@ -318,7 +227,7 @@ def permuted(tensors: Tensors, fitted: FittedSpec, permutations: Permutations) -
     def part(name: str, start: int, stop: int) -> torch.Tensor:
         old, axes, own, within = listed(name, fitted, permutations)
         axes = axes or (Fixed(),)
-        if any(_elsewhere(axis, within) for axis in axes):
+        if any(elsewhere(axis, within) for axis in axes):
             return _gather(whole(old), axes, own, within, slice(start, stop))
         first, *others = axes
         if isinstance(first, Fixed):

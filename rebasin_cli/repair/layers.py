@@ -9,26 +9,18 @@ norm, and behind the sum that it is the last one to be added to: there, all else
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import fx
 from torch.export.graph_signature import InputKind
 
-from ..inference.tracing import needed_for
+from .effects import Effects
 from .producers import named, operation, produces, sources
 from .scales import SCALES, factors
 
 NORMS = ("batch_norm", "_native_batch_norm_legit_no_training")
-SAME = ("clone", "alias", "detach", "dropout", "contiguous")  # in evaluation: what comes out is what went in
-MOVED = (
-    "view",
-    "reshape",
-    "_unsafe_view",
-    "permute",
-    "transpose",
-)  # the same values in another shape or order
 
 
 @dataclass(frozen=True)
@@ -112,14 +104,14 @@ def layers_of(
 class _Reader:
     def __init__(self, program: torch.export.ExportedProgram, shared: set[str]):
         self.nodes = list(program.graph.nodes)
-        self.order = {node: k for k, node in enumerate(self.nodes)}
         kinds = program.graph_signature.input_specs
         given = [node for node in self.nodes if node.op == "placeholder"]
         specs = dict(zip(given, kinds, strict=True))
         self.parameters = {n: s.target for n, s in specs.items() if s.kind == InputKind.PARAMETER}
         self.buffers = {n: s.target for n, s in specs.items() if s.kind == InputKind.BUFFER}
         self.shared = shared
-        self.fitted = [n for n in self.nodes if produces(operation(n)) or operation(n) in NORMS]
+        fitted = [n for n in self.nodes if produces(operation(n)) or operation(n) in NORMS]
+        self.effects = Effects(self.nodes, fitted)
 
     def read(self) -> tuple[list[Layer], list[tuple[str, str]]]:
         found: dict[str, Layer] = {}
@@ -172,7 +164,7 @@ class _Reader:
         return ""
 
     def _layer(self, label: str, kind: str, weight: fx.Node) -> Layer:
-        users = sorted(weight.users, key=self.order.__getitem__)
+        users = sorted(weight.users, key=self.effects.order.__getitem__)
         biases = {named(user).get("bias") for user in users}
         bias = biases.pop() if len(biases) == 1 else None
         name = self.parameters.get(bias)
@@ -221,7 +213,7 @@ class _Reader:
     def _alone(self, node: fx.Node, norm: Norm) -> Layer:
         """A norm that follows no layer: each channel is a map of one number."""
         output = next(n for n in self.nodes if n.name == norm.node)
-        target, moves = self._target(node, output)
+        target, moves = self.effects.target(node, output)
         use = Use(named(node)["input"].name, node.name, target, moves)
         channels = node.args[0].meta["val"].shape[1]
         name = (norm.weight or norm.mean).rpartition(".")[0]
@@ -247,59 +239,16 @@ class _Reader:
         shift = self.parameters.get(bias)
         if shift is None or shift in self.shared or len(bias.users) > 1:
             shift = None
-        use = Use(given.name, node.name, *self._target(node, node))
+        use = Use(given.name, node.name, *self.effects.target(node, node))
         count = factor.meta["val"].numel()
         return Layer(label.removesuffix(".weight"), kind, label, shift, (use,), None, count, 1)
 
     def _use(self, node: fx.Node, norm: Norm | None, *, alone: bool) -> Use:
         output = node if norm is None else next(n for n in self.nodes if n.name == norm.node)
-        target, moves = self._target(node, output) if alone else (output.name, ())
+        target, moves = self.effects.target(node, output) if alone else (output.name, ())
         return Use(named(node)["input"].name, node.name, target, moves)
-
-    def _target(self, layer: fx.Node, node: fx.Node) -> tuple[str, tuple[str, ...]]:
-        """The last sum that this layer is the last one to add to, and what lies on the way there."""
-        best: tuple[str, tuple[str, ...]] = (node.name, ())
-        moves: list[str] = []
-        while len(node.users) == 1:
-            user = next(iter(node.users))
-            if operation(user) in SAME:
-                pass
-            elif operation(user) in MOVED:
-                moves.append(user.name)
-            elif self._adds(user, node) and not self._later(user, node, layer):
-                best = (user.name, tuple(moves))
-            else:
-                break
-            node = user
-        return best
-
-    def _adds(self, user: fx.Node, node: fx.Node) -> bool:
-        if operation(user) != "add" or named(user).get("alpha", 1) != 1:
-            return False
-        both = user.all_input_nodes
-        return len(both) == 2 and user.meta["val"].shape == node.meta["val"].shape
-
-    def _later(self, user: fx.Node, node: fx.Node, layer: fx.Node) -> bool:
-        """Whether something that is fitted after this layer goes into the sum, too."""
-        others = needed_for([n for n in user.all_input_nodes if n is not node])
-        after = self.order[layer]
-        return any(n in others and self.order[n] >= after for n in self.fitted)
 
 
 def _settings(node: fx.Node) -> Mapping[str, object]:
     """How a weight is used, beside on what."""
     return {key: value for key, value in named(node).items() if key not in ("input", "bias", "weight")}
-
-
-def undo(moves: Iterable[fx.Node], value: torch.Tensor) -> torch.Tensor:
-    """The value as it was before these operations of `MOVED`, the last of them first."""
-    for move in moves:
-        given, before = named(move), move.all_input_nodes[0].meta["val"].shape
-        if operation(move) == "transpose":
-            value = value.transpose(given["dim0"], given["dim1"])
-        elif operation(move) == "permute":
-            dims = [dim % len(before) for dim in given["dims"]]
-            value = value.permute([dims.index(k) for k in range(len(dims))])
-        else:
-            value = value.reshape(before)
-    return value

@@ -25,7 +25,8 @@ from ..networks.running import evaluating, fed
 from ..runtime.threads import on_one_thread
 from .advancing import Advancing, Graphs
 from .channels import Repaired
-from .layers import Layer, Norm, layers_of, undo
+from .effects import undo
+from .layers import Layer, Norm, layers_of
 from .least_squares import Sums, change
 from .options import RIDGE, check_ridge
 from .producers import Producers, named, shared_in

@@ -11,21 +11,8 @@ from ..errors import SpecError
 from .groups import MATRICES, PERMUTATION, PLANES
 from .lists import gathered, shapes_of, stacks_of
 from .naming import pattern_of
-from .notation import (
-    Axis,
-    Fixed,
-    Product,
-    Rest,
-    Sum,
-    Word,
-    fill,
-    length_of,
-    parts_of,
-    rewrite,
-    slots_of,
-    stem_of,
-    words_of,
-)
+from .notation import Axis, Fixed, Product, Rest, Sum, Word, length_of, parts_of, rewrite, words_of
+from .slots import fill, slots_of, stem_of
 from .spec import Block, Entry, FittedSpec, Shapes, Spec
 from .within import find_blocks
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .notation import Axis, Word, natural
+from .notation import Axis, Word
+from .slots import natural
 from .spec import EMPTY, Entry, Shapes, Stack
 
 Chosen = Mapping[str, tuple[Entry, Mapping[str, str]]]

@@ -9,7 +9,7 @@ from rebasin_cli.canonical.form import canonical
 from rebasin_cli.checkpoints.tensors import blocks
 from rebasin_cli.errors import CheckpointError
 from rebasin_cli.groups import elements as acts
-from rebasin_cli.groups.elements import views
+from rebasin_cli.groups.acting import views
 from tests.transformers import (
     After,
     ByGroup,

@@ -16,18 +16,13 @@ import safetensors
 import safetensors.torch
 import torch
 
-from rebasin_cli.checkpoints import staging, writing
+from rebasin_cli.checkpoints import destination, disk, writing
 from rebasin_cli.checkpoints.checking import digest
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
-from rebasin_cli.checkpoints.staging import recover
+from rebasin_cli.checkpoints.destination import check_output
+from rebasin_cli.checkpoints.journal import recover
 from rebasin_cli.checkpoints.tensors import CHUNK, LazyTensors
-from rebasin_cli.checkpoints.writing import (
-    check_output,
-    parse_dtype,
-    parse_size,
-    write_safetensors,
-    write_text_atomic,
-)
+from rebasin_cli.checkpoints.writing import parse_dtype, parse_size, write_safetensors, write_text_atomic
 from rebasin_cli.errors import CheckpointError, OutputExists, ResourceError, UsageError
 
 DTYPES = ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
@@ -487,7 +482,7 @@ def test_a_full_disk_is_a_resource_error_and_leaves_nothing(tmp_path, monkeypatc
 
 def test_too_little_free_space_is_found_before_a_value_is_computed(tmp_path, monkeypatch):
     usage = collections.namedtuple("usage", "total used free")
-    monkeypatch.setattr(writing.shutil, "disk_usage", lambda _: usage(10**9, 10**9 - 239, 239))
+    monkeypatch.setattr(destination.shutil, "disk_usage", lambda _: usage(10**9, 10**9 - 239, 239))
 
     def get(name):
         raise AssertionError("no tensor should be asked for")
@@ -496,7 +491,8 @@ def test_too_little_free_space_is_found_before_a_value_is_computed(tmp_path, mon
     with pytest.raises(ResourceError, match="239 bytes free, the output needs 240"):
         write_safetensors(tmp_path / "out.safetensors", lazy)
     assert listing(tmp_path) == []
-    monkeypatch.setattr(writing.shutil, "disk_usage", lambda _: usage(0, 0, 0))  # a disk that does not tell
+    # a disk that does not tell
+    monkeypatch.setattr(destination.shutil, "disk_usage", lambda _: usage(0, 0, 0))
     write_safetensors(tmp_path / "out.safetensors", SIX)
 
 
@@ -708,7 +704,7 @@ def test_files_of_other_users_and_links_are_left_alone(tmp_path, monkeypatch):
 def test_who_tries_whether_a_folder_can_be_written_is_not_taken_for_killed(tmp_path, caplog):
     """Another job may tidy up at any moment."""
     caplog.set_level("INFO", "rebasin")
-    patch, remove = pytest.MonkeyPatch(), staging.remove
+    patch, remove = pytest.MonkeyPatch(), disk.remove
 
     def tidied_first(files):
         patch.undo()
@@ -716,8 +712,8 @@ def test_who_tries_whether_a_folder_can_be_written_is_not_taken_for_killed(tmp_p
         recover(tmp_path)
         remove(files)
 
-    patch.setattr(staging, "remove", tidied_first)
-    staging.probe(tmp_path)
+    patch.setattr(disk, "remove", tidied_first)
+    disk.probe(tmp_path)
     assert listing(tmp_path) == [] and caplog.messages == []
 
 

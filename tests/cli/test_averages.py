@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rebasin_cli.averages import schedules
-from rebasin_cli.checkpoints import writing
+from rebasin_cli.checkpoints import destination, writing
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.checkpoints.writing import write_safetensors
 from rebasin_cli.nets.mlp import MLP
@@ -118,7 +118,9 @@ def test_the_plan_tells_sizes_and_writes_nothing(run_of_three, done, tmp_path):
 
 
 def test_a_disk_without_room_is_refused_before_the_models_are_read(run_of_three, refused, monkeypatch):
-    monkeypatch.setattr(writing.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, 100))
+    monkeypatch.setattr(
+        destination.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, 100)
+    )
     monkeypatch.setattr(
         "rebasin_cli.commands.job.plain._digests", lambda *_: pytest.fail("it was read all the same")
     )

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from rebasin_cli.errors import CheckpointError, SpecError
+from rebasin_cli.groups import acting, stored
 from rebasin_cli.groups import elements as acts
-from rebasin_cli.groups import stored
 from rebasin_cli.groups.elements import Elements
 from rebasin_cli.permutations import permutation
 from rebasin_cli.spec.fitting import fit
@@ -161,7 +161,7 @@ def test_a_file_gives_back_the_same_elements(fitted, tmp_path):
 
 def test_places_of_a_word_have_their_units_first(fitted):
     tensors = model()
-    (side, view), (other, dual) = acts.views(tensors["qkv"], fitted.tensors["qkv"], fitted, "d")
+    (side, view), (other, dual) = acting.views(tensors["qkv"], fitted.tensors["qkv"], fitted, "d")
     assert (side, other, view.shape) == ("", "~", (3, 2, 5)) and torch.equal(view[1], tensors["qkv"][2:4])
     assert torch.equal(dual[2], tensors["qkv"][10:12])
 

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from rebasin_cli.canonical.form import canonical
 from rebasin_cli.errors import NotProven
-from rebasin_cli.groups.elements import views
+from rebasin_cli.groups.acting import views
 from rebasin_cli.inference import planes, side_rules
 from rebasin_cli.inference.explaining import explain
 from rebasin_cli.inference.inferring import infer

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 import rebasin_cli
 from rebasin_cli import nets
 from rebasin_cli.errors import NetworkError
-from rebasin_cli.inference import infer, shaping
+from rebasin_cli.inference import infer, rules, shaping
 from rebasin_cli.inference.axes import Fixed, product, total
 from rebasin_cli.inference.units import Units
 from rebasin_cli.nets import resnet_cifar
@@ -484,7 +484,7 @@ def test_unused_tensors_stay():
 
 def test_a_rule_that_lies_is_caught_by_the_proof(monkeypatch):
     """Flipping is declared harmless; then the word it breaks is taken out, and the others stay."""
-    monkeypatch.setitem(shaping.RULES, "flip", shaping.pointwise)
+    monkeypatch.setitem(rules.RULES, "flip", shaping.pointwise)
     network = Net(
         lambda s, x: s.h(s.m(s.l(x)).flip(1)), l=nn.Linear(3, 6), m=nn.Linear(6, 5), h=nn.Linear(5, 2)
     )
@@ -497,7 +497,7 @@ def test_a_rule_that_lies_is_caught_by_the_proof(monkeypatch):
 
 
 def test_a_rule_that_fails_freezes_what_it_read(monkeypatch):
-    monkeypatch.setitem(shaping.RULES, "permute", lambda walk, arguments: 1 / 0)
+    monkeypatch.setitem(rules.RULES, "permute", lambda walk, arguments: 1 / 0)
     found = infer(Net(lambda s, x: s.h(s.l(x).permute(1, 0).T), l=nn.Linear(3, 6), h=nn.Linear(6, 2)), ROWS)
     assert found.fitted.words == {} and any("ZeroDivisionError" in f.why for f in found.reasons)
 

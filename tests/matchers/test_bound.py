@@ -14,7 +14,7 @@ from rebasin_cli.matchers import Problem, wm
 from rebasin_cli.matchers.weights import bound
 from rebasin_cli.matchers.weights.bound import upper_bound
 from rebasin_cli.matchers.weights.pair import Pair
-from rebasin_cli.permutations import permutation
+from rebasin_cli.permutations import index_maps, permutation
 from rebasin_cli.runtime.ranks import Ranks
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
@@ -70,7 +70,7 @@ def value(fitted, a, b, sets) -> float:
     for name, axes in fitted.tensors.items():
         moved = b[name].double()
         for dim, axis in enumerate(axes):
-            moved = moved.index_select(dim, permutation.axis_index(axis, sets))
+            moved = moved.index_select(dim, index_maps.axis_index(axis, sets))
         total += (a[name].double() * moved).sum().item()
     return total
 

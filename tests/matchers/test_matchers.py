@@ -19,7 +19,7 @@ from rebasin_cli.errors import CheckpointError, UsageError
 from rebasin_cli.matchers import PROMISES, Problem, State, registry, wm
 from rebasin_cli.networks import load
 from rebasin_cli.networks.running import evaluating
-from rebasin_cli.permutations import permutation
+from rebasin_cli.permutations import index_maps, permutation
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.notation import words_of
@@ -131,7 +131,7 @@ def plain_objective(fitted: FittedSpec, models, sets) -> float:
         for model, perms in zip(models, sets, strict=True):
             tensor = model[name].double()
             for dim, axis in enumerate(axes):
-                tensor = tensor.index_select(dim, permutation.axis_index(axis, perms))
+                tensor = tensor.index_select(dim, index_maps.axis_index(axis, perms))
             moved.append(tensor)
         total += sum((x * y).sum().item() for x, y in combinations(moved, 2))
     return total

@@ -11,7 +11,7 @@ from rebasin_cli.matchers.weights.exact import enumerate_all
 from rebasin_cli.matchers.weights.pair import Pair
 from rebasin_cli.matchers.weights.similarity import Similarities
 from rebasin_cli.matchers.wm import kicked
-from rebasin_cli.permutations import permutation
+from rebasin_cli.permutations import index_maps, permutation
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
 from rebasin_cli.spec.spec import Block
@@ -27,7 +27,7 @@ def every_order(count, size):
     for order in orders(range(count)):
         for within in product(inner, repeat=count):
             order_ = torch.tensor(order)
-            yield order_, permutation.join(order_, torch.tensor(within))
+            yield order_, index_maps.join(order_, torch.tensor(within))
 
 
 @pytest.mark.parametrize(("count", "size"), [(3, 2), (2, 3), (4, 1)])
@@ -71,10 +71,10 @@ def test_blocks_that_stay_are_ordered_within():
 def test_large_and_small_blocks_find_a_planted_order(size):
     order = torch.tensor([2, 0, 1])
     inner = torch.stack([torch.randperm(size, generator=torch.Generator().manual_seed(k)) for k in range(3)])
-    planted = permutation.join(order, inner)
+    planted = index_maps.join(order, inner)
     similarity = torch.eye(3 * size)[:, planted.argsort()] + 0.1 * rand(3 * size, 3 * size).float()
     found = starred.together("h", {"x": similarity}, {"x": Block("h", 3, size)})
-    unsorted = permutation.join(order, torch.arange(size).expand(3, size))
+    unsorted = index_maps.join(order, torch.arange(size).expand(3, size))
     assert torch.equal(found["x"], planted) and torch.equal(found["h"], order)
     assert torch.equal(starred.inside(similarity, unsorted, Block("h", 3, size)), planted)
 

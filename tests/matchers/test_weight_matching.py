@@ -257,10 +257,11 @@ def test_a_sample_of_near_copies_finds_what_all_columns_find(small_samples, seed
     whole, more, _ = swept(a, b, sampling=False)
     assert equal(found, whole) and descent.sampling and 2 * work < more
     for word, at in found.items():
-        matched = descent.pair.matrix(word, found, chosen=descent.bases[word].atoms).double()[:, at]
+        atoms = descent.assignments.bases[word].atoms
+        matched = descent.pair.matrix(word, found, chosen=atoms).double()[:, at]
         # what an exchange of two rows' columns costs is at least both rows' margins
         lost = matched.diag()[:, None] + matched.diag() - matched - matched.T
-        least = descent.margins[word][:, None] + descent.margins[word]
+        least = descent.assignments.margins[word][:, None] + descent.assignments.margins[word]
         assert (lost - least).fill_diagonal_(torch.inf).min() > -1e-6 * matched.abs().max()
 
 

@@ -7,7 +7,7 @@ import torch
 
 from rebasin_cli.checkpoints.writing import write_safetensors
 from rebasin_cli.errors import CheckpointError, OutputExists
-from rebasin_cli.permutations import permutation
+from rebasin_cli.permutations import index_maps, permutation
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.notation import Fixed, length_of, parse_axes
 from rebasin_cli.spec.parsing import parse
@@ -54,7 +54,7 @@ def test_every_axis_with_a_word_moves():
 )
 def test_composite_axes_permute_their_entries_row_major(axis, index):
     p = {"a": torch.tensor([3, 1, 0, 2]), "b": torch.tensor([1, 2, 0])}
-    assert permutation.axis_index(*parse_axes(axis), p).tolist() == index
+    assert index_maps.axis_index(*parse_axes(axis), p).tolist() == index
 
 
 def test_composing_is_applying_one_after_the_other():
@@ -114,7 +114,7 @@ def test_several_axes_move_at_once_block_by_block(axes, given, monkeypatch):
     one_by_one = tensor
     for dim, axis in enumerate(read):
         if axis != Fixed():
-            one_by_one = one_by_one.index_select(dim, permutation.axis_index(axis, perms))
+            one_by_one = one_by_one.index_select(dim, index_maps.axis_index(axis, perms))
     room = torch.empty_like(tensor) if given else None
     moved = permutation.permute(tensor, read, perms, room=room)
     assert torch.equal(moved, one_by_one) and (moved is room) == given
@@ -235,7 +235,7 @@ def blocks(seed: int = 0) -> dict[str, torch.Tensor]:
     ],
 )
 def test_a_starred_word_has_an_order_of_its_own_in_each_unit(axis, index):
-    found = permutation.axis_index(*parse_axes(axis), {"p": P, "d": D, "n": N}, WITHIN)
+    found = index_maps.axis_index(*parse_axes(axis), {"p": P, "d": D, "n": N}, WITHIN)
     assert found.tolist() == index
 
 
@@ -310,17 +310,17 @@ def test_composing_and_inverting_hold_for_starred_words(axes):
 def test_random_blocks_lie_as_the_outer_word_says_and_are_ordered_each_by_itself():
     drawn = blocks(1)
     permutation.check(drawn, WORDS, within=WITHIN)
-    outer, inner = permutation.split(drawn["r"], WITHIN["r"])
+    outer, inner = index_maps.split(drawn["r"], WITHIN["r"])
     assert torch.equal(outer, drawn["p"]) and not torch.equal(outer, torch.arange(3))
     assert len({tuple(row) for row in inner.tolist()}) > 1
     alone = permutation.random({"r": 12}, torch.Generator().manual_seed(1), within=WITHIN)
-    assert torch.equal(permutation.split(alone["r"], WITHIN["r"])[0], torch.arange(3))
+    assert torch.equal(index_maps.split(alone["r"], WITHIN["r"])[0], torch.arange(3))
 
 
 def test_splitting_and_joining_are_one_anothers_inverse():
-    outer, inner = permutation.split(D, WITHIN["d"])
+    outer, inner = index_maps.split(D, WITHIN["d"])
     assert outer.tolist() == [2, 0, 1] and inner.tolist() == [[0, 1], [1, 0], [1, 0]]
-    assert torch.equal(permutation.join(outer, inner), D)
+    assert torch.equal(index_maps.join(outer, inner), D)
 
 
 def test_blocks_are_carried_along_with_their_order_within():

@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import nn
 
 from ... import matchers, networks
-from ...checkpoints import writing
+from ...checkpoints import destination
 from ...errors import UsageError, unknown
 from ...matchers.polishing.length import Length
 from ...matchers.search.align import check_groups as can_find_groups
@@ -70,7 +70,7 @@ def check_log(search: Search, output: Output, inputs: Sequence[Path], *, steps: 
         )
     if not output.resume:  # to overwrite the log of a search that can go on is no advice
         resume.check_no_search(resume.state_path(output.path), force=output.force)
-    writing.check_output(search.log, force=output.force or output.resume, text=True)
+    destination.check_output(search.log, force=output.force or output.resume, text=True)
 
 
 def settle_repair(fitted: FittedSpec, repair: Repair, *, has_data: bool) -> str:

@@ -24,11 +24,10 @@ from ...matchers.search import align as searching
 from ...networks.evaluation import Scores
 from ...permutations.permutation import Permutations
 from ...repair.options import SAMPLES
-from ...reports import _accounts as accounts
 from ...runtime import devices
 from ...runtime.ranks import ALONE, Ranks
 from ...spec.spec import FittedSpec
-from . import checks, grouped, matching, method_options, provenance, same_run, samples
+from . import checks, grouped, matching, method_options, provenance, samples
 from .held_out import HeldOut
 from .listener import SILENT, Listener
 from .models import fit_spec, read_models, read_permutation
@@ -161,13 +160,6 @@ class Job:
     def moved(self) -> bool:
         """Whether units change their places at all."""
         return self.method != "none"
-
-    def check_same(self) -> None:
-        """Raise UsageError unless all ranks were asked for the same search."""
-        alone = self.ranks.size == 1
-        self.ranks.check_same(
-            {} if alone else same_run.facts(self.models, self.fitted, self.asked.search, self.asked.network)
-        )
 
     # ------------------------------------------------------------------------------------ network, samples
 
@@ -305,10 +297,4 @@ class Job:
         self, found: searching.Alignment | None, proof: Mapping[str, Any], *, written: Sequence[str]
     ) -> dict[str, Any]:
         """What a command did, as values for --json and for a person."""
-        return {
-            "written": list(written),
-            "spec": accounts.describe_spec(self.fitted),
-            "match": accounts.describe_match(found, given=self.perm is not None),
-            "proof": proof,
-            "times": accounts.times(found),
-        }
+        return matching.summary(self, found, proof, written)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -173,3 +173,16 @@ def plan(job: Job) -> dict[str, Any]:
         options=job.options,
         groups=job.asked.search.groups != "permutations",
     )
+
+
+def summary(
+    job: Job, found: searching.Alignment | None, proof: Mapping[str, Any], written: Sequence[str]
+) -> dict[str, Any]:
+    """As `Job.summary`."""
+    return {
+        "written": list(written),
+        "spec": accounts.describe_spec(job.fitted),
+        "match": accounts.describe_match(found, given=job.perm is not None),
+        "proof": proof,
+        "times": accounts.times(found),
+    }

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ... import reports
-from ...checkpoints import writing
+from ...checkpoints import destination, writing
 from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.staging import Staging, staged
 from ...checkpoints.tensors import LazyTensors, rows
@@ -91,13 +91,13 @@ def check_outputs(output: Output, *, permutation_beside: bool = False) -> None:
     if output.attest is not None:
         check_files([("statement", output.attest)], force=output.force)
     if output.folder is not None and not output.folder.exists():
-        writing.check_report_folder(output.folder)
+        destination.check_report_folder(output.folder)
         return
-    writing.check_output(output.path, force=output.force, layout=output.layout)
+    destination.check_output(output.path, force=output.force, layout=output.layout)
     if permutation_beside:
-        writing.check_output(permutation.beside(output.path), force=output.force)
+        destination.check_output(permutation.beside(output.path), force=output.force)
     for name in output.copies:
-        writing.check_output(output.path.with_name(name), force=output.force, text=True)
+        destination.check_output(output.path.with_name(name), force=output.force, text=True)
 
 
 def check_state(path: Path, what: str, *, again: bool) -> None:
@@ -143,7 +143,7 @@ def write_as_planned(
     with ExitStack() as whole:
         if output.folder is not None:
             whole.enter_context(removed_on_failure(output.path))  # the folder
-            writing.make_folder(output.folder)
+            destination.make_folder(output.folder)
         if copies and stage is None:
             stage = whole.enter_context(staged(output.path.parent))
         for path, content in copies.items():
@@ -176,7 +176,7 @@ def write_with_permutation(
 
     `save` writes it to a path, as `permutation.save` does.
     """
-    folder = writing.check_output(output.path, force=output.force).parent
+    folder = destination.check_output(output.path, force=output.force).parent
     beside = permutation.beside(output.path)
     with staged(folder) as stage:
         files = write(output, tensors, like, metadata, stage=stage)
@@ -188,14 +188,14 @@ def write_with_permutation(
 def check_files(destinations: Destinations, *, folder: Path | None = None, force: bool) -> Destinations:
     """The same, each file once; refuses what exists or cannot be written before any work begins."""
     if folder is not None:
-        writing.check_report_folder(folder)
+        destination.check_report_folder(folder)
     formats: dict[Path, str] = {}
     for name, path in destinations:
         if formats.setdefault(path.resolve(), name) != name:
             raise UsageError(f"{path} cannot be both the {formats[path.resolve()]} and the {name} report")
-        writing.check_report_folder(path.parent)
+        destination.check_report_folder(path.parent)
         if path.parent.exists():
-            writing.check_output(path, force=force, text=True)
+            destination.check_output(path, force=force, text=True)
     return list({path.resolve(): (name, path) for name, path in destinations}.values())
 
 
@@ -213,7 +213,7 @@ def write_files(rendered: Sequence[tuple[Path, str | bytes]], *, force: bool) ->
     """
     with removed_on_failure(*(path for path, _ in rendered)):
         for folder in dict.fromkeys(path.parent for path, _ in rendered):
-            writing.make_folder(folder)
+            destination.make_folder(folder)
             with staged(folder) as stage:
                 for path, content in rendered:
                     if path.parent == folder:

@@ -15,7 +15,7 @@ from torch import Tensor
 from ...averages.combining import alike, combined
 from ...averages.mean import BLOCK
 from ...averages.parts import Parts, parts_of
-from ...checkpoints import writing
+from ...checkpoints import destination
 from ...checkpoints.checking import finite, validate
 from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.tensors import CHUNK, LazyTensors
@@ -85,7 +85,7 @@ def average(job: Job, output: Output, mean: Average) -> dict[str, Any]:
         return plan
     _tell(listener, models, parts, plan, mean, source)
     tell_differences(paths, [*output.copies], listener.say)
-    writing.check_space(_there(output.path.parent), plan["written_bytes"])
+    destination.check_space(_there(output.path.parent), plan["written_bytes"])
     _digests([*models, *([source] if source is not None else [])])
     options = {"weights": list(mean.weights or []), "interpolation": mean.interpolation}
     options |= {"schedule": mean.schedule} if mean.schedule else {}

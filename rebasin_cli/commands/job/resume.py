@@ -14,11 +14,12 @@ from typing import Any
 import torch
 
 from ...checkpoints.checkpoint import open_checkpoint
-from ...checkpoints.writing import make_folder, write_safetensors
+from ...checkpoints.destination import make_folder
+from ...checkpoints.writing import write_safetensors
 from ...errors import CheckpointError, Lost, OutputExists, RebasinError, ResourceError, UsageError
 from ...matchers import State
 from ...permutations import permutation
-from ...permutations.permutation import PLAIN, Within
+from ...permutations.index_maps import PLAIN, Within
 from ...runtime.ranks import ALONE, Ranks
 
 LINE = b'{"step": '  # how every line of a log begins

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -12,6 +12,15 @@ from ...checkpoints.checkpoint import Checkpoint
 from ...spec.spec import FittedSpec
 from ...version import version
 from .settings import Network, Search
+
+if TYPE_CHECKING:
+    from .job import Job
+
+
+def check(job: Job) -> None:
+    """Raise UsageError unless all ranks of a job were asked for the same search."""
+    alone = job.ranks.size == 1
+    job.ranks.check_same({} if alone else facts(job.models, job.fitted, job.asked.search, job.asked.network))
 
 
 def facts(

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ...checkpoints.digests import of_path
 from ...errors import RebasinError
-from ...spec.notation import natural
+from ...spec.slots import natural
 from .reading import Problems, Value
 
 ELSEWHERE = re.compile(r"(hf|https?):")

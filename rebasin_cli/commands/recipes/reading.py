@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from ...errors import UsageError
-from ...spec.notation import natural
+from ...spec.slots import natural
 
 MAX_BYTES, MAX_VALUES, MAX_DEPTH = 1 << 20, 20_000, 20
 _VARIABLE = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_]\w*)(?::-(?P<default>[^}]*))?\}|\$\{(?P<bad>[^}]*)\}?")

@@ -19,7 +19,7 @@ from ...inference.axes import Axes, Expr, Var, product, total, variables
 from ...inference.axes import Fixed as Still
 from ...inference.axes import Product as Factors
 from ...inference.axes import Sum as Segments
-from ...inference.shaping import broadcast
+from ...inference.rules import broadcast
 from ...inference.walk import Value, Walk
 from ...spec.atoms import Atom, atoms
 from ...spec.notation import Axis, Fixed, Product, Sum, Word, factors_of, starred_of

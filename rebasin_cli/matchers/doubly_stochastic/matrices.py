@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from ...permutations import permutation
+from ...permutations import index_maps
 from ...permutations.permutation import Permutations
 from ...spec.atoms import Dimension, rebuilt
 from ...spec.spec import FittedSpec
@@ -28,7 +28,7 @@ def of_permutations(permutations: Permutations, fitted: FittedSpec) -> dict[str,
         if (block := fitted.within.get(word)) is None:
             found[word] = torch.eye(len(perm))[perm]
             continue
-        order, inner = permutation.split(perm, block)
+        order, inner = index_maps.split(perm, block)
         shape = (block.count, block.count, block.size, block.size)
         matrix = torch.full(shape, 1 / block.size)
         matrix[torch.arange(block.count), order] = torch.eye(block.size)[inner]
@@ -101,7 +101,7 @@ class Rounding:
         for word, block in self.fitted.within.items():
             order = torch.arange(block.count) if block.word is None else found[block.word]
             orders = [order_of(word, k, other) for k, other in enumerate(order.tolist())]
-            inner[word] = permutation.join(order, torch.stack(orders))
+            inner[word] = index_maps.join(order, torch.stack(orders))
         return inner
 
     def _mixture(self, word: str, *at: int) -> Mixture:

@@ -28,17 +28,16 @@ from ...permutations.permutation import Permutations, permuted
 from ...runtime.seeds import generator
 from ...runtime.signals import held_back
 from ...spec.notation import words_of
-from .. import INITS, MatchResult, Problem, State
+from .. import MatchResult, Problem, State
 from ..straight_through.epochs import epoch
 from ..straight_through.mixture import Mixture
-from ..straight_through.starting import started
+from ..straight_through.starting import STARTS, started
 from .matrices import Rounding, moved, of_permutations
 from .options import Descent
 from .projecting import cleaned, projected
 
 RATES = {True: 5e-2, False: 0.25}  # with convolutions, without: ten times half a curve's, which moves little
 BATCH = 50  # samples for each point of the line that permutations are scored at
-STARTS = (*INITS, "given")
 
 
 def search(problem: Problem, options: Descent) -> MatchResult:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ...groups import acting
 from ...groups import elements as acts
 from ...groups.elements import Elements
 from ...permutations import permutation
@@ -75,7 +76,7 @@ class Baked:
         for name in sorted({name for word in (*perms, *maps) for name in self.places[word]}):
             axes = self.fitted.tensors[name]
             moved = permutation.permute(self.tensors[name], axes, done.permutations, self.fitted.within)
-            self.tensors[name].copy_(acts.act(moved, axes, self.fitted, both))
+            self.tensors[name].copy_(acting.act(moved, axes, self.fitted, both))
         self.element = acts.compose(self.element, done, self.fitted)
         self.pair.refresh()
 

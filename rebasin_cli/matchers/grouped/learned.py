@@ -13,8 +13,10 @@ from functools import partial
 
 import torch
 
+from ...groups import acting
 from ...groups import elements as acts
-from ...groups.elements import Elements, Maps
+from ...groups.acting import Maps
+from ...groups.elements import Elements
 from ...permutations import permutation
 from ...permutations.permutation import is_identity
 from ...spec.groups import PLANES
@@ -112,7 +114,7 @@ class Learned:
     def tensors(self) -> dict[str, torch.Tensor]:
         """The tensors that the maps act on, as they make them, with a gradient."""
         maps, axes = self.maps(), self.fitted.tensors
-        return {n: acts.multiplied(self.base[n], axes[n], self.fitted, maps) for n in self.touched}
+        return {n: acting.multiplied(self.base[n], axes[n], self.fitted, maps) for n in self.touched}
 
     def pull(self, gradients: Tensors, then: Elements) -> None:
         """Add to the numbers' gradients those of a loss whose gradients of the model's tensors these are.
@@ -138,7 +140,7 @@ class Learned:
             axes = self.fitted.tensors[name]
             if not moving.isdisjoint(word for axis in axes for word in words_of(axis)):
                 tensor = permutation.permute(tensor, axes, by.permutations, within)
-            found[name] = acts.act(tensor, axes, self.fitted, maps)
+            found[name] = acting.act(tensor, axes, self.fitted, maps)
         return found
 
     @torch.no_grad()

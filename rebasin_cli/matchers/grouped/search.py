@@ -141,7 +141,7 @@ class _Run:
                 matrix = self.descent.similarities.matrix(
                     word, self.current, chosen=self.pair.resting_on(word, known)
                 )
-                (solution,) = self.descent._solved([word], [matrix])
+                (solution,) = self.descent.assignments.solved([word], [matrix])
                 self.current[word] = solution.perm
         self._ordered("outward")
 
@@ -173,11 +173,11 @@ class _Run:
 
     def _ordered(self, name: str) -> None:
         """A sweep of weight matching over the other words."""
-        solutions = self.descent.solutions
+        solutions = self.descent.assignments.solutions
         self.descent = self._descent()
         if not self.descent.words:
             return
-        self.descent.solutions = solutions
+        self.descent.assignments.solutions = solutions
         self.descent.sweep(
             self.descent.order(self.seed, f"groups {name}"), self.current, set(self.descent.words)
         )

@@ -13,7 +13,7 @@ import torch
 
 from ...groups import projection
 from ...groups.elements import Elements
-from ...permutations import assignment, permutation
+from ...permutations import assignment, index_maps, permutation
 from ...spec.groups import MATRICES, PLANES
 from ...spec.spec import FittedSpec
 from .. import Problem
@@ -54,6 +54,6 @@ def by_weights(problem: Problem, element: Elements, unseen: Sequence[str]) -> El
                 continue
             inside = projection.blocks_of(matrix, block).diagonal(dim1=0, dim2=1).movedim(-1, 0)
             orders = torch.stack([assignment.solve(each).perm for each in inside])
-            baked.bake({word: permutation.join(torch.arange(block.count), orders)}, {})
+            baked.bake({word: index_maps.join(torch.arange(block.count), orders)}, {})
         perms = {**element.permutations, **{w: baked.element.permutations[w] for w in whole}}
     return replace(element, permutations=perms, maps=dict(baked.element.maps))

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ...permutations import permutation
+from ...permutations import index_maps, permutation
 from ...permutations.lists import without_lists
 from ...permutations.permutation import Permutations, permuted
 from ...spec.spec import FittedSpec
@@ -118,7 +118,7 @@ def _relisted(perms: Permutations, fitted: FittedSpec) -> dict[str, torch.Tensor
             found[word] = torch.arange(size)
         else:
             inner = torch.stack([perms[f"{word}[{k}]"] for k in range(block.count)])
-            found[word] = permutation.join(torch.arange(block.count), inner)
+            found[word] = index_maps.join(torch.arange(block.count), inner)
     return found
 
 
@@ -129,6 +129,6 @@ def _unlisted(perms: Permutations, fitted: FittedSpec) -> dict[str, torch.Tensor
         if word in fitted.unlisted.words:
             found[word] = perms[word]
         elif (block := fitted.within.get(word)) is not None:
-            inner = permutation.split(perms[word], block)[1]
+            inner = index_maps.split(perms[word], block)[1]
             found |= {f"{word}[{k}]": inner[k] for k in range(block.count)}
     return found

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from ...groups import acting
 from ...groups import elements as acts
 from ...groups.elements import Elements
 from ...groups.projection import project
@@ -75,7 +76,7 @@ class Ordered(Projection):
         maps = acts.maps_of(Elements({}, {word: by}))
         for name in self._carrying[word]:
             tensor = self.standing[name]
-            tensor.copy_(acts.act(tensor, self.fitted.tensors[name], self.fitted, maps))
+            tensor.copy_(acting.act(tensor, self.fitted.tensors[name], self.fitted, maps))
 
 
 def _signed(fitted: FittedSpec) -> set[str]:

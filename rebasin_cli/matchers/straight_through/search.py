@@ -27,15 +27,15 @@ from ...permutations.lists import without_lists
 from ...permutations.permutation import Permutations, permuted
 from ...runtime.seeds import derive, generator
 from ...runtime.signals import held_back
-from .. import INITS, MatchResult, Problem, State
+from .. import MatchResult, Problem, State
 from .epochs import epoch, with_last
 from .followers import Followers
-from .history import packed, unpacked
 from .mixture import Mixture
 from .optimizers import Optimizer
 from .ordered import Ordered
 from .projection import Projection
-from .starting import started
+from .resuming import resume, state_of
+from .starting import STARTS, started
 from .training import HELD_OUT, Training
 from .turning import Turning
 
@@ -43,7 +43,6 @@ from .turning import Turning
 MATCHING = 0.4
 CONVERGED = 100  # sweeps at most of a matching that is to converge
 LOOKS = 2  # an epoch, at the held-out samples
-STARTS = (*INITS, "given")
 
 Weights = Callable[[torch.Generator, int], torch.Tensor]  # of the models (n,), which add up to 1
 
@@ -123,7 +122,7 @@ class Run:
         """From where a search stood, from given permutations, or from those of `init`."""
         if start is not None and start.tensors:
             try:
-                self._resume(start)
+                resume(self, start)
             except KeyError as cause:
                 raise UsageError(
                     f"the search cannot go on: what was kept of it lacks {cause}",
@@ -140,34 +139,6 @@ class Run:
             self.init, found = started(self.problem, self.options.init, self.train)
         self.followers.place(found)
         self.look()
-
-    def _resume(self, start: State) -> None:
-        kept, self.done, self.objective = start.tensors, start.sweep, start.objective
-        self.best = tuple(dict(perms) for perms in start.permutations)
-        if self.turning is not None:
-            self.turning.resume(kept, self.best)
-        self.followers.place(
-            [
-                {word: kept[f"at.{k}.{word}"] for word in perms}
-                for k, perms in enumerate(self.followers.permutations)
-            ]
-        )
-        if self.turning is not None:
-            self.turning.resume_signs(kept, self.followers.projections)
-        for k, (dummy, optimizer) in enumerate(zip(self.dummies, self.optimizers, strict=True)):
-            dummy.copy_(kept[f"dummy.{k}"])
-            prefix = f"optimizer.{k}."
-            optimizer.resume(
-                {name.removeprefix(prefix): t for name, t in kept.items() if name.startswith(prefix)}
-            )
-        self.history = [*unpacked(kept["history"])]
-        self.init = STARTS[int(start.notes["init"])]
-        self.solves = int(start.notes["solves"])
-        queue = self.followers.queue
-        queue.position, queue.credit = int(start.notes["position"]), start.notes["credit"]
-        self.quota = start.notes["quota"]
-        self.looked = int(start.notes["looked"])
-        self.notes = {name: start.notes[name] for name in ("loss", "changed")}
 
     # --------------------------------------------------------------------------------------------- steps
 
@@ -252,31 +223,8 @@ class Run:
         return self.followers.permutations
 
     def _report(self) -> None:
-        if self.problem.progress is None:
-            return
-        found = {name: value for name, value in self.history[-1].items() if name.startswith("held_out")}
-        total = {"steps": float(self.length * self.options.epochs)} if self.length else {}
-        place = {
-            "position": float(self.followers.queue.position),
-            "credit": self.followers.queue.credit,
-            "quota": self.quota,
-            "looked": float(self.looked),
-            "init": float(STARTS.index(self.init)),
-            "solves": float(self.solves + self.followers.solves),
-        }
-        tensors = {
-            f"at.{k}.{word}": perm
-            for k, perms in enumerate(self.followers.permutations)
-            for word, perm in perms.items()
-        }
-        for k, (dummy, optimizer) in enumerate(zip(self.dummies, self.optimizers, strict=True)):
-            tensors[f"dummy.{k}"] = dummy
-            tensors |= {f"optimizer.{k}.{name}": value for name, value in optimizer.state.items()}
-        tensors["history"] = packed(self.history)
-        if self.turning is not None:
-            tensors |= self.turning.kept(self.followers.projections)
-        notes = {**self.notes, **found, **total, **place}
-        self.problem.report(State(self.best, self.done, self.objective, notes, tensors))
+        if self.problem.progress is not None:
+            self.problem.report(state_of(self))
 
     def result(self) -> MatchResult:
         solves, looks = self.solves + self.followers.solves, tuple(self.history)

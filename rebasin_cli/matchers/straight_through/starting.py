@@ -11,8 +11,9 @@ from ... import networks
 from ...errors import NetworkError, SpecError
 from ...groups import elements as acts
 from ...permutations.permutation import Permutations
-from .. import MatchResult, Problem, registry
+from .. import INITS, MatchResult, Problem, registry
 
+STARTS = (*INITS, "given")  # what a state says of where its search began, by number
 ENOUGH = 2_000  # samples that show how to turn one model to another, where the rest is learned
 
 log = logging.getLogger("rebasin")

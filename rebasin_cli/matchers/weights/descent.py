@@ -9,23 +9,22 @@ Starred words are solved together with what they lie within (`starred`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
 from ...permutations import assignment
 from ...permutations.assignment import Solution
 from ...permutations.permutation import Permutations
-from ...runtime.ranks import Ranks
 from ...runtime.seeds import generator
 from ...spec.atoms import Atom
 from . import sampling, starred
+from .assignments import Assignments
 from .pair import Pair
 from .proof import margins_left, proven
 from .similarity import Basis, Similarities
 
 DAMPING = (0.5, 0.25)  # steps towards the assignment that are tried where the whole one would lose
-THREADED = 1000  # units, below which an assignment takes less than waking a thread
 DOUBT = 1e-6  # a gain below this share of the norms of the units that move may be round-off
 
 
@@ -37,7 +36,7 @@ class Descent:
     """
 
     def __init__(self, pair: Pair, tolerance: float, memory: int | None = None):
-        self.pair, self.tolerance, self.solves = pair, tolerance, 0
+        self.pair, self.tolerance = pair, tolerance
         self.small: set[str] = set()  # words whose last solve gained something, but too little
         self.groups = starred.groups(pair.within)
         members = {name: group.words for name, group in self.groups.items()}
@@ -53,12 +52,15 @@ class Descent:
             for name, words in self.members.items()
         }
         self.similarities = Similarities(pair, memory)
-        self.solutions: dict[str, Solution] = {}
-        self.margins: dict[str, torch.Tensor] = {}  # by how much each row prefers its column
-        self.bases: dict[str, Basis] = {}  # in a matrix of this
+        self.assignments = Assignments(pair, self.similarities)
         self._reaches: dict[tuple[str, ...], float] = {}
         self.proving = False  # whether proofs are tried before solves: they succeed where models nearly match
         self.sampling = True  # whether the first sweep looks at a part of the columns: no longer if in vain
+
+    @property
+    def solves(self) -> int:
+        """How many assignments were solved, those of coupled words together as one."""
+        return self.assignments.solves
 
     def order(self, seed: int, name: str) -> list[str]:
         """The words in a random order of their own for every seed and name."""
@@ -92,7 +94,7 @@ class Descent:
                 found[word] = perm
                 continue
             similarity = self.similarities.matrix(word, found, chosen=evidence[word])
-            (solution,) = self._solved([word], [similarity])
+            (solution,) = self.assignments.solved([word], [similarity])
             if self._gain(similarity, solution.perm, found[word]) > self._least(word):
                 found[word] = solution.perm
         return found
@@ -150,7 +152,7 @@ class Descent:
         words = [word for word in words if word not in proven]
         for group in self.similarities.together([word for word in words if not self.pair.double[word]]):
             matrices: list[torch.Tensor] = []
-            solutions = self._solved(group, self._made(group, current, matrices))
+            solutions = self.assignments.solved(group, self._made(group, current, matrices))
             for word, similarity, solution in zip(group, matrices, solutions, strict=True):
                 yield word, *self._judged(word, similarity, solution.perm, current)
             del matrices, similarity  # before the next group's are made
@@ -168,7 +170,7 @@ class Descent:
         """As `_improved`, for groups of words: first all together, then within the blocks alone."""
         for name in names:
             group, pair = self.groups[name], self.pair
-            self.solves += 1
+            self.assignments.solves += 1
             self.small.discard(name)
             changes, _ = starred.step(pair, self.similarities, group, current)
             gain = starred.gain(pair, current, changes := self._same(changes))
@@ -203,59 +205,30 @@ class Descent:
         if sample is None:
             return None
         nothing = torch.zeros_like(sample.prices)
-        self.solutions[word] = Solution(sample.nearest(), [nothing] * 3)
-        (solution,) = self._solved([word], [sample.matrix])
+        self.assignments.solutions[word] = Solution(sample.nearest(), [nothing] * 3)
+        (solution,) = self.assignments.solved([word], [sample.matrix])
         perm = solution.perm
         left = margins_left(pair, word, solution.margins, chosen, {**current, word: perm})
         self.sampling = proven(pair, word, left)
         least = pair.ranks.agree(left[perm != old].sum().item())  # what is gained
         if not self.sampling or (least <= self._least(word) and not torch.equal(perm, old)):
-            del self.solutions[word]  # its prices are no start for all columns
+            del self.assignments.solutions[word]  # its prices are no start for all columns
             return None
         prices = (solution.columns + sample.prices) / sample.share  # of all columns, about
-        self.solutions[word] = Solution(perm, (solution.rows, prices, solution.margins))
-        self.margins[word], self.bases[word] = left, Basis.standing(pair, word, chosen, current)
+        self.assignments.solutions[word] = Solution(perm, (solution.rows, prices, solution.margins))
+        self.assignments.margins[word] = left
+        self.assignments.bases[word] = Basis.standing(pair, word, chosen, current)
         return perm
 
     def _columns(self, chosen: Mapping[str, Sequence[Atom]]) -> int:
         return sum(self.pair.columns(atoms, word) for word, atoms in chosen.items())
 
     def _proven(self, word: str, current: Permutations) -> bool:
-        """Whether the last solution is known to be still the best: its matrix would only have grown."""
-        pair, solution, basis = self.pair, self.solutions.get(word), self.bases.get(word)
-        if not self.proving or pair.double[word] or solution is None or basis is None:
-            return False
-        if not torch.equal(solution.perm, current[word]) or not basis.holds(current):
-            return False
-        margins, present = self.margins[word], {*basis.atoms}
-        if not proven(pair, word, margins):
-            return False
-        added = [atom for atom in pair.single[word] if atom not in present]
-        if best := proven(pair, word, margins_left(pair, word, margins, added, current)):
+        """Whether the last solution is known to be still the best, where proofs are tried."""
+        best = self.proving and self.assignments.proven(word, current)
+        if best:
             self.small.discard(word)
         return best
-
-    def _solved(self, words: Sequence[str], matrices: Iterable[torch.Tensor]) -> list[Solution]:
-        """Each word's assignment, from where its last one ended; with several ranks each solves its share."""
-        ranks, sizes = self.pair.ranks, [self.pair.words[word] for word in words]
-        mine = range(ranks.rank, len(words), ranks.size)
-
-        def solve(k: int, matrix: torch.Tensor) -> Solution | None:
-            return assignment.solve(matrix, start=self.solutions.get(words[k])) if k in mine else None
-
-        long = min((sizes[k] for k in mine), default=0) >= THREADED
-        solutions = self.pair.solved(solve, matrices, long=long)
-        if ranks.size > 1:
-            solutions = [
-                _shared(ranks, solution, size, k % ranks.size)
-                for k, (solution, size) in enumerate(zip(solutions, sizes, strict=True))
-            ]
-        self.solutions |= zip(words, solutions, strict=True)
-        self.margins |= {word: self.solutions[word].margins for word in words}
-        made = self.similarities.bases
-        self.bases |= {word: made[word] for word in words if word in made}
-        self.solves += len(words)
-        return solutions
 
     def _least(self, *words: str) -> float:
         """What counts as a gain."""
@@ -300,7 +273,7 @@ class Descent:
         least = self._least(word)
         similarity = self.similarities.matrix(word, current)
         gradient = pair.matrix(word, current, chosen=pair.double[word])
-        (solution,) = self._solved([word], [similarity + gradient])
+        (solution,) = self.assignments.solved([word], [similarity + gradient])
         self.small.discard(word)
         if torch.equal(solution.perm, old):
             return 0.0, old
@@ -310,19 +283,10 @@ class Descent:
         # The gradient is linear in the permutation, so a point between the two has the gradients' mean.
         far = pair.matrix(word, {**current, word: solution.perm}, chosen=pair.double[word])
         for step in DAMPING:
-            (solution,) = self._solved([word], [similarity + torch.lerp(gradient, far, step)])
+            (solution,) = self.assignments.solved([word], [similarity + torch.lerp(gradient, far, step)])
             if (gain := pair.gain(word, current, solution.perm)) > least:
                 return gain, solution.perm
             best = max(best, gain)
         if best > 0:
             self.small.add(word)
         return 0.0, old
-
-
-def _shared(ranks: Ranks, solution: Solution | None, size: int, source: int) -> Solution:
-    """The solution that the rank `source` found, on all ranks."""
-    parts = torch.zeros(4, size, dtype=torch.float64)
-    if solution is not None:
-        parts = torch.stack([solution.perm.double(), solution.rows, solution.columns, solution.margins])
-    parts = ranks.broadcast(parts, source=source)
-    return Solution(parts[0].long(), parts[1:].numpy())

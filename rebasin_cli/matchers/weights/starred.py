@@ -16,7 +16,7 @@ from itertools import permutations as orders
 import numpy as np
 import torch
 
-from ...permutations import assignment, permutation
+from ...permutations import assignment, index_maps
 from ...permutations.permutation import Permutations
 from ...spec.atoms import Atom
 from ...spec.spec import Block
@@ -134,15 +134,15 @@ def together(
             values = values + similarities[outer].double().cpu()
         order = found[outer] = assignment.solve(values).perm
     for word, (_, inner) in best.items():
-        found[word] = permutation.join(order, inner[torch.arange(count), order])
+        found[word] = index_maps.join(order, inner[torch.arange(count), order])
     return found
 
 
 def inside(similarity: torch.Tensor, perm: torch.Tensor, block: Block) -> torch.Tensor:
     """The best permutation of a starred word whose blocks lie as in this one."""
-    order, _ = permutation.split(perm, block)
+    order, _ = index_maps.split(perm, block)
     blocks = _blocks(similarity, block)[torch.arange(block.count), order]
-    return permutation.join(order, _solved(blocks)[1])
+    return index_maps.join(order, _solved(blocks)[1])
 
 
 def _pairs(similarity: torch.Tensor, block: Block) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rebasin_cli.commands.job.listener import Listener
-from rebasin_cli.commands.recipes import running
+from rebasin_cli.commands.recipes import judging, running
 from rebasin_cli.commands.recipes.cache import Cache
 from rebasin_cli.commands.recipes.running import How, Performed
 from rebasin_cli.errors import GateNotMet, Interrupted, OutputExists, SpecError, UsageError
@@ -371,7 +371,7 @@ def test_everything_is_checked_before_anything_runs(recipe, tmp_path):
     made, _ = recipe(CHAIN)
     commands = Commands()
     with pytest.raises(OutputExists) as refused:
-        running.check(made.steps, Cache(tmp_path / ".rebasin"), commands, How())
+        judging.check(made.steps, Cache(tmp_path / ".rebasin"), commands, How())
     assert [problem.partition(" exists")[0] for problem in refused.value.problems] == [
         "line 4, step merge: y.safetensors",
         "line 5, step merge-2: z.safetensors",

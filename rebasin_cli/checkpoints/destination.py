@@ -1,0 +1,92 @@
+"""Where an output may be written: asked before the work begins, raised as what the user can change."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shlex
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..errors import OutputExists, ResourceError, UsageError
+from .disk import disk, probe
+from .journal import recover
+from .locate import TORCH_SUFFIXES
+
+SUFFIX = ".safetensors"
+
+
+def check_output(
+    path: str | os.PathLike[str],
+    *,
+    force: bool = False,
+    text: bool = False,
+    layout: Mapping[str, str] | None = None,
+) -> Path:
+    """Whether `path` can be written, asked before the work begins; return the file that links lead to.
+
+    Raises OutputExists without `force` where the file is there, or (weights, not `text`) its index or shards:
+    one form would shadow the other. UsageError where weights would not be safetensors or the path is no
+    file; ResourceError where the folder is missing or cannot be written.
+    """
+    path = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
+    if path.is_symlink():
+        raise ResourceError(f"{path} leads to itself: a loop of symbolic links", hint="Remove the link.")
+    if path.is_dir():
+        hint = None if text else f"Use {path / f'merged{SUFFIX}'}."
+        raise UsageError(f"{path} is a folder, not a file", hint=hint)
+    if not text and path.suffix != SUFFIX:
+        wanted = path.with_suffix(SUFFIX) if path.suffix in TORCH_SUFFIXES else f"{path}{SUFFIX}"
+        raise UsageError(f"{path}: weights are written as safetensors", hint=f"Use {wanted}.")
+    if path.exists() and not path.is_file():  # a rename would replace /dev/null itself
+        raise UsageError(f"{path} is not a regular file: it cannot be replaced in one step")
+    recover(path.parent)  # what a run left that was killed while it renamed
+    if not force and (there := [path] * path.exists() if text else earlier(path, layout)):
+        raise OutputExists(f"{there[0]} exists", hint="Overwrite it with --force, or choose another name.")
+    _check_folder(path.parent)
+    return path
+
+
+def check_report_folder(folder: Path) -> None:
+    """Whether a folder is there or can be made: raises UsageError for a file, ResourceError otherwise."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is a file, not a folder")
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    recover(there)
+    _check_folder(there)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and its parents where they are missing. Raises ResourceError."""
+    with disk(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+def earlier(path: Path, layout: Mapping[str, str] | None = None) -> list[Path]:
+    """What an earlier output under this name left, in either form: the file, an index, its shards."""
+    shards = {*path.parent.glob(f"{glob.escape(path.stem)}-?????-of-?????{SUFFIX}")}
+    shards |= {path.with_name(name) for name in (layout or {}).values()}
+    return [there for there in (path, index_of(path), *sorted(shards - {path})) if there.is_file()]
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise ResourceError(
+            f"{folder}: no such folder", hint=f"Make it first: mkdir -p {shlex.quote(str(folder))}"
+        )
+    probe(folder)  # by trying: permission bits say nothing about a read-only disk, and nothing to root
+
+
+def check_space(folder: Path, needed: int) -> None:
+    """Raise ResourceError where the disk of this folder has less room than that."""
+    disk = shutil.disk_usage(folder)
+    if disk.total and disk.free < needed:  # some network disks report a total of 0
+        raise ResourceError(
+            f"{folder}: the disk has {disk.free:,} bytes free, the output needs {needed:,}",
+            hint="Free some space or write to another disk; nothing was written.",
+        )
+
+
+def index_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.index.json")

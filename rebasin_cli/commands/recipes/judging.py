@@ -1,0 +1,67 @@
+"""Steps judged before any is run: their plans by their own dry runs, or one error for all refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...checkpoints.locate import ToCome, to_come
+from ...errors import Interrupted, RebasinError
+from .cache import Cache
+from .running import How, Perform, check_outputs, is_done, placed
+from .steps import Step
+
+
+def check(
+    steps: Sequence[Step], cache: Cache, perform: Perform, how: How, *, coming: Iterable[Path] = ()
+) -> dict[str, Mapping[str, Any]]:
+    """The plans of steps, by their own dry runs; raises for every step that can be refused before any is run.
+
+    A step whose models are still to be made, or `coming`, is judged by its options now, and by its models
+    when its turn comes.
+    """
+    plans: dict[str, Mapping[str, Any]] = {}
+    failed: list[tuple[Step, RebasinError]] = []
+    coming = list(coming)
+    for step in steps:
+        try:
+            if is_done(step, cache, how):
+                continue
+            check_outputs(step.files, cache, how)
+            plan = _judged(step, coming, perform)
+            if plan is not None:
+                plans[step.name] = plan
+        except Interrupted:
+            raise
+        except RebasinError as error:
+            failed.append((step, error))
+        coming += step.files
+    if failed:
+        raise _refusal(failed)
+    return plans
+
+
+def _judged(step: Step, coming: Sequence[Path], perform: Perform) -> Mapping[str, Any] | None:
+    """The plan of a step; None where it takes a model that is to come, or where its command makes no plan.
+
+    A command without a dry run is judged as one whose models are all to come: it looks at its options, and
+    ends where it would open the first of them. Raises what the command says.
+    """
+    planned, stops = step.command.has("dry_run"), step.command.has("device") and step.command.takes_models
+    if not (planned or stops):
+        return None
+    with to_come(coming if planned else (*coming, *step.reads)):
+        # What is there may be replaced, as was asked before; another job may have written it since.
+        done = perform(step.line(dry_run=True, quiet=True, force=bool(step.writes)))
+    if done.error is not None and not isinstance(done.error, ToCome):
+        raise done.error
+    return None if done.error is not None else done.result
+
+
+def _refusal(failed: Sequence[tuple[Step, RebasinError]]) -> RebasinError:
+    """One error for the steps that cannot be run, with the exit code of the first."""
+    if len(failed) == 1:
+        return placed(*failed[0])
+    told = [str(placed(step, error)).replace("\n", "; ") for step, error in failed]
+    return type(failed[0][1])(f"{len(failed)} steps cannot be run", problems=told)
