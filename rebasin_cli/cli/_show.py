@@ -219,9 +219,10 @@ def _searched(match: Mapping[str, Any]) -> str:
             f"{-match['objective_before']:.6g} → {-match['objective_after']:.6g}"
         )
     end = "" if match["converged"] else ", stopped before it had converged"
+    mix = f" with mix {match['mixed']['mix']:g}" if "mixed" in match else ""
     text = (
-        f"{match['method']}, {many(match['sweeps'], 'sweep')}, objective {match['objective_before']:.6g} → "
-        f"{match['objective_after']:.6g}{end}"
+        f"{match['method']}{mix}, {many(match['sweeps'], 'sweep')}, "
+        f"objective {match['objective_before']:.6g} → {match['objective_after']:.6g}{end}"
     )
     if match.get("gap") is None:
         return text

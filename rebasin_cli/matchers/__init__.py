@@ -125,7 +125,8 @@ class MatchResult:
     what a merge chooses by itself; `polished` the account of the swaps on the true loss that came last;
     `constrained` has a row a word where a method keeps to a constraint ("words", "free", "reached", "bound",
     "gap", "before", "allowed", as in `am`); `rounded` is the account of a relaxed search, how its permutation
-    was chosen. `maps` are those of a search with groups, beside the permutations.
+    was chosen; `mixed` that of a search which tried several shares of activations: the "mix" that was taken,
+    and what each one "lacks". `maps` are those of a search with groups, beside the permutations.
     """
 
     permutations: tuple[dict[str, torch.Tensor], ...]
@@ -143,4 +144,5 @@ class MatchResult:
     polished: Mapping[str, Any] = field(default_factory=dict)
     constrained: tuple[Mapping[str, Any], ...] = ()
     rounded: Mapping[str, Any] = field(default_factory=dict)
+    mixed: Mapping[str, Any] = field(default_factory=dict)
     maps: tuple[Mapping[str, torch.Tensor], ...] = ()

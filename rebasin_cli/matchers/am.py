@@ -11,7 +11,7 @@ appendix D, arXiv:2009.02439.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from . import MatchResult, Problem, State, wm
 from .activations.options import Looking
 from .activations.similarities import Assigned, best, similarities
 from .grouped import matching as grouped
-from .grouped.looking import look
+from .grouped.looking import Seen, judged, nearest, seen
 
 NEEDS = frozenset({"network", "data"})
 MANY = False
@@ -79,9 +79,15 @@ def _grouped(problem: Problem, options: Options) -> MatchResult:
     """The same for words with groups, whose maps are found with their orders."""
     if options.then == "wm" and problem.start is not None:  # the weights' search was interrupted
         return replace(grouped.match(problem, wm.Options().max_sweeps), init="am")
-    element, before, after = look(problem, options)
+    parts = seen(problem, options)
     if options.then == "wm":
-        return replace(grouped.match(problem, wm.Options().max_sweeps, element), init="am")
+        return replace(grouped.match(problem, wm.Options().max_sweeps, nearest(problem, parts)), init="am")
+    return by_sight(problem, parts)
+
+
+def by_sight(problem: Problem, parts: Sequence[Seen]) -> MatchResult:
+    """The element that is nearest by what was seen alone."""
+    element, before, after = judged(problem, parts)
     perms = dict(element.permutations)
     problem.report(State((perms,), 1, after))
     return MatchResult((perms,), before, after, 1, len(perms), True, maps=(dict(element.maps),))

@@ -17,11 +17,12 @@ sizes are ours.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
+from .. import networks
 from ..checkpoints.tensors import LazyTensors, plan_of
 from ..errors import UsageError
 from ..permutations import assignment
@@ -31,7 +32,9 @@ from ..spec.notation import Axis, Fixed, Product, Word
 from . import MatchResult, Problem, State, Tensors, am, wm
 from .activations.similarities import above_chance, assigned, similarities
 from .grouped import matching as grouped
+from .grouped import mixing
 from .grouped.both import sized
+from .grouped.looking import Seen, seen
 from .weights.options import Effort
 from .weights.pair import Pair
 
@@ -40,27 +43,42 @@ MANY = False
 GROUPS = True
 ORDERS_ONLY = frozenset({"effort", "memory"})  # a search with groups has no use for them
 BYTES_A_PARAMETER = 8  # as am
+USUAL = 0.5
 DECLARES = frozenset({"identity", "planted"})  # its objective never falls, either, but is not that of wm
 
 
 @dataclass(frozen=True)
 class Options(am.Options, Effort):
-    """`mix`: β, from 0, which is `wm`, to 1, which is `am`. The rest is as in these two."""
+    """`mix`: β, from 0, which is `wm`, to 1, which is `am`; None is ½, with groups the best of several
+    (`grouped.mixing`). The rest is as in these two."""
 
-    mix: float = option(0.5, "How much activations count: 0 is wm, 1 is am.", metavar="0–1", min=0, max=1)
+    mix: float | None = option(
+        None,
+        "How much activations count: 0 is wm, 1 is am (0.5; with --groups all the best of five, by the mean "
+        "model's outputs).",
+        metavar="0–1",
+        min=0,
+        max=1,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.mix <= 1:
+        if not 0 <= self.share <= 1:
             raise UsageError(
-                f"a mix of {self.mix:g} makes no sense", hint="Give 0 (weights alone) … 1 (activations alone)"
+                f"a mix of {self.share:g} makes no sense",
+                hint="Give 0 (weights alone) … 1 (activations alone)",
             )
-        if self.at not in ("post", "pre") and self.mix != 1:
+        if self.at not in ("post", "pre") and self.share != 1:
             raise UsageError(
                 f"a mix has one similarity of activations, and --at {self.at} has two, one before the other",
                 hint=f"Choose --at post or pre, or --method am --at {self.at}",
             )
         self.descent()
+
+    @property
+    def share(self) -> float:
+        """β where nothing else decides it."""
+        return USUAL if self.mix is None else self.mix
 
     def descent(self) -> wm.Options:
         return wm.Options(max_sweeps=self.max_sweeps, effort=self.effort, memory=self.memory)
@@ -75,16 +93,16 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     a search goes on. Raises what `am` and `wm` raise.
     """
     am.check(problem, "dual")
-    if options.mix == 0:
+    if options.share == 0:
         return wm.match(problem, options.descent())
-    if options.mix == 1:
+    if options.share == 1:
         return am.match(problem, options)
     if problem.groups:
         return _grouped(problem, options)
     seen, reached = _activations(problem, options)
     weights = _reach(problem)
-    share = options.mix / (1 - options.mix) * weights / reached
-    unit = (1 - options.mix) / weights
+    share = options.share / (1 - options.share) * weights / reached
+    unit = (1 - options.share) / weights
 
     def report(state: State) -> None:
         problem.report(replace(state, objective=unit * state.objective))
@@ -98,8 +116,20 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
 
 
 def _grouped(problem: Problem, options: Options) -> MatchResult:
-    """The same for words with groups, whose maps are found with their orders; from what activations say."""
-    both = sized(problem, options, options.mix)
+    """The same for words with groups, whose maps are found with their orders; from what activations say.
+
+    Norms with running statistics have none at a mean that was not reset: there the usual share is taken.
+    """
+    found = seen(problem, options)
+    if options.mix is None and not networks.has_running_statistics(problem.network):
+        return mixing.choose(problem, lambda given, mix: _mixed(given, options, found, mix))
+    return _mixed(problem, options, found, options.share)
+
+
+def _mixed(problem: Problem, options: Options, found: Sequence[Seen], mix: float) -> MatchResult:
+    if mix == 1:
+        return am.by_sight(problem, found)
+    both = sized(problem, found, mix)
     joined, names = _with(problem, both.matrices), {word: _named(word) for word in both.words}
     shares = both.tensors | {names[word]: share for word, share in both.words.items()}
     return grouped.match(joined, options.max_sweeps, both.nearest, shares)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ..errors import NetworkError
-from .distilling import MEMORY
+from .ensemble import MEMORY
 from .options import epochs_of
 from .refitting import plan_refit
 

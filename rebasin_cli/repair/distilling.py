@@ -11,28 +11,24 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from .. import networks
 from ..averages.mixing import average
-from ..datasets._batches import checked, part_of, tensors_in
-from ..errors import CheckpointError, DataError
-from ..networks.running import call, evaluating, fed
+from ..errors import CheckpointError
+from ..networks.running import evaluating
 from ..runtime.seeds import seeded
 from ..runtime.threads import on_one_thread
 from .batchnorm import reset
 from .channels import Repaired
-from .options import STEP, epochs_of
+from .ensemble import MEMORY, Ensemble, holding
+from .options import epochs_of
 
 RATE = 0.02  # of a tensor's size that a step of Adam changes it by; it falls to 0 along a cosine
-MEMORY = 1 << 28  # bytes of targets that are kept; what is beyond is computed again
-
-Step = tuple[Any, Tensor]  # some inputs and their targets
 
 
 def distill(
@@ -62,7 +58,7 @@ def distill(
     before = network.state_dict()
     with on_one_thread(), seeded(0, "distillation", str(device)):
         own = networks.duplicate(network).float().to(device)
-        samples = _Samples([_holding(own, end) for end in endpoints], shares, batches, output, memory, device)
+        samples = Ensemble([holding(own, end) for end in endpoints], shares, batches, output, memory, device)
         missing = samples.missing(own)
         if not math.isfinite(missing):
             raise CheckpointError(
@@ -76,66 +72,7 @@ def distill(
     return Repaired("distill", layers, passes=samples.passes, tensors=changed)
 
 
-class _Samples:
-    """What is trained on, step by step: inputs and targets, in the order of the batches."""
-
-    def __init__(
-        self,
-        teachers: Sequence[nn.Module],
-        shares: Sequence[float],
-        batches: Iterable[Any],
-        output: str | int | None,
-        memory: int,
-        device: str | torch.device,
-    ):
-        self.teachers, self.shares, self.batches = teachers, shares, batches
-        self.output, self.left, self.device = output, memory, device
-        self.normed = bool(networks.running_norms(teachers[0]))
-        self.known: list[Tensor] = []
-        self.steps = self.count = self.passes = 0
-
-    def __iter__(self) -> Iterator[Step]:
-        self.passes += 1
-        self.steps = self.count = 0
-        for inputs, _ in checked(self.batches):
-            size = max((len(tensor) for tensor in tensors_in(inputs) if tensor.ndim), default=1)
-            self.count += size
-            for begun in range(0, size, STEP):
-                if self.normed and size - begun == 1:  # such norms take no single sample
-                    continue
-                part = fed(self.teachers[0], part_of(inputs, begun, begun + STEP), self.device)
-                yield part, self._targets(part)
-                self.steps += 1
-        if not self.steps:
-            few = "of two samples or more, which norms with running statistics need" if self.normed else ""
-            raise DataError(f"the data holds no batches {few or 'to train on'}")
-
-    def _targets(self, inputs: Any) -> Tensor:
-        if self.steps < len(self.known):
-            return self.known[self.steps]
-        with torch.no_grad():
-            every = [call(teacher, inputs, output=self.output).float() for teacher in self.teachers]
-        targets = sum(share * outputs for share, outputs in zip(self.shares, every, strict=True))
-        if self.steps == len(self.known) and targets.nbytes <= self.left:
-            self.known.append(targets)
-            self.left -= targets.nbytes
-        return targets
-
-    def missing(self, network: nn.Module) -> float:
-        """The mean square of what the network's outputs lack of the targets."""
-        with evaluating(network), torch.no_grad():
-            lost = [self.loss(network, *step).item() for step in self]
-        return sum(lost) / len(lost)
-
-    def loss(self, network: nn.Module, inputs: Any, targets: Tensor) -> Tensor:
-        return F.mse_loss(call(network, inputs, output=self.output).float(), targets)
-
-
-def _holding(network: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
-    return networks.load(networks.duplicate(network), tensors).eval()
-
-
-def _train(network: nn.Module, samples: _Samples, epochs: int) -> None:
+def _train(network: nn.Module, samples: Ensemble, epochs: int) -> None:
     """Adam on all weights; norms with running statistics use those of each step."""
     total, norms = epochs * samples.steps, networks.running_norms(network).values()
     optimizer = torch.optim.Adam(_rated([p for p in network.parameters() if p.is_floating_point()]))

@@ -49,6 +49,8 @@ def describe_match(alignment: Alignment | None, *, given: bool = False) -> dict[
         found["polished"] = dict(result.polished)
     if result.rounded:
         found["rounded"] = dict(result.rounded)
+    if result.mixed:
+        found["mixed"] = dict(result.mixed)
     if result.constrained:
         found["constrained"] = [dict(row) for row in result.constrained]
     if result.history:  # it ended with its last step, whatever was left to gain
@@ -65,6 +67,8 @@ def search_in_words(result: MatchResult) -> Iterator[str]:
         yield f"polish: {polished_in_words(result.polished)}"
     if result.rounded:
         yield f"rounding: {rounded_in_words(result.rounded)}"
+    if result.mixed:
+        yield f"mix: {mixed_in_words(result.mixed)}"
     for row in result.constrained:
         yield f"constrained: {constrained_in_words(row)}"
 
@@ -104,6 +108,14 @@ def rounded_in_words(done: Mapping[str, Any]) -> str:
 def _whose(done: Mapping[str, Any]) -> str:
     drawn = done["chosen"].startswith("draw ")
     return f"{done['chosen']} of {done['draws']}" if drawn else f"{done['chosen']} ({done['draws']} draws)"
+
+
+def mixed_in_words(done: Mapping[str, Any]) -> str:
+    """The share of activations that was taken, and what the mean lacks with every one."""
+    each = ", ".join(f"{mix}: {lacks:.4g}" for mix, lacks in done["lacks"].items())
+    return (
+        f"activations count {done['mix']:g}; mean square that the mean lacks of both models' outputs {each}"
+    )
 
 
 def constrained_in_words(row: Mapping[str, Any]) -> str:

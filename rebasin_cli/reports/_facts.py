@@ -32,7 +32,8 @@ def took(times: Mapping[str, float]) -> str:
 
 def _match(match: Mapping[str, Any]) -> str:
     start = f" from {clean(match['init'])}" if match.get("init") else ""
-    parts = [clean(match.get("method", "none")) + start]
+    mix = f" with mix {number(match['mixed']['mix'])}" if match.get("mixed") else ""
+    parts = [clean(match.get("method", "none")) + start + mix]
     if match.get("sweeps") is not None:
         word = "step" if match.get("history") else "sweep"
         parts.append(f"{number(match['sweeps'])} {word}{'' if match['sweeps'] == 1 else 's'}")

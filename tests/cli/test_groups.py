@@ -1,12 +1,14 @@
 """rebasin canon, and --groups all of align, merge, barrier and spec."""
 
 import dataclasses
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
+from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.checkpoints.writing import write_safetensors
 from rebasin_cli.commands.job import grouped
 from tests.transformers import drawn, outputs, transformer
@@ -214,6 +216,21 @@ def test_activations_find_what_was_planted(models, done, tmp_path, then):
     assert alike("found.safetensors", models[0])
     for name, tensor in tensors("c.safetensors").items():
         assert torch.allclose(tensor, tensors("found.safetensors")[name], atol=1e-4), name
+
+
+def test_dual_tells_which_mix_it_took_and_why_and_goes_on_where_it_was(models, done, interrupted, tmp_path):
+    (tmp_path / "data.py").write_text(DATA)
+    line = ("align", "c.safetensors", models[1], *NET, "--method", "dual", "--groups", "all")
+    line += ("--data", "data.py:samples")
+    outcome = done(*line, "-o", "whole.safetensors")
+    told = json.loads(open_checkpoint("whole.safetensors").metadata["rebasin.options"])
+    assert f"dual with mix {told['mix']:g}, " in outcome.out
+    assert "mean square that the mean lacks of both models' outputs 0.3: " in outcome.err
+    assert interrupted(*line, "-o", "out.safetensors", after=1, task="matching") == {"out.search.safetensors"}
+    match = done(*line, "-o", "out.safetensors", "--resume", "--json").json()["match"]
+    assert match["mixed"]["mix"] == told["mix"] and len(match["mixed"]["lacks"]) == 5
+    whole, out = (tmp_path / f"{stem}.safetensors" for stem in ("whole", "out"))
+    assert whole.read_bytes() == out.read_bytes()
 
 
 def test_a_report_has_the_best_order_and_a_random_element_beside(models, done, tmp_path):

@@ -9,7 +9,7 @@ from torch import nn
 import rebasin_cli
 from rebasin_cli import nets
 from rebasin_cli.errors import CheckpointError, DataError, NetworkError, UsageError
-from rebasin_cli.repair import Repaired, Repairs, distill, distilling, repairing, reset
+from rebasin_cli.repair import Repaired, Repairs, distill, distilling, ensemble, repairing, reset
 from rebasin_cli.repair.costs import distillation_bytes, distillation_passes
 
 from .test_refit import Normed, Scaled, drawn, same, state
@@ -180,7 +180,7 @@ def test_what_it_takes_is_reckoned_from_the_network_alone():
     network = mlp()
     assert distillation_passes(2, 10_000) == 3 * 4 + 5 and distillation_passes(3, 1_000) == 3 * 10 + 6
     parameters = sum(tensor.numel() for tensor in network.parameters())
-    assert distillation_bytes(network) - distilling.MEMORY == 16 * parameters
+    assert distillation_bytes(network) - ensemble.MEMORY == 16 * parameters
 
 
 def test_merging_in_memory_distills_several_models():

@@ -166,6 +166,8 @@ def how_it_went(found: Any) -> dict[str, Any]:
     if result.chosen:
         rows = [{name: value for name, value in row.items() if name != "seconds"} for row in result.tried]
         told |= {"chosen": result.chosen, "tried": rows}
+    if result.mixed:
+        told["mix"] = result.mixed["mix"]
     if result.rounded:
         told["rounded"] = result.rounded["chosen"]
     return told | ({"polished": dict(result.polished)} if result.polished else {})

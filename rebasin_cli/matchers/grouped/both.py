@@ -7,7 +7,7 @@ is that of activations, 1 − β that of weights.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,10 +16,9 @@ from ...groups.elements import Elements
 from ...permutations import assignment
 from ...spec.notation import words_of
 from .. import Problem
-from ..activations.options import Looking
 from ..activations.similarities import above_chance
 from .baked import constant, counted_alike, share_of
-from .looking import Seen, nearest, seen
+from .looking import Seen, nearest
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -35,9 +34,8 @@ class Sized:
     words: dict[str, float]
 
 
-def sized(problem: Problem, options: Looking, mix: float) -> Sized:
-    """Both models seen on `problem.data`, in canonical form. Raises as `am.match`."""
-    found = seen(problem, options)
+def sized(problem: Problem, found: Sequence[Seen], mix: float) -> Sized:
+    """What was `found` of both models, which are in canonical form, beside a share 1 − `mix` of weights."""
     parts = [part for each in found if (part := _above_chance(each)).worth > 0]
     own, worth = _weights(problem)
     counted = [sum(worth[name] for name in _touched(problem, part, worth)) for part in parts]

@@ -38,12 +38,8 @@ class Seen:
     ordered: bool = False
 
 
-def look(problem: Problem, options: Looking) -> tuple[Elements, float, float]:
-    """The element of the model beside the reference, and the similarity before and after.
-
-    Both models are in canonical form. Raises as `am.match`.
-    """
-    parts = seen(problem, options)
+def judged(problem: Problem, parts: Sequence[Seen]) -> tuple[Elements, float, float]:
+    """The element of the model beside the reference, and the similarity before and after."""
     before = sum(float(matrix.trace()) for part in parts for matrix in part.matrices.values())
     return nearest(problem, parts), before, sum(part.worth for part in parts)
 
@@ -61,7 +57,10 @@ def nearest(problem: Problem, parts: Sequence[Seen]) -> Elements:
 
 
 def seen(problem: Problem, options: Looking) -> list[Seen]:
-    """All that data show of both models, words that move together at a time. Raises as `am.match`."""
+    """All that data show of both models, which are in canonical form, words that move together at a time.
+
+    Raises as `am.match`.
+    """
     fitted = problem.fitted
     *_, (_, sums) = observed(problem, options, sides=sides_of(options))
     units = units_of(fitted)

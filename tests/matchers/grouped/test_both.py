@@ -10,8 +10,10 @@ from rebasin_cli.errors import UsageError
 from rebasin_cli.groups import elements as acts
 from rebasin_cli.matchers import Problem, dual
 from rebasin_cli.matchers.activations.options import Looking
+from rebasin_cli.matchers.grouped import mixing
 from rebasin_cli.matchers.grouped.baked import Baked, constant
 from rebasin_cli.matchers.grouped.both import sized
+from rebasin_cli.matchers.grouped.looking import seen
 from rebasin_cli.matchers.search.align import align, check_groups
 from rebasin_cli.permutations import permutation
 from rebasin_cli.spec.notation import Fixed
@@ -45,7 +47,7 @@ def test_a_planted_element_is_recovered(make):
     a = canonical(drawn(net, 0), found.fitted, found.folds)
     element = acts.random(found.fitted, torch.Generator().manual_seed(3))
     b = dict(acts.acted(a.tensors, found.fitted, element))
-    net, found, _, _, done = searched(make, [a.tensors, b])
+    net, found, _, _, done = searched(make, [a.tensors, b], mix=0.5)
     for name, tensor in done.models[0].items():
         assert torch.allclose(tensor, done.tensors[name], atol=1e-4), name
     before, after = (outputs(net.double(), {n: t.double() for n, t in m.items()}) for m in (b, done.tensors))
@@ -54,13 +56,14 @@ def test_a_planted_element_is_recovered(make):
 
 @pytest.mark.parametrize("make", [Transformer, tanh])
 def test_the_objective_is_the_share_of_each_and_never_falls(make):
-    seen = []
+    heights = []
     net, found, models, how = setting(make)
-    how |= {"options": {"mix": 0.3}, "progress": lambda state: seen.append(state.objective)}
+    how |= {"options": {"mix": 0.3}, "progress": lambda state: heights.append(state.objective)}
     done = align(models, found.fitted, method="dual", **how)
-    assert all(later >= earlier - 1e-9 for earlier, later in zip(seen, seen[1:], strict=False))
+    assert all(later >= earlier - 1e-9 for earlier, later in zip(heights, heights[1:], strict=False))
     forms = tuple(canonical(model, found.fitted, found.folds).tensors for model in models)
-    both = sized(problem(found, forms, how), Looking(), 0.3)
+    given = problem(found, forms, how)
+    both = sized(given, seen(given, Looking()), 0.3)
     evidence = {*both.tensors} - found.fitted.statistics - constant(found.fitted)
     most = [
         both.tensors[n] * float(forms[0][n].double().norm() * forms[1][n].double().norm()) for n in evidence
@@ -105,14 +108,58 @@ def test_all_of_the_mix_is_one_method_alone():
     assert all(torch.equal(none.tensors[name], weights.tensors[name]) for name in weights.tensors)
 
 
-def test_a_search_that_was_interrupted_goes_on_to_the_same():
+def test_without_a_mix_the_one_is_taken_whose_mean_is_nearest_to_what_both_give():
     kept = []
-    _, found, models, how = setting(Transformer)
+    net, found, models, how = setting(tanh)
     whole = align(models, found.fitted, method="dual", progress=lambda s: kept.append(copied(s)), **how)
-    assert len(kept) > 1
-    again = align(models, found.fitted, method="dual", start=kept[0], **how)
-    for name, tensor in whole.tensors.items():
-        assert torch.allclose(tensor, again.tensors[name], atol=1e-6), name
+    told = whole.result.mixed
+    lacks = {}
+    for mix in mixing.MIXES:
+        one = align(models, found.fitted, method="dual", options={"mix": mix}, **how)
+        mean = {name: (tensor + one.tensors[name]) / 2 for name, tensor in one.models[0].items()}
+        lacks[f"{mix:g}"] = lacking(net, mean, models, how["data"])
+        if mix == told["mix"]:
+            assert all(torch.equal(tensor, one.tensors[name]) for name, tensor in whole.tensors.items())
+    assert told["lacks"] == pytest.approx(lacks, rel=1e-4)
+    assert told["mix"] == float(min(lacks, key=lacks.__getitem__))
+    for state in (kept[0], next(s for s in kept if s.notes["mix"] == 2), kept[-1]):
+        again = align(models, found.fitted, method="dual", start=state, **how)
+        assert again.result.mixed["mix"] == told["mix"]
+        assert again.result.mixed["lacks"] == pytest.approx(told["lacks"], rel=1e-6)
+        for name, tensor in whole.tensors.items():
+            assert torch.allclose(tensor, again.tensors[name], atol=1e-6), name
+
+
+def lacking(net, mean, models, data):
+    """The mean square that a model lacks of the mean of both models' outputs."""
+    inputs = torch.cat([batch for batch, _ in data])
+    one, *both = (torch.func.functional_call(net, dict(each), (inputs,)) for each in (mean, *models))
+    return float((one - sum(both) / 2).square().mean())
+
+
+def test_a_mix_that_is_given_is_not_chosen():
+    *_, done = searched(tanh, mix=0.5)
+    assert done.result.mixed == {}
+
+
+def test_norms_with_running_statistics_have_the_usual_mix():
+    models = [{n: t.abs() for n, t in drawn(WithStatistics(), seed).items()} for seed in (0, 1)]
+    *_, done = searched(WithStatistics, models)
+    assert done.result.maps and done.result.mixed == {}
+    *_, usual = searched(WithStatistics, models, mix=0.5)
+    assert all(torch.equal(done.tensors[name], usual.tensors[name]) for name in usual.tensors)
+
+
+class WithStatistics(torch.nn.Module):
+    example_shape = (6,)
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm = torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8)
+        self.second, self.last = torch.nn.Linear(8, 8), torch.nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.last(self.second(self.norm(self.first(x)).relu()).tanh())
 
 
 def copied(state):

@@ -1,0 +1,83 @@
+"""What several models give in the mean, and how far a network is from it: nothing that needs labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .. import networks
+from ..datasets._batches import checked, part_of, tensors_in
+from ..errors import DataError
+from ..networks.running import call, evaluating, fed
+from .options import STEP
+
+MEMORY = 1 << 28  # bytes of targets that are kept; what is beyond is computed again
+
+Step = tuple[Any, Tensor]  # some inputs and their targets
+
+
+class Ensemble:
+    """Inputs and the weighted mean of the teachers' outputs on them, step by step, in the order of batches.
+
+    Targets beyond `memory` bytes are computed at every pass. Labels are not looked at.
+    """
+
+    def __init__(
+        self,
+        teachers: Sequence[nn.Module],
+        shares: Sequence[float],
+        batches: Iterable[Any],
+        output: str | int | None,
+        memory: int = MEMORY,
+        device: str | torch.device = "cpu",
+    ):
+        self.teachers, self.shares, self.batches = teachers, shares, batches
+        self.output, self.left, self.device = output, memory, device
+        self.normed = bool(networks.running_norms(teachers[0]))
+        self.known: list[Tensor] = []
+        self.steps = self.count = self.passes = 0
+
+    def __iter__(self) -> Iterator[Step]:
+        self.passes += 1
+        self.steps = self.count = 0
+        for inputs, _ in checked(self.batches):
+            size = max((len(tensor) for tensor in tensors_in(inputs) if tensor.ndim), default=1)
+            self.count += size
+            for begun in range(0, size, STEP):
+                if self.normed and size - begun == 1:  # such norms take no single sample
+                    continue
+                part = fed(self.teachers[0], part_of(inputs, begun, begun + STEP), self.device)
+                yield part, self._targets(part)
+                self.steps += 1
+        if not self.steps:
+            few = "of two samples or more, which norms with running statistics need" if self.normed else ""
+            raise DataError(f"the data holds no batches {few or 'to train on'}")
+
+    def _targets(self, inputs: Any) -> Tensor:
+        if self.steps < len(self.known):
+            return self.known[self.steps]
+        with torch.no_grad():
+            every = [call(teacher, inputs, output=self.output).float() for teacher in self.teachers]
+        targets = sum(share * outputs for share, outputs in zip(self.shares, every, strict=True))
+        if self.steps == len(self.known) and targets.nbytes <= self.left:
+            self.known.append(targets)
+            self.left -= targets.nbytes
+        return targets
+
+    def missing(self, network: nn.Module) -> float:
+        """The mean square of what the network's outputs lack of the targets."""
+        with evaluating(network), torch.no_grad():
+            lost = [self.loss(network, *step).item() for step in self]
+        return sum(lost) / len(lost)
+
+    def loss(self, network: nn.Module, inputs: Any, targets: Tensor) -> Tensor:
+        return F.mse_loss(call(network, inputs, output=self.output).float(), targets)
+
+
+def holding(network: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
+    """A copy of the network with these weights, in evaluation."""
+    return networks.load(networks.duplicate(network), tensors).eval()
