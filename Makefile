@@ -27,6 +27,8 @@ demo: $(VENV)/installed
 # make test-all                         the sweeps: large networks, many seeds
 FILE ?= tests
 PARALLEL = $(if $(filter tests tests/cli tests/matchers,$(FILE:/=)),-n auto --maxprocesses 4 --dist worksteal)
+# Bytecode is kept even where the environment forbids it: tests start many processes, and pytest reads its own.
+test test-all: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/developing
 	$(BIN)/python -m pytest $(PARALLEL) -m "not sweep" $(FILE)
 
