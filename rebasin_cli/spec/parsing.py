@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable
+from typing import Any
 
 import yaml
 
@@ -36,18 +37,25 @@ _SLOTS = re.compile(r"\{(\w+)\}")
 _NAME = re.compile(r"(?P<name>[^\[\]?\s]+?)(?:\[(?P<rank>[0-9]{1,3})\])?(?P<optional>\?)?")
 
 
-def parse(text: str, *, name: str, source: str = "", include: Callable[[str], Spec] | None = None) -> Spec:
+def parse(
+    text: str,
+    *,
+    name: str,
+    source: str = "",
+    include: Callable[[str], Spec] | None = None,
+    loader: Any = yaml.SafeLoader,
+) -> Spec:
     """The spec that a YAML text says.
 
-    `include` finds the spec that an `include:` line names. Raises SpecError with every problem and its
-    line.
+    `include` finds the spec that an `include:` line names; `loader` is PyYAML's. Raises SpecError with every
+    problem and its line.
     """
     source = source or name
     problems: list[str] = []
     if len(text) > LARGEST:
         raise SpecError(f"{source} is no spec: {len(text):,} characters, at most {LARGEST:,} are read")
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        root = yaml.compose(text, Loader=loader)
     except RecursionError:
         raise SpecError(f"{source} is not a spec: too many things lie within one another") from None
     except yaml.YAMLError as error:

@@ -20,6 +20,7 @@ class Slot:
     fallback: str | None = None
 
 
+@cache
 def slots_of(word: str) -> tuple[Slot, ...]:
     return tuple(Slot(m["name"], m["offset"] or "", m["fallback"]) for m in SLOT.finditer(word))
 
