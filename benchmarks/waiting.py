@@ -96,19 +96,22 @@ wall, own = time.perf_counter(), time.process_time()
 proving.prove(network, fitted, inputs)
 print(time.perf_counter() - wall, time.process_time() - own)
 """
-FIRST = """
+STEPS = """
 import os, sys, time
 wall, out = time.perf_counter(), os.fdopen(os.dup(1), "w")
 from rebasin_cli.__main__ import main
 from rebasin_cli.matchers.straight_through.search import Run
-step = Run.step
-def first(self, *batch):
+step, own, steps = Run.step, 0.0, int(sys.argv[1])
+def counted(self, *batch):
+    global wall, own, steps
+    if steps == 0:
+        print(time.perf_counter() - wall, time.process_time() - own, file=out, flush=True)
+        os._exit(0)
+    wall, own, steps = time.perf_counter(), time.process_time(), steps - 1
     step(self, *batch)
-    print(time.perf_counter() - wall, time.process_time(), file=out, flush=True)
-    os._exit(0)
-Run.step = first
-main(sys.argv[1:])
-"""
+Run.step = counted
+main(sys.argv[2:])
+"""  # what comes before the first step, or the last of so many
 
 
 @dataclass(frozen=True)
@@ -143,9 +146,9 @@ def rows(work: Path, files: dict[str, Sequence[str]], measured: bool) -> Iterato
     learnt = ("--method", "ste-mm", "-o", out, "--force", "-q")
     short = ("--data", "mnist", "--epochs", "1", "--limit", "2000")
     yield Row("align mlp, ste-mm, MNIST, --limit 2000", ("align", *files["mlp"], *learnt, *short))
-    first = ("-c", FIRST, "merge", *files["vgg11"], *learnt)
-    first += ("--data", "cifar10", "--limit", "10000")
-    yield Row("merge vgg11, ste-mm, CIFAR-10, --limit 10000, to the end of its first step", first, own=True)
+    for steps, name in (("0", "before its first step"), ("2", "its second step")):
+        words = ("-c", STEPS, steps, "merge", *files["vgg11"], *learnt, "--data", "cifar10")
+        yield Row(f"merge vgg11, ste-mm, CIFAR-10, {name}", words, own=True)
     limited = ("--data", "cifar10", "--limit", "1000", "--method", "am", *report)
     yield Row("barrier cnn, BatchNorm, am, --limit 1000", ("barrier", *files["cnn"], *limited))
     plain = (66 * 2_000, 19 * 2_560, 1_000, 200)
