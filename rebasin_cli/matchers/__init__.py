@@ -126,7 +126,8 @@ class MatchResult:
     `constrained` has a row a word where a method keeps to a constraint ("words", "free", "reached", "bound",
     "gap", "before", "allowed", as in `am`); `rounded` is the account of a relaxed search, how its permutation
     was chosen; `mixed` that of a search which tried several shares of activations: the "mix" that was taken,
-    and what each one "lacks". `maps` are those of a search with groups, beside the permutations.
+    what each one "lacks", the "words" that are of another, and what all "joined" lacks. `maps` are those of
+    a search with groups, beside the permutations.
     """
 
     permutations: tuple[dict[str, torch.Tensor], ...]

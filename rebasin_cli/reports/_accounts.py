@@ -113,8 +113,10 @@ def _whose(done: Mapping[str, Any]) -> str:
 def mixed_in_words(done: Mapping[str, Any]) -> str:
     """The share of activations that was taken, and what the mean lacks with every one."""
     each = ", ".join(f"{mix}: {lacks:.4g}" for mix, lacks in done["lacks"].items())
+    others = f"; with {len(done['words'])} words of others {done['joined']:.4g}" if done["words"] else ""
     return (
-        f"activations count {done['mix']:g}; mean square that the mean lacks of both models' outputs {each}"
+        f"activations count {done['mix']:g}; mean square that the mean lacks of both models' outputs "
+        f"{each}{others}"
     )
 
 

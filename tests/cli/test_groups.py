@@ -229,6 +229,7 @@ def test_dual_tells_which_mix_it_took_and_why_and_goes_on_where_it_was(models, d
     assert interrupted(*line, "-o", "out.safetensors", after=1, task="matching") == {"out.search.safetensors"}
     match = done(*line, "-o", "out.safetensors", "--resume", "--json").json()["match"]
     assert match["mixed"]["mix"] == told["mix"] and len(match["mixed"]["lacks"]) == 5
+    assert match["mixed"]["joined"] <= min(match["mixed"]["lacks"].values())
     whole, out = (tmp_path / f"{stem}.safetensors" for stem in ("whole", "out"))
     assert whole.read_bytes() == out.read_bytes()
 

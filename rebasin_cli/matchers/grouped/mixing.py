@@ -1,14 +1,15 @@
 """How much activations count beside weights, where nobody says it: the mean model's outputs decide.
 
 A search ends near where its share of activations leads it, and which share leads to the better merge differs
-from pair to pair. So several are tried, and the one is taken whose mean model comes nearest to the mean of
-both models' outputs, on the samples that activations were looked at. Labels are not needed for that.
+from pair to pair, and from word to word. So several are tried. The element is taken whose mean model comes
+nearest to the mean of both models' outputs, and then, word by word, that of another share where it comes
+nearer still. Labels are not needed for that: the samples are those that activations were looked at.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,54 +19,88 @@ from ...averages.mixing import average
 from ...datasets._batches import checked, head, size_of
 from ...groups import elements as acts
 from ...groups.elements import Elements
+from ...permutations import permutation
 from ...repair.ensemble import Ensemble, holding
 from ...runtime import devices
+from ...spec.spec import FittedSpec
 from .. import MatchResult, Problem, State
 
 MIXES = (0.3, 0.5, 0.7, 0.9, 1.0)
-SAMPLES = 2_000  # at most, by which they are compared
+SAMPLES = 500  # at most, by which they are compared
 NUMBER = "mix"  # the note of a kept state that says which of them is at work
-LACKS, ORDER, MAP = "mix lacks ", "mix's order ", "mix's map "  # how its other notes and tensors begin
+BEFORE, AFTER = "objective before ", "objective after "  # how its other notes begin, by mix
 
 Search = Callable[[Problem, float], MatchResult]
 
 
-@dataclass(frozen=True)
-class Tried:
-    """The searches so far: what each one's mean lacks, by mix, and the best element."""
-
-    lacks: dict[float, float]
-    best: Elements
-
-    @property
-    def mix(self) -> float:
-        return min(self.lacks, key=self.lacks.__getitem__)
-
-    def account(self) -> dict[str, Any]:
-        return {"mix": self.mix, "lacks": {f"{mix:g}": lacking for mix, lacking in self.lacks.items()}}
-
-
 def choose(problem: Problem, search: Search) -> MatchResult:
-    """The search for the mix of `MIXES` whose mean lacks least; `MatchResult.mixed` tells what each lacks.
+    """What the searches for all `MIXES` find together; `MatchResult.mixed` tells what each mean lacks.
 
-    That is the mean square of what its outputs lack of the mean of both models' outputs. Between two searches
-    as good as each other the first is taken. Kept states go on with the mix that was at work.
+    That is the mean square of what its outputs lack of the mean of both models' outputs. Of two as good as
+    each other the first is taken; objectives are those of the search for the mix that lacks least. Kept
+    states go on with the mix that was at work.
     """
-    kept, ensemble = problem.start, _Means(problem)
-    tried = _tried(kept)
-    found: MatchResult | None = None
+    kept, done = problem.start, dict[float, MatchResult]()
     for number, mix in enumerate(MIXES):
-        if mix in tried.lacks:
+        if kept is not None and number < kept.notes.get(NUMBER, 0):
+            done[mix] = _known(kept, mix)
             continue
         here = kept if kept is not None and kept.notes.get(NUMBER) == number else None
-        done = search(replace(problem, start=here, progress=_reporting(problem, number, tried)), mix)
-        element = Elements(dict(done.permutations[0]), dict(done.maps[0]))
-        lacks = tried.lacks | {mix: ensemble.lacking(element)}
-        better = Tried(lacks, element).mix == mix
-        tried = Tried(lacks, element if better else tried.best)
-        found = done if better or found is None else found
-    perms, maps = (dict(tried.best.permutations),), (dict(tried.best.maps),)
-    return replace(found, permutations=perms, maps=maps, mixed=tried.account())
+        done[mix] = search(replace(problem, start=here, progress=_reporting(problem, number, done)), mix)
+    means = _Means(problem)
+    elements = {mix: Elements(dict(r.permutations[0]), dict(r.maps[0])) for mix, r in done.items()}
+    lacks = {mix: means.lacking(element) for mix, element in elements.items()}
+    best = min(lacks, key=lacks.__getitem__)
+    element, joined, words = _exchanged(problem.fitted, elements, best, lacks[best], means)
+    account = {"mix": best, "lacks": {f"{mix:g}": lack for mix, lack in lacks.items()}}
+    account |= {"joined": joined, "words": words}
+    perms, maps = (dict(element.permutations),), (dict(element.maps),)
+    return replace(done[best], permutations=perms, maps=maps, mixed=account)
+
+
+def _exchanged(
+    fitted: FittedSpec, elements: Mapping[float, Elements], best: float, lacks: float, means: _Means
+) -> tuple[Elements, float, dict[str, float]]:
+    """The best element with those of other mixes for some words, what its mean lacks, and these words."""
+    element, words = elements[best], dict[str, float]()
+    for part in _parts(fitted):
+        standing = element
+        for mix, other in elements.items():
+            changed = _with(fitted, standing, other, part)
+            if mix == best or _same(changed, standing, part):
+                continue
+            if (lacking := means.lacking(changed)) < lacks:
+                element, lacks = changed, lacking
+                words |= dict.fromkeys(part, mix)
+    return element, lacks, words
+
+
+def _parts(fitted: FittedSpec) -> list[tuple[str, ...]]:
+    """Words that move together: heads with all words within them, and every other word alone."""
+    parts: dict[str, list[str]] = {}
+    for word in fitted.words:
+        block = fitted.within.get(word)
+        parts.setdefault(word if block is None or block.word is None else block.word, []).append(word)
+    return [tuple(words) for words in parts.values()]
+
+
+def _with(fitted: FittedSpec, element: Elements, other: Elements, words: Iterable[str]) -> Elements:
+    """An element with another one's for some words."""
+    perms, maps = dict(element.permutations), dict(element.maps)
+    for word in words:
+        perms[word] = other.permutations[word]
+        maps.pop(word, None)
+        maps |= {word: other.maps[word]} if word in other.maps else {}
+    return Elements(permutation.carried(perms, fitted.within), maps)
+
+
+def _same(one: Elements, other: Elements, words: Iterable[str]) -> bool:
+    return all(
+        torch.equal(a[word], b[word])
+        for a, b in ((one.permutations, other.permutations), (one.maps, other.maps))
+        for word in words
+        if word in a and word in b
+    )
 
 
 class _Means:
@@ -93,13 +128,21 @@ def _head(data: Iterable[Any], samples: int) -> Iterator[tuple[Any, Any]]:
             return
 
 
-def _reporting(problem: Problem, number: int, tried: Tried) -> Callable[[State], None]:
-    """What a search reports, with all that is known of the mixes before it."""
-    notes = {NUMBER: float(number)} | {f"{LACKS}{mix:g}": lacking for mix, lacking in tried.lacks.items()}
-    tensors: dict[str, torch.Tensor] = {}
-    if tried.lacks:
-        tensors |= {f"{ORDER}{word}": perm for word, perm in tried.best.permutations.items()}
-        tensors |= {f"{MAP}{word}": map_ for word, map_ in tried.best.maps.items()}
+def _order(mix: float) -> str:
+    return f"mix {mix:g} order "
+
+
+def _map(mix: float) -> str:
+    return f"mix {mix:g} map "
+
+
+def _reporting(problem: Problem, number: int, done: Mapping[float, MatchResult]) -> Callable[[State], None]:
+    """What a search reports, with all that the searches before it found."""
+    notes, tensors = {NUMBER: float(number)}, dict[str, torch.Tensor]()
+    for mix, found in done.items():
+        notes |= {f"{BEFORE}{mix:g}": found.objective_before, f"{AFTER}{mix:g}": found.objective_after}
+        tensors |= {f"{_order(mix)}{word}": perm for word, perm in found.permutations[0].items()}
+        tensors |= {f"{_map(mix)}{word}": map_ for word, map_ in found.maps[0].items()}
 
     def report(state: State) -> None:
         problem.report(replace(state, notes=state.notes | notes, tensors=state.tensors | tensors))
@@ -107,12 +150,12 @@ def _reporting(problem: Problem, number: int, tried: Tried) -> Callable[[State],
     return report
 
 
-def _tried(kept: State | None) -> Tried:
-    if kept is None:
-        return Tried({}, Elements({}))
-    lacks = {float(n.removeprefix(LACKS)): value for n, value in kept.notes.items() if n.startswith(LACKS)}
+def _known(kept: State, mix: float) -> MatchResult:
+    """What an earlier search had found, of a kept state."""
 
-    def named(prefix: str) -> Mapping[str, torch.Tensor]:
+    def named(prefix: str) -> dict[str, torch.Tensor]:
         return {n.removeprefix(prefix): t for n, t in kept.tensors.items() if n.startswith(prefix)}
 
-    return Tried(lacks, Elements(dict(named(ORDER)), {w: t.double() for w, t in named(MAP).items()}))
+    maps = {word: map_.double() for word, map_ in named(_map(mix)).items()}
+    ends = (kept.notes[f"{name}{mix:g}"] for name in (BEFORE, AFTER))
+    return MatchResult((named(_order(mix)),), *ends, 1, 1, True, maps=(maps,))

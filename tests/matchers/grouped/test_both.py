@@ -110,18 +110,24 @@ def test_all_of_the_mix_is_one_method_alone():
 
 def test_without_a_mix_the_one_is_taken_whose_mean_is_nearest_to_what_both_give():
     kept = []
-    net, found, models, how = setting(tanh)
+    models = [drawn(inferred(tanh)[0], seed) for seed in (6, 106)]  # of which one word is of another mix
+    net, found, models, how = setting(tanh, models)
     whole = align(models, found.fitted, method="dual", progress=lambda s: kept.append(copied(s)), **how)
     told = whole.result.mixed
-    lacks = {}
+    lacks, every = {}, {}
     for mix in mixing.MIXES:
-        one = align(models, found.fitted, method="dual", options={"mix": mix}, **how)
+        one = every[mix] = align(models, found.fitted, method="dual", options={"mix": mix}, **how)
         mean = {name: (tensor + one.tensors[name]) / 2 for name, tensor in one.models[0].items()}
         lacks[f"{mix:g}"] = lacking(net, mean, models, how["data"])
-        if mix == told["mix"]:
-            assert all(torch.equal(tensor, one.tensors[name]) for name, tensor in whole.tensors.items())
     assert told["lacks"] == pytest.approx(lacks, rel=1e-4)
     assert told["mix"] == float(min(lacks, key=lacks.__getitem__))
+    mean = {name: (tensor + whole.tensors[name]) / 2 for name, tensor in whole.models[0].items()}
+    assert told["joined"] == pytest.approx(lacking(net, mean, models, how["data"]), rel=1e-4)
+    assert told["words"] and told["joined"] < min(lacks.values())
+    for word in found.fitted.words:  # each is that of the mix it is said to be of
+        named = every[told["words"].get(word, told["mix"])].result
+        assert torch.equal(whole.result.permutations[0][word], named.permutations[0][word])
+        assert torch.equal(*(each.maps[0].get(word, torch.zeros(0)) for each in (whole.result, named)))
     for state in (kept[0], next(s for s in kept if s.notes["mix"] == 2), kept[-1]):
         again = align(models, found.fitted, method="dual", start=state, **how)
         assert again.result.mixed["mix"] == told["mix"]
