@@ -40,7 +40,8 @@ def choose(problem: Problem, search: Search) -> MatchResult:
     each other the first is taken; objectives are those of the search for the mix that lacks least. Kept
     states go on with the mix that was at work.
     """
-    kept, done = problem.start, dict[float, MatchResult]()
+    kept = problem.start
+    done: dict[float, MatchResult] = {}
     for number, mix in enumerate(MIXES):
         if kept is not None and number < kept.notes.get(NUMBER, 0):
             done[mix] = _known(kept, mix)
@@ -62,7 +63,8 @@ def _exchanged(
     fitted: FittedSpec, elements: Mapping[float, Elements], best: float, lacks: float, means: _Means
 ) -> tuple[Elements, float, dict[str, float]]:
     """The best element with those of other mixes for some words, what its mean lacks, and these words."""
-    element, words = elements[best], dict[str, float]()
+    element = elements[best]
+    words: dict[str, float] = {}
     for part in _parts(fitted):
         standing = element
         for mix, other in elements.items():
@@ -138,7 +140,8 @@ def _map(mix: float) -> str:
 
 def _reporting(problem: Problem, number: int, done: Mapping[float, MatchResult]) -> Callable[[State], None]:
     """What a search reports, with all that the searches before it found."""
-    notes, tensors = {NUMBER: float(number)}, dict[str, torch.Tensor]()
+    notes = {NUMBER: float(number)}
+    tensors: dict[str, torch.Tensor] = {}
     for mix, found in done.items():
         notes |= {f"{BEFORE}{mix:g}": found.objective_before, f"{AFTER}{mix:g}": found.objective_after}
         tensors |= {f"{_order(mix)}{word}": perm for word, perm in found.permutations[0].items()}
