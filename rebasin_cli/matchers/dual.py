@@ -17,7 +17,7 @@ sizes are ours.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -33,8 +33,8 @@ from . import MatchResult, Problem, State, Tensors, am, wm
 from .activations.similarities import above_chance, assigned, similarities
 from .grouped import matching as grouped
 from .grouped import mixing
-from .grouped.both import sized
-from .grouped.looking import Seen, seen
+from .grouped.both import Evidence
+from .grouped.looking import seen
 from .weights.options import Effort
 from .weights.pair import Pair
 
@@ -89,8 +89,8 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     elements, whose sizes `grouped.both` gives.
 
     The objective is β times that of activations plus (1 − β) times that of weights, each divided as said
-    above, and never falls; with a mix of 0 or 1 it is that of the one method. The data are read anew where
-    a search goes on. Raises what `am` and `wm` raise.
+    above, and never falls; with a mix of 0 or 1 it is that of the one method, and where the mix is chosen
+    that of the nearest search. The data are read anew where a search goes on. Raises what `am` and `wm` raise.
     """
     am.check(problem, "dual")
     if options.share == 0:
@@ -122,17 +122,20 @@ def _grouped(problem: Problem, options: Options) -> MatchResult:
     """
     found = seen(problem, options)
     if options.mix is None and not networks.has_running_statistics(problem.network):
-        return mixing.choose(problem, lambda given, mix: _mixed(given, options, found, mix))
-    return _mixed(problem, options, found, options.share)
+        both = Evidence(problem, found)
+
+        def search(given: Problem, mix: float) -> MatchResult:
+            return am.by_sight(given, found) if mix == 1 else _mixed(given, options, both, mix)
+
+        return mixing.choose(problem, search)
+    return _mixed(problem, options, Evidence(problem, found), options.share)
 
 
-def _mixed(problem: Problem, options: Options, found: Sequence[Seen], mix: float) -> MatchResult:
-    if mix == 1:
-        return am.by_sight(problem, found)
-    both = sized(problem, found, mix)
-    joined, names = _with(problem, both.matrices), {word: _named(word) for word in both.words}
-    shares = both.tensors | {names[word]: share for word, share in both.words.items()}
-    return grouped.match(joined, options.max_sweeps, both.nearest, shares)
+def _mixed(problem: Problem, options: Options, both: Evidence, mix: float) -> MatchResult:
+    """The search for one share of activations."""
+    tensors, words = both.shares(mix)
+    shares = tensors | {_named(word): share for word, share in words.items()}
+    return grouped.match(_with(problem, both.matrices), options.max_sweeps, both.nearest, shares)
 
 
 def _activations(problem: Problem, options: Options) -> tuple[dict[str, torch.Tensor], float]:

@@ -8,11 +8,10 @@ is that of activations, 1 − β that of weights.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
-from ...groups.elements import Elements
 from ...permutations import assignment
 from ...spec.notation import words_of
 from .. import Problem
@@ -23,31 +22,30 @@ from .looking import Seen, nearest
 Tensors = Mapping[str, torch.Tensor]
 
 
-@dataclass(frozen=True)
-class Sized:
-    """`matrices` (n, n) by word, the factors of the objective, of tensors and of `matrices`, and the element
-    that is nearest by activations alone."""
+class Evidence:
+    """All that is compared, for any share of activations.
 
-    nearest: Elements
-    matrices: dict[str, torch.Tensor]
-    tensors: dict[str, float | None]
-    words: dict[str, float]
+    `matrices` (n, n) by word are what activations say, `nearest` is the element nearest by these alone.
+    """
 
+    def __init__(self, problem: Problem, found: Sequence[Seen]):
+        """`found` of both models, which are in canonical form."""
+        self.nearest = nearest(problem, found)
+        self._parts = [part for each in found if (part := _above_chance(each)).worth > 0]
+        self.matrices = {word: matrix for part in self._parts for word, matrix in part.matrices.items()}
+        self._own, worth = _weights(problem)
+        self._counted = [sum(worth[name] for name in _touched(problem, part, worth)) for part in self._parts]
+        self._weights, self._activations = sum(worth.values()) or 1.0, sum(self._counted) or 1.0
 
-def sized(problem: Problem, found: Sequence[Seen], mix: float) -> Sized:
-    """What was `found` of both models, which are in canonical form, beside a share 1 − `mix` of weights."""
-    parts = [part for each in found if (part := _above_chance(each)).worth > 0]
-    own, worth = _weights(problem)
-    counted = [sum(worth[name] for name in _touched(problem, part, worth)) for part in parts]
-    weights, activations = sum(worth.values()) or 1.0, sum(counted) or 1.0
-    tensors = {n: None if s is None else s * (1 - mix) / weights for n, s in own.items()}
-    words = {
-        word: mix * count / activations / part.worth
-        for part, count in zip(parts, counted, strict=True)
-        for word in part.matrices
-    }
-    matrices = {word: matrix for part in parts for word, matrix in part.matrices.items()}
-    return Sized(nearest(problem, found), matrices, tensors, words)
+    def shares(self, mix: float) -> tuple[dict[str, float | None], dict[str, float]]:
+        """The factors of the objective: of tensors, 1 − `mix` in all, and of `matrices`, `mix` in all."""
+        tensors = {n: None if s is None else s * (1 - mix) / self._weights for n, s in self._own.items()}
+        words = {
+            word: mix * count / self._activations / part.worth
+            for part, count in zip(self._parts, self._counted, strict=True)
+            for word in part.matrices
+        }
+        return tensors, words
 
 
 def _above_chance(part: Seen) -> Seen:

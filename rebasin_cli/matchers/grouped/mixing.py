@@ -69,7 +69,7 @@ def _exchanged(
         standing = element
         for mix, other in elements.items():
             changed = _with(fitted, standing, other, part)
-            if mix == best or _same(changed, standing, part):
+            if _same(changed, standing, part):
                 continue
             if (lacking := means.lacking(changed)) < lacks:
                 element, lacks = changed, lacking

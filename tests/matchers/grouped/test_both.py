@@ -12,7 +12,7 @@ from rebasin_cli.matchers import Problem, dual
 from rebasin_cli.matchers.activations.options import Looking
 from rebasin_cli.matchers.grouped import mixing
 from rebasin_cli.matchers.grouped.baked import Baked, constant
-from rebasin_cli.matchers.grouped.both import sized
+from rebasin_cli.matchers.grouped.both import Evidence
 from rebasin_cli.matchers.grouped.looking import seen
 from rebasin_cli.matchers.search.align import align, check_groups
 from rebasin_cli.permutations import permutation
@@ -63,14 +63,13 @@ def test_the_objective_is_the_share_of_each_and_never_falls(make):
     assert all(later >= earlier - 1e-9 for earlier, later in zip(heights, heights[1:], strict=False))
     forms = tuple(canonical(model, found.fitted, found.folds).tensors for model in models)
     given = problem(found, forms, how)
-    both = sized(given, seen(given, Looking()), 0.3)
-    evidence = {*both.tensors} - found.fitted.statistics - constant(found.fitted)
-    most = [
-        both.tensors[n] * float(forms[0][n].double().norm() * forms[1][n].double().norm()) for n in evidence
-    ]
+    both = Evidence(given, seen(given, Looking()))
+    tensors, words = both.shares(0.3)
+    evidence = {*tensors} - found.fitted.statistics - constant(found.fitted)
+    most = [tensors[n] * float(forms[0][n].double().norm() * forms[1][n].double().norm()) for n in evidence]
     assert sum(most) == pytest.approx(0.7)
     activations = sum(
-        both.words[word] * float((matrix * matrix_of(done, word, len(matrix), found)).sum())
+        words[word] * float((matrix * matrix_of(done, word, len(matrix), found)).sum())
         for word, matrix in both.matrices.items()
     )
     assert 0 < activations <= 0.3 + 1e-6
@@ -78,7 +77,7 @@ def test_the_objective_is_the_share_of_each_and_never_falls(make):
     moved = acts.acted(
         forms[1], found.fitted, acts.Elements(dict(done.result.permutations[0]), dict(done.result.maps[0]))
     )
-    pair = Baked(forms[0], moved, found.fitted, {*found.fitted.words}, both.tensors).pair
+    pair = Baked(forms[0], moved, found.fitted, {*found.fitted.words}, tensors).pair
     with pair.computing():
         weights = pair.objective(still)
     assert done.result.objective_after == pytest.approx(activations + weights, rel=1e-5)
@@ -129,7 +128,16 @@ def test_without_a_mix_the_one_is_taken_whose_mean_is_nearest_to_what_both_give(
         assert torch.equal(whole.result.permutations[0][word], named.permutations[0][word])
         assert torch.equal(*(each.maps[0].get(word, torch.zeros(0)) for each in (whole.result, named)))
     for state in (kept[0], next(s for s in kept if s.notes["mix"] == 2), kept[-1]):
-        again = align(models, found.fitted, method="dual", start=state, **how)
+        more = []
+        again = align(
+            models,
+            found.fitted,
+            method="dual",
+            start=state,
+            progress=lambda s, more=more: more.append(s),
+            **how,
+        )
+        assert all(s.notes["mix"] >= state.notes["mix"] for s in more)  # no search is run twice
         assert again.result.mixed["mix"] == told["mix"]
         assert again.result.mixed["lacks"] == pytest.approx(told["lacks"], rel=1e-6)
         for name, tensor in whole.tensors.items():
