@@ -90,7 +90,7 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
 
     The objective is β times that of activations plus (1 − β) times that of weights, each divided as said
     above, and never falls; with a mix of 0 or 1 it is that of the one method, and where the mix is chosen
-    that of the nearest search. The data are read anew where a search goes on. Raises what `am` and `wm` raise.
+    that of the nearest search. The data are read anew where a search goes on. Raises what `am` and `wm` do.
     """
     am.check(problem, "dual")
     if options.share == 0:
