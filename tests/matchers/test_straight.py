@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import rebasin_cli
 from rebasin_cli import nets
-from rebasin_cli.datasets import open_data
+from rebasin_cli.datasets import Data, Normalization, Samples, open_data
 from rebasin_cli.datasets._held_out import held_out
 from rebasin_cli.errors import DataError, NetworkError, UsageError
 from rebasin_cli.matchers import Problem, State, ste, ste_mm
@@ -26,6 +26,7 @@ from rebasin_cli.matchers.straight_through.followers import Followers
 from rebasin_cli.matchers.straight_through.mixture import Mixture
 from rebasin_cli.matchers.straight_through.optimizers import Optimizer
 from rebasin_cli.matchers.straight_through.projection import Projection
+from rebasin_cli.matchers.straight_through.search import Run
 from rebasin_cli.nets.mlp import MLP
 from rebasin_cli.networks import layout, load
 from rebasin_cli.permutations import permutation
@@ -446,6 +447,22 @@ def test_samples_to_choose_by_are_not_trained_on():
     assert parts[1] == [0, 10, 20] and sorted(parts[0] + parts[1]) == list(range(25))
     alone = [list(part) for part in held_out(own[:1], 0)]
     assert alone[0] == alone[1] == own[:1]
+
+
+def test_a_search_chooses_by_two_thousand_samples_at_most_and_trains_on_all_others():
+    source = Samples(torch.zeros(25_000, SIZE), torch.zeros(25_000, dtype=torch.int64))
+    data = Data("many", "train", source, Normalization((0.0,), (1.0,)), CLASSES, 500)
+    run = Run(problem(data=data), ste.Options(), None, 1.0)
+    assert (len(run.held.source), len(run.train.source)) == (2_000, 23_000)
+    run.close()
+
+
+def test_of_a_loader_two_thousand_samples_are_looked_at():
+    seen = []
+    mixture = Mixture(problem(), "fp32")
+    mixture.network.register_forward_hook(lambda module, args, outputs: seen.append(len(args[0])))
+    mixture.held_out(batches(count=12, size=250))
+    assert sum(seen) == 2_000
 
 
 def test_a_loader_that_never_ends_is_read_as_far_as_the_limit():
