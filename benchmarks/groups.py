@@ -7,8 +7,10 @@ Every row is measured at λ = ½ on the whole test split, in the same architectu
 logit ensemble; both models as they are, in canonical form, after a random element of all groups; after `wm`
 and `am` with permutations, and `wm` (no data), `am` and `am --then wm` with groups; --epochs of `ste` with
 each, on all training samples and their labels, by batches of --ste-batch. Each also with a temperature fitted
-on training samples, and with `--repair refit`, on --images training samples without their labels. Seconds
-are the processor's, of the search, canonical forms included, on one thread.
+on training samples, and with `--repair refit`, on --images training samples without their labels. Rows with
+"(dreams)" see no data at all: their samples, those of their refits too, are images that both models imagine
+(`rebasin dream`), 1,000 of them. Seconds are the processor's, of the search, canonical forms and dreams
+included, on one thread.
 With several pairs these are means, with 95 % intervals by Student's t. "function error" is how far the
 aligned model's outputs are from those of the model as it was, relative to the largest, in float32 as
 written. What is in --cache is not measured again.
@@ -20,6 +22,7 @@ import argparse
 import json
 import time
 from datetime import date
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +31,13 @@ from _rows import environment, line
 from repair import Pair, interval, score
 
 import rebasin_cli
+from rebasin_cli import networks
 from rebasin_cli.canonical.form import canonical
+from rebasin_cli.datasets import UNIT, Data, form
 from rebasin_cli.groups import elements as acts
 from rebasin_cli.inference.inferring import infer
 from rebasin_cli.matchers.search.align import align
+from rebasin_cli.networks import dreaming
 from rebasin_cli.runtime.seeds import generator
 
 SEARCHES = {  # row: method, options, whether with groups
@@ -42,14 +48,19 @@ SEARCHES = {  # row: method, options, whether with groups
     "am then wm, groups": ("am", {"then": "wm"}, True),
     "dual, permutations": ("dual", {}, False),
     "dual, groups": ("dual", {}, True),
+    "am, permutations (dreams)": ("am", {}, False),
+    "dual, permutations (dreams)": ("dual", {}, False),
+    "am, groups (dreams)": ("am", {}, True),
+    "dual, groups (dreams)": ("dual", {}, True),
     "ste, permutations": ("ste", {}, False),
     "ste, groups": ("ste", {}, True),
 }
+DREAMS = " (dreams)"  # how rows end that see no data
 LOOK = ("am", "dual")  # methods that see --images without labels
 LEARN = ("ste",)  # methods that see all training samples and their labels
 
 
-ROWS = ("naive", "canonical forms", "random group element", *SEARCHES)
+ROWS = ("naive", "naive (dreams)", "canonical forms", "random group element", *SEARCHES)
 
 
 class Grouped(Pair):
@@ -63,11 +74,26 @@ class Grouped(Pair):
         self.found = infer(self.network, example, prove=False, groups=True)
         self.forms = [canonical(model, self.found.fitted, self.found.folds) for model in self.models]
 
+    @cached_property
+    def dreamt(self) -> tuple[Data, float]:
+        """What both models imagine, and the seconds that it took."""
+        began = time.process_time()
+        own = [networks.load(networks.duplicate(self.network), dict(model)) for model in self.models]
+        shape, pixels = form(self.train.name, str(self.train.normalization))
+        found = dreaming.dream(own, shape, pixels=pixels)
+        data = Data("dreams", "train", found, UNIT, self.train.classes)
+        return data, time.process_time() - began
+
+    def looked_at(self, row: str) -> tuple[Data, float]:
+        """Unlabelled samples for a row, and the seconds that they cost."""
+        return self.dreamt if row.endswith(DREAMS) else (self.samples, 0.0)
+
     def ready(self, row: str) -> tuple[list[Any], float, float]:
         """Both models as a row has them, seconds, and the second one's function error."""
-        began = time.process_time()
-        if row == "naive":
-            return self.models, 0.0, 0.0
+        samples, imagining = self.looked_at(row)
+        began = time.process_time() - imagining
+        if row.removesuffix(DREAMS) == "naive":
+            return self.models, imagining, 0.0
         forms = [form.tensors for form in self.forms]
         if row == "canonical forms":
             return forms, 0.0, self.error(forms[1])
@@ -81,9 +107,9 @@ class Grouped(Pair):
             self.models,
             self.found.fitted,
             method=method,
-            options=options | ({"limit": self.samples.samples} if method in LOOK else {}),
+            options=options | ({"limit": samples.samples} if method in LOOK else {}),
             network=self.network,
-            data=self.train.with_batch_size(self.batch) if learns else self.samples,
+            data=self.train.with_batch_size(self.batch) if learns else samples,
             prove=False,
             folds=self.found.folds if groups else None,
         )
@@ -93,14 +119,14 @@ class Grouped(Pair):
         before, after = (self.logits(dict(t), self.test.subset(500, 0))[0] for t in (self.models[1], tensors))
         return float((before - after).abs().max() / before.abs().max())
 
-    def refit(self, models: list[Any]) -> Any:
+    def refit(self, models: list[Any], samples: Data) -> Any:
         return rebasin_cli.merge(
             [dict(model) for model in models],
             self.found.fitted,
             method="none",
             repair_with="refit",
             network=self.network,
-            train=self.samples,
+            train=samples,
         ).tensors
 
 
@@ -117,7 +143,7 @@ def measure(pair: Grouped, rows: list[str], done: dict[str, Any], save: Any) -> 
         done[row] = [*plain, seconds, error]
         done[f"{row} + temperature"] = [*tempered, None, None]
         began = time.process_time()
-        fitted = pair.refit(models)
+        fitted = pair.refit(models, pair.looked_at(row)[0])
         seconds += time.process_time() - began
         done[f"{row} + refit"] = [*score(*pair.logits(fitted, pair.test)), seconds, None]
         save()

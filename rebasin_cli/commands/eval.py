@@ -12,7 +12,7 @@ from ..errors import unknown
 from ..networks.evaluation import Scores
 from .job.job import Job
 from .job.listener import SILENT, Listener
-from .job.network import given_network
+from .job.network import to_run
 from .job.samples import doubts
 from .job.settings import Data, ForLook
 
@@ -33,11 +33,7 @@ def evaluate(
     subjects["data"] = dataclasses.replace(subjects.get("data", Data()), full=True)
     job = Job("eval", [path], listener, **subjects)
     scorer, (model,) = job.scores, job.models
-    asked = job.asked.network
-    if asked.net is not None and job.asked.loading.spec is None:  # nothing is permuted: no spec is needed
-        module = given_network(model.shapes, asked, job.say)
-    else:
-        module = job.need_network()
+    module = to_run(job)
     samples = job.open_splits(split)[split]
     module = networks.load(module, model).to(job.device)
     scores = scorer(module, samples)

@@ -4,6 +4,8 @@ A data set module has
 
     NORMALIZATION: Normalization | None                     # its default; None for text
     CLASSES: int | None                                     # None: counted from the targets
+    SHAPE: tuple[int, ...]                                  # optional: of one image
+    PIXELS: Normalization                                   # optional: mean, deviation of pixels in 0–1
     def load(split: str, root: Path | None) -> Samples      # split is "train" or "test"
     def augment(inputs, generator) -> inputs                # optional; training batches, before normalising
 
@@ -245,6 +247,24 @@ def open_data(
         )
         data.example(1)  # a normalization that does not fit speaks before the first epoch
     return data if limit is None else data.subset(limit, seed)
+
+
+def form(name: str, normalize: str | None = None) -> tuple[tuple[int, ...], Normalization] | None:
+    """The shape of one image of a built-in data set, and mean and deviation of its pixels as a network gets
+    them, normalised as open_data does; None where the data set does not say."""
+    module = registry.get(name) if name in registry.names() else None
+    if not hasattr(module, "SHAPE") or not hasattr(module, "PIXELS"):
+        return None
+    pixels, default = module.PIXELS, module.NORMALIZATION
+    used = default if normalize is None else Normalization.parse(normalize, default)
+    channels = range(max(len(pixels.mean), len(used.mean)))
+
+    def given(values: tuple[float, ...], channel: int) -> float:
+        return values[channel % len(values)]
+
+    mean = tuple((given(pixels.mean, k) - given(used.mean, k)) / given(used.std, k) for k in channels)
+    std = tuple(given(pixels.std, k) / given(used.std, k) for k in channels)
+    return module.SHAPE, Normalization(mean, std)
 
 
 def normalizations(reference: str) -> dict[str, Normalization]:

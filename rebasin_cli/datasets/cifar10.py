@@ -12,6 +12,7 @@ from ._cifar import Layout, crop_and_flip, load_cifar
 
 NORMALIZATION = Normalization((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
 CLASSES = 10
+SHAPE, PIXELS = (3, 32, 32), NORMALIZATION
 
 LAYOUT = Layout(
     title="CIFAR-10",

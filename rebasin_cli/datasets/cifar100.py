@@ -12,6 +12,7 @@ from ._cifar import Layout, crop_and_flip, load_cifar
 
 NORMALIZATION = Normalization((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
 CLASSES = 100
+SHAPE, PIXELS = (3, 32, 32), NORMALIZATION
 
 LAYOUT = Layout(
     title="CIFAR-100",

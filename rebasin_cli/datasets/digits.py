@@ -15,10 +15,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from . import UNIT, Samples
+from . import UNIT, Normalization, Samples
 
 NORMALIZATION = UNIT
 CLASSES = 10
+SHAPE, PIXELS = (1, 8, 8), Normalization((0.3054,), (0.3761,))
 
 
 def load(split: str, root: Path | None) -> Samples:

@@ -13,6 +13,7 @@ from ._idx import load_idx
 
 NORMALIZATION = Normalization((0.2860,), (0.3530,))
 CLASSES = 10
+SHAPE, PIXELS = (1, 28, 28), NORMALIZATION
 
 FOLDERS = ("fashion-mnist", "fashion_mnist", "FashionMNIST/raw")
 MIRRORS = ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from . import UNIT, Samples
+from . import UNIT, Normalization, Samples
 from ._idx import load_idx
 
 NORMALIZATION = UNIT
 CLASSES = 10
+SHAPE, PIXELS = (1, 28, 28), Normalization((0.1307,), (0.3081,))
 
 MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist",

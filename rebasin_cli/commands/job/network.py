@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -15,6 +15,9 @@ from ...networks import inputs
 from ...runtime.seeds import generator
 from ...spec.spec import FittedSpec, Shapes
 from .settings import Data, Network
+
+if TYPE_CHECKING:
+    from .job import Job
 
 
 def find_network(
@@ -45,6 +48,17 @@ def given_network(shapes: Shapes, network: Network, say: Callable[[str], None]) 
     found = networks.from_reference(network.net, shapes)
     _tell(found, network.net, say)
     return found.float()
+
+
+def to_run(job: Job) -> nn.Module:
+    """The network of a command that permutes nothing: no spec is needed where --net names it.
+
+    Raises UsageError where nobody names one.
+    """
+    asked = job.asked.network
+    if asked.net is None or job.asked.loading.spec is not None:
+        return job.need_network()
+    return given_network(job.models[0].shapes, asked, job.say)
 
 
 def _tell(module: nn.Module, reference: str, say: Callable[[str], None]) -> None:

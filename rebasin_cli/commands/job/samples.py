@@ -82,7 +82,7 @@ def open_splits(
     reference = data_reference(models, data)
     if reference is None:
         raise _no_data(models)
-    normalize = data.normalize or _recorded_normalization(models, reference)
+    normalize = data.normalize or recorded_normalization(models, reference)
     vocabulary = recorded_vocabulary(models)
 
     def open_split(reference: str, split: str) -> DataSet | LoaderData:
@@ -157,7 +157,7 @@ def _apart(train: Any, data: Data, seed: int, count: int, *, choosing: bool, epo
     return measured_on, train.subset(HELD_SAMPLES, seed, skip=measured)
 
 
-def _recorded_normalization(models: Sequence[Checkpoint], reference: str) -> str | None:
+def recorded_normalization(models: Sequence[Checkpoint], reference: str) -> str | None:
     """What the models were trained with, where they record this data set; None: its default."""
     recorded = {
         str(model.path): model.metadata["rebasin.normalization"]

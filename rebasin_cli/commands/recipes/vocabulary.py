@@ -19,9 +19,9 @@ OF_THE_RUN = ("force", "resume", "dry_run", "json", "quiet", "verbose", "help")
 WRITTEN = ("out", "report", "log", "attest", "step_summary", "plot", "json_file")
 # Folders of data: large, and the same under their name; their content is not looked at.
 DATA_FOLDERS = ("data_root",)
-# What `out` of a command ends with, where it is weights; a step that does not name it writes NAME with this.
+# What `out` of a command ends with, where other steps read it; a step that names none writes NAME with this.
 ENDINGS = dict.fromkeys(("train", "align", "apply", "canon", "merge", "repair"), ".safetensors")
-ENDINGS |= {"curve": ".curve.safetensors"}
+ENDINGS |= {"curve": ".curve.safetensors", "dream": ".npz"}
 # Texts that may name a file: a spec, a start, a data set or code of the user's.
 MAY_NAME_A_FILE = ("spec", "init", "net", "data", "loss", "metric")
 

@@ -1,0 +1,146 @@
+"""`rebasin dream` on files: images that models imagine, as a data set for all that would look at data."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+import torch
+from torch import nn
+
+from .. import networks
+from ..datasets import UNIT, Normalization, Samples, form
+from ..errors import UsageError
+from ..networks import dreaming
+from ..networks.running import call, evaluating
+from ..runtime.memory import check_memory
+from ..version import version
+from .job.job import Job
+from .job.listener import SILENT, Listener
+from .job.network import need_inputs, to_run
+from .job.outputs import check_files, write_files
+from .job.samples import data_reference, recorded_normalization
+from .job.settings import ForLook
+from .job.sources import check_spared
+
+SUFFIX = ".npz"
+TESTED = 10  # of so many images one is a test image
+COPIES = 3  # of all images, in float32: in parts, joined, and as they are written
+FEW = 0.8  # of images that all models see as their class
+
+
+def dream(
+    paths: Sequence[Path],
+    out: Path,
+    listener: Listener = SILENT,
+    *,
+    count: int = dreaming.SAMPLES,
+    steps: int = dreaming.STEPS,
+    pixels: str | None = None,
+    force: bool = False,
+    **subjects: Unpack[ForLook],
+) -> dict[str, Any]:
+    """Write `count` training images that all models see as the class drawn for them, and a tenth as many test
+    images, as an .npz file that `--data npz:FILE` reads.
+
+    `pixels` (MEAN/STD) are those of what the models get; else, and so is the shape, what the data set that
+    they record has, which is not read. Raises UsageError where no network is named, and for one that does
+    not read images.
+    """
+    if out.suffix != SUFFIX:
+        wanted = out.with_suffix(SUFFIX)
+        raise UsageError(f"{out}: images are written as {SUFFIX}", hint=f"Name it {wanted}")
+    check_files([("images", out)], force=force)
+    job = Job("dream", paths, listener, **subjects)
+    check_spared(job, [out])
+    network = to_run(job)
+    shape, like = _form(job, network, pixels)
+    own = [networks.load(networks.duplicate(network), model).to(job.device) for model in job.models]
+    tested = -(-count // TESTED)
+    check_memory("so many images take", COPIES * 4 * (count + tested) * math.prod(shape))
+
+    def progress(done: int, loss: float) -> None:
+        listener.step("dreaming", done, count + tested, f"loss {loss:.3f}")
+
+    found = dreaming.dream(
+        own,
+        shape,
+        samples=count + tested,
+        steps=steps,
+        seed=job.seed,
+        pixels=like,
+        output=job.output,
+        progress=progress,
+    )
+    share = _agreed(own, found, job.output)
+    if share < FEW:
+        job.say(f"warning: all models see the class of {share:.0%} of the images alone: try more --steps")
+    about = {
+        "made_by": f"rebasin {version()} dream",
+        "pixels": str(like),
+        "inputs": [model.digest() for model in job.models],
+        "steps": steps,
+        "seed": job.seed,
+    }
+    write_files([(out, _packed(found, count, about))], force=force)
+    return {
+        "written": [str(out)],
+        "images": count,
+        "test_images": tested,
+        "classes": int(found.targets.max()) + 1,
+        "seen_as_their_class": share,
+        "use": f"--data npz:{out}",
+    }
+
+
+def _form(job: Job, network: nn.Module, pixels: str | None) -> tuple[tuple[int, ...], Normalization]:
+    """The shape of one image, and mean and deviation of its pixels. Raises UsageError where nobody tells."""
+    shape, like, source = None, UNIT, "as the network says"
+    recorded = data_reference(job.models, job.asked.data)
+    if recorded and (known := form(recorded, recorded_normalization(job.models, recorded))):
+        (shape, like), source = known, f"as {recorded} has them, which the models record"
+    if job.asked.network.input is not None or shape is None:
+        batch = need_inputs(network, job.asked.network)
+        if not isinstance(batch, torch.Tensor) or not batch.is_floating_point():
+            raise UsageError("dreams are images, and this network reads something else")
+        shape = tuple(batch.shape[1:])
+        source = source if job.asked.network.input is None else "as --input says"
+    like = like if pixels is None else Normalization.parse(pixels, UNIT)
+    told = "/".join(",".join(f"{value:.4g}" for value in values) for values in (like.mean, like.std))
+    job.say(f"images: {'×'.join(map(str, shape))}, {source}; pixels of mean/deviation {told}")
+    return shape, like
+
+
+def _agreed(own: Sequence[nn.Module], found: Samples, output: str | int | None) -> float:
+    """The share of images that all models see as their class."""
+    right = torch.ones(len(found), dtype=torch.bool)
+    for network in own:
+        device = next(network.parameters()).device
+        with evaluating(network), torch.inference_mode():
+            seen = [
+                call(network, part.to(device), output=output).argmax(1).cpu()
+                for part in found.inputs.split(dreaming.BATCH)
+            ]
+        right &= torch.cat(seen) == found.targets
+    return float(right.float().mean())
+
+
+def _packed(found: Samples, count: int, about: dict[str, Any]) -> bytes:
+    """The bytes of an .npz file, the same each time; images of variance 1 lose nothing in float16 that
+    counts."""
+    images, classes = found.inputs.half().numpy(), found.targets.numpy()
+    packed = io.BytesIO()
+    np.savez(
+        packed,
+        x_train=images[:count],
+        y_train=classes[:count],
+        x_test=images[count:],
+        y_test=classes[count:],
+        about=np.array(json.dumps(about)),
+    )
+    return packed.getvalue()

@@ -1,0 +1,118 @@
+"""Dreams: images of the right form that all networks see as their class; the networks stay as they are."""
+
+import pytest
+import torch
+from torch import nn
+
+from rebasin_cli import nets, networks
+from rebasin_cli.errors import NetworkError, UsageError
+from rebasin_cli.networks import dreaming
+from rebasin_cli.networks.training import train
+
+
+@pytest.fixture(scope="module")
+def learnt():
+    """Two MLPs that know digits; trained, since a network that knows nothing imagines nothing."""
+    found = []
+    for seed in (1, 2):
+        made = train("mlp", "digits", seed=seed, width=16, depth=1, epochs=8, learning_rate=0.01)
+        network = nets.build("mlp", input_shape=(1, 8, 8), classes=10, width=16, depth=1)
+        found.append(networks.load(network, made.tensors))
+    return found
+
+
+def seen(network, images):
+    with torch.no_grad():
+        return network.eval()(images).argmax(1)
+
+
+def test_all_networks_see_every_image_as_its_class(learnt):
+    dreams = dreaming.dream(learnt, (1, 8, 8), samples=60, seed=3)
+    assert dreams.inputs.shape == (60, 1, 8, 8) and dreams.inputs.dtype == torch.float32
+    assert dreams.targets.bincount(minlength=10).tolist() == [6] * 10
+    noise = dreaming.dream(learnt, (1, 8, 8), samples=60, steps=0, seed=3)
+    for network in learnt:
+        assert (seen(network, dreams.inputs) == dreams.targets).float().mean() > 0.85
+        assert (seen(network, noise.inputs) == noise.targets).float().mean() < 0.4
+
+
+def test_images_are_normalised_and_coarse(learnt):
+    images = dreaming.dream(learnt, (1, 8, 8), samples=40).inputs
+    assert images.mean((1, 2, 3)).abs().max() < 1e-5
+    assert images.std((1, 2, 3), correction=0).sub(1).abs().max() < 1e-5
+    steps = (images[..., 1:] - images[..., :-1]).square().mean()
+    assert steps < 1  # of white noise it is 2
+
+
+def test_channels_of_colours_go_together():
+    noise = dreaming._images(torch.randn(50, 3, 16, 16, generator=torch.Generator().manual_seed(0)))
+    red, green = noise[:, 0].flatten(), noise[:, 1].flatten()
+    assert torch.corrcoef(torch.stack([red, green]))[0, 1] > 0.7
+
+
+def test_the_same_seed_gives_the_same_images_and_another_others(learnt):
+    one, again, other = (dreaming.dream(learnt, (1, 8, 8), samples=20, seed=s).inputs for s in (1, 1, 2))
+    assert torch.equal(one, again) and not torch.equal(one, other)
+
+
+def test_a_network_stays_as_it_is(learnt):
+    network = learnt[0].train()
+    next(network.parameters()).requires_grad_(False)
+    asked = [parameter.requires_grad for parameter in network.parameters()]
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    dreaming.dream([network], (1, 8, 8), samples=10, steps=2)
+    assert network.training
+    assert [parameter.requires_grad for parameter in network.parameters()] == asked
+    assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
+    assert all(parameter.grad is None for parameter in network.parameters())
+    next(network.parameters()).requires_grad_(True)
+
+
+def test_what_batchnorm_remembers_draws_images_near():
+    """Without classes to tell apart, only the memory counts: the images' statistics come nearer to it."""
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(4)
+    network = nn.Sequential(nn.Conv2d(1, 4, 3), norm, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+    norm.running_mean.copy_(torch.tensor([0.3, -0.2, 0.1, 0.0]))
+    norm.running_var.copy_(torch.tensor([0.1, 0.2, 0.1, 0.2]))
+    network[4].weight.data.zero_()
+
+    def far(steps):
+        images = dreaming.dream([network], (1, 8, 8), samples=50, steps=steps).inputs
+        with dreaming._still(network) as distances, torch.no_grad():
+            network(images)
+            return float(sum(distances))
+
+    assert far(30) < 0.5 * far(0)
+    assert not norm._forward_pre_hooks
+
+
+def test_vectors_are_dreamt_of_too():
+    torch.manual_seed(0)
+    network = nn.Linear(12, 3)
+    dreams = dreaming.dream([network], (12,), samples=30)
+    assert dreams.inputs.shape == (30, 12)
+    assert (seen(network, dreams.inputs) == dreams.targets).float().mean() > 0.9
+
+
+def test_batches_come_with_their_progress(learnt, monkeypatch):
+    monkeypatch.setattr(dreaming, "BATCH", 20)
+    told = []
+    dreams = dreaming.dream(
+        learnt, (1, 8, 8), samples=50, steps=5, progress=lambda done, loss: told.append((done, loss))
+    )
+    assert [done for done, _ in told] == [20, 40, 50] and all(loss > 0 for _, loss in told)
+    assert dreams.targets.tolist() == [k % 10 for k in range(50)]
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (1, 2, 8, 8), ()])
+def test_other_shapes_are_refused(learnt, shape):
+    with pytest.raises(UsageError, match="neither images"):
+        dreaming.dream(learnt, shape)
+
+
+def test_outputs_that_are_no_classes_are_refused(learnt):
+    with pytest.raises(NetworkError, match=r"dreams are of classes.*\(2, 1\)"):
+        dreaming.dream([nn.Sequential(nn.Flatten(), nn.Linear(64, 1))], (1, 8, 8))
+    with pytest.raises(NetworkError, match=r"\(2, 10\) and \(2, 3\)"):
+        dreaming.dream([learnt[0], nn.Sequential(nn.Flatten(), nn.Linear(64, 3))], (1, 8, 8))
