@@ -1,8 +1,9 @@
 """For every test: one thread (small tensors, and the machine may be busy), and Ctrl-C as on a terminal.
 
-And networks of ours that are traced once (see traced).
+And networks that are traced once (see traced).
 """
 
+import gc
 import signal
 
 import pytest
@@ -14,6 +15,12 @@ from tests.traced import trace_once
 @pytest.fixture(scope="session", autouse=True)
 def one_thread():
     torch.set_num_threads(1)
+
+
+def pytest_collection_finish():
+    """What was imported by now stays, and is not looked through for garbage again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
