@@ -1,23 +1,32 @@
 """For every test: one thread (small tensors, and the machine may be busy), and Ctrl-C as on a terminal.
 
-And networks of ours that are traced once (see traced).
+And networks that are traced once (see traced). PyTorch is imported where tests run: what hands them out to
+several processes does without.
 """
 
+import gc
 import signal
 
 import pytest
-import torch
-
-from tests.traced import trace_once
 
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread():
+    import torch
+
     torch.set_num_threads(1)
+
+
+def pytest_collection_finish():
+    """What was imported by now stays, and is not looked through for garbage again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def traced_once():
+    from tests.traced import trace_once
+
     trace_once()
 
 

@@ -56,11 +56,11 @@ for line in sys.stdin:
 
 
 @contextlib.contextmanager
-def started(environment):
+def started(environment, **more):
     """An interpreter of that environment, which runs commands until it is no longer asked."""
     folder, python = environment
     variables = {k: v for k, v in os.environ.items() if not k.startswith(("REBASIN", "PYTHONPATH"))}
-    variables |= {"COLUMNS": "200", "OMP_NUM_THREADS": "1"}
+    variables |= {"COLUMNS": "200", "OMP_NUM_THREADS": "1"} | more
     process = subprocess.Popen(
         [str(python), "-c", COMMANDS],
         cwd=folder, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -151,31 +151,12 @@ def test_its_options_are_completed(environment):
     assert "--starts" in done.stdout.split(), done
 
 
-@contextlib.contextmanager
-def installed(environment, entry_points, **sources):
-    """Another package beside the example, with these modules, as long as the block runs."""
-    _, python = environment
-    site = next(python.parents[1].glob("lib/python*/site-packages"))
-    info, code = site / "rude-1.0.dist-info", site / "rude"
-    info.mkdir()
-    code.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rude\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(entry_points)
-    for name, source in {"__init__": "", **sources}.items():
-        (code / f"{name}.py").write_text(source)
-    try:
-        with started(environment) as fresh:
-            yield fresh
-    finally:
-        shutil.rmtree(info)
-        shutil.rmtree(code)
-
-
 BROKEN = """
 [rebasin_cli.matchers]
 broken = nowhere.at_all
 leaving = rude.leaving
 misdeclared = rude.misdeclared
+rude = rude.method
 [rebasin_cli.reports]
 broken = nowhere.at_all
 leaving = rude.leaving
@@ -191,27 +172,7 @@ class Options:
 """
 
 
-def test_a_package_that_cannot_be_imported_harms_nobody_but_its_own(rebasin, environment):
-    misdeclared = DECLARES + '    starts: int = option(3, "So many.", minimum=1)\n'
-    modules = {"leaving": "import sys; sys.exit(3)\n", "misdeclared": misdeclared}
-    with installed(environment, BROKEN, **modules) as fresh:
-        assert "--starts" in fresh("align", "--help") and "--points-file" in fresh("barrier", "--help")
-        fresh("inspect", MODELS[0], "--json")
-        for name, why in (
-            ("broken", "nowhere.at_all"),
-            ("leaving", "SystemExit"),
-            ("misdeclared", "minimum"),
-        ):
-            said = fresh("align", *MODELS, "--method", name, code=2)
-            assert "cannot be imported" in said and why in said
-        assert fresh("list", "methods", "--verbose").count("cannot be imported") == 3
-
-
-def test_names_and_flags_that_a_command_has_stay_the_commands(rebasin, environment):
-    """Whatever others call their options: those that clash are Python's alone, and ours work as ever."""
-    rude = (
-        DECLARES
-        + """
+RUDE = """
     seed: int = option(0, "Of its own.")
     batch_size: int = option(128, "Of its own.")
     force: float = option(1.0, "How hard.")
@@ -224,11 +185,44 @@ def match(problem, options):
     from rebasin_cli.matchers import wm
     return wm.match(problem)
 """
-    )
-    with installed(environment, "[rebasin_cli.matchers]\nrude = rude.method\n", method=rude) as fresh:
-        fresh("align", *MODELS, "--seed", 1, "--force", "-q", "-o", "wm.safetensors")
-        fresh("align", *MODELS, "--method", "rude", "--level", 2, "--force", "-v", "-o", "rude.safetensors")
-        assert "unknown level 3" in fresh("align", *MODELS, "-m", "rude", "--level", 3, "--force", code=2)
-        trained = ("--method", "ste", "--epochs", 1, "--lr", "0.001", "--limit", 50)
-        fresh("align", *MODELS, *trained, "--force", "-q", "-o", "ste.safetensors")
-        assert "1|2 (1)" in fresh("list", "methods", "--verbose")
+
+
+@pytest.fixture(scope="module")
+def beside(rebasin, environment):
+    """An interpreter with another package beside the example: broken modules, and one that is rude."""
+    folder = environment[0] / "beside"
+    info, code = folder / "rude-1.0.dist-info", folder / "rude"
+    info.mkdir(parents=True)
+    code.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rude\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(BROKEN)
+    misdeclared = DECLARES + '    starts: int = option(3, "So many.", minimum=1)\n'
+    modules = {"__init__": "", "leaving": "import sys; sys.exit(3)\n"}
+    modules |= {"misdeclared": misdeclared, "method": DECLARES + RUDE}
+    for name, source in modules.items():
+        (code / f"{name}.py").write_text(source)
+    with started(environment, PYTHONPATH=str(folder)) as beside:
+        yield beside
+
+
+def test_a_package_that_cannot_be_imported_harms_nobody_but_its_own(beside):
+    assert "--starts" in beside("align", "--help") and "--points-file" in beside("barrier", "--help")
+    beside("inspect", MODELS[0], "--json")
+    for name, why in (
+        ("broken", "nowhere.at_all"),
+        ("leaving", "SystemExit"),
+        ("misdeclared", "minimum"),
+    ):
+        said = beside("align", *MODELS, "--method", name, code=2)
+        assert "cannot be imported" in said and why in said
+    assert beside("list", "methods", "--verbose").count("cannot be imported") == 3
+
+
+def test_names_and_flags_that_a_command_has_stay_the_commands(beside):
+    """Whatever others call their options: those that clash are Python's alone, and ours work as ever."""
+    beside("align", *MODELS, "--seed", 1, "--force", "-q", "-o", "wm.safetensors")
+    beside("align", *MODELS, "--method", "rude", "--level", 2, "--force", "-v", "-o", "rude.safetensors")
+    assert "unknown level 3" in beside("align", *MODELS, "-m", "rude", "--level", 3, "--force", code=2)
+    trained = ("--method", "ste", "--epochs", 1, "--lr", "0.001", "--limit", 50)
+    beside("align", *MODELS, *trained, "--force", "-q", "-o", "ste.safetensors")
+    assert "1|2 (1)" in beside("list", "methods", "--verbose")

@@ -1,16 +1,22 @@
-"""A network of ours is traced once for inputs of one shape, as long as a process lives.
+"""A network of ours or of the tests is traced once for inputs of one shape, as long as a process lives.
 
 Inference, methods that look at activations and repairs trace the network whenever they are called. PyTorch
 takes 0.2 s or more for that, which is most of the time of a test with a small network; and the graph depends
-on the structure of the network and on the shapes of its inputs, not on its weights. Networks that tests or
-users define are traced every time, and half of that is work that PyTorch does anew for every network though
-it is always the same: a list of its operations, and type annotations. Tests do it once.
+on the structure of the network and on the shapes of its inputs, not on its weights. Networks of classes that
+a user or a test defines where it runs are traced every time, and more than half of that is work that PyTorch
+does anew for every network though it is always the same: a list of its operations, type annotations, and what
+stands for composite operations meanwhile. Tests do it once.
 """
 
+import contextlib
 import functools
+import itertools
+import sys
 
 import torch
+from torch._C import DispatchKey
 from torch._export import utils as listing
+from torch._subclasses import fake_impls
 from torch.export import decomp_utils, exported_program
 from torch.utils import _pytree as pytree
 
@@ -23,14 +29,23 @@ _TRACED = {}  # the network as well, so that nothing of it gives its place in me
 
 
 def export(network, args, kwargs):
-    if not type(network).__module__.startswith("rebasin_cli.nets"):
+    classes = {type(module) for module in network.modules()}
+    if not all(map(_stays, classes)):
         return tracing.export(network, args, kwargs)
     leaves, structure = pytree.tree_flatten((args, dict(kwargs)))
     inputs = [_kind(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-    key = repr((_described(network), inputs, structure))
+    forwards = [(cls, cls.forward) for cls in sorted(classes, key=repr)]  # a test may have put in another one
+    key = repr((_described(network), forwards, inputs, structure))
     if key not in _TRACED:
-        _TRACED[key] = network, tracing.export(network, args, kwargs)
-    return _TRACED[key][1]
+        _TRACED[key] = network, forwards, tracing.export(network, args, kwargs)
+    return _TRACED[key][-1]
+
+
+def _stays(cls):
+    """Whether a class of ours, of PyTorch or of the tests is found by its name, as no other one ever is."""
+    if cls.__module__.partition(".")[0] not in ("rebasin_cli", "torch", "tests"):
+        return False
+    return getattr(sys.modules.get(cls.__module__), cls.__qualname__, None) is cls
 
 
 def _kind(tensor):
@@ -38,17 +53,24 @@ def _kind(tensor):
 
 
 def _described(network):
-    """All attributes of all modules, with the shapes and types of tensors for their values.
+    """All attributes of all modules; for tensors their shapes and types, and which of them are one.
 
-    Buffers that no state dict has are constants of the graph: of these the values.
+    Buffers that no state dict has and tensors in other attributes are constants of the graph: of these the
+    values.
     """
-    found = []
-    for name, module in network.named_modules():
+    found, number = [], itertools.count()
+    seen = {}
+    for name, module in network.named_modules(remove_duplicate=False):
         own = {key: value for key, value in vars(module).items() if key not in ("_modules", "training")}
         for held in ("_parameters", "_buffers"):
-            own[held] = {key: t if t is None else _kind(t) for key, t in own[held].items()}
+            tensors = own.pop(held)
+            for t in tensors.values():
+                if t is not None and id(t) not in seen:
+                    seen[id(t)] = next(number)
+            own[held] = {key: t if t is None else (seen[id(t)], _kind(t)) for key, t in tensors.items()}
         constants = sorted(own.pop("_non_persistent_buffers_set"))
-        own["constants"] = {key: getattr(module, key).tolist() for key in constants}
+        own["constants"] = {key: getattr(module, key) for key in constants}
+        own = pytree.tree_map_only(torch.Tensor, lambda t: (_kind(t), t.tolist()), own)
         found.append((name, type(module), own))
     return found
 
@@ -67,6 +89,41 @@ class _Callable(metaclass=_Unsaid):
     pass
 
 
+def _ready(override):
+    """PyTorch's `override`, which gives composite operations other kernels for a while: 30 ms a network.
+
+    It takes {operation: what stands for it}. What it makes is kept from its second call with the same on, for
+    the first one takes rules away that were there before.
+    """
+    made, seen, rules = {}, set(), fake_impls.op_implementations_dict
+    composite = DispatchKey.CompositeImplicitAutograd
+
+    @contextlib.contextmanager
+    def ready(operations):
+        before, key = {op: op.py_kernels.copy() for op in operations}, tuple(operations.items())
+        if key not in made:
+            with override(operations):
+                if key in seen:
+                    made[key] = {op: (op.py_kernels.copy(), rules.get(op)) for op in operations}
+                seen.add(key)
+                yield
+            return
+        for op, (kernels, rule) in made[key].items():
+            op.py_kernels.update(kernels | before[op] | {composite: kernels[composite]})
+            op._dispatch_cache.clear()
+            rules[op] = rule
+        try:
+            yield
+        finally:
+            for op, kernels in before.items():
+                op.py_kernels.clear()
+                op.py_kernels.update(kernels)
+                op._dispatch_cache.clear()
+                rules.pop(op, None)
+
+    return ready
+
+
 def trace_once():
     for module in USERS:
         module.export = export
@@ -75,5 +132,8 @@ def trace_once():
         operations = functools.cache(getattr(listing, name))  # tests add theirs when they are read
         for module in (listing, decomp_utils, exported_program):
             setattr(module, name, operations)
+    name = "_override_composite_implicit_decomp"
+    if hasattr(exported_program, name):
+        setattr(exported_program, name, _ready(getattr(exported_program, name)))
     if hasattr(torch._ops, "Callable"):
         torch._ops.Callable = _Callable  # 12,000 annotations a network

@@ -49,18 +49,45 @@ def test_the_proof_says_whose_network_it_is_about(pair, trained, done):
     assert open_checkpoint("of_trained.safetensors").metadata["rebasin.proof"] == "proven"
 
 
-def test_files_in_the_working_directory_are_not_run(pair, tmp_path):
+ELSEWHERE = """
+import sys
+from rebasin_cli.__main__ import main
+
+for command, out in (("align", "there"), ("merge", "merged_there")):
+    try:
+        main([command, "a.safetensors", "b.safetensors", "-o", f"{out}.safetensors", "-q"])
+    except SystemExit as end:
+        assert not end.code
+try:
+    import uarray
+except ImportError as error:
+    print(error)
+"""
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory):
+    """The folder where another process aligned and merged what `pair` holds, and what it printed.
+
+    Its strings hash by another seed, which only an interpreter that starts can be given. In its folder lies
+    a file that is called like a package which SciPy would use if it were there.
+    """
+    folder = tmp_path_factory.mktemp("elsewhere")
+    for k, name in enumerate("ab"):
+        fresh(folder / f"{name}.safetensors", seed=k, width=12, depth=3)
+    (folder / "uarray.py").write_text("open('was_run', 'w')")
+    environment = os.environ | {"PYTHONHASHSEED": "7"}
+    command = [sys.executable, "-P", "-c", ELSEWHERE]
+    ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    return folder, ran.stdout
+
+
+def test_files_in_the_working_directory_are_not_run(elsewhere):
     """SciPy and others look for optional packages by names such as uarray; one may lie here by chance."""
-    (tmp_path / "uarray.py").write_text("open('was_run', 'w')")
-    code = (
-        "import sys\nfrom rebasin_cli.__main__ import main\n"
-        "try:\n    main(sys.argv[1:])\nfinally:\n    import uarray\n"
-    )
-    told = subprocess.run(
-        [sys.executable, "-P", "-c", code, "align", *pair, "-q"], capture_output=True, text=True
-    )
-    assert (tmp_path / "b_aligned.safetensors").exists(), told.stderr
-    assert not (tmp_path / "was_run").exists() and "No module named 'uarray'" in told.stderr
+    folder, told = elsewhere
+    assert (folder / "there.safetensors").exists()
+    assert not (folder / "was_run").exists() and "No module named 'uarray'" in told
 
 
 def test_the_users_code_finds_what_lies_beside_it_and_nothing_else_does(pair, done, tmp_path):
@@ -89,30 +116,12 @@ def test_a_planted_relabelling_comes_back(pair, relabelled, done):
     assert same("back.safetensors", pair[1])
 
 
-def test_two_processes_write_the_same_bytes(pair, done, tmp_path):
-    """The other one hashes strings with another seed, which only an interpreter that starts can be given."""
+def test_two_processes_write_the_same_bytes(pair, done, tmp_path, elsewhere):
     done("align", *pair, "-o", "here.safetensors")
     done("merge", *pair, "-o", "merged_here.safetensors")
-    code = (
-        "from rebasin_cli.__main__ import main\n"
-        "for arguments in (['align', 'a.safetensors', 'b.safetensors', '-o', 'there.safetensors'],"
-        " ['merge', 'a.safetensors', 'b.safetensors', '-o', 'merged_there.safetensors']):\n"
-        "    main([*arguments, '-q']) if arguments[0] == 'merge' else run(arguments)\n"
-    )
-    code = (
-        "def run(a):\n    try:\n        main(a)\n    except SystemExit as e:\n        assert not e.code\n"
-        + code
-    )
-    environment = os.environ | {"PYTHONHASHSEED": "7"}
-    subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environment, check=True, capture_output=True
-    )
-    for name in ("", "merged_"):
-        here, there = (tmp_path / f"{name}{where}.safetensors" for where in ("here", "there"))
+    for kind in ("{}.safetensors", "merged_{}.safetensors", "{}.perm.safetensors"):
+        here, there = tmp_path / kind.format("here"), elsewhere[0] / kind.format("there")
         assert here.read_bytes() == there.read_bytes()
-    assert (tmp_path / "here.perm.safetensors").read_bytes() == (
-        tmp_path / "there.perm.safetensors"
-    ).read_bytes()
 
 
 def test_provenance_has_neither_paths_nor_times(pair, done, tmp_path):

@@ -44,7 +44,9 @@ def test_a_table_for_people_and_the_plan_on_stderr(trained, done):
 
 
 def test_batchnorm_rows_with_and_without_reset(resnets, done):
-    report = done(*barrier(*resnets, "--data", "npz:pictures.npz", "--skip-checks", "--json")).json()
+    report = done(
+        *barrier(*resnets, "--data", "npz:pictures.npz", "--skip-checks", "--points", "3", "--json")
+    ).json()
     names = ["naive", "aligned", "aligned + reset", "naive + reset"]
     names += ["aligned + reset + temperature", "naive + reset + temperature"]
     assert [row["name"] for row in report["rows"]] == [*names, "random permutation + reset", "logit ensemble"]

@@ -47,7 +47,7 @@ COMMANDS = {
     "align": ["align", "--method", "am", "-o", "out.safetensors"],
     "align dual": ["align", "--method", "dual", "-o", "out.safetensors"],
     "merge": ["merge", "--repair", "repair", "-o", "out.safetensors"],
-    "barrier": ["barrier", "--method", "am", "--repair", "repair", "--skip-checks"],
+    "barrier": ["barrier", "--method", "am", "--repair", "repair", "--skip-checks", "--points", "3"],
 }
 every_command = pytest.mark.parametrize("command", COMMANDS)
 

@@ -35,7 +35,7 @@ def grown(header, megabytes):
     return b"".join([*parts, packer.flush()])
 
 
-MNIST = {  # images and labels of the test split: the words
+MNIST = {  # images and labels of the test split: the words; what takes long to make is made when it is needed
     "labels beyond the classes": (
         idx(IMAGES),
         idx(LABELS + 3),
@@ -77,9 +77,13 @@ MNIST = {  # images and labels of the test split: the words
         "promises 1296 bytes, and there are only",
     ),
     "gzip of more bytes": (gzip.compress(idx(IMAGES) + b"\0"), idx(LABELS), "there are more than that"),
-    "a gzip bomb behind a small header": (grown(idx(IMAGES), 300), idx(LABELS), "there are more than that"),
+    "a gzip bomb behind a small header": (
+        lambda: grown(idx(IMAGES), 300),
+        idx(LABELS),
+        "there are more than that",
+    ),
     "a gzip bomb that says so": (
-        grown(b"\0\0\x08\3" + struct.pack(">3I", 2**20, 2**6, 2**6), 8),
+        lambda: grown(b"\0\0\x08\3" + struct.pack(">3I", 2**20, 2**6, 2**6), 8),
         idx(LABELS),
         "and would unpack to 4,294,967,296",
     ),
@@ -90,6 +94,7 @@ MNIST = {  # images and labels of the test split: the words
 @pytest.mark.parametrize("case", MNIST)
 def test_broken_idx_files_are_told(case, ends, two, tmp_path):
     images, labels, says = MNIST[case]
+    images = images() if callable(images) else images
     (tmp_path / "mnist").mkdir()
     (tmp_path / "mnist" / "t10k-images-idx3-ubyte").write_bytes(images)
     (tmp_path / "mnist" / "t10k-labels-idx1-ubyte").write_bytes(labels)

@@ -50,7 +50,7 @@ def test_a_model_between_itself_and_itself_stays_as_it_is_to_the_last_bit(build,
     data = samples(shape)
     network = drawn(build, data, 1).float()
     before = state(network)
-    assert not distill(network, [before] * 3, data).tensors and same(state(network), before)
+    assert not distill(network, [before] * 3, data, epochs=4).tensors and same(state(network), before)
 
 
 def test_training_that_comes_no_nearer_is_told_as_the_refit_that_stays():
@@ -62,7 +62,7 @@ def test_training_that_comes_no_nearer_is_told_as_the_refit_that_stays():
 def test_a_batch_of_one_sample_is_left_out_where_norms_need_more():
     data = samples(PICTURE, (8, 1))
     ends, network = two_and_between(Normed)
-    assert distill(network, ends, data).method == "distill"
+    assert distill(network, ends, data, epochs=2).method == "distill"
     with pytest.raises(DataError, match="two samples or more"):
         distill(network, ends, data[1:])
 
@@ -73,7 +73,7 @@ def test_labels_threads_and_what_is_kept_of_the_targets_change_no_bit():
         ends, network = two_and_between(convnet)
         data = [(x, torch.full((len(x),), labels)) for x, _ in samples(PICTURE, (60, 60))]
         before, _ = torch.get_num_threads(), torch.set_num_threads(threads)
-        distill(network, ends, data, memory=memory)
+        assert distill(network, ends, data, memory=memory, epochs=6).tensors
         assert torch.get_num_threads() == threads
         torch.set_num_threads(before)
         found.append(state(network))
@@ -120,7 +120,7 @@ def test_dropout_stays_off():
         torch.manual_seed(1)
         ends = [{n: torch.randn(t.shape) for n, t in network.state_dict().items()} for _ in range(2)]
         network.load_state_dict({name: (tensor + ends[1][name]) / 2 for name, tensor in ends[0].items()})
-        distill(network.train(), ends, samples(FLAT))
+        assert distill(network.train(), ends, samples(FLAT), epochs=8).tensors
         found.append(state(network))
     assert same(*found)
 
@@ -137,7 +137,7 @@ def test_one_output_of_several_is_trained_and_it_has_to_be_a_tensor():
     torch.manual_seed(0)
     network = Two()
     ends = [{n: torch.randn(t.shape) for n, t in network.state_dict().items()} for _ in range(2)]
-    done = distill(network, ends, samples(FLAT), output="one")
+    done = distill(network, ends, samples(FLAT), output="one", epochs=8)
     assert set(done.tensors) == {"one.weight", "one.bias"}
     with pytest.raises(NetworkError, match="expected one tensor"):
         distill(network, ends, samples(FLAT))
@@ -166,6 +166,7 @@ def test_what_a_distillation_refuses():
 
 def test_it_begins_with_a_refit_on_its_first_samples_and_tells_of_both(monkeypatch):
     monkeypatch.setitem(repairing.SAMPLES, "refit", 16)
+    monkeypatch.setattr(distilling, "epochs_of", lambda count: 6)
     ends, network = two_and_between(Residual)
     data = samples(PICTURE, (16, 16))
     done = Repairs("distill", ends, data).apply(network, [0.5, 0.5])
