@@ -68,7 +68,7 @@ def _draw(panel: Any, told: Panel) -> None:
     for side in ("top", "right"):
         panel.spines[side].set_visible(False)
     if any(line.label for line in told.lines):
-        panel.legend(fontsize=7, frameon=False)
+        panel.legend(loc="best", fontsize=7, frameon=False)  # by default matplotlib warns where it is slow
 
 
 def _numbered(axis: Any) -> None:
