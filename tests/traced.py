@@ -4,19 +4,16 @@ Inference, methods that look at activations and repairs trace the network whenev
 takes 0.2 s or more for that, which is most of the time of a test with a small network; and the graph depends
 on the structure of the network and on the shapes of its inputs, not on its weights. Networks of classes that
 a user or a test defines where it runs are traced every time, and more than half of that is work that PyTorch
-does anew for every network though it is always the same: a list of its operations, type annotations, and what
-stands for composite operations meanwhile. Tests do it once.
+does anew for every network though it is always the same: a list of its operations, and type annotations.
+Tests do it once.
 """
 
-import contextlib
 import functools
 import itertools
 import sys
 
 import torch
-from torch._C import DispatchKey
 from torch._export import utils as listing
-from torch._subclasses import fake_impls
 from torch.export import decomp_utils, exported_program
 from torch.utils import _pytree as pytree
 
@@ -89,41 +86,6 @@ class _Callable(metaclass=_Unsaid):
     pass
 
 
-def _ready(override):
-    """PyTorch's `override`, which gives composite operations other kernels for a while: 30 ms a network.
-
-    It takes {operation: what stands for it}. What it makes is kept from its second call with the same on, for
-    the first one takes rules away that were there before.
-    """
-    made, seen, rules = {}, set(), fake_impls.op_implementations_dict
-    composite = DispatchKey.CompositeImplicitAutograd
-
-    @contextlib.contextmanager
-    def ready(operations):
-        before, key = {op: op.py_kernels.copy() for op in operations}, tuple(operations.items())
-        if key not in made:
-            with override(operations):
-                if key in seen:
-                    made[key] = {op: (op.py_kernels.copy(), rules.get(op)) for op in operations}
-                seen.add(key)
-                yield
-            return
-        for op, (kernels, rule) in made[key].items():
-            op.py_kernels.update(kernels | before[op] | {composite: kernels[composite]})
-            op._dispatch_cache.clear()
-            rules[op] = rule
-        try:
-            yield
-        finally:
-            for op, kernels in before.items():
-                op.py_kernels.clear()
-                op.py_kernels.update(kernels)
-                op._dispatch_cache.clear()
-                rules.pop(op, None)
-
-    return ready
-
-
 def trace_once():
     for module in USERS:
         module.export = export
@@ -132,8 +94,5 @@ def trace_once():
         operations = functools.cache(getattr(listing, name))  # tests add theirs when they are read
         for module in (listing, decomp_utils, exported_program):
             setattr(module, name, operations)
-    name = "_override_composite_implicit_decomp"
-    if hasattr(exported_program, name):
-        setattr(exported_program, name, _ready(getattr(exported_program, name)))
     if hasattr(torch._ops, "Callable"):
         torch._ops.Callable = _Callable  # 12,000 annotations a network
