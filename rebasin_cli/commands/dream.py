@@ -124,7 +124,7 @@ def _agreed(own: Sequence[nn.Module], found: Samples, output: str | int | None) 
         with evaluating(network), torch.inference_mode():
             seen = [
                 call(network, part.to(device), output=output).argmax(1).cpu()
-                for part in found.inputs.split(dreaming.BATCH)
+                for part in found.inputs.split(dreaming.MOST)
             ]
         right &= torch.cat(seen) == found.targets
     return float(right.float().mean())

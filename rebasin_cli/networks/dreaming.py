@@ -27,7 +27,8 @@ from ..runtime.seeds import generator
 from . import running_norms
 from .running import call, evaluating
 
-SAMPLES, STEPS, BATCH = 1_000, 30, 250
+SAMPLES, STEPS = 1_000, 30
+FEWEST, MOST, NUMBERS = 16, 250, 1 << 22  # images of a batch: so many, and so many pixels unless they are few
 FALL = 1.5  # amplitudes fall with the frequency to this power; photographs' with 1 to 1.5
 COLOURS = 0.9  # correlation of the channels of photographs, about
 PACE = 0.1  # of Adam
@@ -67,49 +68,37 @@ def dream(
     def shown(point: Tensor) -> Tensor:
         return mean + std * _images(point)
 
+    size = max(FEWEST, min(MOST, NUMBERS // math.prod(shape)))
     with ExitStack() as whole:
-        watches = [whole.enter_context(_still(network)) for network in networks]
-        for begun in range(0, samples, BATCH):
-            size = min(BATCH, samples - begun)
-            start = torch.randn(size, *shape, generator=rng).to(place)
+        watched = [(network, whole.enter_context(_still(network))) for network in networks]
+        for begun in range(0, samples, size):
+            start = torch.randn(min(size, samples - begun), *shape, generator=rng).to(place)
             classes = _classes(networks, shown(start), output)
-            wanted = (torch.arange(begun, begun + size) % classes).to(place)
-            loss = _climb(networks, watches, start, wanted, steps, shown, output, rng)
-            image = shown(start.detach())
-            inputs.append(image.cpu())
+            wanted = (torch.arange(begun, begun + len(start)) % classes).to(place)
+            point, loss = start.requires_grad_(), math.nan
+            adam = torch.optim.Adam([point], lr=PACE)
+            for _ in range(steps):
+                image = _shifted(shown(point), rng)
+                losses, slopes = zip(*(_uphill(*one, image, wanted, output) for one in watched), strict=True)
+                loss = sum(losses) / len(losses)
+                (point.grad,) = torch.autograd.grad(image, point, sum(slopes))
+                adam.step()
+            inputs.append(shown(point.detach()).cpu())
             targets.append(wanted.cpu())
             if progress is not None:
-                progress(begun + size, loss)
+                progress(begun + len(start), loss)
     return Samples(torch.cat(inputs), torch.cat(targets))
 
 
-def _climb(
-    networks: Sequence[nn.Module],
-    watches: Sequence[list[Tensor]],
-    start: Tensor,
-    wanted: Tensor,
-    steps: int,
-    shown: Callable[[Tensor], Tensor],
-    output: str | int | None,
-    rng: torch.Generator,
-) -> float:
-    """Move `start` by `steps` to where all networks see what is `wanted` in the images that it is `shown` as;
-    the mean loss, of a network, before the last one."""
-    point, loss = start.requires_grad_(), math.nan
-    adam = torch.optim.Adam([point], lr=PACE)
-    for _ in range(steps):
-        image = _shifted(shown(point), rng)
-        total = image.new_zeros(())
-        loss = 0.0
-        for network, far in zip(networks, watches, strict=True):
-            far.clear()
-            logits = call(network, image, output=output).float()
-            own = F.cross_entropy(logits, wanted, reduction="sum")
-            loss += float(own.detach()) / len(wanted) / len(networks)
-            total = total + own + MEMORY * len(wanted) * sum(far)
-        (point.grad,) = torch.autograd.grad(total, point)
-        adam.step()
-    return loss
+def _uphill(
+    network: nn.Module, far: list[Tensor], image: Tensor, wanted: Tensor, output: str | int | None
+) -> tuple[float, Tensor]:
+    """The mean loss of one network, and the slope of what it finds wrong with all images."""
+    far.clear()
+    seen = image.detach().requires_grad_()
+    loss = F.cross_entropy(call(network, seen, output=output).float(), wanted)
+    (slope,) = torch.autograd.grad(len(wanted) * (loss + MEMORY * sum(far)), seen)
+    return float(loss.detach()), slope
 
 
 def _images(point: Tensor) -> Tensor:

@@ -96,7 +96,7 @@ def test_vectors_are_dreamt_of_too():
 
 
 def test_batches_come_with_their_progress(learnt, monkeypatch):
-    monkeypatch.setattr(dreaming, "BATCH", 20)
+    monkeypatch.setattr(dreaming, "MOST", 20)
     told = []
     dreams = dreaming.dream(
         learnt, (1, 8, 8), samples=50, steps=5, progress=lambda done, loss: told.append((done, loss))
