@@ -15,6 +15,7 @@ from torch import nn
 
 from .. import networks
 from ..datasets import UNIT, Normalization, Samples, form
+from ..datasets._batches import describe
 from ..errors import UsageError
 from ..networks import dreaming
 from ..networks.running import call, evaluating
@@ -77,9 +78,9 @@ def dream(
         output=job.output,
         progress=progress,
     )
-    share = _agreed(own, found, job.output)
+    share, classes = _agreed(own, found, job.output)
     if share < FEW:
-        job.say(f"warning: all models see the class of {share:.0%} of the images alone: try more --steps")
+        job.say(f"warning: only {share:.0%} of the images are seen as their class by all: try more --steps")
     about = {
         "made_by": f"rebasin {version()} dream",
         "pixels": str(like),
@@ -92,7 +93,7 @@ def dream(
         "written": [str(out)],
         "images": count,
         "test_images": tested,
-        "classes": int(found.targets.max()) + 1,
+        "classes": classes,
         "seen_as_their_class": share,
         "use": f"--data npz:{out}",
     }
@@ -107,33 +108,45 @@ def _form(job: Job, network: nn.Module, pixels: str | None) -> tuple[tuple[int, 
     if job.asked.network.input is not None or shape is None:
         batch = need_inputs(network, job.asked.network)
         if not isinstance(batch, torch.Tensor) or not batch.is_floating_point():
-            raise UsageError("dreams are images, and this network reads something else")
+            raise UsageError(
+                f"the network gets {describe(batch)}, and dreams are images or vectors of floats",
+                hint="Give their shape with --input, the batch first: 1x3x32x32",
+            )
         shape = tuple(batch.shape[1:])
         source = source if job.asked.network.input is None else "as --input says"
-    like = like if pixels is None else Normalization.parse(pixels, UNIT)
+    like = like if pixels is None else _pixels(pixels)
     told = "/".join(",".join(f"{value:.4g}" for value in values) for values in (like.mean, like.std))
     job.say(f"images: {'×'.join(map(str, shape))}, {source}; pixels of mean/deviation {told}")
     return shape, like
 
 
-def _agreed(own: Sequence[nn.Module], found: Samples, output: str | int | None) -> float:
-    """The share of images that all models see as their class."""
-    right = torch.ones(len(found), dtype=torch.bool)
+def _pixels(text: str) -> Normalization:
+    """Raises UsageError."""
+    try:
+        return Normalization.parse(text if "/" in text else "", UNIT)
+    except UsageError:
+        raise UsageError(
+            f"--pixels {text!r}: expected MEAN/STD as the models get them, deviations above 0",
+            hint="0.13/0.31 for all channels, 0.49,0.48,0.45/0.25,0.24,0.26 for each",
+        ) from None
+
+
+def _agreed(own: Sequence[nn.Module], found: Samples, output: str | int | None) -> tuple[float, int]:
+    """The share of images that all models see as their class, and how many classes there are."""
+    right, classes = torch.ones(len(found), dtype=torch.bool), 0
     for network in own:
         device = next(network.parameters()).device
         with evaluating(network), torch.inference_mode():
-            seen = [
-                call(network, part.to(device), output=output).argmax(1).cpu()
-                for part in found.inputs.split(dreaming.MOST)
-            ]
-        right &= torch.cat(seen) == found.targets
-    return float(right.float().mean())
+            parts = found.inputs.clone().to(device).split(dreaming.MOST)  # it may write into what it gets
+            seen = torch.cat([call(network, part, output=output).cpu() for part in parts])
+        right &= seen.argmax(1) == found.targets
+        classes = seen.shape[1]
+    return float(right.float().mean()), classes
 
 
 def _packed(found: Samples, count: int, about: dict[str, Any]) -> bytes:
-    """The bytes of an .npz file, the same each time; images of variance 1 lose nothing in float16 that
-    counts."""
-    images, classes = found.inputs.half().numpy(), found.targets.numpy()
+    """The bytes of an .npz file, the same each time."""
+    images, classes = found.inputs.numpy(), found.targets.numpy()
     packed = io.BytesIO()
     np.savez(
         packed,

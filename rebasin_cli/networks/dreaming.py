@@ -51,13 +51,19 @@ def dream(
     `pixels` is the mean and the deviation, per channel, of what the networks get. They agree on the number of
     classes, and stay as they are. `progress` is told, after each batch, how many samples there are and their
     mean loss (nats), of a network. Raises UsageError for a shape of other ranks and for pixels of other
-    channels, NetworkError where outputs are no logits (N, classes).
+    channels, NetworkError where outputs are no logits (N, classes), without a gradient, or not finite.
     """
     shape = tuple(shape)
     if len(shape) not in (1, 3):
-        raise UsageError(f"inputs of shape {shape} are neither images (C, H, W) nor vectors")
+        raise UsageError(
+            f"inputs of shape {shape} are neither images (C, H, W) nor vectors",
+            hint="Give a shape with --input, the batch first: 1x3x32x32 or 1x64",
+        )
     if len(pixels.mean) not in (1, shape[0]):
-        raise UsageError(f"pixels {pixels} have {len(pixels.mean)} channels, the images {shape}")
+        raise UsageError(
+            f"pixels {pixels} have {len(pixels.mean)} channels, the images {shape}",
+            hint="Give one mean and one deviation, or one of each a channel",
+        )
     rng = generator(seed, "dreams")
     place = next(networks[0].parameters()).device
     mean, std = (
@@ -96,9 +102,20 @@ def _uphill(
     """The mean loss of one network, and the slope of what it finds wrong with all images."""
     far.clear()
     seen = image.detach().requires_grad_()
-    loss = F.cross_entropy(call(network, seen, output=output).float(), wanted)
+    logits = call(network, seen.clone(), output=output).float()  # it may write into what it gets
+    if not logits.requires_grad:
+        raise NetworkError(
+            "the outputs have no gradient with respect to the images, which dreams follow",
+            hint="Does forward run without gradients (no_grad, detach), or round?",
+        )
+    loss = F.cross_entropy(logits, wanted)
+    if not torch.isfinite(loss):
+        raise NetworkError(
+            f"the loss on noise is {loss.item()}",
+            hint="Are these pixels what the models get? Their mean and deviation are --pixels MEAN/STD",
+        )
     (slope,) = torch.autograd.grad(len(wanted) * (loss + MEMORY * sum(far)), seen)
-    return float(loss.detach()), slope
+    return loss.item(), slope
 
 
 def _images(point: Tensor) -> Tensor:

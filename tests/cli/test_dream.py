@@ -17,7 +17,7 @@ def test_dreams_are_a_data_set_for_other_commands(trained, done, tmp_path):
         assert arrays["x_train"].shape == (40, 1, 8, 8) and arrays["x_test"].shape == (4, 1, 8, 8)
         assert arrays["y_train"].tolist() == [k % 10 for k in range(40)]
         about = json.loads(str(arrays["about"]))
-    assert len(about["inputs"]) == 2 and about["steps"] == 30
+    assert told["classes"] == 10 and len(about["inputs"]) == 2 and about["steps"] == 30
     done("merge", *trained, "--method", "am", "--data", "npz:dreams.npz", "-o", "m.safetensors")
     score = done("eval", trained[0], "--data", "npz:dreams.npz", "--split", "train", "--json").json()
     assert score["accuracy"] > 0.8
@@ -47,7 +47,7 @@ def test_form_and_pixels_are_those_of_the_data_set_that_models_record(trained, d
 
 def test_few_steps_are_warned_of(trained, done):
     told = done("dream", *trained, "--images", 20, "--steps", 1)
-    assert "warning: all models see the class of" in told.err and "try more --steps" in told.err
+    assert "of the images are seen as their class by all" in told.err and "try more --steps" in told.err
 
 
 def test_what_is_there_is_not_overwritten(trained, done, refused, tmp_path):
@@ -60,8 +60,9 @@ def test_what_is_there_is_not_overwritten(trained, done, refused, tmp_path):
     "arguments, code, saying",
     [
         (["-o", "dreams.safetensors"], 2, "images are written as .npz"),
-        (["--input", "2x8:int30"], 2, "this network reads something else"),
-        (["--pixels", "0.1"], 2, "'0.1' is no normalization"),
+        (["--input", "2x8:int30"], 2, "dreams are images or vectors"),
+        (["--pixels", "0.1"], 2, "--pixels '0.1': expected MEAN/STD"),
+        (["--pixels", "dataset"], 2, "expected MEAN/STD"),
         (["--pixels", "0,1,2/1,1,1"], 2, "have 3 channels, the images (1, 8, 8)"),
         (["--input", "1x3x8"], 2, "neither images"),
     ],

@@ -116,3 +116,29 @@ def test_outputs_that_are_no_classes_are_refused(learnt):
         dreaming.dream([nn.Sequential(nn.Flatten(), nn.Linear(64, 1))], (1, 8, 8))
     with pytest.raises(NetworkError, match=r"\(2, 10\) and \(2, 3\)"):
         dreaming.dream([learnt[0], nn.Sequential(nn.Flatten(), nn.Linear(64, 3))], (1, 8, 8))
+
+
+def test_a_network_that_writes_into_what_it_gets_is_given_a_copy():
+    class InPlace(nn.Linear):
+        def forward(self, x):
+            x -= 5
+            return super().forward(x)
+
+    torch.manual_seed(0)
+    dreams = dreaming.dream([InPlace(12, 3)], (12,), samples=30, steps=3)
+    assert dreams.inputs.mean().abs() < 1e-5
+
+
+def test_outputs_without_a_gradient_or_that_are_not_finite_are_refused():
+    class Rounded(nn.Linear):
+        def forward(self, x):
+            return super().forward(x).detach().round()
+
+    class Broken(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) * torch.inf
+
+    with pytest.raises(NetworkError, match="no gradient"):
+        dreaming.dream([Rounded(12, 3)], (12,), samples=3)
+    with pytest.raises(NetworkError, match="the loss on noise is nan"):
+        dreaming.dream([Broken(12, 3)], (12,), samples=3)
