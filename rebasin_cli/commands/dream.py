@@ -27,7 +27,6 @@ from .job.network import need_inputs, to_run
 from .job.outputs import check_files, write_files
 from .job.samples import data_reference, recorded_normalization
 from .job.settings import ForLook
-from .job.sources import check_spared
 
 SUFFIX = ".npz"
 TESTED = 10  # of so many images one is a test image
@@ -58,7 +57,6 @@ def dream(
         raise UsageError(f"{out}: images are written as {SUFFIX}", hint=f"Name it {wanted}")
     check_files([("images", out)], force=force)
     job = Job("dream", paths, listener, **subjects)
-    check_spared(job, [out])
     network = to_run(job)
     shape, like = _form(job, network, pixels)
     own = [networks.load(networks.duplicate(network), model).to(job.device) for model in job.models]

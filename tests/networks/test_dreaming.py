@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from rebasin_cli import nets, networks
+from rebasin_cli.datasets import Normalization, form
 from rebasin_cli.errors import NetworkError, UsageError
 from rebasin_cli.networks import dreaming
 from rebasin_cli.networks.training import train
@@ -59,6 +60,7 @@ def test_a_network_stays_as_it_is(learnt):
     network = learnt[0].train()
     next(network.parameters()).requires_grad_(False)
     asked = [parameter.requires_grad for parameter in network.parameters()]
+    assert asked == [False, True, True, True]
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     dreaming.dream([network], (1, 8, 8), samples=10, steps=2)
     assert network.training
@@ -142,3 +144,19 @@ def test_outputs_without_a_gradient_or_that_are_not_finite_are_refused():
         dreaming.dream([Rounded(12, 3)], (12,), samples=3)
     with pytest.raises(NetworkError, match="the loss on noise is nan"):
         dreaming.dream([Broken(12, 3)], (12,), samples=3)
+
+
+def test_every_shift_is_of_a_pixel_at_most_and_loses_none():
+    image, rng = torch.rand(2, 1, 4, 4), torch.Generator().manual_seed(0)
+    found = {dreaming._shifted(image, rng).numpy().tobytes() for _ in range(200)}
+    ways = [image.roll((down, right), (2, 3)) for down in (-1, 0, 1) for right in (-1, 0, 1)]
+    assert found == {way.numpy().tobytes() for way in ways}
+
+
+def test_a_data_set_tells_the_form_of_its_images_as_networks_get_them():
+    assert form("cifar10") == ((3, 32, 32), Normalization((0.0,) * 3, (1.0,) * 3))
+    shape, pixels = form("cifar10", "0.5/0.25")
+    assert pixels.mean == pytest.approx([-0.0344, -0.0712, -0.214])
+    assert pixels.std == pytest.approx([0.988, 0.974, 1.0464])
+    assert form("mnist") == ((1, 28, 28), Normalization((0.1307,), (0.3081,)))
+    assert form("alice") is None and form("npz:mine.npz") is None
