@@ -94,7 +94,7 @@ class Grouped(Pair):
         began = time.process_time() - imagining
         if row.removesuffix(DREAMS) == "naive":
             return self.models, imagining, 0.0
-        forms = [form.tensors for form in self.forms]
+        forms = [each.tensors for each in self.forms]
         if row == "canonical forms":
             return forms, 0.0, self.error(forms[1])
         if row == "random group element":

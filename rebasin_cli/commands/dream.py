@@ -46,11 +46,12 @@ def dream(
     **subjects: Unpack[ForLook],
 ) -> dict[str, Any]:
     """Write `count` training images that all models see as the class drawn for them, and a tenth as many test
-    images, as an .npz file that `--data npz:FILE` reads.
+    images, as an .npz file that `--data npz:FILE` reads; what was done, with shares in 0–1.
 
     `pixels` (MEAN/STD) are those of what the models get; else, and so is the shape, what the data set that
     they record has, which is not read. Raises UsageError where no network is named, and for one that does
-    not read images.
+    not read images, OutputExists, ResourceError for more images than memory holds, and what
+    `dreaming.dream` does.
     """
     if out.suffix != SUFFIX:
         wanted = out.with_suffix(SUFFIX)

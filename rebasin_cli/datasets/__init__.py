@@ -250,8 +250,11 @@ def open_data(
 
 
 def form(name: str, normalize: str | None = None) -> tuple[tuple[int, ...], Normalization] | None:
-    """The shape of one image of a built-in data set, and mean and deviation of its pixels as a network gets
-    them, normalised as open_data does; None where the data set does not say."""
+    """The shape (C, H, W) of one image of a data set by name, and mean and deviation, per channel, of its
+    pixels as a network gets them, normalised as `open_data` does; None where the data set does not say.
+
+    No data are read. Raises UsageError for what is no normalization.
+    """
     module = registry.get(name) if name in registry.names() else None
     if not hasattr(module, "SHAPE") or not hasattr(module, "PIXELS"):
         return None

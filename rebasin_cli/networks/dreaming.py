@@ -77,9 +77,9 @@ def dream(
     size = max(FEWEST, min(MOST, NUMBERS // math.prod(shape)))
     with ExitStack() as whole:
         watched = [(network, whole.enter_context(_still(network))) for network in networks]
+        classes = _classes(networks, shown(torch.zeros(2, *shape, device=place)), output)
         for begun in range(0, samples, size):
             start = torch.randn(min(size, samples - begun), *shape, generator=rng).to(place)
-            classes = _classes(networks, shown(start), output)
             wanted = (torch.arange(begun, begun + len(start)) % classes).to(place)
             point, loss = start.requires_grad_(), math.nan
             adam = torch.optim.Adam([point], lr=PACE)
@@ -145,7 +145,7 @@ def _shifted(image: Tensor, rng: torch.Generator) -> Tensor:
 def _classes(networks: Sequence[nn.Module], image: Tensor, output: str | int | None) -> int:
     """Of what all networks tell apart. Raises NetworkError."""
     with torch.no_grad():
-        found = [tuple(call(network, image[:2], output=output).shape) for network in networks]
+        found = [tuple(call(network, image.clone(), output=output).shape) for network in networks]
     if any(len(shape) != 2 or shape != found[0] or shape[1] < 2 for shape in found):
         told = " and ".join(dict.fromkeys(map(str, found)))
         raise NetworkError(

@@ -258,12 +258,11 @@ class Maker:
 
     def _maybe_file(self, text: str) -> str:
         """A reference such as file.py:loader, as it is; if there is such a file, the step depends on it."""
-        if text in self.names.outputs or text in self.names.inputs:
-            value = Value(text, "", self.step.where)
-            return str(next(iter(self._files(value)), text))
-        kind, colon, name = text.partition(":")  # npz:STEP, or npz:FILE that a step writes
-        if colon and (name in self.names.outputs or name in self.names.inputs or self._made_earlier(name)):
-            return f"{kind}:{next(iter(self._files(Value(name, '', self.step.where))), name)}"
+        kind, colon, rest = text.partition(":")  # npz:STEP, or npz:FILE that a step writes
+        for before, name in (("", text), *[(f"{kind}:", rest)] * bool(colon)):
+            named = name in self.names.outputs or name in self.names.inputs
+            if named or (before and self._made_earlier(name)):
+                return f"{before}{next(iter(self._files(Value(name, '', self.step.where))), name)}"
         plain = text.partition("?")[0]  # imagefolder:DIR?size=32
         for part in (plain, plain.rpartition(":")[0], plain.partition(":")[2]):
             if part and os.path.exists(part):  # a name may be too long to be one
