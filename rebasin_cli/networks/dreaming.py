@@ -145,7 +145,7 @@ def _shifted(image: Tensor, rng: torch.Generator) -> Tensor:
 def _classes(networks: Sequence[nn.Module], image: Tensor, output: str | int | None) -> int:
     """Of what all networks tell apart. Raises NetworkError."""
     with torch.no_grad():
-        found = [tuple(call(network, image.clone(), output=output).shape) for network in networks]
+        found = [tuple(call(network, image, output=output).shape) for network in networks]
     if any(len(shape) != 2 or shape != found[0] or shape[1] < 2 for shape in found):
         told = " and ".join(dict.fromkeys(map(str, found)))
         raise NetworkError(
