@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 
@@ -30,6 +31,13 @@ class Atom:
     words: tuple[str | None, ...]
     steps: tuple[tuple, ...] = ()
     sides: tuple[str, ...] = field(default=(), compare=False)
+
+    def __hash__(self) -> int:  # a search looks atoms up thousands of times
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.tensor, self.words, self.steps))
 
     def ordered(self, dim: int) -> bool:
         """Whether the word along this axis only orders it, whatever its group."""

@@ -221,7 +221,7 @@ class Blocks:
 
     def _take(self, tensor: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
         index = index.to(tensor.device)
-        if len(index) * tensor.numel() <= COPIED * tensor.shape[dim]:
+        if index.numel() * tensor.numel() <= COPIED * tensor.shape[dim]:
             return index_select(tensor, dim, index)
         with self._pace.threaded():  # nothing is added here
             return index_select(tensor, dim, index)

@@ -33,8 +33,9 @@ class Pace:
 
     def add_product(self, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
         """a·bᵀ, added to `out`: the same bits whatever the threads."""
-        work = len(a) * a.shape[1] * len(b)
-        if min(len(a), len(b)) < ROWS or work <= SMALL:
+        (m, k), n = a.shape, b.shape[0]
+        work = m * k * n
+        if min(m, n) < ROWS or work <= SMALL:
             out.addmm_(a, b.T)
             return
         with self.product(work):

@@ -18,7 +18,7 @@ from ...checkpoints.tensors import in_memory
 from ...permutations.permutation import Permutations
 from ...spec.atoms import Atom
 from .blocks import SLAB, Slab, first, is_matrix
-from .values import Values
+from .values import FEW, Values
 
 SLIVER = 64  # a slab with fewer columns waits for others
 ALONE = 1 << 27  # multiplications of a sample that one thread does
@@ -35,6 +35,11 @@ class Pair(Values):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self._offsets: dict[tuple[Atom, int], bool] = {}
+        self._ready: dict[tuple[Atom, int], tuple[torch.Tensor, torch.Tensor, list[str | None]]] = {}
+
+    def refresh(self) -> None:
+        self._ready = {}
+        super().refresh()
 
     def zeros(self, word: str) -> torch.Tensor:
         return torch.zeros(self.words[word], self.words[word], dtype=self.dtype, device=self.device)
@@ -165,6 +170,9 @@ class Pair(Values):
         They are cut so that copies take bounded memory; of what lies as it is needed none is made.
         """
         a, b = self._views(atom)
+        if a.numel() <= FEW and self.on_cpu:
+            yield self._brief(atom, dim, permutations)
+            return
         rest = [d for d in range(a.ndim) if d != dim]
         if not rest:  # a vector is one column
             yield self._centred(atom, dim, *self._matrices(a, b, dim))
@@ -179,6 +187,30 @@ class Pair(Values):
             part = self._chosen(b, atom, along, permutations, start, length)
             part = self._others(part, atom, (dim, along), permutations)
             yield self._centred(atom, dim, *self._matrices(a.narrow(along, start, length), part, dim))
+
+    def _brief(self, atom: Atom, dim: int, permutations: Permutations) -> Slab:
+        """The slab of an atom so small that the calls take longer than what they do: all but B's order is
+        made once and kept, while there is room."""
+        if (atom, dim) not in self._ready:
+            a, b = self._views(atom)
+            order = first(dim, in_memory(a))
+            a, b = self._wide(a).permute(order), self._wide(b).permute(order)
+            if self._has_offset(atom, dim):
+                a, b = a - a.mean(dim=0), b - b.mean(dim=0)
+            ready = a.reshape(a.shape[0], -1), b, [atom.words[d] for d in order]
+            if not self._keeps(atom, 2 * a.numel() * self.dtype.itemsize):
+                return self._in_order(*ready, permutations)
+            self._ready[atom, dim] = ready
+        return self._in_order(*self._ready[atom, dim], permutations)
+
+    @staticmethod
+    def _in_order(
+        a: torch.Tensor, b: torch.Tensor, words: Sequence[str | None], permutations: Permutations
+    ) -> Slab:
+        for d in range(1, len(words)):
+            if words[d] in permutations:
+                b = b.index_select(d, permutations[words[d]])
+        return a, b.reshape(a.shape)
 
     def _lie_ready(self, atom: Atom, a: torch.Tensor, b: torch.Tensor, dim: int) -> bool:
         """Whether both views are matrices as they lie in memory: nothing to convert, or to take off."""
@@ -227,8 +259,8 @@ class Pair(Values):
     def _has_offset(self, atom: Atom, dim: int) -> bool:
         if (atom, dim) not in self._offsets:
             tensor = self._wide(self._views(atom)[0])
-            common, whole = torch.linalg.vector_norm(tensor.mean(dim=dim)).item(), self._norms(atom)[0]
-            self._offsets[atom, dim] = common * common * tensor.shape[dim] > OFFSET * whole * whole
+            common, whole = torch.linalg.vector_norm(tensor.sum(dim=dim)).item(), self._norms(atom)[0]
+            self._offsets[atom, dim] = common * common > OFFSET * whole * whole * tensor.shape[dim]
         return self._offsets[atom, dim]
 
     def settle_offsets(self) -> None:

@@ -102,8 +102,13 @@ class Values(Blocks):
     def _norms(self, atom: Atom) -> tuple[float, float]:
         if atom not in self._atom_norms:
             views = self._views(atom)
-            self._atom_norms[atom] = tuple(math.sqrt(total(self._squares(view))) for view in views)
+            self._atom_norms[atom] = tuple(map(self._norm, views))
         return self._atom_norms[atom]
+
+    def _norm(self, view: torch.Tensor) -> float:
+        if view.numel() <= FEW:
+            return torch.linalg.vector_norm(self._wide(view), dtype=torch.float64).item()
+        return math.sqrt(total(self._squares(view)))
 
     def _squares(self, view: torch.Tensor) -> Iterator[float]:
         """Sums of squares, a slab at a time: a product as large as the tensor is not made."""
@@ -150,7 +155,9 @@ class Values(Blocks):
         return self.ranks.sum_float(total(parts))
 
     def _inner_atom(self, atom: Atom, permutations: Permutations) -> float:
-        a, _ = self._views(atom)
+        a, b = self._views(atom)
+        if a.numel() <= FEW:
+            return self._dot(self._wide(a), self._wide(self._others(b, atom, (), permutations)))
         result = 0.0
         for start, length in self._steps(a, 0):
             part = self._placed(atom, permutations, start, length)
