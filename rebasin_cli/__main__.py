@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+
+COLLECT = 20_000  # new objects before garbage is looked for: importing torch makes ten times as many, that stay
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and leave with DESIGN's exit codes; REBASIN_DEBUG=1 shows tracebacks."""
     from .runtime.streams import guarded
 
+    gc.set_threshold(COLLECT)
     try:
         with guarded():
             _run(sys.argv[1:] if arguments is None else arguments)

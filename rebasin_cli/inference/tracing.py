@@ -22,6 +22,7 @@ from ..errors import NetworkError, RebasinError
 from ..networks.running import pick
 from ..networks.state import fresh
 from ..registry.user_code import message_of, passes, place_of
+from ..runtime.memory import uncollected
 
 # Composite operations with a rule of their own; all others are taken apart by PyTorch.
 KEPT = (
@@ -71,7 +72,7 @@ def _kind(value: Any) -> Any:
 def _export(
     module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> torch.export.ExportedProgram:
-    with fresh(module, tuple(args), kwargs), warnings.catch_warnings(), _quiet():
+    with fresh(module, tuple(args), kwargs), warnings.catch_warnings(), _quiet(), uncollected():
         warnings.simplefilter("ignore")
         try:
             program = torch.export.export(module, tuple(args), dict(kwargs), strict=False)

@@ -1,8 +1,11 @@
-"""How much memory this machine has, asked before something is made that it cannot hold."""
+"""How much memory this machine has, asked before something is made that it cannot hold; and its upkeep."""
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
+from collections.abc import Iterator
 
 from ..errors import ResourceError
 
@@ -18,3 +21,18 @@ def check_memory(what: str, needed: int) -> None:
         return
     if needed > there > 0:
         raise ResourceError(f"{what} {needed:,} bytes of memory, and this machine has {there:,}")
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Without garbage collection, for what makes many objects that stay, as imports do.
+
+    It would look through all of them again and again.
+    """
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
