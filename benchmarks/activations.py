@@ -3,16 +3,18 @@
     python benchmarks/activations.py [--net resnet20] [--width 4] [--samples 10000] [--runs 3]
 
 Each is a process of its own on the same images: nothing (which imports and reads them), both networks'
-forward passes alone, and `am`'s one pass over both. Seconds are medians of what comes after the imports,
-tracing included: the process's own processor seconds on one thread, so that others who use the machine do not
-count. am has batches of 250, as the commands give it, the passes alone batches of 500. Then the sums of that
-pass are compared with a plain second program: two passes over all activations at once, in float64, on the
-first --compared samples. Networks are as they are initialised. Linux and macOS only.
+forward passes alone, and `am`'s one pass over both. The passes alone are in inference mode, norms folded into
+convolutions and images channels last, or with `--contiguous` as they lie. Seconds are medians of what comes
+after the imports, tracing included: the process's own processor seconds on one thread, so that others who use
+the machine do not count. am has batches of 250, as commands give it, the passes alone batches of 500. Then
+the sums of that pass are compared with a plain second program: two passes over all activations at once, in
+float64, on the first --compared samples. Networks are as they are initialised. Linux and macOS only.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import resource
 import subprocess
@@ -23,6 +25,7 @@ from typing import Any
 
 import torch
 from _rows import described, environment, heading, median, random_net, row
+from torch.fx.experimental.optimization import fuse
 
 from rebasin_cli import nets, networks
 from rebasin_cli.datasets import open_data
@@ -31,9 +34,8 @@ from rebasin_cli.matchers.activations import MATCH_BATCH
 from rebasin_cli.matchers.activations.moments import Moments, watch
 from rebasin_cli.matchers.activations.similarities import similarities
 from rebasin_cli.matchers.activations.sites import find
-from rebasin_cli.networks.running import evaluating
 
-BAR = 1.5
+BAR = 1.2
 SHAPE = (3, 32, 32)
 
 
@@ -45,15 +47,16 @@ def prepared(asked: argparse.Namespace) -> tuple[torch.nn.Module, list[dict[str,
     return network, models, list(data)
 
 
-def forwards(network: torch.nn.Module, models: list, data: Any) -> None:
+def forwards(network: torch.nn.Module, models: list, data: Any, layout: torch.memory_format) -> None:
     for model in models:
         networks.load(network, model)
-        with evaluating(network), torch.inference_mode():
+        folded = fuse(copy.deepcopy(network).eval()).to(memory_format=layout)
+        with torch.inference_mode():
             for inputs, _ in data:
-                network(inputs)
+                folded(inputs.contiguous(memory_format=layout))
 
 
-def observed(network: torch.nn.Module, models: list, data: Any) -> None:
+def observed(network: torch.nn.Module, models: list, data: Any, layout: torch.memory_format) -> None:
     problem = Problem(described(models[0]), tuple(models), network=network, data=data)
     similarities(problem, am.Options())
 
@@ -65,8 +68,9 @@ def child(asked: argparse.Namespace) -> None:
     """One task, and what it took: a line of JSON."""
     torch.set_num_threads(1)
     ready = prepared(asked)
+    layout = torch.contiguous_format if asked.contiguous else torch.channels_last
     began = time.process_time()
-    TASKS[asked.task](*ready)
+    TASKS[asked.task](*ready, layout)
     seconds = time.process_time() - began
     unit = 1 if sys.platform == "darwin" else 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
@@ -77,6 +81,7 @@ def taken(asked: argparse.Namespace, task: str) -> dict[str, float]:
     command = [sys.executable, __file__, "--task", task]
     for name in ("net", "width", "samples"):
         command += [f"--{name}", str(getattr(asked, name))]
+    command += ["--contiguous"] * asked.contiguous
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -138,6 +143,7 @@ def main() -> None:
     parser.add_argument("--net", default="resnet20")
     parser.add_argument("--width", type=float, default=4)
     parser.add_argument("--samples", type=int, default=10_000)
+    parser.add_argument("--contiguous", action="store_true", help="the passes alone on images as they lie")
     parser.add_argument("--compared", type=int, default=500, help="samples for the comparison; 0: none")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--task", choices=TASKS, help=argparse.SUPPRESS)

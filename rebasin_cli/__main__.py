@@ -6,7 +6,9 @@ import gc
 import os
 import sys
 
-COLLECT = 20_000  # new objects before garbage is looked for: importing torch makes ten times as many, that stay
+COLLECT = (
+    20_000  # new objects before garbage is looked for: importing torch makes ten times as many, that stay
+)
 
 
 def main(arguments: list[str] | None = None) -> None:

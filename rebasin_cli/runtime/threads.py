@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import torch
+
+WAITING = 2  # tasks a thread that are left for later: what they hold stays in memory
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -17,3 +24,44 @@ def on_one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+class Beside:
+    """Tasks beside each other, each on one thread: their number does not change what they compute."""
+
+    def __init__(self, pool: ThreadPoolExecutor | None, threads: int):
+        self._pool, self._most = pool, WAITING * threads
+        self._waiting: deque[Future[Any]] = deque()
+
+    def each(self, task: Callable[[Any], T], items: Iterable[Any]) -> list[T]:
+        """`task` of every item; the results in the items' order."""
+        return [*map(task, items)] if self._pool is None else [*self._pool.map(task, items)]
+
+    def later(self, task: Callable[..., Any], *arguments: Any) -> None:
+        """Do this when there is time; what it raises comes with a later call, or with `settle`."""
+        if self._pool is None:
+            task(*arguments)
+            return
+        while len(self._waiting) >= self._most:
+            self._waiting.popleft().result()
+        self._waiting.append(self._pool.submit(task, *arguments))
+
+    def settle(self) -> None:
+        """Wait for all that was left for later."""
+        while self._waiting:
+            self._waiting.popleft().result()
+
+
+ALONE = Beside(None, 1)
+
+
+@contextmanager
+def beside(*, alone: bool = False) -> Iterator[Beside]:
+    """As many threads as torch has, to compute beside each other; `alone`: none but this one."""
+    threads = torch.get_num_threads()
+    if alone or threads == 1:
+        yield ALONE
+        return
+    # OpenMP counts the threads of every thread apart: without the initializer each has many
+    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        yield Beside(pool, threads)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from torch import nn
@@ -18,6 +21,7 @@ from rebasin_cli.matchers.activations.similarities import _solved, similarities
 from rebasin_cli.matchers.activations.sites import find
 from rebasin_cli.permutations import assignment, permutation
 from rebasin_cli.permutations.permutation import permuted
+from rebasin_cli.runtime.threads import Beside
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.parsing import parse
@@ -341,6 +345,40 @@ def test_sites_of_a_tied_word_are_averaged_or_one_is_chosen():
     mean = sum(sums.correlation() for sums in each) / 4
     assert torch.allclose(found["all"]["stage1"], mean, atol=1e-6)
     assert torch.allclose(found["last"]["stage1"], each[-1].correlation(), atol=1e-6)
+
+
+def test_two_threads_add_up_the_same_bits():
+    """A second thread is what is tested."""
+    network, fitted, data = built("resnet20")
+    models = tuple(randomised(network.state_dict(), seed) for seed in range(2))
+    problem, found = Problem(fitted, models, network=network, data=data), []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        try:
+            found.append(similarities(problem, am.Options())["post"])
+        finally:
+            torch.set_num_threads(1)
+    alone, together = found
+    assert alone.keys() == together.keys() and all(torch.equal(alone[w], together[w]) for w in alone)
+
+
+def test_all_is_added_up_when_a_batch_is_over():
+    """Threads that are slow to add are what is tested."""
+    network, fitted, data = built("mlp")
+    models = tuple(randomised(network.state_dict(), seed) for seed in range(2))
+    x, _ = data[0]
+    graph, added = find(network, fitted, (x,), {}), []
+
+    class Slow:
+        def add(self, a: torch.Tensor, b: torch.Tensor) -> None:
+            time.sleep(0.02)
+            added.append((a, b))
+
+    looked = [(site.post[0], Slow()) for sites in graph.of.values() for site in sites]
+    with ThreadPoolExecutor(2) as pool:
+        watch(graph, models, ((x,), {}), looked, "cpu", Beside(pool, 2))
+        assert len(added) == len(looked) > 1
+    assert not any(value.requires_grad for both in added for value in both)
 
 
 def test_a_limit_cuts_the_last_batch_and_another_size_is_traced_anew():

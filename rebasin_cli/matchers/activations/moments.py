@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from ...errors import NetworkError
 from ...inference.tracing import needed_for
+from ...runtime.threads import ALONE, Beside
 from .showing import Place
 from .sites import Sites
 
@@ -94,10 +96,12 @@ def watch(
     inputs: tuple[tuple[Any, ...], Mapping[str, Any]],
     places: Iterable[tuple[Place, Any]],
     device: str | torch.device,
+    threads: Beside = ALONE,
 ) -> None:
     """Run all models on one batch of the shape that `sites` are for; add what the places show.
 
-    A place comes with `Moments` of two models, or anything whose `add` takes the units of as many.
+    A place comes with `Moments` of two models, or anything whose `add` takes the units of as many. Models run
+    beside each other on the `threads`, and so does what is added up.
     """
     wanted: dict[fx.Node, list[tuple[Place, Any]]] = {}
     for place, moments in places:
@@ -106,20 +110,34 @@ def watch(
     runs = [fx.Interpreter(sites.program.graph_module) for _ in models]
     for run, model in zip(runs, models, strict=True):
         run.env |= dict(_given(sites.program, model, inputs, needed, device))
+    nodes: list[fx.Node] = []
+    for node in (node for node in graph.nodes if node in needed):
+        nodes.append(node)
+        if node in wanted:
+            shown = threads.each(partial(_advanced, nodes, needed), runs)
+            for place, moments in wanted[node]:
+                threads.later(_added, place, moments, shown)
+            nodes = []
+    threads.settle()
+
+
+def _advanced(nodes: Iterable[fx.Node], needed: set[fx.Node], run: fx.Interpreter) -> Any:
+    """The value of the last of these nodes; others are let go when nobody needs them any more."""
     with torch.no_grad():
-        for node in graph.nodes:
-            if node not in needed:
-                continue
+        for node in nodes:
             if node.op != "placeholder":
-                for run in runs:
-                    run.env[node] = run.run_node(node)
-            for place, moments in wanted.get(node, ()):
-                moments.add(*(place.units(run.env[node].detach()) for run in runs))
-            for run in runs:
-                for gone in run.user_to_last_uses.get(node, ()):
-                    run.env.pop(gone, None)
-                if not node.users.keys() & needed:
-                    run.env.pop(node, None)
+                run.env[node] = run.run_node(node)
+            value = run.env[node]
+            for gone in run.user_to_last_uses.get(node, ()):
+                run.env.pop(gone, None)
+            if not node.users.keys() & needed:
+                run.env.pop(node, None)
+    return value
+
+
+def _added(place: Place, moments: Any, shown: Iterable[Any]) -> None:
+    with torch.no_grad():
+        moments.add(*(place.units(value.detach()) for value in shown))
 
 
 def _given(

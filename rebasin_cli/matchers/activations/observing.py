@@ -13,7 +13,7 @@ from ...datasets._batches import checked, part_of, size_of
 from ...errors import CheckpointError, DataError
 from ...networks.running import fed
 from ...runtime import devices
-from ...runtime.threads import on_one_thread
+from ...runtime.threads import beside, on_one_thread
 from .. import Problem
 from .moments import Moments, watch
 from .options import Looking
@@ -44,7 +44,7 @@ def observed(
     sums: dict[Key, Any] = {}
     models, seen = tuple(problem.models), 0
     for size, (args, kwargs) in _batches(problem.data, network, device, options.limit, counts):
-        with on_one_thread():
+        with beside(alone=device != "cpu") as threads, on_one_thread():
             shape = _shapes((args, kwargs))
             if shape not in known:
                 known[shape] = find(network, problem.fitted, args, kwargs, output=output)
@@ -52,7 +52,8 @@ def observed(
             order = {node: k for k, node in enumerate(known[shape].program.graph.nodes)}
             for key in sorted(chosen.keys() - sums.keys(), key=lambda key: (order[chosen[key].node], key)):
                 sums[key] = none(problem.fitted.words[key[1]], torch.device(device))
-            watch(known[shape], models, (args, kwargs), [(p, sums[key]) for key, p in chosen.items()], device)
+            its = [(place, sums[key]) for key, place in chosen.items()]
+            watch(known[shape], models, (args, kwargs), its, device, threads)
         seen += size
         if seen in counts:
             yield seen, _finite(sums)

@@ -1,0 +1,62 @@
+"""Tasks beside each other: a second thread is what is tested."""
+
+import threading
+
+import pytest
+import torch
+
+from rebasin_cli.runtime.threads import ALONE, WAITING, Beside, beside
+
+
+@pytest.fixture
+def two():
+    torch.set_num_threads(2)
+    try:
+        with beside() as threads:
+            yield threads
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_tasks_run_beside_each_other_on_one_thread_each_and_results_keep_their_order(two: Beside):
+    meeting = threading.Barrier(2, timeout=60)  # broken unless both are there at once
+
+    def task(item: int) -> tuple[int, int]:
+        meeting.wait()
+        return item, torch.get_num_threads()
+
+    assert two.each(task, [3, 1]) == [(3, 1), (1, 1)]
+    assert torch.get_num_threads() == 2
+
+
+def test_what_is_left_for_later_is_done_by_the_end_and_few_are_waiting(two: Beside):
+    done, go = [], threading.Event()
+
+    def task(item: int) -> None:
+        assert go.wait(60)
+        done.append(item)
+
+    for item in range(2 * WAITING):
+        two.later(task, item)  # all that may wait: none of them has to be done
+    assert not done
+    threading.Timer(0.05, go.set).start()
+    two.later(task, 9)  # one more waits until one is done
+    assert done
+    two.settle()
+    assert sorted(done) == [*range(2 * WAITING), 9]
+
+
+def test_what_a_task_raises_is_raised(two: Beside):
+    two.later([].pop)
+    with pytest.raises(IndexError):
+        two.settle()
+    with pytest.raises(KeyError):
+        two.each({}.__getitem__, [1])
+
+
+def test_alone_everything_is_done_at_once():
+    done: list[int] = []
+    ALONE.later(done.append, 1)
+    assert done == [1] and ALONE.each(lambda item: item + 1, [1, 2]) == [2, 3]
+    with beside(alone=True) as threads:
+        assert threads is ALONE
