@@ -136,8 +136,7 @@ def _advanced(nodes: Iterable[fx.Node], needed: set[fx.Node], run: fx.Interprete
 
 
 def _added(place: Place, moments: Any, shown: Iterable[Any]) -> None:
-    with torch.no_grad():
-        moments.add(*(place.units(value.detach()) for value in shown))
+    moments.add(*(place.units(value.detach()) for value in shown))
 
 
 def _given(
