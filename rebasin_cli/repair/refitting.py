@@ -22,7 +22,7 @@ from ..averages.mixing import average
 from ..datasets._batches import checked, tensors_in
 from ..errors import CheckpointError, DataError
 from ..networks.running import evaluating, fed
-from ..runtime.threads import on_one_thread
+from ..runtime.threads import Beside, beside, on_one_thread
 from .advancing import Advancing, Graphs
 from .channels import Repaired
 from .effects import undo
@@ -35,7 +35,7 @@ from .unfolding import matrix, outputs, rows, weight_of
 
 MEMORY = 1 << 30  # bytes of values that may be kept between layers
 LARGEST = 1 << 31  # bytes of a layer's Gram matrices; what is larger stays as averaged
-PIECE = 1 << 24  # numbers of a layer's inputs, unfolded, at once
+PIECE = 1 << 22  # numbers of a layer's inputs, unfolded, at once: one is made while another is added up
 FAINT = 1e-3  # of a norm's median scale: a channel that is scaled by less gets the median
 STILL = 1e-9  # of its largest weight: a change smaller than this is rounding
 
@@ -67,7 +67,8 @@ def refit(
     average([{}] * len(endpoints), shares)  # its checks
     check_ridge(ridge)
     graphs = Graphs(network, {} if known is None else known.setdefault("graphs", {}))
-    with on_one_thread(), evaluating(network), torch.no_grad():
+    adding = beside(alone=str(device) != "cpu", most=1)
+    with adding as threads, on_one_thread(), evaluating(network), torch.no_grad():
         own = network.state_dict()
         program = _first(graphs, batches, device).program
         layers, left = layers_of(program, shared_in(network))
@@ -76,7 +77,7 @@ def refit(
         fitted, large = _within(layers)
         dead = 0
         for layer in fitted:
-            sums = _seen(moving, layer, shares, own)
+            sums = _seen(moving, layer, shares, own, threads)
             if not sums.finite():
                 raise CheckpointError(
                     f"the activations at {layer.name} hold NaN or infinite values",
@@ -107,7 +108,7 @@ class Planned:
     @property
     def bytes(self) -> int:
         """At most, beside the models and one batch in the network."""
-        return MEMORY + self.gram_bytes + 12 * PIECE
+        return MEMORY + self.gram_bytes + 36 * PIECE  # one added up, two that wait
 
 
 def plan_refit(network: nn.Module, inputs: Any) -> Planned:
@@ -144,7 +145,13 @@ def _first(graphs: Graphs, batches: Iterable[Any], device: str | torch.device) -
     raise DataError("the data holds no batches to fit layers on")
 
 
-def _seen(moving: Advancing, layer: Layer, shares: Sequence[float], own: Mapping[str, Tensor]) -> Sums:
+def _seen(
+    moving: Advancing,
+    layer: Layer,
+    shares: Sequence[float],
+    own: Mapping[str, Tensor],
+    threads: Beside,
+) -> Sums:
     """The inputs of all uses of a layer, and what its outputs lack of the targets."""
     sums = Sums(constant=layer.constant or layer.norm is not None)
     wanted = dict.fromkeys(name for use in layer.uses for name in (use.input, use.target))
@@ -159,12 +166,14 @@ def _seen(moving: Advancing, layer: Layer, shares: Sequence[float], own: Mapping
                 lacking = sum(share * value.double() for share, value in pairs) - here
                 if layer.kind in SCALES:
                     node = seen.nodes[use.output]
-                    sums.add(normalised(node, part), channels(node, lacking))
+                    found = normalised(node, part), channels(node, lacking)
                 elif layer.kind == "norm":
-                    sums.add(*(value.movedim(1, 0).flatten(1)[..., None] for value in (part, lacking)))
+                    found = [value.movedim(1, 0).flatten(1)[..., None] for value in (part, lacking)]
                 else:
                     z = rows(layer.kind, call, part, kernel)
-                    sums.add(z, outputs(layer.kind, lacking, len(kernel), layer.groups))
+                    found = z, outputs(layer.kind, lacking, len(kernel), layer.groups)
+                threads.later(sums.add, *found)
+    threads.settle()
     return sums
 
 

@@ -56,12 +56,16 @@ ALONE = Beside(None, 1)
 
 
 @contextmanager
-def beside(*, alone: bool = False) -> Iterator[Beside]:
-    """As many threads as torch has, to compute beside each other; `alone`: none but this one."""
+def beside(*, alone: bool = False, most: int | None = None) -> Iterator[Beside]:
+    """As many threads as torch has, `most` of them, to compute beside each other; `alone`: none but this one.
+
+    On a single one beside this what is left for later is done in its order.
+    """
     threads = torch.get_num_threads()
     if alone or threads == 1:
         yield ALONE
         return
+    threads = threads if most is None else min(most, threads)
     # OpenMP counts the threads of every thread apart: without the initializer each has many
     with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         yield Beside(pool, threads)
