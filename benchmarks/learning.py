@@ -4,7 +4,7 @@
 
 Three ways to take the same steps: "plain" solves every permutation in every step, one after the other, with
 scipy's cold assignments in float64; "exact" solves every permutation in every step as shipped; "shipped" is
-the default, which solves as many as it takes to stay below half of a step. All start from weight matching,
+the default, which solves as many as it takes to stay below a fifth of a step. All start from weight matching,
 as "plain" did not before 2026-11-23. Without --models the models are random initialisations and the data
 noise; with --models the rows are of these, the first n of them. One thread, so that parts add up; medians
 over steps, the first two left out. "products" are the same products by torch.mm alone, on operands that lie

@@ -40,7 +40,7 @@ from .training import HELD_OUT, Training
 from .turning import Turning
 
 # Multiplications of matching for one of a forward and backward pass, where nothing else is said
-MATCHING = 0.4
+MATCHING = 0.15
 CONVERGED = 100  # sweeps at most of a matching that is to converge
 LOOKS = 2  # an epoch, at the held-out samples
 

@@ -20,8 +20,8 @@ class Training:
     """`optimizer` (adam, or sgd with momentum 0.9) and `learning_rate` (1e-3, or 1e-2) move the dummies.
 
     `share` of all permutations are solved anew in each step: 1 is all of them, and None as many as take
-    less than half of a step. `init` is where permutations start: wm, am, identity; None is am with groups and
-    for networks with running statistics, where units can be seen, else wm. `precision` is that of the
+    less than a fifth of a step. `init` is where permutations start: wm, am, identity; None is am with groups
+    and for networks with running statistics, where units can be seen, else wm. `precision` is that of the
     products in forward and backward passes. `limit`: samples an epoch.
     """
 
@@ -32,7 +32,7 @@ class Training:
     )
     share: float | None = option(
         None,
-        "Permutations that are solved anew in each step; else as many as take less than half of it.",
+        "Permutations that are solved anew in each step; else as many as take less than a fifth of it.",
         metavar="0–1",
     )
     init: str | None = option(
