@@ -6,7 +6,7 @@ variances describe neither; they are measured again on training data.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from ..networks.folding import NORMS
 from ..networks.layout import laid, takes_last
 from ..networks.running import evaluating, fed, forward
 
+SLAB = 1 << 18  # numbers that are summed at once
 OFF = 100  # a mean square so many times the variance: digits are lost between them, and it is summed anew
 
 
@@ -106,8 +107,16 @@ class Watched:
 
 def moments(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance (that of the samples, not corrected) of each column, float64."""
-    mean, square = rows.mean(0).double(), rows.square().mean(0).double()
+    mean, square = _means(rows, lambda part: (part, part.square()))
     variance = square - mean**2
     if bool((mean**2 > OFF * variance).any()):
-        variance = (rows - mean.to(rows)).square().mean(0).double()
+        off = mean.to(rows)
+        (variance,) = _means(rows, lambda part: ((part - off).square(),))
     return mean, variance
+
+
+def _means(rows: Tensor, functions: Callable[[Tensor], Sequence[Tensor]]) -> list[Tensor]:
+    """Of each function's values by columns, float64; a slab at a time, which stays in the caches."""
+    slabs = rows.split(max(1, SLAB // max(1, rows.shape[1])))
+    sums = ([part.sum(0).double() for part in functions(slab)] for slab in slabs)
+    return [sum(each) / len(rows) for each in zip(*sums, strict=True)]
