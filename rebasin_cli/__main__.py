@@ -6,9 +6,7 @@ import gc
 import os
 import sys
 
-COLLECT = (
-    20_000  # new objects before garbage is looked for: importing torch makes ten times as many, that stay
-)
+COLLECT = 20_000  # new objects before garbage is looked for: importing torch makes 200,000, that stay
 
 
 def main(arguments: list[str] | None = None) -> None:

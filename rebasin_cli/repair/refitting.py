@@ -172,7 +172,7 @@ def _seen(
                 else:
                     z = rows(layer.kind, call, part, kernel)
                     found = z, outputs(layer.kind, lacking, len(kernel), layer.groups)
-                threads.later(sums.add, *found)
+                threads.later(sums.add, *found, held=sum(each.nbytes for each in found))
     threads.settle()
     return sums
 

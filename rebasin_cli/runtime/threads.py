@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 import torch
 
-WAITING = 2  # tasks a thread that are left for later: what they hold stays in memory
+WAITING = 2  # tasks a thread that may be left for later
+ROOM = 1 << 28  # bytes that these may hold
 
 T = TypeVar("T")
 
@@ -31,25 +32,33 @@ class Beside:
 
     def __init__(self, pool: ThreadPoolExecutor | None, threads: int):
         self._pool, self._most = pool, WAITING * threads
-        self._waiting: deque[Future[Any]] = deque()
+        self._waiting: deque[tuple[Future[Any], int]] = deque()
 
     def each(self, task: Callable[[Any], T], items: Iterable[Any]) -> list[T]:
         """`task` of every item; the results in the items' order."""
         return [*map(task, items)] if self._pool is None else [*self._pool.map(task, items)]
 
-    def later(self, task: Callable[..., Any], *arguments: Any) -> None:
-        """Do this when there is time; what it raises comes with a later call, or with `settle`."""
-        if self._pool is None:
+    def later(self, task: Callable[..., Any], *arguments: Any, held: int = 0) -> None:
+        """Do this when there is time; what it raises comes with a later call, or with `settle`.
+
+        `held` are the bytes that it keeps in memory until then: what keeps many is done at once.
+        """
+        while self._waiting and (
+            len(self._waiting) >= self._most or held + sum(each for _, each in self._waiting) > ROOM
+        ):
+            self._next()
+        if self._pool is None or held > ROOM:
             task(*arguments)
-            return
-        while len(self._waiting) >= self._most:
-            self._waiting.popleft().result()
-        self._waiting.append(self._pool.submit(task, *arguments))
+        else:
+            self._waiting.append((self._pool.submit(task, *arguments), held))
 
     def settle(self) -> None:
         """Wait for all that was left for later."""
         while self._waiting:
-            self._waiting.popleft().result()
+            self._next()
+
+    def _next(self) -> None:
+        self._waiting.popleft()[0].result()
 
 
 ALONE = Beside(None, 1)

@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from rebasin_cli.runtime.threads import ALONE, WAITING, Beside, beside
+from rebasin_cli.runtime.threads import ALONE, ROOM, WAITING, Beside, beside
 
 
 @pytest.fixture
@@ -44,6 +44,22 @@ def test_what_is_left_for_later_is_done_by_the_end_and_few_are_waiting(two: Besi
     assert done
     two.settle()
     assert sorted(done) == [*range(2 * WAITING), 9]
+
+
+def test_what_holds_much_memory_does_not_wait(two: Beside):
+    done, go = [], threading.Event()
+
+    def task(item: int) -> None:
+        assert item == 9 or go.wait(60)
+        done.append(item)
+
+    two.later(task, 1, held=ROOM // 2)
+    assert not done
+    threading.Timer(0.05, go.set).start()
+    two.later(task, 2, held=ROOM)  # beside the first it is too much
+    assert 1 in done
+    two.later(task, 9, held=ROOM + 1)
+    assert done == [1, 2, 9]
 
 
 def test_what_a_task_raises_is_raised(two: Beside):

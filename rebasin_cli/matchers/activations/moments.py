@@ -17,6 +17,7 @@ from torch import fx
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
+from ...datasets._batches import tensors_in
 from ...errors import NetworkError
 from ...inference.tracing import needed_for
 from ...runtime.threads import ALONE, Beside
@@ -115,8 +116,9 @@ def watch(
         nodes.append(node)
         if node in wanted:
             shown = threads.each(partial(_advanced, nodes, needed), runs)
+            held = sum(value.nbytes for value in tensors_in(shown))
             for place, moments in wanted[node]:
-                threads.later(_added, place, moments, shown)
+                threads.later(_added, place, moments, shown, held=held)
             nodes = []
     threads.settle()
 

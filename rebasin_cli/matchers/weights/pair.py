@@ -198,8 +198,9 @@ class Pair(Values):
             if self._has_offset(atom, dim):
                 a, b = a - a.mean(dim=0), b - b.mean(dim=0)
             ready = a.reshape(a.shape[0], -1), b, [atom.words[d] for d in order]
-            if not self._keeps(atom, 2 * a.numel() * self.dtype.itemsize):
+            if (size := 2 * a.numel() * self.dtype.itemsize) > self._left:
                 return self._in_order(*ready, permutations)
+            self._left -= size
             self._ready[atom, dim] = ready
         return self._in_order(*self._ready[atom, dim], permutations)
 
