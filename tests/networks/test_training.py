@@ -472,3 +472,16 @@ def test_the_convolutional_nets_train(name, shape):
     assert result.tensors["conv1.weight"].shape == (4, shape[0], 3, 3)
     assert result.tensors["conv1.weight"].is_contiguous()
     assert result.tensors["bn1.num_batches_tracked"] == 2
+
+
+@pytest.mark.parametrize(
+    ("tiles", "vectors", "expected"),
+    [(False, False, "float32"), (True, False, "bfloat16"), (False, True, "bfloat16")],
+)
+def test_convolutions_are_trained_in_bfloat16_where_the_processor_multiplies_it(
+    tiles, vectors, expected, monkeypatch
+):
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: tiles)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: vectors)
+    recipes = [default_recipe(net, 1000) for net in (nn.Sequential(nn.Conv2d(3, 4, 3)), nn.Linear(3, 4))]
+    assert [recipe.precision for recipe in recipes] == [expected, "float32"]

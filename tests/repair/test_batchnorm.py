@@ -8,6 +8,7 @@ from torch import nn
 
 from rebasin_cli.errors import NetworkError
 from rebasin_cli.networks.layout import takes_last
+from rebasin_cli.repair import batchnorm
 from rebasin_cli.repair.batchnorm import moments, reset
 
 
@@ -75,7 +76,9 @@ def test_one_value_a_channel_is_refused_and_statistics_stay():
     assert not net.one._forward_pre_hooks and not net.other._forward_pre_hooks
 
 
-def test_moments_keep_their_digits_far_from_zero():
+@pytest.mark.parametrize("slab", [1 << 18, 100])
+def test_moments_keep_their_digits_far_from_zero(slab, monkeypatch):
+    monkeypatch.setattr(batchnorm, "SLAB", slab)
     torch.manual_seed(0)
     scale, middle = torch.tensor([1.0, 0.01, 1e-4]), torch.tensor([0.0, 1.0, 1.0])
     rows = torch.randn(5000, 3) * scale + middle

@@ -1,6 +1,7 @@
 """Layers of a merged network fitted to the mean of what its endpoints compute."""
 
 import copy
+import time
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import rebasin_cli
 from rebasin_cli.errors import CheckpointError, DataError, NetworkError, UsageError
 from rebasin_cli.repair import plan_refit, refit, reset
 from rebasin_cli.repair.costs import refit_products, repair_passes
+from rebasin_cli.repair.least_squares import Sums
 
 from .test_repair import FLAT, PICTURE, SHARE, Odd, Residual, convnet, mlp, normed, samples, two_and_between
 
@@ -331,6 +333,27 @@ def test_what_is_kept_between_layers_changes_no_bit(build, shape):
         found.append((state(network), done.passes))
     assert same(found[0][0], found[1][0]) and same(found[0][0], found[2][0])
     assert found[0][1] == 1 and found[2][1] == len(done.corrected)
+
+
+def test_a_thread_that_adds_up_slowly_changes_no_bit(monkeypatch):
+    """A second thread is what is tested."""
+    data, add = samples(PICTURE), Sums.add
+    ends, found = [state(drawn(Normed, data, seed)) for seed in (1, 2)], []
+
+    def slow(self, *both):
+        time.sleep(0.005)
+        add(self, *both)
+
+    monkeypatch.setattr(Sums, "add", slow)
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        try:
+            network = drawn(Normed, data, 3)
+            refit(network, ends, data)
+        finally:
+            torch.set_num_threads(1)
+        found.append(state(network))
+    assert same(*found)
 
 
 def test_labels_are_not_looked_at():
