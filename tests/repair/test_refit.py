@@ -339,6 +339,7 @@ def test_a_thread_that_adds_up_slowly_changes_no_bit(monkeypatch):
     """A second thread is what is tested."""
     data, add = samples(PICTURE), Sums.add
     ends, found = [state(drawn(Normed, data, seed)) for seed in (1, 2)], []
+    merged = drawn(Normed, data, 3)
 
     def slow(self, *both):
         time.sleep(0.005)
@@ -348,8 +349,7 @@ def test_a_thread_that_adds_up_slowly_changes_no_bit(monkeypatch):
     for threads in (1, 2):
         torch.set_num_threads(threads)
         try:
-            network = drawn(Normed, data, 3)
-            refit(network, ends, data)
+            refit(network := copy.deepcopy(merged), ends, data)
         finally:
             torch.set_num_threads(1)
         found.append(state(network))
