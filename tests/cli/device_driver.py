@@ -32,6 +32,7 @@ from rebasin_cli.__main__ import main as rebasin
 from rebasin_cli.cli._show import Screen
 from rebasin_cli.matchers.weights.pair import Pair
 from rebasin_cli.runtime import devices
+from rebasin_cli.runtime.threads import Beside
 
 NAME = "simulated"
 FLOAT64 = os.environ.get("SIMULATED_FLOAT64") != "no"  # Apple's GPUs have none
@@ -136,7 +137,7 @@ def _run(func, args, kwargs):
 
 
 class Near(TorchDispatchMode):
-    """Counts what the main thread multiplies on the CPU; no other thread has the mode."""
+    """Counts what the thread that enters it multiplies on the CPU; no other thread has the mode."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         tensors = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
@@ -151,6 +152,18 @@ def _add_product(self, out, *args, add=Pair._add_product):
     if not isinstance(out, Far) and threading.current_thread() is not threading.main_thread():
         _count("products here")
     return add(self, out, *args)
+
+
+def _each(self, task, items, each=Beside.each):
+    """As `Beside.each`, whose threads count, too."""
+
+    def seen(item):
+        if threading.current_thread() is threading.main_thread():
+            return task(item)
+        with Near():
+            return task(item)
+
+    return each(self, seen, items)
 
 
 def register() -> torch.library.Library:
@@ -180,7 +193,7 @@ def run(arguments: list[str], interrupted: int | None = None) -> tuple[int, str,
         if next(steps) == interrupted:
             raise KeyboardInterrupt
 
-    Screen.step, Pair._add_product = step, _add_product
+    Screen.step, Pair._add_product, Beside.each = step, _add_product, _each
     with Near(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             rebasin(arguments)
