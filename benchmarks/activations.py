@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 from datetime import date
+from functools import partial
 from typing import Any
 
 import torch
@@ -47,7 +48,8 @@ def prepared(asked: argparse.Namespace) -> tuple[torch.nn.Module, list[dict[str,
     return network, models, list(data)
 
 
-def forwards(network: torch.nn.Module, models: list, data: Any, layout: torch.memory_format) -> None:
+def forwards(network: torch.nn.Module, models: list, data: Any, *, contiguous: bool) -> None:
+    layout = torch.contiguous_format if contiguous else torch.channels_last
     for model in models:
         networks.load(network, model)
         folded = fuse(copy.deepcopy(network).eval()).to(memory_format=layout)
@@ -56,7 +58,7 @@ def forwards(network: torch.nn.Module, models: list, data: Any, layout: torch.me
                 folded(inputs.contiguous(memory_format=layout))
 
 
-def observed(network: torch.nn.Module, models: list, data: Any, layout: torch.memory_format) -> None:
+def observed(network: torch.nn.Module, models: list, data: Any) -> None:
     problem = Problem(described(models[0]), tuple(models), network=network, data=data)
     similarities(problem, am.Options())
 
@@ -68,9 +70,9 @@ def child(asked: argparse.Namespace) -> None:
     """One task, and what it took: a line of JSON."""
     torch.set_num_threads(1)
     ready = prepared(asked)
-    layout = torch.contiguous_format if asked.contiguous else torch.channels_last
+    tasks = TASKS | {"forward passes": partial(forwards, contiguous=asked.contiguous)}
     began = time.process_time()
-    TASKS[asked.task](*ready, layout)
+    tasks[asked.task](*ready)
     seconds = time.process_time() - began
     unit = 1 if sys.platform == "darwin" else 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -106,7 +106,7 @@ class Watched:
 
 
 def moments(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance (that of the samples, not corrected) of each column, float64."""
+    """Of the columns of (n, channels): mean and variance (that of the samples, not corrected), float64."""
     mean, square = _means(rows, lambda part: (part, part.square()))
     variance = square - mean**2
     if bool((mean**2 > OFF * variance).any()):

@@ -22,7 +22,7 @@ from ..averages.mixing import average
 from ..datasets._batches import checked, tensors_in
 from ..errors import CheckpointError, DataError
 from ..networks.running import evaluating, fed
-from ..runtime.threads import Beside, beside, on_one_thread
+from ..runtime.threads import WAITING, Beside, beside
 from .advancing import Advancing, Graphs
 from .channels import Repaired
 from .effects import undo
@@ -67,8 +67,7 @@ def refit(
     average([{}] * len(endpoints), shares)  # its checks
     check_ridge(ridge)
     graphs = Graphs(network, {} if known is None else known.setdefault("graphs", {}))
-    adding = beside(alone=str(device) != "cpu", most=1)
-    with adding as threads, on_one_thread(), evaluating(network), torch.no_grad():
+    with beside(device, most=1) as threads, evaluating(network), torch.no_grad():
         own = network.state_dict()
         program = _first(graphs, batches, device).program
         layers, left = layers_of(program, shared_in(network))
@@ -108,7 +107,7 @@ class Planned:
     @property
     def bytes(self) -> int:
         """At most, beside the models and one batch in the network."""
-        return MEMORY + self.gram_bytes + 36 * PIECE  # one added up, two that wait
+        return MEMORY + self.gram_bytes + 12 * PIECE * (1 + WAITING)
 
 
 def plan_refit(network: nn.Module, inputs: Any) -> Planned:

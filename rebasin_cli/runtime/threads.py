@@ -27,6 +27,12 @@ def on_one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
+def pool(threads: int) -> ThreadPoolExecutor:
+    """Threads that compute, each alone."""
+    # OpenMP counts the threads of every thread apart: without the initializer each has many
+    return ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
+
+
 class Beside:
     """Tasks beside each other, each on one thread: their number does not change what they compute."""
 
@@ -46,7 +52,7 @@ class Beside:
         while self._waiting and (
             len(self._waiting) >= self._most or held + sum(each for _, each in self._waiting) > ROOM
         ):
-            self._next()
+            self._wait_for_first()
         if self._pool is None or held > ROOM:
             task(*arguments)
         else:
@@ -55,9 +61,9 @@ class Beside:
     def settle(self) -> None:
         """Wait for all that was left for later."""
         while self._waiting:
-            self._next()
+            self._wait_for_first()
 
-    def _next(self) -> None:
+    def _wait_for_first(self) -> None:
         self._waiting.popleft()[0].result()
 
 
@@ -65,16 +71,16 @@ ALONE = Beside(None, 1)
 
 
 @contextmanager
-def beside(*, alone: bool = False, most: int | None = None) -> Iterator[Beside]:
-    """As many threads as torch has, `most` of them, to compute beside each other; `alone`: none but this one.
+def beside(device: str | torch.device, most: int | None = None) -> Iterator[Beside]:
+    """On a CPU as many threads as torch has, `most` of them, to compute beside each other; this one is one.
 
     On a single one beside this what is left for later is done in its order.
     """
     threads = torch.get_num_threads()
-    if alone or threads == 1:
-        yield ALONE
-        return
-    threads = threads if most is None else min(most, threads)
-    # OpenMP counts the threads of every thread apart: without the initializer each has many
-    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        yield Beside(pool, threads)
+    with on_one_thread():
+        if threads == 1 or torch.device(device).type != "cpu":
+            yield ALONE
+            return
+        threads = threads if most is None else min(most, threads)
+        with pool(threads) as others:
+            yield Beside(others, threads)

@@ -12,7 +12,7 @@ from rebasin_cli.runtime.threads import ALONE, ROOM, WAITING, Beside, beside
 def two():
     torch.set_num_threads(2)
     try:
-        with beside() as threads:
+        with beside("cpu") as threads:
             yield threads
     finally:
         torch.set_num_threads(1)
@@ -26,7 +26,7 @@ def test_tasks_run_beside_each_other_on_one_thread_each_and_results_keep_their_o
         return item, torch.get_num_threads()
 
     assert two.each(task, [3, 1]) == [(3, 1), (1, 1)]
-    assert torch.get_num_threads() == 2
+    assert torch.get_num_threads() == 1  # this one, too
 
 
 def test_what_is_left_for_later_is_done_by_the_end_and_few_are_waiting(two: Beside):
@@ -74,5 +74,14 @@ def test_alone_everything_is_done_at_once():
     done: list[int] = []
     ALONE.later(done.append, 1)
     assert done == [1] and ALONE.each(lambda item: item + 1, [1, 2]) == [2, 3]
-    with beside(alone=True) as threads:
-        assert threads is ALONE
+    torch.set_num_threads(2)
+    try:
+        for device in ("meta", torch.device("meta")):
+            with beside(device) as threads:
+                assert threads is ALONE and torch.get_num_threads() == 1
+        with beside("cpu", most=1) as threads:
+            assert threads is not ALONE
+            assert threads.each(lambda _: threading.get_ident(), [0]) != [threading.get_ident()]
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)

@@ -13,7 +13,7 @@ from ...datasets._batches import checked, part_of, size_of
 from ...errors import CheckpointError, DataError
 from ...networks.running import fed
 from ...runtime import devices
-from ...runtime.threads import beside, on_one_thread
+from ...runtime.threads import beside
 from .. import Problem
 from .moments import Moments, watch
 from .options import Looking
@@ -44,7 +44,7 @@ def observed(
     sums: dict[Key, Any] = {}
     models, seen = tuple(problem.models), 0
     for size, (args, kwargs) in _batches(problem.data, network, device, options.limit, counts):
-        with beside(alone=device != "cpu") as threads, on_one_thread():
+        with beside(device) as threads:
             shape = _shapes((args, kwargs))
             if shape not in known:
                 known[shape] = find(network, problem.fitted, args, kwargs, output=output)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
 from ...permutations.permutation import Permutations
 from ...runtime.seeds import generator
+from ...runtime.threads import on_one_thread, pool
 from .projection import Projection
 
 
@@ -20,7 +20,7 @@ class Followers:
         self.queue = Queue(projections, seed)
         self.threads = torch.get_num_threads()
         many = len(projections) > 1 and self.threads > 1
-        self.pool = _threads(min(self.threads, len(projections))) if many else None
+        self.pool = pool(min(self.threads, len(projections))) if many else None
 
     @property
     def permutations(self) -> tuple[Permutations, ...]:
@@ -45,11 +45,8 @@ class Followers:
             return self.projections[k].solve(turns[k])
 
         if len(turns) > 1 and self.pool is not None:
-            torch.set_num_threads(1)
-            try:
+            with on_one_thread():
                 moved = sum(self.pool.map(solve, turns))
-            finally:
-                torch.set_num_threads(self.threads)
         else:
             moved = 0
             for k in turns:
@@ -95,8 +92,3 @@ class Queue:
             rng = generator(self.seed, f"matching round {number}")
             self._round, self._kept = number, torch.randperm(len(self.turns), generator=rng).tolist()
         return self._kept
-
-
-def _threads(count: int) -> ThreadPoolExecutor:
-    """Threads that compute, each alone."""
-    return ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,))

@@ -17,6 +17,7 @@ import torch
 from ...checkpoints.tensors import in_memory, plan_of
 from ...permutations.permutation import Permutations, index_select
 from ...runtime.ranks import ALONE, Ranks
+from ...runtime.threads import on_one_thread, pool
 from ...spec.atoms import Atom, atoms
 from ...spec.spec import FittedSpec
 from .pace import Pace
@@ -92,19 +93,16 @@ class Blocks:
     def computing(self) -> Iterator[None]:
         """Threads for the products and the assignments, torch's own held to one meanwhile."""
         threads = torch.get_num_threads()
-        torch.set_num_threads(1)
         try:
-            if threads == 1:
-                yield
-            else:  # OpenMP counts the threads of every thread apart: without the initializer each has many
-                with ThreadPoolExecutor(
-                    threads - 1, initializer=torch.set_num_threads, initargs=(1,)
-                ) as pool:
-                    self._pool, self.threads, self._pace = pool, threads, Pace(threads)
+            with on_one_thread():
+                if threads == 1:
+                    yield
+                    return
+                with pool(threads - 1) as others:
+                    self._pool, self.threads, self._pace = others, threads, Pace(threads)
                     yield
         finally:
             self._pool, self.threads, self._pace = None, 1, Pace(1)
-            torch.set_num_threads(threads)
 
     def run(self, task: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
         """`task` on every item, on this thread and the others; the results in the items' order."""

@@ -171,7 +171,7 @@ class Pair(Values):
         """
         a, b = self._views(atom)
         if a.numel() <= FEW and self.on_cpu:
-            yield self._brief(atom, dim, permutations)
+            yield self._small_slab(atom, dim, permutations)
             return
         rest = [d for d in range(a.ndim) if d != dim]
         if not rest:  # a vector is one column
@@ -188,9 +188,11 @@ class Pair(Values):
             part = self._others(part, atom, (dim, along), permutations)
             yield self._centred(atom, dim, *self._matrices(a.narrow(along, start, length), part, dim))
 
-    def _brief(self, atom: Atom, dim: int, permutations: Permutations) -> Slab:
-        """The slab of an atom so small that the calls take longer than what they do: all but B's order is
-        made once and kept, while there is room."""
+    def _small_slab(self, atom: Atom, dim: int, permutations: Permutations) -> Slab:
+        """As `_slabs`, of an atom so small that the calls take longer than what they do: (n, k) of both.
+
+        All but B's order is made once, and kept while there is room.
+        """
         if (atom, dim) not in self._ready:
             a, b = self._views(atom)
             order = first(dim, in_memory(a))
