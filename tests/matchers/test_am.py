@@ -366,7 +366,7 @@ def test_all_is_added_up_when_a_batch_is_over():
     """Threads that are slow to add are what is tested."""
     network, fitted, data = built("mlp")
     models = tuple(randomised(network.state_dict(), seed) for seed in range(2))
-    x, _ = data[0]
+    x = data[0][0].requires_grad_()
     graph, added = find(network, fitted, (x,), {}), []
 
     class Slow:

@@ -138,7 +138,7 @@ def _advanced(nodes: Iterable[fx.Node], needed: set[fx.Node], run: fx.Interprete
 
 
 def _added(place: Place, moments: Any, shown: Iterable[Any]) -> None:
-    moments.add(*(place.units(value.detach()) for value in shown))
+    moments.add(*(place.units(value) for value in shown))
 
 
 def _given(
