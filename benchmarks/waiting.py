@@ -96,6 +96,11 @@ wall, own = time.perf_counter(), time.process_time()
 proving.prove(network, fitted, inputs)
 print(time.perf_counter() - wall, time.process_time() - own)
 """
+NET = """
+from rebasin_cli import nets
+def factory():
+    return nets.build("mlp", input_shape=(1, 28, 28), classes=10, width=512)
+"""  # a user's own, for all that is known of it
 STEPS = """
 import os, sys, time
 wall, out = time.perf_counter(), os.fdopen(os.dup(1), "w")
@@ -135,6 +140,9 @@ def rows(work: Path, files: dict[str, Sequence[str]], measured: bool) -> Iterato
         yield Row(f"align {name} --no-prove", (*align, "--no-prove"))
         yield Row(f"its files with safetensors alone, {name}", ("-c", FILES, *files[name], out), plain=True)
         yield Row(f"the proof alone, {name}", ("-c", PROOF, files[name][0]), own=True)
+    (work / "net.py").write_text(NET)
+    own = ("--net", f"{work / 'net.py'}:factory", "--spec", "infer")
+    yield Row("align mlp --spec infer", ("align", *files["mlp"], "-o", out, "--force", *own))
     yield Row("list methods", ("list", "methods"))
     if not measured:
         return
