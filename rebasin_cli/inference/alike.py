@@ -23,6 +23,7 @@ from ..networks.state import fresh, own_state
 from ..runtime.seeds import generator
 from . import drawing
 from .axes import constants, variables
+from .program import Program
 from .trials import Runs
 from .walk import INPUT, OUTPUT, UNUSED, Walk
 
@@ -32,7 +33,6 @@ ENDS = {INPUT, OUTPUT, UNUSED}
 ROUTERS = 4  # modules beside a list that may number it
 
 Numbers = Mapping[str, Sequence[str]]  # of each number in a list, its tensors
-Program = torch.export.ExportedProgram
 
 _NUMBER = re.compile(r"(?<![^._])\d+(?=\.)|(?<=[A-Za-z_])\d+(?=\.)")
 
@@ -103,11 +103,7 @@ def _apart(numbers: Numbers, program: Program) -> bool:
     """Whether no data flows from one of the modules into another."""
     sources: dict[fx.Node, str] = {}
     owner = {name: number for number, names in numbers.items() for name in names}
-    targets = {
-        spec.arg.name: spec.target
-        for spec in program.graph_signature.input_specs
-        if hasattr(spec.arg, "name")
-    }
+    targets = {spec.arg.name: spec.target for spec in program.inputs if hasattr(spec.arg, "name")}
     reached: dict[fx.Node, frozenset[str]] = {}
     used: set[str] = set()
     for node in program.graph.nodes:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-import torch
 from torch import nn
 
 from ..groups.folds import Folds, Norm, Part, Reader, ValueBias
 from .axes import Var, variables
 from .grouping import Classes, Leaf, segment
+from .program import Program
 from .sides import ONES, Linear, Relation, line_of
 
 READ = "it is read by more than linear layers"
@@ -28,12 +28,12 @@ CONVOLVED = "{} is a convolution, whose padding no bias reaches"
 SHAPE = "its units are grouped differently where they are read"
 
 
-def folds_of(classes: Classes, module: nn.Module, program: torch.export.ExportedProgram) -> Folds:
+def folds_of(classes: Classes, module: nn.Module, program: Program) -> Folds:
     return _Reading(classes, module, program).read()
 
 
 class _Reading:
-    def __init__(self, classes: Classes, module: nn.Module, program: torch.export.ExportedProgram):
+    def __init__(self, classes: Classes, module: nn.Module, program: Program):
         self.classes, self.walk = classes, classes.walk
         state = module.state_dict(keep_vars=True)
         places = Counter(tensor.untyped_storage().data_ptr() for tensor in state.values() if tensor.numel())

@@ -16,13 +16,14 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from . import contractions, routing, rules, shaping, stacking
 from .axes import Fixed
+from .program import Program
 from .tracing import needed_for, outputs_of
 from .walk import CHECKS, INPUT, INSTEAD, KEPT, OUTPUT, TABLE, UNUSED, WRITTEN, Value, Walk
 
 
 def follow(
     module: nn.Module,
-    program: torch.export.ExportedProgram,
+    program: Program,
     output: str | int | None = None,
     *,
     whole: bool = False,
@@ -38,9 +39,7 @@ def follow(
     needed = needed_for(outputs)
     values = walk.values
     parameters: dict[fx.Node, str] = {}
-    sources = {
-        spec.arg.name: spec for spec in program.graph_signature.input_specs if hasattr(spec.arg, "name")
-    }
+    sources = {spec.arg.name: spec for spec in program.inputs if hasattr(spec.arg, "name")}
     for node in program.graph.nodes:
         if node not in needed:
             continue
@@ -59,7 +58,7 @@ def follow(
     walk.node = None
     for value in _values([values.get(node) for node in outputs]):
         _freeze(walk, value, OUTPUT)
-    for spec in program.graph_signature.output_specs:
+    for spec in program.outputs:
         if spec.kind == OutputKind.BUFFER_MUTATION:
             walk.freeze(walk.tensors.get(spec.target, ()), WRITTEN)
     routing.settle(walk)

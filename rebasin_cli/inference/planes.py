@@ -20,6 +20,7 @@ from torch.export.graph_signature import InputKind
 from torch.utils._pytree import tree_leaves
 
 from ..spec.groups import PLANES
+from .program import Program
 from .sides import Linear, Sides
 
 WHY = "positions turn each pair by an angle of its own"
@@ -64,9 +65,7 @@ class Planes:
         return self.key.kind
 
 
-def find(
-    walk: Sides, module: nn.Module, program: torch.export.ExportedProgram
-) -> tuple[list[Planes], list[Rows]]:
+def find(walk: Sides, module: nn.Module, program: Program) -> tuple[list[Planes], list[Rows]]:
     """The pairs of every attention whose queries and keys are turned, and rows whose pairs stay for a norm.
 
     Others, and all forms that are not seen through (units of a head that lie apart), are left out.
@@ -100,8 +99,8 @@ def _apart(found: list[Planes]) -> list[Planes]:
 class _Runs:
     """Parts of a graph, run on numbers."""
 
-    def __init__(self, walk: Sides, module: nn.Module, program: torch.export.ExportedProgram):
-        inputs = program.graph_signature.input_specs
+    def __init__(self, walk: Sides, module: nn.Module, program: Program):
+        inputs = program.inputs
         self.parameters = {spec.arg.name for spec in inputs if spec.kind is InputKind.PARAMETER}
         self.layers: dict[fx.Node, Linear] = {layer.node: layer for layer in walk.layers}
         self.given = dict(_given(module, program))
@@ -189,13 +188,13 @@ class _Runs:
         return 0 if torch.allclose(one, three, rtol=1e-2, atol=1e-2) else None  # up to the norm's epsilon
 
 
-def _given(module: nn.Module, program: torch.export.ExportedProgram) -> Iterator[tuple[str, Any]]:
+def _given(module: nn.Module, program: Program) -> Iterator[tuple[str, Any]]:
     """The graph's inputs by name, those of the example among them."""
     state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     state |= module.state_dict(keep_vars=True) | dict(program.constants)
-    args, kwargs = program.example_inputs or ((), {})
+    args, kwargs = program.examples
     users = iter(tree_leaves((args, kwargs)))
-    for spec in program.graph_signature.input_specs:
+    for spec in program.inputs:
         if spec.kind is InputKind.USER_INPUT:
             yield getattr(spec.arg, "name", ""), next(users, None)
         elif hasattr(spec.arg, "name"):

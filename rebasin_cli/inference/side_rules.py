@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import nn
 
 from . import contractions, rules, shaping
 from .axes import Axes, Expr, Fixed, variables
 from .following import follow, rule_of
+from .program import Program
 from .sides import NORM, ODD, ONES, ORDER, SCALE, SEEN, Attention, Linear, Sides
 from .walk import Walk
 
@@ -33,7 +33,7 @@ SCALES = ("relu", "relu_", "leaky_relu", "abs", "max_pool1d", "max_pool2d", "max
           "max_pool2d_with_indices", "adaptive_max_pool2d")  # fmt: skip
 
 
-def look(module: nn.Module, program: torch.export.ExportedProgram, first: Walk, output: Any = None) -> Sides:
+def look(module: nn.Module, program: Program, first: Walk, output: Any = None) -> Sides:
     """The second walk, done."""
     return follow(module, program, output, walk=_Looking(module, program, first))
 

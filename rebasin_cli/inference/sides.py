@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import fx, nn
+from torch.export.graph_signature import InputKind
 
 from .axes import Axes, Expr, Fixed, Product, Sum, Var, variables
 from .orders import NONE, Parents
+from .program import Program
 from .tracing import line_of
 from .walk import Walk
 
@@ -64,10 +65,13 @@ class Attention:
 class Sides(Walk):
     """The state of the second walk."""
 
-    def __init__(self, module: nn.Module, program: torch.export.ExportedProgram, first: Walk):
+    def __init__(self, module: nn.Module, program: Program, first: Walk):
         super().__init__(module)
-        signature = program.graph_signature
-        self.named = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+        self.named = {
+            spec.arg.name: spec.target
+            for spec in program.inputs
+            if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER)
+        }
         self.relations: list[Relation] = []
         self.flags: list[tuple[Expr, str, str]] = []
         self.layers: list[Linear] = []

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import torch
 from torch import nn
 
 from . import planes, side_rules
 from .axes import Axes, Expr, Fixed, Product, Sum, Var, variables
 from .folds import Folds, folds_of
 from .grouping import Classes, Grouped, Leaf, groups_of
+from .program import Program
 from .walk import Walk
 
 
@@ -25,9 +25,7 @@ class Symmetries:
     normed: tuple[planes.Rows, ...] = ()
 
 
-def looked_at(
-    module: nn.Module, program: torch.export.ExportedProgram, walk: Walk, output: str | int | None = None
-) -> Symmetries:
+def looked_at(module: nn.Module, program: Program, walk: Walk, output: str | int | None = None) -> Symmetries:
     """`walk` is the first walk, done, with all frozen that is to stay."""
     resolved = {name: [walk.units.resolve(axis) for axis in axes] for name, axes in walk.tensors.items()}
     words = dict.fromkeys(v for axes in resolved.values() for axis in axes for v in variables(axis))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import linecache
 import logging
 import re
 import warnings
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.export.decomp_utils import PRESERVED_ATEN_CIA_OPS
 from torch.export.graph_signature import OutputKind
 from torch.utils import _pytree as pytree
 
@@ -23,6 +25,8 @@ from ..networks.running import pick
 from ..networks.state import fresh
 from ..registry.user_code import message_of, passes, place_of
 from ..runtime.memory import uncollected
+from . import dispatched
+from .program import Program, exported
 
 # Composite operations with a rule of their own; all others are taken apart by PyTorch.
 KEPT = (
@@ -47,9 +51,7 @@ def keeping_graphs() -> Iterator[None]:
         _kept.reset(token)
 
 
-def export(
-    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> torch.export.ExportedProgram:
+def export(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Program:
     """The module in evaluation mode as a graph without side effects, which is not to be changed.
 
     Raises NetworkError where `torch.export` cannot trace the network, with its reason.
@@ -69,14 +71,19 @@ def _kind(value: Any) -> Any:
     return (value.shape, value.dtype, value.device) if isinstance(value, torch.Tensor) else repr(value)
 
 
-def _export(
-    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> torch.export.ExportedProgram:
-    with fresh(module, tuple(args), kwargs), warnings.catch_warnings(), _quiet(), uncollected():
+def _export(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Program:
+    table, kept = _decompositions()
+    with fresh(module, tuple(args), kwargs) as anew, warnings.catch_warnings(), _quiet(), uncollected():
         warnings.simplefilter("ignore")
         try:
+            return dispatched.record(module, tuple(args), dict(kwargs), table, kept)
+        except BaseException as cause:  # what it leaves to the exporter, and whatever the user's code raises
+            if passes(cause) and not isinstance(cause, RebasinError):
+                raise
+        anew()
+        try:
             program = torch.export.export(module, tuple(args), dict(kwargs), strict=False)
-            return program.run_decompositions(_decompositions())
+            return exported(program.run_decompositions(table))
         except BaseException as cause:  # whatever the user's code or the tracer raises
             if passes(cause) and not isinstance(cause, RebasinError):
                 raise
@@ -87,14 +94,14 @@ def _export(
             ) from cause
 
 
-def outputs_of(program: torch.export.ExportedProgram, output: str | int | None) -> list[fx.Node]:
+def outputs_of(program: Program, output: str | int | None) -> list[fx.Node]:
     """The values that must stay: all that the network returns, or what `pick` picks of it.
 
     Buffers and inputs that it writes into are always among them: the next call may read them. Raises
     NetworkError where there is no such output, or no tensor in it.
     """
     results, chosen = program.graph.output_node().args[0], None
-    kinds = [spec.kind for spec in program.graph_signature.output_specs]
+    kinds = [spec.kind for spec in program.outputs]
     if not any(
         isinstance(node, fx.Node) and kind == OutputKind.USER_OUTPUT
         for node, kind in zip(results, kinds, strict=True)
@@ -106,7 +113,7 @@ def outputs_of(program: torch.export.ExportedProgram, output: str | int | None) 
     if output is not None:
         values = [node.meta.get("val") if isinstance(node, fx.Node) else node for node in results]
         own = [value for value, kind in zip(values, kinds, strict=True) if kind == OutputKind.USER_OUTPUT]
-        returned = pytree.tree_unflatten(own, program.call_spec.out_spec)
+        returned = pytree.tree_unflatten(own, program.results)
         leaves = pytree.tree_leaves(pick(returned, output))
         chosen = {id(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)}
         if not chosen:
@@ -133,12 +140,17 @@ def needed_for(nodes: list[fx.Node]) -> set[fx.Node]:
 
 
 @functools.cache
-def _decompositions() -> Mapping[Any, Any]:
-    table = torch.export.default_decompositions()
+def _decompositions() -> tuple[Mapping[Any, Any], frozenset[Any]]:
+    """What takes operations apart, by the operation, and those that stay whole."""
+    table, kept = (
+        torch.export.default_decompositions(),
+        {it for it in PRESERVED_ATEN_CIA_OPS if it._opname in KEPT},
+    )
     for operator in list(table.keys()):
         if operator.namespace == "aten" and operator._opname in KEPT:
             table.pop(operator, None)
-    return table
+            kept.add(operator)
+    return dict(table.items()), frozenset(kept)
 
 
 @contextlib.contextmanager
@@ -183,9 +195,13 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\s*\n\s*(.*)')
 
 def line_of(node: fx.Node) -> str:
     """The user's line behind an operation: `net.py:12: x = x.flip(1)`; "" where it is unknown."""
-    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    own = [frame for frame in frames if "/torch/" not in frame[0]] or frames
-    if not own:
-        return ""
-    file, line, _, code = own[-1]
+    if (place := node.meta.get("place")) is not None:
+        file, line = place
+        code = linecache.getline(file, line)
+    else:
+        frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+        own = [frame for frame in frames if "/torch/" not in frame[0]] or frames
+        if not own:
+            return ""
+        file, line, _, code = own[-1]
     return f"{file.rsplit('/', 1)[-1]}:{line}: {code.strip()}"

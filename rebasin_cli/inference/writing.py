@@ -6,7 +6,6 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-import torch
 from torch import nn
 
 from ..errors import SpecError
@@ -22,6 +21,7 @@ from .grouping import Grouped
 from .listing import Lines, Unlisted, listed
 from .missing import Missed
 from .naming import names
+from .program import Program
 from .prove import Proof
 from .rendering import lines_of, spec_text
 from .symmetries import Symmetries, looked_at, sided
@@ -72,7 +72,7 @@ class Writing:
     """All that a spec is written from; `refused` are words that the proof left with permutations only."""
 
     module: nn.Module
-    program: torch.export.ExportedProgram
+    program: Program
     walk: Walk
     output: str | int | None
     name: str

@@ -120,7 +120,7 @@ class _Batch:
         self.place = 0
         self.own = fx.Interpreter(program.graph_module, garbage_collect_values=False)
         given = [node for node in self.order if node.op == "placeholder"]
-        specs = program.graph_signature.input_specs
+        specs = program.inputs
         self.fixed = {n for n, s in zip(given, specs, strict=True) if s.kind != InputKind.USER_INPUT}
         self.runs = [dict(zip(given, values, strict=True)) for values in arguments]
         last: dict[fx.Node, int] = {}

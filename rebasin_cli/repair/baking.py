@@ -73,7 +73,7 @@ def logits_layer(network: nn.Module, inputs: Any, output: str | int | None = Non
         graph = find(network, inputs)
     except NetworkError as error:
         raise _refused(error.message, *error.problems) from error.__cause__
-    results, kinds = graph.program.graph.output_node().args[0], graph.program.graph_signature.output_specs
+    results, kinds = graph.program.graph.output_node().args[0], graph.program.outputs
     returned = {
         node for node, spec in zip(results, kinds, strict=True) if spec.kind == OutputKind.USER_OUTPUT
     } & set(outputs_of(graph.program, output))
@@ -135,7 +135,7 @@ def _why_not(graph: Producers, node: fx.Node) -> str:
 
 def _placeholders(graph: Producers) -> Iterable[tuple[fx.Node, Any]]:
     nodes = (node for node in graph.program.graph.nodes if node.op == "placeholder")
-    return zip(nodes, graph.program.graph_signature.input_specs, strict=True)
+    return zip(nodes, graph.program.inputs, strict=True)
 
 
 def _refused(*why: str) -> UsageError:

@@ -12,10 +12,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import fx
 from torch.export.graph_signature import InputKind
 
+from ..inference.program import Program
 from .effects import Effects
 from .producers import named, operation, produces, sources
 from .scales import SCALES, factors
@@ -90,9 +90,7 @@ class Layer:
         return 8 * self.groups * (self.columns + self.constant) ** 2
 
 
-def layers_of(
-    program: torch.export.ExportedProgram, shared: set[str]
-) -> tuple[list[Layer], list[tuple[str, str]]]:
+def layers_of(program: Program, shared: set[str]) -> tuple[list[Layer], list[tuple[str, str]]]:
     """The layers in the order of the network, and (name, why) of the parameters that stay as they are.
 
     `shared` are tensors that are not alone in their memory. Embeddings and what only adds to values, such as
@@ -102,9 +100,9 @@ def layers_of(
 
 
 class _Reader:
-    def __init__(self, program: torch.export.ExportedProgram, shared: set[str]):
+    def __init__(self, program: Program, shared: set[str]):
         self.nodes = list(program.graph.nodes)
-        kinds = program.graph_signature.input_specs
+        kinds = program.inputs
         given = [node for node in self.nodes if node.op == "placeholder"]
         specs = dict(zip(given, kinds, strict=True))
         self.parameters = {n: s.target for n, s in specs.items() if s.kind == InputKind.PARAMETER}

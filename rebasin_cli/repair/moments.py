@@ -46,6 +46,7 @@ class Run(fx.Interpreter):
         self, graph: fx.GraphModule, sites: Mapping[str, Site], added: Mapping[str, Tensor], see: Callable
     ):
         super().__init__(graph)
+        self.extra_traceback = False  # the stop is no failure; PyTorch imports its compiler to describe one
         self.sites, self.added, self.see, self.left = sites, added, see, len(sites)
 
     def run_node(self, n: fx.Node) -> Any:

@@ -16,6 +16,7 @@ from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
 from ..errors import NetworkError
+from ..inference.program import Program
 from ..inference.tracing import export, line_of
 from ..networks.running import check_runs
 
@@ -64,7 +65,7 @@ class Producers:
     that joins values of different depth, "" where there is none.
     """
 
-    program: torch.export.ExportedProgram
+    program: Program
     sites: Mapping[str, Site]
     left: tuple[tuple[str, str], ...]
     others: tuple[str, ...]
@@ -73,14 +74,14 @@ class Producers:
     def arguments(self, state: Mapping[str, torch.Tensor], inputs: Any) -> list[Any]:
         """What the graph's placeholders take, for these parameters and inputs."""
         leaves = iter(pytree.tree_leaves(arguments_of(inputs)))
-        own = dict(self.program.named_buffers()) | dict(self.program.constants)
+        own = dict(self.program.buffers) | dict(self.program.constants)
         return [
             next(leaves)
             if spec.kind == InputKind.USER_INPUT
             else state[spec.target]
             if spec.target in state
             else own.get(spec.target)
-            for spec in self.program.graph_signature.input_specs
+            for spec in self.program.inputs
         ]
 
 
@@ -113,10 +114,10 @@ def shared_in(network: nn.Module) -> set[str]:
     return {name for names in by.values() if len(names) > 1 for name in names}
 
 
-def _read(program: torch.export.ExportedProgram, shared: set[str]) -> Producers:
+def _read(program: Program, shared: set[str]) -> Producers:
     nodes = [node for node in program.graph.nodes if node.op in ("placeholder", "call_function")]
     placeholders = [node for node in nodes if node.op == "placeholder"]
-    kinds = dict(zip(placeholders, program.graph_signature.input_specs, strict=True))
+    kinds = dict(zip(placeholders, program.inputs, strict=True))
     parameters = {n: spec.target for n, spec in kinds.items() if spec.kind == InputKind.PARAMETER}
     inputs = {n for n, spec in kinds.items() if spec.kind == InputKind.USER_INPUT}
     found: dict[fx.Node, Site] = {}

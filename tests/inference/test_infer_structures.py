@@ -189,7 +189,9 @@ def test_rotary_embeddings_hold_queries_and_keys_in_place_and_say_so():
     network = Net(function, **{name: nn.Linear(3, 12) for name in "qkv"}, o=nn.Linear(12, 2))
     lines = lines_of(network, SEQUENCE)
     assert lines["q.bias"] == lines["k.bias"] == "(q 4)" and lines["v.bias"] == "(q v*)"
-    assert "arange numbers its units (test_infer.py:" in why(network, (SEQUENCE,), "q.bias axis 0 (in part)")
+    assert "arange numbers its units (test_infer_structures.py:" in why(
+        network, (SEQUENCE,), "q.bias axis 0 (in part)"
+    )
 
 
 def test_shifted_windows_and_a_table_of_relative_positions_leave_heads_free():

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from ...datasets._batches import tensors_in
 from ...errors import NetworkError
+from ...inference.program import Program
 from ...inference.tracing import needed_for
 from ...runtime.threads import ALONE, Beside
 from .showing import Place
@@ -142,7 +143,7 @@ def _added(place: Place, moments: Any, shown: Iterable[Any]) -> None:
 
 
 def _given(
-    program: torch.export.ExportedProgram,
+    program: Program,
     model: Tensors,
     inputs: tuple[tuple[Any, ...], Mapping[str, Any]],
     needed: set[fx.Node],
@@ -151,7 +152,7 @@ def _given(
     """The values of the graph's placeholders, tensors in the types that the network has."""
     leaves = iter(pytree.tree_leaves(inputs))
     nodes = [node for node in program.graph.nodes if node.op == "placeholder"]
-    for node, spec in zip(nodes, program.graph_signature.input_specs, strict=True):
+    for node, spec in zip(nodes, program.inputs, strict=True):
         if spec.kind == InputKind.USER_INPUT:
             yield node, next(leaves)
         elif node in needed:

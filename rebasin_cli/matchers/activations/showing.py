@@ -19,6 +19,7 @@ from ...inference.axes import Axes, Expr, Var, product, total, variables
 from ...inference.axes import Fixed as Still
 from ...inference.axes import Product as Factors
 from ...inference.axes import Sum as Segments
+from ...inference.program import Program
 from ...inference.rules import broadcast
 from ...inference.walk import Value, Walk
 from ...spec.atoms import Atom, atoms
@@ -52,7 +53,7 @@ class Graph:
     """A followed graph, its values named by the words of the spec."""
 
     fitted: FittedSpec
-    program: torch.export.ExportedProgram
+    program: Program
     walk: Walk
 
     @cached_property
@@ -97,7 +98,7 @@ class Graph:
         """Values that depend on the network's inputs."""
         inputs = {
             spec.arg.name
-            for spec in self.program.graph_signature.input_specs
+            for spec in self.program.inputs
             if spec.kind == InputKind.USER_INPUT and hasattr(spec.arg, "name")
         }
         found: set[fx.Node] = set()

@@ -24,6 +24,7 @@ from torch import fx, nn
 
 from ...errors import NetworkError, SpecError
 from ...inference.following import follow
+from ...inference.program import Program
 from ...inference.tracing import export
 from ...networks.running import check_runs
 from ...permutations.lists import without_lists
@@ -70,7 +71,7 @@ class Sites:
     A word that starred words lie within may have none: its units are seen as theirs.
     """
 
-    program: torch.export.ExportedProgram
+    program: Program
     of: dict[str, tuple[Site, ...]]
 
 

@@ -1,0 +1,49 @@
+"""A network as a graph of operations, and what its placeholders and results are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export.graph_signature import InputSpec, OutputSpec
+from torch.utils import _pytree as pytree
+
+
+@dataclass(frozen=True)
+class Program:
+    """A graph without side effects; its placeholders are parameters, buffers, constants and inputs.
+
+    Every node's `meta["val"]` has the shape and type of its value (several, where there are several), and no
+    numbers. `inputs` and `outputs` say what placeholders and results are, one each; `constants` are tensors
+    that no state dict has, by name; `buffers` those that one has; `results` is the structure that
+    the network returns; `examples` are the arguments that it was traced with.
+    """
+
+    graph_module: fx.GraphModule
+    inputs: tuple[InputSpec, ...]
+    outputs: tuple[OutputSpec, ...]
+    constants: Mapping[str, Any]
+    buffers: Mapping[str, torch.Tensor]
+    results: pytree.TreeSpec
+    examples: tuple[tuple[Any, ...], dict[str, Any]]
+
+    @property
+    def graph(self) -> fx.Graph:
+        return self.graph_module.graph
+
+
+def exported(program: torch.export.ExportedProgram) -> Program:
+    """What PyTorch's exporter made."""
+    signature = program.graph_signature
+    return Program(
+        graph_module=program.graph_module,
+        inputs=tuple(signature.input_specs),
+        outputs=tuple(signature.output_specs),
+        constants=dict(program.constants),
+        buffers=dict(program.named_buffers()),
+        results=program.call_spec.out_spec,
+        examples=program.example_inputs or ((), {}),
+    )

@@ -1,0 +1,220 @@
+"""Networks as graphs, without PyTorch's exporter: the same graphs, or the exporter is asked."""
+
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import fx, nn
+
+from rebasin_cli import nets
+from rebasin_cli.inference import dispatched, following, tracing
+from rebasin_cli.inference.dispatched import Unfollowed
+from rebasin_cli.inference.tracing import line_of
+from tests.inference.test_infer import Net
+
+ROWS = torch.rand(4, 3)
+IMAGES = torch.rand(2, 3, 8, 8)
+SEQUENCE = torch.rand(2, 5, 3)
+SMALL = ("mlp", "vgg11", "tinyten", "resnet20", "resnet50", "googlenet", "vit")
+
+
+def recorded(network, *inputs, **keywords):
+    return dispatched.record(network.eval(), inputs, keywords, *tracing._decompositions())
+
+
+def exported(network, *inputs):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(network.eval(), inputs, strict=False)
+        return tracing.exported(program.run_decompositions(tracing._decompositions()[0]))
+
+
+def described(program):
+    """Every node, with what it reads and how large its value is; names of inputs are nobody's."""
+    number, found = {}, []
+    inputs = {spec.arg.name for spec in program.inputs if spec.target is None}
+    for node in program.graph.nodes:
+        number[node] = len(number)
+        if node.op == "call_function" and hasattr(node.target, "_schema"):
+            read = following._named(node.target._schema, node.args, node.kwargs)
+        else:
+            read = {"args": node.args}
+        read.pop("cudnn_enable", None)  # which library does it
+        read = fx.node.map_arg(dict(sorted(read.items())), lambda n: f"%{number[n]}")
+        value = node.meta.get("val")
+        first = value[0] if isinstance(value, (tuple, list)) else value  # not what a norm keeps beside
+        size = (first.shape, first.dtype) if isinstance(first, torch.Tensor) else None
+        name = "" if node.name in inputs else node.name
+        found.append((node.op, name, node.op == "placeholder" or str(node.target), repr(read), size))
+    return found
+
+
+def signature(program):
+    inputs = [(spec.kind, spec.target, spec.persistent) for spec in program.inputs]
+    return inputs, [(spec.kind, type(spec.arg), spec.target) for spec in program.outputs], program.results
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_our_networks_have_the_graphs_that_the_exporter_makes(name):
+    shape = (1, 8, 8) if name == "mlp" else (3, 32, 32)
+    network, inputs = nets.build(name, input_shape=shape, classes=10), torch.rand(2, *shape)
+    ours, theirs = recorded(network, inputs), exported(network, inputs)
+    assert described(ours) == described(theirs)
+    assert signature(ours) == signature(theirs)
+
+
+class Ordinary(nn.Module):
+    """What networks are made of beside layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.pool, self.drop, self.act = nn.MaxPool2d(2), nn.Dropout(0.5), nn.ReLU(inplace=True)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8, bias=False)
+        self.last.weight = self.first.weight
+        self.register_buffer("scale", torch.ones(8), persistent=False)
+
+    def forward(self, x):
+        x = self.pool(self.act(self.norm(self.conv(x))))
+        x = F.interpolate(x, scale_factor=2.0, mode="bilinear").flatten(2).transpose(1, 2)
+        x = self.attention(x, x, x, need_weights=False)[0].mean(1) * self.scale
+        a, b = self.first(x).chunk(2, -1)
+        x = torch.cat([a, b.sigmoid() + torch.arange(4)], -1)
+        return {"logits": self.last(self.drop(x)), "scale": self.scale, "name": "ordinary"}
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_what_networks_are_made_of_is_written_down_as_the_exporter_does(learns):
+    network = Ordinary()
+    with torch.set_grad_enabled(learns):  # attention is one operation to PyTorch where nothing learns
+        ours, theirs = recorded(network, IMAGES), exported(network, IMAGES)
+    assert described(ours) == described(theirs) and signature(ours) == signature(theirs)
+    assert list(ours.constants) == ["scale"] and torch.equal(ours.constants["scale"], torch.ones(8))
+
+
+def test_a_graph_computes_what_the_network_does():
+    network = Ordinary()
+    program = recorded(network, IMAGES)
+    state = dict(network.named_parameters(remove_duplicate=False)) | dict(network.named_buffers())
+    given = [IMAGES if spec.target is None else state[spec.target] for spec in program.inputs]
+    logits = fx.Interpreter(program.graph_module).run(*given)[0]
+    assert torch.allclose(logits, network(IMAGES)["logits"], atol=1e-6)
+
+
+def test_one_sample_says_how_all_samples_of_a_convolution_lie():
+    network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(288, 2)).eval()
+    network = network.to(memory_format=torch.channels_last)
+    images = torch.rand(5, 3, 8, 8).to(memory_format=torch.channels_last)
+    convolved = next(n for n in recorded(network, images).graph.nodes if "conv" in str(n.target))
+    real = network[0](images)
+    assert convolved.meta["val"].shape == real.shape and convolved.meta["val"].stride() == real.stride()
+    assert described(recorded(network, images)) == described(exported(network, images))
+
+
+def test_inputs_that_are_one_tensor_stay_two_inputs():
+    network = Net(lambda s, x, y: s.a(x) + s.b(y), a=nn.Linear(3, 2), b=nn.Linear(3, 2))
+    graph = recorded(network, ROWS, ROWS).graph
+    inputs = [node for node in graph.nodes if node.op == "placeholder"][-2:]
+    assert [len(node.users) for node in inputs] == [1, 1]
+
+
+def test_what_is_written_into_is_a_new_value_where_nobody_else_reads_it():
+    network = Net(lambda s, x: s.a(x).add_(1).relu_().mul(2), a=nn.Linear(3, 2))
+    names = [str(node.target) for node in recorded(network, ROWS).graph.nodes if node.op == "call_function"]
+    assert names == ["aten.linear.default", "aten.add.Tensor", "aten.relu.default", "aten.mul.Tensor"]
+
+
+TABLE = torch.rand(2)
+
+
+def viewed(s, x):
+    y = s.a(x)
+    y[0].zero_()
+    return y
+
+
+def by_value(s, x):
+    return s.a(x) if x.sum().item() > 0 else x
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (by_value, "_local_scalar_dense"),
+        (lambda s, x: s.a(x) if x.sum() > 0 else x, "_local_scalar_dense"),
+        (lambda s, x: s.a(x)[x[:, 0] > 0.5], "index"),
+        (lambda s, x: s.a(x).nonzero(), "nonzero"),
+        (lambda s, x: s.a(x) + torch.rand(2), "rand"),
+        (lambda s, x: F.dropout(s.a(x), training=True), "chance"),
+        (lambda s, x: s.a(x) * TABLE, "no parameter, buffer or input"),
+        (viewed, "writes into what others read"),
+        (lambda s, x: s.a(x.add_(1)), "writes into what others read"),
+        (lambda s, x: F.batch_norm(s.a(x), s.mean, s.mean, training=True), "batch_norm"),
+    ],
+)
+def test_what_is_not_followed_for_certain_is_left_to_the_exporter(function, why):
+    network = Net(function, a=nn.Linear(3, 2))
+    network.register_buffer("mean", torch.ones(2))
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    with pytest.raises(Unfollowed, match=why):
+        recorded(network, ROWS.clone())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
+
+
+def test_casts_within_a_network_are_operations_of_its_graph():
+    def cast(s, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return torch.softmax(s.b(s.a(x)), -1) + x.sum()
+
+    network = Net(cast, a=nn.Linear(3, 2), b=nn.Linear(2, 2))
+    assert described(recorded(network, ROWS)) == described(exported(network, ROWS))
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(Unfollowed, match="precision"):
+        recorded(network, ROWS)
+
+
+def test_several_devices_and_other_kinds_of_tensors_are_left_to_the_exporter():
+    with pytest.raises(Unfollowed, match="2 devices"):
+        recorded(Net(lambda s, x: x, a=nn.Linear(3, 2)), torch.rand(4, 3, device="meta"))
+    with pytest.raises(Unfollowed, match="plain"):
+        recorded(nn.Linear(3, 2), torch.rand(4, 3).to_sparse())
+    with pytest.raises(Unfollowed, match="meta beside cpu"):
+        recorded(Net(lambda s, x: s.a(x.to("meta")), a=nn.Linear(3, 2)), ROWS)
+
+
+class Doubled(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) * 2
+
+
+class Scaled(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) * TABLE
+
+
+@pytest.mark.parametrize(("kind", "line"), [(Doubled, "* 2"), (Scaled, "* TABLE")])
+def test_the_exporter_follows_what_was_left_to_it_and_names_the_line_all_the_same(kind, line):
+    nodes = tracing.export(kind(3, 2), (ROWS,), {}).graph.nodes
+    found = line_of(next(n for n in nodes if "mul" in str(n.target)))
+    assert found.startswith("test_dispatched.py:") and found.endswith(f"return super().forward(x) {line}")
+
+
+def test_the_switch_for_fast_attention_is_put_back():
+    assert torch.backends.mha.get_fastpath_enabled()
+    with pytest.raises(Unfollowed):
+        recorded(Net(by_value, a=nn.Linear(3, 2)), ROWS)
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_inference_needs_no_compiler():
+    """In a process of its own: this one has imported it."""
+    program = (
+        "import sys, torch; from rebasin_cli import nets; from rebasin_cli.inference import infer; "
+        "infer(nets.build('resnet20', input_shape=(3, 32, 32), classes=10), torch.rand(2, 3, 32, 32)); "
+        "print({'torch._dynamo', 'sympy'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
