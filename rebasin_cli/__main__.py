@@ -11,9 +11,11 @@ COLLECT = 20_000  # new objects before garbage is looked for: importing torch ma
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and leave with DESIGN's exit codes; REBASIN_DEBUG=1 shows tracebacks."""
+    from .runtime.memory import keep_freed
     from .runtime.streams import guarded
 
     gc.set_threshold(COLLECT)
+    keep_freed()
     try:
         with guarded():
             _run(sys.argv[1:] if arguments is None else arguments)

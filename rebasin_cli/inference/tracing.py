@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.export.decomp_utils import PRESERVED_ATEN_CIA_OPS
+from torch.export import decomp_utils
 from torch.export.graph_signature import OutputKind
 from torch.utils import _pytree as pytree
 
@@ -142,10 +142,9 @@ def needed_for(nodes: list[fx.Node]) -> set[fx.Node]:
 @functools.cache
 def _decompositions() -> tuple[Mapping[Any, Any], frozenset[Any]]:
     """What takes operations apart, by the operation, and those that stay whole."""
-    table, kept = (
-        torch.export.default_decompositions(),
-        {it for it in PRESERVED_ATEN_CIA_OPS if it._opname in KEPT},
-    )
+    table = torch.export.default_decompositions()
+    whole = getattr(decomp_utils, "PRESERVED_ATEN_CIA_OPS", ())  # and are not in the table
+    kept = {operator for operator in whole if operator._opname in KEPT}
     for operator in list(table.keys()):
         if operator.namespace == "aten" and operator._opname in KEPT:
             table.pop(operator, None)

@@ -1,13 +1,18 @@
-"""Garbage collection while much is made that stays."""
+"""Garbage collection while much is made that stays; memory that is freed and kept."""
 
 import gc
+import os
+import platform
+import subprocess
+import sys
 
 import pytest
 import torch
 from torch import nn
 
 from rebasin_cli.inference.tracing import export
-from rebasin_cli.runtime.memory import uncollected
+from rebasin_cli.runtime import memory
+from rebasin_cli.runtime.memory import keep_freed, uncollected
 
 
 def test_garbage_is_collected_again_afterwards_also_after_an_error():
@@ -38,3 +43,42 @@ def test_none_is_collected_while_a_network_is_traced():
 
     export(Net(), (torch.zeros(1),), {})
     assert seen and not any(seen) and gc.isenabled()
+
+
+FAULTS = """
+import resource, sys, torch
+from rebasin_cli.runtime.memory import keep_freed
+kept = sys.argv[1] == "kept" and keep_freed()
+def faults(runs):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(runs):
+        several = [torch.ones(1 << 20) for _ in range(4)]
+        del several
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+faults(3)
+print(faults(10), kept)
+"""
+
+
+def faults(kept, **environment):
+    """In a process of its own: what its C library keeps is for good."""
+    run = [sys.executable, "-c", FAULTS, kept]
+    named = {name: value for name, value in os.environ.items() if name not in memory.OWN} | environment
+    done = subprocess.run(run, capture_output=True, text=True, check=True, env=named)
+    count, said = done.stdout.split()
+    return int(count), said == "True"
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the switch is glibc's")
+def test_memory_that_is_kept_is_not_asked_for_again():
+    given, _ = faults("given")
+    kept, said = faults("kept")
+    assert said and kept < given / 4
+    assert faults("kept", MALLOC_TRIM_THRESHOLD_="131072")[1] is False  # the user's word counts
+
+
+def test_where_the_c_library_has_no_such_switch_nothing_happens(monkeypatch):
+    for name in memory.OWN:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: object())
+    assert keep_freed() is False
