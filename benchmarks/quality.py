@@ -233,13 +233,15 @@ def table(found: list[dict[str, Row]]) -> None:
 
 def margin(done: dict[str, Row], row: str) -> float:
     """Nats that `auto` wants against the default, by what a row changes more of the weights than that."""
-    own = next(
+    alike = [
         how for how in (*PLAIN, *NORMED) if done.get(f"wm + {how}", {}).get("loss") == done[DEFAULT]["loss"]
-    )
+    ]
+    if not alike:  # what the default took was not measured by itself: the row may change more than it
+        return MARGIN
     least, how = ("none", "reset"), row.rpartition(" + ")[2].partition(",")[0]
-    if how in (own, *least):
+    if how in (alike[0], *least):
         return 0.0
-    return MARGIN if own in least else NEARER
+    return MARGIN if alike[0] in least else NEARER
 
 
 RULES: dict[str, Callable[[dict[str, Row], str], bool]] = {
@@ -269,6 +271,8 @@ def rules(found: Iterable[dict[str, Row]]) -> None:
     )
     print("|" + "---|" * 6)
     groups = [done for done in found if DEFAULT in done]
+    if not groups:
+        raise SystemExit(f"no group has the row {DEFAULT!r}, which rules are compared with")
     for name, rule in RULES.items():
         look = "tenth" if "tenth" in name or "held-out" in name else "seen"
         against, regret = [], []

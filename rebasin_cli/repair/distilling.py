@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -41,6 +42,7 @@ def distill(
     output: str | int | None = None,
     memory: int = MEMORY,
     device: str | torch.device = "cpu",
+    seconds: float = math.inf,
 ) -> Repaired:
     """Train `network`, which holds a merge, towards the weighted mean of its endpoints' outputs, in place.
 
@@ -48,14 +50,15 @@ def distill(
     meanwhile, and get those of the trained network; dropout stays off. Where training comes no nearer to the
     targets, as when all endpoints are the same, nothing changes. Labels are not looked at. Targets beyond
     `memory` bytes are computed in every epoch (`epochs`: 4, of few samples more, for 200 steps in all). The
-    same samples give the same weights on the same processor.
+    same samples give the same weights on the same processor, unless `seconds` end the training before: steps
+    become smaller sooner then, so that it ends well, with fewer of them.
 
     Raises UsageError, DataError, NetworkError where `output` is no tensor, CheckpointError where outputs
     are no numbers.
     """
     shares = [1 / len(endpoints)] * len(endpoints) if weights is None else list(weights)
     average([{}] * len(endpoints), shares)  # its checks
-    before = network.state_dict()
+    before, began = network.state_dict(), time.monotonic()
     with on_one_thread(), seeded(0, "distillation", str(device)):
         own = networks.duplicate(network).float().to(device)
         samples = Ensemble([holding(own, end) for end in endpoints], shares, batches, output, memory, device)
@@ -65,15 +68,19 @@ def distill(
                 "the outputs of the merged models hold NaN or infinite values",
                 hint="Check the models' weights; merge them as they are with --repair none",
             )
-        _train(own, samples, epochs_of(samples.count) if epochs is None else epochs)
+        passed = lambda: (time.monotonic() - began) / seconds if seconds > 0 else 1.0  # noqa: E731
+        _train(own, samples, epochs_of(samples.count) if epochs is None else epochs, passed)
         reset(own, batches, device=device)
         changed = () if not samples.missing(own) < missing else _taken(before, own.state_dict())
     layers = tuple(dict.fromkeys(name.rpartition(".")[0] for name in changed))
     return Repaired("distill", layers, passes=samples.passes, tensors=changed)
 
 
-def _train(network: nn.Module, samples: Ensemble, epochs: int) -> None:
-    """Adam on all weights; norms with running statistics use those of each step."""
+def _train(network: nn.Module, samples: Ensemble, epochs: int, passed: Callable[[], float]) -> None:
+    """Adam on all weights; norms with running statistics use those of each step.
+
+    It ends with the steps or with the time, of which a share has `passed`, whichever is over first.
+    """
     total, norms = epochs * samples.steps, networks.running_norms(network).values()
     optimizer = torch.optim.Adam(_rated([p for p in network.parameters() if p.is_floating_point()]))
     taken = 0
@@ -82,8 +89,10 @@ def _train(network: nn.Module, samples: Ensemble, epochs: int) -> None:
             norm.training = True
         for _ in range(epochs):
             for inputs, targets in samples:
+                if (share := max(taken / total, passed())) >= 1:
+                    return
                 for group in optimizer.param_groups:
-                    group["lr"] = group["rate"] * 0.5 * (1 + math.cos(math.pi * taken / total))
+                    group["lr"] = group["rate"] * 0.5 * (1 + math.cos(math.pi * share))
                 optimizer.zero_grad(set_to_none=True)
                 samples.loss(network, inputs, targets).backward()
                 optimizer.step()

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -72,8 +74,8 @@ class Repairs:
 
     `how` is one of `REPAIRS` but "none". `batches` are the training samples that it measures; "bias" takes
     one batch of `inputs` in their place, or random ones of the network's `example_shape`. Networks are run
-    on `device`; `ridge` is of "refit", `output` is what "distill" looks at. `known` keeps what the endpoints
-    say, for all merges.
+    on `device`; `ridge` is of "refit", `output` is what "distill" looks at, and `seconds` are what it may
+    take. `known` keeps what the endpoints say, for all merges.
     """
 
     how: str
@@ -84,6 +86,7 @@ class Repairs:
     ridge: float | None = None
     output: str | int | None = None
     device: str = "cpu"
+    seconds: float = math.inf
     known: dict[Any, Any] = field(default_factory=dict)
 
     def apply(self, network: nn.Module, weights: Sequence[float]) -> Repaired:
@@ -93,8 +96,10 @@ class Repairs:
         if self.how == "refit":
             return self._refit(network, weights, self.batches)
         if self.how == "distill":
+            began = time.monotonic()
             first = self._refit(network, weights, few(self.batches, "refit"))
-            run = {"weights": weights, "output": self.output, "device": self.device}
+            left = max(0.0, self.seconds - (time.monotonic() - began))
+            run = {"weights": weights, "output": self.output, "device": self.device, "seconds": left}
             return after(first, distill(network, self.endpoints, self.batches, **run))
         return renormalize(
             network,

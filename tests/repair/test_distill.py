@@ -53,6 +53,44 @@ def test_a_model_between_itself_and_itself_stays_as_it_is_to_the_last_bit(build,
     assert not distill(network, [before] * 3, data, epochs=4).tensors and same(state(network), before)
 
 
+class Clock:
+    """A second passes whenever it is looked at."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        self.now += 1
+        return self.now
+
+
+def test_a_distillation_ends_with_its_time_and_ends_well(monkeypatch):
+    data = samples(FLAT, (64, 64))
+    ends, network = two_and_between(mlp)
+    before, rates, clock = missing(network, ends, data), [], Clock()
+    monkeypatch.setattr(distilling, "time", clock)
+
+    class Adam(torch.optim.Adam):
+        def step(self):
+            rates.append(self.param_groups[0]["lr"] / self.param_groups[0]["rate"])
+            super().step()
+
+    monkeypatch.setattr(torch.optim, "Adam", Adam)
+    assert distill(network, ends, data, epochs=1000, seconds=40).tensors
+    assert missing(network, ends, data) < 0.8 * before
+    assert 35 < len(rates) < 41 and clock.now < 45
+    assert rates == sorted(rates, reverse=True) and rates[-1] < 0.01  # it cools down in the time that it has
+
+
+def test_without_any_time_what_stays_is_the_refit():
+    data = samples(FLAT, (64, 64))
+    ends, network = two_and_between(mlp)
+    other = copy.deepcopy(network)
+    done = Repairs("distill", ends, data, seconds=0.0).apply(network, [0.5, 0.5])
+    Repairs("refit", ends, repairing.few(data, "refit")).apply(other, [0.5, 0.5])
+    assert done.method == "refit" and same(state(network), state(other))
+
+
 def test_training_that_comes_no_nearer_is_told_as_the_refit_that_stays():
     first, nothing = Repaired("refit", ("a",), tensors=("a.weight",)), Repaired("distill", ())
     assert distilling.after(first, nothing).method == "refit"

@@ -58,12 +58,13 @@ class Mending:
         moved = (permuted(m, self.problem.fitted, p) for m, p in zip(others, permutations, strict=True))
         return [reference, *moved]
 
-    def judge(self, models: Sequence[Any], how: str) -> Measured:
-        """The mean of these models, repaired so. Raises as repairs do."""
+    def judge(self, models: Sequence[Any], how: str, seconds: float = math.inf) -> Measured:
+        """The mean of these models, repaired so, a distillation within `seconds`. Raises as repairs do."""
         networks.load(self.network, average(models, keep=self.problem.fitted.ignored))
         if how != "none":
             known = {"graphs": self.graphs}  # the endpoints' values are others for every candidate
             more = {"output": self.problem.output, "device": self.problem.device, "known": known}
+            more["seconds"] = seconds
             repairs = Repairs(how, models, self._batches(how), ridge=self.problem.ridge, **more)
             repairs.apply(self.network, [1 / len(models)] * len(models))
         answers = Recording(self.network, self.problem.output)  # the network is run once for all figures

@@ -208,7 +208,7 @@ class Trials:
                 if how not in BASES and not self.mending.graphs:
                     self.mending.trace()
                 began = time.monotonic()
-                measured = self.mending.judge(models, how)
+                measured = self.mending.judge(models, how, self.left)
             except (NetworkError, UsageError, DataError, CheckpointError) as error:
                 if base or getattr(error, "place", None) is not None:
                     raise
