@@ -339,7 +339,7 @@ def test_a_repair_that_the_network_does_not_admit_is_told_and_not_tried_again(pr
     trials = Trials(dataclasses.replace(problem, repairs=("none", "refit")), 60.0)
     judge, tried = trials.mending.judge, []
 
-    def failing(models, how):
+    def failing(models, how, seconds):
         tried.append(how)
         if how == "refit":
             raise NetworkError("the network cannot be traced")

@@ -1,0 +1,119 @@
+"""A first linear layer between two models: what it gives is as straight a line as its weights.
+
+What it gives for (1 − λ)·A + λ·B is (1 − λ) times what A's gives and λ times what B's gives. Along 25 points
+it is multiplied twice in place of 23 times, and of an mlp of three layers on MNIST it is 43 % of the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..errors import NetworkError
+from .layout import FEW, Wrapper
+from .running import evaluating, fed, forward
+
+LEAST = 64  # inputs of the layer, below which multiplying costs no more than adding two results
+KEPT = 512 << 20  # bytes of results that are kept
+
+
+class FirstLayer:
+    """Stands for the forward pass of `layer`, named `name`, between two models of these tensors.
+
+    Results are kept for inputs that stay where they lie in memory, those of the first point that is run; for
+    others, and wherever the layer's weights are not those of the point, it multiplies. Results differ by
+    rounding alone from what the layer gives.
+    """
+
+    def __init__(self, layer: nn.Linear, name: str, ends: tuple[Mapping[str, Tensor], Mapping[str, Tensor]]):
+        self.layer, self.room, self.filling = layer, KEPT, True
+        self.ends = [[end[f"{name}.{own}"] for own in _own(layer)] for end in ends]
+        self.kept: dict[Any, tuple[Tensor, list[Tensor]]] = {}
+        self.share: float | None = None
+        self.versions: list[int] = []
+
+    @contextmanager
+    def at(self, share: float) -> Iterator[None]:
+        """Meanwhile the layer's weights are those of this λ, unless they are written to."""
+        self.share, self.versions = share, self._written()
+        vars(self.layer)["forward"] = self
+        try:
+            yield
+        finally:
+            del vars(self.layer)["forward"]
+            self.filling = False
+
+    def __call__(self, x: Tensor) -> Tensor:
+        layer = self.layer
+        key = x.data_ptr(), x.shape, x.stride()
+        if torch.is_grad_enabled() or self._written() != self.versions:
+            return F.linear(x, layer.weight, layer.bias)
+        if key not in self.kept and self.filling:
+            room = len(self.ends) * x[..., 0].numel() * layer.out_features * x.element_size()
+            if room <= self.room:  # the inputs are kept as well, so that no others come to lie there
+                self.kept[key] = x, [F.linear(x, *end) for end in self.ends]
+                self.room -= room
+        if key not in self.kept:
+            return F.linear(x, layer.weight, layer.bias)
+        return torch.lerp(*self.kept[key][1], self.share)
+
+    def _written(self) -> list[int]:
+        return [tensor._version for tensor in _own(self.layer).values()]
+
+
+def _own(layer: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in layer._parameters.items() if tensor is not None}
+
+
+def find(
+    network: nn.Module,
+    batches: Iterable[Any],
+    ends: tuple[Mapping[str, Tensor], Mapping[str, Tensor]],
+) -> FirstLayer | None:
+    """The layer of a network on the CPU that reads nothing but the inputs as they are, in any shape; or None.
+
+    `ends` are the tensors of the models at λ = 0 and 1.
+    """
+    inputs = next((fed(network, inputs, "cpu", quiet=True) for inputs, _ in batches), None)
+    if isinstance(network, Wrapper | torch.jit.ScriptModule) or not isinstance(inputs, Tensor):
+        return None
+    few, read = inputs[:FEW], []
+    before = few.clone()
+
+    def look(module: nn.Module, given: tuple[Any, ...]) -> None:
+        alone = len(given) == 1 and isinstance(given[0], Tensor) and given[0].numel() == few.numel()
+        read.append((module, alone and given[0].data_ptr() == few.data_ptr()))
+
+    layers = {module: name for name, module in network.named_modules() if _plain(module)}
+    handles = [module.register_forward_pre_hook(look) for module in layers]
+    try:
+        with evaluating(network), torch.no_grad():
+            forward(network, few)
+    except NetworkError:  # told by whoever runs it
+        return None
+    finally:
+        for handle in handles:
+            handle.remove()
+    first = [module for module, alone in read if alone]
+    if len(first) != 1 or [module for module, _ in read].count(first[0]) != 1:
+        return None
+    if not torch.equal(few, before):  # it writes into its inputs
+        return None
+    name = layers[first[0]]
+    own = [end.get(f"{name}.{key}") for end in ends for key in _own(first[0])]
+    same = all(it is not None and it.dtype == torch.float32 and it.device == few.device for it in own)
+    return FirstLayer(first[0], name, ends) if same else None
+
+
+def _plain(module: nn.Module) -> bool:
+    """Whether a module is a linear layer in float32 with weights of its own, and nobody looks on."""
+    if type(module) is not nn.Linear or "forward" in vars(module) or module.in_features < LEAST:
+        return False
+    if module._forward_hooks or module._forward_pre_hooks or "weight" not in module._parameters:
+        return False
+    return all(it.dtype == torch.float32 and it.device.type == "cpu" for it in _own(module).values())
