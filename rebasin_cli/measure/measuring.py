@@ -137,7 +137,6 @@ class Measuring:
         known = {} if row.ends else {0.0: ready.ends[0], 1.0: ready.ends[1]}
         if row.attack:
             its = {"known": {}, "scores": ready.scores, "progress": progress}
-            its["kept"] = False  # every point has images of its own
             return paths.measure(path, ready.network, self._under(row.attack), **its)
         if row.name in self.scaled:
             known[0.5] = self.scaled[row.name][0]

@@ -14,6 +14,7 @@ from torch import nn
 from .. import networks
 from ..averages.mixing import interpolate
 from ..curves import curve as curves
+from ..datasets import Once
 from ..errors import UsageError
 from ..networks import first_layer
 from ..networks.evaluation import Scores, evaluate
@@ -79,18 +80,16 @@ def measure(
     scores: Measure = evaluate,
     progress: Callable[[], None] = lambda: None,
     at_middle: Callable[[Mapping[str, Scores]], None] = lambda found: None,
-    kept: bool = True,
 ) -> Row:
     """Curves and barriers of one path on every split; the network's tensors are overwritten.
 
     `known` holds scores by λ that need no second measurement. `at_middle` gets the scores at λ = ½,
-    each sample's too. `kept`: samples stay where they are in memory from point to point. Raises what `scores`
-    raises.
+    each sample's too. Raises what `scores` raises.
     """
     found: dict[str, list[Scores]] = {split: [] for split in splits}
     middle: dict[str, Middle] = {}
     details = dict(path.details)
-    layer = _first_layer(path, network, splits) if kept else None
+    layer = _first_layer(path, network, splits)
     for t in path.lambdas:
         here = (known or {}).get(t) or _at(path, t, network, splits, scores, details, layer)
         for split in splits:
@@ -124,19 +123,6 @@ def _at(
     layer: FirstLayer | None,
 ) -> dict[str, Scores]:
     networks.load(network, path.at(t))
-    with layer.at(t) if layer is not None and 0 < t < 1 else contextlib.nullcontext():
-        return _scored(path, t, network, splits, scores, details)
-
-
-def _scored(
-    path: Path,
-    t: float,
-    network: nn.Module,
-    splits: Mapping[str, Iterable[Any]],
-    scores: Measure,
-    details: dict[str, Any],
-) -> dict[str, Scores]:
-    """Of the network, which holds the model at t."""
     more: dict[str, Any] = {"each": True} if t == 0.5 else {}
     if path.repair is not None and (path.ends or 0 < t < 1):
         path.repair.apply(network, [1 - t, t])
@@ -147,14 +133,19 @@ def _scored(
     elif path.record is not None and t == 0.5:
         network = path.record(network)
         more["output"] = None
-    return {split: scores(network, batches, **more) for split, batches in splits.items()}
+    with layer.at(t) if layer is not None and 0 < t < 1 else contextlib.nullcontext():
+        return {split: scores(network, batches, **more) for split, batches in splits.items()}
 
 
 def _first_layer(path: Path, network: nn.Module, splits: Mapping[str, Iterable[Any]]) -> FirstLayer | None:
-    """The network's first layer, where a straight line is long enough for it to be worth anything."""
+    """The network's first layer, where a straight line is long enough for it to be worth anything.
+
+    Only for samples that are made once: a loader of the user's may fill the same memory with others.
+    """
     straight = path.curve is None and path.join is interpolate and path.points > WORTH
     weights_stay = path.repair is None or path.repair.how == "reset"
-    if not (straight and weights_stay and splits):
+    once = bool(splits) and all(isinstance(batches, Once) for batches in splits.values())
+    if not (straight and weights_stay and once):
         return None
     return first_layer.find(network, next(iter(splits.values())), (path.a, path.b))
 

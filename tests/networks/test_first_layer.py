@@ -9,10 +9,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from rebasin_cli import networks
-from rebasin_cli.averages.mixing import interpolate
+from rebasin_cli.averages.mixing import interpolate, slerp
+from rebasin_cli.datasets import Once
 from rebasin_cli.measure import paths
 from rebasin_cli.networks import first_layer
 from rebasin_cli.networks.first_layer import find
+from rebasin_cli.repair import Repairs
 
 IMAGES = torch.rand(40, 1, 8, 8)
 BATCHES = [(part, torch.randint(10, (20,))) for part in IMAGES.split(20)]
@@ -43,8 +45,8 @@ def products(run):
 def test_a_path_is_measured_as_point_by_point_with_two_products_a_batch():
     path, net = paths.Path("aligned", *ends(), points=11), network(2)
     rows = []
-    count = products(lambda: rows.append(paths.measure(path, net, {"test": BATCHES})))
-    plain = products(lambda: rows.append(paths.measure(path, net, {"test": BATCHES}, kept=False)))
+    count = products(lambda: rows.append(paths.measure(path, net, {"test": Once(BATCHES)})))
+    plain = products(lambda: rows.append(paths.measure(path, net, {"test": BATCHES})))
     # both ends of each batch, and the ends of the path by themselves; one more finds the layer
     assert plain == 11 * 2 and count == 2 * 2 + 2 * 2 + 1
     losses = [row.curves["test"].loss for row in rows]
@@ -144,16 +146,31 @@ def test_layers_that_read_anything_else_are_left_alone(build):
     assert find(net, [(IMAGES.clone().to(next(net.parameters()).dtype), None)], (tensors, tensors)) is None
 
 
-def test_repairs_that_change_weights_and_paths_that_are_bent_or_short_have_none():
-    from rebasin_cli.averages.mixing import slerp
-    from rebasin_cli.repair import Repairs
+class Refilled:
+    """A loader that fills the same memory with every batch."""
 
+    def __iter__(self):
+        held = torch.empty(20, 1, 8, 8)
+        for inputs, targets in BATCHES:
+            yield held.copy_(inputs), targets
+
+
+def test_a_loader_that_fills_the_same_memory_again_is_measured_point_by_point():
+    path, net = paths.Path("aligned", *ends(), points=11), network(2)
+    ours, plain = (paths.measure(path, net, {"test": its}).curves["test"] for its in (Refilled(), BATCHES))
+    assert ours == plain
+    reset = paths.Path("aligned", *ends(), points=11, repair=Repairs("reset", ends(), Refilled()))
+    ours, plain = (paths.measure(reset, net, {"test": its}) for its in (Once(BATCHES), BATCHES))
+    assert ours.curves["test"].loss == pytest.approx(plain.curves["test"].loss, abs=1e-6)
+
+
+def test_repairs_that_change_weights_and_paths_that_are_bent_or_short_have_none():
     net = network(2)
     for more in (
         {"points": 5},
         {"points": 11, "join": slerp},
         {"points": 11, "repair": Repairs("repair", ends(), BATCHES)},
     ):
-        assert paths._first_layer(paths.Path("row", *ends(), **more), net, {"test": BATCHES}) is None
+        assert paths._first_layer(paths.Path("row", *ends(), **more), net, {"test": Once(BATCHES)}) is None
     straight = paths.Path("row", *ends(), points=6, repair=Repairs("reset", ends(), BATCHES))
-    assert paths._first_layer(straight, net, {"test": BATCHES}) is not None
+    assert paths._first_layer(straight, net, {"test": Once(BATCHES)}) is not None
