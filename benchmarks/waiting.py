@@ -11,7 +11,8 @@ forbids to write bytecode (PYTHONDONTWRITEBYTECODE): it goes to the folder of `-
 
 The plain loop of a report runs as many samples as the report's rows do, in inference mode and batches of the
 size that is fastest here, images channels last and norms folded into convolutions, and measures loss and
-accuracy; where norms are reset, it runs them in training mode, too.
+accuracy; where norms are reset, it runs them in training mode, too. "memory kept": the C library is told to
+keep what is freed, as the command tells it.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ import torch
 from rebasin_cli import nets
 from rebasin_cli.checkpoints.writing import write_safetensors
 from rebasin_cli.permutations import permutation
+from rebasin_cli.runtime.memory import BLOCK, KEPT
 from rebasin_cli.runtime.seeds import generator, seeded
 from rebasin_cli.spec import library
 
@@ -122,12 +124,13 @@ main(sys.argv[2:])
 @dataclass(frozen=True)
 class Row:
     """A command line, or a program, by name; `plain` ones need no version of rebasin, `own` ones say their
-    seconds."""
+    seconds, `kept` ones keep freed memory."""
 
     name: str
     words: tuple[str, ...]
     plain: bool = False
     own: bool = False
+    kept: bool = False
 
 
 def rows(work: Path, files: dict[str, Sequence[str]], measured: bool) -> Iterator[Row]:
@@ -150,7 +153,7 @@ def rows(work: Path, files: dict[str, Sequence[str]], measured: bool) -> Iterato
     yield Row("eval mlp, MNIST", ("eval", files["mlp"][0], "--data", "mnist", "--skip-checks"))
     yield Row("barrier mlp, MNIST", ("barrier", *files["mlp"], "--data", "mnist", *report))
     passes = 55 * 15_000  # points of all rows, of which the ends of most are known
-    yield _plain("its passes in a plain loop", files["mlp"][0], "mlp", "mnist", passes, 0, 10_000, 500)
+    yield from _plain(files["mlp"][0], "mlp", "mnist", passes, 0, 10_000, 500)
     learnt = ("--method", "ste-mm", "-o", out, "--force", "-q")
     short = ("--data", "mnist", "--epochs", "1", "--limit", "2000")
     yield Row("align mlp, ste-mm, MNIST, --limit 2000", ("align", *files["mlp"], *learnt, *short))
@@ -160,11 +163,13 @@ def rows(work: Path, files: dict[str, Sequence[str]], measured: bool) -> Iterato
     limited = ("--data", "cifar10", "--limit", "1000", "--method", "am", *report)
     yield Row("barrier cnn, BatchNorm, am, --limit 1000", ("barrier", *files["cnn"], *limited))
     plain = (66 * 2_000, 19 * 2_560, 1_000, 200)
-    yield _plain("its passes in a plain loop", files["cnn"][0], "tinyten", "cifar10", *plain)
+    yield from _plain(files["cnn"][0], "tinyten", "cifar10", *plain)
 
 
-def _plain(name: str, *words: object) -> Row:
-    return Row(name, ("-c", PLAIN, *map(str, words)), plain=True)
+def _plain(*words: object) -> Iterator[Row]:
+    program = ("-c", PLAIN, *map(str, words))
+    yield Row(f"its passes in a plain loop, {words[1]}", program, plain=True)
+    yield Row(f"its passes in a plain loop, {words[1]}, memory kept", program, plain=True, kept=True)
 
 
 def made(work: Path, name: str) -> list[str]:
@@ -193,10 +198,12 @@ def _noisy(tensor: torch.Tensor, rng: torch.Generator) -> torch.Tensor:
 def seconds(python: str, row: Row, work: Path) -> tuple[float, float]:
     """Wall and processor seconds of one run. Raises CalledProcessError with what it said."""
     words = row.words if row.plain or row.own else ("-m", "rebasin_cli", *row.words)
+    compiled = os.environ | {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(work / "bytecode")}
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    if row.kept:
+        compiled |= {"MALLOC_TRIM_THRESHOLD_": str(KEPT), "MALLOC_MMAP_THRESHOLD_": str(BLOCK)}
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     elsewhere = tempfile.gettempdir()  # not where a package lies
-    compiled = os.environ | {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(work / "bytecode")}
     done = subprocess.run([python, *words], check=True, cwd=elsewhere, env=compiled, **streams)
     if row.own:
         wall, own = map(float, done.stdout.split())

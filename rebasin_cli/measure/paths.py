@@ -142,10 +142,11 @@ def _first_layer(path: Path, network: nn.Module, splits: Mapping[str, Iterable[A
 
     Only for samples that are made once: a loader of the user's may fill the same memory with others.
     """
-    straight = path.curve is None and path.join is interpolate and path.points > WORTH
-    weights_stay = path.repair is None or path.repair.how == "reset"
-    once = bool(splits) and all(isinstance(batches, Once) for batches in splits.values())
-    if not (straight and weights_stay and once):
+    if path.curve is not None or path.join is not interpolate or path.points <= WORTH:
+        return None
+    if path.repair is not None and path.repair.how != "reset":  # it changes weights
+        return None
+    if not splits or not all(isinstance(batches, Once) for batches in splits.values()):
         return None
     return first_layer.find(network, next(iter(splits.values())), (path.a, path.b))
 
