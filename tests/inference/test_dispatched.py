@@ -152,6 +152,8 @@ def by_value(s, x):
         (lambda s, x: F.dropout(s.a(x), training=True), "chance"),
         (lambda s, x: s.a(x) * TABLE, "no parameter, buffer or input"),
         (viewed, "writes into what others read"),
+        (lambda s, x: s.a(x).bfloat16().add_(x[:, :2]), "changes what it writes into"),  # it would be float32
+        (lambda s, x: torch.ops.prims.sin(s.a(x)), "prims.sin"),
         (lambda s, x: s.a(x.add_(1)), "writes into what others read"),
         (lambda s, x: F.batch_norm(s.a(x), s.mean, s.mean, training=True), "batch_norm"),
     ],

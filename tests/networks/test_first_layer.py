@@ -67,6 +67,7 @@ def test_what_the_layer_gives_is_what_it_gave_on_every_batch():
                 fresh = net(IMAGES[5:9].clone())  # lies elsewhere
         assert all(torch.allclose(one, two, atol=1e-6) for one, two in zip(ours, plain, strict=True))
         assert torch.allclose(fresh, net(IMAGES[5:9]), atol=1e-6)
+        assert len(layer.kept) == 3  # two batches and what else was fed at the first point; no more later
 
 
 def test_weights_that_are_written_to_count_and_so_do_those_of_a_copy():
@@ -122,6 +123,15 @@ class Twice(nn.Sequential):
         return super().forward(x) + super().forward(x)
 
 
+class Again(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(64, 64)
+
+    def forward(self, x):
+        return self.layer(self.layer(x.flatten(1)).relu())
+
+
 def hooked():
     net = network(0)
     net[1].register_forward_hook(lambda *given: None)
@@ -134,6 +144,7 @@ def hooked():
         lambda: network(0, Shifted()),
         lambda: network(0, Written()),
         lambda: Twice(*network(0)),
+        Again,
         hooked,
         lambda: network(0).double(),
         lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 10)),
