@@ -46,14 +46,19 @@ class Unfollowed(Exception):
 
 
 class Seen(torch.Tensor):
-    """What the network has in place of `value`, whose numbers it cannot see; `node` makes it."""
+    """What the network has in place of `value`, whose numbers it cannot see; `node` makes it.
+
+    A network may keep one where nobody finds it, such as a table in its file. After the run that is its value,
+    where the value is `exact`.
+    """
 
     value: torch.Tensor
     node: fx.Node
+    exact: bool
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @staticmethod
-    def __new__(cls, value: torch.Tensor, node: fx.Node):
+    def __new__(cls, value: torch.Tensor, node: fx.Node, exact: bool = True):
         seen = torch.Tensor._make_wrapper_subclass(
             cls,
             value.shape,
@@ -63,12 +68,15 @@ class Seen(torch.Tensor):
             device=value.device,
             requires_grad=value.requires_grad,
         )
-        seen.value, seen.node = value, node
+        seen.value, seen.node, seen.exact = value, node, exact
         return seen
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        raise Unfollowed(f"{func}, after the run")
+        if not _exact(args, kwargs):
+            raise Unfollowed(f"{func} of what a network kept while it was traced")
+        plain = pytree.tree_map_only(Seen, lambda seen: seen.value, (args, kwargs or {}))
+        return func(*plain[0], **plain[1])
 
 
 class Recorder(Uncompiled):
@@ -94,9 +102,9 @@ class Recorder(Uncompiled):
         self.graph.placeholder(name)
         return leaf
 
-    def _seen(self, value: torch.Tensor, node: fx.Node) -> Seen:
+    def _seen(self, value: torch.Tensor, node: fx.Node, exact: bool = True) -> Seen:
         node.meta["val"] = _without_numbers(value)
-        seen = Seen(value, node)
+        seen = Seen(value, node, exact)
         self.sharing.setdefault(_memory(value), []).append(weakref.ref(seen))
         return seen
 
@@ -117,22 +125,25 @@ class Recorder(Uncompiled):
         """The operation as a node, and what it gives."""
         if func._opname.startswith("mkldnn_") or LEFT & set(func.tags) and not _certain(func, args, kwargs):
             raise Unfollowed(f"{func} gives what values, chance or the processor decide")
+        exact = func._opname not in SAMPLED and _exact(args, kwargs)
         found = _run(func, *pytree.tree_map(self._value, (args, kwargs)))
         reads = pytree.tree_map(_node, (args, kwargs))
         node = self.graph.create_node("call_function", func, *reads, name=func._opname)
         node.meta["place"] = _place()
         if isinstance(found, torch.Tensor):
-            return self._seen(found, node)
+            return self._seen(found, node, exact)
         if not isinstance(found, (tuple, list)) or not all(isinstance(it, torch.Tensor) for it in found):
             raise Unfollowed(f"{func} gives {found}")
         node.meta["val"] = type(found)(map(_without_numbers, found))
         parts = [self.graph.call_function(operator.getitem, (node, k)) for k in range(len(found))]
-        return type(found)(map(self._seen, found, parts))
+        return type(found)(self._seen(*both, exact) for both in zip(found, parts, strict=True))
 
     def _value(self, value: Any) -> Any:
         if isinstance(value, torch.device) and value != self.device:
             raise Unfollowed(f"{value} beside {self.device}")
-        if isinstance(value, torch.Tensor) and not isinstance(value, Seen):
+        if isinstance(value, torch.Tensor) and not (
+            isinstance(value, Seen) and value.node.graph is self.graph
+        ):
             raise Unfollowed("a tensor that no parameter, buffer or input is")
         return value.value if isinstance(value, Seen) else value
 
@@ -181,6 +192,11 @@ def _memory(value: torch.Tensor) -> int:
 
 def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.shape, tensor.stride(), tensor.dtype
+
+
+def _exact(*given: Any) -> bool:
+    """Whether all values among arguments have the numbers that the network would see."""
+    return all(leaf.exact for leaf in pytree.tree_leaves(given) if isinstance(leaf, Seen))
 
 
 def _node(value: Any) -> Any:

@@ -204,6 +204,29 @@ def test_the_exporter_follows_what_was_left_to_it_and_names_the_line_all_the_sam
     assert found.startswith("test_dispatched.py:") and found.endswith(f"return super().forward(x) {line}")
 
 
+def test_what_a_network_keeps_elsewhere_while_it_is_traced_does_not_break_it():
+    kept = {}
+
+    def table(s, x):
+        if not kept:
+            kept["table"] = torch.linspace(0, 1, 2).repeat(2)[:2]
+        return s.a(x) * kept["table"]
+
+    network = Net(table, a=nn.Linear(3, 2))
+    recorded(network, ROWS)
+    assert torch.equal(network(ROWS), network.a(ROWS) * torch.tensor([0.0, 1.0]))
+    with pytest.raises(Unfollowed, match="no parameter, buffer or input"):
+        recorded(network, ROWS)  # a table of another graph
+
+    def last(s, x):
+        kept["last"] = s.a(x)
+        return kept["last"]
+
+    recorded(Net(last, a=nn.Linear(3, 2)), ROWS)
+    with pytest.raises(Unfollowed, match="kept while it was traced"):  # its numbers were not computed
+        kept["last"] + 1
+
+
 def test_the_switch_for_fast_attention_is_put_back():
     assert torch.backends.mha.get_fastpath_enabled()
     with pytest.raises(Unfollowed):
