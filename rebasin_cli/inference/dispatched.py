@@ -48,8 +48,8 @@ class Unfollowed(Exception):
 class Seen(torch.Tensor):
     """What the network has in place of `value`, whose numbers it cannot see; `node` makes it.
 
-    A network may keep one where nobody finds it, such as a table in its file. After the run that is its value,
-    where the value is `exact`.
+    A network may keep one where nobody finds it, such as a table in its file. After the run that is its
+    value, where the value is `exact`.
     """
 
     value: torch.Tensor
