@@ -18,8 +18,8 @@ class Program:
 
     Every node's `meta["val"]` has the shape and type of its value (several, where there are several), and no
     numbers. `inputs` and `outputs` say what placeholders and results are, one each; `constants` are tensors
-    that no state dict has, by name; `buffers` those that one has; `results` is the structure that
-    the network returns; `examples` are the arguments that it was traced with.
+    that no state dict has, by name; `buffers` are the network's, these among them; `results` is the
+    structure that the network returns; `examples` are the arguments that it was traced with.
     """
 
     graph_module: fx.GraphModule

@@ -148,7 +148,8 @@ def _first_layer(path: Path, network: nn.Module, splits: Mapping[str, Iterable[A
         return None
     if not splits or not all(isinstance(batches, Once) for batches in splits.values()):
         return None
-    return first_layer.find(network, next(iter(splits.values())), (path.a, path.b))
+    found = first_layer.find(network, next(iter(splits.values())), (path.a, path.b))
+    return None if found is None or set(found.names) & set(path.keep) else found
 
 
 def _along(path: Path, curve: curves.Curve, found: Mapping[str, list[Scores]]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ it is multiplied twice in place of 23 times, and of an mlp of three layers on MN
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,32 +15,33 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import NetworkError
-from .layout import FEW, Wrapper
+from .layout import FEW, Wrapper, alike
 from .running import evaluating, fed, forward
 
 LEAST = 64  # inputs of the layer, below which multiplying costs no more than adding two results
 KEPT = 512 << 20  # bytes of results that are kept
+Tensors = Mapping[str, Tensor]
 
 
 class FirstLayer:
-    """Stands for the forward pass of `layer`, named `name`, between two models of these tensors.
+    """Stands for the forward pass of `layer`, whose tensors have these `names`, between two models.
 
-    Results are kept for inputs that stay where they lie in memory, those of the first point that is run; for
-    others, and wherever the layer's weights are not those of the point, it multiplies. Results differ by
-    rounding alone from what the layer gives.
+    Results are kept for the inputs seen at the first point, which have to stay where they lie in memory. The
+    layer multiplies for all others, and where its weights are not those of the point, as far as PyTorch
+    counts writing to them and as a few rows show. Results differ by rounding alone from what it gives.
     """
 
-    def __init__(self, layer: nn.Linear, name: str, ends: tuple[Mapping[str, Tensor], Mapping[str, Tensor]]):
-        self.layer, self.room, self.filling = layer, KEPT, True
-        self.ends = [[end[f"{name}.{own}"] for own in _own(layer)] for end in ends]
+    def __init__(self, layer: nn.Linear, names: Sequence[str], ends: tuple[Tensors, Tensors]):
+        self.layer, self.names, self.room, self.filling = layer, names, KEPT, True
+        self.ends = [[end[name] for name in names] for end in ends]
         self.kept: dict[Any, tuple[Tensor, list[Tensor]]] = {}
-        self.share: float | None = None
-        self.versions: list[int] = []
+        self.share, self.weights = 0.0, self._weights()
+        self.right: bool | None = None  # whether a few rows were at this point
 
     @contextmanager
     def at(self, share: float) -> Iterator[None]:
-        """Meanwhile the layer's weights are those of this λ, unless they are written to."""
-        self.share, self.versions = share, self._written()
+        """Meanwhile the network holds the model at this λ."""
+        self.share, self.weights, self.right = share, self._weights(), None
         vars(self.layer)["forward"] = self
         try:
             yield
@@ -49,21 +50,29 @@ class FirstLayer:
             self.filling = False
 
     def __call__(self, x: Tensor) -> Tensor:
-        layer = self.layer
+        if torch.is_grad_enabled() or self.right is False or self._weights() != self.weights:
+            return self._multiplied(x)
         key = x.data_ptr(), x.shape, x.stride()
-        if torch.is_grad_enabled() or self._written() != self.versions:
-            return F.linear(x, layer.weight, layer.bias)
         if key not in self.kept and self.filling:
-            room = len(self.ends) * x[..., 0].numel() * layer.out_features * x.element_size()
+            room = len(self.ends) * x[..., 0].numel() * self.layer.out_features * x.element_size()
             if room <= self.room:  # the inputs are kept as well, so that no others come to lie there
                 self.kept[key] = x, [F.linear(x, *end) for end in self.ends]
                 self.room -= room
         if key not in self.kept:
-            return F.linear(x, layer.weight, layer.bias)
-        return torch.lerp(*self.kept[key][1], self.share)
+            return self._multiplied(x)
+        found = torch.lerp(*self.kept[key][1], self.share)
+        if self.right is None:
+            few = x.reshape(-1, x.shape[-1])[:FEW]
+            self.right = alike(self._multiplied(few), found.reshape(-1, found.shape[-1])[:FEW])
+        return found if self.right else self._multiplied(x)
 
-    def _written(self) -> list[int]:
-        return [tensor._version for tensor in _own(self.layer).values()]
+    def _multiplied(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.layer.weight, self.layer.bias)
+
+    def _weights(self) -> list[Any]:
+        """The layer's tensors and how often each was written to; others are other ones."""
+        own = _own(self.layer).values()
+        return [(id(it), None if it.is_inference() else it._version) for it in own]
 
 
 def _own(layer: nn.Module) -> dict[str, Tensor]:
@@ -73,7 +82,7 @@ def _own(layer: nn.Module) -> dict[str, Tensor]:
 def find(
     network: nn.Module,
     batches: Iterable[Any],
-    ends: tuple[Mapping[str, Tensor], Mapping[str, Tensor]],
+    ends: tuple[Tensors, Tensors],
 ) -> FirstLayer | None:
     """The layer of a network on the CPU that reads nothing but the inputs as they are, in any shape; or None.
 
@@ -82,7 +91,7 @@ def find(
     inputs = next((fed(network, inputs, "cpu", quiet=True) for inputs, _ in batches), None)
     if isinstance(network, Wrapper | torch.jit.ScriptModule) or not isinstance(inputs, Tensor):
         return None
-    few, read = inputs[:FEW], []
+    few, read = inputs[:FEW].clone(), []
     before = few.clone()
 
     def look(module: nn.Module, given: tuple[Any, ...]) -> None:
@@ -104,10 +113,10 @@ def find(
         return None
     if not torch.equal(few, before):  # it writes into its inputs
         return None
-    name = layers[first[0]]
-    own = [end.get(f"{name}.{key}") for end in ends for key in _own(first[0])]
+    names = [f"{layers[first[0]]}.{own}" for own in _own(first[0])]
+    own = [end.get(name) for end in ends for name in names]
     same = all(it is not None and it.dtype == torch.float32 and it.device == few.device for it in own)
-    return FirstLayer(first[0], name, ends) if same else None
+    return FirstLayer(first[0], names, ends) if same else None
 
 
 def _plain(module: nn.Module) -> bool:

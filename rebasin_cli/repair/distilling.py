@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -68,18 +68,17 @@ def distill(
                 "the outputs of the merged models hold NaN or infinite values",
                 hint="Check the models' weights; merge them as they are with --repair none",
             )
-        passed = lambda: (time.monotonic() - began) / seconds if seconds > 0 else 1.0  # noqa: E731
-        _train(own, samples, epochs_of(samples.count) if epochs is None else epochs, passed)
+        _train(own, samples, epochs_of(samples.count) if epochs is None else epochs, began, seconds)
         reset(own, batches, device=device)
         changed = () if not samples.missing(own) < missing else _taken(before, own.state_dict())
     layers = tuple(dict.fromkeys(name.rpartition(".")[0] for name in changed))
     return Repaired("distill", layers, passes=samples.passes, tensors=changed)
 
 
-def _train(network: nn.Module, samples: Ensemble, epochs: int, passed: Callable[[], float]) -> None:
+def _train(network: nn.Module, samples: Ensemble, epochs: int, began: float, seconds: float) -> None:
     """Adam on all weights; norms with running statistics use those of each step.
 
-    It ends with the steps or with the time, of which a share has `passed`, whichever is over first.
+    It ends with the steps, or with the `seconds` since it `began`, whichever are over first.
     """
     total, norms = epochs * samples.steps, networks.running_norms(network).values()
     optimizer = torch.optim.Adam(_rated([p for p in network.parameters() if p.is_floating_point()]))
@@ -89,7 +88,8 @@ def _train(network: nn.Module, samples: Ensemble, epochs: int, passed: Callable[
             norm.training = True
         for _ in range(epochs):
             for inputs, targets in samples:
-                if (share := max(taken / total, passed())) >= 1:
+                passed = (time.monotonic() - began) / seconds if seconds > 0 else 1.0
+                if (share := max(taken / total, passed)) >= 1:
                     return
                 for group in optimizer.param_groups:
                     group["lr"] = group["rate"] * 0.5 * (1 + math.cos(math.pi * share))

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from ..errors import ResourceError
 
 TRIM, MMAP = -1, -3  # glibc's numbers for what `mallopt` sets
-KEPT, BLOCK = 512 << 20, 32 << 20  # bytes: what is freed and kept, and the largest block of it
-OWN = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
+KEPT, BLOCK = 512 << 20, 32 << 20  # bytes: what each heap keeps of what is freed, its largest block
+OWN = ("MALLOC_", "GLIBC_TUNABLES")  # how variables begin that tell the C library what to do
 
 
 def keep_freed() -> bool:
@@ -23,7 +23,7 @@ def keep_freed() -> bool:
     come and go as before, so that what large checkpoints take at most hardly changes. Nothing happens where
     the C library knows no such thing, or where the user has said in the environment what it should do.
     """
-    if any(name in os.environ for name in OWN):
+    if any(name.startswith(OWN) for name in os.environ):
         return False
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch import fx, nn
 
 from rebasin_cli import nets
 from rebasin_cli.inference import dispatched, following, tracing
-from rebasin_cli.inference.dispatched import Unfollowed
+from rebasin_cli.inference.recorder import Unfollowed
 from rebasin_cli.inference.tracing import line_of
 from tests.inference.test_infer import Net
 
@@ -141,6 +142,31 @@ def by_value(s, x):
     return s.a(x) if x.sum().item() > 0 else x
 
 
+def assigned(s, x):
+    s.mean = s.a(x).mean(0).detach()
+    return s.a(x)
+
+
+def written_data(s, x):
+    y = s.a(x)
+    y.data = y.data * 2
+    return y
+
+
+def swallowed(s, x):
+    y = s.a(x)
+    try:
+        y = y * TABLE
+    except Exception:
+        pass
+    return y
+
+
+def in_another_thread(s, x):
+    with ThreadPoolExecutor(1) as pool:
+        return s.a(x) * pool.submit(lambda: float(x.sum())).result()
+
+
 @pytest.mark.parametrize(
     ("function", "why"),
     [
@@ -154,6 +180,13 @@ def by_value(s, x):
         (viewed, "writes into what others read"),
         (lambda s, x: s.a(x).bfloat16().add_(x[:, :2]), "changes what it writes into"),  # it would be float32
         (lambda s, x: torch.ops.prims.sin(s.a(x)), "prims.sin"),
+        (assigned, "assigns a parameter or a buffer"),
+        (written_data, "dispatched nowhere"),
+        (lambda s, x: s.a(x) * (2 if s.a(x).data_ptr() else 3), "dispatched nowhere"),
+        (lambda s, x: s.a(x) * (2 if s.a(x).requires_grad else 3), "dispatched nowhere"),
+        (lambda s, x: F.instance_norm(s.a(x)[None], s.four, s.four), "instance_norm"),
+        (swallowed, "no parameter, buffer or input"),
+        (in_another_thread, "where it is not seen"),
         (lambda s, x: s.a(x.add_(1)), "writes into what others read"),
         (lambda s, x: F.batch_norm(s.a(x), s.mean, s.mean, training=True), "batch_norm"),
     ],
@@ -161,6 +194,7 @@ def by_value(s, x):
 def test_what_is_not_followed_for_certain_is_left_to_the_exporter(function, why):
     network = Net(function, a=nn.Linear(3, 2))
     network.register_buffer("mean", torch.ones(2))
+    network.register_buffer("four", torch.ones(4))
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     with pytest.raises(Unfollowed, match=why):
         recorded(network, ROWS.clone())
@@ -225,6 +259,18 @@ def test_what_a_network_keeps_elsewhere_while_it_is_traced_does_not_break_it():
     recorded(Net(last, a=nn.Linear(3, 2)), ROWS)
     with pytest.raises(Unfollowed, match="kept while it was traced"):  # its numbers were not computed
         kept["last"] + 1
+
+
+def test_where_all_code_is_pytorchs_the_line_is_of_its_function():
+    nodes = tracing.export(nn.Sequential(nn.Linear(3, 2), nn.ReLU()), (ROWS,), {}).graph.nodes
+    assert line_of(next(n for n in nodes if "relu" in str(n.target))).startswith("functional.py:")
+
+
+def test_parameters_are_parameters_to_who_asks():
+    network = Net(
+        lambda s, x: s.a(x) * (s.a.bias if isinstance(s.a.bias, nn.Parameter) else 1), a=nn.Linear(3, 2)
+    )
+    assert described(recorded(network, ROWS)) == described(exported(network, ROWS))
 
 
 def test_the_switch_for_fast_attention_is_put_back():

@@ -47,8 +47,8 @@ def test_a_path_is_measured_as_point_by_point_with_two_products_a_batch():
     rows = []
     count = products(lambda: rows.append(paths.measure(path, net, {"test": Once(BATCHES)})))
     plain = products(lambda: rows.append(paths.measure(path, net, {"test": BATCHES})))
-    # both ends of each batch, and the ends of the path by themselves; one more finds the layer
-    assert plain == 11 * 2 and count == 2 * 2 + 2 * 2 + 1
+    # both ends of each batch, the path's ends by themselves; a few rows find the layer, and show it right
+    assert plain == 11 * 2 and count == 2 * 2 + 2 * 2 + 1 + 9
     losses = [row.curves["test"].loss for row in rows]
     assert losses[0] == pytest.approx(losses[1], abs=1e-6) and losses[0] != losses[1]
     assert "forward" not in vars(net[1])
@@ -82,6 +82,41 @@ def test_weights_that_are_written_to_count_and_so_do_those_of_a_copy():
             written[1].weight.mul_(2)
             expected = F.linear(IMAGES[:20].flatten(1), written[1].weight, written[1].bias)
             assert torch.equal(written[1](IMAGES[:20].flatten(1)), expected)
+
+
+@pytest.mark.parametrize("name", ["1.weight", "1.bias"])
+def test_tensors_that_stay_the_first_models_are_no_part_of_the_line(name):
+    path, net = paths.Path("row", *ends(), points=11, keep={name}), network(2)
+    ours, plain = (paths.measure(path, net, {"test": its}) for its in (Once(BATCHES), BATCHES))
+    assert ours.curves["test"].loss == pytest.approx(plain.curves["test"].loss, abs=1e-6)
+
+
+class Normed(nn.Module):
+    """Its first layer's weights are divided by their lengths where PyTorch does not count it."""
+
+    def __init__(self, seed):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.f, self.g = nn.Linear(64, 16), nn.Linear(16, 10)
+
+    def forward(self, x):
+        self.f.weight.data = F.normalize(self.f.weight.data, dim=1)
+        return self.g(self.f(x.flatten(1)).relu())
+
+
+class Doubled(Normed):
+    """Its first layer gets other weights for the call."""
+
+    def forward(self, x):
+        given = {"weight": self.f.weight * 2, "bias": self.f.bias}
+        return self.g(torch.func.functional_call(self.f, given, (x.flatten(1),)).relu())
+
+
+@pytest.mark.parametrize("kind", [Normed, Doubled])
+def test_weights_that_the_network_makes_of_its_own_are_multiplied(kind):
+    path, net = paths.Path("row", *ends(kind), points=11), kind(2).eval()
+    ours, plain = (paths.measure(path, net, {"test": its}) for its in (Once(BATCHES), BATCHES))
+    assert ours.curves["test"].loss == pytest.approx(plain.curves["test"].loss, abs=1e-6)
 
 
 def test_gradients_go_through_the_layer_itself():

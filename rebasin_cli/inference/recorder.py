@@ -1,0 +1,263 @@
+"""What sees a network's operations where PyTorch dispatches them, and the tensors that it is run on."""
+
+from __future__ import annotations
+
+import math
+import operator
+import sys
+import weakref
+from collections.abc import Mapping, Set
+from types import FrameType
+from typing import Any, NoReturn
+
+import torch
+from torch import fx, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from .float64 import Uncompiled
+
+LEFT = frozenset(
+    {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.nondeterministic_seeded}
+)
+SAMPLED = ("linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+DENIED = ("mkldnn_", "_pack_padded_sequence", "_pad_packed_sequence")  # by what operations' names begin with
+ATTENTION = "scaled_dot_product_attention"
+UNSEEN = ("__set__", "data_ptr", "untyped_storage", "storage", "numpy", "__array__", "tolist")
+PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer)
+
+
+class Unfollowed(Exception):
+    """The exporter has to be asked."""
+
+
+class Seen(torch.Tensor):
+    """What the network has in place of `value`, whose numbers it cannot see; `node` makes it.
+
+    A network may keep one where nobody finds it, such as a table in its file. Once its `recorder` is done
+    that is its value; only an `exact` one, since that of the others was not computed on all samples.
+    """
+
+    value: torch.Tensor
+    node: fx.Node
+    recorder: Recorder
+    exact: bool
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, value: torch.Tensor, node: fx.Node, recorder: Recorder, exact: bool = True):
+        seen = torch.Tensor._make_wrapper_subclass(
+            cls,
+            value.shape,
+            strides=value.stride(),
+            storage_offset=value.storage_offset(),
+            dtype=value.dtype,
+            device=value.device,
+            requires_grad=value.requires_grad,
+        )
+        seen.value, seen.node, seen.recorder, seen.exact = value, node, recorder, exact
+        seen._is_param = isinstance(value, nn.Parameter)  # for who asks
+        return seen
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        for seen in pytree.tree_leaves((args, kwargs)):
+            if isinstance(seen, Seen) and not seen.recorder.done:  # in another thread, or behind modes
+                seen.recorder.fail(f"{func} where it is not seen")
+            if isinstance(seen, Seen) and not seen.exact:
+                raise Unfollowed(f"{func} of what a network kept while it was traced")
+        plain = pytree.tree_map_only(Seen, lambda seen: seen.value, (args, kwargs or {}))
+        return func(*plain[0], **plain[1])
+
+
+class Recorder(Uncompiled):
+    """Writes down the operations that run while it is active."""
+
+    def __init__(self, device: torch.device, table: Mapping[Any, Any], kept: Set[Any]):
+        super().__init__()
+        self.graph, self.device, self.table, self.kept = fx.Graph(), device, table, kept
+        self.given: set[int] = set()  # memory of parameters, buffers and inputs
+        self.sharing: dict[int, list[weakref.ref[Seen]]] = {}  # by the memory
+        self.failed, self.done = "", False
+        self.outside = sys._getframe(1)  # who asks for the graph, and is no part of the network
+
+    def given_tensor(self, name: str, tensor: torch.Tensor) -> Seen:
+        """A parameter, a buffer or an input."""
+        if type(tensor) not in PLAIN or tensor.layout is not torch.strided or tensor.device != self.device:
+            raise Unfollowed(f"{name} is no plain tensor on {self.device}")
+        self.given.add(_memory(tensor))
+        return self._seen(tensor, self.graph.placeholder(name))
+
+    def given_leaf(self, name: str, leaf: Any) -> Any:
+        """An input, or something else among the arguments, which has a placeholder as well."""
+        if isinstance(leaf, torch.Tensor):
+            return self.given_tensor(name, leaf)
+        self.graph.placeholder(name)
+        return leaf
+
+    def _seen(self, value: torch.Tensor, node: fx.Node, exact: bool = True) -> Seen:
+        node.meta["val"] = _without_numbers(value)
+        seen = Seen(value, node, self, exact)
+        self.sharing.setdefault(_memory(value), []).append(weakref.ref(seen))
+        return seen
+
+    def fail(self, why: str) -> NoReturn:
+        """Give up, also where the network goes on after an error."""
+        self.failed = self.failed or why
+        raise Unfollowed(why)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        try:
+            return self._dispatched(func, args, dict(kwargs or {}))
+        except BaseException as cause:
+            self.failed = self.failed or f"{func}: {cause}"
+            raise
+
+    def _dispatched(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        if func.namespace != "aten":
+            raise Unfollowed(str(func))
+        if func._schema.is_mutable:
+            return self._written(func, args, kwargs)
+        if func not in self.kept and (parts := _parts(func, self.table)) is not None:
+            with self:
+                found = parts(*args, **kwargs)
+            if found is not NotImplemented:
+                return found
+        return self._recorded(func, args, kwargs)
+
+    def _recorded(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """The operation as a node, and what it gives."""
+        chance = func._opname.startswith(DENIED) or LEFT & set(func.tags)
+        if (chance and not _certain(func, args, kwargs)) or _changes_statistics(func, args, kwargs):
+            raise Unfollowed(f"{func} gives what values, chance or the processor decide")
+        exact = func._opname not in SAMPLED and _exact(args, kwargs)
+        found = _run(func, *pytree.tree_map(self._value, (args, kwargs)))
+        reads = pytree.tree_map(node_of, (args, kwargs))
+        node = self.graph.create_node("call_function", func, *reads, name=func._opname)
+        node.meta["place"] = _place(self.outside)
+        if isinstance(found, torch.Tensor):
+            return self._seen(found, node, exact)
+        if not isinstance(found, (tuple, list)) or not all(isinstance(it, torch.Tensor) for it in found):
+            raise Unfollowed(f"{func} gives {found}")
+        node.meta["val"] = type(found)(map(_without_numbers, found))
+        parts = [self.graph.call_function(operator.getitem, (node, k)) for k in range(len(found))]
+        return type(found)(self._seen(*both, exact) for both in zip(found, parts, strict=True))
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, torch.device) and value != self.device:
+            raise Unfollowed(f"{value} beside {self.device}")
+        if isinstance(value, torch.Tensor) and not (isinstance(value, Seen) and value.recorder is self):
+            raise Unfollowed("a tensor that no parameter, buffer or input is")
+        return value.value if isinstance(value, Seen) else value
+
+    def _written(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """An operation that writes into its first argument, as the one that does not."""
+        packet = getattr(torch.ops.aten, func._opname.removesuffix("_"), None)
+        instead = getattr(packet, func._overloadname, None)
+        own = args[0] if args else None
+        if (
+            not func._opname.endswith("_")
+            or func._opname == "set_"
+            or instead is None
+            or not isinstance(own, Seen)
+        ):
+            raise Unfollowed(f"{func} writes")
+        memory = _memory(own.value)
+        if memory in self.given or any(it() is not None and it() is not own for it in self.sharing[memory]):
+            raise Unfollowed(f"{func} writes into what others read")
+        with self:
+            found = instead(*args, **kwargs)
+        if not isinstance(found, Seen) or _memory(found.value) == memory or _kind(found) != _kind(own):
+            raise Unfollowed(f"{func} changes what it writes into")
+        own.node = found.node
+        return own
+
+
+def _run(func: Any, args: Any, kwargs: Any) -> Any:
+    """What the operation gives. Nobody reads the numbers, so where most of the work is, one sample does."""
+    rows = args[0] if args and isinstance(args[0], torch.Tensor) else None
+    if func._opname not in SAMPLED or rows is None or rows.ndim < 2:
+        return func(*args, **kwargs)
+    if func._opname == "linear":
+        lead, rows = rows.shape[:-1], rows.reshape(-1, rows.shape[-1])
+    elif rows.ndim == args[1].ndim:
+        lead = rows.shape[:1]
+    else:  # without an axis of samples
+        return func(*args, **kwargs)
+    one = func(rows[:1], *args[1:], **kwargs)
+    many = torch.zeros(math.prod(lead) * one[0].numel(), dtype=one.dtype, device=one.device)
+    rows = many.as_strided((math.prod(lead), *one.shape[1:]), (one[0].numel(), *one.stride()[1:]))
+    return rows.view(*lead, *one.shape[1:])
+
+
+def _without_numbers(value: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+
+
+def _memory(value: torch.Tensor) -> int:
+    return value.untyped_storage()._cdata
+
+
+def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.stride(), tensor.dtype
+
+
+def _exact(*given: Any) -> bool:
+    """Whether all values among arguments have the numbers that the network would see."""
+    return all(leaf.exact for leaf in pytree.tree_leaves(given) if isinstance(leaf, Seen))
+
+
+def node_of(value: Any) -> Any:
+    return value.node if isinstance(value, Seen) else value
+
+
+def _parts(func: Any, table: Mapping[Any, Any]) -> Any:
+    """What takes an operation apart; None: it is not taken apart."""
+    for key in (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd):
+        if callable(found := func.py_kernels.get(key)):
+            return found
+    return table.get(func) or (func.decompose if func._can_decompose() else None)
+
+
+def _changes_statistics(func: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
+    """Whether a norm writes into running statistics, which its schema does not say."""
+    if func._opname != "instance_norm":
+        return False
+    given = dict(zip((it.name for it in func._schema.arguments), args, strict=False)) | kwargs
+    return given["running_mean"] is not None and given["use_input_stats"]
+
+
+def _certain(func: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
+    """Whether an operation that chance or values may decide on is none of these, called like that."""
+    if func._opname == "index":
+        return not any(it.dtype in (torch.bool, torch.uint8) for it in args[1] if it is not None)
+    return func._opname == ATTENTION and not (kwargs.get("dropout_p", 0) or (len(args) > 4 and args[4]))
+
+
+def _place(outside: FrameType) -> tuple[str, int] | None:
+    """File and line, the innermost of the network's own; where PyTorch has all, the innermost there."""
+    frame, inner = sys._getframe(1), None
+    while frame is not None and frame is not outside:
+        file = frame.f_code.co_filename
+        if file != __file__ and "/torch/" not in file:
+            return file, frame.f_lineno
+        if inner is None and file != __file__ and not file.endswith(("_ops.py", "_python_dispatch.py")):
+            inner = file, frame.f_lineno
+        frame = frame.f_back
+    return inner
+
+
+class Assigned(TorchFunctionMode):
+    """Sees what is dispatched nowhere: `.data` that is assigned, addresses, and whether a value learns."""
+
+    def __init__(self, recorder: Recorder):
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        name, own = getattr(func, "__name__", ""), args[0] if args else None
+        learns = name == "__get__" and getattr(func, "__self__", None) is torch.Tensor.requires_grad
+        made = isinstance(own, Seen) and own.node.op != "placeholder"
+        if isinstance(own, Seen) and (name in UNSEEN or (learns and made)):
+            self.recorder.fail(f"{func} is dispatched nowhere")
+        return func(*args, **(kwargs or {}))
