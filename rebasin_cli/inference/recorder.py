@@ -169,7 +169,8 @@ class Recorder(Uncompiled):
             found = instead(*args, **kwargs)
         if not isinstance(found, Seen) or _memory(found.value) == memory or _kind(found) != _kind(own):
             raise Unfollowed(f"{func} changes what it writes into")
-        own.node = found.node
+        own.value, own.node, own.exact = found.value, found.node, found.exact
+        self.sharing.setdefault(_memory(own.value), []).append(weakref.ref(own))
         return own
 
 

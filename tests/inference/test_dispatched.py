@@ -129,6 +129,17 @@ def test_what_is_written_into_is_a_new_value_where_nobody_else_reads_it():
     assert names == ["aten.linear.default", "aten.add.Tensor", "aten.relu.default", "aten.mul.Tensor"]
 
 
+def test_a_view_of_what_was_written_into_keeps_others_from_writing_again():
+    def twice(s, x):
+        y = s.a(x).add_(1)
+        view = y[:, :1]
+        y.mul_(2)
+        return y + view
+
+    with pytest.raises(Unfollowed, match="writes into what others read"):
+        recorded(Net(twice, a=nn.Linear(3, 2)), ROWS)
+
+
 TABLE = torch.rand(2)
 
 
@@ -243,7 +254,7 @@ def test_what_a_network_keeps_elsewhere_while_it_is_traced_does_not_break_it():
 
     def table(s, x):
         if not kept:
-            kept["table"] = torch.linspace(0, 1, 2).repeat(2)[:2]
+            kept["table"] = (torch.linspace(0, 1, 2).repeat(2) / 2).mul_(2)[:2]
         return s.a(x) * kept["table"]
 
     network = Net(table, a=nn.Linear(3, 2))
