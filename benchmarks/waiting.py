@@ -36,7 +36,7 @@ import torch
 from rebasin_cli import nets
 from rebasin_cli.checkpoints.writing import write_safetensors
 from rebasin_cli.permutations import permutation
-from rebasin_cli.runtime.memory import BLOCK, KEPT
+from rebasin_cli.runtime.memory import BLOCK, RETAINED
 from rebasin_cli.runtime.seeds import generator, seeded
 from rebasin_cli.spec import library
 
@@ -201,7 +201,7 @@ def seconds(python: str, row: Row, work: Path) -> tuple[float, float]:
     compiled = os.environ | {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(work / "bytecode")}
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     if row.kept:
-        compiled |= {"MALLOC_TRIM_THRESHOLD_": str(KEPT), "MALLOC_MMAP_THRESHOLD_": str(BLOCK)}
+        compiled |= {"MALLOC_TRIM_THRESHOLD_": str(RETAINED), "MALLOC_MMAP_THRESHOLD_": str(BLOCK)}
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     elsewhere = tempfile.gettempdir()  # not where a package lies
     done = subprocess.run([python, *words], check=True, cwd=elsewhere, env=compiled, **streams)

@@ -49,35 +49,38 @@ def record(
     table: Mapping[Any, Any],
     kept: Set[Any],
 ) -> Program:
-    """The module's graph; `table` takes operations apart (operation → function), all but those `kept`.
+    """The graph of a module in evaluation mode, for arguments of these shapes and types.
 
-    Raises Unfollowed, or whatever the network raises where it cannot see numbers.
+    It is run once, and stays as it is. `table` takes operations apart (operation → function), all but those
+    `kept`. Raises Unfollowed, or whatever the network raises where it cannot see numbers.
     """
-    leaves, tree = pytree.tree_flatten((tuple(args), dict(kwargs)))
+    leaves, tree = pytree.tree_flatten((args, dict(kwargs)))
     parameters = dict(module.named_parameters(remove_duplicate=False))
     buffers = dict(module.named_buffers(remove_duplicate=False))
-    held = (*parameters.values(), *buffers.values(), *leaves)
-    devices = {it.device for it in held if isinstance(it, torch.Tensor)}
+    tensors = parameters | buffers
+    devices = {it.device for it in (*tensors.values(), *leaves) if isinstance(it, torch.Tensor)}
     if len(devices) != 1 or torch._C._is_any_autocast_enabled():
         raise Unfollowed(f"{len(devices)} devices, or a lower precision around it")
     recorder, saved = Recorder(devices.pop(), table, kept), module.state_dict(keep_vars=True)
-    own = {name: recorder.given_tensor(f"p_{_label(name)}", it) for name, it in parameters.items()}
-    own |= {name: recorder.given_tensor(f"b_{_label(name)}", it) for name, it in buffers.items()}
-    last = {id(it): own[name] for name, it in (parameters | buffers).items()}  # of one with several names
-    given = [recorder.given_leaf(f"input_{k}", leaf) for k, leaf in enumerate(leaves)]
-    arguments, keywords = pytree.tree_unflatten(given, tree)
-    seen = {name: last[id(it)] for name, it in (parameters | buffers).items()}
+    own = {
+        name: recorder.placeholder(f"{'p' if name in parameters else 'b'}_{name.replace('.', '_')}", it)
+        for name, it in tensors.items()
+    }
+    last = {id(it): own[name] for name, it in tensors.items()}  # of one tensor with several names
+    state = {name: last[id(it)] for name, it in tensors.items()}
+    inputs = [recorder.placeholder(f"input_{k}", leaf) for k, leaf in enumerate(leaves)]
+    arguments, keywords = pytree.tree_unflatten(inputs, tree)
 
-    def keeps(root: nn.Module, *_: Any) -> None:
+    def check_state(root: nn.Module, *_: Any) -> None:
         held = dict(root.named_parameters(remove_duplicate=False))
         held |= dict(root.named_buffers(remove_duplicate=False))
-        if any(held.get(name) is not it for name, it in seen.items()):
+        if any(held.get(name) is not it for name, it in state.items()):
             recorder.fail("it assigns a parameter or a buffer")
 
-    hook = module.register_forward_hook(keeps)
+    hook = module.register_forward_hook(check_state)
     try:
         with _attention_in_full(), Assigned(recorder), torch._C._AutoDispatchBelowAutograd(), recorder:
-            returned = torch.func.functional_call(module, seen, arguments, keywords)
+            returned = torch.func.functional_call(module, state, arguments, keywords)
     finally:
         hook.remove()
         recorder.done = True
@@ -93,18 +96,14 @@ def record(
         inputs=(
             *(InputSpec(InputKind.PARAMETER, _argument(own[name]), name) for name in parameters),
             *(InputSpec(InputKind.BUFFER, _argument(own[name]), name, name in saved) for name in buffers),
-            *(InputSpec(InputKind.USER_INPUT, _argument(it), None) for it in given),
+            *(InputSpec(InputKind.USER_INPUT, _argument(it), None) for it in inputs),
         ),
         outputs=tuple(OutputSpec(OutputKind.USER_OUTPUT, _argument(it), None) for it in results),
         constants={name: buffer for name, buffer in buffers.items() if name not in saved},
         buffers=buffers,
         results=structure,
-        examples=(tuple(args), dict(kwargs)),
+        examples=(args, dict(kwargs)),
     )
-
-
-def _label(name: str) -> str:
-    return name.replace(".", "_")
 
 
 def _argument(value: Any) -> TensorArgument | ConstantArgument:

@@ -71,7 +71,11 @@ class Seen(torch.Tensor):
 
 
 class Recorder(Uncompiled):
-    """Writes down the operations that run while it is active."""
+    """Writes down the operations that run while it is active, as nodes of `graph`.
+
+    `table` takes operations apart (operation → function), all but those `kept`. Where one could not be
+    written down, `failed` says why. Raises Unfollowed, and what operations raise.
+    """
 
     def __init__(self, device: torch.device, table: Mapping[Any, Any], kept: Set[Any]):
         super().__init__()
@@ -81,19 +85,15 @@ class Recorder(Uncompiled):
         self.failed, self.done = "", False
         self.outside = sys._getframe(1)  # who asks for the graph, and is no part of the network
 
-    def given_tensor(self, name: str, tensor: torch.Tensor) -> Seen:
-        """A parameter, a buffer or an input."""
-        if type(tensor) not in PLAIN or tensor.layout is not torch.strided or tensor.device != self.device:
+    def placeholder(self, name: str, value: Any) -> Any:
+        """What the network gets in place of a parameter, buffer or input; what is no tensor stays itself."""
+        if not isinstance(value, torch.Tensor):
+            self.graph.placeholder(name)
+            return value
+        if type(value) not in PLAIN or value.layout is not torch.strided or value.device != self.device:
             raise Unfollowed(f"{name} is no plain tensor on {self.device}")
-        self.given.add(_memory(tensor))
-        return self._seen(tensor, self.graph.placeholder(name))
-
-    def given_leaf(self, name: str, leaf: Any) -> Any:
-        """An input, or something else among the arguments, which has a placeholder as well."""
-        if isinstance(leaf, torch.Tensor):
-            return self.given_tensor(name, leaf)
-        self.graph.placeholder(name)
-        return leaf
+        self.given.add(_memory(value))
+        return self._seen(value, self.graph.placeholder(name))
 
     def _seen(self, value: torch.Tensor, node: fx.Node, exact: bool = True) -> Seen:
         node.meta["val"] = _without_numbers(value)

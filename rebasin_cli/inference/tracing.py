@@ -72,26 +72,30 @@ def _kind(value: Any) -> Any:
 
 
 def _export(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Program:
-    table, kept = _decompositions()
-    with fresh(module, tuple(args), kwargs) as anew, warnings.catch_warnings(), _quiet(), uncollected():
+    (table, kept), args, kwargs = _decompositions(), tuple(args), dict(kwargs)
+    with fresh(module, args, kwargs) as anew, warnings.catch_warnings(), _quiet(), uncollected():
         warnings.simplefilter("ignore")
         try:
-            return dispatched.record(module, tuple(args), dict(kwargs), table, kept)
-        except BaseException as cause:  # what it leaves to the exporter, and whatever the user's code raises
-            if passes(cause) and not isinstance(cause, RebasinError):
-                raise
+            return dispatched.record(module, args, kwargs, table, kept)
+        except BaseException as cause:  # what is left to the exporter, and whatever the user's code raises
+            _let_through(cause)
         anew()
         try:
-            program = torch.export.export(module, tuple(args), dict(kwargs), strict=False)
+            program = torch.export.export(module, args, kwargs, strict=False)
             return exported(program.run_decompositions(table))
         except BaseException as cause:  # whatever the user's code or the tracer raises
-            if passes(cause) and not isinstance(cause, RebasinError):
-                raise
+            _let_through(cause)
             raise NetworkError(
                 "the network cannot be traced, so no spec can be inferred",
                 problems=_reasons(cause),
                 hint=_next_step(message_of(cause)),
             ) from cause
+
+
+def _let_through(cause: BaseException) -> None:
+    """Raise what says nothing of the network: Ctrl-C, out of memory."""
+    if passes(cause) and not isinstance(cause, RebasinError):
+        raise cause
 
 
 def outputs_of(program: Program, output: str | int | None) -> list[fx.Node]:

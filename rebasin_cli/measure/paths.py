@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -148,8 +149,8 @@ def _first_layer(path: Path, network: nn.Module, splits: Mapping[str, Iterable[A
         return None
     if not splits or not all(isinstance(batches, Once) for batches in splits.values()):
         return None
-    found = first_layer.find(network, next(iter(splits.values())), (path.a, path.b))
-    return None if found is None or set(found.names) & set(path.keep) else found
+    stays = {name: path.a[name] for name in path.keep if name in path.a}
+    return first_layer.find(network, next(iter(splits.values())), (path.a, ChainMap(stays, path.b)))
 
 
 def _along(path: Path, curve: curves.Curve, found: Mapping[str, list[Scores]]) -> dict[str, Any]:

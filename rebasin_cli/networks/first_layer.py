@@ -15,25 +15,25 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import NetworkError
-from .layout import FEW, Wrapper, alike
+from .layout import FEW, Wrapper, alike, plain, removed
 from .running import evaluating, fed, forward
 
 LEAST = 64  # inputs of the layer, below which multiplying costs no more than adding two results
-KEPT = 512 << 20  # bytes of results that are kept
+ROOM = 512 << 20  # bytes of results that are kept
 Tensors = Mapping[str, Tensor]
 
 
 class FirstLayer:
-    """Stands for the forward pass of `layer`, whose tensors have these `names`, between two models.
+    """Stands for the forward pass of `layer` between two models: (…, inputs) → (…, outputs), float32.
 
-    Results are kept for the inputs seen at the first point, which have to stay where they lie in memory. The
-    layer multiplies for all others, and where its weights are not those of the point, as far as PyTorch
+    `ends` are its tensors in both models: a weight (outputs, inputs), and a bias (outputs,) where it has one.
+    Results are kept for the inputs seen at the first point, which have to stay where they lie in memory.
+    The layer multiplies for all others, and where its weights are not those of the point, as far as PyTorch
     counts writing to them and as a few rows show. Results differ by rounding alone from what it gives.
     """
 
-    def __init__(self, layer: nn.Linear, names: Sequence[str], ends: tuple[Tensors, Tensors]):
-        self.layer, self.names, self.room, self.filling = layer, names, KEPT, True
-        self.ends = [[end[name] for name in names] for end in ends]
+    def __init__(self, layer: nn.Linear, ends: Sequence[Sequence[Tensor]]):
+        self.layer, self.ends, self.room, self.filling = layer, ends, ROOM, True
         self.kept: dict[Any, tuple[Tensor, list[Tensor]]] = {}
         self.share, self.weights = 0.0, self._weights()
         self.right: bool | None = None  # whether a few rows were at this point
@@ -84,9 +84,10 @@ def find(
     batches: Iterable[Any],
     ends: tuple[Tensors, Tensors],
 ) -> FirstLayer | None:
-    """The layer of a network on the CPU that reads nothing but the inputs as they are, in any shape; or None.
+    """The layer of a network on the CPU that reads the inputs as they are, in any shape; None: there is none.
 
-    `ends` are the tensors of the models at λ = 0 and 1.
+    Two samples of the `batches` show it. `ends` are the tensors that the line between the models goes from
+    and to, by the network's names.
     """
     inputs = next((fed(network, inputs, "cpu", quiet=True) for inputs, _ in batches), None)
     if isinstance(network, Wrapper | torch.jit.ScriptModule) or not isinstance(inputs, Tensor):
@@ -99,30 +100,27 @@ def find(
         read.append((module, alone and given[0].data_ptr() == few.data_ptr()))
 
     layers = {module: name for name, module in network.named_modules() if _plain(module)}
-    handles = [module.register_forward_pre_hook(look) for module in layers]
     try:
-        with evaluating(network), torch.no_grad():
-            forward(network, few)
+        with removed([module.register_forward_pre_hook(look) for module in layers]):
+            with evaluating(network), torch.no_grad():
+                forward(network, few)
     except NetworkError:  # told by whoever runs it
         return None
-    finally:
-        for handle in handles:
-            handle.remove()
     first = [module for module, alone in read if alone]
     if len(first) != 1 or [module for module, _ in read].count(first[0]) != 1:
         return None
     if not torch.equal(few, before):  # it writes into its inputs
         return None
-    names = [f"{layers[first[0]]}.{own}" for own in _own(first[0])]
-    own = [end.get(name) for end in ends for name in names]
-    same = all(it is not None and it.dtype == torch.float32 and it.device == few.device for it in own)
-    return FirstLayer(first[0], names, ends) if same else None
+    named = [f"{layers[first[0]]}.{own}" for own in _own(first[0])]
+    found = [[end.get(name) for name in named] for end in ends]
+    same = all(
+        it is not None and it.dtype == torch.float32 and it.device == few.device for it in sum(found, [])
+    )
+    return FirstLayer(first[0], found) if same else None
 
 
 def _plain(module: nn.Module) -> bool:
-    """Whether a module is a linear layer in float32 with weights of its own, and nobody looks on."""
-    if type(module) is not nn.Linear or "forward" in vars(module) or module.in_features < LEAST:
-        return False
-    if module._forward_hooks or module._forward_pre_hooks or "weight" not in module._parameters:
+    """Whether a module is a linear layer on the CPU, in float32, with weights of its own."""
+    if not plain(module, (nn.Linear,)) or "weight" not in module._parameters or module.in_features < LEAST:
         return False
     return all(it.dtype == torch.float32 and it.device.type == "cpu" for it in _own(module).values())

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import NetworkError
-from .layout import FEW, Wrapper, alike
+from .layout import FEW, Wrapper, alike, plain, removed
 from .running import call
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -72,19 +72,14 @@ def _watched(network: nn.Module, few: Tensor, output: str | int | None) -> tuple
     modules = [module for module in network.modules() if _plain(module)]
     handles = [module.register_forward_hook(gave) for module in modules if type(module) in CONVOLUTIONS]
     handles += [module.register_forward_pre_hook(takes) for module in modules if type(module) in NORMS]
-    try:
+    with removed(handles):
         outputs = call(network, few, output=output)
-    finally:
-        for handle in handles:
-            handle.remove()
     return [pair for pair in pairs if all(runs[module] == 1 for module in pair)], outputs
 
 
 def _plain(module: nn.Module) -> bool:
     """Whether a module is what its class says: weights of its own in float32, and nobody who looks on."""
-    if type(module) not in CONVOLUTIONS + NORMS or "forward" in vars(module):
-        return False
-    if module._forward_hooks or module._forward_pre_hooks or module.training:
+    if not plain(module, CONVOLUTIONS + NORMS) or module.training:
         return False
     if type(module) in NORMS:
         tensors = (module.running_mean, module.running_var, module.weight, module.bias)

@@ -6,11 +6,14 @@ Both change outputs by rounding alone where a network takes them; whether it doe
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from ..datasets._batches import tensors_in
 from ..errors import NetworkError
@@ -37,6 +40,23 @@ _known: weakref.WeakKeyDictionary[nn.Module, dict[Any, Known]] = weakref.WeakKey
 
 class Wrapper(nn.Module):
     """A module that runs another network, and leaves to it how."""
+
+
+def plain(module: nn.Module, kinds: tuple[type[nn.Module], ...]) -> bool:
+    """Whether a module is just what its class, one of these, says: nobody looks on, or stands in for it."""
+    if type(module) not in kinds or "forward" in vars(module):
+        return False
+    return not (module._forward_hooks or module._forward_pre_hooks)
+
+
+@contextmanager
+def removed(handles: Iterable[RemovableHandle]) -> Iterator[None]:
+    """Hooks that are gone afterwards."""
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def _of(network: nn.Module, inputs: Tensor, output: str | int | None, *, exact: bool = False) -> Known:
@@ -132,10 +152,6 @@ def _largest(network: nn.Module, inputs: Tensor, output: str | int | None) -> tu
     def look(module: nn.Module, given: Any, value: Any) -> None:
         seen.extend(t.numel() * t.element_size() for t in tensors_in(value))
 
-    handles = [module.register_forward_hook(look) for module in network.modules()]
-    try:
+    with removed([module.register_forward_hook(look) for module in network.modules()]):
         whole = call(network, inputs, output=output)
-    finally:
-        for handle in handles:
-            handle.remove()
     return max(seen), whole

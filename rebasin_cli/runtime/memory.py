@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from ..errors import ResourceError
 
 TRIM, MMAP = -1, -3  # glibc's numbers for what `mallopt` sets
-KEPT, BLOCK = 512 << 20, 32 << 20  # bytes: what each heap keeps of what is freed, its largest block
-OWN = ("MALLOC_", "GLIBC_TUNABLES")  # how variables begin that tell the C library what to do
+RETAINED, BLOCK = 512 << 20, 32 << 20  # bytes: what each heap keeps of what is freed, its largest block
+TUNING = ("MALLOC_", "GLIBC_TUNABLES")  # how variables begin that tell the C library what to do
 
 
 def keep_freed() -> bool:
@@ -23,13 +23,13 @@ def keep_freed() -> bool:
     come and go as before, so that what large checkpoints take at most hardly changes. Nothing happens where
     the C library knows no such thing, or where the user has said in the environment what it should do.
     """
-    if any(name.startswith(OWN) for name in os.environ):
+    if any(name.startswith(TUNING) for name in os.environ):
         return False
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # not glibc
         return False
-    return bool(mallopt(TRIM, KEPT) and mallopt(MMAP, BLOCK))
+    return bool(mallopt(TRIM, RETAINED) and mallopt(MMAP, BLOCK))
 
 
 def check_memory(what: str, needed: int) -> None:

@@ -85,8 +85,9 @@ def test_weights_that_are_written_to_count_and_so_do_those_of_a_copy():
 
 
 @pytest.mark.parametrize("name", ["1.weight", "1.bias"])
-def test_tensors_that_stay_the_first_models_are_no_part_of_the_line(name):
+def test_tensors_that_stay_the_first_models_do_so_in_what_the_layer_gives(name):
     path, net = paths.Path("row", *ends(), points=11, keep={name}), network(2)
+    assert paths._first_layer(path, net, {"test": Once(BATCHES)}) is not None
     ours, plain = (paths.measure(path, net, {"test": its}) for its in (Once(BATCHES), BATCHES))
     assert ours.curves["test"].loss == pytest.approx(plain.curves["test"].loss, abs=1e-6)
 
@@ -130,7 +131,7 @@ def test_gradients_go_through_the_layer_itself():
 
 
 def test_no_more_is_kept_than_there_is_room_for(monkeypatch):
-    monkeypatch.setattr(first_layer, "KEPT", 2 * 20 * 16 * 4)  # of one batch
+    monkeypatch.setattr(first_layer, "ROOM", 2 * 20 * 16 * 4)  # of one batch
     a, b = ends()
     net = network(2)
     layer = find(net, BATCHES, (a, b))

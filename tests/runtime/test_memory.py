@@ -59,7 +59,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before, kept)
 def faults(kept, **environment):
     """In a process of its own: what its C library keeps is for good."""
     run = [sys.executable, "-c", FAULTS, kept]
-    others = {name: value for name, value in os.environ.items() if not name.startswith(memory.OWN)}
+    others = {name: value for name, value in os.environ.items() if not name.startswith(memory.TUNING)}
     done = subprocess.run(run, capture_output=True, text=True, check=True, env=others | environment)
     count, said = done.stdout.split()
     return int(count), said == "True"
@@ -74,7 +74,7 @@ def test_memory_that_is_kept_is_not_asked_for_again():
 
 
 def test_where_the_c_library_has_no_such_switch_nothing_happens(monkeypatch):
-    for name in [name for name in os.environ if name.startswith(memory.OWN)]:
+    for name in [name for name in os.environ if name.startswith(memory.TUNING)]:
         monkeypatch.delenv(name)
     monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: object())
     assert keep_freed() is False

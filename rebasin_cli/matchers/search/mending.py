@@ -63,9 +63,8 @@ class Mending:
         networks.load(self.network, average(models, keep=self.problem.fitted.ignored))
         if how != "none":
             known = {"graphs": self.graphs}  # the endpoints' values are others for every candidate
-            more = {"output": self.problem.output, "device": self.problem.device, "known": known}
-            more["seconds"] = seconds
-            repairs = Repairs(how, models, self._batches(how), ridge=self.problem.ridge, **more)
+            run = {"output": self.problem.output, "device": self.problem.device, "seconds": seconds}
+            repairs = Repairs(how, models, self._batches(how), ridge=self.problem.ridge, known=known, **run)
             repairs.apply(self.network, [1 / len(models)] * len(models))
         answers = Recording(self.network, self.problem.output)  # the network is run once for all figures
         return measure(answers, self.held, self.scores, None, self.problem.device, scaled=not self.unseen)
