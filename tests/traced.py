@@ -1,11 +1,11 @@
 """A network of ours or of the tests is traced once for inputs of one shape, as long as a process lives.
 
-Inference, methods that look at activations and repairs trace the network whenever they are called. PyTorch
-takes 0.2 s or more for that, which is most of the time of a test with a small network; and the graph depends
-on the structure of the network and on the shapes of its inputs, not on its weights. Networks of classes that
-a user or a test defines where it runs are traced every time, and half of that is work that PyTorch does
-anew for every network though it is always the same: a list of its operations, and type annotations. Tests do
-it once.
+Inference, methods that look at activations and repairs trace the network whenever they are called. That
+takes 10 to 100 ms, and 0.2 s or more where PyTorch's exporter has to do it; the graph depends on the
+structure of the network and on the shapes of its inputs, not on its weights. Networks of classes that a user
+or a test defines where it runs are traced every time, and half of what the exporter does is work that it
+does anew for every network though it is always the same: a list of its operations, and type annotations.
+Tests do it once.
 """
 
 import functools
