@@ -129,15 +129,21 @@ def test_what_is_written_into_is_a_new_value_where_nobody_else_reads_it():
     assert names == ["aten.linear.default", "aten.add.Tensor", "aten.relu.default", "aten.mul.Tensor"]
 
 
-def test_a_view_of_what_was_written_into_keeps_others_from_writing_again():
-    def twice(s, x):
+def test_what_was_written_into_and_its_views_are_not_written_into_through_each_other():
+    def through_the_view(s, x):
+        y = s.a(x).add_(1)
+        y.view(-1).mul_(2)
+        return y
+
+    def below_the_view(s, x):
         y = s.a(x).add_(1)
         view = y[:, :1]
         y.mul_(2)
         return y + view
 
-    with pytest.raises(Unfollowed, match="writes into what others read"):
-        recorded(Net(twice, a=nn.Linear(3, 2)), ROWS)
+    for function in (through_the_view, below_the_view):
+        with pytest.raises(Unfollowed, match="writes into what others read"):
+            recorded(Net(function, a=nn.Linear(3, 2)), ROWS)
 
 
 TABLE = torch.rand(2)
