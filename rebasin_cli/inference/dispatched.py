@@ -11,8 +11,7 @@ class of a tensor.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping, Set
 from typing import Any
 
 import torch
@@ -29,17 +28,6 @@ from torch.utils import _pytree as pytree
 
 from .program import Program
 from .recorder import Assigned, Recorder, Seen, Unfollowed, node_of
-
-
-@contextlib.contextmanager
-def _attention_in_full() -> Iterator[None]:
-    """Without the one operation that PyTorch's attention modules may be where nothing learns."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def record(
@@ -79,7 +67,7 @@ def record(
 
     hook = module.register_forward_hook(check_state)
     try:
-        with _attention_in_full(), Assigned(recorder), torch._C._AutoDispatchBelowAutograd(), recorder:
+        with Assigned(recorder), torch._C._AutoDispatchBelowAutograd(), recorder:
             returned = torch.func.functional_call(module, state, arguments, keywords)
     finally:
         hook.remove()

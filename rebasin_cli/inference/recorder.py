@@ -249,7 +249,10 @@ def _place(outside: FrameType) -> tuple[str, int] | None:
 
 
 class Assigned(TorchFunctionMode):
-    """Sees what is dispatched nowhere: `.data` that is assigned, addresses, and whether a value learns."""
+    """Sees what is dispatched nowhere: `.data` that is assigned, addresses, and whether a value learns.
+
+    While it is there PyTorch's attention modules take the way of many operations, also where nothing learns.
+    """
 
     def __init__(self, recorder: Recorder):
         super().__init__()

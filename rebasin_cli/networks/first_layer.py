@@ -52,19 +52,23 @@ class FirstLayer:
     def __call__(self, x: Tensor) -> Tensor:
         if torch.is_grad_enabled() or self.right is False or self._weights() != self.weights:
             return self._multiplied(x)
-        key = x.data_ptr(), x.shape, x.stride()
-        if key not in self.kept and self.filling:
-            room = len(self.ends) * x[..., 0].numel() * self.layer.out_features * x.element_size()
-            if room <= self.room:  # the inputs are kept as well, so that no others come to lie there
-                self.kept[key] = x, [F.linear(x, *end) for end in self.ends]
-                self.room -= room
-        if key not in self.kept:
+        if (results := self._results(x)) is None:
             return self._multiplied(x)
-        found = torch.lerp(*self.kept[key][1], self.share)
+        found = torch.lerp(*results, self.share)
         if self.right is None:
             few = x.reshape(-1, x.shape[-1])[:FEW]
             self.right = alike(self._multiplied(few), found.reshape(-1, found.shape[-1])[:FEW])
         return found if self.right else self._multiplied(x)
+
+    def _results(self, x: Tensor) -> list[Tensor] | None:
+        """What both ends give for these inputs; None: it is not known, and not to be kept."""
+        key = x.data_ptr(), x.shape, x.stride()
+        room = len(self.ends) * x[..., 0].numel() * self.layer.out_features * x.element_size()
+        if self.filling and key not in self.kept and room <= self.room:
+            # the inputs are kept as well, so that no others come to lie there
+            self.kept[key] = x, [F.linear(x, *end) for end in self.ends]
+            self.room -= room
+        return self.kept.get(key, (x, None))[1]
 
     def _multiplied(self, x: Tensor) -> Tensor:
         return F.linear(x, self.layer.weight, self.layer.bias)
