@@ -18,7 +18,7 @@ from ..errors import NetworkError
 from .layout import FEW, Wrapper, alike, plain, removed
 from .running import evaluating, fed, forward
 
-LEAST = 64  # inputs of the layer, below which multiplying costs no more than adding two results
+LEAST = 64  # inputs of the layer, below which it is hardly any of the work
 ROOM = 512 << 20  # bytes of results that are kept
 Tensors = Mapping[str, Tensor]
 
