@@ -214,6 +214,14 @@ def warm_up() -> None:
     wm.match(Problem(described(a), (a, b)))
 
 
+def as_command(arguments: list[str]) -> str:
+    """Code that runs a command line as `rebasin` does, and goes on."""
+    return (
+        "import contextlib\nfrom rebasin_cli.__main__ import main\n"
+        f"with contextlib.suppress(SystemExit):\n    main({arguments!r})"
+    )
+
+
 def environment() -> str:
     models = [
         line.partition(":")[2].strip()

@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 import torch
-from _rows import environment, heading, row
+from _rows import as_command, environment, heading, row
 
 from rebasin_cli.checkpoints.tensors import LazyTensors
 from rebasin_cli.checkpoints.writing import write_safetensors
@@ -53,7 +53,7 @@ def ran(code: str) -> tuple[float, int]:
 
 def rebasin(paths: list[Path], out: Path) -> str:
     arguments = ["merge", *map(str, paths), "--method", "none", "-q", "--force", "-o", str(out)]
-    return f"from rebasin_cli.cli import app\napp(args={arguments!r}, standalone_mode=False)"
+    return as_command(arguments)
 
 
 def by_hand(paths: list[Path], out: Path) -> str:

@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 import torch
+from _rows import as_command
 
 from rebasin_cli import nets
 from rebasin_cli.checkpoints.writing import write_safetensors
@@ -57,10 +58,7 @@ def main(names: list[str]) -> None:
         with tempfile.TemporaryDirectory() as folder:
             a, b, units = pair(Path(folder), name)
             arguments = ["align", str(a), str(b), "-o", f"{folder}/out.safetensors", "--no-prove", "-q"]
-            used = (
-                peak(f"from rebasin_cli.cli import app\napp(args={arguments!r}, standalone_mode=False)")
-                - imported
-            )
+            used = peak(as_command(arguments)) - imported
             both = a.stat().st_size + b.stat().st_size
             bound = both + 8 * units**2 + ALLOWANCE
             row = (both, 8 * units**2, bound, used)
@@ -101,7 +99,7 @@ def used_by(folder: Path, count: int, width: int) -> int:
     arguments = ["merge", *map(str, paths), "--method", "ste-mm", "--data", "digits", "--epochs", "1"]
     arguments += ["--limit", "200", "--batch-size", "100", "--init", "identity", "--repair", "none"]
     arguments += ["--no-prove", "-q", "--force", "-o", str(folder / "out.safetensors")]
-    return peak(f"from rebasin_cli.cli import app\napp(args={arguments!r}, standalone_mode=False)")
+    return peak(as_command(arguments))
 
 
 if __name__ == "__main__":

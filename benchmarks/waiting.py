@@ -151,6 +151,9 @@ def rows(work: Path, files: dict[str, Sequence[str]], measured: bool) -> Iterato
         return
     report = ("--report", str(work / "report"), "--force", "--skip-checks")
     yield Row("eval mlp, MNIST", ("eval", files["mlp"][0], "--data", "mnist", "--skip-checks"))
+    refit = ("--data", "mnist", "--repair", "refit", "-o", out, "--force")
+    yield Row("merge mlp, MNIST, --repair refit", ("merge", *files["mlp"], *refit))
+    yield Row("doctor mlp, MNIST", ("doctor", *files["mlp"], "--data", "mnist"))
     yield Row("barrier mlp, MNIST", ("barrier", *files["mlp"], "--data", "mnist", *report))
     passes = 55 * 15_000  # points of all rows, of which the ends of most are known
     yield from _plain(files["mlp"][0], "mlp", "mnist", passes, 0, 10_000, 500)
