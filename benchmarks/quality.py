@@ -97,12 +97,15 @@ class Group(Pair):
     def mended(self, models: Any, how: str, **more: Any) -> Any:
         return self.merged_by(models, how, **more).tensors
 
-    def merged_by(self, models: Any, how: str, images: int = IMAGES, ridge: float | None = None) -> Any:
+    def merged_by(
+        self, models: Any, how: str, images: int = IMAGES, ridge: float | None = None, repaired: Any = None
+    ) -> Any:
         return rebasin_cli.merge(
             models,
             self.fitted,
             method="none",
             repair_with=how,
+            repaired=repaired,
             ridge=ridge,
             network=self.network,
             train=self.batches(how, images),
@@ -203,9 +206,10 @@ def auto(group: Group, budget: str) -> Row:
         prove=False,
     )
     searched, began = time.perf_counter() - began, time.perf_counter()
-    merged = group.merged_by(found.models, found.result.repair or "auto")
+    result = found.result
+    merged = group.merged_by(found.models, result.repair or "auto", repaired=result.repaired)
     repaired = time.perf_counter() - began
-    chosen = f"{found.result.chosen} + {merged.repair.method if merged.repair else 'none'}"
+    chosen = f"{result.chosen} + {merged.repair.method if merged.repair else 'none'}"
     return group.row(merged.tensors, search=searched, repair=repaired, chosen=chosen)
 
 

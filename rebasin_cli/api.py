@@ -34,7 +34,7 @@ from .matchers.search.align import Alignment
 from .measure.report import barrier
 from .permutations import permutation
 from .permutations.permutation import permuted
-from .repair import Repaired, Repairs, repair_merged
+from .repair import Outcome, Repaired, Repairs, repair_merged
 from .repair.choosing import Choice
 from .repair.repairing import few, open_to_choice, settle
 from .runtime.ranks import ALONE, Ranks
@@ -177,6 +177,7 @@ def merge(
     train: Iterable[Any] | None = None,
     held: Iterable[Any] | None = None,
     unseen: bool = False,
+    repaired: Outcome | None = None,
     device: str = "cpu",
     **align_options: Any,
 ) -> Merged:
@@ -194,6 +195,7 @@ def merge(
     and "distill" trains all of them after that (see `repair.distill`);
     "bias" needs `network` and one batch of `inputs`, or its `example_shape` (see `repair.calibrated_biases`).
     The method "auto" also tries the repairs that "auto" leaves open, and takes the best with its own choice.
+    `repaired` is what a search has repaired already (`MatchResult.repaired`), of the mean with equal weights.
     Raises UsageError, SpecError, CheckpointError, DataError, NetworkError.
     """
     models = plain(models)
@@ -230,8 +232,9 @@ def merge(
             models, fitted, method=method, network=network, device=device, **align_options
         )
         models = alignment.models
-        repair_with = alignment.result.repair or repair_with
-    weights = [1 / len(models)] * len(models) if weights is None else weights
+        repair_with, repaired = alignment.result.repair or repair_with, alignment.result.repaired
+    equal = [1 / len(models)] * len(models)
+    weights = equal if weights is None else weights
     if interpolation != "linear":
         mixing.average(models, weights)  # the same checks
         join = JOINS[interpolation]
@@ -240,6 +243,7 @@ def merge(
         tensors = mixing.average(models, weights, keep=fitted.ignored)
     if repair_with == "none":
         return Merged(tensors, alignment)
+    output = align_options.get("output")
     repairs = Repairs(
         repair_with,
         models,
@@ -247,18 +251,12 @@ def merge(
         inputs=align_options.get("inputs"),
         new_bias=new_bias,
         ridge=ridge,
-        output=align_options.get("output"),
+        output=output,
         device=device,
     )
-    done = repair_merged(
-        network.to(device),
-        tensors,
-        repairs,
-        weights,
-        held=held,
-        unseen=unseen,
-        output=align_options.get("output"),
-    )
+    choosing = {"held": held, "unseen": unseen, "output": output}
+    done = repaired if [*weights] == equal and interpolation == "linear" else None
+    done = done or repair_merged(network.to(device), tensors, repairs, weights, **choosing)
     if done.repaired is None:
         return Merged(tensors, alignment, choice=done.choice)
     count = len(done.repaired.corrected)

@@ -122,7 +122,8 @@ class MatchResult:
     learns looked at held-out samples; `init` says where such a search started: one of `INITS`, or "given".
     `chosen` is the method that was taken of those `tried`, a row each ("method", "repair", "seconds",
     "held_out_loss", "why"), `repair` the one of `problem.repairs` that was taken with it, None where it is
-    what a merge chooses by itself; `polished` the account of the swaps on the true loss that came last;
+    what a merge chooses by itself, and `repaired` the `repair.Outcome` that it had for the models' mean with
+    equal weights, where that took long; `polished` the account of the swaps on the true loss that came last;
     `constrained` has a row a word where a method keeps to a constraint ("words", "free", "reached", "bound",
     "gap", "before", "allowed", as in `am`); `rounded` is the account of a relaxed search, how its permutation
     was chosen; `mixed` that of a search which tried several shares of activations: the "mix" that was taken,
@@ -142,6 +143,7 @@ class MatchResult:
     chosen: str | None = None
     repair: str | None = None
     tried: tuple[Mapping[str, Any], ...] = ()
+    repaired: Any = field(default=None, repr=False, compare=False)
     polished: Mapping[str, Any] = field(default_factory=dict)
     constrained: tuple[Mapping[str, Any], ...] = ()
     rounded: Mapping[str, Any] = field(default_factory=dict)

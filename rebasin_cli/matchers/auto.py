@@ -16,7 +16,7 @@ from . import MatchResult, Problem, wm
 from .polishing.length import seconds_of
 from .search import in_turn
 from .search.candidates import candidates
-from .search.mending import DEFAULTS
+from .search.mending import DEFAULTS, LAST
 from .search.trying import COMPARABLE, Trials
 from .straight_through.training import Training
 from .straight_through.training import memory as learning
@@ -74,7 +74,8 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     own = (
         len(problem.repairs) > 1 and how in DEFAULTS
     )  # what a merge chooses by itself, on samples of its own
-    return replace(best.result, chosen=best.method, repair=how if repairs and not own else None, tried=rows)
+    chosen = {"chosen": best.method, "repair": how if repairs and not own else None, "tried": rows}
+    return replace(best.result, **chosen, repaired=best.distilled if how == LAST else None)
 
 
 def _by_weights(problem: Problem) -> MatchResult:

@@ -38,7 +38,8 @@ class Repaired:
 
     `method` is "reset" where a network with running statistics had those measured instead. `dead` counts
     channels left alone, `passes` readings of the data, endpoints included. `tensors` names those that
-    changed, `added` those among them that the network did not have before.
+    changed, `added` those among them that the network did not have before; `samples` is how many a search
+    took by itself.
     """
 
     method: str
@@ -48,6 +49,7 @@ class Repaired:
     passes: int = 1
     tensors: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
+    samples: int | None = None
 
 
 def renormalize(

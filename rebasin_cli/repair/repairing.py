@@ -176,6 +176,14 @@ class Outcome:
     repaired: Repaired | None = None
     choice: Choice | None = None
 
+    @classmethod
+    def of(cls, network: nn.Module, done: Repaired, choice: Choice | None = None) -> Outcome:
+        """What a repair `done` changed in the network. Raises CheckpointError for what is not finite."""
+        state = network.state_dict()
+        changed = {name: state[name].to("cpu", copy=True) for name in done.tensors if name in state}
+        _check_finite(changed)
+        return cls(changed, done, choice)
+
 
 def repair_merged(
     network: nn.Module,
@@ -207,10 +215,7 @@ def repair_merged(
         choice, done = tried.choose(network, weights, held, output=output, apart=apart, unseen=unseen)
         if done is None:
             return Outcome(choice=choice)
-    state = network.state_dict()
-    changed = {name: state[name].to("cpu", copy=True) for name in done.tensors if name in state}
-    _check_finite(changed)
-    return Outcome(changed, done, choice)
+    return Outcome.of(network, done, choice)
 
 
 def _check_finite(changed: Tensors) -> None:

@@ -180,7 +180,7 @@ def say_repair(say: Callable[[str], None], done: Repaired, splits: Mapping[str, 
     if done.method == "bias":
         say(f"repair: biases of {layers} calibrated, without data")
         return
-    samples = many(splits["reset"].samples, "sample")
+    samples = many(done.samples or splits["reset"].samples, "sample")
     if done.method == "reset":
         instead = (
             " (this network has BatchNorm: reset takes the place of repair)" if asked == "repair" else ""

@@ -8,6 +8,7 @@ from rebasin_cli import open_checkpoint
 from rebasin_cli.matchers import auto, wm
 from rebasin_cli.matchers.search.candidates import Candidate
 from rebasin_cli.matchers.search.trying import Trials
+from rebasin_cli.repair import repairing
 
 
 def recorded(path):
@@ -64,6 +65,28 @@ def test_a_merge_is_repaired_as_auto_chose_and_in_no_other_way(trained, done, mo
     assert report["match"]["repair"] == "refit"
     assert [row["name"] for row in report["rows"] if row["shipped"]] == ["aligned + refit"]
     assert any(note.startswith("refit: every layer fitted on ") for note in report["notes"])
+
+
+def test_a_distillation_that_auto_tried_is_what_is_written(trained, done, monkeypatch):
+    """It would take as long again, beyond the budget."""
+    distill, states = repairing.distill, []
+
+    def watched(network, *given, **how):
+        account = distill(network, *given, **how)
+        states.append({name: tensor.clone() for name, tensor in network.state_dict().items()})
+        return account
+
+    monkeypatch.setattr(repairing, "distill", watched)
+    monkeypatch.setattr(Trials, "best", property(lambda self: (self.done[0], "distill")))
+    monkeypatch.setattr(auto, "candidates", lambda *given, **how: (Candidate("wm", ""),))  # quickly done
+    outcome = done("merge", *trained, "--method", "auto", "--budget", "60s")
+    assert "auto chose wm with the repair distill" in outcome.err
+    options = recorded("merged.safetensors")
+    assert options["repair"] == "distill" and 1_000 < options["repair_data"]["samples"] < 1_437
+    assert f"trained towards their outputs, on {options['repair_data']['samples']:,} samples" in outcome.err
+    (state,) = states
+    merged = open_checkpoint("merged.safetensors")
+    assert all(merged[name].equal(state[name].to(merged[name].dtype)) for name in merged)
 
 
 def test_auto_without_data_is_wm_and_writes_the_same_tensors(pair, done):

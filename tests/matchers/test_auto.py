@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import rebasin_cli
+from rebasin_cli import networks
 from rebasin_cli.datasets import Data, Normalization, Samples
 from rebasin_cli.errors import DataError, NetworkError, UsageError
 from rebasin_cli.matchers import Problem, auto, wm
@@ -23,7 +24,7 @@ from rebasin_cli.matchers.search.trying import Trial, Trials
 from rebasin_cli.nets import build
 from rebasin_cli.networks.evaluation import Scores
 from rebasin_cli.permutations import permutation
-from rebasin_cli.repair import repairing
+from rebasin_cli.repair import Outcome, Repaired, repairing
 from rebasin_cli.repair.choosing import Measured
 from rebasin_cli.spec.resolving import resolve_spec
 
@@ -243,6 +244,24 @@ def test_learning_starts_from_the_mean_that_loses_least_before_a_repair_fits_it(
     assert trials.start.method == "am" and trials.best[0].method == "wm"
 
 
+@pytest.mark.parametrize("how", ["distill", "refit"])
+def test_what_a_search_distilled_is_taken_as_it_is_for_a_mean_with_equal_weights(problem, monkeypatch, how):
+    kept, first = Outcome({"layers.0.bias": torch.ones(8)}, Repaired("distill", ())), problem.models[0]
+    trial = Trial("wm", result=wm.match(problem), merges={how: (figures(0.5), 1.0)}, distilled=kept)
+    monkeypatch.setattr(Trials, "try_", lambda self, candidate: self.done.append(trial))
+    monkeypatch.setattr(Trials, "finish", lambda self: None)
+    monkeypatch.setattr(auto, "candidates", lambda *given, **how: (Candidate("wm", ""),))
+    given = {"network": problem.network, "train": problem.data[:1], "method": "auto", "ridge": 0.0}
+    taken = [
+        rebasin_cli.merge(problem.models, problem.fitted, weights=weights, **given)
+        for weights in (None, (0.5, 0.5), [0.6, 0.4])
+    ]
+    expected = [how == "distill"] * 2 + [False]
+    assert [merged.repair is kept.repaired for merged in taken] == expected
+    assert [bool((merged.tensors["layers.0.bias"] == 1).all()) for merged in taken] == expected
+    assert all(merged.tensors["head.bias"].equal(first["head.bias"]) for merged in taken[:2])
+
+
 def test_time_is_kept_back_for_the_repairs_of_what_learning_finds(problem):
     trials = Trials(dataclasses.replace(problem, repairs=("none", "refit")), 10.0)
     trials.try_(candidates(problem.fitted, 2, able=True)[0])
@@ -315,6 +334,11 @@ def test_a_distillation_is_tried_once_in_the_end_with_the_best_if_there_is_time(
     best = trials.best[0]
     trials.finish()
     assert [trial for trial in trials.done if "distill" in trial.merges] == [best]
+    assert [trial for trial in trials.done if trial.distilled] == [best]
+    models = trials.mending.models(best.result.permutations)
+    fitted = {**rebasin_cli.average(models), **best.distilled.tensors}
+    figures = trials.mending.scores(networks.load(problem.network, fitted), trials.held)
+    assert figures.loss == pytest.approx(best.merges["distill"][0].plain.loss, rel=1e-6)
     hasty = Trials(able, 60.0)
     hasty.try_(first)
     hasty.mending.a_sample = 100.0
@@ -330,7 +354,12 @@ def test_time_is_kept_back_for_a_distillation_unless_there_is_none_anyway(proble
     trials.mending.took["refit"] = 1.0
     monkeypatch.setattr(trials.mending, "a_sample", 1e-5)
     known = trying.SPARE * 1.0
-    assert known + 1 < trials._kept_back() < known + 10
+    assert known + 1 < (whole := trials._kept_back()) < known + 10
+    trials.seconds = whole - 0.5  # not enough for all of it
+    assert trials._kept_back() - 2 * known == pytest.approx((whole - 2 * known) * mending.SHORTENED)
+    trials.seconds = (whole - 2 * known) * mending.SHORTENED
+    assert trials._kept_back() == pytest.approx(known)
+    trials.seconds = 60.0
     monkeypatch.setattr(trials.mending, "a_sample", 1.0)
     assert trials._kept_back() == pytest.approx(known)
 

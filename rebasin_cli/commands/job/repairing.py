@@ -139,7 +139,8 @@ def finish(
     if ready.measured:
         on = ready.splits["reset"]
         options["repair_data"] = provenance.describe_data(on, full=job.asked.data.full)
-        options["repair_data"] |= {"samples": on.samples, "device": job.device}
+        count = done.repaired.samples if done.repaired else None
+        options["repair_data"] |= {"samples": count or on.samples, "device": job.device}
     if ready.how in SAMPLES:
         options["ridge"] = RIDGE if job.asked.repair.ridge is None else job.asked.repair.ridge
     baked = {}

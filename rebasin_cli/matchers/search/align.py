@@ -168,7 +168,8 @@ def _polished(problem: Problem, result: MatchResult, length: Length) -> MatchRes
         problem.report(State(result.permutations, result.sweeps, result.objective_after, notes))
 
     done = polishing.polish(problem, result.permutations, length, progress=report)
-    return dataclasses.replace(result, permutations=done.permutations, polished=done.account())
+    changed = {"permutations": done.permutations, "polished": done.account()}
+    return dataclasses.replace(result, **changed, repaired=None)
 
 
 def options_of(method: str, given: Any = None) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from ...networks.recording import Recording
 from ...networks.running import fed
 from ...networks.state import duplicate
 from ...permutations.permutation import Permutations, permuted
-from ...repair import Repairs
+from ...repair import Outcome, Repairs
 from ...repair.advancing import Graphs
 from ...repair.choosing import MARGIN, SURE, Measured, better, measure
 from ...repair.costs import TRACING, distillation_passes, refit_products, repair_passes
@@ -31,6 +32,7 @@ BASES = ("none", "reset")  # they change no weights
 NEARER = 0.01  # nats that a refit has to gain against a repair, on samples that endpoints know by heart
 A_STEP = 2e-3  # seconds that a step of training takes however small the network
 LAST = "distill"  # it takes so long that it is tried once, with the best of all
+SHORTENED = 0.5  # of its training, which still gains most of what it can; a third of it does not
 DEFAULTS = (*BASES, "repair")  # what a merge by weights has by itself
 
 
@@ -49,6 +51,7 @@ class Mending:
         self.fitted = REFIT_SAMPLES  # on which a refit is tried
         self.graphs: dict[Any, Any] = {}
         self.took: dict[str, float] = {}  # seconds of a repair, the last time
+        self.distilled: Outcome | None = None  # by the last repair, if it was one that took long
         metric = None if problem.loss is None else (lambda outputs, targets: 0.0)
         run = {"loss": problem.loss, "metric": metric, "device": problem.device}
         self.scores = partial(evaluate, **run)
@@ -64,16 +67,19 @@ class Mending:
         if how != "none":
             known = {"graphs": self.graphs}  # the endpoints' values are others for every candidate
             run = {"output": self.problem.output, "device": self.problem.device, "seconds": seconds}
-            repairs = Repairs(how, models, self._batches(how), ridge=self.problem.ridge, known=known, **run)
-            repairs.apply(self.network, [1 / len(models)] * len(models))
+            batches = self._batches(how)
+            repairs = Repairs(how, models, batches, ridge=self.problem.ridge, known=known, **run)
+            done = repairs.apply(self.network, [1 / len(models)] * len(models))
+            done = replace(done, samples=getattr(batches, "samples", None))
+            self.distilled = Outcome.of(self.network, done) if how == LAST else None
         answers = Recording(self.network, self.problem.output)  # the network is run once for all figures
         return measure(answers, self.held, self.scores, None, self.problem.device, scaled=not self.unseen)
 
-    def seconds(self, how: str, room: float) -> float:
+    def seconds(self, how: str, room: float, share: float = 1.0) -> float:
         """About how long a repair takes: as long as the last time, else by what it computes.
 
         A refit that is yet to be tried gets as many samples as there is `room` for: a hundred tell what it is
-        worth. A distillation begins with one, and takes all its samples.
+        worth. A distillation begins with one, and trains for a `share` of its time.
         """
         if how in BASES:
             return self.a_sample * self._samples(how) * (how == "reset")
@@ -82,7 +88,7 @@ class Mending:
         if how == LAST:
             each = distillation_passes(len(self.problem.models), DISTILL_SAMPLES) * self.a_sample
             each += epochs_of(DISTILL_SAMPLES) * A_STEP / STEP
-            return self.took.get("refit", math.inf) + each * DISTILL_SAMPLES
+            return self.took.get("refit", math.inf) + share * each * DISTILL_SAMPLES
         models = len(self.problem.models) + (how == "refit")
         tracing = 0.0 if self.graphs else TRACING
         if how != "refit":

@@ -18,6 +18,7 @@ from ...datasets import Data
 from ...datasets._batches import checked, head, size_of
 from ...datasets._held_out import held_out
 from ...errors import CheckpointError, DataError, NetworkError, SpecError, UsageError
+from ...repair import Outcome
 from ...repair.choosing import Measured
 from ...runtime.seeds import derive
 from .. import MatchResult, Problem, State, registry
@@ -26,7 +27,7 @@ from ..polishing.midpoint import Midpoint
 from ..polishing.search import polish
 from . import in_turn
 from .candidates import Candidate
-from .mending import BASES, DEFAULTS, LAST, Mending
+from .mending import BASES, DEFAULTS, LAST, SHORTENED, Mending
 
 HELD, COMPARABLE = 2_000, 100  # samples to compare by, as many as LOOKING lets be; with fewer it means little
 LOOKING, LOOKS = 0.25, 6  # share of the time that comparing may take, and how often
@@ -51,8 +52,9 @@ class _OutOfTime(Exception):
 class Trial:
     """What one candidate found in `seconds`, or `why` it was not tried.
 
-    `merges` are the held-out figures of the models' mean, by repair, each with its seconds; `lacking` says of
-    the other repairs that are open why they were not tried.
+    `merges` are the held-out figures of the models' mean, by repair, each with its seconds, and `distilled`
+    what of that mean a distillation changed; `lacking` says of the other repairs that are open why they were
+    not tried.
     """
 
     method: str
@@ -60,6 +62,7 @@ class Trial:
     why: str = ""
     result: MatchResult | None = field(default=None, repr=False)
     merges: dict[str, tuple[Measured, float]] = field(default_factory=dict, repr=False)
+    distilled: Outcome | None = field(default=None, repr=False)
     lacking: dict[str, str] = field(default_factory=dict)
 
     def accounts(self, *, repairs: bool) -> Iterator[dict[str, Any]]:
@@ -184,8 +187,11 @@ class Trials:
     def _kept_back(self) -> float:
         """The time of a repair of what is found then, and of the one that ends it, where that can be."""
         known = sum(self.mending.took[how] for how in self.mending.open if how in self.mending.took)
-        last = self.mending.seconds(LAST, 0.0) if LAST in self.mending.open else 0.0
-        return SPARE * (known + last if SPARE * (known + last) < self.left else known)
+        if LAST in self.mending.open:
+            for share in (1.0, SHORTENED):
+                if (wanted := SPARE * (known + self.mending.seconds(LAST, 0.0, share))) < self.left:
+                    return wanted
+        return SPARE * known
 
     def _mend(self, trial: Trial, *, last: bool, dear: bool = False) -> None:
         """Measure a trial's mean with every repair that is open and that there is time for.
@@ -217,11 +223,12 @@ class Trials:
             took = time.monotonic() - began
             self.mending.took[how] = took
             trial.merges[how] = measured, took
+            trial.distilled = self.mending.distilled if how == LAST else trial.distilled
             trial.lacking.pop(how, None)
 
     def _too_long(self, how: str, room: float) -> str:
         """Why there is no time for a repair, "" where there is."""
-        seconds = SPARE * self.mending.seconds(how, room / SPARE)
+        seconds = SPARE * self.mending.seconds(how, room / SPARE, SHORTENED)
         if seconds == math.inf:
             return "it begins with a refit, which was not tried"
         return f"a repair of about {seconds:.1f} s is too long" if seconds > room else ""
