@@ -1,13 +1,15 @@
 """What a user waits for: whole commands from the shell, beside `import torch` and plain loops.
 
-    python benchmarks/waiting.py --work DIR [--mlp A B] [--cnn A B] [--against PYTHON] [--runs 5]
+    python benchmarks/waiting.py --work DIR [--mlp A B] [--cnn A B] [--large] [--against PYTHON] [--runs 5]
 
 Every run is a process. Programs alternate, so that what else the machine does touches all of them; a row
-is the median of its wall and of its processor seconds, since wall times of a shared machine say little.
+is the median of its wall and of its processor seconds, since wall times of a shared machine say little; of
+`align` also the seconds of the search as it tells them, with the reading of both models.
 Models are fresh random networks unless files are named (an MLP 3×512 for MNIST, a small CNN with BatchNorm
 for CIFAR-10); rows that measure need REBASIN_DATA. `--against` is the interpreter of another version.
 Modules are compiled before the first run, as those of an installed package are, also where the environment
-forbids to write bytecode (PYTHONDONTWRITEBYTECODE): it goes to the folder of `--work`.
+forbids to write bytecode (PYTHONDONTWRITEBYTECODE): it goes to the folder of `--work`. `--large` adds two
+models of 2.2 GB each.
 
 The plain loop of a report runs as many samples as the report's rows do, in inference mode and batches of the
 size that is fastest here, images channels last and norms folded into convolutions, and measures loss and
@@ -20,6 +22,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import re
 import resource
 import statistics
 import subprocess
@@ -48,6 +51,8 @@ FRESH = {  # file: (net, input, classes, width, norm)
     "resnet50": ("resnet50", (3, 224, 224), 1000, 1, None),
     "resnet20x16": ("resnet20", (3, 32, 32), 10, 16, None),
 }
+LARGE = {"resnet20x45": ("resnet20", (3, 32, 32), 10, 45, None)}
+SEARCHED = re.compile(r"^times .*match ([0-9.]+) s", re.MULTILINE)
 PLAIN = """
 import copy, sys, torch
 from torch.fx.experimental.optimization import fuse
@@ -137,7 +142,7 @@ def rows(work: Path, files: dict[str, Sequence[str]], measured: bool) -> Iterato
     """What is run, the cheap first."""
     out = str(work / "out.safetensors")
     yield Row("import torch", ("-c", "import torch"), plain=True)
-    for name in ("mlp", "vgg16", "resnet50", "resnet20x16"):
+    for name in ("mlp", "vgg16", "resnet50", "resnet20x16", *(LARGE.keys() & files.keys())):
         align = ("align", *files[name], "-o", out, "--force")
         yield Row(f"align {name}", align)
         yield Row(f"align {name} --no-prove", (*align, "--no-prove"))
@@ -179,7 +184,7 @@ def made(work: Path, name: str) -> list[str]:
     """Two models: a fresh network, and that network with its units in another order and some noise."""
     paths = [work / f"{name}.{k}.safetensors" for k in "ab"]
     if not all(path.is_file() for path in paths):
-        net, shape, classes, width, norm = FRESH[name]
+        net, shape, classes, width, norm = (FRESH | LARGE)[name]
         with seeded(0, name):
             module = nets.build(net, input_shape=shape, classes=classes, width=width, norm=norm)
         a = {key: tensor.detach() for key, tensor in module.state_dict().items()}
@@ -198,8 +203,11 @@ def _noisy(tensor: torch.Tensor, rng: torch.Generator) -> torch.Tensor:
     return tensor + 0.1 * tensor.std() * torch.randn(tensor.shape, generator=rng)
 
 
-def seconds(python: str, row: Row, work: Path) -> tuple[float, float]:
-    """Wall and processor seconds of one run. Raises CalledProcessError with what it said."""
+def seconds(python: str, row: Row, work: Path) -> tuple[float, ...]:
+    """Wall and processor seconds of one run, and those of its search, if it tells them.
+
+    Raises CalledProcessError with what it said.
+    """
     words = row.words if row.plain or row.own else ("-m", "rebasin_cli", *row.words)
     compiled = os.environ | {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(work / "bytecode")}
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
@@ -212,7 +220,8 @@ def seconds(python: str, row: Row, work: Path) -> tuple[float, float]:
         wall, own = map(float, done.stdout.split())
         return wall, own
     wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
-    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    own = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return wall, own, *map(float, SEARCHED.findall(done.stdout))
 
 
 def main() -> None:
@@ -220,24 +229,27 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True, help="a folder for models and outputs")
     parser.add_argument("--mlp", nargs=2, metavar=("A", "B"))
     parser.add_argument("--cnn", nargs=2, metavar=("A", "B"))
+    parser.add_argument("--large", action="store_true")
     parser.add_argument("--against", metavar="PYTHON", help="another version's interpreter")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--only", default="", help="rows whose names hold this")
     options = parser.parse_args()
     work = options.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
-    files = {name: made(work, name) for name in FRESH}
+    names = [*FRESH, *(LARGE if options.large else ())]
+    files = {name: made(work, name) for name in names}
     for name in ("mlp", "cnn"):
         if given := getattr(options, name):
             files[name] = [os.path.abspath(path) for path in given]
     programs = {"now": sys.executable} | ({"before": options.against} if options.against else {})
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {platform.processor()}")
-    print(f"load at the start {os.getloadavg()[0]:.1f}; medians of {options.runs}, wall / processor seconds")
+    load = f"load at the start {os.getloadavg()[0]:.1f}"
+    print(f"{load}; medians of {options.runs}: wall / processor (/ search) seconds")
     print(f"| date | row | {' | '.join(programs)} |\n|---|---|{'---|' * len(programs)}")
     for row in rows(work, files, bool(os.environ.get("REBASIN_DATA"))):
         if options.only not in row.name:
             continue
-        taken: dict[str, list[tuple[float, float]]] = {name: [] for name in programs}
+        taken: dict[str, list[tuple[float, ...]]] = {name: [] for name in programs}
         for name, python in programs.items():  # compiles, and is not counted
             if name == "now" or not row.plain:
                 seconds(python, row, work)

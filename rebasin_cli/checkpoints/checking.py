@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError
+from ..runtime.threads import on_one_thread
 from .safetensors_format import CODES
 from .tensors import blocks, chunks, plan_of
 
@@ -60,7 +61,7 @@ def validate(tensors: Mapping[str, Tensor], *, name: str = "", digested: bool = 
         if wrong := wrong_dtype(key, dtype, shape):
             kind, problems[key] = True, wrong
     hashed = digested and not kind
-    with _hashing() as (add, total):
+    with _hashing() as (add, total), on_one_thread():  # the others would wait, spinning, beside the digest
         for key, (dtype, shape) in sorted(plan.items()):
             looked = dtype.is_floating_point and key not in problems
             if not (looked or hashed):

@@ -118,9 +118,14 @@ def held(model: Mapping[str, Tensor], *, computed: bool = False) -> Mapping[str,
     return _Held(model) if lazy else model
 
 
+def is_held(model: Mapping[str, Tensor]) -> bool:
+    """Whether the model is one that `held` made, and keeps each tensor that is asked for."""
+    return isinstance(model, _Held)
+
+
 def source_of(model: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """What `held` holds; the model itself where nothing is held."""
-    return model.source if isinstance(model, _Held) else model
+    return model.source if is_held(model) else model
 
 
 def plan_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:

@@ -91,6 +91,7 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     reference, model = problem.models
     pair = Pair(reference, model, problem.fitted, device=problem.device, ranks=problem.ranks)
     with pair.computing():
+        pair.read_ahead()
         still = permutation.identity(pair.words)
         before = pair.objective(still)
         if options.max_sweeps > 0 and (found := enumerate_all(pair)) is not None:

@@ -13,6 +13,7 @@ from ..errors import ResourceError
 TRIM, MMAP = -1, -3  # glibc's numbers for what `mallopt` sets
 RETAINED, BLOCK = 512 << 20, 32 << 20  # bytes: what each heap keeps of what is freed, its largest block
 TUNING = ("MALLOC_", "GLIBC_TUNABLES")  # how variables begin that tell the C library what to do
+HUGE_PAGES = "THP_MEM_ALLOC_ENABLE"  # PyTorch's own switch, which it reads with its first large tensor
 
 
 def keep_freed() -> bool:
@@ -22,7 +23,9 @@ def keep_freed() -> bool:
     of its pages: of a small convolutional network's forward pass that is two fifths. Blocks above `BLOCK`
     come and go as before, so that what large checkpoints take at most hardly changes. Nothing happens where
     the C library knows no such thing, or where the user has said in the environment what it should do.
+    Tensors of 2 MB and more lie in huge pages, unless the environment says 0: a fault brings 512 pages then.
     """
+    os.environ.setdefault(HUGE_PAGES, "1")
     if any(name.startswith(TUNING) for name in os.environ):
         return False
     try:

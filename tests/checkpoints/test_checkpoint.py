@@ -18,6 +18,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
+from rebasin_cli.checkpoints import checking
 from rebasin_cli.checkpoints import checkpoint as checkpoint_module
 from rebasin_cli.checkpoints import tensors as tensors_module
 from rebasin_cli.checkpoints.checkpoint import digest, open_checkpoint, validate
@@ -907,6 +908,20 @@ def test_a_checkpoint_is_looked_through_and_digested_in_one_reading(tmp_path, mo
     content["b"][2, 1] = torch.nan
     with pytest.raises(CheckpointError, match="cannot be used"):
         open_checkpoint(saved(tmp_path, content)).look()
+
+
+def test_one_thread_looks_through_values_beside_the_one_that_digests(monkeypatch):
+    """With two threads: the second one would spin, and the digest wait for it."""
+    finite, threads, before = checking.finite, [], torch.get_num_threads()
+    monkeypatch.setattr(
+        checking, "finite", lambda values: threads.append(torch.get_num_threads()) or finite(values)
+    )
+    torch.set_num_threads(2)
+    try:
+        validate({"w": torch.rand(9)}, digested=True)
+        assert threads == [1] and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_the_digest_is_of_the_content_not_of_the_file(tmp_path):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from rebasin_cli.checkpoints.tensors import LazyTensors, held
 from rebasin_cli.errors import CheckpointError, UsageError
 from rebasin_cli.matchers import Problem, State, wm
 from rebasin_cli.matchers.weights import blocks, proof, sampling, similarity, soft
@@ -15,6 +19,7 @@ from rebasin_cli.matchers.weights.similarity import Similarities, kept_words
 from rebasin_cli.permutations import assignment, permutation
 from rebasin_cli.permutations.permutation import permuted
 from rebasin_cli.runtime.seeds import generator
+from rebasin_cli.spec.atoms import atoms
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.notation import Word
 from rebasin_cli.spec.parsing import parse
@@ -104,6 +109,55 @@ def test_keeping_nothing_finds_the_same(net):
     )
     assert equal(kept.permutations[0], fresh.permutations[0])
     assert kept.objective_after == fresh.objective_after
+
+
+def test_what_lies_in_files_is_read_before_the_search_on_all_threads_and_once():
+    """With two threads: nobody waits for memory alone."""
+    _, fitted, models = setting("googlenet")
+    read, readers = [], set()
+
+    def lazily(model):
+        def get(name):
+            read.append(name)
+            readers.add(threading.get_ident())
+            time.sleep(1e-3)  # so that both get their turn
+            return model[name]
+
+        shapes, dtypes = (
+            {name: getattr(t, what) for name, t in model.items()} for what in ("shape", "dtype")
+        )
+        return held(LazyTensors(shapes, dtypes, get), computed=True)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        found = wm.match(Problem(fitted, tuple(map(lazily, models[:2]))))
+    finally:
+        torch.set_num_threads(before)
+    wanted = {atom.tensor for atom in atoms(fitted) if any(atom.words)}
+    assert sorted(read) == sorted([*wanted, *wanted]) and len(readers) == 2
+    expected = wm.match(Problem(fitted, models[:2]))
+    assert equal(found.permutations[0], expected.permutations[0])
+    assert found.objective_after == expected.objective_after
+
+
+def test_after_an_error_the_other_threads_begin_nothing_new():
+    """With two threads: an interrupt comes to one of them."""
+    done, before = [], torch.get_num_threads()
+
+    def task(number):
+        if threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        done.append(number)
+        time.sleep(1e-3)
+
+    torch.set_num_threads(2)
+    try:
+        with (pair := pair_of("mlp")).computing(), pytest.raises(KeyboardInterrupt):
+            pair.run(task, range(1_000))
+    finally:
+        torch.set_num_threads(before)
+    assert len(done) < 100
 
 
 def test_copies_with_another_axis_first_make_no_difference(monkeypatch):

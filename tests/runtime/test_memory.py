@@ -73,6 +73,16 @@ def test_memory_that_is_kept_is_not_asked_for_again():
     assert faults("kept", MALLOC_ARENA_MAX="1")[1] is False  # the user's word counts
 
 
+@pytest.mark.parametrize("said", [None, "0"])
+def test_large_tensors_lie_in_huge_pages_unless_the_user_says_otherwise(monkeypatch, said):
+    monkeypatch.setenv(memory.HUGE_PAGES, "0")  # as it was is what it is afterwards
+    if said is None:
+        monkeypatch.delenv(memory.HUGE_PAGES)
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: object())
+    keep_freed()
+    assert os.environ[memory.HUGE_PAGES] == (said or "1")
+
+
 def test_where_the_c_library_has_no_such_switch_nothing_happens(monkeypatch):
     for name in [name for name in os.environ if name.startswith(memory.TUNING)]:
         monkeypatch.delenv(name)
