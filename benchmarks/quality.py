@@ -2,6 +2,7 @@
 
     python benchmarks/quality.py --data mnist --state FILE.json --groups a.safetensors:b.safetensors …
         [--methods wm am ste:epochs=8 wm@25s …]   "@25s": with swaps on the true loss in the end
+        [--controls naive "random permutation"]
         [--repairs none repair refit …]  [--budgets 10s 60s 300s]
         [--images 100 300 3000 10000]  [--ridges 1e-4 1e-3 0.1]      of --by after the --of method
         [--table | --rules]              of what was measured so far, in all files of --state; nothing more
@@ -150,7 +151,7 @@ def measure(group: Group, asked: argparse.Namespace, done: dict[str, Row], save:
     two, normed = len(group.models) == 2, networks.has_running_statistics(group.network)
     methods = asked.methods or (PAIR if two else MANY)
     repairs = asked.repairs or (NORMED if normed else PLAIN)
-    for method in (*CONTROLS, *methods):
+    for method in (*asked.controls, *methods):
         control = method in CONTROLS
         wanted = [NORMED[normed], *FITS] if control else [*repairs, *["auto"] * (method == "wm")]
         wanted = [how for how in wanted if not control or how not in FITS or how in repairs]
@@ -297,6 +298,7 @@ def main() -> None:
     parser.add_argument("--groups", nargs="*", default=[], metavar="A:B")
     parser.add_argument("--state", type=Path, required=True, nargs="+")
     parser.add_argument("--methods", nargs="*")
+    parser.add_argument("--controls", nargs="*", default=CONTROLS)
     parser.add_argument("--repairs", nargs="*")
     parser.add_argument("--budgets", nargs="*", default=[])
     parser.add_argument("--images", nargs="*", type=int, default=[])
