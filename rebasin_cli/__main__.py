@@ -13,9 +13,11 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line and leave with DESIGN's exit codes; REBASIN_DEBUG=1 shows tracebacks."""
     from .runtime.memory import keep_freed
     from .runtime.streams import guarded
+    from .runtime.waiting import wait_briefly
 
     gc.set_threshold(COLLECT)
     keep_freed()
+    wait_briefly()
     try:
         with guarded():
             _run(sys.argv[1:] if arguments is None else arguments)
