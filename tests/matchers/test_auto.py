@@ -349,19 +349,30 @@ def test_a_distillation_is_tried_once_in_the_end_with_the_best_if_there_is_time(
     assert "it begins with a refit" in hasty.done[0].lacking["distill"]
 
 
-def test_time_is_kept_back_for_a_distillation_unless_there_is_none_anyway(problem, monkeypatch):
-    trials = Trials(dataclasses.replace(problem, repairs=("none", "refit", "distill")), 60.0)
-    trials.mending.took["refit"] = 1.0
-    monkeypatch.setattr(trials.mending, "a_sample", 1e-5)
-    known = trying.SPARE * 1.0
-    assert known + 1 < (whole := trials._kept_back()) < known + 10
-    trials.seconds = whole - 0.5  # not enough for all of it
-    assert trials._kept_back() - 2 * known == pytest.approx((whole - 2 * known) * mending.SHORTENED)
-    trials.seconds = (whole - 2 * known) * mending.SHORTENED
-    assert trials._kept_back() == pytest.approx(known)
-    trials.seconds = 60.0
-    monkeypatch.setattr(trials.mending, "a_sample", 1.0)
-    assert trials._kept_back() == pytest.approx(known)
+def test_time_is_kept_back_for_half_a_distillation_at_least(problem, monkeypatch):
+    able = dataclasses.replace(problem, repairs=("none", "refit", "distill"))
+    first, second, *_ = candidates(problem.fitted, 2, able=True)
+    own = mending.Mending.seconds
+
+    def seconds(self, how, room, share=1.0):
+        return 1.0 + 40.0 * share if how == "distill" else own(self, how, room, share)
+
+    monkeypatch.setattr(mending.Mending, "seconds", seconds)
+    for budget, kept in ((60.0, 41.0), (40.0, 21.0), (20.0, 0.0)):
+        trials = Trials(able, budget)
+        assert trials.reserved == 0
+        trials.try_(first)
+        assert trials.reserved == kept
+    trials = Trials(able, 25.0)
+    trials.try_(first)
+    trials.mending.took["refit"] = 15.0  # of the 4 seconds that are left
+    found = trials.try_(second)
+    assert "none" in found.merges and "too long" in found.lacking["refit"]
+    trials.done[0].merges |= {"none": (figures(0.5), 0.0), "refit": (figures(0.1), 1.0)}
+    found.merges["none"] = (figures(0.3), 0.0)
+    trials.finish()
+    assert "too long" in found.lacking["refit"] and trials.reserved == 0
+    assert ["distill" in trial.merges for trial in trials.done] == [False, True]  # not all were refitted
 
 
 def test_a_repair_that_the_network_does_not_admit_is_told_and_not_tried_again(problem, monkeypatch):

@@ -38,6 +38,7 @@ STEP = 6.0  # forward passes that a step of learning takes, with the matching in
 LEAST = 1_000  # samples, below which nothing is learnt
 REPAIR = 0.3  # share of the time that is left, which a repair may take that is not the last one
 SPARE = 1.3  # times as long as the last time a repair may take
+FINDING = 0.7  # share of what is left beside a distillation, which other repairs may take at most
 
 
 class _OutOfTime(Exception):
@@ -96,6 +97,7 @@ class Trials:
         self.mending = Mending(self.problem, self.train, self.held, self.a_sample, max(FEWEST, affordable))
         self.done: list[Trial] = []
         self.never: dict[str, str] = {}  # repairs that this network does not admit, and why
+        self.reserved = 0.0  # seconds, for the distillation that ends it
 
     @property
     def left(self) -> float:
@@ -147,32 +149,29 @@ class Trials:
 
     def try_(self, candidate: Candidate) -> Trial:
         """Try it in its share of the time that is left; the very first one whatever it takes."""
-        began, first = time.monotonic(), not self.done
+        began, first, swaps = time.monotonic(), not self.done, candidate.method == "polish"
         trial = Trial(candidate.method)
-        room = (self.left - self._kept_back()) * candidate.share
+        room = (self.left - self.reserved - self._for_repairs()) * candidate.share
         if room <= 0 and not first:
             trial.why = "was not tried: the time was over"
             self.done.append(trial)
             return trial
         try:
-            found = (
-                self._polished(room)
-                if candidate.method == "polish"
-                else self._searched(candidate, room, first)
-            )
+            found = self._polished(room) if swaps else self._searched(candidate, room, first)
             trial.seconds = time.monotonic() - began
             if isinstance(found, str):
                 trial.why = found
             else:
-                last = candidate.method == "polish"
-                trial.method = f"{self.start.method} + polish" if last else trial.method
+                trial.method = f"{self.start.method} + polish" if swaps else trial.method
                 trial.result = found
-                self._mend(trial, last=last)
+                self._mend(trial, last=swaps)
         except (NetworkError, SpecError, CheckpointError) as error:
             if first or getattr(error, "place", None) is not None:  # the user's own code fails
                 raise
             trial.why, trial.result = error.message, None
         self.done.append(trial)
+        if first and LAST in self.mending.open:
+            self._reserve()
         return trial
 
     def finish(self) -> None:
@@ -182,16 +181,32 @@ class Trials:
         for trial in sorted(able, key=lambda trial: trial.merges[base][0].plain.loss):
             self._mend(trial, last=True)
         if LAST in self.mending.open:
-            self._mend(self.best[0], last=True, dear=True)
+            self._mend(self._promising, last=True, dear=True)
+            self.reserved = 0.0
 
-    def _kept_back(self) -> float:
-        """The time of a repair of what is found then, and of the one that ends it, where that can be."""
-        known = sum(self.mending.took[how] for how in self.mending.open if how in self.mending.took)
-        if LAST in self.mending.open:
-            for share in (1.0, SHORTENED):
-                if (wanted := SPARE * (known + self.mending.seconds(LAST, 0.0, share))) < self.left:
-                    return wanted
-        return SPARE * known
+    @property
+    def _promising(self) -> Trial:
+        """Whose mean is worth most when all of it is trained: the best one, as refits tell.
+
+        Where there was no time for all of them, the mean that loses least as it is.
+        """
+        found = [trial for trial in self.done if trial.merges]
+        fitted = all("refit" in trial.merges for trial in found) or "refit" in self.never
+        return self.best[0] if fitted else self.start
+
+    def _reserve(self) -> None:
+        """Keep back the time of a distillation, of half of it at least; none where that is not there."""
+        repaired = SPARE * sum(self.mending.took.values())  # once more, of what is found until then
+        for share, more in ((1.0, repaired), (SHORTENED, 0.0)):
+            wanted = self.mending.seconds(LAST, 0.0, share)
+            if wanted + more < self.left:
+                self.reserved = wanted
+                return
+
+    def _for_repairs(self) -> float:
+        """The time of the repairs of what is found then; none where little is left beside a distillation."""
+        known = SPARE * sum(self.mending.took[how] for how in self.mending.open if how in self.mending.took)
+        return 0.0 if self.reserved and known > FINDING * (self.left - self.reserved) else known
 
     def _mend(self, trial: Trial, *, last: bool, dear: bool = False) -> None:
         """Measure a trial's mean with every repair that is open and that there is time for.
@@ -207,7 +222,8 @@ class Trials:
                 continue
             base = how == self.mending.open[0]
             certain = base or (how in DEFAULTS and not self.done)
-            if not certain and (why := self._too_long(how, self.left if last else REPAIR * self.left)):
+            room = self.left if how == LAST else (self.left - self.reserved) * (1.0 if last else REPAIR)
+            if not certain and (why := self._too_long(how, room)):
                 trial.lacking[how] = why
                 continue
             try:
@@ -227,8 +243,9 @@ class Trials:
             trial.lacking.pop(how, None)
 
     def _too_long(self, how: str, room: float) -> str:
-        """Why there is no time for a repair, "" where there is."""
-        seconds = SPARE * self.mending.seconds(how, room / SPARE, SHORTENED)
+        """Why there is no time for a repair, "" where there is. A distillation takes what there is."""
+        spare = 1.0 if how == LAST else SPARE
+        seconds = spare * self.mending.seconds(how, room / spare, SHORTENED)
         if seconds == math.inf:
             return "it begins with a refit, which was not tried"
         return f"a repair of about {seconds:.1f} s is too long" if seconds > room else ""
