@@ -9,7 +9,8 @@ every sweep or those left out that nothing changed for since. The last column is
 fastest of the four. Runs of all alternate with seeds 0, 1, …, each of one call or of as many as take 0.3
 seconds; printed are medians, ratios of medians (larger is faster) and wm's objective against the fastest
 baseline's (larger is better). A fastest baseline of less than 5 seconds runs on one thread afterwards, and
-the faster counts: threads do not always pay. One of more than 50 seconds is not repeated; one that --limit
+the faster counts: threads do not always pay. "products once" are every word's products, made once, and no
+assignment: no search that looks at all of the weights takes less. One of more than 50 seconds is not repeated; one that --limit
 stops, at the end of a sweep, has "≥".
 """
 
@@ -25,6 +26,7 @@ from _rows import SHORT, Case, Tensors, alternated, begin, cases, change, headin
 from scipy.optimize import linear_sum_assignment
 
 from rebasin_cli.matchers import wm
+from rebasin_cli.matchers.weights.pair import Pair
 from rebasin_cli.permutations import permutation
 from rebasin_cli.permutations.permutation import Permutations
 from rebasin_cli.runtime.seeds import generator
@@ -81,14 +83,23 @@ def plain(
     return perms, not improved or sweep == SWEEPS
 
 
+def products(case: Case, seed: int) -> None:
+    """Every word's similarity as the models stand, as wm makes it."""
+    pair, still = Pair(case.a, case.b, case.fitted), permutation.identity(case.fitted.words)
+    with pair.computing():
+        for word in pair.words:
+            pair.matrix(word, still)
+
+
 def compare(case: Case, runs: int, limit: float) -> None:
     tasks = {"wm": lambda seed: (wm.match(case.problem(seed)).permutations[0], True)}
+    tasks["products"] = partial(products, case)
     for name, (dtype, skipping) in FORMS.items():
         models = [{n: t.to(dtype) for n, t in model.items()} for model in (case.a, case.b)]
         tasks[name] = partial(plain, case.fitted, *models, limit, skipping=skipping)
     taken = alternated(tasks, runs)
     times = {who: median(seconds for seconds, _ in found) for who, found in taken.items()}
-    fast, best = times.pop("wm"), min(FORMS, key=times.get)
+    fast, once, best = times.pop("wm"), times.pop("products"), min(FORMS, key=times.get)
     if times[best] < SHORT:
         alone = alternated({"alone": lambda seed: on_one_thread(tasks[best], seed)}, runs)["alone"]
         if (seconds := median(s for s, _ in alone)) < times[best]:
@@ -96,7 +107,7 @@ def compare(case: Case, runs: int, limit: float) -> None:
     low, high = (median(case.reached(perms) for _, (perms, _) in taken[who]) for who in (best, "wm"))
     least = {who: "" if all(ended for _, (_, ended) in taken[who]) else "≥ " for who in FORMS}
     row(
-        *(case.name, len(taken[best]), f"{fast:.3f}"),
+        *(case.name, len(taken[best]), f"{fast:.3f}", f"{once:.3f}"),
         *(f"{least[who]}{times[who]:.3f} ({least[who]}{times[who] / fast:.1f})" for who in FORMS),
         *(f"{least[best]}{times[best] / fast:.1f}", f"{low:.6g}", change(high, low)),
     )
@@ -116,7 +127,16 @@ def main() -> None:
     found.add_argument("--limit", type=float, default=200, help="seconds for one run of the baseline")
     arguments = begin(found)
     forms = (f"plain {name}, s (ratio)" for name in FORMS)
-    heading("row", "plain runs", "wm, s", *forms, "fair ratio", "plain objective", "wm objective")
+    heading(
+        "row",
+        "plain runs",
+        "wm, s",
+        "products once, s",
+        *forms,
+        "fair ratio",
+        "plain objective",
+        "wm objective",
+    )
     for case in cases(arguments):
         compare(case, arguments.runs, arguments.limit)
 
