@@ -60,6 +60,7 @@ def faults(kept, **environment):
     """In a process of its own: what its C library keeps is for good."""
     run = [sys.executable, "-c", FAULTS, kept]
     others = {name: value for name, value in os.environ.items() if not name.startswith(memory.TUNING)}
+    others[memory.HUGE_PAGES] = "0"  # of which there may be none, or some
     done = subprocess.run(run, capture_output=True, text=True, check=True, env=others | environment)
     count, said = done.stdout.split()
     return int(count), said == "True"
