@@ -70,7 +70,7 @@ def merge(
             train=ready.splits.get("reset"),
             held=ready.splits.get("held"),
             unseen=job.unseen,
-            repaired=found.result.repaired if found else None,
+            repaired=repairing.done_already(job, found),
             inputs=job.need_inputs() if ready.how == "bias" else None,
             output=job.output,
             device=job.device,

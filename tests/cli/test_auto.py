@@ -79,7 +79,8 @@ def test_a_distillation_that_auto_tried_is_what_is_written(trained, done, monkey
     monkeypatch.setattr(repairing, "distill", watched)
     monkeypatch.setattr(Trials, "best", property(lambda self: (self.done[0], "distill")))
     monkeypatch.setattr(auto, "candidates", lambda *given, **how: (Candidate("wm", ""),))  # quickly done
-    outcome = done("merge", *trained, "--method", "auto", "--budget", "60s")
+    asked = ("merge", *trained, "--method", "auto", "--budget", "60s")
+    outcome = done(*asked)
     assert "auto chose wm with the repair distill" in outcome.err
     options = recorded("merged.safetensors")
     assert options["repair"] == "distill" and 1_000 < options["repair_data"]["samples"] < 1_437
@@ -87,6 +88,8 @@ def test_a_distillation_that_auto_tried_is_what_is_written(trained, done, monkey
     (state,) = states
     merged = open_checkpoint("merged.safetensors")
     assert all(merged[name].equal(state[name].to(merged[name].dtype)) for name in merged)
+    done(*asked, "--bake-temperature", "-o", "baked.safetensors")
+    assert len(states) == 3  # once more, without the samples that the temperature is fitted on
 
 
 def test_auto_without_data_is_wm_and_writes_the_same_tensors(pair, done):

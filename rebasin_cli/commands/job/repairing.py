@@ -119,6 +119,14 @@ def settled(job: Job, ready: Ready, found: Alignment | None) -> Ready:
     return ready if how in (None, ready.how) else prepare(job, how)
 
 
+def done_already(job: Job, found: Alignment | None) -> Outcome | None:
+    """What the search has repaired, and is taken as it is.
+
+    None where a temperature is to be baked in: its samples may be among those that the search repaired on.
+    """
+    return None if found is None or job.asked.repair.bake_temperature else found.result.repaired
+
+
 def finish(
     job: Job, ready: Ready, tensors: Mapping[str, Tensor], done: Outcome
 ) -> tuple[Mapping[str, Tensor], dict[str, Any], dict[str, Any]]:
