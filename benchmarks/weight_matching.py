@@ -10,7 +10,7 @@ fastest of the four. Runs of all alternate with seeds 0, 1, …, each of one cal
 seconds; printed are medians, ratios of medians (larger is faster) and wm's objective against the fastest
 baseline's (larger is better). A fastest baseline of less than 5 seconds runs on one thread afterwards, and
 the faster counts: threads do not always pay. "products once" are every word's products, made once, and no
-assignment: no search that looks at all of the weights takes less. One of more than 50 seconds is not
+assignment: no search that multiplies them all takes less. One of more than 50 seconds is not
 repeated; one that --limit stops, at the end of a sweep, has "≥".
 """
 
