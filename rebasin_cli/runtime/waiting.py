@@ -13,9 +13,9 @@ def wait_briefly() -> None:
 
     Threads share each layer, and meet after it. Those of GCC's OpenMP, which PyTorch has on Linux, look for
     milliseconds whether the others are there. Where another program has a processor, looking uses up the time
-    in which the others would have come: a report beside one busy program took seven times as long as on one
-    thread. Asleep at once they would cost a sixth on a machine of one's own (`benchmarks/spinning.py`). What
-    the environment says counts.
+    in which the others would have come: beside one busy program a forward pass took seven times as long as on
+    one thread. Asleep at once they would cost a ninth on a machine of one's own (`benchmarks/spinning.py`).
+    What the environment says counts.
     """
     if not any(name in os.environ for name in SAID):
         os.environ[SAID[0]] = str(SPINS)
