@@ -3,7 +3,7 @@
     python benchmarks/quality.py --data mnist --state FILE.json --groups a.safetensors:b.safetensors …
         [--methods wm am ste:epochs=8 wm@25s …]   "@25s": with swaps on the true loss in the end
         [--controls naive "random permutation"]
-        [--repairs none repair refit …]  [--budgets 10s 60s 300s]
+        [--repairs none repair refit …]  [--budgets 1T 60s …]
         [--images 100 300 3000 10000]  [--ridges 1e-4 1e-3 0.1]      of --by after the --of method
         [--table | --rules]              of what was measured so far, in all files of --state; nothing more
 

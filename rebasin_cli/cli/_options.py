@@ -220,10 +220,10 @@ Polish = Annotated[
     str | None,
     option(
         "--polish",
-        metavar="TIME|STEPS",
+        metavar="TIME|STEPS|WORK",
         panel=SEARCH,
         help="In the end, try swaps of units on the loss of the merge for so long (25s, 5m), or for so many "
-        "steps (300steps), which gives the same result again. Needs data.",
+        "steps (300steps) or multiplications (500G, 2T), which gives the same result again. Needs data.",
     ),
 ]
 CheckpointEvery = Annotated[

@@ -1,4 +1,4 @@
-"""The best of several methods within a time, by the held-out loss of the models' mean; without data wm.
+"""The best of several methods within a budget, by the held-out loss of the models' mean; without data wm.
 
 What is tried depends on what is known of the models (`search.candidates`): weights first, then activations,
 then what learns, from the best of those, and swaps on the true loss with what is left of the time; each with
@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from ..errors import UsageError
 from ..registry import option
 from . import MatchResult, Problem, wm
-from .polishing.length import seconds_of
+from .polishing.length import Length
 from .search import in_turn
 from .search.candidates import candidates
+from .search.clock import Clock
 from .search.mending import DEFAULTS, LAST
 from .search.trying import COMPARABLE, Trials
 from .straight_through.training import Training
@@ -30,14 +31,24 @@ DECLARES = frozenset({"identity"})
 
 @dataclass(frozen=True)
 class Options:
-    """`budget`: about how long to try, such as 60s or 5m. The first method is always tried to its end."""
+    """`budget`: multiplications, such as 500G or 2T, or about how long to try, such as 60s or 5m.
+
+    The first method is always tried to its end.
+    """
 
     budget: str = option(
-        "60s", "How long to try methods, such as 60s or 5m.", metavar="TIME", effect="length"
+        "1T",
+        "What trying methods may take: multiplications (500G, 2T), the same everywhere, or a time (60s, 5m).",
+        metavar="WORK|TIME",
+        effect="length",
     )
 
     def __post_init__(self) -> None:
-        seconds_of(str(self.budget), "--budget")
+        budget_of(self.budget)
+
+
+def budget_of(text: str) -> Length:
+    return Length.parse(str(text), "--budget", steps=False)
 
 
 def memory(models: int, parameters: int, options: Options) -> dict[str, int]:
@@ -49,8 +60,8 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     """Permutations for every model but the first, by the method that is best within the budget.
 
     `MatchResult.tried` has a row a candidate and repair, `chosen` and `repair` name the best. How far methods
-    come in a time differs from run to run, so the same seed gives the same answer only without data, and
-    where everything ends by itself. Raises UsageError for fewer than two models, and as the methods do.
+    come in a time differs from run to run; with a budget of multiplications the same seed gives the same
+    answer. Raises UsageError for fewer than two models, and as the methods do.
     """
     if len(problem.models) < 2:
         raise UsageError("auto needs at least two models")
@@ -59,7 +70,7 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     if not able:
         found = _by_weights(problem)
         return replace(found, chosen="wm", tried=({"method": "wm", "why": "no network or no data is known"},))
-    trials = Trials(problem, seconds_of(str(options.budget), "--budget"))
+    trials = Trials(problem, Clock.of(budget_of(options.budget)))
     if not trials.comparable:
         why = f"a budget of {options.budget} is too little to compare methods on {COMPARABLE} samples"
         return replace(_by_weights(problem), chosen="wm", tried=({"method": "wm", "why": why},))

@@ -34,15 +34,18 @@ def distillation_bytes(network: nn.Module) -> int:
     return 16 * sum(parameter.numel() for parameter in network.parameters()) + MEMORY
 
 
-def refit_products(network: nn.Module, inputs: Any, device: str) -> float:
+def refit_products(network: nn.Module, inputs: Any, device: str, speed: float | None = None) -> float:
     """Seconds of a sample's products in float64 in a refit, by one timed product.
 
-    `inputs` is a batch as the network takes it. 0 where the network is not traced.
+    Or by a `speed` of multiplications a second. `inputs` is a batch as the network takes it. 0 where the
+    network is not traced.
     """
     try:
         products = plan_refit(network, inputs).products
     except NetworkError:
         return 0.0
+    if speed is not None:
+        return products / speed
     some = torch.ones(PRODUCT, PRODUCT, dtype=torch.float64, device=device)
     some @ some
     began = time.perf_counter()

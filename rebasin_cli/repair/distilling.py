@@ -43,15 +43,17 @@ def distill(
     memory: int = MEMORY,
     device: str | torch.device = "cpu",
     seconds: float = math.inf,
+    share: float = 1.0,
 ) -> Repaired:
     """Train `network`, which holds a merge, towards the weighted mean of its endpoints' outputs, in place.
 
     `weights` are those of the merge (default: equal). Norms with running statistics are in training
     meanwhile, and get those of the trained network; dropout stays off. Where training comes no nearer to the
     targets, as when all endpoints are the same, nothing changes. Labels are not looked at. Targets beyond
-    `memory` bytes are computed in every epoch (`epochs`: 4, of few samples more, for 200 steps in all). The
-    same samples give the same weights on the same processor, unless `seconds` end the training before: steps
-    become smaller sooner then, so that it ends well, with fewer of them.
+    `memory` bytes are computed in every epoch (`epochs`: 4, of few samples more, for 200 steps in all; a
+    `share` of these where it is below 1). The same samples give the same weights on the same processor,
+    unless `seconds` end the training before: steps become smaller sooner then, so that it ends well, with
+    fewer of them.
 
     Raises UsageError, DataError, NetworkError where `output` is no tensor, CheckpointError where outputs
     are no numbers.
@@ -68,28 +70,29 @@ def distill(
                 "the outputs of the merged models hold NaN or infinite values",
                 hint="Check the models' weights; merge them as they are with --repair none",
             )
-        _train(own, samples, epochs_of(samples.count) if epochs is None else epochs, began, seconds)
+        epochs = epochs_of(samples.count) if epochs is None else epochs
+        _train(own, samples, max(1, round(share * epochs * samples.steps)), began, seconds)
         reset(own, batches, device=device)
         changed = () if not samples.missing(own) < missing else _taken(before, own.state_dict())
     layers = tuple(dict.fromkeys(name.rpartition(".")[0] for name in changed))
     return Repaired("distill", layers, passes=samples.passes, tensors=changed)
 
 
-def _train(network: nn.Module, samples: Ensemble, epochs: int, began: float, seconds: float) -> None:
+def _train(network: nn.Module, samples: Ensemble, steps: int, began: float, seconds: float) -> None:
     """Adam on all weights; norms with running statistics use those of each step.
 
-    It ends with the steps, or with the `seconds` since it `began`, whichever are over first.
+    It ends with the `steps`, or with the `seconds` since it `began`, whichever are over first.
     """
-    total, norms = epochs * samples.steps, networks.running_norms(network).values()
+    norms = networks.running_norms(network).values()
     optimizer = torch.optim.Adam(_rated([p for p in network.parameters() if p.is_floating_point()]))
     taken = 0
     with evaluating(network), torch.enable_grad():
         for norm in norms:
             norm.training = True
-        for _ in range(epochs):
+        while True:
             for inputs, targets in samples:
                 passed = (time.monotonic() - began) / seconds if seconds > 0 else 1.0
-                if (share := max(taken / total, passed)) >= 1:
+                if (share := max(taken / steps, passed)) >= 1:
                     return
                 for group in optimizer.param_groups:
                     group["lr"] = group["rate"] * 0.5 * (1 + math.cos(math.pi * share))
@@ -97,6 +100,8 @@ def _train(network: nn.Module, samples: Ensemble, epochs: int, began: float, sec
                 samples.loss(network, inputs, targets).backward()
                 optimizer.step()
                 taken += 1
+                if taken == steps:
+                    return
 
 
 def _rated(parameters: Sequence[nn.Parameter]) -> list[dict[str, Any]]:

@@ -74,8 +74,9 @@ class Repairs:
 
     `how` is one of `REPAIRS` but "none". `batches` are the training samples that it measures; "bias" takes
     one batch of `inputs` in their place, or random ones of the network's `example_shape`. Networks are run
-    on `device`; `ridge` is of "refit", `output` is what "distill" looks at, and `seconds` are what it may
-    take. `known` keeps what the endpoints say, for all merges.
+    on `device`; `ridge` is of "refit", `output` is what "distill" looks at, `seconds` are what it may
+    take, and `share` is the part of its training that is done. `known` keeps what the endpoints say, for
+    all merges.
     """
 
     how: str
@@ -87,6 +88,7 @@ class Repairs:
     output: str | int | None = None
     device: str = "cpu"
     seconds: float = math.inf
+    share: float = 1.0
     known: dict[Any, Any] = field(default_factory=dict)
 
     def apply(self, network: nn.Module, weights: Sequence[float]) -> Repaired:
@@ -99,8 +101,9 @@ class Repairs:
             began = time.monotonic()
             first = self._refit(network, weights, few(self.batches, "refit"))
             left = max(0.0, self.seconds - (time.monotonic() - began))
-            run = {"weights": weights, "output": self.output, "device": self.device, "seconds": left}
-            return after(first, distill(network, self.endpoints, self.batches, **run))
+            run = {"weights": weights, "output": self.output, "device": self.device}
+            done = distill(network, self.endpoints, self.batches, seconds=left, share=self.share, **run)
+            return after(first, done)
         return renormalize(
             network,
             self.endpoints,

@@ -135,10 +135,10 @@ def test_swaps_are_told_recorded_and_done_again_by_their_number(trained, done):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--method", "auto", "--budget", "soon"), ("--budget 'soon' is no time", "60s")),
-        (("--method", "auto", "--budget", "0"), "--budget '0' is no time"),
+        (("--method", "auto", "--budget", "soon"), ("--budget 'soon' is no length", "60s")),
+        (("--method", "auto", "--budget", "0"), "--budget '0' is no length"),
         (("--method", "am", "--budget", "1s"), "--budget: the method am has no such option"),
-        (("--polish", "fast"), ("--polish 'fast' is no time", "300steps")),
+        (("--polish", "fast"), ("--polish 'fast' is no length", "300steps")),
         (("--polish", "5s", "--method", "none"), "--polish refines what a method found"),
     ],
 )

@@ -15,11 +15,12 @@ from rebasin_cli.datasets import Data, Normalization, Samples
 from rebasin_cli.errors import DataError, NetworkError, UsageError
 from rebasin_cli.matchers import Problem, auto, wm
 from rebasin_cli.matchers.polishing import swaps
-from rebasin_cli.matchers.polishing.length import Length, seconds_of
+from rebasin_cli.matchers.polishing.length import Length
 from rebasin_cli.matchers.polishing.midpoint import Midpoint
 from rebasin_cli.matchers.polishing.search import polish
 from rebasin_cli.matchers.search import mending, trying
 from rebasin_cli.matchers.search.candidates import Candidate, candidates
+from rebasin_cli.matchers.search.clock import Clock
 from rebasin_cli.matchers.search.trying import Trial, Trials
 from rebasin_cli.nets import build
 from rebasin_cli.networks.evaluation import Scores
@@ -27,6 +28,8 @@ from rebasin_cli.permutations import permutation
 from rebasin_cli.repair import Outcome, Repaired, repairing
 from rebasin_cli.repair.choosing import Measured
 from rebasin_cli.spec.resolving import resolve_spec
+
+SPENT = "was not tried: nothing is left of the budget"
 
 
 @pytest.fixture(scope="module")
@@ -133,19 +136,42 @@ def test_an_operator_that_cannot_be_batched_is_tried_one_by_one(problem):
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds", "steps"),
-    [("25", 25, None), ("25s", 25, None), ("1.5m", 90, None), ("1h", 3600, None), ("300steps", None, 300)],
+    ("text", "length"),
+    [
+        ("25", Length(25)),
+        ("25s", Length(25)),
+        ("1.5m", Length(90)),
+        ("1h", Length(3600)),
+        ("300steps", Length(steps=300)),
+        ("500G", Length(work=5e11)),
+        (" 2.5 T ", Length(work=2.5e12)),
+        (".1P", Length(work=1e14)),
+    ],
 )
-def test_lengths_are_times_or_steps(text, seconds, steps):
-    assert Length.parse(text) == Length(seconds, steps)
+def test_lengths_are_times_steps_or_multiplications(text, length):
+    assert Length.parse(text) == length
+    if length.steps is None:
+        assert auto.budget_of(text) == length
+    else:
+        with pytest.raises(UsageError, match="is no length"):
+            auto.budget_of(text)
 
 
-@pytest.mark.parametrize("text", ["", "0", "-3", "nan", "inf", "5x", "0steps", "1e9h", "steps"])
+def test_a_length_is_over_by_what_it_is_of():
+    now = time.monotonic()
+    assert Length(steps=3).over(now - 1e6, 3, 0.0) and not Length(steps=3).over(now - 1e6, 2, 1e30)
+    assert Length(work=10.0).over(now, 0, 10.0) and not Length(work=10.0).over(now - 1e6, 10**9, 9.0)
+    assert Length(5.0).over(now - 6, 0, 0.0) and not Length(5.0).over(now, 10**9, 1e30)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0", "-3", "nan", "inf", "5x", "0steps", "1e9h", "steps", "0T", "2t", "T", "99999999P"]
+)
 def test_what_is_no_length_is_refused(text):
     with pytest.raises(UsageError, match="--polish"):
         Length.parse(text)
     with pytest.raises(UsageError, match="--budget"):
-        seconds_of(text, "--budget")
+        auto.budget_of(text)
 
 
 # auto
@@ -183,7 +209,7 @@ def figures(loss, spread=0.0, *, cold=False, matched=None, samples=100):
 
 def trials_of(problem, *merges, repairs=("none", "repair", "refit"), held=None):
     """Trials of `merges`: method, repair, figures."""
-    found = Trials(dataclasses.replace(problem, repairs=repairs, held=held), 5.0)
+    found = Trials(dataclasses.replace(problem, repairs=repairs, held=held), Clock(5.0))
     found.done = [
         Trial(f"{method}", result=object(), merges={how: (seen, 0.0)}) for method, how, seen in merges
     ]
@@ -263,10 +289,10 @@ def test_what_a_search_distilled_is_taken_as_it_is_for_a_mean_with_equal_weights
 
 
 def test_time_is_kept_back_for_the_repairs_of_what_learning_finds(problem):
-    trials = Trials(dataclasses.replace(problem, repairs=("none", "refit")), 10.0)
+    trials = Trials(dataclasses.replace(problem, repairs=("none", "refit")), Clock(10.0))
     trials.try_(candidates(problem.fitted, 2, able=True)[0])
     trials.mending.took["refit"] = 100.0
-    assert trials.try_(candidates(problem.fitted, 2, able=True)[1]).why == "was not tried: the time was over"
+    assert trials.try_(candidates(problem.fitted, 2, able=True)[1]).why == SPENT
 
 
 def test_repairs_are_tried_with_the_methods_and_the_best_pair_is_taken(problem):
@@ -292,18 +318,18 @@ def test_what_a_merge_chooses_by_itself_is_left_to_it(problem, monkeypatch, how,
 
 
 def test_what_the_default_would_repair_is_tried_whatever_it_takes_and_a_refit_only_in_time(problem):
-    trials = Trials(dataclasses.replace(problem, repairs=("none", "repair", "refit")), 5.0)
-    trials.began -= 1000
+    trials = Trials(dataclasses.replace(problem, repairs=("none", "repair", "refit")), Clock(5.0))
+    trials.clock.began -= 1000
     trial = trials.try_(candidates(problem.fitted, 2, able=True)[0])
     assert set(trial.merges) == {"none", "repair"} and "too long" in trial.lacking["refit"]
-    assert trials.try_(candidates(problem.fitted, 2, able=True)[1]).why == "was not tried: the time was over"
-    trials.began += 2000
+    assert trials.try_(candidates(problem.fitted, 2, able=True)[1]).why == SPENT
+    trials.clock.began += 2000
     trials.finish()
     assert set(trial.merges) == {"none", "repair", "refit"} and not trial.lacking
 
 
 def test_a_refit_is_tried_on_as_many_samples_as_there_is_time_for(problem):
-    mending = Trials(dataclasses.replace(problem, repairs=("none", "refit")), 60.0).mending
+    mending = Trials(dataclasses.replace(problem, repairs=("none", "refit")), Clock(60.0)).mending
     assert mending.seconds("refit", 60.0) < 60 and mending.fitted == 1_000
     for a_sample, room, fitted in ((0.01, 32.0, 500), (0.01, 10.0, 150), (0.01, 1.0, 100)):
         mending.a_sample = a_sample  # two models and the merge, two passes each: 0.06 s a sample
@@ -328,7 +354,7 @@ def test_a_distillation_is_tried_once_in_the_end_with_the_best_if_there_is_time(
     able = dataclasses.replace(problem, repairs=("none", "refit", "distill"))
     monkeypatch.setattr(mending, "DISTILL_SAMPLES", 200)
     first, second, *_ = candidates(problem.fitted, 2, able=True)
-    trials = Trials(able, 60.0)
+    trials = Trials(able, Clock(60.0))
     for candidate in (first, second):
         assert "distill" not in {*trials.try_(candidate).merges, *trials.done[-1].lacking}
     best = trials.best[0]
@@ -339,7 +365,7 @@ def test_a_distillation_is_tried_once_in_the_end_with_the_best_if_there_is_time(
     fitted = {**rebasin_cli.average(models), **best.distilled.tensors}
     figures = trials.mending.scores(networks.load(problem.network, fitted), trials.held)
     assert figures.loss == pytest.approx(best.merges["distill"][0].plain.loss, rel=1e-6)
-    hasty = Trials(able, 60.0)
+    hasty = Trials(able, Clock(60.0))
     hasty.try_(first)
     hasty.mending.a_sample = 100.0
     hasty.finish()
@@ -359,11 +385,11 @@ def test_time_is_kept_back_for_half_a_distillation_at_least(problem, monkeypatch
 
     monkeypatch.setattr(mending.Mending, "seconds", seconds)
     for budget, kept in ((60.0, 41.0), (40.0, 21.0), (20.0, 0.0)):
-        trials = Trials(able, budget)
+        trials = Trials(able, Clock(budget))
         assert trials.reserved == 0
         trials.try_(first)
         assert trials.reserved == kept
-    trials = Trials(able, 25.0)
+    trials = Trials(able, Clock(25.0))
     trials.try_(first)
     trials.mending.took["refit"] = 15.0  # of the 4 seconds that are left
     found = trials.try_(second)
@@ -376,7 +402,7 @@ def test_time_is_kept_back_for_half_a_distillation_at_least(problem, monkeypatch
 
 
 def test_a_repair_that_the_network_does_not_admit_is_told_and_not_tried_again(problem, monkeypatch):
-    trials = Trials(dataclasses.replace(problem, repairs=("none", "refit")), 60.0)
+    trials = Trials(dataclasses.replace(problem, repairs=("none", "refit")), Clock(60.0))
     judge, tried = trials.mending.judge, []
 
     def failing(models, how, seconds):
@@ -393,7 +419,7 @@ def test_a_repair_that_the_network_does_not_admit_is_told_and_not_tried_again(pr
 
 
 def test_a_named_repair_is_the_one_that_methods_are_compared_with(problem):
-    trials = Trials(dataclasses.replace(problem, repairs=("refit",)), 5.0)
+    trials = Trials(dataclasses.replace(problem, repairs=("refit",)), Clock(5.0))
     trial = trials.try_(candidates(problem.fitted, 2, able=True)[0])
     assert set(trial.merges) == {"refit"} and trials.best == (trial, "refit")
     assert repairing.open_to_choice("refit", statistics=False) == ("refit",)
@@ -404,7 +430,7 @@ def test_a_named_repair_is_the_one_that_methods_are_compared_with(problem):
 def test_samples_of_a_repair_are_not_those_that_it_is_judged_by(problem):
     x = torch.arange(6_000.0)[:, None].expand(-1, 6).contiguous()
     data = Data("x", "train", Samples(x, torch.zeros(6_000, dtype=torch.int64)), Normalization(), classes=4)
-    mending = Trials(dataclasses.replace(problem, data=data), 60.0).mending
+    mending = Trials(dataclasses.replace(problem, data=data), Clock(60.0)).mending
     held = {value.item() for inputs, _ in mending.held for value in inputs[:, 0]}
     for how, count in (("refit", 1_000), ("repair", 2_500)):
         seen = {value.item() for inputs, _ in mending._batches(how) for value in inputs[:, 0]}
@@ -420,11 +446,11 @@ def test_a_short_time_is_held_and_the_first_method_is_tried_all_the_same(problem
 
 
 def test_a_candidate_is_stopped_when_its_time_is_over_and_what_it_found_is_kept(problem):
-    trials = Trials(problem, 5.0)
+    trials = Trials(problem, Clock(5.0))
     weights, *_, learning, _ = candidates(problem.fitted, 2, able=True)
     trials.try_(weights)
     trials.a_sample = 1e-9  # as if all the epochs would fit
-    trials.began = time.monotonic() - trials.seconds + 0.5
+    trials.clock.began = time.monotonic() - trials.clock.seconds + 0.5
     began = time.monotonic()
     trial = trials.try_(learning)
     assert time.monotonic() - began < 3 and trial.result is not None
@@ -434,7 +460,7 @@ def test_a_candidate_is_stopped_when_its_time_is_over_and_what_it_found_is_kept(
 def test_samples_that_no_model_was_trained_on_are_what_is_compared_by(problem):
     inputs, targets = problem.data[0]
     wrong = [(inputs, (targets + 1) % 4)]
-    unseen, seen = Trials(dataclasses.replace(problem, held=wrong), 5.0), Trials(problem, 5.0)
+    unseen, seen = Trials(dataclasses.replace(problem, held=wrong), Clock(5.0)), Trials(problem, Clock(5.0))
     losses = [it.mending.judge(problem.models, "none").plain.loss for it in (unseen, seen)]
     assert losses[0] > losses[1] and unseen.train is problem.data
     assert unseen.mending.unseen and not seen.mending.unseen
@@ -531,7 +557,7 @@ def test_a_refit_that_is_named_beside_auto_reads_all_samples_that_were_given(pro
 
 
 def test_a_loader_that_was_read_before_is_told_when_the_network_is_followed(problem):
-    mending = Trials(dataclasses.replace(problem, repairs=("none", "refit")), 60.0).mending
+    mending = Trials(dataclasses.replace(problem, repairs=("none", "refit")), Clock(60.0)).mending
     mending.train = iter(())
     with pytest.raises(DataError, match="holds no samples") as told:
         mending.trace()

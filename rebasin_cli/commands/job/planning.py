@@ -14,7 +14,7 @@ from torch import nn
 from ... import matchers, networks
 from ...checkpoints.checkpoint import Checkpoint
 from ...datasets import once
-from ...matchers.polishing.length import seconds_of
+from ...matchers.auto import budget_of
 from ...matchers.search.candidates import candidates
 from ...matchers.weights.blocks import wide
 from ...matchers.weights.similarity import KEEP
@@ -90,12 +90,13 @@ def _compared(models: Sequence[Checkpoint], fitted: FittedSpec, numbers: int) ->
 
 
 def plan_trials(fitted: FittedSpec, models: int, budget: str, *, able: bool) -> dict[str, Any]:
-    """What `auto` will try, in this order and for at most which seconds, and why."""
-    found = candidates(fitted, models, able=able)
-    left, rows = seconds_of(budget, "--budget"), []
-    for one in found:
-        rows.append({"method": one.method, "seconds_at_most": round(one.share * left, 1), "why": one.why})
-    return {"budget_seconds": left, "candidates": rows if able else [{"method": "wm", "why": found[0].why}]}
+    """What `auto` will try, in this order, for at most which seconds or multiplications, and why."""
+    found, length = candidates(fitted, models, able=able), budget_of(budget)
+    unit, left = ("seconds", length.seconds) if length.work is None else ("multiplications", length.work)
+    rows = [
+        {"method": one.method, f"{unit}_at_most": round(one.share * left, 1), "why": one.why} for one in found
+    ]
+    return {f"budget_{unit}": left, "candidates": rows if able else [{"method": "wm", "why": found[0].why}]}
 
 
 def not_estimated(searches: Iterable[tuple[str, Any]]) -> dict[str, str]:

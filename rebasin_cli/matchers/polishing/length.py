@@ -1,4 +1,4 @@
-"""How long something may go on: `25`, `25s`, `5m`, or `300steps`."""
+"""How long something may go on: a time (`25s`), steps (`300steps`), or multiplications (`500G`, `2T`)."""
 
 from __future__ import annotations
 
@@ -9,43 +9,46 @@ from dataclasses import dataclass
 
 from ...errors import UsageError
 
-UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
-MOST = 30 * 24 * 3600.0  # seconds
-
-
-def seconds_of(text: str, flag: str) -> float:
-    """`60`, `60s`, `1.5m` or `1h` in seconds. Raises UsageError."""
-    found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([smh]?)", text.strip())
-    value = float(found[1]) * UNITS[found[2]] if found else math.nan
-    if not 0 < value <= MOST:
-        raise UsageError(
-            f"{flag} {text!r} is no time", hint="Give seconds, minutes or hours, such as 60, 60s, 5m or 1h"
-        )
-    return value
+TIMES = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+WORK = {"G": 1e9, "T": 1e12, "P": 1e15}  # as SI has them: 2T are two million million
+LONGEST, MOST = 30 * 24 * 3600.0, 1e21  # seconds, multiplications
+NUMBER = r"(\d{1,15}(?:\.\d*)?|\.\d+)"
 
 
 @dataclass(frozen=True)
 class Length:
-    """So many `seconds`, or so many `steps`: only the latter give the same result again."""
+    """So many `seconds`, `steps`, or multiplications (`work`); the last two give the same result again."""
 
     seconds: float | None = None
     steps: int | None = None
+    work: float | None = None
 
     @staticmethod
-    def parse(text: str, flag: str = "--polish") -> Length:
-        """Raise UsageError for what is neither a time nor a number of steps."""
-        if found := re.fullmatch(r"(\d{1,9})\s*steps?", text.strip()):
+    def parse(text: str, flag: str = "--polish", *, steps: bool = True) -> Length:
+        """Raise UsageError for what is none of these; `steps`: whether their number may be given."""
+        text = text.strip()
+        if steps and (found := re.fullmatch(r"(\d{1,9})\s*steps?", text)):
             if not int(found[1]):
                 raise UsageError(f"{flag} {text!r} leaves nothing to do", hint="Give one step or more")
             return Length(steps=int(found[1]))
-        try:
-            return Length(seconds=seconds_of(text, flag))
-        except UsageError as error:
-            hint = f"{error.hint}, or 300steps, which gives the same result again"
-            raise UsageError(error.message, hint=hint) from None
+        if (found := re.fullmatch(NUMBER + r"\s*([smh]?)", text)) and (
+            0 < (seconds := float(found[1]) * TIMES[found[2]]) <= LONGEST
+        ):
+            return Length(seconds=seconds)
+        if (found := re.fullmatch(NUMBER + r"\s*([GTP])", text)) and (
+            0 < (work := float(found[1]) * WORK[found[2]]) <= MOST
+        ):
+            return Length(work=work)
+        ways = ("300steps or " if steps else "") + "2T (multiplications)"
+        raise UsageError(
+            f"{flag} {text!r} is no length",
+            hint=f"Give a time, such as 60s, 5m or 1h, or, for the same result again, {ways}",
+        )
 
-    def over(self, began: float, done: int) -> bool:
-        """Whether it is, `done` steps after the moment `began` (of `time.monotonic`)."""
+    def over(self, began: float, steps: int, work: float) -> bool:
+        """Whether it is, after so many `steps` and so much `work` since `began` (of `time.monotonic`)."""
         if self.steps is not None:
-            return done >= self.steps
-        return time.monotonic() - began >= (self.seconds or 0.0)
+            return steps >= self.steps
+        if self.work is not None:
+            return work >= self.work
+        return time.monotonic() - began >= (math.inf if self.seconds is None else self.seconds)

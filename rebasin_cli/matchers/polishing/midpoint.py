@@ -22,6 +22,7 @@ from .. import Problem
 from ..straight_through.flat import prepared
 from ..straight_through.multiplications import Counter
 
+SMALLEST = 2e4  # multiplications of a sample, below which a network is no faster
 TOGETHER = 1 << 28  # bytes that the changed tensors and activations of a batch of candidates may take
 
 log = logging.getLogger("rebasin")
@@ -65,11 +66,11 @@ class Midpoint:
         return inputs, targets
 
     def work(self, inputs: Any) -> float:
-        """Multiplications of a forward pass of one sample."""
+        """Multiplications of a forward pass of one sample; of a small network, what it takes as long as."""
         few = map_tensors(lambda tensor: tensor[:2] if tensor.ndim else tensor, inputs)
         with Counter() as counter, torch.no_grad():
             forward(self.network, few)
-        return max(1.0, counter.total / 2)
+        return max(SMALLEST, counter.total / 2)
 
     def gradient(
         self, tensors: Mapping[str, Tensor], batch: tuple[Any, Any]

@@ -31,6 +31,7 @@ from .midpoint import Midpoint
 CANDIDATES, FEWEST = 64, 4  # swaps that are tried on a batch
 SAMPLES, LEAST = 1_000, 16  # of a step, by what a network costs; twice as many (at least 500) are held out
 WORK = 2e10  # multiplications of trying all candidates of a step, where the network lets that be
+GRADIENT = 3  # forward passes that a gradient takes
 PATIENCE = 8  # rounds over all words without a swap, after which nothing is left to gain
 
 
@@ -39,7 +40,7 @@ class Polished:
     """The permutations, and what became of the held-out loss at the mean, in nats.
 
     `steps` were taken; given as the length, they give the same result again. `swaps` are pairs of units that
-    changed places.
+    changed places, `work` are multiplications of it all, as they are reckoned for every step.
     """
 
     permutations: tuple[Permutations, ...]
@@ -48,6 +49,7 @@ class Polished:
     steps: int
     swaps: int
     seconds: float
+    work: float
 
     def account(self) -> dict[str, Any]:
         """Without the seconds, which no two runs share."""
@@ -80,7 +82,7 @@ def polish(
         for batch in run.batches():
             if (
                 not turns
-                or length.over(began, steps)
+                or length.over(began, steps, steps * run.work)
                 or (length.steps is None and idle > PATIENCE * len(turns))
             ):
                 break
@@ -88,7 +90,8 @@ def polish(
             steps += 1
             progress(steps, run.held_loss)
     found = tuple(map(permutation.compose, permutations, run.found))
-    return Polished(found, before, run.held_loss, steps, run.swapped, time.monotonic() - began)
+    seconds = time.monotonic() - began
+    return Polished(found, before, run.held_loss, steps, run.swapped, seconds, steps * run.work)
 
 
 class _Run:
@@ -124,7 +127,10 @@ class _Run:
         self.samples = int(min(SAMPLES, max(LEAST, WORK / 16 / cost)))
         self.candidates = int(min(CANDIDATES, max(FEWEST, WORK / (cost * self.samples))))
         least = 4 * LEAST if cost * SAMPLES > 1e12 else 500
-        self.held = list(self._batches(held, max(least, 2 * self.samples)))
+        compared = max(least, 2 * self.samples)
+        self.held = list(self._batches(held, compared))
+        passes = GRADIENT + self.candidates + self.candidates.bit_length()  # the last: of many together
+        self.work = cost * (self.samples * passes + compared)
         if not self.held:
             raise DataError(
                 "the data holds no samples", hint="Is the loader a generator that was read before?"

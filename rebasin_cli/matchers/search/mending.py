@@ -10,7 +10,7 @@ from typing import Any
 
 from ... import networks
 from ...averages.mixing import average
-from ...datasets._batches import First, head
+from ...datasets._batches import First, head, size_of
 from ...errors import DataError
 from ...networks.evaluation import evaluate
 from ...networks.recording import Recording
@@ -24,6 +24,7 @@ from ...repair.costs import TRACING, distillation_passes, refit_products, repair
 from ...repair.options import DISTILL_SAMPLES, REFIT_BATCH, REFIT_SAMPLES, SAMPLES, STEP, epochs_of
 from ...runtime.seeds import derive
 from .. import Problem
+from .clock import SPEED, Clock
 
 FEWEST = 100  # samples that a refit is tried on
 MEASURED = 2_500  # samples, in batches as large as those of a refit: a graph is of one size
@@ -42,8 +43,17 @@ class Mending:
     `a_sample` is the time of a forward pass, `most` samples a reset may read.
     """
 
-    def __init__(self, problem: Problem, train: Iterable[Any], held: list[Any], a_sample: float, most: int):
-        self.problem, self.train, self.held = problem, train, held
+    def __init__(
+        self,
+        problem: Problem,
+        train: Iterable[Any],
+        held: list[Any],
+        clock: Clock,
+        a_sample: float,
+        *,
+        most: int,
+    ):
+        self.problem, self.train, self.held, self.clock = problem, train, held, clock
         self.a_sample, self.most, self.unseen = a_sample, most, problem.held is not None
         self.network = duplicate(problem.network).float().to(problem.device).eval()
         base = "reset" if networks.has_running_statistics(self.network) else "none"
@@ -66,7 +76,9 @@ class Mending:
         networks.load(self.network, average(models, keep=self.problem.fitted.ignored))
         if how != "none":
             known = {"graphs": self.graphs}  # the endpoints' values are others for every candidate
-            run = {"output": self.problem.output, "device": self.problem.device, "seconds": seconds}
+            limit = {"share": self._share(seconds)} if self.clock.counts else {"seconds": seconds}
+            run = {"output": self.problem.output, "device": self.problem.device}
+            run |= limit if how == LAST else {}
             batches = self._batches(how)
             repairs = Repairs(how, models, batches, ridge=self.problem.ridge, known=known, **run)
             done = repairs.apply(self.network, [1 / len(models)] * len(models))
@@ -96,10 +108,24 @@ class Mending:
         each, left = FORWARDS * self.a_sample * models, room - tracing
         if FEWEST * each <= left:  # else it is not worth being traced
             device, inputs = self.problem.device, head(self.held[0][0], 2)
-            each += refit_products(self.network, fed(self.network, inputs, device), device)
-        some = max(FEWEST, int(left / each))
+            speed = SPEED if self.clock.counts else None
+            each += refit_products(self.network, fed(self.network, inputs, device), device, speed)
+        some = max(FEWEST, int(min(REFIT_SAMPLES, left / each)))
         self.fitted = min(REFIT_SAMPLES, some if some < REFIT_BATCH else some // REFIT_BATCH * REFIT_BATCH)
         return tracing + self.fitted * each
+
+    def reckoned(self, how: str, room: float) -> float:
+        """Seconds of a repair that had so much `room`, and of measuring it."""
+        if how == LAST:
+            repaired = self.seconds(how, room, self._share(room))
+        else:
+            repaired = self.seconds(how, room)
+        return repaired + self.a_sample * sum(size_of(targets) for _, targets in self.held)
+
+    def _share(self, room: float) -> float:
+        """Of a distillation's training there is room for so much."""
+        first, whole = (self.seconds(LAST, room, share) for share in (0.0, 1.0))
+        return min(1.0, (room - first) / (whole - first))
 
     def trace(self) -> None:
         """Follow the network for what changes its weights, once for all candidates."""

@@ -22,20 +22,18 @@ from ...repair import Outcome
 from ...repair.choosing import Measured
 from ...runtime.seeds import derive
 from .. import MatchResult, Problem, State, registry
-from ..polishing.length import Length
 from ..polishing.midpoint import Midpoint
 from ..polishing.search import polish
 from . import in_turn
 from .candidates import Candidate
+from .clock import SPEED, Clock
 from .mending import BASES, DEFAULTS, LAST, SHORTENED, Mending
+from .sizes import FEWEST, learns, sized
 
 HELD, COMPARABLE = 2_000, 100  # samples to compare by, as many as LOOKING lets be; with fewer it means little
 LOOKING, LOOKS = 0.25, 6  # share of the time that comparing may take, and how often
 TIMED = 1e10  # multiplications of the batch that is timed
-FEWEST = 200  # samples to look at units on
-LOOKED = 10_000  # samples that units are looked at on, where there is time
-STEP = 6.0  # forward passes that a step of learning takes, with the matching in it
-LEAST = 1_000  # samples, below which nothing is learnt
+SWAPS = 40  # forward passes of FEWEST samples, without the time of which swaps are not begun
 REPAIR = 0.3  # share of the time that is left, which a repair may take that is not the last one
 SPARE = 1.3  # times as long as the last time a repair may take
 FINDING = 0.7  # share of what is left beside a distillation, which other repairs may take at most
@@ -79,10 +77,10 @@ class Trial:
 
 
 class Trials:
-    """Candidates on one problem, until `seconds` are over."""
+    """Candidates on one problem, until the time of the clock is over."""
 
-    def __init__(self, problem: Problem, seconds: float):
-        self.began, self.seconds = time.monotonic(), seconds
+    def __init__(self, problem: Problem, clock: Clock):
+        self.clock = clock
         self.midpoint = Midpoint(problem)
         if problem.held is not None:
             self.train, held = problem.data, problem.held
@@ -91,17 +89,15 @@ class Trials:
         self.problem = replace(problem, data=self.train, start=None)
         self.a_sample = self._timed(held)
         looks = LOOKS * max(1, len(problem.repairs))
-        affordable = int(seconds * LOOKING / looks / max(self.a_sample, 1e-9))
+        affordable = int(clock.seconds * LOOKING / looks / max(self.a_sample, 1e-9))
         self.comparable = affordable >= COMPARABLE
         self.held = list(self._batches(held, min(HELD, affordable))) if self.comparable else []
-        self.mending = Mending(self.problem, self.train, self.held, self.a_sample, max(FEWEST, affordable))
+        self.mending = Mending(
+            self.problem, self.train, self.held, clock, self.a_sample, most=max(FEWEST, affordable)
+        )
         self.done: list[Trial] = []
         self.never: dict[str, str] = {}  # repairs that this network does not admit, and why
         self.reserved = 0.0  # seconds, for the distillation that ends it
-
-    @property
-    def left(self) -> float:
-        return self.began + self.seconds - time.monotonic()
 
     @property
     def best(self) -> tuple[Trial, str]:
@@ -123,15 +119,16 @@ class Trials:
 
     def _timed(self, data: Iterable[Any]) -> float:
         """Seconds of a forward pass of one sample."""
+        at, model = self.midpoint, self.problem.models[0]
         batch = next(self._batches(data, 2), None)
-        if batch is not None:
-            most = int(min(100, max(2, TIMED / self.midpoint.work(batch[0]))))
-            batch = next(self._batches(data, most))
         if batch is None:
             raise DataError(
                 "the data holds no samples", hint="Is the loader a generator that was read before?"
             )
-        at, model = self.midpoint, self.problem.models[0]
+        work = at.work(batch[0])
+        if self.clock.counts:
+            return work / SPEED
+        batch = next(self._batches(data, int(min(100, max(2, TIMED / work)))))
         own = {name: model[name].detach().to(at.device, torch.float32) for name in at.names}
         self.midpoint.losses(own, [{}], batch)
         began = time.perf_counter()
@@ -151,9 +148,9 @@ class Trials:
         """Try it in its share of the time that is left; the very first one whatever it takes."""
         began, first, swaps = time.monotonic(), not self.done, candidate.method == "polish"
         trial = Trial(candidate.method)
-        room = (self.left - self.reserved - self._for_repairs()) * candidate.share
+        room = (self.clock.left - self.reserved - self._for_repairs()) * candidate.share
         if room <= 0 and not first:
-            trial.why = "was not tried: the time was over"
+            trial.why = "was not tried: nothing is left of the budget"
             self.done.append(trial)
             return trial
         try:
@@ -199,14 +196,14 @@ class Trials:
         repaired = SPARE * sum(self.mending.took.values())  # once more, of what is found until then
         for share, more in ((1.0, repaired), (SHORTENED, 0.0)):
             wanted = self.mending.seconds(LAST, 0.0, share)
-            if wanted + more < self.left:
+            if wanted + more < self.clock.left:
                 self.reserved = wanted
                 return
 
     def _for_repairs(self) -> float:
         """The time of the repairs of what is found then; none where little is left beside a distillation."""
         known = SPARE * sum(self.mending.took[how] for how in self.mending.open if how in self.mending.took)
-        return 0.0 if self.reserved and known > FINDING * (self.left - self.reserved) else known
+        return 0.0 if self.reserved and known > FINDING * (self.clock.left - self.reserved) else known
 
     def _mend(self, trial: Trial, *, last: bool, dear: bool = False) -> None:
         """Measure a trial's mean with every repair that is open and that there is time for.
@@ -222,21 +219,23 @@ class Trials:
                 continue
             base = how == self.mending.open[0]
             certain = base or (how in DEFAULTS and not self.done)
-            room = self.left if how == LAST else (self.left - self.reserved) * (1.0 if last else REPAIR)
+            left = self.clock.left
+            room = left if how == LAST else (left - self.reserved) * (1.0 if last else REPAIR) / SPARE
             if not certain and (why := self._too_long(how, room)):
                 trial.lacking[how] = why
                 continue
             try:
                 if how not in BASES and not self.mending.graphs:
                     self.mending.trace()
-                began = time.monotonic()
-                measured = self.mending.judge(models, how, self.left)
+                began, limit = time.monotonic(), math.inf if certain else room
+                reckoned = self.mending.reckoned(how, limit) if self.clock.counts else 0.0
+                measured = self.mending.judge(models, how, limit)
             except (NetworkError, UsageError, DataError, CheckpointError) as error:
                 if base or getattr(error, "place", None) is not None:
                     raise
                 trial.lacking[how] = self.never[how] = error.message
                 continue
-            took = time.monotonic() - began
+            took = self.clock.spent(began, reckoned)
             self.mending.took[how] = took
             trial.merges[how] = measured, took
             trial.distilled = self.mending.distilled if how == LAST else trial.distilled
@@ -244,56 +243,41 @@ class Trials:
 
     def _too_long(self, how: str, room: float) -> str:
         """Why there is no time for a repair, "" where there is. A distillation takes what there is."""
-        spare = 1.0 if how == LAST else SPARE
-        seconds = spare * self.mending.seconds(how, room / spare, SHORTENED)
+        seconds = self.mending.seconds(how, room, SHORTENED)
         if seconds == math.inf:
             return "it begins with a refit, which was not tried"
-        return f"a repair of about {seconds:.1f} s is too long" if seconds > room else ""
+        return f"a repair of about {self.clock.told(seconds)} is too long" if seconds > room else ""
 
     def _searched(self, candidate: Candidate, room: float, first: bool) -> MatchResult | str:
-        module = registry.get(candidate.method)
-        options, why = self._options(module, candidate.method, room)
-        if why:
-            return why
-        learns = hasattr(module.Options, "learning_rate")
-        ends = time.monotonic() + room
+        module, began = registry.get(candidate.method), time.monotonic()
+        models = self.problem.models
+        there = self.train.samples if isinstance(self.train, Data) else None
+        size = sized(module, room, a_sample=self.a_sample, models=len(models), there=there)
+        if size.least:
+            return f"{self.clock.told(room)} are too little to {size.least}"
 
         def progress(state: State) -> None:
             self.problem.report(replace(state, tensors={}, notes={**state.notes, "trying": len(self.done)}))
-            if not first and time.monotonic() > ends:
+            if not (first or self.clock.counts) and time.monotonic() > began + room:
                 raise _OutOfTime(state)
 
         problem = replace(self.problem, progress=progress)
-        start = State(tuple(self.start.result.permutations)) if learns else None
+        start = State(tuple(self.start.result.permutations)) if learns(module) else None
         try:
-            return in_turn.search(module, problem, options, start)
+            return in_turn.search(module, problem, size.options, start)
         except _OutOfTime as over:
             sets = over.state.permutations
-            if len(sets) != len(self.problem.models) - 1:  # it was at the second of several models
+            if len(sets) != len(models) - 1:  # it was at the second of several models
                 return "its time was over before all models were matched"
-            loss = -over.state.objective if learns else math.nan
+            loss = -over.state.objective if learns(module) else math.nan
             return MatchResult(tuple(map(dict, sets)), loss, loss, over.state.sweep, 0, False)
-
-    def _options(self, module: Any, method: str, room: float) -> tuple[Any, str]:
-        """As much of the data as there is time for; or why there is too little."""
-        if not module.NEEDS:
-            return module.Options(), ""
-        pairs = 1 if module.MANY else len(self.problem.models) - 1
-        if not hasattr(module.Options, "learning_rate"):
-            samples = int(min(LOOKED, room / (3 * pairs * self.a_sample)))
-            if samples < FEWEST:
-                return None, f"{room:.1f} s are too little to look at {FEWEST} samples"
-            return module.Options(limit=samples), ""
-        samples = int(room / (STEP * self.a_sample))
-        if samples < LEAST:
-            return None, f"{room:.1f} s are too little to learn from {LEAST:,} samples"
-        there = self.train.samples if isinstance(self.train, Data) else samples
-        epochs = max(1, min(module.Options().epochs, samples // max(1, there)))
-        return module.Options(epochs=epochs, limit=samples if samples < there else None), ""
+        finally:
+            self.clock.spent(began, size.seconds)
 
     def _polished(self, room: float) -> MatchResult | str:
-        best = self.start.result
-        if room < 40 * self.a_sample * FEWEST:
-            return f"{room:.1f} s are too little"
-        done = polish(self.problem, best.permutations, Length(seconds=room))
+        best, began = self.start.result, time.monotonic()
+        if room < SWAPS * self.a_sample * FEWEST:
+            return f"{self.clock.told(room)} are too little"
+        done = polish(self.problem, best.permutations, self.clock.length(room))
+        self.clock.spent(began, done.work / SPEED)
         return replace(best, permutations=done.permutations, polished=done.account())

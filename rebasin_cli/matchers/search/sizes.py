@@ -1,0 +1,49 @@
+"""How many samples and epochs a method gets of the data, by the time that there is for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+FEWEST = 200  # samples to look at units on
+LOOKED = 10_000  # samples that units are looked at on, where there is time
+LOOK = 3.0  # forward passes that looking at a sample of two models takes
+STEP = 6.0  # forward passes that a step of learning takes, with the matching in it
+LEAST = 1_000  # samples, below which nothing is learnt
+
+
+@dataclass(frozen=True)
+class Size:
+    """The `options` of a method and the `seconds` reckoned for them, or what is the `least` that it does."""
+
+    options: Any = None
+    seconds: float = 0.0
+    least: str = ""
+
+
+def learns(module: Any) -> bool:
+    return hasattr(module.Options, "learning_rate")
+
+
+def sized(module: Any, room: float, *, a_sample: float, models: int, there: int | None) -> Size:
+    """As much of the data as `room` seconds are enough for; `a_sample` are those of a forward pass.
+
+    `there` are samples of a data set whose length is known. What needs weights alone is not cut short, and
+    nothing is reckoned for it.
+    """
+    if not module.NEEDS:
+        return Size(module.Options())
+    if not learns(module):
+        each = LOOK * (1 if module.MANY else models - 1) * a_sample
+        samples = int(min(LOOKED, room / each))
+        if samples < FEWEST:
+            return Size(least=f"look at {FEWEST} samples")
+        return Size(module.Options(limit=samples), each * (samples if there is None else min(samples, there)))
+    each = STEP * a_sample
+    samples = int(room / each)
+    if samples < LEAST:
+        return Size(least=f"learn from {LEAST:,} samples")
+    if there is None or samples < there:
+        return Size(module.Options(epochs=1, limit=samples), each * samples)
+    epochs = min(module.Options().epochs, samples // max(1, there))
+    return Size(module.Options(epochs=epochs, limit=None), each * epochs * there)

@@ -1,0 +1,163 @@
+"""Budgets of multiplications: the same steps, and so the same result, however fast the machine is."""
+
+import dataclasses
+import itertools
+import time
+
+import pytest
+import torch
+
+from rebasin_cli.averages.mixing import average
+from rebasin_cli.matchers import Problem, am, auto, ste
+from rebasin_cli.matchers.polishing.length import Length
+from rebasin_cli.matchers.polishing.search import polish
+from rebasin_cli.matchers.search.candidates import candidates
+from rebasin_cli.matchers.search.clock import SPEED, Clock
+from rebasin_cli.matchers.search.sizes import sized
+from rebasin_cli.matchers.search.trying import Trials
+from rebasin_cli.nets import build
+from rebasin_cli.permutations import permutation
+from rebasin_cli.repair import distilling
+from rebasin_cli.spec.resolving import resolve_spec
+
+REPAIRS = ("none", "repair", "refit", "distill")
+
+
+@pytest.fixture(scope="module")
+def problem():
+    """Two networks of the same shapes that have nothing else in common."""
+    torch.manual_seed(0)
+    networks = [build("mlp", input_shape=(6,), classes=4, width=8, depth=2) for _ in range(2)]
+    models = tuple(dict(network.state_dict()) for network in networks)
+    x = torch.randn(1_500, 6)
+    with torch.no_grad():
+        data = [(part, networks[0](part).argmax(1)) for part in x.split(100)]
+    fitted = resolve_spec(None, [models[0]])
+    return Problem(fitted, models, network=networks[0], data=data, repairs=REPAIRS)
+
+
+def without_seconds(found):
+    return [{name: it for name, it in row.items() if name != "seconds"} for row in found.tried]
+
+
+@pytest.mark.parametrize("budget", ["2G", "10G", "100G"])
+def test_the_same_is_tried_and_chosen_however_slow_the_machine_is(problem, monkeypatch, budget):
+    options = auto.Options(budget=budget)
+    plain = auto.match(problem, options)
+    slow = itertools.count(0.0, 1000.0)  # every look at the clock is a quarter of an hour later
+    monkeypatch.setattr(time, "monotonic", lambda: next(slow))
+    monkeypatch.setattr(time, "perf_counter", lambda: next(slow))
+    again = auto.match(problem, options)
+    assert without_seconds(plain) == without_seconds(again)
+    assert (plain.chosen, plain.repair) == (again.chosen, again.repair)
+    for one, two in zip(plain.permutations, again.permutations, strict=True):
+        assert all(torch.equal(one[word], two[word]) for word in one)
+    if plain.repaired:
+        assert plain.repaired.tensors.keys() == again.repaired.tensors.keys()
+        assert all(it.equal(again.repaired.tensors[name]) for name, it in plain.repaired.tensors.items())
+
+
+def test_more_work_is_more_that_is_tried(problem):
+    tried = []
+    for budget in ("2G", "10G", "100G"):
+        found = auto.match(problem, auto.Options(budget=budget))
+        rows = [row for row in found.tried if "held_out_loss" in row]
+        tried.append({(row["method"].split(" + ")[-1], row["repair"]) for row in rows})
+    assert tried[0] < tried[1] and {how for _, how in tried[1]} < {how for _, how in tried[2]} == {*REPAIRS}
+    assert {method for method, _ in tried[2]} >= {"wm", "dual", "am", "ste"}
+
+
+def test_what_is_reckoned_is_spent_and_time_is_not():
+    clock = Clock.of(Length(work=10 * SPEED))
+    assert clock.spent(time.monotonic() - 1e6, 4.0) == 4.0 and clock.left == 6.0
+    assert clock.length(2.0) == Length(work=2.0 * SPEED) and "40G multiplications" in clock.told(2.0)
+    timed = Clock.of(Length(seconds=10.0))
+    assert timed.spent(time.monotonic() - 3.0, 1e6) == pytest.approx(3.0, abs=0.5)
+    assert 9.0 < timed.left <= 10.0 and timed.length(2.0) == Length(seconds=2.0)
+
+
+def test_every_candidate_and_repair_spends_some_of_the_budget(problem):
+    trials = Trials(problem, Clock(1e3, counts=True))
+    weights, dual, *_, ste, swaps = candidates(problem.fitted, 2, able=True)
+    left = [trials.clock.left]
+    for candidate in (weights, dual, ste, swaps):
+        trials.try_(candidate)
+        left.append(trials.clock.left)
+    assert all(b < a for a, b in itertools.pairwise(left))
+    before = trials.clock.left
+    trials.finish()
+    (distilled,) = (trial.merges["distill"] for trial in trials.done if "distill" in trial.merges)
+    assert before - trials.clock.left == pytest.approx(distilled[1]) and distilled[1] > 0
+
+
+def test_swaps_end_with_their_work_and_steps_of_the_same_number_are_the_same(problem):
+    still = [permutation.identity(problem.fitted.words)]
+    one = polish(problem, still, Length(steps=1))
+    some = polish(problem, still, Length(work=7.5 * one.work))
+    assert some.steps == 8 and some.work == pytest.approx(8 * one.work)
+    assert polish(problem, still, Length(steps=8)).account() == some.account()
+
+
+def test_a_distillation_is_cut_to_the_share_that_there_is_work_for(problem, monkeypatch):
+    shares, own = [], distilling._train
+
+    def training(network, samples, steps, began, seconds):
+        shares.append((steps, samples.steps, seconds))
+        return own(network, samples, steps, began, seconds)
+
+    monkeypatch.setattr(distilling, "_train", training)
+    able = dataclasses.replace(problem, repairs=("none", "refit", "distill"))
+    trials = Trials(able, Clock(1e3, counts=True))
+    trials.try_(candidates(problem.fitted, 2, able=True)[0])
+    mending, clock = trials.mending, trials.clock
+    for share in (0.5, 0.75, 1.0, 2.0):
+        models = mending.models(trials.done[0].result.permutations)
+        mending.judge(models, "distill", mending.seconds("distill", 0.0, share))
+    whole = shares[-1][0]
+    assert whole == distilling.epochs_of(1_500 - sum(len(y) for _, y in trials.held)) * shares[-1][1]
+    assert [steps for steps, _, _ in shares] == [round(whole / 2), round(0.75 * whole), whole, whole]
+    assert all(seconds > 1e9 for *_, seconds in shares) and clock.counts
+
+
+def test_half_a_distillation_takes_half_the_steps_and_comes_to_rest(problem):
+    a, b = problem.models
+    batches = [(x, None) for x, _ in problem.data]
+    found = []
+    for share in (1.0, 0.5):
+        network = build("mlp", input_shape=(6,), classes=4, width=8, depth=2)
+        network.load_state_dict(average([a, b]))
+        done = distilling.distill(network, [a, b], batches, epochs=4, share=share)
+        found.append((done.passes, network.state_dict()))
+    (four, whole), (two, half) = found
+    assert four - two == 2 and any(not whole[name].equal(half[name]) for name in whole)
+    network.load_state_dict(average([a, b]))
+    distilling.distill(network, [a, b], batches, epochs=2)
+    assert all(tensor.equal(half[name]) for name, tensor in network.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("there", "room", "epochs", "limit", "seconds"),
+    [
+        (None, 600.0, 1, 10_000, 600.0),  # a loader without a length is read no farther
+        (40_000, 600.0, 1, 10_000, 600.0),
+        (4_000, 600.0, 2, None, 480.0),
+        (4_000, 1e9, 8, None, 1920.0),
+        (0, 600.0, 8, None, 0.0),
+    ],
+)
+def test_what_learns_gets_as_many_samples_and_epochs_as_there_is_room_for(
+    there, room, epochs, limit, seconds
+):
+    size = sized(ste, room, a_sample=0.01, models=2, there=there)
+    assert (size.options.epochs, size.options.limit) == (epochs, limit)
+    assert size.seconds == pytest.approx(seconds) and not size.least
+
+
+@pytest.mark.parametrize(
+    ("models", "there", "limit", "seconds"), [(2, None, 2_000, 60.0), (4, 500, 666, 45.0)]
+)
+def test_what_looks_at_units_gets_as_many_samples_as_there_is_room_for(models, there, limit, seconds):
+    size = sized(am, 60.0, a_sample=0.01, models=models, there=there)
+    assert (size.options.limit, size.seconds) == (limit, pytest.approx(seconds))
+    assert sized(am, 5.0, a_sample=0.01, models=2, there=None).least == "look at 200 samples"
+    assert sized(ste, 5.0, a_sample=0.01, models=2, there=None).least == "learn from 1,000 samples"
