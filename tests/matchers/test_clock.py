@@ -161,3 +161,20 @@ def test_what_looks_at_units_gets_as_many_samples_as_there_is_room_for(models, t
     assert (size.options.limit, size.seconds) == (limit, pytest.approx(seconds))
     assert sized(am, 5.0, a_sample=0.01, models=2, there=None).least == "look at 200 samples"
     assert sized(ste, 5.0, a_sample=0.01, models=2, there=None).least == "learn from 1,000 samples"
+
+
+def test_what_swaps_find_after_a_distillation_is_distilled_too(problem, monkeypatch):
+    able = dataclasses.replace(problem, repairs=("none", "refit", "distill"))
+    trials = Trials(able, Clock(1e3, counts=True))
+    weights, *_, swaps = candidates(problem.fitted, 2, able=True)
+    trials.try_(weights)
+    trials.finish()
+    left, spent = trials.clock.left, trials.done[0].merges["distill"][1]
+    found = trials.try_(swaps)
+    assert set(found.merges) == {"none", "refit"} and "distill" in trials.done[0].merges
+    monkeypatch.setattr(Trials, "_promising", property(lambda self: found))
+    before = trials.clock.left
+    assert before < left
+    trials.finish()
+    assert found.merges["distill"][1] == pytest.approx(spent, rel=1e-3)
+    assert found.merges["distill"][1] == pytest.approx(before - trials.clock.left)

@@ -76,9 +76,9 @@ class Mending:
         networks.load(self.network, average(models, keep=self.problem.fitted.ignored))
         if how != "none":
             known = {"graphs": self.graphs}  # the endpoints' values are others for every candidate
-            limit = {"share": self._share(seconds)} if self.clock.counts else {"seconds": seconds}
             run = {"output": self.problem.output, "device": self.problem.device}
-            run |= limit if how == LAST else {}
+            if how == LAST:
+                run |= {"share": self._share(seconds)} if self.clock.counts else {"seconds": seconds}
             batches = self._batches(how)
             repairs = Repairs(how, models, batches, ridge=self.problem.ridge, known=known, **run)
             done = repairs.apply(self.network, [1 / len(models)] * len(models))
@@ -98,9 +98,7 @@ class Mending:
         if how in self.took:
             return self.took[how]
         if how == LAST:
-            each = distillation_passes(len(self.problem.models), DISTILL_SAMPLES) * self.a_sample
-            each += epochs_of(DISTILL_SAMPLES) * A_STEP / STEP
-            return self.took.get("refit", math.inf) + share * each * DISTILL_SAMPLES
+            return self._distilling(share)
         models = len(self.problem.models) + (how == "refit")
         tracing = 0.0 if self.graphs else TRACING
         if how != "refit":
@@ -116,15 +114,18 @@ class Mending:
 
     def reckoned(self, how: str, room: float) -> float:
         """Seconds of a repair that had so much `room`, and of measuring it."""
-        if how == LAST:
-            repaired = self.seconds(how, room, self._share(room))
-        else:
-            repaired = self.seconds(how, room)
+        repaired = self._distilling(self._share(room)) if how == LAST else self.seconds(how, room)
         return repaired + self.a_sample * sum(size_of(targets) for _, targets in self.held)
+
+    def _distilling(self, share: float) -> float:
+        """Seconds of a distillation that trains for a `share` of its steps."""
+        each = distillation_passes(len(self.problem.models), DISTILL_SAMPLES) * self.a_sample
+        each += epochs_of(DISTILL_SAMPLES) * A_STEP / STEP
+        return self.took.get("refit", math.inf) + share * each * DISTILL_SAMPLES
 
     def _share(self, room: float) -> float:
         """Of a distillation's training there is room for so much."""
-        first, whole = (self.seconds(LAST, room, share) for share in (0.0, 1.0))
+        first, whole = self._distilling(0.0), self._distilling(1.0)
         return min(1.0, (room - first) / (whole - first))
 
     def trace(self) -> None:
