@@ -99,6 +99,11 @@ class Samples:
     def __len__(self) -> int:
         return len(self.targets)
 
+    def at(self, chosen: Tensor) -> Samples:
+        """Those at these indices, in this order. Rows as a whole take a third of the time of indexing."""
+        taken = (tensor.index_select(0, chosen) for tensor in (self.inputs, self.targets))
+        return Samples(*taken, vocabulary=self.vocabulary)
+
 
 @dataclass(frozen=True)
 class Data:
@@ -159,7 +164,7 @@ class Data:
             return self
         order = torch.randperm(self.samples, generator=torch.Generator().manual_seed(seed))
         chosen = order[skip : skip + limit].sort().values
-        return replace(self, source=Samples(self.source.inputs[chosen], self.source.targets[chosen]))
+        return replace(self, source=self.source.at(chosen))
 
     def with_batch_size(self, batch_size: int) -> Data:
         return replace(self, batch_size=_positive(batch_size))
@@ -172,10 +177,11 @@ class Data:
         """One epoch in random order, augmented where asked and where the data set says how."""
         order = torch.randperm(self.samples, generator=rng)
         for chosen in order.split(self._sizes()):
-            inputs = self.source.inputs[chosen]
+            some = self.source.at(chosen)
+            inputs = some.inputs
             if augment and self.augmentation is not None:
                 inputs = self.augmentation(inputs, rng)
-            yield self._given(inputs), self.source.targets[chosen]
+            yield self._given(inputs), some.targets
 
     def example(self, size: int = 2) -> Tensor:
         """The first inputs, as a network gets them."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from . import Data, Samples
+from . import Data
 from ._batches import checked
 
 SHARE = 10  # one sample, or one batch, of so many
@@ -26,8 +26,8 @@ def held_out(data: Iterable[Any], seed: int, most: int = MOST) -> tuple[Iterable
         if not size:
             return data, data
         order = torch.randperm(data.samples, generator=torch.Generator().manual_seed(seed))
-        parts, source = (order[size:], order[:size]), data.source  # in random order: none of a class alone
-        return tuple(replace(data, source=Samples(source.inputs[p], source.targets[p])) for p in parts)
+        parts = order[size:], order[:size]  # in random order: none of a class alone
+        return tuple(replace(data, source=data.source.at(part)) for part in parts)
     return parted(data, every=SHARE, at=0, read=checked)
 
 

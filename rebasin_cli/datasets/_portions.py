@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..errors import UsageError, unknown
 from ..runtime.seeds import generator
-from . import Data, Samples
+from . import Data
 
 PARTS = ("a", "b")
 
@@ -108,7 +108,7 @@ class Portion:
         at = parts[PARTS.index(self.part)]
         if not len(at):
             raise UsageError(f"--classes-split {self.classes_split} leaves nothing for part {self.part}")
-        return replace(data, source=Samples(data.source.inputs[at], data.source.targets[at]))
+        return replace(data, source=data.source.at(at))
 
     def told(self) -> dict[str, Any]:
         """What was asked for, by names, without the limit: how many samples there are is recorded anyway."""

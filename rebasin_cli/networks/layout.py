@@ -22,7 +22,7 @@ from .running import call, evaluating
 PART = 16 << 20  # bytes of one layer's values: what is much larger leaves the processor's caches
 PART_LAST = 4 << 20  # where channels lie last, nothing is copied between layers: a smaller cache will do
 NARROW = 256  # channels: kernels of wider convolutions are faster as they lie
-FEW = 2  # samples that show whether a network takes channels last
+FEW = 2  # samples that show whether a network takes channels last, and what each of some more takes
 
 
 @dataclass
@@ -111,33 +111,29 @@ def in_parts(
 ) -> Tensor:
     """As `call`, for networks in evaluation mode: on a CPU `laid` well, and in parts that stay in its caches.
 
-    That takes half the time where layers are large. Before, one batch has to show that parts give what the
-    whole gives, up to rounding: a network that looks across samples, or takes anything but one tensor of
-    samples, is run on the whole. `exact`: inputs stay as they lie, and parts have to give the same bits.
+    That takes half the time where layers are large. A few samples show how much a sample takes; the first two
+    parts of the first batch have to give what they give together, up to rounding: a network that looks across
+    samples, or takes anything but one tensor of samples, is run on the whole. `exact`: inputs stay as they
+    lie, and parts have to give the same bits.
     """
     apart = isinstance(inputs, Tensor) and inputs.ndim > 1 and inputs.device.type == "cpu"
     if not apart or isinstance(network, Wrapper | torch.jit.ScriptModule):
         return call(network, inputs, output=output)
     known = _of(network, inputs, output, exact=exact)
     inputs = inputs if exact else laid(network, inputs, output)
-    if known.size is None:
-        largest, whole = _largest(network, inputs, output)
-        part = PART_LAST if known.last else PART
-        known.size = max(2, part * len(inputs) // max(1, largest))
-    elif known.alike and len(inputs) > known.size:
-        return _joined(network, inputs, known.size, output)
-    else:
-        whole = call(network, inputs, output=output)
-    if known.alike is None and len(inputs) > known.size:
-        same = torch.equal if exact else alike
-        known.alike = same(whole, _joined(network, inputs, known.size, output))
-    return whole
-
-
-def _joined(network: nn.Module, inputs: Tensor, size: int, output: str | int | None) -> Tensor:
-    """The outputs of a batch in parts of equal size, nearly: a single sample is never left over."""
-    parts = inputs.tensor_split(-(-len(inputs) // size))
-    return torch.cat([call(network, part, output=output) for part in parts])
+    if known.size is None and len(inputs) > 2 * FEW:
+        a_sample = _a_sample(network, inputs, output)
+        known.size = max(FEW, int((PART_LAST if known.last else PART) / max(1.0, a_sample)))
+    if known.size is None or len(inputs) <= known.size or known.alike is False:
+        return call(network, inputs, output=output)
+    parts = inputs.tensor_split(-(-len(inputs) // known.size))  # nearly equal: no single sample is left over
+    done = [call(network, part, output=output) for part in parts[:2]]
+    if known.alike is None:
+        together = call(network, inputs[: sum(map(len, parts[:2]))], output=output)
+        known.alike = (torch.equal if exact else alike)(together, torch.cat(done))
+        if not known.alike:
+            return call(network, inputs, output=output)
+    return torch.cat([*done, *(call(network, part, output=output) for part in parts[2:])])
 
 
 def alike(whole: Tensor, parts: Tensor) -> bool:
@@ -145,13 +141,22 @@ def alike(whole: Tensor, parts: Tensor) -> bool:
     return whole.shape == parts.shape and torch.allclose(whole, parts, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
-def _largest(network: nn.Module, inputs: Tensor, output: str | int | None) -> tuple[int, Tensor]:
-    """Bytes of the largest value that a module of the network gives for a batch, and the outputs."""
-    seen = [0]
+def _a_sample(network: nn.Module, inputs: Tensor, output: str | int | None) -> float:
+    """Bytes that a sample adds to the largest value of a module; 0 where few samples are not taken."""
+    try:
+        few, more = (_sizes(network, inputs[:count], output) for count in (FEW, 2 * FEW))
+    except NetworkError:
+        return 0.0
+    return max((b - a for a, b in zip(few, more, strict=False)), default=0) / FEW
+
+
+def _sizes(network: nn.Module, inputs: Tensor, output: str | int | None) -> list[int]:
+    """Bytes of every value that a module of the network gives for a batch."""
+    seen: list[int] = []
 
     def look(module: nn.Module, given: Any, value: Any) -> None:
         seen.extend(t.numel() * t.element_size() for t in tensors_in(value))
 
     with removed([module.register_forward_hook(look) for module in network.modules()]):
-        whole = call(network, inputs, output=output)
-    return max(seen), whole
+        call(network, inputs, output=output)
+    return seen

@@ -47,8 +47,9 @@ def test_a_path_is_measured_as_point_by_point_with_two_products_a_batch():
     rows = []
     count = products(lambda: rows.append(paths.measure(path, net, {"test": Once(BATCHES)})))
     plain = products(lambda: rows.append(paths.measure(path, net, {"test": BATCHES})))
-    # both ends of each batch, the path's ends by themselves; a few rows find the layer, and show it right
-    assert plain == 11 * 2 and count == 2 * 2 + 2 * 2 + 1 + 9
+    # both ends of each batch, the path's ends by themselves; a few rows find the layer, show it right, and
+    # show how large a sample is
+    assert plain == 11 * 2 and count == 2 * 2 + 2 * 2 + 1 + 9 + 2
     losses = [row.curves["test"].loss for row in rows]
     assert losses[0] == pytest.approx(losses[1], abs=1e-6) and losses[0] != losses[1]
     assert "forward" not in vars(net[1])

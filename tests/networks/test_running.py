@@ -46,9 +46,10 @@ def test_a_large_batch_is_run_in_parts_of_nearly_equal_size(small_caches):
     net, batch = network(), torch.rand(25, 4)
     whole = call(net, batch)
     net.calls = []
-    assert torch.equal(in_parts(net, batch), whole)
-    assert net.calls == [25, 9, 8, 8]  # the first time both are compared
-    assert torch.allclose(in_parts(net, batch), whole) and net.calls[4:] == [9, 8, 8]
+    first = in_parts(net, batch)
+    assert net.calls == [2, 4, 9, 8, 17, 8]  # how large a sample is, and two parts beside both in one
+    assert torch.equal(in_parts(net, batch), first) and net.calls[6:] == [9, 8, 8]
+    assert torch.allclose(first, whole)
     assert torch.equal(in_parts(net, batch[:10]), call(net, batch[:10])) and net.calls[-2] == 10
 
 
@@ -70,6 +71,37 @@ def test_a_network_that_looks_across_samples_is_run_on_the_whole(small_caches):
 
 
 @torch.no_grad()
+def test_a_network_that_takes_no_few_samples_is_run_on_the_whole(small_caches):
+    class Fixed(Counting):
+        def forward(self, x):
+            return super().forward(x).view(25, 3)
+
+    net, batch = network(Fixed), torch.rand(25, 4)
+    for _ in range(2):
+        assert torch.equal(in_parts(net, batch), call(net, batch))
+    assert net.calls == [2, 25, 25, 25, 25]
+
+
+@torch.no_grad()
+def test_what_is_as_large_for_any_batch_makes_parts_no_smaller(small_caches):
+    class Table(nn.Module):
+        def forward(self, x):
+            return torch.zeros(1000, 4)
+
+    class Moved(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.then = Table(), network()
+
+        def forward(self, x):
+            return self.then(x + self.table(x)[0])
+
+    net = Moved().eval()
+    in_parts(net, torch.rand(25, 4))
+    assert net.then.calls == [2, 4, 9, 8, 17, 8]
+
+
+@torch.no_grad()
 def test_exact_parts_give_the_same_bits_or_the_whole_is_run(small_caches):
     class Rounding(Counting):
         def forward(self, x):
@@ -81,7 +113,7 @@ def test_exact_parts_give_the_same_bits_or_the_whole_is_run(small_caches):
     whole = call(other, batch)
     for _ in range(2):
         assert torch.equal(in_parts(other, batch, exact=True), whole)
-    assert other.calls[-1] == 24 and not torch.equal(in_parts(other, batch), in_parts(other, batch))
+    assert other.calls[-1] == 24 and not torch.equal(in_parts(other, batch), whole)
     in_parts(net, batch, exact=True), in_parts(net, batch, exact=True)
     assert net.calls[-3:] == [8, 8, 8]
 
