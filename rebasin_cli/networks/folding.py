@@ -110,14 +110,30 @@ def _same(values: Tensor) -> Tensor:
 
 
 def _fold(convolution: nn.Module, norm: nn.Module) -> dict[str, Tensor]:
-    """The weights of both together, computed in float64."""
-    weight, bias = convolution.weight.detach().double(), convolution.bias
-    scale = (norm.running_var.double() + norm.eps).rsqrt()
-    if norm.weight is not None:
-        scale = scale * norm.weight.detach().double()
-    shift = (0.0 if bias is None else bias.detach().double()) - norm.running_mean.double()
-    shift = shift * scale
-    if norm.bias is not None:
-        shift = shift + norm.bias.detach().double()
-    scaled = weight * scale.reshape(-1, *[1] * (weight.ndim - 1))
-    return {"weight": scaled.float(), "bias": shift.float()}
+    tensors = (convolution.weight, convolution.bias, norm.weight, norm.bias)
+    weight, bias = fold(*tensors, norm.running_mean, norm.running_var, eps=norm.eps)
+    return {"weight": weight, "bias": bias}
+
+
+def fold(
+    weight: Tensor,
+    bias: Tensor | None,
+    scale: Tensor | None,
+    shift: Tensor | None,
+    mean: Tensor,
+    variance: Tensor,
+    *,
+    eps: float,
+) -> tuple[Tensor, Tensor]:
+    """Weight and bias of a convolution (its first two tensors) and of the norm behind it (the other four).
+
+    Computed in float64, in the convolution's type.
+    """
+    factor = (variance.double() + eps).rsqrt()
+    if scale is not None:
+        factor = factor * scale.detach().double()
+    moved = ((0.0 if bias is None else bias.detach().double()) - mean.double()) * factor
+    if shift is not None:
+        moved = moved + shift.detach().double()
+    scaled = weight.detach().double() * factor.reshape(-1, *[1] * (weight.ndim - 1))
+    return scaled.to(weight.dtype), moved.to(weight.dtype)

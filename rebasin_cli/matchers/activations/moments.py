@@ -1,7 +1,7 @@
 """One pass of two models over the same inputs: what their units have in common, place by place.
 
 Both run through one graph, node by node beside each other. Where units are looked at, sums over samples are
-added up in float64, and the values are let go: memory depends neither on the number of samples nor on the
+added up, and the values are let go: memory depends neither on the number of samples nor on the
 network's depth, only on a batch and on (n, n) a place.
 """
 
@@ -22,45 +22,84 @@ from ...errors import NetworkError
 from ...inference.program import Program
 from ...inference.tracing import needed_for
 from ...runtime.threads import ALONE, Beside
+from .running import Run, foldable
 from .showing import Place
 from .sites import Sites
 
 Tensors = Mapping[str, torch.Tensor]
 
-SLAB = 1 << 18  # numbers that are multiplied at once, in float64: few enough for a cache
-LEAST = 256  # samples of them, however many units there are
+SLAB = 1 << 18  # numbers that are multiplied at once: few enough for a cache
+CHUNK = 256  # samples whose products are added up as the values are, in float32; sums of those in float64
 FLAT = 1e-12  # a variance below this share of the mean square is rounding: the unit is constant
+
+Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass
 class Moments:
-    """Sums over samples of the units (n,) of two models, and of all pairs of them (n, n)."""
+    """Sums over samples of the units (n,) of two models, and of all pairs of them (n, n), in float64.
+
+    What is added up are distances from each unit's mean on the first samples. So units far from 0 lose no
+    digits, and products of a few samples may be of float32: that takes half the time, and changes
+    correlations in the seventh digit, where other samples change the second.
+    """
 
     samples: int
-    sums: tuple[torch.Tensor, torch.Tensor]
-    squares: tuple[torch.Tensor, torch.Tensor]
-    products: torch.Tensor  # unit of the reference × unit of the model
+    origin: Pair | None  # what is subtracted: a value a unit
+    off: Pair  # sums of what is left
+    off_squares: Pair
+    off_products: torch.Tensor  # unit of the reference × unit of the model
 
     @classmethod
     def none(cls, units: int, device: torch.device) -> Moments:
         def zeros() -> torch.Tensor:
             return torch.zeros(units, dtype=torch.float64, device=device)
 
-        return cls(0, (zeros(), zeros()), (zeros(), zeros()), torch.outer(zeros(), zeros()))
+        return cls(0, None, (zeros(), zeros()), (zeros(), zeros()), torch.outer(zeros(), zeros()))
 
     def add(self, a: torch.Tensor, b: torch.Tensor) -> None:
         """Units × samples of both."""
-        step = max(LEAST, SLAB // len(a))
-        for x, y in zip(a.split(step, 1), b.split(step, 1), strict=True):
-            x, y = x.double(), y.double()
-            for k, part in enumerate((x, y)):
-                self.sums[k].add_(part.sum(1))
-                self.squares[k].add_(torch.linalg.vecdot(part, part))
-            self.products.addmm_(x, y.T)
+        step = CHUNK * max(1, SLAB // (CHUNK * len(a)))
+        for parts in zip(a.split(step, 1), b.split(step, 1), strict=True):
+            parts = [part if part.dtype == torch.float64 else part.float() for part in parts]
+            if self.origin is None:
+                self.origin = tuple(part.double().mean(1).to(part.dtype) for part in parts)
+            x, y = (part - at[:, None] for part, at in zip(parts, self.origin, strict=True))
+            whole = x.shape[1] // CHUNK * CHUNK
+            for pair in ((x[:, :whole], y[:, :whole]), (x[:, whole:], y[:, whole:])):
+                if pair[0].shape[1]:
+                    self._add(*(values.unflatten(1, (-1, min(CHUNK, values.shape[1]))) for values in pair))
         self.samples += a.shape[1]
 
+    def _add(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        """Units × chunks × samples of both."""
+        x, y = x.movedim(1, 0), y.movedim(1, 0)
+        for k, part in enumerate((x, y)):
+            self.off[k].add_(part.sum(2).sum(0, dtype=torch.float64))
+            self.off_squares[k].add_(torch.linalg.vecdot(part, part).sum(0, dtype=torch.float64))
+        self.off_products.add_(torch.bmm(x, y.mT).sum(0, dtype=torch.float64))
+
     def finite(self) -> bool:
-        return all(bool(part.isfinite().all()) for part in (*self.squares, self.products))
+        return all(bool(part.isfinite().all()) for part in (*self.off_squares, self.off_products))
+
+    @property
+    def sums(self) -> Pair:
+        return tuple(off + self.samples * at for off, at in zip(self.off, self._origin, strict=True))
+
+    @property
+    def squares(self) -> Pair:
+        every = zip(self.off_squares, self.off, self._origin, strict=True)
+        return tuple(squares + 2 * at * off + self.samples * at.square() for squares, off, at in every)
+
+    @property
+    def products(self) -> torch.Tensor:
+        """Unit of the reference × unit of the model."""
+        (a, b), (x, y) = self._origin, self.off
+        return self.off_products + torch.outer(a, y) + torch.outer(x, b) + self.samples * torch.outer(a, b)
+
+    @property
+    def _origin(self) -> Pair:
+        return tuple(at.double() for at in (self.off if self.origin is None else self.origin))
 
     def inner(self) -> torch.Tensor:
         """Mean products, not centred."""
@@ -73,23 +112,26 @@ class Moments:
 
     def spread(self) -> list[torch.Tensor]:
         """The standard deviations (n,) of both models' units; 0 for what is constant."""
-        return [
-            deviation(s, squares, self.samples) for s, squares in zip(self.sums, self.squares, strict=True)
-        ]
+        every = zip(self.off, self.off_squares, self.squares, strict=True)
+        return [deviation(*sums, self.samples) for sums in every]
 
     def correlation(self) -> torch.Tensor:
         """In −1 … 1; 0 where a unit of either is constant."""
-        means = [part / self.samples for part in self.sums]
+        means = [part / self.samples for part in self.off]
         inverse = [torch.where(std > 0, 1 / std, 0.0) for std in self.spread()]
-        centred = self.inner() - torch.outer(*means)
+        centred = self.off_products / self.samples - torch.outer(*means)
         return centred * inverse[0][:, None] * inverse[1]
 
 
-def deviation(sums: torch.Tensor, squares: torch.Tensor, samples: int) -> torch.Tensor:
-    """Standard deviations from sums over samples; 0 where a unit is constant but for rounding."""
-    square = squares / samples
-    variance = square - (sums / samples).square()
-    return torch.where(variance > FLAT * square, variance, 0.0).sqrt()
+def deviation(
+    off: torch.Tensor, off_squares: torch.Tensor, squares: torch.Tensor, samples: int
+) -> torch.Tensor:
+    """Standard deviations, from sums of distances to anything; 0 where a unit is constant but for rounding.
+
+    `squares` are sums of the units' own squares, which say what rounding is.
+    """
+    variance = off_squares / samples - (off / samples).square()
+    return torch.where(variance > FLAT * squares / samples, variance, 0.0).sqrt()
 
 
 def watch(
@@ -109,11 +151,13 @@ def watch(
     for place, moments in places:
         wanted.setdefault(place.node, []).append((place, moments))
     graph, needed = sites.program.graph, needed_for(list(wanted))
-    runs = [fx.Interpreter(sites.program.graph_module) for _ in models]
+    own = [node for node in graph.nodes if node in needed]
+    folded = foldable(own, wanted)
+    runs = [Run(sites.program.graph_module, folded) for _ in models]
     for run, model in zip(runs, models, strict=True):
         run.env |= dict(_given(sites.program, model, inputs, needed, device))
     nodes: list[fx.Node] = []
-    for node in (node for node in graph.nodes if node in needed):
+    for node in own:
         nodes.append(node)
         if node in wanted:
             shown = threads.each(partial(_advanced, nodes, needed), runs)
@@ -124,7 +168,7 @@ def watch(
     threads.settle()
 
 
-def _advanced(nodes: Iterable[fx.Node], needed: set[fx.Node], run: fx.Interpreter) -> Any:
+def _advanced(nodes: Iterable[fx.Node], needed: set[fx.Node], run: Run) -> Any:
     """The value of the last of these nodes; others are let go when nobody needs them any more."""
     with torch.no_grad():
         for node in nodes:

@@ -11,6 +11,7 @@ from torch import nn
 from ... import networks
 from ...datasets._batches import checked, part_of, size_of
 from ...errors import CheckpointError, DataError
+from ...networks.layout import laid
 from ...networks.running import fed
 from ...runtime import devices
 from ...runtime.threads import beside
@@ -43,7 +44,7 @@ def observed(
     known: dict[Any, Sites] = {}
     sums: dict[Key, Any] = {}
     models, seen = tuple(problem.models), 0
-    for size, (args, kwargs) in _batches(problem.data, network, device, options.limit, counts):
+    for size, (args, kwargs) in _batches(problem.data, network, device, options.limit, counts, output):
         with beside(device) as threads:
             shape = _shapes((args, kwargs))
             if shape not in known:
@@ -82,7 +83,12 @@ def _chosen(sites: Sites, wanted: tuple[str, ...], which: str) -> Iterator[tuple
 
 
 def _batches(
-    data: Any, network: nn.Module, device: str, limit: int, counts: Collection[int]
+    data: Any,
+    network: nn.Module,
+    device: str,
+    limit: int,
+    counts: Collection[int],
+    output: Any = None,
 ) -> Iterator[tuple[int, tuple[tuple[Any, ...], Mapping[str, Any]]]]:
     """Samples a batch and arguments of the network's forward, until there were `limit`; cut at `counts`."""
     seen = 0
@@ -91,7 +97,7 @@ def _batches(
         while begun < end:
             stop = min([end, *(count - seen + begun for count in counts if count > seen)])
             part = inputs if stop - begun == size_of(targets) else part_of(inputs, begun, stop)
-            part = fed(network, part, device)
+            part = laid(network, fed(network, part, device), output)
             seen, size, begun = seen + stop - begun, stop - begun, stop
             if isinstance(part, Mapping):
                 yield size, ((), part)

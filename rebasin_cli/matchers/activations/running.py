@@ -1,0 +1,72 @@
+"""One model in a graph, node by node, with norms folded into the convolutions before them.
+
+In evaluation mode such a norm is a scale and a shift of each channel, which a convolution can do with its own
+weights: its values are written and read once less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from ...networks.folding import fold
+
+aten = torch.ops.aten
+
+CONVOLUTIONS = frozenset((aten.conv1d.default, aten.conv2d.default, aten.conv3d.default))
+NORM, EXPORTED = aten._native_batch_norm_legit_no_training.default, aten.batch_norm.default
+FLOATS = (torch.float32, torch.float64)  # in narrower types a folded shift would be rounded too much
+
+
+class Run(fx.Interpreter):
+    """`folded` are convolutions, each with the norm that reads it, as `foldable` finds them."""
+
+    def __init__(self, graph: fx.GraphModule, folded: Mapping[fx.Node, fx.Node]):
+        super().__init__(graph)
+        self.folded, self.norms = folded, {norm: convolution for convolution, norm in folded.items()}
+
+    def run_node(self, n: fx.Node) -> Any:
+        if n in self.folded:
+            return self._both(n, self.folded[n])
+        if n in self.norms:
+            value = self.env[self.norms[n]]
+            return value if n.target is EXPORTED else (value,)
+        return super().run_node(n)
+
+    def _both(self, convolution: fx.Node, norm: fx.Node) -> torch.Tensor:
+        (values, weight, *more), _ = self.fetch_args_kwargs_from_env(convolution)
+        bias, how = (more[0], more[1:]) if more else (None, [])
+        parameters = (None if it is None else self.env[it] for it in norm.args[1:5])
+        return convolution.target(values, *fold(weight, bias, *parameters, eps=_epsilon(norm)), *how)
+
+
+def foldable(nodes: Iterable[fx.Node], shown: Collection[fx.Node]) -> dict[fx.Node, fx.Node]:
+    """Convolutions whose values nothing but one norm reads, and that norm; none whose values are `shown`.
+
+    The norm has running statistics, and its parameters are the network's.
+    """
+    found = {}
+    for node in nodes:
+        if node.op != "call_function" or node.target not in CONVOLUTIONS or node.kwargs or node in shown:
+            continue
+        norm = next(iter(node.users))
+        if len(node.users) == 1 and _is_norm(norm, node) and node.meta["val"].dtype in FLOATS:
+            found[node] = norm
+    return found
+
+
+def _is_norm(node: fx.Node, read: fx.Node) -> bool:
+    if node.target not in (NORM, EXPORTED) or node.kwargs or node.args[0] is not read:
+        return False
+    if node.target is EXPORTED and node.args[5]:  # in training
+        return False
+    parameters = [it for it in node.args[1:5] if it is not None]
+    own = all(isinstance(it, fx.Node) and it.op == "placeholder" for it in parameters)
+    return own and None not in node.args[3:5]
+
+
+def _epsilon(norm: fx.Node) -> float:
+    return norm.args[7] if norm.target is EXPORTED else norm.args[6]
