@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
-
-COLLECT = 20_000  # new objects before garbage is looked for: importing torch makes 200,000, that stay
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and leave with DESIGN's exit codes; REBASIN_DEBUG=1 shows tracebacks."""
-    from .runtime.memory import keep_freed
+    from .runtime.memory import collect_later, keep_freed
     from .runtime.streams import guarded
     from .runtime.waiting import wait_briefly
 
-    gc.set_threshold(COLLECT)
+    collect_later()
     keep_freed()
     wait_briefly()
     try:

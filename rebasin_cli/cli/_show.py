@@ -94,7 +94,9 @@ def screen(quiet: bool = False, verbose: bool = False) -> Iterator[Any]:
     What a network or a loader of the user's prints meanwhile goes to stderr: stdout is the result's.
     """
     from ..commands.job.listener import Listener
+    from ..runtime.memory import collect
 
+    collect()
     shown = Screen(quiet=quiet, verbose=verbose)
     log, lines = logging.getLogger("rebasin"), LogLines(shown.say)
     level = log.level

@@ -13,6 +13,7 @@ from ..errors import ResourceError
 TRIM, MMAP = -1, -3  # glibc's numbers for what `mallopt` sets
 RETAINED, BLOCK = 512 << 20, 32 << 20  # bytes: what each heap keeps of what is freed, its largest block
 TUNING = ("MALLOC_", "GLIBC_TUNABLES")  # how variables begin that tell the C library what to do
+STARTING, COLLECT = 400_000, 20_000  # new objects before garbage is looked for: torch brings 200,000
 HUGE_PAGES = "THP_MEM_ALLOC_ENABLE"  # PyTorch's own switch, which it reads with its first large tensor
 
 
@@ -46,6 +47,18 @@ def check_memory(what: str, needed: int) -> None:
         return
     if needed > there > 0:
         raise ResourceError(f"{what} {needed:,} bytes of memory, and this machine has {there:,}")
+
+
+def collect_later() -> None:
+    """Look for no garbage while a command is imported: what that makes stays."""
+    gc.set_threshold(STARTING)
+
+
+def collect() -> None:
+    """Look for garbage from now on, and never among what the command was imported with."""
+    if gc.get_threshold()[0] == STARTING:  # else this process is not the command's own
+        gc.freeze()
+        gc.set_threshold(COLLECT)
 
 
 @contextlib.contextmanager

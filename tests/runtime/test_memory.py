@@ -89,3 +89,18 @@ def test_where_the_c_library_has_no_such_switch_nothing_happens(monkeypatch):
         monkeypatch.delenv(name)
     monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: object())
     assert keep_freed() is False
+
+
+def test_a_command_collects_as_usual_once_it_is_imported_and_never_what_it_was_imported_with(monkeypatch):
+    before, frozen = gc.get_threshold(), []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(True))
+    try:
+        memory.collect()
+        assert gc.get_threshold() == before and not frozen  # a process that is not the command's own
+        memory.collect_later()
+        assert gc.get_threshold()[0] == memory.STARTING and gc.isenabled()
+        memory.collect()
+        memory.collect()
+        assert gc.get_threshold()[0] == memory.COLLECT and frozen == [True]
+    finally:
+        gc.set_threshold(*before)
