@@ -1,6 +1,7 @@
 """What a user waits for: whole commands from the shell, beside `import torch` and plain loops.
 
     python benchmarks/waiting.py --work DIR [--mlp A B] [--cnn A B] [--large] [--against PYTHON] [--runs 5]
+                                 [--only NAME] [--files]
 
 Every run is a process. Programs alternate, so that what else the machine does touches all of them; a row
 is the median of its wall and of its processor seconds, since wall times of a shared machine say little; of
@@ -224,6 +225,22 @@ def seconds(python: str, row: Row, work: Path) -> tuple[float, ...]:
     return wall, own, *map(float, SEARCHED.findall(done.stdout))
 
 
+def beside_files(every: dict[str, Row], work: Path, runs: int) -> None:
+    """Of each pair of files in turn: what `align --no-prove` takes but for its search, and safetensors."""
+    print(
+        "| date | files | align less its search | safetensors alone | ratio (≤ 1.3) |\n|---|---|---|---|---|"
+    )
+    for name in (*FRESH, *LARGE):
+        both = [every.get(f"align {name} --no-prove"), every.get(f"its files with safetensors alone, {name}")]
+        if None in both:
+            continue
+        rounds = [[seconds(sys.executable, row, work) for row in both] for _ in range(runs + 1)][1:]
+        found = [(align[0] - align[2], plain[0]) for align, plain in rounds]
+        ours, plain = (statistics.median(each) for each in zip(*found, strict=True))
+        ratio = statistics.median(one / other for one, other in found)
+        print(f"| {date.today()} | {name} | {ours:.1f} | {plain:.1f} | {ratio:.2f} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--work", type=Path, required=True, help="a folder for models and outputs")
@@ -233,6 +250,7 @@ def main() -> None:
     parser.add_argument("--against", metavar="PYTHON", help="another version's interpreter")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--only", default="", help="rows whose names hold this")
+    parser.add_argument("--files", action="store_true", help="align less its search, against its files alone")
     options = parser.parse_args()
     work = options.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
@@ -245,8 +263,12 @@ def main() -> None:
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {platform.processor()}")
     load = f"load at the start {os.getloadavg()[0]:.1f}"
     print(f"{load}; medians of {options.runs}: wall / processor (/ search) seconds")
+    every = list(rows(work, files, bool(os.environ.get("REBASIN_DATA"))))
+    if options.files:
+        beside_files({row.name: row for row in every}, work, options.runs)
+        return
     print(f"| date | row | {' | '.join(programs)} |\n|---|---|{'---|' * len(programs)}")
-    for row in rows(work, files, bool(os.environ.get("REBASIN_DATA"))):
+    for row in every:
         if options.only not in row.name:
             continue
         taken: dict[str, list[tuple[float, ...]]] = {name: [] for name in programs}

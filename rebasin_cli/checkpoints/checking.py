@@ -26,6 +26,7 @@ from .tensors import blocks, chunks, plan_of
 NOT_PLAIN = "a quantised or unknown dtype"
 WAITING = 2  # chunks read ahead of the digest
 SMALL = 1 << 16  # bytes that are digested sooner than handed over
+AHEAD = 1 << 24  # bytes that are written sooner than digested: counters of norms are wider than weights
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
@@ -34,7 +35,7 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
     Independent of the order of the mapping and of how a tensor lies in memory. Raises CheckpointError
     where a dtype is none that a safetensors file can hold (quantised, complex of double precision).
     """
-    with _hashing() as (add, total):
+    with hashing() as (add, total):
         for name, (dtype, shape) in sorted(plan_of(tensors).items()):
             if dtype not in CODES:
                 raise CheckpointError(f"{name} is {dtype}: {NOT_PLAIN}")
@@ -61,7 +62,7 @@ def validate(tensors: Mapping[str, Tensor], *, name: str = "", digested: bool = 
         if wrong := wrong_dtype(key, dtype, shape):
             kind, problems[key] = True, wrong
     hashed = digested and not kind
-    with _hashing() as (add, total), on_one_thread():  # the others would wait, spinning, beside the digest
+    with hashing() as (add, total), on_one_thread():  # the others would wait, spinning, beside the digest
         for key, (dtype, shape) in sorted(plan.items()):
             looked = dtype.is_floating_point and key not in problems
             if not (looked or hashed):
@@ -89,8 +90,49 @@ def validate(tensors: Mapping[str, Tensor], *, name: str = "", digested: bool = 
     return total.hexdigest() if hashed else None
 
 
+class Written:
+    """The `digest` of tensors while they are written, in an order that is nearly that of their names.
+
+    What comes too soon waits: as much as `AHEAD` bytes, beyond which there is no `digest`.
+    """
+
+    def __init__(self, plan: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], add: Callable[[Any], None]):
+        self._plan, self._add = plan, add
+        self._due, self._room = deque(sorted(plan)), AHEAD
+        self._ahead: dict[str, list[bytes]] = {}
+
+    def begin(self, name: str) -> Callable[[Any], None]:
+        """What takes the bytes of this tensor, part by part."""
+        self._let_go()
+        if self._room < 0:
+            return lambda data: None
+        if name == self._due[0]:
+            self._due.popleft()
+            self._add(_line(name, *self._plan[name]))
+            return self._add
+        parts = self._ahead[name] = []
+
+        def keep(data: Any) -> None:
+            self._room -= memoryview(data).nbytes
+            if self._room >= 0:
+                parts.append(bytes(data))
+
+        return keep
+
+    def whole(self) -> bool:
+        """Whether all has been digested, in the order of names."""
+        self._let_go()
+        return not self._due and self._room >= 0
+
+    def _let_go(self) -> None:
+        while self._due and self._due[0] in self._ahead:
+            name = self._due.popleft()
+            for part in (_line(name, *self._plan[name]), *self._ahead.pop(name)):
+                self._add(part)
+
+
 @contextlib.contextmanager
-def _hashing() -> Iterator[tuple[Callable[[Any], None], Any]]:
+def hashing() -> Iterator[tuple[Callable[[Any], None], Any]]:
     """`add` takes bytes in their order; at the end the total is known. What was read meanwhile is kept."""
     total, waiting = hashlib.sha256(), deque[Future]()
     with ThreadPoolExecutor(1) as thread:

@@ -10,15 +10,15 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
 
 from ..errors import OutputExists, UsageError, unknown
-from .checking import digest
+from .checking import Written, digest, hashing
 from .destination import SUFFIX, check_output, check_space, earlier, index_of
 from .disk import disk
 from .safetensors_format import CODES, SafetensorsFile, encode_header, nbytes
@@ -59,6 +59,7 @@ def write_safetensors(
     layout: Mapping[str, str] | None = None,
     any_name: bool = False,
     stage: Staging | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> list[Path]:
     """Write all tensors; return the files written, an index last.
 
@@ -72,6 +73,7 @@ def write_safetensors(
     files appear or none. With `force` they take the place of an earlier output, whichever form it had. With
     a `stage` in the same folder they wait there for others. `layout` says of every tensor which file beside
     NAME.safetensors.index.json it is written to instead. With `any_name` the file need not be called so.
+    Where it is one file, `tell` may hear its digest, which was computed beside the writing.
 
     Raises what `check_output` raises; ResourceError where the disk is full or fails; UsageError where a
     value is beyond the range of its output dtype.
@@ -90,7 +92,7 @@ def write_safetensors(
         stage.replaces(lambda: _giving_way(path, earlier(path, layout), force))
         if len(shards) == 1 and layout is None:
             with stage.open(path) as file:
-                _write_file(file, path, shards[0], tensors, texts)
+                _write_file(file, path, shards[0], tensors, texts, tell)
             return [path]
         files = _shard_names(path, len(shards)) if layout is None else sorted(set(layout.values()))
         for shard, name in zip(shards, files, strict=True):
@@ -194,14 +196,24 @@ def _shard_names(path: Path, count: int) -> list[str]:
 
 
 def _write_file(
-    file: BinaryIO, path: Path, plan: Plan, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
+    file: BinaryIO,
+    path: Path,
+    plan: Plan,
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, str],
+    tell: Callable[[str], None] | None = None,
 ) -> None:
     header, order = encode_header(plan, metadata)
-    with disk(path):
-        file.write(header)
-    for name in order:
-        # In a function of its own, so that one tensor is gone before the next is asked for.
-        _write_tensor(file, path, tensors, name, *plan[name])
+    with hashing() as (add, total):
+        written = Written(plan, add)
+        with disk(path):
+            file.write(header)
+        for name in order:
+            # In a function of its own, so that one tensor is gone before the next is asked for.
+            also = None if tell is None else written.begin(name)
+            _write_tensor(file, path, tensors, name, *plan[name], also)
+    if tell is not None and written.whole():
+        tell(total.hexdigest())
 
 
 def _write_tensor(
@@ -211,7 +223,9 @@ def _write_tensor(
     name: str,
     dtype: torch.dtype,
     shape: tuple[int, ...],
+    also: Callable[[Any], None] | None = None,
 ) -> None:
+    """Into the file; `also` gets the same bytes."""
     made = 0
     for block in blocks(tensors, name):  # outside of _disk: what fails in making a tensor is not the disk
         made += len(block) if shape else 1
@@ -221,6 +235,8 @@ def _write_tensor(
             raise ValueError(f"{name} is {block.dtype}, {dtype} was announced")
         for chunk in chunks(block):
             data = _converted(chunk, dtype, name).view(torch.uint8).numpy().data
+            if also is not None:
+                also(data)
             with disk(path):
                 file.write(data)
     if made != (shape[0] if shape else 1):

@@ -16,7 +16,7 @@ import safetensors
 import safetensors.torch
 import torch
 
-from rebasin_cli.checkpoints import destination, disk, writing
+from rebasin_cli.checkpoints import checking, destination, disk, writing
 from rebasin_cli.checkpoints.checking import digest
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.checkpoints.destination import check_output
@@ -180,6 +180,34 @@ def test_a_lazy_tensor_that_breaks_its_promise_leaves_nothing(tmp_path, made):
 
 
 # Output dtypes
+
+
+MIXED = {
+    "bn.num_batches_tracked": torch.tensor(7),  # wider than weights: it stands first in the file
+    "a.weight": torch.arange(200_000.0).view(500, 400) / 4,
+    "bn.weight": torch.ones(400),
+    "half": torch.arange(5.0).half(),
+    "z.count": torch.arange(3),
+    "empty": torch.zeros(0, 3),
+}
+
+
+@pytest.mark.parametrize("given", [{}, {"out_dtype": torch.float16}])
+def test_the_digest_is_told_while_tensors_are_written_in_another_order(tmp_path, given):
+    told = []
+    write_safetensors(tmp_path / "m.safetensors", MIXED, tell=told.append, **given)
+    assert told == [open_checkpoint(tmp_path / "m.safetensors").digest()]
+
+
+def test_a_digest_is_not_told_where_too_much_would_wait_or_files_are_several(tmp_path, monkeypatch):
+    told = []
+    write_safetensors(tmp_path / "m.safetensors", MIXED, tell=told.append, shard_size=500_000)
+    monkeypatch.setattr(checking, "AHEAD", 8 + 24)
+    write_safetensors(tmp_path / "enough.safetensors", MIXED, tell=told.append)
+    assert len(told) == 1
+    monkeypatch.setattr(checking, "AHEAD", 8 + 23)
+    write_safetensors(tmp_path / "little.safetensors", MIXED, tell=told.append)
+    assert len(told) == 1
 
 
 def test_out_dtype_converts_floating_point_only(tmp_path):

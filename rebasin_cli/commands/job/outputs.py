@@ -124,16 +124,25 @@ def write(
     *,
     added: Sequence[str] = (),
     stage: Staging | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> list[str]:
-    """Write with the names, order and dtypes of the reference, `added` names last; the files written."""
+    """Write with the names, order and dtypes of the reference, `added` names last; the files written.
+
+    `tell` is as in `write_safetensors`.
+    """
     shapes = {**like.shapes} | {name: tuple(tensors[name].shape) for name in added}
     dtypes = {**like.dtypes} | {name: tensors[name].dtype for name in added}
     named = LazyTensors(shapes, dtypes, lambda name: tensors[name], lambda *part: rows(tensors, *part))
-    return write_as_planned(output, named, metadata, stage=stage)
+    return write_as_planned(output, named, metadata, stage=stage, tell=tell)
 
 
 def write_as_planned(
-    output: Output, tensors: LazyTensors, metadata: dict[str, str], *, stage: Staging | None = None
+    output: Output,
+    tensors: LazyTensors,
+    metadata: dict[str, str],
+    *,
+    stage: Staging | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> list[str]:
     """Write with the names, order and dtypes that these tensors have; the files written.
 
@@ -161,6 +170,7 @@ def write_as_planned(
             out_dtype=output.dtype,
             layout=layout,
             stage=stage,
+            tell=tell,
         )
     return [str(path) for path in (*files, *copies)]
 
@@ -179,9 +189,11 @@ def write_with_permutation(
     folder = destination.check_output(output.path, force=output.force).parent
     beside = permutation.beside(output.path)
     with staged(folder) as stage:
-        files = write(output, tensors, like, metadata, stage=stage)
-        weights = {permutation.WEIGHTS: writing.staged_digest(stage, [Path(file) for file in files])}
-        save(beside, metadata=metadata | weights, force=output.force, stage=stage)
+        told: list[str] = []
+        files = write(output, tensors, like, metadata, stage=stage, tell=told.append)
+        (digest,) = told or [writing.staged_digest(stage, [Path(file) for file in files])]
+        whose = {permutation.WEIGHTS: digest}
+        save(beside, metadata=metadata | whose, force=output.force, stage=stage)
     return [*files, str(beside)]
 
 
