@@ -122,7 +122,7 @@ class Written:
     def whole(self) -> bool:
         """Whether all has been digested, in the order of names."""
         self._let_go()
-        return not self._due and self._room >= 0
+        return not self._due
 
     def _let_go(self) -> None:
         while self._due and self._due[0] in self._ahead:

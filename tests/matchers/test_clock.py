@@ -79,11 +79,18 @@ def test_what_is_reckoned_is_spent_and_time_is_not():
 def test_every_candidate_and_repair_spends_some_of_the_budget(problem):
     trials = Trials(problem, Clock(1e3, counts=True))
     weights, dual, *_, ste, swaps = candidates(problem.fitted, 2, able=True)
-    left = [trials.clock.left]
+    searching = {}
     for candidate in (weights, dual, ste, swaps):
-        trials.try_(candidate)
-        left.append(trials.clock.left)
-    assert all(b < a for a, b in itertools.pairwise(left))
+        before = trials.clock.left
+        trial = trials.try_(candidate)
+        searching[candidate.method] = before - trials.clock.left - sum(it for _, it in trial.merges.values())
+    a_sample, there = trials.a_sample, 1_500 - sum(len(y) for _, y in trials.held)
+    assert searching["wm"] == pytest.approx(0.0, abs=1e-9)  # weights alone
+    assert searching["dual"] == pytest.approx(3 * a_sample * there)
+    assert 6 * a_sample * there <= searching["ste"] < 6 * a_sample * 4 * there  # what is held out, too
+    assert searching["polish"] > 76 * 1_000 * a_sample  # a step tries 64 swaps on 1,000 samples
+    plain = trials.done[0].merges["none"][1]
+    assert plain == pytest.approx(a_sample * sum(len(y) for _, y in trials.held))
     before = trials.clock.left
     trials.finish()
     (distilled,) = (trial.merges["distill"] for trial in trials.done if "distill" in trial.merges)
@@ -136,29 +143,29 @@ def test_half_a_distillation_takes_half_the_steps_and_comes_to_rest(problem):
 
 
 @pytest.mark.parametrize(
-    ("there", "room", "epochs", "limit", "seconds"),
+    ("there", "room", "epochs", "limit", "samples"),
     [
-        (None, 600.0, 1, 10_000, 600.0),  # a loader without a length is read no farther
-        (40_000, 600.0, 1, 10_000, 600.0),
-        (4_000, 600.0, 2, None, 480.0),
-        (4_000, 1e9, 8, None, 1920.0),
-        (0, 600.0, 8, None, 0.0),
+        (None, 600.0, 1, 10_000, None),  # a loader without a length is read no farther
+        (40_000, 600.0, 1, 10_000, 10_000),
+        (4_000, 600.0, 2, None, 8_000),
+        (4_000, 1e9, 8, None, 32_000),
+        (0, 600.0, 8, None, 0),
     ],
 )
 def test_what_learns_gets_as_many_samples_and_epochs_as_there_is_room_for(
-    there, room, epochs, limit, seconds
+    there, room, epochs, limit, samples
 ):
     size = sized(ste, room, a_sample=0.01, models=2, there=there)
     assert (size.options.epochs, size.options.limit) == (epochs, limit)
-    assert size.seconds == pytest.approx(seconds) and not size.least
+    assert (size.samples, size.each, size.least) == (samples, pytest.approx(0.06), "")
 
 
 @pytest.mark.parametrize(
-    ("models", "there", "limit", "seconds"), [(2, None, 2_000, 60.0), (4, 500, 666, 45.0)]
+    ("models", "there", "limit", "samples"), [(2, None, 2_000, None), (4, 500, 666, 1_500)]
 )
-def test_what_looks_at_units_gets_as_many_samples_as_there_is_room_for(models, there, limit, seconds):
+def test_what_looks_at_units_gets_as_many_samples_as_there_is_room_for(models, there, limit, samples):
     size = sized(am, 60.0, a_sample=0.01, models=models, there=there)
-    assert (size.options.limit, size.seconds) == (limit, pytest.approx(seconds))
+    assert (size.options.limit, size.samples, size.each) == (limit, samples, pytest.approx(0.03))
     assert sized(am, 5.0, a_sample=0.01, models=2, there=None).least == "look at 200 samples"
     assert sized(ste, 5.0, a_sample=0.01, models=2, there=None).least == "learn from 1,000 samples"
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
+
+from ...datasets._batches import checked, size_of
 
 FEWEST = 200  # samples to look at units on
 LOOKED = 10_000  # samples that units are looked at on, where there is time
@@ -14,10 +17,14 @@ LEAST = 1_000  # samples, below which nothing is learnt
 
 @dataclass(frozen=True)
 class Size:
-    """The `options` of a method and the `seconds` reckoned for them, or what is the `least` that it does."""
+    """The `options` of a method and the seconds that are reckoned for `each` sample that it reads.
+
+    Or what is the `least` that it does. `samples` are those that it reads, where that is known.
+    """
 
     options: Any = None
-    seconds: float = 0.0
+    each: float = 0.0
+    samples: int | None = 0
     least: str = ""
 
 
@@ -34,16 +41,30 @@ def sized(module: Any, room: float, *, a_sample: float, models: int, there: int 
     if not module.NEEDS:
         return Size(module.Options())
     if not learns(module):
-        each = LOOK * (1 if module.MANY else models - 1) * a_sample
-        samples = int(min(LOOKED, room / each))
+        each, passes = LOOK * a_sample, 1 if module.MANY else models - 1
+        samples = int(min(LOOKED, room / (passes * each)))
         if samples < FEWEST:
             return Size(least=f"look at {FEWEST} samples")
-        return Size(module.Options(limit=samples), each * (samples if there is None else min(samples, there)))
+        return Size(
+            module.Options(limit=samples), each, None if there is None else passes * min(samples, there)
+        )
     each = STEP * a_sample
     samples = int(room / each)
     if samples < LEAST:
         return Size(least=f"learn from {LEAST:,} samples")
     if there is None or samples < there:
-        return Size(module.Options(epochs=1, limit=samples), each * samples)
+        return Size(module.Options(epochs=1, limit=samples), each, None if there is None else samples)
     epochs = min(module.Options().epochs, samples // max(1, there))
-    return Size(module.Options(epochs=epochs, limit=None), each * epochs * there)
+    return Size(module.Options(epochs=epochs, limit=None), each, epochs * there)
+
+
+class Reading:
+    """Batches of somebody else's, of which nobody knows how many there are; `samples` were read."""
+
+    def __init__(self, batches: Iterable[Any]):
+        self._batches, self.samples = batches, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in checked(self._batches):
+            self.samples += size_of(batch[1])
+            yield batch

@@ -28,7 +28,7 @@ from . import in_turn
 from .candidates import Candidate
 from .clock import SPEED, Clock
 from .mending import BASES, DEFAULTS, LAST, SHORTENED, Mending
-from .sizes import FEWEST, learns, sized
+from .sizes import FEWEST, Reading, learns, sized
 
 HELD, COMPARABLE = 2_000, 100  # samples to compare by, as many as LOOKING lets be; with fewer it means little
 LOOKING, LOOKS = 0.25, 6  # share of the time that comparing may take, and how often
@@ -261,7 +261,8 @@ class Trials:
             if not (first or self.clock.counts) and time.monotonic() > began + room:
                 raise _OutOfTime(state)
 
-        problem = replace(self.problem, progress=progress)
+        data = self.train if there is not None else Reading(self.train)
+        problem = replace(self.problem, data=data, progress=progress)
         start = State(tuple(self.start.result.permutations)) if learns(module) else None
         try:
             return in_turn.search(module, problem, size.options, start)
@@ -272,7 +273,8 @@ class Trials:
             loss = -over.state.objective if learns(module) else math.nan
             return MatchResult(tuple(map(dict, sets)), loss, loss, over.state.sweep, 0, False)
         finally:
-            self.clock.spent(began, size.seconds)
+            samples = data.samples if size.samples is None else size.samples
+            self.clock.spent(began, size.each * samples)
 
     def _polished(self, room: float) -> MatchResult | str:
         best, began = self.start.result, time.monotonic()
