@@ -156,6 +156,12 @@ def _line(name: str, value: Any) -> str | None:
     if name == "tries":
         told = (f"{t['model']} {t['loss']:.4f}{' kept' if t['kept'] else ''}" for t in value)
         return ", ".join(told)
+    if name == "budget_multiplications":
+        return _work(value)
+    if name == "budget_seconds":
+        return _duration(value)
+    if name == "candidates":
+        return "; ".join(map(_candidate, value))
     if name == "assignment_sizes":
         return ", ".join(f"{count} of {size}" for size, count in value.items())
     if isinstance(value, Mapping):
@@ -170,6 +176,22 @@ def _line(name: str, value: Any) -> str | None:
 
 def _duration(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:,.1f} minutes"
+
+
+def _work(number: float) -> str:
+    from ..matchers.polishing.length import multiplications
+
+    return multiplications(number)
+
+
+def _candidate(one: Mapping[str, Any]) -> str:
+    """What `auto` will try, for how much at most, and why."""
+    most = [
+        f", {told(one[name])} at most"
+        for name, told in (("multiplications_at_most", _work), ("seconds_at_most", _duration))
+        if name in one
+    ]
+    return f"{one['method']}{''.join(most)} ({one['why']})"
 
 
 def _size(number: float) -> str:

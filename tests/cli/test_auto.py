@@ -109,6 +109,32 @@ def test_the_plan_of_auto_says_what_is_tried_and_for_how_long(trained, pair, don
     assert plan["repairs_tried"] == ["none", "repair", "refit", "distill"]
     bare = done("merge", *pair, "--method", "auto", "--dry-run", "--json").json()
     assert [row["method"] for row in bare["candidates"]] == ["wm"] and "repairs_tried" not in bare
+    told = done("merge", *trained, "--method", "auto", "--budget", "5m", "--dry-run").out
+    assert "budget seconds       5.0 minutes" in told and "; dual, 1.2 minutes at most (weights and" in told
+
+
+def test_the_plan_of_a_budget_of_work_says_what_is_tried_for_how_much(trained, done):
+    plan = done("merge", *trained, "--method", "auto", "--dry-run", "--json").json()
+    assert plan["budget_multiplications"] == 1e12
+    assert [row["multiplications_at_most"] for row in plan["candidates"]] == [
+        1e12,
+        2.5e11,
+        2.5e11,
+        7e11,
+        1e12,
+    ]
+    told = done("merge", *trained, "--method", "auto", "--budget", "30G", "--dry-run").out
+    assert "30G\n" in told and "; dual, 7.5G at most (weights and" in told
+
+
+def test_a_budget_of_work_gives_the_same_file_again(trained, done):
+    files = []
+    for name in ("one", "two"):
+        asked = ("merge", *trained, "--method", "auto", "--budget", "30G", "-o", f"{name}.safetensors")
+        assert "method: auto chose" in done(*asked).err
+        with open(f"{name}.safetensors", "rb") as file:
+            files.append(file.read())
+    assert files[0] == files[1] and recorded("one.safetensors")["budget"] == "30G"
 
 
 def test_a_report_says_what_auto_chose(trained, done):

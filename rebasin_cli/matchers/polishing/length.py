@@ -15,6 +15,12 @@ LONGEST, MOST = 30 * 24 * 3600.0, 1e21  # seconds, multiplications
 NUMBER = r"(\d{1,15}(?:\.\d*)?|\.\d+)"
 
 
+def multiplications(work: float) -> str:
+    """So many as a length is written: 250G, 1.5T."""
+    unit = max((unit for unit in WORK if WORK[unit] <= work), key=WORK.get, default="G")
+    return f"{work / WORK[unit]:,.3g}{unit}"
+
+
 @dataclass(frozen=True)
 class Length:
     """So many `seconds`, `steps`, or multiplications (`work`); the last two give the same result again."""

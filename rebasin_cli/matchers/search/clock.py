@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from ..polishing.length import WORK, Length
+from ..polishing.length import Length, multiplications
 
 SPEED = 2e10  # multiplications a second, about those of a core: counted work is shared out in its seconds
 
@@ -40,7 +40,7 @@ class Clock:
         """So much of it, for people."""
         if not self.counts:
             return f"{seconds:.1f} s"
-        return f"{seconds * SPEED / WORK['G']:,.3g}G multiplications"
+        return f"{multiplications(seconds * SPEED)} multiplications"
 
     def length(self, seconds: float) -> Length:
         """So much of it, for a search."""
