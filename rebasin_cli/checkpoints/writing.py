@@ -212,7 +212,8 @@ def _write_file(
             # In a function of its own, so that one tensor is gone before the next is asked for.
             also = None if tell is None else written.begin(name)
             _write_tensor(file, path, tensors, name, *plan[name], also)
-    if tell is not None and written.whole():
+        whole = tell is not None and written.whole()
+    if whole:
         tell(total.hexdigest())
 
 

@@ -48,6 +48,7 @@ class Options:
 
 
 def budget_of(text: str) -> Length:
+    """Multiplications or seconds of a `--budget`. Raises UsageError."""
     return Length.parse(str(text), "--budget", steps=False)
 
 

@@ -111,10 +111,10 @@ def in_parts(
 ) -> Tensor:
     """As `call`, for networks in evaluation mode: on a CPU `laid` well, and in parts that stay in its caches.
 
-    That takes half the time where layers are large. A few samples show how much a sample takes; the first two
-    parts of the first batch have to give what they give together, up to rounding: a network that looks across
-    samples, or takes anything but one tensor of samples, is run on the whole. `exact`: inputs stay as they
-    lie, and parts have to give the same bits.
+    That takes half the time where layers are large. A few samples show how much a sample takes; the first and
+    the last part of the first batch have to give what they give together, up to rounding: a network in which
+    these show that it looks across samples, or that takes anything but one tensor of samples, is run on the
+    whole. `exact`: inputs stay as they lie, and parts have to give the same bits.
     """
     apart = isinstance(inputs, Tensor) and inputs.ndim > 1 and inputs.device.type == "cpu"
     if not apart or isinstance(network, Wrapper | torch.jit.ScriptModule):
@@ -126,14 +126,14 @@ def in_parts(
         known.size = max(FEW, int((PART_LAST if known.last else PART) / max(1.0, a_sample)))
     if known.size is None or len(inputs) <= known.size or known.alike is False:
         return call(network, inputs, output=output)
-    parts = inputs.tensor_split(-(-len(inputs) // known.size))  # nearly equal: no single sample is left over
-    done = [call(network, part, output=output) for part in parts[:2]]
+    first, *between, last = inputs.tensor_split(-(-len(inputs) // known.size))  # none of a single sample
+    ends = [call(network, part, output=output) for part in (first, last)]
     if known.alike is None:
-        together = call(network, inputs[: sum(map(len, parts[:2]))], output=output)
-        known.alike = (torch.equal if exact else alike)(together, torch.cat(done))
+        together = call(network, torch.cat([first, last]), output=output)
+        known.alike = (torch.equal if exact else alike)(together, torch.cat(ends))
         if not known.alike:
             return call(network, inputs, output=output)
-    return torch.cat([*done, *(call(network, part, output=output) for part in parts[2:])])
+    return torch.cat([ends[0], *(call(network, part, output=output) for part in between), ends[1]])
 
 
 def alike(whole: Tensor, parts: Tensor) -> bool:

@@ -199,6 +199,12 @@ def test_the_digest_is_told_while_tensors_are_written_in_another_order(tmp_path,
     assert told == [open_checkpoint(tmp_path / "m.safetensors").digest()]
 
 
+def test_what_waits_to_the_end_is_digested_too_however_large(tmp_path):
+    told, late = [], {"a.weight": torch.ones(3), "z.table": torch.arange(checking.SMALL)}
+    write_safetensors(tmp_path / "m.safetensors", late, tell=told.append)
+    assert told == [open_checkpoint(tmp_path / "m.safetensors").digest()]
+
+
 def test_a_digest_is_not_told_where_too_much_would_wait_or_files_are_several(tmp_path, monkeypatch):
     told = []
     write_safetensors(tmp_path / "m.safetensors", MIXED, tell=told.append, shard_size=500_000)

@@ -15,6 +15,7 @@ from rebasin_cli import nets
 from rebasin_cli.errors import SpecError, UsageError
 from rebasin_cli.inference import infer
 from rebasin_cli.matchers import Problem, am
+from rebasin_cli.matchers.activations import moments
 from rebasin_cli.matchers.activations import options as looking
 from rebasin_cli.matchers.activations.moments import Moments, watch
 from rebasin_cli.matchers.activations.similarities import _solved, similarities
@@ -289,6 +290,29 @@ def test_sums_of_one_pass_agree_with_two_passes_in_float64(far):
     assert torch.allclose(found.correlation(), corr, rtol=0, atol=1e-7)
     inner = both[0] @ both[1].T / 120_000
     assert torch.allclose(found.inner(), inner, rtol=0, atol=1e-7 * inner.abs().max().item())
+
+
+@pytest.mark.parametrize("scale", [1e-24, 1e20])
+def test_units_of_any_size_that_a_type_holds_are_told_apart(scale):
+    rng = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(6, 700, generator=rng) for _ in range(2))
+    a[2], b[2], b[4] = 0.0, 0.0, a[4]
+    plain, scaled = (Moments.none(6, torch.device("cpu")) for _ in range(2))
+    plain.add(a, b)
+    factors = torch.tensor([1.0, scale, 1.0, 1.0, scale, scale])[:, None]
+    scaled.add(a * factors, b * factors)
+    assert scaled.finite() and torch.allclose(scaled.correlation(), plain.correlation(), atol=1e-6)
+    assert plain.correlation()[4, 4] == pytest.approx(1.0)
+
+
+def test_wide_layers_are_added_up_in_float64(monkeypatch):
+    monkeypatch.setattr(moments, "WIDE", 6)
+    rng = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(7, 3_000, generator=rng) for _ in range(2))
+    found = Moments.none(7, torch.device("cpu"))
+    found.add(a, b)
+    corr = torch.corrcoef(torch.cat([a, b]).double())[:7, 7:]
+    assert torch.allclose(found.correlation(), corr, rtol=0, atol=1e-12)
 
 
 def test_units_that_never_change_have_no_correlation_and_no_nan():

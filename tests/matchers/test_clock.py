@@ -3,13 +3,16 @@
 import dataclasses
 import itertools
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 
 from rebasin_cli.averages.mixing import average
 from rebasin_cli.matchers import Problem, am, auto, ste
-from rebasin_cli.matchers.polishing.length import Length
+from rebasin_cli.matchers.polishing.length import Length, multiplications
+from rebasin_cli.matchers.polishing.midpoint import Midpoint
 from rebasin_cli.matchers.polishing.search import polish
 from rebasin_cli.matchers.search.candidates import candidates
 from rebasin_cli.matchers.search.clock import SPEED, Clock
@@ -18,6 +21,7 @@ from rebasin_cli.matchers.search.trying import Trials
 from rebasin_cli.nets import build
 from rebasin_cli.permutations import permutation
 from rebasin_cli.repair import distilling
+from rebasin_cli.repair.costs import TRACING
 from rebasin_cli.spec.resolving import resolve_spec
 
 REPAIRS = ("none", "repair", "refit", "distill")
@@ -59,7 +63,7 @@ def test_the_same_is_tried_and_chosen_however_slow_the_machine_is(problem, monke
 
 def test_more_work_is_more_that_is_tried(problem):
     tried = []
-    for budget in ("2G", "10G", "100G"):
+    for budget in ("2G", "30G", "100G"):
         found = auto.match(problem, auto.Options(budget=budget))
         rows = [row for row in found.tried if "held_out_loss" in row]
         tried.append({(row["method"].split(" + ")[-1], row["repair"]) for row in rows})
@@ -83,18 +87,21 @@ def test_every_candidate_and_repair_spends_some_of_the_budget(problem):
     for candidate in (weights, dual, ste, swaps):
         before = trials.clock.left
         trial = trials.try_(candidate)
-        searching[candidate.method] = before - trials.clock.left - sum(it for _, it in trial.merges.values())
+        repairing = sum(trials.mending.took[how] for how in trial.merges)
+        searching[candidate.method] = before - trials.clock.left - repairing
     a_sample, there = trials.a_sample, 1_500 - sum(len(y) for _, y in trials.held)
-    assert searching["wm"] == pytest.approx(0.0, abs=1e-9)  # weights alone
+    assert searching["wm"] == pytest.approx(TRACING)  # weights alone are not counted
     assert searching["dual"] == pytest.approx(3 * a_sample * there)
     assert 6 * a_sample * there <= searching["ste"] < 6 * a_sample * 4 * there  # what is held out, too
     assert searching["polish"] > 76 * 1_000 * a_sample  # a step tries 64 swaps on 1,000 samples
-    plain = trials.done[0].merges["none"][1]
-    assert plain == pytest.approx(a_sample * sum(len(y) for _, y in trials.held))
+    took = dict(trials.mending.took)
+    assert took["none"] == pytest.approx(a_sample * sum(len(y) for _, y in trials.held))
+    trials.try_(dual)
+    assert trials.mending.took == took  # what is done once more takes as much as before
     before = trials.clock.left
     trials.finish()
-    (distilled,) = (trial.merges["distill"] for trial in trials.done if "distill" in trial.merges)
-    assert before - trials.clock.left == pytest.approx(distilled[1]) and distilled[1] > 0
+    distilled = trials.mending.took["distill"]
+    assert before - trials.clock.left == pytest.approx(distilled) and distilled > 0
 
 
 def test_swaps_end_with_their_work_and_steps_of_the_same_number_are_the_same(problem):
@@ -176,12 +183,71 @@ def test_what_swaps_find_after_a_distillation_is_distilled_too(problem, monkeypa
     weights, *_, swaps = candidates(problem.fitted, 2, able=True)
     trials.try_(weights)
     trials.finish()
-    left, spent = trials.clock.left, trials.done[0].merges["distill"][1]
+    left, spent = trials.clock.left, trials.mending.took["distill"]
     found = trials.try_(swaps)
     assert set(found.merges) == {"none", "refit"} and "distill" in trials.done[0].merges
     monkeypatch.setattr(Trials, "_promising", property(lambda self: found))
     before = trials.clock.left
     assert before < left
     trials.finish()
-    assert found.merges["distill"][1] == pytest.approx(spent, rel=1e-3)
-    assert found.merges["distill"][1] == pytest.approx(before - trials.clock.left)
+    assert trials.mending.took["distill"] == pytest.approx(spent) == pytest.approx(before - trials.clock.left)
+
+
+def test_what_is_told_of_a_candidate_are_seconds_whatever_is_counted(problem, monkeypatch):
+    trials = Trials(problem, Clock(1e3, counts=True))
+    judge = trials.mending.judge
+
+    def slow(*given):
+        time.sleep(0.2)
+        return judge(*given)
+
+    monkeypatch.setattr(trials.mending, "judge", slow)
+    trial = trials.try_(candidates(problem.fitted, 2, able=True)[0])
+    assert all(seconds > 0.2 for _, seconds in trial.merges.values())
+
+
+class Last(nn.Module):
+    """A recurrent layer, of whose outputs the last is given."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        return self.layer(x)[0][:, -1]
+
+
+ENCODER = 2 * (4 * 128**2 + 2 * 128 * 512) * 64 + 2 * 2 * 64**2 * 128  # projections, attention: two layers
+
+
+@pytest.mark.parametrize(
+    ("network", "products"),
+    [
+        (nn.TransformerEncoder(nn.TransformerEncoderLayer(128, 4, 512, batch_first=True), 2), ENCODER),
+        (Last(nn.LSTM(128, 128, batch_first=True)), 64 * 2 * 4 * 128**2),
+        (Last(nn.LSTM(128, 128, num_layers=2, batch_first=True)), 64 * 4 * 4 * 128**2),
+        (Last(nn.GRU(128, 128, batch_first=True)), 64 * 2 * 3 * 128**2),
+    ],
+)
+@pytest.mark.parametrize("samples", [1, 5])
+def test_attention_and_recurrent_layers_count_however_they_are_computed(network, products, samples):
+    bare = SimpleNamespace(network=network.eval(), device="cpu", loss=None, output=None)
+    fast = torch.backends.mha.get_fastpath_enabled()
+    assert Midpoint(bare).work(torch.rand(samples, 64, 128)) == products
+    assert torch.backends.mha.get_fastpath_enabled() == fast
+
+
+@pytest.mark.parametrize(
+    ("work", "told"),
+    [
+        (9.996e11, "1T"),
+        (2.5e12, "2.5T"),
+        (1e18, "1000P"),
+        (5e4, "0.00005G"),
+        (3.16e10, "31.6G"),
+        (999e9, "999G"),
+    ],
+)
+def test_multiplications_are_told_as_they_are_given(work, told):
+    assert multiplications(work) == told
+    assert Length.parse(told) == Length(work=pytest.approx(work, rel=1e-2))

@@ -71,6 +71,17 @@ def test_a_network_that_looks_across_samples_is_run_on_the_whole(small_caches):
 
 
 @torch.no_grad()
+def test_the_ends_of_a_batch_show_what_looks_across_all_of_it(small_caches):
+    class Largest(Counting):
+        def forward(self, x):
+            return super().forward(x) + x.amax()
+
+    net, batch = network(Largest), torch.zeros(25, 4)
+    batch[-1] = 1.0
+    assert torch.equal(in_parts(net, batch), call(net, batch))
+
+
+@torch.no_grad()
 def test_a_network_that_takes_no_few_samples_is_run_on_the_whole(small_caches):
     class Fixed(Counting):
         def forward(self, x):

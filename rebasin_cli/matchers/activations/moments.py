@@ -30,6 +30,8 @@ Tensors = Mapping[str, torch.Tensor]
 
 SLAB = 1 << 18  # numbers that are multiplied at once: few enough for a cache
 CHUNK = 256  # samples whose products are added up as the values are, in float32; sums of those in float64
+WIDE = 1024  # units, of which adding up products of chunks takes longer than float32 saves
+TINY = 1e-30  # a sum of squares, below which float32 has too few digits for its parts
 FLAT = 1e-12  # a variance below this share of the mean square is rounding: the unit is constant
 
 Pair = tuple[torch.Tensor, torch.Tensor]
@@ -40,8 +42,8 @@ class Moments:
     """Sums over samples of the units (n,) of two models, and of all pairs of them (n, n), in float64.
 
     What is added up are distances from each unit's mean on the first samples. So units far from 0 lose no
-    digits, and products of a few samples may be of float32: that takes half the time, and changes
-    correlations in the seventh digit, where other samples change the second.
+    digits, and products of a few samples may be of float32: of up to `WIDE` units that takes half the time,
+    and changes correlations in the seventh digit, where other samples change the second.
     """
 
     samples: int
@@ -64,20 +66,29 @@ class Moments:
             parts = [part if part.dtype == torch.float64 else part.float() for part in parts]
             if self.origin is None:
                 self.origin = tuple(part.double().mean(1).to(part.dtype) for part in parts)
-            x, y = (part - at[:, None] for part, at in zip(parts, self.origin, strict=True))
-            whole = x.shape[1] // CHUNK * CHUNK
-            for pair in ((x[:, :whole], y[:, :whole]), (x[:, whole:], y[:, whole:])):
-                if pair[0].shape[1]:
-                    self._add(*(values.unflatten(1, (-1, min(CHUNK, values.shape[1]))) for values in pair))
+            every = list(zip(parts, self.origin, strict=True))
+            wide = parts[0].dtype == torch.float64 or len(a) > WIDE
+            if wide or not self._add(*(part - at[:, None] for part, at in every)):
+                self._add_wide(*(part.double() - at[:, None].double() for part, at in every))
         self.samples += a.shape[1]
 
-    def _add(self, x: torch.Tensor, y: torch.Tensor) -> None:
-        """Units × chunks × samples of both."""
-        x, y = x.movedim(1, 0), y.movedim(1, 0)
+    def _add(self, x: torch.Tensor, y: torch.Tensor) -> bool:
+        """Products of `CHUNK` samples in float32; whether their squares can be told in it."""
+        chunks = [_chunked(values) for values in (x, y)]
+        squares = [_total(torch.linalg.vecdot(part, part) for part in parts) for parts in chunks]
+        if not all(map(_told, squares, (x, y))):
+            return False
+        for k, parts in enumerate(chunks):
+            self.off[k].add_(_total(part.sum(2) for part in parts))
+            self.off_squares[k].add_(squares[k])
+        self.off_products.add_(_total(torch.bmm(a, b.mT) for a, b in zip(*chunks, strict=True)))
+        return True
+
+    def _add_wide(self, x: torch.Tensor, y: torch.Tensor) -> None:
         for k, part in enumerate((x, y)):
-            self.off[k].add_(part.sum(2).sum(0, dtype=torch.float64))
-            self.off_squares[k].add_(torch.linalg.vecdot(part, part).sum(0, dtype=torch.float64))
-        self.off_products.add_(torch.bmm(x, y.mT).sum(0, dtype=torch.float64))
+            self.off[k].add_(part.sum(1))
+            self.off_squares[k].add_(torch.linalg.vecdot(part, part))
+        self.off_products.addmm_(x, y.T)
 
     def finite(self) -> bool:
         return all(bool(part.isfinite().all()) for part in (*self.off_squares, self.off_products))
@@ -121,6 +132,23 @@ class Moments:
         inverse = [torch.where(std > 0, 1 / std, 0.0) for std in self.spread()]
         centred = self.off_products / self.samples - torch.outer(*means)
         return centred * inverse[0][:, None] * inverse[1]
+
+
+def _chunked(values: torch.Tensor) -> list[torch.Tensor]:
+    """Units × samples as chunks × units × samples: all whole ones, and what is left over."""
+    whole = values.shape[1] // CHUNK * CHUNK
+    parts = [part for part in (values[:, :whole], values[:, whole:]) if part.shape[1]]
+    return [part.unflatten(1, (-1, min(CHUNK, part.shape[1]))).movedim(1, 0) for part in parts]
+
+
+def _total(chunks: Iterable[torch.Tensor]) -> torch.Tensor:
+    return sum(part.sum(0, dtype=torch.float64) for part in chunks)
+
+
+def _told(squares: torch.Tensor, values: torch.Tensor) -> bool:
+    """Whether no unit's squares are beyond float32, or so small that it has no digits for them."""
+    small = squares < TINY
+    return bool(squares.isfinite().all()) and not (small.any() and values[small].any())
 
 
 def deviation(

@@ -12,13 +12,14 @@ from ...errors import UsageError
 TIMES = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 WORK = {"G": 1e9, "T": 1e12, "P": 1e15}  # as SI has them: 2T are two million million
 LONGEST, MOST = 30 * 24 * 3600.0, 1e21  # seconds, multiplications
-NUMBER = r"(\d{1,15}(?:\.\d*)?|\.\d+)"
+NUMBER = r"([0-9]{1,15}(?:\.[0-9]*)?|\.[0-9]+)"
 
 
 def multiplications(work: float) -> str:
-    """So many as a length is written: 250G, 1.5T."""
+    """So many as a length is written, to three digits: 250G, 1.5T."""
+    work = float(f"{work:.3g}")
     unit = max((unit for unit in WORK if WORK[unit] <= work), key=WORK.get, default="G")
-    return f"{work / WORK[unit]:,.3g}{unit}"
+    return f"{work / WORK[unit]:.12f}".rstrip("0").rstrip(".") + unit
 
 
 @dataclass(frozen=True)

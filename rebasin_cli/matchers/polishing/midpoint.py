@@ -13,14 +13,14 @@ from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
 from ... import networks
-from ...datasets._batches import describe, map_tensors, to_device
+from ...datasets._batches import describe, map_tensors, tensors_in, to_device
 from ...errors import NetworkError
 from ...networks.evaluation import check_logits, name_of
 from ...networks.running import fed, forward, select
 from ...registry import user_code
 from .. import Problem
 from ..straight_through.flat import prepared
-from ..straight_through.multiplications import Counter
+from ..straight_through.multiplications import counted
 
 SMALLEST = 2e4  # multiplications of a sample, below which a network is no faster
 TOGETHER = 1 << 28  # bytes that the changed tensors and activations of a batch of candidates may take
@@ -68,9 +68,10 @@ class Midpoint:
     def work(self, inputs: Any) -> float:
         """Multiplications of a forward pass of one sample; of a small network, what it takes as long as."""
         few = map_tensors(lambda tensor: tensor[:2] if tensor.ndim else tensor, inputs)
-        with Counter() as counter, torch.no_grad():
+        samples = max((len(tensor) for tensor in tensors_in(few) if tensor.ndim), default=1)
+        with counted() as counter, torch.no_grad():
             forward(self.network, few)
-        return max(SMALLEST, counter.total / 2)
+        return max(SMALLEST, counter.total / samples)
 
     def gradient(
         self, tensors: Mapping[str, Tensor], batch: tuple[Any, Any]

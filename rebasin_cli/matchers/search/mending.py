@@ -113,8 +113,10 @@ class Mending:
         return tracing + self.fitted * each
 
     def reckoned(self, how: str, room: float) -> float:
-        """Seconds of a repair that had so much `room`, and of measuring it."""
+        """Seconds of a repair that has so much `room`, and of measuring it; as before, if there was one."""
         repaired = self._distilling(self._share(room)) if how == LAST else self.seconds(how, room)
+        if how in self.took and how not in (*BASES, LAST):
+            return repaired
         return repaired + self.a_sample * sum(size_of(targets) for _, targets in self.held)
 
     def _distilling(self, share: float) -> float:

@@ -32,11 +32,14 @@ def learns(module: Any) -> bool:
     return hasattr(module.Options, "learning_rate")
 
 
-def sized(module: Any, room: float, *, a_sample: float, models: int, there: int | None) -> Size:
+def sized(
+    module: Any, room: float, *, a_sample: float, models: int, there: int | None, counts: bool = True
+) -> Size:
     """As much of the data as `room` seconds are enough for; `a_sample` are those of a forward pass.
 
-    `there` are samples of a data set whose length is known. What needs weights alone is not cut short, and
-    nothing is reckoned for it.
+    `there` are samples of a data set whose length is known; of one that is not, what learns reads all where
+    the clock does not count, and is ended by it. What needs weights alone is not cut short, and nothing is
+    reckoned for it.
     """
     if not module.NEEDS:
         return Size(module.Options())
@@ -52,8 +55,10 @@ def sized(module: Any, room: float, *, a_sample: float, models: int, there: int 
     samples = int(room / each)
     if samples < LEAST:
         return Size(least=f"learn from {LEAST:,} samples")
-    if there is None or samples < there:
-        return Size(module.Options(epochs=1, limit=samples), each, None if there is None else samples)
+    if there is None:
+        return Size(module.Options(epochs=1, limit=samples if counts else None), each, None)
+    if samples < there:
+        return Size(module.Options(epochs=1, limit=samples), each, samples)
     epochs = min(module.Options().epochs, samples // max(1, there))
     return Size(module.Options(epochs=epochs, limit=None), each, epochs * there)
 

@@ -20,6 +20,7 @@ from ...datasets._held_out import held_out
 from ...errors import CheckpointError, DataError, NetworkError, SpecError, UsageError
 from ...repair import Outcome
 from ...repair.choosing import Measured
+from ...repair.costs import TRACING
 from ...runtime.seeds import derive
 from .. import MatchResult, Problem, State, registry
 from ..polishing.midpoint import Midpoint
@@ -225,9 +226,11 @@ class Trials:
                 trial.lacking[how] = why
                 continue
             try:
+                began, limit = time.monotonic(), math.inf if certain else room
                 if how not in BASES and not self.mending.graphs:
                     self.mending.trace()
-                began, limit = time.monotonic(), math.inf if certain else room
+                    self.clock.spent(began, TRACING)
+                    began = time.monotonic()
                 reckoned = self.mending.reckoned(how, limit) if self.clock.counts else 0.0
                 measured = self.mending.judge(models, how, limit)
             except (NetworkError, UsageError, DataError, CheckpointError) as error:
@@ -235,9 +238,8 @@ class Trials:
                     raise
                 trial.lacking[how] = self.never[how] = error.message
                 continue
-            took = self.clock.spent(began, reckoned)
-            self.mending.took[how] = took
-            trial.merges[how] = measured, took
+            self.mending.took[how] = self.clock.spent(began, reckoned)
+            trial.merges[how] = measured, time.monotonic() - began
             trial.distilled = self.mending.distilled if how == LAST else trial.distilled
             trial.lacking.pop(how, None)
 
@@ -252,7 +254,8 @@ class Trials:
         module, began = registry.get(candidate.method), time.monotonic()
         models = self.problem.models
         there = self.train.samples if isinstance(self.train, Data) else None
-        size = sized(module, room, a_sample=self.a_sample, models=len(models), there=there)
+        known = {"there": there, "counts": self.clock.counts}
+        size = sized(module, room, a_sample=self.a_sample, models=len(models), **known)
         if size.least:
             return f"{self.clock.told(room)} are too little to {size.least}"
 

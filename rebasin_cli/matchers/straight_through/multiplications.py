@@ -5,12 +5,41 @@ PyTorch's own counter would have its compiler imported first, which takes as lon
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch._ops import HigherOrderOperator
 from torch.utils.flop_counter import flop_registry
 
 from ...inference.float64 import Uncompiled
+
+
+def _recurrent(inputs: Any, *weights: Any, **_: Any) -> int:
+    """Of layers whose two matrices are multiplied with every step of a sequence; of one, or of a list."""
+    first = weights[0] if isinstance(weights[0], (list, tuple)) else weights[:2]
+    return 2 * inputs.shape[:-1].numel() * sum(w.numel() for w in first if w.ndim == 2)
+
+
+RECURRENT = {torch.ops.aten.mkldnn_rnn_layer: _recurrent, torch.ops.aten._cudnn_rnn: _recurrent}
+
+
+@contextmanager
+def counted() -> Iterator[Counter]:
+    """As `Counter`, with attention made of products that it knows, on any device.
+
+    Its fused kernels differ from processor to processor, and tell nothing.
+    """
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel([SDPBackend.MATH]), Counter() as counter:
+            yield counter
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 class Counter(Uncompiled):
@@ -30,7 +59,7 @@ class Counter(Uncompiled):
         kwargs = kwargs or {}
         if isinstance(func, HigherOrderOperator):
             return func(*args, **kwargs)
-        formula = flop_registry.get(func._overloadpacket)
+        formula = RECURRENT.get(func._overloadpacket) or flop_registry.get(func._overloadpacket)
         if formula is None:  # made of others, maybe
             with self:
                 made = func.decompose(*args, **kwargs)
