@@ -165,6 +165,8 @@ def test_what_learns_gets_as_many_samples_and_epochs_as_there_is_room_for(
     size = sized(ste, room, a_sample=0.01, models=2, there=there)
     assert (size.options.epochs, size.options.limit) == (epochs, limit)
     assert (size.samples, size.each, size.least) == (samples, pytest.approx(0.06), "")
+    timed = sized(ste, room, a_sample=0.01, models=2, there=there, counts=False)  # ended by the clock
+    assert timed.options.limit == (None if there is None else limit)
 
 
 @pytest.mark.parametrize(
