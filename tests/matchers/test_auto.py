@@ -289,10 +289,30 @@ def test_what_a_search_distilled_is_taken_as_it_is_for_a_mean_with_equal_weights
 
 
 def test_time_is_kept_back_for_the_repairs_of_what_learning_finds(problem):
-    trials = Trials(dataclasses.replace(problem, repairs=("none", "refit")), Clock(10.0))
-    trials.try_(candidates(problem.fitted, 2, able=True)[0])
-    trials.mending.took["refit"] = 100.0
-    assert trials.try_(candidates(problem.fitted, 2, able=True)[1]).why == SPENT
+    trials = Trials(dataclasses.replace(problem, repairs=("none", "refit")), Clock(1e3, counts=True))
+    first, second, *_ = candidates(problem.fitted, 2, able=True)
+    trials.try_(first)
+    left = trials.clock.left
+    trials.mending.took = {"refit": 0.5 * left}
+    assert trials._for_repairs() == 1.3 * 0.5 * left
+    trials.mending.took = {"refit": 0.6 * left}  # nothing would be left to find what is to be repaired
+    assert trials._for_repairs() == 0.0
+    found = trials.try_(second)
+    assert set(found.merges) == {"none"} and "too long" in found.lacking["refit"]
+
+
+def test_in_the_end_the_best_mean_has_the_repair_that_is_worth_most(problem, monkeypatch):
+    trials = Trials(
+        dataclasses.replace(problem, repairs=("none", "repair", "refit")), Clock(1e3, counts=True)
+    )
+    monkeypatch.setattr(trying, "REPAIR", 0.0)
+    first, second, *_ = candidates(problem.fitted, 2, able=True)
+    trials.try_(first)
+    assert set(trials.try_(second).merges) == {"none"}
+    trials.mending.took = {"repair": 0.5 * trials.clock.left, "refit": 0.6 * trials.clock.left}
+    trials.done[1].merges["none"] = figures(0.01), 0.0
+    trials.finish()
+    assert [set(trial.merges) for trial in trials.done] == [{"none", "repair"}, {"none", "refit"}]
 
 
 def test_repairs_are_tried_with_the_methods_and_the_best_pair_is_taken(problem):

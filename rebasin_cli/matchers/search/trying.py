@@ -202,9 +202,9 @@ class Trials:
                 return
 
     def _for_repairs(self) -> float:
-        """The time of the repairs of what is found then; none where little is left beside a distillation."""
+        """The time of the repairs of what is found then; none where little would be left to find it."""
         known = SPARE * sum(self.mending.took[how] for how in self.mending.open if how in self.mending.took)
-        return 0.0 if self.reserved and known > FINDING * (self.clock.left - self.reserved) else known
+        return 0.0 if known > FINDING * (self.clock.left - self.reserved) else known
 
     def _mend(self, trial: Trial, *, last: bool, dear: bool = False) -> None:
         """Measure a trial's mean with every repair that is open and that there is time for.
@@ -212,14 +212,15 @@ class Trials:
         One takes so long that it is measured only where what is `dear` is asked for.
         """
         models = self.mending.models(trial.result.permutations)
-        for how in self.mending.open:
+        base, *others = self.mending.open
+        order = (base, *(reversed(others) if last else others))  # in the end what is worth most comes first
+        for how in order:
             if how in trial.merges or (how == LAST and not dear):
                 continue
             if how in self.never:
                 trial.lacking[how] = self.never[how]
                 continue
-            base = how == self.mending.open[0]
-            certain = base or (how in DEFAULTS and not self.done)
+            certain = how == base or (how in DEFAULTS and not self.done)
             left = self.clock.left
             room = left if how == LAST else (left - self.reserved) * (1.0 if last else REPAIR) / SPARE
             if not certain and (why := self._too_long(how, room)):
@@ -234,7 +235,7 @@ class Trials:
                 reckoned = self.mending.reckoned(how, limit) if self.clock.counts else 0.0
                 measured = self.mending.judge(models, how, limit)
             except (NetworkError, UsageError, DataError, CheckpointError) as error:
-                if base or getattr(error, "place", None) is not None:
+                if how == base or getattr(error, "place", None) is not None:
                     raise
                 trial.lacking[how] = self.never[how] = error.message
                 continue
