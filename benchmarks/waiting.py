@@ -112,10 +112,8 @@ def factory():
 STEPS = """
 import os, sys, time
 wall, out = time.perf_counter(), os.fdopen(os.dup(1), "w")
-from rebasin_cli.__main__ import main
-from rebasin_cli.runtime.memory import collect_later, keep_freed
-from rebasin_cli.runtime.waiting import wait_briefly
-collect_later(), keep_freed(), wait_briefly()  # as the command does before torch is imported
+from rebasin_cli.__main__ import main, prepare
+prepare()  # torch is imported before the command begins
 from rebasin_cli.matchers.straight_through.search import Run
 step, own, steps = Run.step, 0.0, int(sys.argv[1])
 def counted(self, *batch):

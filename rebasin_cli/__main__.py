@@ -8,13 +8,9 @@ import sys
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and leave with DESIGN's exit codes; REBASIN_DEBUG=1 shows tracebacks."""
-    from .runtime.memory import collect_later, keep_freed
     from .runtime.streams import guarded
-    from .runtime.waiting import wait_briefly
 
-    collect_later()
-    keep_freed()
-    wait_briefly()
+    prepare()
     try:
         with guarded():
             _run(sys.argv[1:] if arguments is None else arguments)
@@ -22,6 +18,16 @@ def main(arguments: list[str] | None = None) -> None:
         _tell(error)
     except Exception as error:  # of stdout itself: its disk is full
         _tell(error)
+
+
+def prepare() -> None:
+    """What a command sets of its own process before PyTorch is imported (docs/decisions/0031)."""
+    from .runtime.memory import collect_later, keep_freed
+    from .runtime.waiting import wait_briefly
+
+    collect_later()
+    keep_freed()
+    wait_briefly()
 
 
 def _run(arguments: list[str]) -> None:

@@ -90,7 +90,7 @@ def validate(tensors: Mapping[str, Tensor], *, name: str = "", digested: bool = 
     return total.hexdigest() if hashed else None
 
 
-class Written:
+class WritingDigest:
     """The `digest` of tensors while they are written, in an order that is nearly that of their names.
 
     What comes too soon waits: as much as `AHEAD` bytes, beyond which there is no `digest`.

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..errors import OutputExists, UsageError, unknown
-from .checking import Written, digest, hashing
+from .checking import WritingDigest, digest, hashing
 from .destination import SUFFIX, check_output, check_space, earlier, index_of
 from .disk import disk
 from .safetensors_format import CODES, SafetensorsFile, encode_header, nbytes
@@ -205,7 +205,7 @@ def _write_file(
 ) -> None:
     header, order = encode_header(plan, metadata)
     with hashing() as (add, total):
-        written = Written(plan, add)
+        written = WritingDigest(plan, add)
         with disk(path):
             file.write(header)
         for name in order:

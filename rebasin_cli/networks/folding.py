@@ -125,9 +125,9 @@ def fold(
     *,
     eps: float,
 ) -> tuple[Tensor, Tensor]:
-    """Weight and bias of a convolution (its first two tensors) and of the norm behind it (the other four).
+    """Weight (out, in, …) and bias (out,) of a convolution, its first two tensors, and the norm behind it.
 
-    Computed in float64, in the convolution's type.
+    The other four tensors are the norm's, (out,) each. Computed in float64, given in the weight's type.
     """
     factor = (variance.double() + eps).rsqrt()
     if scale is not None:

@@ -67,16 +67,16 @@ class Moments:
             if self.origin is None:
                 self.origin = tuple(part.double().mean(1).to(part.dtype) for part in parts)
             every = list(zip(parts, self.origin, strict=True))
-            wide = parts[0].dtype == torch.float64 or len(a) > WIDE
-            if wide or not self._add(*(part - at[:, None] for part, at in every)):
-                self._add_wide(*(part.double() - at[:, None].double() for part, at in every))
+            in_float64 = parts[0].dtype == torch.float64 or len(a) > WIDE
+            if in_float64 or not self._add_in_float32(*(part - at[:, None] for part, at in every)):
+                self._add_in_float64(*(part.double() - at[:, None].double() for part, at in every))
         self.samples += a.shape[1]
 
-    def _add(self, x: torch.Tensor, y: torch.Tensor) -> bool:
-        """Products of `CHUNK` samples in float32; whether their squares can be told in it."""
+    def _add_in_float32(self, x: torch.Tensor, y: torch.Tensor) -> bool:
+        """Units × samples of both, `CHUNK` at a time; nothing, and False, where float32 cannot tell."""
         chunks = [_chunked(values) for values in (x, y)]
         squares = [_total(torch.linalg.vecdot(part, part) for part in parts) for parts in chunks]
-        if not all(map(_told, squares, (x, y))):
+        if not all(map(_fits, squares, (x, y))):
             return False
         for k, parts in enumerate(chunks):
             self.off[k].add_(_total(part.sum(2) for part in parts))
@@ -84,7 +84,7 @@ class Moments:
         self.off_products.add_(_total(torch.bmm(a, b.mT) for a, b in zip(*chunks, strict=True)))
         return True
 
-    def _add_wide(self, x: torch.Tensor, y: torch.Tensor) -> None:
+    def _add_in_float64(self, x: torch.Tensor, y: torch.Tensor) -> None:
         for k, part in enumerate((x, y)):
             self.off[k].add_(part.sum(1))
             self.off_squares[k].add_(torch.linalg.vecdot(part, part))
@@ -95,16 +95,18 @@ class Moments:
 
     @property
     def sums(self) -> Pair:
+        """Of both models' units (n,), as they are."""
         return tuple(off + self.samples * at for off, at in zip(self.off, self._origin, strict=True))
 
     @property
     def squares(self) -> Pair:
+        """Sums of squares of both models' units (n,), as they are."""
         every = zip(self.off_squares, self.off, self._origin, strict=True)
         return tuple(squares + 2 * at * off + self.samples * at.square() for squares, off, at in every)
 
     @property
     def products(self) -> torch.Tensor:
-        """Unit of the reference × unit of the model."""
+        """Sums of products (n, n), unit of the reference × unit of the model, as they are."""
         (a, b), (x, y) = self._origin, self.off
         return self.off_products + torch.outer(a, y) + torch.outer(x, b) + self.samples * torch.outer(a, b)
 
@@ -145,8 +147,8 @@ def _total(chunks: Iterable[torch.Tensor]) -> torch.Tensor:
     return sum(part.sum(0, dtype=torch.float64) for part in chunks)
 
 
-def _told(squares: torch.Tensor, values: torch.Tensor) -> bool:
-    """Whether no unit's squares are beyond float32, or so small that it has no digits for them."""
+def _fits(squares: torch.Tensor, values: torch.Tensor) -> bool:
+    """Whether no unit's sum of squares (n,) is beyond float32, or too small for it to have digits."""
     small = squares < TINY
     return bool(squares.isfinite().all()) and not (small.any() and values[small].any())
 
@@ -154,9 +156,9 @@ def _told(squares: torch.Tensor, values: torch.Tensor) -> bool:
 def deviation(
     off: torch.Tensor, off_squares: torch.Tensor, squares: torch.Tensor, samples: int
 ) -> torch.Tensor:
-    """Standard deviations, from sums of distances to anything; 0 where a unit is constant but for rounding.
+    """Standard deviations (n,), from sums of distances to anything; 0 for units constant but for rounding.
 
-    `squares` are sums of the units' own squares, which say what rounding is.
+    `squares` (n,) are sums of the units' own squares, which say what rounding is.
     """
     variance = off_squares / samples - (off / samples).square()
     return torch.where(variance > FLAT * squares / samples, variance, 0.0).sqrt()

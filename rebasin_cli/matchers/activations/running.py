@@ -1,7 +1,6 @@
 """One model in a graph, node by node, with norms folded into the convolutions before them.
 
-In evaluation mode such a norm is a scale and a shift of each channel, which a convolution can do with its own
-weights: its values are written and read once less.
+As `networks.folding` does it for modules; here the graph says what reads a convolution.
 """
 
 from __future__ import annotations
