@@ -495,3 +495,10 @@ def test_the_mix_of_both_similarities_is_an_option_of_dual_alone(trained, done, 
     )
     both = ["--method", "dual", "--at", "both", "--data", "digits"]
     refused(2, "align", *trained, *both, "-o", "no.safetensors", says="--at post-then-pre")
+
+
+def test_the_seconds_of_the_proof_are_told_beside_those_of_the_search(pair, done):
+    times = done("align", *pair, "-o", "one.safetensors", "--json").json()["times"]
+    assert set(times) == {"match", "proof"} and times["proof"] > 0
+    bare = done("align", *pair, "--no-prove", "-o", "two.safetensors", "--json").json()["times"]
+    assert set(bare) == {"match"}

@@ -7,6 +7,7 @@ keeps, and says what it chose. The order of a command's lines is the order in wh
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -60,6 +61,7 @@ class Job:
         self.asked, self.perm, self.undo = Asked(**subjects), perm, undo
         self.seed, self.output = self.asked.network.seed, self.asked.network.output
         self.splits: Splits = {}  # those that were opened
+        self.took: dict[str, float] = {}  # seconds of what a result tells beside the search
 
     def by(self, search: Search) -> Job:
         """This very job, by another search: models, spec, network and samples are the same ones."""
@@ -240,7 +242,11 @@ class Job:
 
         Raises NotProven, and NetworkError where the network fails.
         """
-        return self.ranks.first(matching.prove, self)
+        began = time.perf_counter()
+        account = self.ranks.first(matching.prove, self)
+        if account["status"] == "proven":
+            self.took["proof"] = time.perf_counter() - began
+        return account
 
     def resumable(
         self, output: Output, more: Mapping[str, Any] | None = None

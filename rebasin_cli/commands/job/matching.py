@@ -184,5 +184,5 @@ def summary(
         "spec": accounts.describe_spec(job.fitted),
         "match": accounts.describe_match(found, given=job.perm is not None),
         "proof": proof,
-        "times": accounts.times(found),
+        "times": accounts.times(found, **job.took),
     }
