@@ -170,6 +170,16 @@ SkipChecks = Annotated[
 Device = Annotated[
     str, option("--device", panel=DATA, help="auto, cpu, cuda, cuda:1 … or mps.", show_default=True)
 ]
+BestMethod = Annotated[
+    str | None,
+    option(
+        "--method",
+        "-m",
+        panel=SEARCH,
+        help=f"{METHODS} (`rebasin list methods`), or none. Left out: auto where the data and the network are "
+        "known, else wm.",
+    ),
+]
 Method = Annotated[
     str,
     option(

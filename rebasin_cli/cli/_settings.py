@@ -8,6 +8,8 @@ from typing import Any
 
 from ._groups import METHOD, OF_FORMAT, OF_METHOD
 
+UNNAMED = ("wm", "auto")  # what is meant where no method is named
+
 
 def settings_of(options: Mapping[str, Any], *subjects: str, **own: Any) -> dict[str, Any]:
     """The settings by `subjects`, such as "loading" and "search", from `options` and the command's `own`."""
@@ -22,10 +24,22 @@ def settings_of(options: Mapping[str, Any], *subjects: str, **own: Any) -> dict[
         chosen = {field.name: given[field.name] for field in fields(kind) if field.name in given}
         if subject == "search":
             chosen["options"] = _of_method(given)
-            chosen["method"] = given["method"] if isinstance(given["method"], str) else "none"  # of several
+            chosen |= _method(given["method"], chosen["options"])
             chosen["prove"] = not given.get("no_prove", False)
         found[subject] = kind(**chosen)
     return found
+
+
+def _method(named: str | list[str] | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The method of a search. Where none is `named`, the first that may be meant and has these options."""
+    from ..matchers import registry
+
+    if named is not None:
+        return {"method": named if isinstance(named, str) else "none"}  # of several the command's own
+    if not options:
+        return {"method": UNNAMED[0], "open": True}
+    having = [m for m in UNNAMED if {*options} <= {option.name for option in registry.options(m)}]
+    return {"method": next(iter(having), UNNAMED[0])}
 
 
 def _of_method(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -33,20 +47,22 @@ def _of_method(given: Mapping[str, Any]) -> dict[str, Any]:
     from ..checkpoints.writing import parse_size
     from ..matchers import registry
 
-    methods = given.get("method") or []
-    methods = [methods] if isinstance(methods, str) else methods
-    known = {option.name: option for m in methods if m in registry.names() for option in registry.options(m)}
     chosen = {}
     for parameter, (_, default) in METHOD.items():
-        name, value = parameter.removeprefix(OF_METHOD), given.get(parameter)
-        if value is None or (value is False and default is False):  # it was not given
-            continue
+        value = given.get(parameter)
+        if value is not None and not (value is False and default is False):  # it was given
+            chosen[parameter.removeprefix(OF_METHOD)] = value
+    if not chosen:
+        return {}
+    methods = given["method"] or UNNAMED
+    methods = [methods] if isinstance(methods, str) else methods
+    known = {option.name: option for m in methods if m in registry.names() for option in registry.options(m)}
+    for name, value in chosen.items():
         option = known.get(name)
         if option is not None and option.kind == "bytes":
-            value = parse_size(value)
+            chosen[name] = parse_size(value)
         elif option is not None and isinstance(value, str):
-            value = option.read(value)
-        chosen[name] = value
+            chosen[name] = option.read(value)
     return chosen
 
 

@@ -30,9 +30,7 @@ def barrier(
     context: typer.Context,
     a: Annotated[Path, typer.Argument(metavar="A", help="The reference.")],
     b: Annotated[Path, typer.Argument(metavar="B", help="The model that is aligned to it.")],
-    method: Annotated[
-        str, typer.Option("--method", "-m", help=f"How to align: {o.METHODS}, or none.")
-    ] = "wm",
+    method: o.BestMethod = None,
     perm: Annotated[Path | None, typer.Option(metavar="FILE", help="Use this permutation of B.")] = None,
     curve: Annotated[
         list[Path] | None,

@@ -44,7 +44,7 @@ def merge(
             show_default=True,
         ),
     ] = "merged.safetensors",
-    method: o.Method = "wm",
+    method: o.BestMethod = None,
     reference: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Which of the models the others are aligned to; else the first."),

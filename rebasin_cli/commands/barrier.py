@@ -87,8 +87,8 @@ def barrier(
     touched = [path for _, path in destinations] + ([written.summary.path] if written.summary else [])
     planned = _plan(job, pairs, along, thresholds, touched)
     if written.dry_run:
-        return job.plan() | repairing.tries(job) | planned.figures
-    report = _measure(job, planned, written.command or "rebasin barrier", thresholds)
+        return planned.job.plan() | repairing.tries(planned.job) | planned.figures
+    report = _measure(planned, written.command or "rebasin barrier", thresholds)
     others = []
     for number, (c, d) in enumerate(pairs, start=2):
         listener.say(f"pair {number} of {1 + len(pairs)}: {c} and {d}")
@@ -109,6 +109,7 @@ def barrier(
 class _Plan:
     """What the report will have, what its repaired rows are called, and the plan's figures."""
 
+    job: Job
     settings: Rows
     word: str
     rows: Sequence[Planned]
@@ -129,6 +130,7 @@ def _plan(
     check_spared(job, touched, [*along.curves, *itertools.chain(*pairs)])
     job.fitted  # noqa: B018 (models and spec, before the pairs)
     _check_pairs(job, pairs)
+    job = job.settled()
     points, repaired = points_of(along.points, full=job.asked.data.full)
     settings = Rows(
         points=points,
@@ -170,7 +172,7 @@ def _plan(
     figures = planning.plan_report(network, splits, rows, **run, pairs=count, fits=word)
     figures |= planning.not_estimated([(job.method, job.options)])
     job.say(planning.in_words(figures))
-    return _Plan(settings, word, rows, figures)
+    return _Plan(job, settings, word, rows, figures)
 
 
 def _attacks(job: Job, along: Along) -> Sequence[Attack]:
@@ -186,8 +188,9 @@ def _attacks(job: Job, along: Along) -> Sequence[Attack]:
     return list(dict.fromkeys(map(Attack.parse, along.attacks)))
 
 
-def _measure(job: Job, planned: _Plan, command: str, thresholds: Mapping[str, Any]) -> Report:
+def _measure(planned: _Plan, command: str, thresholds: Mapping[str, Any]) -> Report:
     """The report of A and B."""
+    job = planned.job
     inputs, proof = job.match_inputs(), job.proof()
     splits, network, names = job.splits, job.need_network(), thresholds.get("gates", ())
     done, total = itertools.count(1), sum(row.points for row in planned.rows)

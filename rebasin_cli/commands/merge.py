@@ -46,6 +46,7 @@ def merge(
     if mean.soup:
         return attested(job, output, soups.merge(job, output, mean), mean=mean)
     mean.check_aligned()
+    job = job if mean.heads else job.settled()
     aside = heads.set_aside(job, mean.heads)
     how = job.settle_repair()
     given, of_given = job.given

@@ -149,3 +149,7 @@ class MatchResult:
     rounded: Mapping[str, Any] = field(default_factory=dict)
     mixed: Mapping[str, Any] = field(default_factory=dict)
     maps: tuple[Mapping[str, torch.Tensor], ...] = ()
+
+    def tried_without_seconds(self) -> list[dict[str, Any]]:
+        """`tried` without what differs between two identical runs."""
+        return [{name: value for name, value in row.items() if name != "seconds"} for row in self.tried]

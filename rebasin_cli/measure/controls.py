@@ -78,6 +78,7 @@ def fine_tuned(
     batches: Iterable[Any],
     *,
     word: str = "refit",
+    share: float = 1.0,
     output: str | int | None = None,
     device: str = "cpu",
     seed: int = 0,
@@ -87,16 +88,16 @@ def fine_tuned(
     So, about, for the same time: seconds would make two runs differ. Adam on cross-entropy, norms in
     training; `network` stays as it is. A refit multiplies in float64, which counts twice, and brings three
     models through the network twice; a step of training is three passes. So is one of a distillation
-    (`word`), which begins with a refit on some of the samples.
+    (`word`), which begins with a refit on some of the samples, and does a `share` of its training.
     """
     own = networks.load(duplicate(network), model).to(device)
     some = next(fed(own, inputs, device) for inputs, _ in checked(batches))
     planned = plan_refit(own, some)
-    share = (2 * planned.products + 6 * planned.forward) / (3 * max(1, planned.forward))  # of all samples
+    each = (2 * planned.products + 6 * planned.forward) / (3 * max(1, planned.forward))  # samples of training
     count = sum(size_of(targets) for _, targets in checked(batches))
-    wanted, seen, steps = share * count, 0, 0
+    wanted, seen, steps = each * count, 0, 0
     if word == "distill":
-        wanted = share * min(count, REFIT_SAMPLES) + count * distillation_passes(2, count) / 3
+        wanted = each * min(count, REFIT_SAMPLES) + share * count * distillation_passes(2, count) / 3
     parameters = [p.requires_grad_(p.is_floating_point()) for p in own.parameters()]
     optimizer = torch.optim.Adam(parameters, lr=RATE)
     with seeded(seed, "fine-tuning", device):

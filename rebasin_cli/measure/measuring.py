@@ -82,7 +82,7 @@ class Measuring:
         repairs = {
             base: Repairs(
                 ready.word, [starts.get(base, a), other], ready.batches, ridge=rows.ridge,
-                output=ready.output, device=device, known={"graphs": graphs},
+                output=ready.output, device=device, share=ready.share, known={"graphs": graphs},
             )
             for base, other in others.items()
             if ready.word
@@ -118,6 +118,7 @@ class Measuring:
     def _row(self, row: Planned, plan: Sequence[Planned], progress: Callable[[], None]) -> Row:
         ready, hot = self.ready, next((o.name for o in plan if o.temperature and _same(o, row)), "")
         details = {"attack": row.attack.account()} if row.attack else {}
+        turning = self.rows.interpolation != "linear"
         path = paths.Path(
             row.name,
             self.starts.get(row.base, ready.models[0]),
@@ -133,6 +134,7 @@ class Measuring:
             curve=self.rows.curves.get(row.base),
             join=interpolate if row.straight else self.join,
             ends=row.ends,
+            repaired=ready.repaired if row.base == "aligned" and row.repaired and not turning else None,
         )
         known = {} if row.ends else {0.0: ready.ends[0], 1.0: ready.ends[1]}
         if row.attack:
@@ -176,7 +178,8 @@ class Measuring:
         if row.temperature:
             return lambda network: Scaled(network, ready.held, ready.output, ready.device)
         if row.base == FINE_TUNED:
-            run = {"output": ready.output, "device": ready.device, "seed": ready.seed, "word": ready.word}
+            run = {"output": ready.output, "device": ready.device, "seed": ready.seed}
+            run |= {"word": ready.word, "share": ready.share}
             return lambda network: fine_tuned(network, ready.models[k], "AB"[k], ready.batches, **run)
         return None
 

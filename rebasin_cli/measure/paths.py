@@ -20,7 +20,7 @@ from ..errors import UsageError
 from ..networks import first_layer
 from ..networks.evaluation import Scores, evaluate
 from ..networks.first_layer import FirstLayer
-from ..repair import Repairs
+from ..repair import Outcome, Repairs
 from ..reports import Barrier, Curve, Middle, Reliability, Row, barrier_of
 
 WORTH = 5  # points, ends among them, up to which both ends take as long as those between
@@ -35,8 +35,8 @@ class Path:
     `join` may turn it on its way; with a `curve`, it is that one, and figures along it are among the
     row's details.
 
-    `repair` is applied to the network at every inner point before measuring; the ends are the models as
-    given, unless it is for the `ends`, too. `wrap` makes of the network, repaired, what is measured at inner
+    `repair` is applied to the network at every inner point before measuring, but at λ = ½ where what it did
+    is known (`repaired`); the ends are the models as given, unless it is for the `ends`, too. `wrap` makes of the network, repaired, what is measured at inner
     points; it returns logits, and its `details` are the row's, with those that are given. What `record` makes
     of the network stands for it at λ = ½, to keep its outputs. `keep` names tensors that are `a`'s up to
     λ = 1, where everything is `b`'s.
@@ -56,6 +56,7 @@ class Path:
     curve: curves.Curve | None = None
     join: Callable[..., Tensors] = interpolate
     ends: bool = False
+    repaired: Outcome | None = None
 
     def at(self, t: float) -> Tensors:
         """The model at t."""
@@ -125,7 +126,9 @@ def _at(
 ) -> dict[str, Scores]:
     networks.load(network, path.at(t))
     more: dict[str, Any] = {"each": True} if t == 0.5 else {}
-    if path.repair is not None and (path.ends or 0 < t < 1):
+    if path.repaired is not None and t == 0.5:
+        networks.load(network, ChainMap(path.repaired.tensors, path.at(t)))
+    elif path.repair is not None and (path.ends or 0 < t < 1):
         path.repair.apply(network, [1 - t, t])
     if path.wrap is not None and 0 < t < 1:
         network = path.wrap(network)

@@ -17,6 +17,7 @@ from ..datasets import once
 from ..errors import DataError, UsageError
 from ..networks.evaluation import Scores, evaluate
 from ..networks.recording import Recording
+from ..repair import Outcome
 from ..repair.options import SAMPLES
 from ..repair.repairing import few, open_to_choice, set_apart, settle
 from ..spec.resolving import resolve_spec
@@ -32,10 +33,10 @@ class Ready:
     """What all rows of a report share.
 
     `repair` is what was asked for, as far as nothing has to be measured for it, and `word` what repaired rows
-    are called; `auto` whether it is chosen by held-out samples, and `to_try` what a search may choose with
-    its own choice. `batches` are what a repair measures, `held` what it is judged by, `apart` whether these
-    are other samples. `answers` have kept the outputs of both models, `ends` are their scores, `given` the
-    splits as they were given.
+    are called; `auto` whether it is chosen by held-out samples, `to_try` what a search may choose with its
+    own choice, and `repaired` what it has repaired then, at λ = ½. `batches` are what a repair measures,
+    `held` what it is judged by, `apart` whether these are other samples. `answers` have kept the outputs of
+    both models, `ends` are their scores, `given` the splits as they were given.
     """
 
     models: tuple[Tensors, Tensors]
@@ -58,6 +59,7 @@ class Ready:
     answers: tuple[Recording, ...]
     ends: tuple[dict[str, Scores], ...]
     given: Mapping[str, Iterable[Any]]
+    repaired: Outcome | None = None
 
     @property
     def better(self) -> int:
@@ -65,12 +67,18 @@ class Ready:
         split = "train" if "train" in self.splits else "test"
         return min(range(2), key=lambda k: self.ends[k][split].loss)
 
-    def decided(self, repair: str | None) -> Ready:
-        """With the repair that a search chose together with its method, if it did."""
+    @property
+    def share(self) -> float:
+        """The part of its training that a distillation does in this report: as much as in the search."""
+        return 1.0 if self.repaired is None else self.repaired.repaired.share
+
+    def decided(self, repair: str | None, repaired: Outcome | None) -> Ready:
+        """With the repair that a search chose together with its method, if it did, and what it did then."""
+        found = replace(self, repaired=repaired)
         if repair is None or repair == self.repair:  # asked for: on all samples that were given
-            return self
+            return found
         return replace(
-            self,
+            found,
             repair=repair,
             word=repaired_label(repair, statistics=self.statistics) or self.word,
             auto=self.auto and repair not in SAMPLES,

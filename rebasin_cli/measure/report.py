@@ -77,7 +77,7 @@ def barrier(
     elif method != "none":
         alignment = _aligned(two, method, {"data": samples.train, "ridge": rows.ridge} | options)
         permutations = alignment.permutations[0]
-        two = two.decided(alignment.result.repair)
+        two = two.decided(alignment.result.repair, alignment.result.repaired)
     grouped = alignment if alignment is not None and alignment.elements else None
     if grouped is not None:  # beside it, the best order alone
         plain = {"data": samples.train} | options | {"folds": None, "start": None, "prove": False}

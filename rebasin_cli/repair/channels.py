@@ -39,7 +39,7 @@ class Repaired:
     `method` is "reset" where a network with running statistics had those measured instead. `dead` counts
     channels left alone, `passes` readings of the data, endpoints included. `tensors` names those that
     changed, `added` those among them that the network did not have before; `samples` is how many a search
-    took by itself.
+    took by itself, `share` the part of its training that a distillation did.
     """
 
     method: str
@@ -50,6 +50,7 @@ class Repaired:
     tensors: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
     samples: int | None = None
+    share: float = 1.0
 
 
 def renormalize(

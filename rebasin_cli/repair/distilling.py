@@ -71,15 +71,16 @@ def distill(
                 hint="Check the models' weights; merge them as they are with --repair none",
             )
         epochs = epochs_of(samples.count) if epochs is None else epochs
-        _train(own, samples, max(1, round(share * epochs * samples.steps)), began, seconds)
+        whole = epochs * samples.steps
+        taken = _train(own, samples, max(1, round(share * whole)), began, seconds)
         reset(own, batches, device=device)
         changed = () if not samples.missing(own) < missing else _taken(before, own.state_dict())
     layers = tuple(dict.fromkeys(name.rpartition(".")[0] for name in changed))
-    return Repaired("distill", layers, passes=samples.passes, tensors=changed)
+    return Repaired("distill", layers, passes=samples.passes, tensors=changed, share=taken / whole)
 
 
-def _train(network: nn.Module, samples: Ensemble, steps: int, began: float, seconds: float) -> None:
-    """Adam on all weights; norms with running statistics use those of each step.
+def _train(network: nn.Module, samples: Ensemble, steps: int, began: float, seconds: float) -> int:
+    """Adam on all weights; norms with running statistics use those of each step. The steps that were taken.
 
     It ends with the `steps`, or with the `seconds` since it `began`, whichever are over first.
     """
@@ -93,7 +94,7 @@ def _train(network: nn.Module, samples: Ensemble, steps: int, began: float, seco
             for inputs, targets in samples:
                 passed = (time.monotonic() - began) / seconds if seconds > 0 else 1.0
                 if (share := max(taken / steps, passed)) >= 1:
-                    return
+                    return taken
                 for group in optimizer.param_groups:
                     group["lr"] = group["rate"] * 0.5 * (1 + math.cos(math.pi * share))
                 optimizer.zero_grad(set_to_none=True)
@@ -101,7 +102,7 @@ def _train(network: nn.Module, samples: Ensemble, steps: int, began: float, seco
                 optimizer.step()
                 taken += 1
                 if taken == steps:
-                    return
+                    return taken
 
 
 def _rated(parameters: Sequence[nn.Parameter]) -> list[dict[str, Any]]:
@@ -120,7 +121,7 @@ def after(first: Repaired, then: Repaired) -> Repaired:
     left = tuple((name, why) for name, why in first.left if name not in then.tensors)
     changed = tuple(dict.fromkeys([*first.tensors, *then.tensors]))
     done = "distill" if then.tensors else "refit"
-    return Repaired(done, layers, left, 0, first.passes + then.passes, changed)
+    return Repaired(done, layers, left, 0, first.passes + then.passes, changed, share=then.share)
 
 
 def _taken(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> tuple[str, ...]:

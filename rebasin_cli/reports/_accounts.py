@@ -12,6 +12,7 @@ from ..repair import Repaired
 from ..repair.choosing import Choice
 from ..runtime.text import many
 from ..spec.spec import FittedSpec
+from ._format import fixed
 
 
 def describe_spec(fitted: FittedSpec) -> dict[str, Any]:
@@ -44,7 +45,7 @@ def describe_match(alignment: Alignment | None, *, given: bool = False) -> dict[
         found["init"] = result.init
     if result.chosen:
         found |= {"chosen": result.chosen} | ({"repair": result.repair} if result.repair else {})
-        found["tried"] = [dict(row) for row in result.tried]
+        found["tried"] = result.tried_without_seconds()
     if result.polished:
         found["polished"] = dict(result.polished)
     if result.rounded:
@@ -74,15 +75,19 @@ def search_in_words(result: MatchResult) -> Iterator[str]:
 
 
 def tried_in_words(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Every candidate's held-out loss and seconds, or why it was not tried."""
-    told = []
+    """A method after the other: its held-out losses with every repair, or why it was not tried."""
+    methods: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
-        loss, why = row.get("held_out_loss"), row.get("why", "")
-        took = f" in {row['seconds']:.1f} s" if "seconds" in row else ""
-        name = row["method"] + (f" + {row['repair']}" if row.get("repair", "none") != "none" else "")
-        told.append(f"{name} {why}" if loss is None else f"{name} {loss:.4f}{took}")
-    losses = any("held_out_loss" in row for row in rows)
-    return ("held-out loss at the mean " if losses else "") + ", ".join(told)
+        methods.setdefault(row["method"], []).append(row)
+    told = "; ".join(f"{method} {', '.join(map(_told, own))}" for method, own in methods.items())
+    losses = any("held_out_loss" in row for own in methods.values() for row in own)
+    return ("held-out loss at the mean " if losses else "") + told
+
+
+def _told(row: Mapping[str, Any]) -> str:
+    """One candidate's loss, or why there is none; with the repair, if it has one."""
+    repair = f"{row['repair']} " if row.get("repair", "none") != "none" else ""
+    return repair + (fixed(row["held_out_loss"]) if "held_out_loss" in row else row.get("why", "not finite"))
 
 
 def polished_in_words(done: Mapping[str, Any]) -> str:
@@ -133,7 +138,13 @@ def constrained_in_words(row: Mapping[str, Any]) -> str:
 
 def times(alignment: Alignment | None, **more: float) -> dict[str, float]:
     """Wall times in seconds: the one part of a result that differs between two identical runs."""
-    return ({"match": alignment.seconds} if alignment is not None else {}) | more
+    found: dict[str, float] = {}
+    if alignment is not None:
+        found["match"] = alignment.seconds
+        for row in alignment.result.tried:
+            if "held_out_loss" in row:  # the last of a method's repairs
+                found[f"match by {row['method']}"] = row["seconds"]
+    return found | more
 
 
 def describe_proof(proof: Proof | None, reason: str = "") -> dict[str, Any]:

@@ -111,7 +111,8 @@ def _how(record: Mapping[str, str], report: Report | None) -> str:
     if method == "given":
         return "after alignment by a permutation that was given"
     if method != "none":
-        return f"after alignment by {code(method)}"
+        chosen = json.loads(record.get("rebasin.options", "{}")).get("chosen")
+        return f"after alignment by {code(method)}" + (f", which chose {code(chosen)}" if chosen else "")
     before = [
         recorded.get("rebasin.method", "")
         for given in (report.inputs if report else ())

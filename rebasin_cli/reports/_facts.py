@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
 from . import Report
+from ._accounts import tried_in_words
 from ._format import best, clean, duration, fixed, is_number, learning, number
 
 
@@ -13,6 +14,7 @@ def facts(report: Report) -> list[tuple[str, str]]:
     """(word, sentence) on how the figures came about: match, proof, data, spec, seed; no times."""
     lines = [
         ("match", _match(report.match)),
+        ("tried", clean(tried_in_words(report.match.get("tried", ())))),
         ("learning", _learning(learning(report))),
         ("proof", _proof(report.proof)),
         ("data", _data(report.data)),
@@ -33,7 +35,9 @@ def took(times: Mapping[str, float]) -> str:
 def _match(match: Mapping[str, Any]) -> str:
     start = f" from {clean(match['init'])}" if match.get("init") else ""
     mix = f" with mix {number(match['mixed']['mix'])}" if match.get("mixed") else ""
-    parts = [clean(match.get("method", "none")) + start + mix]
+    repair = f" + {clean(match['repair'])}" if match.get("repair", "none") != "none" else ""
+    chosen = f": {clean(match['chosen'])}{repair}" if match.get("chosen") else ""
+    parts = [clean(match.get("method", "none")) + chosen + start + mix]
     if match.get("sweeps") is not None:
         word = "step" if match.get("history") else "sweep"
         parts.append(f"{number(match['sweeps'])} {word}{'' if match['sweeps'] == 1 else 's'}")

@@ -5,10 +5,13 @@ import json
 import pytest
 
 from rebasin_cli import open_checkpoint
+from rebasin_cli.checkpoints.writing import write_safetensors
 from rebasin_cli.matchers import auto, wm
 from rebasin_cli.matchers.search.candidates import Candidate
 from rebasin_cli.matchers.search.trying import Trials
 from rebasin_cli.repair import repairing
+
+from .conftest import tensors
 
 
 def recorded(path):
@@ -26,7 +29,8 @@ def test_auto_says_and_records_every_candidate(trained, done):
     options = recorded("merged.safetensors")
     assert options["chosen"] == match["chosen"] and len(options["tried"]) == len(match["tried"])
     assert options["repair"] == outcome.json()["repair"] == match.get("repair", options["repair"])
-    assert "seconds" not in json.dumps(options["tried"])
+    assert "seconds" not in json.dumps([options["tried"], match["tried"]])
+    assert outcome.json()["times"]["match by wm"] > 0
 
 
 @pytest.mark.parametrize(("given", "count"), [((), None), (("--held-out", "0.5"), 180)])
@@ -174,3 +178,34 @@ def test_bad_times_are_refused_before_any_work(trained, refused, options, says):
 
 def test_swaps_need_data(pair, refused):
     refused(2, "merge", *pair, "--polish", "5s", says=("--polish runs the network on data", "--data NAME"))
+
+
+def test_where_nobody_names_a_method_it_is_auto_with_data_and_a_known_network(trained, pair, done):
+    outcome = done("merge", *trained, "--dry-run", "--json")
+    assert outcome.json()["method"] == "auto" and "by weights alone, in seconds: --method wm" in outcome.err
+    plan = done("barrier", *trained, "--dry-run", "--json")
+    assert plan.json()["method"] == "auto" and plan.json()["not_estimated"].startswith("what auto tries (1T)")
+    for given in (pair, (*trained, "--effort", "fast"), (*trained, "--groups", "all"), (*trained, "-m", "wm")):
+        quiet = done("merge", *given, "--dry-run", "--json")
+        assert quiet.json()["method"] == "wm" and "method:" not in quiet.err
+    plan = done("merge", *trained, "--budget", "3s", "--dry-run", "--json").json()
+    assert plan["method"] == "auto" and plan["budget_seconds"] == 3
+
+
+def test_a_permutation_that_is_given_and_a_network_only_assumed_leave_no_search_to_auto(trained, done):
+    done("align", *trained, "-o", "b.safetensors")
+    given = done("merge", *trained, "--perm", "b.perm.safetensors", "--dry-run", "--json").json()
+    assert given["method"] == "given"
+    bare = []
+    for number, path in enumerate(trained):
+        bare.append(f"{number}.safetensors")
+        write_safetensors(bare[-1], tensors(path))
+    assumed = done("merge", *bare, "--data", "digits", "--dry-run", "--json")
+    assert assumed.json()["method"] == "wm"
+    named = done("merge", *bare, "--data", "digits", "--net", "mlp", "--dry-run", "--json")
+    assert named.json()["method"] == "auto"
+
+
+def test_the_samples_that_it_chose_by_are_recorded(trained, done):
+    done("merge", *trained, "--budget", "30G", "--held-out", "0.5", "-q")
+    assert recorded("merged.safetensors")["held_out"] == {"fraction": 0.5, "samples": 180}

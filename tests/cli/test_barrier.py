@@ -18,7 +18,7 @@ def barrier(*arguments):
 
 
 def test_rows_with_both_definitions_on_both_splits(trained, done):
-    report = done(*barrier(*trained, "--json")).json()
+    report = done(*barrier(*trained, "--method", "wm", "--json")).json()
     rows = {row["name"]: row for row in report["rows"]}
     shipped = [name for name, row in rows.items() if row["shipped"]]
     assert shipped == [f"aligned{' + repair' * (report['choice']['chosen'] == 'repair')}"]
@@ -297,14 +297,15 @@ def test_a_loader_of_ones_own(trained, done, tmp_path):
 
 
 def test_rows_of_channels_matched_to_the_endpoints(trained, done, refused):
-    report = done("barrier", *trained, "--repair", "rescale", "--limit", "100", "--json").json()
+    by = ("--method", "wm", "--repair", "rescale")
+    report = done("barrier", *trained, *by, "--limit", "100", "--json").json()
     names = ["naive", "aligned", "aligned + rescale", "naive + rescale"]
     names += ["aligned + rescale + temperature", "naive + rescale + temperature"]
     assert [row["name"] for row in report["rows"]] == [*names, "random permutation", "logit ensemble"]
     assert [row["name"] for row in report["rows"] if row["shipped"]] == ["aligned + rescale"]
     assert any("rescale: channels matched" in note for note in report["notes"])
     row = report["rows"][2]["curves"]["test"]
-    done("merge", *trained, "--repair", "rescale", "-o", "m.safetensors")
+    done("merge", *trained, *by, "-o", "m.safetensors")
     measured = done("eval", "m.safetensors", "--json").json()
     assert len(row["loss"]) == 11 and measured["accuracy"] == pytest.approx(row["accuracy"][5], abs=0.1)
     refused(2, "barrier", *trained, "--repair", "bias", says="not measured along a path")
@@ -350,9 +351,10 @@ def test_a_refit_of_norms_stands_beside_resets(resnets, done):
     assert told["times"]["estimated"] > 0
 
 
-def test_what_auto_ships_is_what_merge_writes(trained, done):
-    report = done("barrier", *trained, "--json", "-q").json()
-    done("merge", *trained, "-o", "m.safetensors", "-q")
+@pytest.mark.parametrize("given", [("--budget", "5G"), ("--budget", "120G"), ("--method", "wm")])
+def test_what_auto_ships_is_what_merge_writes(trained, done, given):
+    report = done("barrier", *trained, *given, "--json", "-q").json()
+    done("merge", *trained, *given, "-o", "m.safetensors", "-q")
     row = next(row for row in report["rows"] if row["shipped"])["curves"]["test"]
     measured = done("eval", "m.safetensors", "--json").json()
     assert measured["loss"] == pytest.approx(row["loss"][len(row["loss"]) // 2], rel=1e-5)
@@ -360,7 +362,7 @@ def test_what_auto_ships_is_what_merge_writes(trained, done):
 
 def test_rows_at_the_midpoint_have_intervals_and_gates(trained, done, run):
     gates = ("--gate", "logit ensemble:test:loss<=9", "--gate", "random permutation:test:accuracy>=0")
-    report = done("barrier", *trained, "--json", "-q", *gates).json()
+    report = done("barrier", *trained, "--method", "wm", "--json", "-q", *gates).json()
     assert [gate["met"] for gate in report["gates"]] == [True, True]
     rows = {row["name"]: row for row in report["rows"]}
     for row in rows.values():
@@ -378,7 +380,7 @@ def test_a_loss_of_ones_own_leaves_out_what_needs_logits(trained, done, refused,
         "import torch\n\ndef loss(outputs, targets):\n"
         "    return torch.nn.functional.multi_margin_loss(outputs, targets)\n"
     )
-    own = ("--loss", "mine.py:loss", "--metric", "mine.py:loss", "--limit", 50, "-q")
+    own = ("--method", "wm", "--loss", "mine.py:loss", "--metric", "mine.py:loss", "--limit", 50, "-q")
     report = done("barrier", *trained, *own, "--json").json()
     names = [row["name"] for row in report["rows"]]
     assert names == ["naive", "aligned", "aligned + repair", "naive + repair", "random permutation"]
@@ -445,15 +447,16 @@ def test_what_a_search_learnt_is_drawn(trained, done, tmp_path):
 
 
 def test_an_arc_is_measured_beside_the_straight_line(trained, done):
-    line = done(*barrier(*trained, "--repair", "none", "--json")).json()
+    alone = ("--method", "wm", "--repair", "none")
+    line = done(*barrier(*trained, *alone, "--json")).json()
     for how in ("slerp", "slerp-whole"):
-        arc = done(*barrier(*trained, "--repair", "none", "--interpolation", how, "--json")).json()
+        arc = done(*barrier(*trained, *alone, "--interpolation", how, "--json")).json()
         rows = {row["name"]: row for row in arc["rows"]}
         straight = next(row for row in line["rows"] if row["name"] == "aligned")["curves"]["test"]["loss"][12]
         curve = rows["aligned"]["curves"]["test"]
         assert arc["data"]["interpolation"] == how and "interpolation" not in line["data"]
         assert rows["straight line"]["curves"]["test"]["loss"][1] == straight != curve["loss"][12]
-        done("merge", *trained, "--repair", "none", "--interpolation", how, "-o", "m.safetensors", "--force")
+        done("merge", *trained, *alone, "--interpolation", how, "-o", "m.safetensors", "--force")
         merged = done("eval", "m.safetensors", "--data", "digits", "--limit", 100, "--json", "-q").json()
         assert merged["loss"] == pytest.approx(curve["loss"][12], abs=1e-6)
         (pairs,) = (d for d in arc["differences"] if (d["row"], d["other"]) == ("straight line", "aligned"))

@@ -36,7 +36,7 @@ def test_without_data_there_is_nothing_to_hold_out(pair, refused):
 
 
 def test_a_merge_records_what_it_was_chosen_by(trained, done):
-    outcome = done("merge", *trained, "--held-out", "test", "-o", "m.safetensors")
+    outcome = done("merge", *trained, "--method", "wm", "--held-out", "test", "-o", "m.safetensors")
     assert "samples that no endpoint was trained on" in outcome.err
     options = json.loads(open_checkpoint("m.safetensors").metadata["rebasin.options"])
     samples = open_data("digits", "test").samples
@@ -45,7 +45,7 @@ def test_a_merge_records_what_it_was_chosen_by(trained, done):
 
 
 def test_training_samples_are_no_unseen_ones_by_another_name(trained, done):
-    outcome = done("merge", *trained, "--held-out", "train", "-o", "m.safetensors")
+    outcome = done("merge", *trained, "--method", "wm", "--held-out", "train", "-o", "m.safetensors")
     assert "training samples" in outcome.err and "no endpoint was trained on" not in outcome.err
 
 

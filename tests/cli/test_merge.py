@@ -116,7 +116,7 @@ def test_batchnorm_statistics_are_measured_again_and_it_says_so(resnets, done):
 
 
 def test_the_data_set_that_the_models_record_is_taken(trained, done):
-    told = done("merge", *trained, "--repair", "none").err
+    told = done("merge", *trained, "--method", "wm", "--repair", "none").err
     assert "data:" not in told  # nothing to measure
     recorded = open_checkpoint("merged.safetensors").metadata
     assert recorded["rebasin.data"] == "digits" and "rebasin.test_accuracy" not in recorded
@@ -313,13 +313,13 @@ def test_new_biases_only_when_allowed(tmp_path, done):
 
 
 def test_auto_says_what_it_chose_and_by_which_losses(trained, done):
-    outcome = done("merge", *trained, "--json")
+    outcome = done("merge", *trained, "--method", "wm", "--json")
     chosen = outcome.json()["repair"]
     assert f"repair: --repair auto chose {chosen}: the merged model's held-out loss is" in outcome.err
     assert set(outcome.json()["held_out_loss"]) == {"none", "repair"}
     options = json.loads(open_checkpoint("merged.safetensors").metadata["rebasin.options"])
     assert options["repair"] == chosen == options["repair_choice"]["chosen"]
-    done("merge", *trained, "-o", "again.safetensors", "-q")
+    done("merge", *trained, "--method", "wm", "-o", "again.safetensors", "-q")
     assert same("merged.safetensors", "again.safetensors")
 
 
@@ -350,7 +350,7 @@ def baked(path):
 
 @pytest.mark.parametrize("repair", ["none", "repair", "bias", "auto"])
 def test_a_temperature_is_baked_in_on_request(trained, done, repair):
-    merge = ("merge", *trained, "--repair", repair)
+    merge = ("merge", *trained, "--method", "wm", "--repair", repair)
     done(*merge, "-o", "plain.safetensors")
     outcome = done(*merge, "--bake-temperature", "--json")
     told = outcome.json()["temperature"]

@@ -25,7 +25,7 @@ def test_the_same_as_repairing_while_merging(merged, trained, done, repair):
     assert (
         f"repair               {repair}" in outcome.out and "head: it is the network's output" in outcome.out
     )
-    done("merge", *trained, "--repair", repair, "-o", "whole.safetensors")
+    done("merge", *trained, "--method", "wm", "--repair", repair, "-o", "whole.safetensors")
     assert same("m_repaired.safetensors", "whole.safetensors")
     told = open_checkpoint("m_repaired.safetensors").metadata
     assert told["rebasin.command"] == "repair" and told["rebasin.data"] == "digits"
@@ -171,7 +171,8 @@ def test_a_temperature_is_baked_in_on_request(merged, trained, done):
         open_checkpoint(f"{name}.safetensors").metadata["rebasin.options"] for name in ("plain", "sure")
     ]
     assert "temperature" not in options[0] and f'"value": {told["value"]}' in options[1]
-    done("merge", *trained, "--repair", "repair", "--bake-temperature", "-o", "whole.safetensors")
+    how = ("--method", "wm", "--repair", "repair", "--bake-temperature")
+    done("merge", *trained, *how, "-o", "whole.safetensors")
     assert same("sure.safetensors", "whole.safetensors")
 
 

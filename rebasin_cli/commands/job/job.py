@@ -71,6 +71,10 @@ class Job:
         other.asked = replace(self.asked, search=search)
         return other
 
+    def settled(self) -> Job:
+        """This job by the method `auto`, where nobody named one and network and data are known; else this."""
+        return matching.settled(self)
+
     def say(self, text: str) -> None:
         self.listener.say(text)
 

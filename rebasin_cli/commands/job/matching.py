@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ... import matchers
@@ -38,10 +39,25 @@ def inputs_of(job: Job) -> dict[str, Any]:
     ]
     found = {"network": network, "data": data, "output": job.output, "prove": False}
     if job.held_out is not None:
-        found["held"] = samples.open_splits(
+        job.splits |= samples.open_splits(
             job.models, job.asked.data, job.seed, lambda text: None, wanted=["held"]
-        )["held"]
+        )
+        found["held"] = job.splits["held"]
     return found | ({"loss": samples.loss_of(job.asked.data)} if job.asked.data.loss else {})
+
+
+def settled(job: Job) -> Job:
+    """As `Job.settled`."""
+    search = job.asked.search
+    alone = job.perm is None and search.polish is None and search.groups == "permutations"
+    if not (search.open and alone) or nothing_to_run(job):
+        return job
+    found = job.by(replace(search, method="auto", open=False))
+    found.say(
+        "method: auto, the best by held-out loss within about a minute of one core "
+        f"(--budget {found.options.budget}); by weights alone, in seconds: --method wm"
+    )
+    return found
 
 
 def nothing_to_run(job: Job) -> str:

@@ -164,8 +164,7 @@ def how_it_went(found: Any) -> dict[str, Any]:
     if result.init not in (None, "given"):  # else the user said it with a file
         told["init"] = result.init
     if result.chosen:
-        rows = [{name: value for name, value in row.items() if name != "seconds"} for row in result.tried]
-        told |= {"chosen": result.chosen, "tried": rows}
+        told |= {"chosen": result.chosen, "tried": result.tried_without_seconds()}
     if result.mixed:
         told["mix"] = result.mixed["mix"]
     if result.rounded:

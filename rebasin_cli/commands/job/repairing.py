@@ -138,8 +138,8 @@ def finish(
     if done.choice:
         job.say(f"repair: {choosing.in_words(done.choice)}")
         options["repair_choice"] = done.choice.account()
-    if job.held_out is not None and "held" in ready.splits:
-        options["held_out"] = job.held_out.account(ready.splits["held"].samples)
+    if job.held_out is not None and "held" in job.splits:
+        options["held_out"] = job.held_out.account(job.splits["held"].samples)
     if done.repaired:
         accounts.say_repair(job.say, done.repaired, ready.splits, asked=job.asked.repair.repair)
         if done.repaired.added:

@@ -51,7 +51,10 @@ class Data:
 
 @dataclass(frozen=True)
 class Search:
-    """The method, its own options as far as they were set, and what is kept of the search meanwhile."""
+    """The method, its own options as far as they were set, and what is kept of the search meanwhile.
+
+    Where nobody named a method it is `open`, and `auto` takes its place where that has something to run.
+    """
 
     method: str = "wm"
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -60,6 +63,7 @@ class Search:
     groups: str = "permutations"
     checkpoint_every: int | None = None
     log: Path | None = None
+    open: bool = False
 
 
 @dataclass(frozen=True)

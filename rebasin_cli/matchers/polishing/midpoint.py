@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, vmap
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ... import networks
 from ...datasets._batches import describe, map_tensors, tensors_in, to_device
@@ -103,7 +104,8 @@ class Midpoint:
         if self.at_once and len(changes) > 1:
             stacked = {name: torch.stack([change[name] for change in changes]) for name in changes[0]}
             try:
-                return vmap(lambda change: self.loss({**tensors, **change}, batch))(stacked).tolist()
+                with sdpa_kernel([SDPBackend.MATH]):  # no other kernel takes batches of weights
+                    return vmap(lambda change: self.loss({**tensors, **change}, batch))(stacked).tolist()
             except (RuntimeError, NetworkError) as cause:  # an operator that knows no batches of weights
                 log.info("changes are tried one after the other, since they cannot be batched: %s", cause)
                 self.at_once = False

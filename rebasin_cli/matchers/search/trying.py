@@ -248,8 +248,8 @@ class Trials:
         """Why there is no time for a repair, "" where there is. A distillation takes what there is."""
         seconds = self.mending.seconds(how, room, SHORTENED)
         if seconds == math.inf:
-            return "it begins with a refit, which was not tried"
-        return f"a repair of about {self.clock.told(seconds)} is too long" if seconds > room else ""
+            return "begins with a refit, which was not tried"
+        return f"takes about {self.clock.told(seconds)}, too long" if seconds > room else ""
 
     def _searched(self, candidate: Candidate, room: float, first: bool) -> MatchResult | str:
         module, began = registry.get(candidate.method), time.monotonic()

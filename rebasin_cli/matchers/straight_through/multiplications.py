@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch._ops import HigherOrderOperator
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import flop_registry
 
 from ...inference.float64 import Uncompiled
@@ -31,8 +32,6 @@ def counted() -> Iterator[Counter]:
 
     Its fused kernels differ from processor to processor, and tell nothing.
     """
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
