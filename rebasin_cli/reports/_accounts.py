@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -79,15 +80,25 @@ def tried_in_words(rows: Iterable[Mapping[str, Any]]) -> str:
     methods: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         methods.setdefault(row["method"], []).append(row)
-    told = "; ".join(f"{method} {', '.join(map(_told, own))}" for method, own in methods.items())
+    told: dict[str, list[str]] = {}  # methods of which the same is to be said
+    for method, own in methods.items():
+        told.setdefault(", ".join(_told(own)), []).append(method)
     losses = any("held_out_loss" in row for own in methods.values() for row in own)
-    return ("held-out loss at the mean " if losses else "") + told
+    said = "; ".join(f"{', '.join(methods)} {text}" for text, methods in told.items())
+    return ("held-out loss at the mean " if losses else "") + said
 
 
-def _told(row: Mapping[str, Any]) -> str:
-    """One candidate's loss, or why there is none; with the repair, if it has one."""
-    repair = f"{row['repair']} " if row.get("repair", "none") != "none" else ""
-    return repair + (fixed(row["held_out_loss"]) if "held_out_loss" in row else row.get("why", "not finite"))
+def _told(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Of one method: losses by repair, and then why there are no others."""
+    whys: dict[str, list[str]] = {}
+    for row in rows:
+        repair = row["repair"] if row.get("repair", "none") != "none" else ""
+        if "why" in row:
+            whys.setdefault(row["why"], []).append(repair)
+        else:
+            yield f"{repair} {fixed(row.get('held_out_loss', math.inf))}".strip()
+    for why, repairs in whys.items():
+        yield f"{', '.join(repairs)} {why}".strip()
 
 
 def polished_in_words(done: Mapping[str, Any]) -> str:

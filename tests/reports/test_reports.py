@@ -38,6 +38,7 @@ from rebasin_cli.reports import (
     registry,
     terminal,
 )
+from rebasin_cli.reports import _accounts as accounts
 from rebasin_cli.reports import json as json_format
 from rebasin_cli.reports._format import clean, duration, fixed, number
 
@@ -812,3 +813,21 @@ def test_the_legend_of_the_reliability_diagram_covers_nothing():
     canvas.draw()
     legend = panel.get_legend().get_window_extent()
     assert legend.x0 >= panel.get_window_extent().x1 and len(panel.get_legend().get_texts()) == 4
+
+
+def test_what_auto_tried_is_told_a_method_after_the_other_and_the_same_reason_once():
+    rows = [
+        {"method": "wm", "repair": "none", "held_out_loss": 0.25},
+        {"method": "wm", "repair": "repair", "held_out_loss": 0.125},
+        {"method": "wm", "repair": "refit", "why": "too long"},
+        {"method": "wm", "repair": "distill", "why": "too long"},
+        {"method": "am", "repair": "none"},  # nothing finite
+        {"method": "dual", "why": "too long"},
+        {"method": "ste", "why": "too long"},
+    ]
+    told = accounts.tried_in_words(rows)
+    assert told == (
+        "held-out loss at the mean wm 0.2500, repair 0.1250, refit, distill too long; am inf; "
+        "dual, ste too long"
+    )
+    assert accounts.tried_in_words([]) == "" and accounts.tried_in_words(rows[-1:]) == "ste too long"

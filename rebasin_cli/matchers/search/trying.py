@@ -37,6 +37,8 @@ TIMED = 1e10  # multiplications of the batch that is timed
 SWAPS = 40  # forward passes of FEWEST samples, without the time of which swaps are not begun
 REPAIR = 0.3  # share of the time that is left, which a repair may take that is not the last one
 SPARE = 1.3  # times as long as the last time a repair may take
+LITTLE = 0.01  # nats, below which samples that endpoints know by heart tell nothing more
+ENOUGH = f"not tried: below {LITTLE:g} nats there is little to gain"
 FINDING = 0.7  # share of what is left beside a distillation, which other repairs may take at most
 
 
@@ -99,6 +101,7 @@ class Trials:
         self.done: list[Trial] = []
         self.never: dict[str, str] = {}  # repairs that this network does not admit, and why
         self.reserved = 0.0  # seconds, for the distillation that ends it
+        self.content = False  # the first mean loses so little that nothing else is tried
 
     @property
     def best(self) -> tuple[Trial, str]:
@@ -150,8 +153,8 @@ class Trials:
         began, first, swaps = time.monotonic(), not self.done, candidate.method == "polish"
         trial = Trial(candidate.method)
         room = (self.clock.left - self.reserved - self._for_repairs()) * candidate.share
-        if room <= 0 and not first:
-            trial.why = "was not tried: nothing is left of the budget"
+        if self.content or (room <= 0 and not first):
+            trial.why = ENOUGH if self.content else "not tried: nothing is left of the budget"
             self.done.append(trial)
             return trial
         try:
@@ -217,8 +220,8 @@ class Trials:
         for how in order:
             if how in trial.merges or (how == LAST and not dear):
                 continue
-            if how in self.never:
-                trial.lacking[how] = self.never[how]
+            if self.content or how in self.never:
+                trial.lacking[how] = ENOUGH if self.content else self.never[how]
                 continue
             certain = how == base or (how in DEFAULTS and not self.done)
             left = self.clock.left
@@ -241,6 +244,7 @@ class Trials:
                 continue
             self.mending.took[how] = self.clock.spent(began, reckoned)
             trial.merges[how] = measured, time.monotonic() - began
+            self.content |= not (self.done or self.mending.unseen) and measured.plain.loss < LITTLE
             trial.distilled = self.mending.distilled if how == LAST else trial.distilled
             trial.lacking.pop(how, None)
 
