@@ -68,7 +68,7 @@ def _tell(
     align(*models, Output(aligned, force=force), listener, **subjects)
     merge(models, Output(merged, force=force), listener, **subjects)
     a, b = (shlex.quote(str(path)) for path in models)
-    command = f"rebasin barrier {a} {b} --data digits --report {shlex.quote(str(report))}"
+    command = f"rebasin barrier {a} {b} --data digits --method wm --report {shlex.quote(str(report))}"
     measured = barrier(*models, Written(report, force=force, command=command), listener, **subjects)
     return measured, [
         f"rebasin inspect {shlex.quote(str(merged))}",

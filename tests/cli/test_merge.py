@@ -244,7 +244,7 @@ def test_a_network_of_ones_own_is_proven_on_its_data(resnets, done, tmp_path):
         "    del network.example_shape\n"
         "    return network\n"
     )
-    own = ["merge", *resnets, "--net", "mine.py:net"]
+    own = ["merge", *resnets, "--net", "mine.py:net", "--method", "wm"]
     assert "proven" in done(*own, "--data", "npz:pictures.npz", "-o", "a.safetensors").out
     assert "proven" in done(*own, "--repair", "none", "--input", "2x3x8x8", "-o", "b.safetensors").out
     unproven = done(*own, "--repair", "none", "-o", "c.safetensors").out

@@ -125,7 +125,7 @@ def test_a_plan_says_that_the_training_is_not_in_its_minutes(trained, done):
     assert merge["not_estimated"] == "the training of ste-mm (1 epoch)"
     compare = done("compare", *trained, "--dry-run", "-m", "ste", "-m", "wm", "-m", "ste-mm", "--json").json()
     assert compare["not_estimated"] == "the training of ste (8 epochs) and the training of ste-mm (8 epochs)"
-    assert "without" not in done("barrier", *trained, "--dry-run").err
+    assert "without" not in done("barrier", *trained, "--method", "wm", "--dry-run").err
     assert "not_estimated" not in done("align", *trained, "--dry-run", "--json").json()
 
 
