@@ -176,8 +176,8 @@ BestMethod = Annotated[
         "--method",
         "-m",
         panel=SEARCH,
-        help=f"{METHODS} (`rebasin list methods`), or none. Left out: auto where the data and the network are "
-        "known, else wm.",
+        help=f"{METHODS} (`rebasin list methods`), or none. Left out: auto where data and network are known, "
+        "else wm.",
     ),
 ]
 Method = Annotated[

@@ -36,10 +36,10 @@ class Path:
     row's details.
 
     `repair` is applied to the network at every inner point before measuring, but at λ = ½ where what it did
-    is known (`repaired`); the ends are the models as given, unless it is for the `ends`, too. `wrap` makes of the network, repaired, what is measured at inner
-    points; it returns logits, and its `details` are the row's, with those that are given. What `record` makes
-    of the network stands for it at λ = ½, to keep its outputs. `keep` names tensors that are `a`'s up to
-    λ = 1, where everything is `b`'s.
+    is known (`repaired`); the ends are the models as given, unless it is for the `ends`, too. `wrap` makes of
+    the network, repaired, what is measured at inner points; it returns logits, and its `details` are the
+    row's, with those that are given. What `record` makes of the network stands for it at λ = ½, to keep its
+    outputs. `keep` names tensors that are `a`'s up to λ = 1, where everything is `b`'s.
     """
 
     name: str

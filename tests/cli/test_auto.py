@@ -185,7 +185,12 @@ def test_where_nobody_names_a_method_it_is_auto_with_data_and_a_known_network(tr
     assert outcome.json()["method"] == "auto" and "by weights alone, in seconds: --method wm" in outcome.err
     plan = done("barrier", *trained, "--dry-run", "--json")
     assert plan.json()["method"] == "auto" and plan.json()["not_estimated"].startswith("what auto tries (1T)")
-    for given in (pair, (*trained, "--effort", "fast"), (*trained, "--groups", "all"), (*trained, "-m", "wm")):
+    for given in (
+        pair,
+        (*trained, "--effort", "fast"),
+        (*trained, "--groups", "all"),
+        (*trained, "-m", "wm"),
+    ):
         quiet = done("merge", *given, "--dry-run", "--json")
         assert quiet.json()["method"] == "wm" and "method:" not in quiet.err
     plan = done("merge", *trained, "--budget", "3s", "--dry-run", "--json").json()

@@ -33,7 +33,10 @@ def test_the_head_names_parents_and_measured_results(merged, done, tmp_path):
     assert {m["type"]: m["value"] for m in result["metrics"]} == {
         "accuracy": score["accuracy"], "loss": score["loss"]
     }  # fmt: skip
-    assert body.startswith("\n# both\n") and "A merge of 2 models, after alignment by `auto`, which chose `" in body
+    assert (
+        body.startswith("\n# both\n")
+        and "A merge of 2 models, after alignment by `auto`, which chose `" in body
+    )
     assert told["written"] == ["README.md"]
 
 

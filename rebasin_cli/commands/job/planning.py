@@ -100,13 +100,14 @@ def plan_trials(fitted: FittedSpec, models: int, budget: str, *, able: bool) -> 
 
 
 def not_estimated(searches: Iterable[tuple[str, Any]]) -> dict[str, str]:
-    """What no plan knows the seconds of: methods that train, or try others; `searches` are (method, options)."""
+    """What no plan knows the seconds of; `searches` are (method, options)."""
     told = [_unknown(method, options) for method, options in searches if method != "given"]
     told = [text for text in told if text]
     return {"not_estimated": " and ".join(told)} if told else {}
 
 
 def _unknown(method: str, options: Any) -> str:
+    """What a method does that takes nobody knows how long: it trains, or tries others."""
     if hasattr(options, "epochs"):
         return f"the training of {method} ({options.epochs} epoch{'' if options.epochs == 1 else 's'})"
     if hasattr(options, "budget"):
