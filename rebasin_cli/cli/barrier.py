@@ -67,7 +67,7 @@ def barrier(
             max=9_999,
             show_default=False,
             help="Points of every path, both ends included; odd, so that λ = ½ is one (25; 11 where "
-            "repaired).",
+            "repaired, 5 where distilled).",
         ),
     ] = None,
     report: Annotated[

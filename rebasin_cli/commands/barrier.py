@@ -29,6 +29,7 @@ from ..measure.rows import (
 )
 from ..measure.settings import Rows, repaired_label
 from ..networks.attacks import Attack, Attacker
+from ..repair.options import MOST_DISTILLED
 from ..repair.repairing import few
 from ..reports import Report, _gates, markdown
 from ..reports._format import title
@@ -43,6 +44,7 @@ from .job.settings import ForMerge
 from .job.sources import check_spared
 
 MEASURED = ("train", "test")
+REPAIRED = " + "  # in the names of rows whose repair, or temperature, a search may decide
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,7 @@ class _Plan:
     word: str
     rows: Sequence[Planned]
     figures: dict[str, Any]
+    fitted: Any = None  # training samples of a repair that a search may choose
 
 
 def _plan(
@@ -130,28 +133,31 @@ def _plan(
     check_spared(job, touched, [*along.curves, *itertools.chain(*pairs)])
     job.fitted  # noqa: B018 (models and spec, before the pairs)
     _check_pairs(job, pairs)
-    job = job.settled()
+    names = [gate.row for gate in thresholds.get("gates", ())]
+    job = job if any(REPAIRED in name for name in names) else job.settled()
     points, repaired = points_of(along.points, full=job.asked.data.full)
+    how = job.settle_repair(has_data=True)
     settings = Rows(
         points=points,
         repaired_points=repaired,
-        repair_with=job.settle_repair(has_data=True),
+        repair_with="auto" if job.asked.repair.repair == "auto" else how,  # it is open to a search
         ridge=job.asked.repair.ridge,
         interpolation=along.interpolation,
         curves=between(job, along.curves, pairs=bool(pairs)),
         attacks=_attacks(job, along),
         attacked=None if job.asked.data.full else ATTACKED,
     )
-    word = repaired_label(settings.repair_with, statistics=bool(job.fitted.statistics))
+    word = repaired_label(how, statistics=bool(job.fitted.statistics))
     _ = job.given
-    network, auto = job.need_network(), settings.repair_with == "auto"
+    network, auto = job.need_network(), how == "auto"
     wanted = ["train", "test", "held", *["reset"] * bool(word)]
+    fitted = _fitted(job) if job.method == "auto" and settings.repair_with == "auto" else None
     splits = job.open_splits(*wanted, choosing=auto, fits=word)
     statistics = networks.has_running_statistics(network)
     rows = plan_rows(
         aligned=job.moved,
         word=word,
-        ship=None if auto else settings.repair_with,
+        ship=None if auto else how,
         auto=auto,
         logits=job.asked.data.loss is None,
         statistics=statistics,
@@ -172,7 +178,12 @@ def _plan(
     figures = planning.plan_report(network, splits, rows, **run, pairs=count, fits=word)
     figures |= planning.not_estimated([(job.method, job.options)])
     job.say(planning.in_words(figures))
-    return _Plan(job, settings, word, rows, figures)
+    return _Plan(job, settings, word, rows, figures, fitted)
+
+
+def _fitted(job: Job) -> Any:
+    """Training samples for a refit or a distillation that the search chooses: as many as it takes at most."""
+    return job.open_splits("reset", fits="distill", most=MOST_DISTILLED)["reset"]
 
 
 def _attacks(job: Job, along: Along) -> Sequence[Attack]:
@@ -201,6 +212,7 @@ def _measure(planned: _Plan, command: str, thresholds: Mapping[str, Any]) -> Rep
         train=splits["train"],
         test=splits["test"],
         reset_batches=splits.get("reset"),
+        fitted_batches=planned.fitted,
         held=splits["held"],
         unseen=job.unseen,
         method=job.asked.search.method,
@@ -225,7 +237,8 @@ def _measure(planned: _Plan, command: str, thresholds: Mapping[str, Any]) -> Rep
     word = planned.word
     if decided := report.match.get("repair"):  # by the search, with the method
         word = repaired_label(decided, statistics=bool(job.fitted.statistics)) or word
-        splits = splits | {"reset": few(splits["reset"], decided)}
+        if planned.fitted is not None:
+            splits = splits | {"reset": few(planned.fitted, decided, report.match.get("repair_samples"))}
     notes = provenance.notes(splits, proof, repair=word, held_out=job.held_out)
     about = {"proof": proof, "command": command, "full": job.asked.data.full, "notes": notes}
     report = provenance.signed(report, job.models, splits["test"], **about)

@@ -36,7 +36,8 @@ class Ready:
     are called; `auto` whether it is chosen by held-out samples, `to_try` what a search may choose with its
     own choice, and `repaired` what it has repaired then, at λ = ½. `batches` are what a repair measures,
     `held` what it is judged by, `apart` whether these are other samples. `answers` have kept the outputs of
-    both models, `ends` are their scores, `given` the splits as they were given.
+    both models, `ends` are their scores, `given` the splits as they were given, `fitted_on` the samples of a
+    refit that a search chose.
     """
 
     models: tuple[Tensors, Tensors]
@@ -59,6 +60,7 @@ class Ready:
     answers: tuple[Recording, ...]
     ends: tuple[dict[str, Scores], ...]
     given: Mapping[str, Iterable[Any]]
+    fitted_on: Iterable[Any] | None
     repaired: Outcome | None = None
 
     @property
@@ -77,12 +79,13 @@ class Ready:
         found = replace(self, repaired=repaired)
         if repair is None or repair == self.repair:  # asked for: on all samples that were given
             return found
+        batches = self.fitted_on if repair in SAMPLES else self.batches
         return replace(
             found,
             repair=repair,
             word=repaired_label(repair, statistics=self.statistics) or self.word,
             auto=self.auto and repair not in SAMPLES,
-            batches=few(self.batches, repair),
+            batches=once(few(batches, repair, repaired and repaired.repaired.samples)),
         )
 
 
@@ -150,6 +153,7 @@ def ready(
         answers,
         ends,
         given,
+        batches if samples.fitted_batches is None else samples.fitted_batches,
     )
 
 

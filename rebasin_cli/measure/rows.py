@@ -10,6 +10,7 @@ from ..networks.attacks import Attack
 from ..repair.options import SAMPLES
 
 POINTS, REPAIRED_POINTS = 25, 11  # of naive and aligned rows and curves; of rows repaired at every point
+DISTILLED_POINTS = 5  # of these where every point is trained
 FULL_POINTS, FULL_REPAIRED_POINTS = 65, 25  # of the same, where nothing shall be spared
 MIDDLE = 3  # points of a row that is measured at λ = ½ alone: there, and at both ends as given
 RANDOM, ENSEMBLE, TEMPERATURE = "random permutation", "logit ensemble", "temperature"
@@ -41,11 +42,11 @@ class Planned:
         return self.points if self.ends else self.points - 2
 
 
-def points_of(asked: int | None, *, full: bool) -> tuple[int, int]:
-    """Of naive and aligned rows and curves, and of rows that are repaired at every point."""
+def points_of(asked: int | None, *, full: bool) -> tuple[int, int | None]:
+    """Of naive and aligned rows and curves, and of rows that are repaired; None: as many as is usual."""
     if asked is not None:
         return asked, asked
-    return (FULL_POINTS, FULL_REPAIRED_POINTS) if full else (POINTS, REPAIRED_POINTS)
+    return (FULL_POINTS, FULL_REPAIRED_POINTS) if full else (POINTS, None)
 
 
 def check_points(count: int) -> None:
@@ -68,7 +69,7 @@ def plan_rows(
     held: bool = True,
     statistics: bool = False,
     points: int = POINTS,
-    repaired_points: int = REPAIRED_POINTS,
+    repaired_points: int | None = None,
     turning: bool = False,
 ) -> list[Planned]:
     """The rows of a report.
@@ -83,6 +84,8 @@ def plan_rows(
     """
     best = "aligned" if aligned else "naive"
     repair_ships = bool(word) and ship != "none"
+    if repaired_points is None:
+        repaired_points = DISTILLED_POINTS if word == "distill" else REPAIRED_POINTS
     candidate = repaired_points if repair_ships or not auto else MIDDLE
     rows = [Planned("naive", "naive", points)]
     if aligned:

@@ -13,7 +13,7 @@ from ..networks.attacks import Attack
 from ..networks.evaluation import Scores
 from ..repair import MATCHES
 from ..repair.options import SAMPLES
-from .rows import ATTACKED, POINTS, REPAIRED_POINTS, Planned
+from .rows import ATTACKED, POINTS, Planned
 
 Kind = TypeVar("Kind")
 
@@ -22,14 +22,16 @@ Kind = TypeVar("Kind")
 class Samples:
     """Re-iterable batches. `train` and `test` are the splits to measure on.
 
-    `reset_batches` (default: `train`) are what repairs measure; `held` are other training samples, to choose
-    a repair and fit temperatures on (default: every third batch, kept from the repair), or, better, `unseen`
+    `reset_batches` (default: `train`) are what repairs measure, `fitted_batches` (default: these) what a
+    refit or a distillation is fitted on that a search chose; `held` are other training samples, to choose a
+    repair and fit temperatures on (default: every third batch, kept from the repair), or, better, `unseen`
     ones: in no training, and not in `test`.
     """
 
     test: Iterable[Any]
     train: Iterable[Any] | None = None
     reset_batches: Iterable[Any] | None = None
+    fitted_batches: Iterable[Any] | None = None
     held: Iterable[Any] | None = None
     unseen: bool = False
 
@@ -39,9 +41,9 @@ class Rows:
     """Which rows, at how many points.
 
     `points` are those of naive and aligned rows and of curves, `repaired_points` of rows that are repaired
-    at every one. `repair_with`: "auto" resets running statistics where the network has some, and elsewhere
-    chooses "repair" or "none" by held-out loss, and the method "auto" may choose another with its own choice;
-    "none" only says that the row without is the one to ship;
+    at every one (default: 11, and 5 where each is trained). `repair_with`: "auto" resets running statistics
+    where the network has some, and elsewhere chooses "repair" or "none" by held-out loss, and the method
+    "auto" may choose another with its own choice; "none" only says that the row without is the one to ship;
     "repair", "rescale" or "reshift" gives networks without statistics such rows, "refit" and "distill" (with
     `ridge`) any network. `controls` adds rows at λ = ½ and intervals over test samples. `interpolation` is
     that of all rows but a control ("linear", or an arc: "slerp", "slerp-whole"). `curves` are trained ones
@@ -50,7 +52,7 @@ class Rows:
     """
 
     points: int = POINTS
-    repaired_points: int = REPAIRED_POINTS
+    repaired_points: int | None = None
     repair_with: str = "auto"
     ridge: float | None = None
     controls: bool = True

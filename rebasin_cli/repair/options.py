@@ -11,6 +11,7 @@ from ..registry import option
 RIDGE = 0.01  # of a refit
 REFIT_SAMPLES, REFIT_BATCH = 1_000, 250  # more samples add next to nothing
 DISTILL_SAMPLES, EPOCHS, STEP, STEPS = 10_000, 4, 50, 200  # of a distillation; samples a step; at least
+MOST_DISTILLED = 30_000  # samples where there is time for so many; beyond, little is gained
 SAMPLES = {
     "refit": REFIT_SAMPLES,
     "distill": DISTILL_SAMPLES,

@@ -59,13 +59,14 @@ def open_to_choice(how: str, *, statistics: bool) -> tuple[str, ...]:
     return ("reset", *SAMPLES) if statistics else ("none", "repair", *SAMPLES)
 
 
-def few(batches: Any, how: str) -> Any:
-    """As many samples as a repair is worth that a search chose by itself."""
+def few(batches: Any, how: str, most: int | None = None) -> Any:
+    """As many samples as a repair is worth that a search chose by itself, or as the search took, `most`."""
     if how not in SAMPLES:
         return batches
+    most = most or SAMPLES[how]
     if not hasattr(batches, "subset"):
-        return First(batches, SAMPLES[how])
-    return batches.subset(SAMPLES[how]).with_batch_size(REFIT_BATCH)
+        return First(batches, most)
+    return batches.subset(most).with_batch_size(REFIT_BATCH)
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,8 @@ def describe_match(alignment: Alignment | None, *, given: bool = False) -> dict[
     if result.chosen:
         found |= {"chosen": result.chosen} | ({"repair": result.repair} if result.repair else {})
         found["tried"] = result.tried_without_seconds()
+        if result.repaired is not None and result.repaired.repaired.samples:
+            found["repair_samples"] = result.repaired.repaired.samples
     if result.polished:
         found["polished"] = dict(result.polished)
     if result.rounded:

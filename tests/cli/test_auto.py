@@ -214,3 +214,50 @@ def test_a_permutation_that_is_given_and_a_network_only_assumed_leave_no_search_
 def test_the_samples_that_it_chose_by_are_recorded(trained, done):
     done("merge", *trained, "--budget", "30G", "--held-out", "0.5", "-q")
     assert recorded("merged.safetensors")["held_out"] == {"fraction": 0.5, "samples": 180}
+
+
+@pytest.mark.parametrize("given", [(), ("--repair", "refit"), ("--repair", "none")])
+def test_a_report_leaves_the_same_repairs_open_as_a_merge(resnets, done, monkeypatch, given):
+    seen = []
+
+    def match(problem, options):
+        seen.append(problem.repairs)
+        return wm.match(problem)
+
+    monkeypatch.setattr(auto, "match", match)
+    asked = (*resnets, "--net", "resnet20", "--method", "auto", "--data", "npz:pictures.npz", *given)
+    done("merge", *asked)
+    done("barrier", *asked, "--skip-checks", "--points", 3, "-q")
+    assert seen[0] == seen[1] and seen[0] == {
+        (): ("reset", "refit", "distill"), ("--repair", "refit"): ("refit",), ("--repair", "none"): ()
+    }[given]  # fmt: skip
+
+
+def test_gates_on_rows_that_a_search_decides_leave_the_method_at_wm(trained, done):
+    """Else the row that a gate names may not be there."""
+    for row, method in (("naive", "auto"), ("aligned", "auto"), ("aligned + repair", "wm")):
+        gate = ("--gate", f"{row}:test:loss<=9")
+        assert done("barrier", *trained, *gate, "--dry-run", "--json").json()["method"] == method
+    gate = ("--gate", "aligned + repair:test:loss<=9", "--max-barrier", 9)
+    assert done("barrier", *trained, *gate, "--limit", 50, "--json").json()["match"]["method"] == "wm"
+
+
+def test_every_point_of_a_distilled_row_is_trained_on_as_many_samples_as_the_search_took(
+    trained, done, monkeypatch
+):
+    distill, samples = repairing.distill, []
+
+    def watched(network, endpoints, batches, **how):
+        account = distill(network, endpoints, batches, **how)
+        samples.append(sum(len(targets) for _, targets in batches))
+        return account
+
+    monkeypatch.setattr(repairing, "distill", watched)
+    monkeypatch.setattr(Trials, "best", property(lambda self: (self.done[0], "distill")))
+    monkeypatch.setattr(auto, "candidates", lambda *given, **how: (Candidate("wm", ""),))  # quickly done
+    report = done("barrier", *trained, "--json", "-q").json()
+    found = report["match"]["repair_samples"]
+    assert samples == [found] * 4  # in the search, at λ = ¼ and ¾, and without alignment
+    (row,) = (row for row in report["rows"] if row["shipped"])
+    assert row["name"] == "aligned + distill" and row["curves"]["test"]["lambdas"] == [0, 0.25, 0.5, 0.75, 1]
+    assert any(f"trained on {found:,} training samples" in note for note in report["notes"])

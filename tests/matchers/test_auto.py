@@ -407,6 +407,28 @@ def test_a_distillation_is_tried_once_in_the_end_with_the_best_if_there_is_time(
     assert "begins with a refit" in hasty.done[0].lacking["distill"]
 
 
+@pytest.mark.parametrize("counts", [True, False])
+def test_a_distillation_reads_more_samples_where_there_is_time_and_they_are_there(
+    problem, monkeypatch, counts
+):
+    """Of a data set; how many a loader has nobody knows before it is read."""
+    monkeypatch.setattr(mending, "DISTILL_SAMPLES", 50)
+    inputs, targets = map(torch.cat, zip(*problem.data, strict=True))
+    whole = Data("x", "train", Samples(inputs, targets), Normalization(), classes=4)
+    for data, most, taken in ((whole, 200, 200), (whole, 10_000, 540), (problem.data, 200, 50)):
+        monkeypatch.setattr(mending, "MOST_DISTILLED", most)
+        able = dataclasses.replace(problem, data=data, repairs=("none", "refit", "distill"))
+        trials = Trials(able, Clock(100.0, counts=counts))
+        trials.try_(candidates(problem.fitted, 2, able=True)[0])
+        trials.finish()
+        found = trials.done[0].distilled.repaired
+        assert found.samples == (taken if data is whole else None) and found.share == 1.0
+        share = taken / 50 if data is whole else 1.0
+        assert trials.mending._share(math.inf) == share
+        half = trials.mending._distilling(share / 2)
+        assert trials.mending._share(half) == pytest.approx(share / 2)
+
+
 def test_time_is_kept_back_for_half_a_distillation_at_least(problem, monkeypatch):
     able = dataclasses.replace(problem, repairs=("none", "refit", "distill"))
     first, second, *_ = candidates(problem.fitted, 2, able=True)

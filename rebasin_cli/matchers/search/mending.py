@@ -10,6 +10,7 @@ from typing import Any
 
 from ... import networks
 from ...averages.mixing import average
+from ...datasets import Data
 from ...datasets._batches import First, head, size_of
 from ...errors import DataError
 from ...networks.evaluation import evaluate
@@ -21,7 +22,15 @@ from ...repair import Outcome, Repairs
 from ...repair.advancing import Graphs
 from ...repair.choosing import MARGIN, SURE, Measured, better, measure
 from ...repair.costs import TRACING, distillation_passes, refit_products, repair_passes
-from ...repair.options import DISTILL_SAMPLES, REFIT_BATCH, REFIT_SAMPLES, SAMPLES, STEP, epochs_of
+from ...repair.options import (
+    DISTILL_SAMPLES,
+    MOST_DISTILLED,
+    REFIT_BATCH,
+    REFIT_SAMPLES,
+    SAMPLES,
+    STEP,
+    epochs_of,
+)
 from ...runtime.seeds import derive
 from .. import Problem
 from .clock import SPEED, Clock
@@ -77,9 +86,10 @@ class Mending:
         if how != "none":
             known = {"graphs": self.graphs}  # the endpoints' values are others for every candidate
             run = {"output": self.problem.output, "device": self.problem.device}
+            share = self._share(seconds) if how == LAST else 1.0
             if how == LAST:
-                run |= {"share": self._share(seconds)} if self.clock.counts else {"seconds": seconds}
-            batches = self._batches(how)
+                run |= {"share": min(1.0, share)} if self.clock.counts else {"seconds": seconds}
+            batches = self._batches(how, longer=max(1.0, share))
             repairs = Repairs(how, models, batches, ridge=self.problem.ridge, known=known, **run)
             done = repairs.apply(self.network, [1 / len(models)] * len(models))
             done = replace(done, samples=getattr(batches, "samples", None))
@@ -126,9 +136,11 @@ class Mending:
         return self.took.get("refit", math.inf) + share * each * DISTILL_SAMPLES
 
     def _share(self, room: float) -> float:
-        """Of a distillation's training there is room for so much."""
+        """Of a distillation's training there is room for so much; above 1 of one on more samples."""
         first, whole = self._distilling(0.0), self._distilling(1.0)
-        return min(1.0, (room - first) / (whole - first))
+        there = self.train.samples if isinstance(self.train, Data) else 0
+        most = min(MOST_DISTILLED, there) / DISTILL_SAMPLES
+        return min(max(1.0, most), (room - first) / (whole - first))
 
     def trace(self) -> None:
         """Follow the network for what changes its weights, once for all candidates."""
@@ -154,9 +166,9 @@ class Mending:
             return DISTILL_SAMPLES
         return self.fitted if how == "refit" else min(MEASURED, self.most) if how == "reset" else MEASURED
 
-    def _batches(self, how: str) -> Any:
-        """Training samples for a repair, none of which is held out."""
-        most = self._samples(how)
+    def _batches(self, how: str, *, longer: float = 1.0) -> Any:
+        """Training samples for a repair, none of which is held out; `longer` times as many as usual."""
+        most = round(longer * self._samples(how))
         if hasattr(self.train, "subset"):
             drawn = derive(self.problem.seed, "samples of a repair")
             return self.train.subset(most, drawn).with_batch_size(REFIT_BATCH).mixed(drawn)
