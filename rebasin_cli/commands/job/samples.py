@@ -72,12 +72,12 @@ def open_splits(
     """The wanted ones of "train", "test", "match", "reset" (what repairs measure) and "held".
 
     All but "test" are training samples, a seeded subset unless `full`; "held" are what `data.held_out` says,
-    if anything, and "test" is then without them. Those "held" are others than those of
-    "reset" where there are enough; for `choosing` a repair some are kept from it if need be. With `epoch`
-    "reset" is as many as a method that trains sees in one epoch, for a repair that `fits` weights as many as
-    --limit says, else `most`, or as it has by default. `match` is how many a method looks at, None for all. Text is numbered by the vocabulary that the models record. Raises
-    UsageError where no data set is named or the models record different normalisations or vocabularies,
-    DataError where it cannot be read.
+    if anything, and "test" is then without them. Those "held" are others than those of "reset" where there
+    are enough; for `choosing` a repair some are kept from it if need be. With `epoch` "reset" is as many as a
+    method that trains sees in one epoch, for a repair that `fits` weights as many as --limit says, else
+    `most`, or as it has by default. `match` is how many a method looks at, None for all. Text is numbered by
+    the vocabulary that the models record. Raises UsageError where no data set is named or the models record
+    different normalisations or vocabularies, DataError where it cannot be read.
     """
     reference = data_reference(models, data)
     if reference is None:
