@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from rebasin_cli.inference.tracing import export
 from rebasin_cli.matchers import Problem, am
 from rebasin_cli.matchers.activations import moments, running
 from rebasin_cli.matchers.activations.running import Run, foldable
@@ -47,7 +48,7 @@ def test_folded_norms_give_what_the_network_gives(twice, affine):
     inputs = program.graph_signature.inputs_to_parameters | program.graph_signature.inputs_to_buffers
     own = [program.state_dict[inputs[node.name]] for node in nodes if node.name in inputs]
     with torch.no_grad():
-        given = Run(program.graph_module, folded).run(*own, x)
+        given = Run(program.graph_module, nodes, ()).run(*own, x)
         torch.testing.assert_close(given[0], network(x))
 
 
@@ -61,6 +62,51 @@ def test_what_is_looked_at_is_not_folded():
 def test_norms_in_training_are_not_folded():
     network, x = randomised(Block()).train(), torch.rand(5, 3, 8, 8)
     assert not foldable(list(torch.export.export(network, (x,)).graph_module.graph.nodes), ())
+
+
+class Rectified(nn.Module):
+    """ReLUs of a convolution, of a sum, and of what is read twice, a view, the input, and its double."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1)
+
+    def forward(self, x):
+        inner = torch.relu(self.one(x))
+        twice = self.two(inner)
+        turned = torch.relu(twice.flatten(2)).unflatten(2, twice.shape[2:])
+        return torch.relu(torch.relu(twice) + turned + torch.relu(x) + torch.relu(x * 2))
+
+
+def test_a_relu_writes_over_what_is_its_own_alone():
+    network, x = randomised(Rectified()), torch.randn(5, 3, 8, 8)
+    program = torch.export.export(network, (x,))
+    nodes = list(program.graph_module.graph.nodes)
+    over = [node.args[0].name for node in nodes if running.overwrites(node, ())]
+    assert over == ["conv2d", "add_2"]
+    shown = next(node for node in nodes if node.name == "conv2d")
+    assert [node.args[0].name for node in nodes if running.overwrites(node, {shown})] == ["add_2"]
+    inputs = program.graph_signature.inputs_to_parameters
+    own = [program.state_dict[inputs[node.name]] for node in nodes if node.name in inputs]
+    before = x.clone()
+    with torch.no_grad():
+        given = Run(program.graph_module, nodes, ()).run(*own, x)
+        assert torch.equal(given[0], network(x)) and torch.equal(x, before)
+
+
+def test_a_relu_behind_a_folded_norm_writes_over_the_convolution_unless_somebody_looks_at_the_norm():
+    """As networks are traced while they run: there a norm gives several values."""
+    network, x = randomised(Block()), torch.rand(5, 3, 8, 8)
+    nodes = list(export(network, (x,), {}).graph.nodes)
+    relu = next(node for node in nodes if "relu" in node.name)
+    assert running.overwrites(relu, ())
+    read, between = relu.args[0], []
+    while "conv" not in read.name:
+        between.append(read)
+        read = read.args[0]
+    assert between
+    for node in between:
+        assert not running.overwrites(relu, {node})
 
 
 @pytest.mark.parametrize("at", ["post", "pre"])
@@ -87,7 +133,8 @@ def test_similarities_are_those_of_the_graph_as_it_is(monkeypatch, at):
     monkeypatch.setattr(running.Run, "_both", both)
     quick = similarities(problem, am.Options(at=at))[at]
     assert len(count) >= 2 * 3 * 15  # models, batches, layers
-    monkeypatch.setattr(moments, "foldable", lambda nodes, shown: {})
+    monkeypatch.setattr(running, "foldable", lambda nodes, shown: {})
+    monkeypatch.setattr(running, "overwrites", lambda node, shown: False)
     del count[:]
     plain = similarities(problem, am.Options(at=at))[at]
     assert not count

@@ -15,7 +15,6 @@ from rebasin_cli import nets
 from rebasin_cli.errors import SpecError, UsageError
 from rebasin_cli.inference import infer
 from rebasin_cli.matchers import Problem, am
-from rebasin_cli.matchers.activations import moments
 from rebasin_cli.matchers.activations import options as looking
 from rebasin_cli.matchers.activations.moments import Moments, watch
 from rebasin_cli.matchers.activations.similarities import _solved, similarities
@@ -253,75 +252,6 @@ def test_a_word_without_a_site_is_named():
 
 
 # ------------------------------------------------------------------------------------- how they are compared
-
-
-def test_costs_are_what_numpy_says_and_do_not_depend_on_the_batches():
-    rng = torch.Generator().manual_seed(0)
-    a, b = (torch.randn(5, 300, generator=rng, dtype=torch.float64) + 1 for _ in range(2))
-    whole, parts = (Moments.none(5, torch.device("cpu")) for _ in range(2))
-    whole.add(a, b)
-    for x, y in zip(a.split(70, 1), b.split(70, 1), strict=True):
-        parts.add(x, y)
-    corr = torch.corrcoef(torch.cat([a, b]))[:5, 5:]
-    for found in (whole, parts):
-        assert torch.allclose(found.correlation(), corr)
-        assert torch.allclose(found.inner(), a @ b.T / 300)
-        assert torch.allclose(found.l2(), -(a[:, None] - b).square().mean(-1))
-
-
-@pytest.mark.parametrize("far", [0, 5, 1e4])
-def test_sums_of_one_pass_agree_with_two_passes_in_float64(far):
-    """Also where units are far from 0, and lie in many slabs and batches, the last of them no whole chunk."""
-    rng = torch.Generator().manual_seed(0)
-    a, b = (torch.randn(7, 120_000, generator=rng) * 3 + far for _ in range(2))
-    b += a - far
-    found = Moments.none(7, torch.device("cpu"))
-    for x, y in zip(a.split(50_001, 1), b.split(50_001, 1), strict=True):
-        found.add(x, y)
-    both = [x.double() for x in (a, b)]
-    means = [x.mean(1) for x in both]
-    centred = [x - mean[:, None] for x, mean in zip(both, means, strict=True)]
-    stds = [x.square().mean(1).sqrt() for x in centred]
-    for total, square, mean, std in zip(found.sums, found.squares, means, stds, strict=True):
-        assert torch.allclose(total / found.samples, mean, rtol=0, atol=1e-7 * std.min().item())
-        assert torch.allclose(square / found.samples, std.square() + mean.square(), rtol=1e-7, atol=0)
-    assert torch.allclose(torch.stack(found.spread()), torch.stack(stds), rtol=1e-7, atol=0)
-    corr = centred[0] @ centred[1].T / 120_000 / torch.outer(*stds)
-    assert torch.allclose(found.correlation(), corr, rtol=0, atol=1e-7)
-    inner = both[0] @ both[1].T / 120_000
-    assert torch.allclose(found.inner(), inner, rtol=0, atol=1e-7 * inner.abs().max().item())
-
-
-@pytest.mark.parametrize("scale", [1e-24, 1e20])
-def test_units_of_any_size_that_a_type_holds_are_told_apart(scale):
-    rng = torch.Generator().manual_seed(0)
-    a, b = (torch.randn(6, 700, generator=rng) for _ in range(2))
-    a[2], b[2], b[4] = 0.0, 0.0, a[4]
-    plain, scaled = (Moments.none(6, torch.device("cpu")) for _ in range(2))
-    plain.add(a, b)
-    factors = torch.tensor([1.0, scale, 1.0, 1.0, scale, scale])[:, None]
-    scaled.add(a * factors, b * factors)
-    assert scaled.finite() and torch.allclose(scaled.correlation(), plain.correlation(), atol=1e-6)
-    assert plain.correlation()[4, 4] == pytest.approx(1.0)
-
-
-def test_wide_layers_are_added_up_in_float64(monkeypatch):
-    monkeypatch.setattr(moments, "WIDE", 6)
-    rng = torch.Generator().manual_seed(0)
-    a, b = (torch.randn(7, 3_000, generator=rng) for _ in range(2))
-    found = Moments.none(7, torch.device("cpu"))
-    found.add(a, b)
-    corr = torch.corrcoef(torch.cat([a, b]).double())[:7, 7:]
-    assert torch.allclose(found.correlation(), corr, rtol=0, atol=1e-12)
-
-
-def test_units_that_never_change_have_no_correlation_and_no_nan():
-    found = Moments.none(3, torch.device("cpu"))
-    a = torch.stack([torch.zeros(50), torch.full((50,), 0.1), torch.randn(50)])
-    found.add(a, a)
-    expected = torch.zeros(3, 3, dtype=torch.float64)
-    expected[2, 2] = 1
-    assert torch.allclose(found.correlation(), expected)
 
 
 def test_dead_units_leave_the_others_where_they_belong():

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import fx
 from torch.export.graph_signature import InputKind
@@ -22,9 +23,14 @@ from ...errors import NetworkError
 from ...inference.program import Program
 from ...inference.tracing import needed_for
 from ...runtime.threads import ALONE, Beside
-from .running import Run, foldable
+from .running import Run
 from .showing import Place
 from .sites import Sites
+
+try:
+    from . import _moments
+except ImportError:  # built without a C compiler, or for another processor
+    _moments = None
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -43,7 +49,9 @@ class Moments:
 
     What is added up are distances from each unit's mean on the first samples. So units far from 0 lose no
     digits, and products of a few samples may be of float32: of up to `WIDE` units that takes half the time,
-    and changes correlations in the seventh digit, where other samples change the second.
+    and changes correlations in the seventh digit, where other samples change the second. The compiled
+    `_moments` does it where values lie sample by sample, PyTorch in any other case
+    (docs/decisions/0034-own-sums-of-activations.md).
     """
 
     samples: int
@@ -62,29 +70,49 @@ class Moments:
     def add(self, a: torch.Tensor, b: torch.Tensor) -> None:
         """Units × samples of both."""
         step = CHUNK * max(1, SLAB // (CHUNK * len(a)))
-        for parts in zip(a.split(step, 1), b.split(step, 1), strict=True):
-            parts = [part if part.dtype == torch.float64 else part.float() for part in parts]
-            if self.origin is None:
-                self.origin = tuple(part.double().mean(1).to(part.dtype) for part in parts)
-            every = list(zip(parts, self.origin, strict=True))
-            in_float64 = parts[0].dtype == torch.float64 or len(a) > WIDE
-            if in_float64 or not self._add_in_float32(*(part - at[:, None] for part, at in every)):
-                self._add_in_float64(*(part.double() - at[:, None].double() for part, at in every))
+        if self.origin is None:
+            self.origin = tuple(_origin(part[:, :step]) for part in (a, b))
         self.samples += a.shape[1]
+        if self._add_compiled(a, b):
+            return
+        for parts in zip(a.split(step, 1), b.split(step, 1), strict=True):
+            if not self._add_in_float32(*parts):
+                self._add_in_float64(*parts)
 
-    def _add_in_float32(self, x: torch.Tensor, y: torch.Tensor) -> bool:
-        """Units × samples of both, `CHUNK` at a time; nothing, and False, where float32 cannot tell."""
-        chunks = [_chunked(values) for values in (x, y)]
+    def _add_compiled(self, a: torch.Tensor, b: torch.Tensor) -> bool:
+        """As `_add_in_float32`, in one pass over values that lie sample by sample."""
+        if _moments is None or len(a) > WIDE or not all(map(_by_sample, (a, b))):
+            return False
+        off, squares, products = (np.zeros((rows, len(a))) for rows in (2, 2, len(a)))
+        every = [it.numpy() for it in (a.T, b.T, *self.origin)]
+        _moments.add(*every, off, squares, products)
+        off, squares, products = map(torch.from_numpy, (off, squares, products))
+        if not all(map(_fits, squares, (a, b), self.origin)):
+            return False
+        for k in range(2):
+            self.off[k].add_(off[k])
+            self.off_squares[k].add_(squares[k])
+        self.off_products.add_(products)
+        return True
+
+    def _add_in_float32(self, a: torch.Tensor, b: torch.Tensor) -> bool:
+        """`CHUNK` samples at a time; nothing, and False, where float32 cannot tell."""
+        if a.dtype == torch.float64 or len(a) > WIDE:
+            return False
+        pairs = zip((a, b), self.origin, strict=True)
+        chunks = [_chunked(values.float() - at[:, None]) for values, at in pairs]
         squares = [_total(torch.linalg.vecdot(part, part) for part in parts) for parts in chunks]
-        if not all(map(_fits, squares, (x, y))):
+        if not all(map(_fits, squares, (a, b), self.origin)):
             return False
         for k, parts in enumerate(chunks):
             self.off[k].add_(_total(part.sum(2) for part in parts))
             self.off_squares[k].add_(squares[k])
-        self.off_products.add_(_total(torch.bmm(a, b.mT) for a, b in zip(*chunks, strict=True)))
+        self.off_products.add_(_total(torch.bmm(x, y.mT) for x, y in zip(*chunks, strict=True)))
         return True
 
-    def _add_in_float64(self, x: torch.Tensor, y: torch.Tensor) -> None:
+    def _add_in_float64(self, a: torch.Tensor, b: torch.Tensor) -> None:
+        pairs = zip((a, b), self.origin, strict=True)
+        x, y = (values.double() - at[:, None].double() for values, at in pairs)
         for k, part in enumerate((x, y)):
             self.off[k].add_(part.sum(1))
             self.off_squares[k].add_(torch.linalg.vecdot(part, part))
@@ -136,6 +164,16 @@ class Moments:
         return centred * inverse[0][:, None] * inverse[1]
 
 
+def _origin(values: torch.Tensor) -> torch.Tensor:
+    """The mean of each unit, as exact as the values are."""
+    return values.double().mean(1).to(torch.promote_types(values.dtype, torch.float32))
+
+
+def _by_sample(values: torch.Tensor) -> bool:
+    """Whether units × samples are float32 in this machine's memory, the units of a sample side by side."""
+    return values.device.type == "cpu" and values.dtype == torch.float32 and values.T.is_contiguous()
+
+
 def _chunked(values: torch.Tensor) -> list[torch.Tensor]:
     """Units × samples as chunks × units × samples: all whole ones, and what is left over."""
     whole = values.shape[1] // CHUNK * CHUNK
@@ -147,10 +185,15 @@ def _total(chunks: Iterable[torch.Tensor]) -> torch.Tensor:
     return sum(part.sum(0, dtype=torch.float64) for part in chunks)
 
 
-def _fits(squares: torch.Tensor, values: torch.Tensor) -> bool:
-    """Whether no unit's sum of squares (n,) is beyond float32, or too small for it to have digits."""
+def _fits(squares: torch.Tensor, values: torch.Tensor, origin: torch.Tensor) -> bool:
+    """Whether no unit's sum of squares (n,) is beyond float32, or too small for it to have digits.
+
+    They are of `values`, units × samples, less their origin.
+    """
     small = squares < TINY
-    return bool(squares.isfinite().all()) and not (small.any() and values[small].any())
+    if not squares.isfinite().all():
+        return False
+    return not (small.any() and (values[small] != origin[small, None]).any())
 
 
 def deviation(
@@ -182,8 +225,7 @@ def watch(
         wanted.setdefault(place.node, []).append((place, moments))
     graph, needed = sites.program.graph, needed_for(list(wanted))
     own = [node for node in graph.nodes if node in needed]
-    folded = foldable(own, wanted)
-    runs = [Run(sites.program.graph_module, folded) for _ in models]
+    runs = [Run(sites.program.graph_module, own, wanted) for _ in models]
     for run, model in zip(runs, models, strict=True):
         run.env |= dict(_given(sites.program, model, inputs, needed, device))
     nodes: list[fx.Node] = []
