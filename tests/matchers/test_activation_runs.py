@@ -6,7 +6,7 @@ from torch import nn
 
 from rebasin_cli.inference.tracing import export
 from rebasin_cli.matchers import Problem, am
-from rebasin_cli.matchers.activations import moments, running
+from rebasin_cli.matchers.activations import running, watching
 from rebasin_cli.matchers.activations.running import Run, foldable
 from rebasin_cli.matchers.activations.similarities import similarities
 from rebasin_cli.nets import build
@@ -146,7 +146,7 @@ def test_images_lie_channels_last_where_the_network_takes_that(monkeypatch):
     network = build("tinyten", input_shape=(3, 16, 16), classes=4, norm="batch")
     model = dict(network.state_dict())
     data = [(torch.rand(10, 3, 16, 16), torch.zeros(10, dtype=torch.int64))]
-    seen, real = [], moments.watch
+    seen, real = [], watching.watch
 
     def watch(sites, models, inputs, *more):
         seen.append(inputs[0][0].is_contiguous(memory_format=torch.channels_last))

@@ -16,9 +16,10 @@ from rebasin_cli.errors import SpecError, UsageError
 from rebasin_cli.inference import infer
 from rebasin_cli.matchers import Problem, am
 from rebasin_cli.matchers.activations import options as looking
-from rebasin_cli.matchers.activations.moments import Moments, watch
+from rebasin_cli.matchers.activations.moments import Moments
 from rebasin_cli.matchers.activations.similarities import _solved, similarities
 from rebasin_cli.matchers.activations.sites import find
+from rebasin_cli.matchers.activations.watching import watch
 from rebasin_cli.permutations import assignment, permutation
 from rebasin_cli.permutations.permutation import permuted
 from rebasin_cli.runtime.threads import Beside

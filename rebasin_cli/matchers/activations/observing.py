@@ -16,10 +16,11 @@ from ...networks.running import fed
 from ...runtime import devices
 from ...runtime.threads import beside
 from .. import Problem
-from .moments import Moments, watch
+from .moments import Moments
 from .options import Looking
 from .showing import Place
 from .sites import Site, Sites, find
+from .watching import watch
 
 Key = tuple[str, str, int, int]  # "post" or "pre", word, number of the site, number of the place there
 Sums = Mapping[Key, Any]
