@@ -92,6 +92,7 @@ def barrier(
         return planned.job.plan() | repairing.tries(planned.job) | planned.figures
     report = _measure(planned, written.command or "rebasin barrier", thresholds)
     others = []
+    subjects["search"] = dataclasses.replace(planned.job.asked.search, open=False)  # all pairs by one method
     for number, (c, d) in enumerate(pairs, start=2):
         listener.say(f"pair {number} of {1 + len(pairs)}: {c} and {d}")
         quiet = dataclasses.replace(listener, say=lambda text: None)

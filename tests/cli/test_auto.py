@@ -216,6 +216,21 @@ def test_the_samples_that_it_chose_by_are_recorded(trained, done):
     assert recorded("merged.safetensors")["held_out"] == {"fraction": 0.5, "samples": 180}
 
 
+@pytest.mark.parametrize("gate", ["aligned", "aligned + repair"])
+def test_all_pairs_of_a_report_are_matched_by_one_method(trained, done, monkeypatch, gate):
+    """A gate names a row that a search might leave out: then none of them is left to `auto`."""
+    seen = []
+
+    def match(problem, options):
+        seen.append(options)
+        return wm.match(problem)
+
+    monkeypatch.setattr(auto, "match", match)
+    more = ("--pair", f"{trained[1]},{trained[0]}", "--gate", f"{gate}:test:loss<=9", "--limit", 50)
+    done("barrier", *trained, *more, "--repair", "repair", "--points", 3, "--skip-checks", "-q")
+    assert len(seen) == (2 if gate == "aligned" else 0)
+
+
 @pytest.mark.parametrize("given", [(), ("--repair", "refit"), ("--repair", "none")])
 def test_a_report_leaves_the_same_repairs_open_as_a_merge(resnets, done, monkeypatch, given):
     seen = []
