@@ -7,8 +7,10 @@ import pytest
 from rebasin_cli import open_checkpoint
 from rebasin_cli.checkpoints.writing import write_safetensors
 from rebasin_cli.matchers import auto, wm
+from rebasin_cli.matchers.search import mending
 from rebasin_cli.matchers.search.candidates import Candidate
 from rebasin_cli.matchers.search.trying import Trials
+from rebasin_cli.repair import options as repair_options
 from rebasin_cli.repair import repairing
 
 from .conftest import tensors
@@ -199,8 +201,8 @@ def test_where_nobody_names_a_method_it_is_auto_with_data_and_a_known_network(tr
 
 def test_a_permutation_that_is_given_and_a_network_only_assumed_leave_no_search_to_auto(trained, done):
     done("align", *trained, "-o", "b.safetensors")
-    given = done("merge", *trained, "--perm", "b.perm.safetensors", "--dry-run", "--json").json()
-    assert given["method"] == "given"
+    given = done("merge", *trained, "--perm", "b.perm.safetensors", "--dry-run", "--json")
+    assert given.json()["method"] == "given" and "method: auto" not in given.err
     bare = []
     for number, path in enumerate(trained):
         bare.append(f"{number}.safetensors")
@@ -211,9 +213,27 @@ def test_a_permutation_that_is_given_and_a_network_only_assumed_leave_no_search_
     assert named.json()["method"] == "auto"
 
 
-def test_the_samples_that_it_chose_by_are_recorded(trained, done):
-    done("merge", *trained, "--budget", "30G", "--held-out", "0.5", "-q")
+@pytest.mark.parametrize("repair", [(), ("--repair", "none")])
+def test_the_samples_that_it_chose_by_are_recorded(trained, done, repair):
+    done("merge", *trained, "--budget", "30G", "--held-out", "0.5", *repair, "-q")
     assert recorded("merged.safetensors")["held_out"] == {"fraction": 0.5, "samples": 180}
+
+
+def test_a_report_distils_on_as_many_samples_as_the_search(trained, done, monkeypatch):
+    """More than is usual, as there was time for more."""
+    seen, distill = [], repairing.distill
+
+    def watched(network, endpoints, batches, **how):
+        seen.append(sum(len(targets) for _, targets in batches))
+        return distill(network, endpoints, batches, **how)
+
+    monkeypatch.setattr(repairing, "distill", watched)
+    monkeypatch.setitem(repair_options.SAMPLES, "distill", 60)
+    monkeypatch.setattr(mending, "DISTILL_SAMPLES", 60)
+    monkeypatch.setattr(Trials, "best", property(lambda self: (self.done[0], "distill")))
+    monkeypatch.setattr(auto, "candidates", lambda *given, **how: (Candidate("wm", ""),))  # quickly done
+    done("barrier", *trained, "--budget", "1T", "--points", 5, "--skip-checks", "-q")
+    assert len(seen) > 3 and len(set(seen)) == 1 and seen[0] > 60
 
 
 @pytest.mark.parametrize("gate", ["aligned", "aligned + repair"])

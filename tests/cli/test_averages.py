@@ -346,6 +346,13 @@ def test_concatenated_heads_of_one_body_give_the_logits_of_both(two_heads, done)
         torch.testing.assert_close(network(path)(x), both)
 
 
+def test_models_whose_heads_differ_are_matched_by_weights_also_where_there_are_data(two_heads, done):
+    """What runs the network, as `auto` does, runs one head."""
+    a, _, shuffled = two_heads
+    done("merge", a, shuffled, "--heads", "keep-a", "--repair", "none", "--net", "mlp", "--data", "digits")
+    assert open_checkpoint("merged.safetensors").metadata["rebasin.method"] == "wm"
+
+
 @pytest.mark.parametrize("heads, classes", [("keep-a", 10), ("keep-b", 4), ("average", 10), ("drop", 0)])
 def test_heads_of_aligned_models(two_heads, done, heads, classes):
     a, b, shuffled = two_heads

@@ -13,7 +13,7 @@ import rebasin_cli
 from rebasin_cli import networks
 from rebasin_cli.datasets import Data, Normalization, Samples
 from rebasin_cli.errors import DataError, NetworkError, UsageError
-from rebasin_cli.matchers import Problem, auto, wm
+from rebasin_cli.matchers import MatchResult, Problem, auto, wm
 from rebasin_cli.matchers.polishing import swaps
 from rebasin_cli.matchers.polishing.length import Length
 from rebasin_cli.matchers.polishing.midpoint import Midpoint
@@ -21,6 +21,7 @@ from rebasin_cli.matchers.polishing.search import polish
 from rebasin_cli.matchers.search import mending, trying
 from rebasin_cli.matchers.search.candidates import Candidate, candidates
 from rebasin_cli.matchers.search.clock import Clock
+from rebasin_cli.matchers.search.mending import Mending
 from rebasin_cli.matchers.search.trying import Trial, Trials
 from rebasin_cli.nets import build
 from rebasin_cli.networks.evaluation import Scores
@@ -202,6 +203,17 @@ def test_where_the_first_mean_loses_next_to_nothing_no_other_is_tried(problem, u
     assert (rows[0]["method"], rows[0]["repair"]) == ("wm", "none") and rows[0]["held_out_loss"] < 0.01
     assert all(row.get("why") == trying.ENOUGH for row in rows[1:]) is not unseen
     assert len({row["method"] for row in rows}) == len(candidates(problem.fitted, 2, able=True))
+
+
+@pytest.mark.parametrize("earlier", [(), ("wm",)])
+def test_a_later_mean_that_loses_next_to_nothing_ends_nothing(problem, monkeypatch, earlier):
+    """It was worth trying others; they may do as well with less, or a repair with more."""
+    found = trials_of(problem, *((method, "none", figures(0.3)) for method in earlier))
+    monkeypatch.setattr(Mending, "judge", lambda *given: figures(trying.LITTLE / 2))
+    trial = Trial("am", result=MatchResult((permutation.identity(problem.fitted.words),), 0, 0, 1, 1, True))
+    found._mend(trial, last=True)
+    assert found.content is not bool(earlier)
+    assert list(trial.merges) == (["none", "refit", "repair"] if earlier else ["none"])
 
 
 def test_every_candidate_is_told_with_its_figures_and_the_chosen_one_is_among_them(problem):
@@ -427,6 +439,11 @@ def test_a_distillation_reads_more_samples_where_there_is_time_and_they_are_ther
         assert trials.mending._share(math.inf) == share
         half = trials.mending._distilling(share / 2)
         assert trials.mending._share(half) == pytest.approx(share / 2)
+        if counts and data is whole:  # in less time training is shorter, on as many samples as is usual
+            models = trials.mending.models(trials.done[0].result.permutations)
+            trials.mending.judge(models, "distill", trials.mending._distilling(0.5))
+            short = trials.mending.distilled.repaired
+            assert (short.samples, short.share) == (50, 0.5)
 
 
 def test_time_is_kept_back_for_half_a_distillation_at_least(problem, monkeypatch):
