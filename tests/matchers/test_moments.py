@@ -63,6 +63,19 @@ def test_sums_of_one_pass_agree_with_two_passes_in_float64(far, lying):
     assert torch.allclose(found.inner(), inner, rtol=0, atol=1e-7 * inner.abs().max().item())
 
 
+def test_units_that_fire_together_are_as_exact(lying):
+    """After a ReLU half of the values are one number, whose rounding adds up."""
+    rng = torch.Generator().manual_seed(0)
+    z = torch.randn(16, 100_000, generator=rng)
+    a, b = z.relu(), (z + 0.1 * torch.randn(z.shape, generator=rng)).relu()
+    found, same = (Moments.none(16, torch.device("cpu")) for _ in range(2))
+    found.add(lying(a), lying(b))
+    same.add(lying(a), lying(a))
+    corr = torch.corrcoef(torch.cat([a, b]).double())[:16, 16:]
+    assert torch.allclose(found.correlation(), corr, rtol=0, atol=2e-6)
+    assert torch.allclose(same.correlation().diagonal(), torch.ones(16).double(), rtol=0, atol=2e-6)
+
+
 @pytest.mark.parametrize("scale", [1e-24, 1e20])
 def test_units_of_any_size_that_a_type_holds_are_told_apart(scale, lying):
     rng = torch.Generator().manual_seed(0)
@@ -93,6 +106,21 @@ def test_units_that_never_change_have_no_correlation_and_no_nan(lying):
     expected = torch.zeros(3, 3, dtype=torch.float64)
     expected[2, 2] = 1
     assert torch.allclose(found.correlation(), expected)
+
+
+def test_what_comes_in_any_type_is_added_to_what_was_there(lying):
+    rng = torch.Generator().manual_seed(0)
+    values = torch.randn(4, 900, generator=rng)
+    found = Moments.none(4, torch.device("cpu"))
+    found.add(lying(values[:, :0]), lying(values[:, :0]))
+    for dtype, part in zip((torch.float64, torch.float32, torch.bfloat16), values.split(300, 1), strict=True):
+        found.add(*[lying(part.to(dtype))] * 2)
+    found.add(*[lying(values.clone().requires_grad_())] * 2)
+    found.add(*[lying(torch._neg_view(-values))] * 2)
+    assert found.samples == 2_700
+    exact = values.double().repeat(1, 3)
+    exact[:, 600:900] = exact[:, 600:900].bfloat16().double()
+    assert torch.allclose(found.correlation(), torch.corrcoef(exact), rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("broken", [float("nan"), float("inf")])

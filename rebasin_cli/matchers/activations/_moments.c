@@ -1,15 +1,15 @@
 /* Sums over samples of the units of two models, of their squares and of all products, in one pass.
  *
- * What moments.py does with PyTorch, several times as fast for narrow layers: distances from each unit's
- * origin are added up in float over CHUNK samples, and those sums in double. A chunk is copied into panels of
- * WIDTH units, so that all that is multiplied lies beside each other. For x86-64 with AVX2 and FMA; anywhere
- * else the module says that it cannot be imported.
+ * What moments.py does with PyTorch, up to twice as fast: distances from each unit's origin are added up in
+ * float over CHUNK samples, and those sums in double. A chunk is copied into panels of WIDTH units, so that
+ * all that is multiplied lies beside each other. For x86-64 with AVX2 and FMA; anywhere else the module says
+ * that it cannot be imported.
  */
 #define Py_LIMITED_API 0x030B0000
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-#if defined(__x86_64__) && defined(__GNUC__)
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(_WIN32)
 #define FITS (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
 
 #include <immintrin.h>
@@ -17,9 +17,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHUNK 256 /* samples, as in moments.py */
+#define CHUNK 128 /* samples: with more, what a ReLU makes of zeros adds the same rounding too often */
 #define WIDTH 16
-#define TILE 4 /* units of the reference whose products are added up at once, in half of all registers */
+#define TILE 4 /* units of the reference whose products are added up at once, in eight registers of sixteen */
 #define LANES 4 /* sums at once of every unit: one would wait for itself */
 
 #define AVX2 __attribute__((target("avx2,fma")))
@@ -52,7 +52,7 @@ INLINE Row row_at(const void *from, const __m256i *masks)
     return row;
 }
 
-/* Rows are values throughout: compilers write arrays of sums to memory in every turn. */
+/* Rows are values throughout: GCC 12 writes arrays of sums to memory in every turn. */
 INLINE Row plus(Row sum, Row row, int squared)
 {
     sum.low = squared ? _mm256_fmadd_ps(row.low, row.low, sum.low) : _mm256_add_ps(sum.low, row.low);
@@ -96,8 +96,10 @@ INLINE void add_up(const float *panel, Index samples, double *sums, Index size, 
     for (k = 0; k < size; k++) sums[k] += (double)each[k];
 }
 
-/* One panel of a chunk, less its origin, up to a multiple of LANES; the sums of that and of its squares. */
-AVX2 static void pack(const Side *side, Index begin, Index samples, Index unit, Index size, float *panel)
+/* One panel of a chunk, less its origin, up to a multiple of LANES; the sums of that and of its squares.
+ * The next chunk, of which there are `ahead` samples or more, is prefetched meanwhile. */
+AVX2 static void pack(const Side *side, Index begin, Index samples, Index ahead, Index unit, Index size,
+                      float *panel)
 {
     const __m256i count = _mm256_set1_epi32((int)size), order = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     const __m256i masks[2] = {_mm256_cmpgt_epi32(count, order),
@@ -109,7 +111,8 @@ AVX2 static void pack(const Side *side, Index begin, Index samples, Index unit, 
         Row row = row_at(from, masks);
         row.low = _mm256_sub_ps(row.low, origin.low);
         row.high = _mm256_sub_ps(row.high, origin.high);
-        store(panel + s * WIDTH, row); _mm_prefetch(from + CHUNK * side->stride, _MM_HINT_T1);
+        store(panel + s * WIDTH, row);
+        if (s < ahead) _mm_prefetch(from + CHUNK * side->stride, _MM_HINT_T1);
     }
     for (; s % LANES; s++) store(panel + s * WIDTH, zeros());
     add_up(panel, s, side->sums + unit, size, 0);
@@ -147,8 +150,8 @@ AVX2 static void add_all(const Side *x, const Side *y, Index samples, Index unit
     for (begin = 0; begin < samples; begin += CHUNK) {
         const Index some = least(CHUNK, samples - begin);
         for (i = 0; i < units; i += WIDTH) {
-            pack(x, begin, some, i, least(WIDTH, units - i), space + i * CHUNK);
-            pack(y, begin, some, i, least(WIDTH, units - i), other + i * CHUNK);
+            pack(x, begin, some, samples - begin - CHUNK, i, least(WIDTH, units - i), space + i * CHUNK);
+            pack(y, begin, some, samples - begin - CHUNK, i, least(WIDTH, units - i), other + i * CHUNK);
         }
         for (j = 0; j < units; j += WIDTH)
             for (i = 0; i < units; i += TILE)

@@ -1,7 +1,7 @@
 """One model in a graph, node by node, with norms folded into the convolutions before them.
 
-As `networks.folding` does it for modules; here the graph says what reads a convolution. It says, too, whose
-input nothing else reads: a ReLU writes over it, which spares memory that must be fetched.
+As `networks.folding` does it for modules; here the graph says what reads a convolution. A ReLU whose input
+nothing else reads is done in place, which saves fetching new memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FLOATS = (torch.float32, torch.float64)  # in narrower types a folded shift woul
 class Run(fx.Interpreter):
     """`nodes` are those that will run, `shown` those whose values somebody looks at."""
 
-    def __init__(self, graph: fx.GraphModule, nodes: Iterable[fx.Node], shown: Collection[fx.Node]):
+    def __init__(self, graph: fx.GraphModule, nodes: Collection[fx.Node], shown: Collection[fx.Node]):
         super().__init__(graph)
         self.folded = foldable(nodes, shown)
         self.norms = {norm: convolution for convolution, norm in self.folded.items()}
@@ -65,7 +65,7 @@ def foldable(nodes: Iterable[fx.Node], shown: Collection[fx.Node]) -> dict[fx.No
 
 
 def overwrites(node: fx.Node, shown: Collection[fx.Node]) -> bool:
-    """Whether it is a ReLU of a new value that is for it alone."""
+    """Whether it is a ReLU of a newly made value that only it reads, in a graph that writes over nothing."""
     if node.op != "call_function" or node.target is not aten.relu.default:
         return False
     read = node.args[0]

@@ -35,7 +35,8 @@ from ...runtime.seeds import derive
 from .. import Problem
 from .clock import SPEED, Clock
 
-FEWEST = 100  # samples that a refit is tried on
+FEWEST = 100  # samples that a repair is tried on
+MEASURING = 0.1  # share of the time that a repair may take which reads its samples layer by layer
 MEASURED = 2_500  # samples, in batches as large as those of a refit: a graph is of one size
 FORWARDS = 2  # passes of a model through the network, with what is added up, that a refit takes
 BASES = ("none", "reset")  # they change no weights
@@ -109,11 +110,10 @@ class Mending:
             return self.took[how]
         if how == LAST:
             return self._distilling(share)
-        models = len(self.problem.models) + (how == "refit")
         tracing = 0.0 if self.graphs else TRACING
         if how != "refit":
-            return tracing + MEASURED * self.a_sample * repair_passes(self.network) * models
-        each, left = FORWARDS * self.a_sample * models, room - tracing
+            return tracing + self._samples(how) * self._layer_by_layer()
+        each, left = FORWARDS * self.a_sample * (len(self.problem.models) + 1), room - tracing
         if FEWEST * each <= left:  # else it is not worth being traced
             device, inputs = self.problem.device, head(self.held[0][0], 2)
             speed = SPEED if self.clock.counts else None
@@ -164,7 +164,15 @@ class Mending:
     def _samples(self, how: str) -> int:
         if how == LAST:
             return DISTILL_SAMPLES
-        return self.fitted if how == "refit" else min(MEASURED, self.most) if how == "reset" else MEASURED
+        if how == "refit":
+            return self.fitted
+        if how in BASES:
+            return min(MEASURED, self.most)
+        return max(FEWEST, min(MEASURED, int(MEASURING * self.clock.seconds / self._layer_by_layer())))
+
+    def _layer_by_layer(self) -> float:
+        """Seconds that a sample takes of a repair that reads it for every layer."""
+        return self.a_sample * repair_passes(self.network) * len(self.problem.models)
 
     def _batches(self, how: str, *, longer: float = 1.0) -> Any:
         """Training samples for a repair, none of which is held out; `longer` times as many as usual."""

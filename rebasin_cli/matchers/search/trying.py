@@ -91,10 +91,11 @@ class Trials:
             self.train, held = held_out(problem.data, derive(problem.seed, "held out to choose by"))
         self.problem = replace(problem, data=self.train, start=None)
         self.a_sample = self._timed(held)
-        looks = LOOKS * max(1, len(problem.repairs))
-        affordable = int(clock.seconds * LOOKING / looks / max(self.a_sample, 1e-9))
-        self.comparable = affordable >= COMPARABLE
-        self.held = list(self._batches(held, min(HELD, affordable))) if self.comparable else []
+        once = max(1, len(problem.repairs)) * max(self.a_sample, 1e-9)  # one candidate, on one sample
+        affordable = int(clock.seconds * LOOKING / once / LOOKS)
+        self.comparable = COMPARABLE * once <= clock.seconds * LOOKING  # the first one's repairs at least
+        most = min(HELD, max(COMPARABLE, affordable))
+        self.held = list(self._batches(held, most)) if self.comparable else []
         self.mending = Mending(
             self.problem, self.train, self.held, clock, self.a_sample, most=max(FEWEST, affordable)
         )
