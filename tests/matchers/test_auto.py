@@ -385,6 +385,28 @@ def test_a_refit_is_tried_on_as_many_samples_as_there_is_time_for(problem):
     assert sum(len(targets) for _, targets in mending._batches("refit")) == 100
 
 
+def test_a_repair_that_reads_its_samples_for_every_layer_leaves_time_for_others(problem):
+    """On as few samples as take a tenth of the time, a hundred at least; a merge that takes it reads more."""
+    mending = Trials(dataclasses.replace(problem, repairs=("none", "repair")), Clock(60.0)).mending
+    mending.graphs = {"known": None}  # nothing is traced any more
+    for a_sample, count in ((1e-5, 2_500), (1e-3, 857), (1e-2, 100), (1.0, 100)):
+        mending.a_sample = a_sample  # three layers: read 3.5 times, by two models
+        assert mending._samples("repair") == count
+        assert mending.seconds("repair", 60.0) == pytest.approx(7 * a_sample * count)
+    assert sum(len(targets) for _, targets in mending._batches("repair")) == 100
+
+
+def test_the_repairs_of_the_first_are_compared_where_others_could_not_be(problem, monkeypatch):
+    """On a hundred samples: with large networks a refit is worth more than anything else."""
+    able = dataclasses.replace(problem, repairs=("none", "refit"))
+    for a_sample, held in ((1e-6, 100), (5e-3, 83), (1e-2, 50), (0.05, 50), (0.08, 0)):
+        monkeypatch.setattr(Trials, "_timed", lambda self, data, a_sample=a_sample: a_sample)
+        monkeypatch.setattr(trying, "COMPARABLE", 50)
+        trials = Trials(able, Clock(20.0))  # a quarter of it, for two repairs
+        assert trials.comparable is bool(held)
+        assert sum(len(targets) for _, targets in trials.held) == held
+
+
 def test_what_there_was_no_time_for_is_repaired_in_the_end(problem, monkeypatch):
     monkeypatch.setattr(trying, "REPAIR", 0.0)
     alone = candidates(problem.fitted, 2, able=True)[:1]
