@@ -219,21 +219,25 @@ def test_the_samples_that_it_chose_by_are_recorded(trained, done, repair):
     assert recorded("merged.safetensors")["held_out"] == {"fraction": 0.5, "samples": 180}
 
 
-def test_a_report_distils_on_as_many_samples_as_the_search(trained, done, monkeypatch):
-    """More than is usual, as there was time for more."""
+@pytest.mark.parametrize("share", [2.0, 0.6])
+def test_a_report_distils_for_as_long_as_the_search_and_on_as_many_samples(trained, done, monkeypatch, share):
+    """Both more and less than is usual, as there was time."""
     seen, distill = [], repairing.distill
 
     def watched(network, endpoints, batches, **how):
-        seen.append(sum(len(targets) for _, targets in batches))
+        seen.append((sum(len(targets) for _, targets in batches), how["share"]))
         return distill(network, endpoints, batches, **how)
 
     monkeypatch.setattr(repairing, "distill", watched)
     monkeypatch.setitem(repair_options.SAMPLES, "distill", 60)
     monkeypatch.setattr(mending, "DISTILL_SAMPLES", 60)
+    monkeypatch.setattr(mending.Mending, "_share", lambda self, room: share)
     monkeypatch.setattr(Trials, "best", property(lambda self: (self.done[0], "distill")))
     monkeypatch.setattr(auto, "candidates", lambda *given, **how: (Candidate("wm", ""),))  # quickly done
     done("barrier", *trained, "--budget", "1T", "--points", 5, "--skip-checks", "-q")
-    assert len(seen) > 3 and len(set(seen)) == 1 and seen[0] > 60
+    assert len(seen) > 3
+    expected = pytest.approx((120, 1.0) if share > 1 else (60, 0.6), rel=0.01)  # whole steps
+    assert all(each == expected for each in seen), seen
 
 
 @pytest.mark.parametrize("gate", ["aligned", "aligned + repair"])
