@@ -29,7 +29,6 @@ from ..measure.rows import (
 )
 from ..measure.settings import Rows, repaired_label
 from ..networks.attacks import Attack, Attacker
-from ..repair.options import MOST_DISTILLED
 from ..repair.repairing import few
 from ..reports import Report, _gates, markdown
 from ..reports._format import title
@@ -117,7 +116,6 @@ class _Plan:
     word: str
     rows: Sequence[Planned]
     figures: dict[str, Any]
-    fitted: Any = None  # training samples of a repair that a search may choose
 
 
 def _plan(
@@ -152,8 +150,8 @@ def _plan(
     _ = job.given
     network, auto = job.need_network(), how == "auto"
     wanted = ["train", "test", "held", *["reset"] * bool(word)]
-    fitted = _fitted(job) if job.method == "auto" and settings.repair_with == "auto" else None
-    splits = job.open_splits(*wanted, choosing=auto, fits=word)
+    chosen = job.method == "auto" and settings.repair_with == "auto"  # with the method
+    splits = job.open_splits(*wanted, *["fitted"] * chosen, choosing=auto, fits=word)
     statistics = networks.has_running_statistics(network)
     rows = plan_rows(
         aligned=job.moved,
@@ -179,12 +177,7 @@ def _plan(
     figures = planning.plan_report(network, splits, rows, **run, pairs=count, fits=word)
     figures |= planning.not_estimated([(job.method, job.options)])
     job.say(planning.in_words(figures))
-    return _Plan(job, settings, word, rows, figures, fitted)
-
-
-def _fitted(job: Job) -> Any:
-    """Training samples for a refit or a distillation that the search chooses: as many as it takes at most."""
-    return job.open_splits("reset", fits="distill", most=MOST_DISTILLED)["reset"]
+    return _Plan(job, settings, word, rows, figures)
 
 
 def _attacks(job: Job, along: Along) -> Sequence[Attack]:
@@ -204,7 +197,8 @@ def _measure(planned: _Plan, command: str, thresholds: Mapping[str, Any]) -> Rep
     """The report of A and B."""
     job = planned.job
     inputs, proof = job.match_inputs(), job.proof()
-    splits, network, names = job.splits, job.need_network(), thresholds.get("gates", ())
+    splits, network, names = dict(job.splits), job.need_network(), thresholds.get("gates", ())
+    fitted = splits.pop("fitted", None)
     done, total = itertools.count(1), sum(row.points for row in planned.rows)
     run = {"network": network, "output": job.output, "device": job.device}
     report = measuring.barrier(
@@ -213,7 +207,7 @@ def _measure(planned: _Plan, command: str, thresholds: Mapping[str, Any]) -> Rep
         train=splits["train"],
         test=splits["test"],
         reset_batches=splits.get("reset"),
-        fitted_batches=planned.fitted,
+        fitted_batches=fitted,
         held=splits["held"],
         unseen=job.unseen,
         method=job.asked.search.method,
@@ -238,8 +232,9 @@ def _measure(planned: _Plan, command: str, thresholds: Mapping[str, Any]) -> Rep
     word = planned.word
     if decided := report.match.get("repair"):  # by the search, with the method
         word = repaired_label(decided, statistics=bool(job.fitted.statistics)) or word
-        if planned.fitted is not None:
-            splits = splits | {"reset": few(planned.fitted, decided, report.match.get("repair_samples"))}
+        if fitted is not None:
+            took = report.match.get("repair_samples")
+            splits["reset"] = few(fitted, decided, took, seed=job.seed)
     notes = provenance.notes(splits, proof, repair=word, held_out=job.held_out)
     about = {"proof": proof, "command": command, "full": job.asked.data.full, "notes": notes}
     report = provenance.signed(report, job.models, splits["test"], **about)

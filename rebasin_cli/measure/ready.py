@@ -85,7 +85,7 @@ class Ready:
             repair=repair,
             word=repaired_label(repair, statistics=self.statistics) or self.word,
             auto=self.auto and repair not in SAMPLES,
-            batches=once(few(batches, repair, repaired and repaired.repaired.samples)),
+            batches=once(few(batches, repair, repaired and repaired.repaired.samples, seed=self.seed)),
         )
 
 

@@ -59,14 +59,17 @@ def open_to_choice(how: str, *, statistics: bool) -> tuple[str, ...]:
     return ("reset", *SAMPLES) if statistics else ("none", "repair", *SAMPLES)
 
 
-def few(batches: Any, how: str, most: int | None = None) -> Any:
-    """As many samples as a repair is worth that a search chose by itself, or as the search took, `most`."""
+def few(batches: Any, how: str, most: int | None = None, *, seed: int = 0) -> Any:
+    """As many samples as a repair is worth that a search chose by itself, or as the search took, `most`.
+
+    Of a data set those that the seed draws.
+    """
     if how not in SAMPLES:
         return batches
     most = most or SAMPLES[how]
     if not hasattr(batches, "subset"):
         return First(batches, most)
-    return batches.subset(most).with_batch_size(REFIT_BATCH)
+    return batches.subset(most, seed).with_batch_size(REFIT_BATCH)
 
 
 @dataclass(frozen=True)

@@ -219,6 +219,27 @@ def test_the_samples_that_it_chose_by_are_recorded(trained, done, repair):
     assert recorded("merged.safetensors")["held_out"] == {"fraction": 0.5, "samples": 180}
 
 
+@pytest.mark.parametrize(
+    "how, more", [("refit", ()), ("distill", ()), ("distill", ("--interpolation", "slerp"))]
+)
+def test_the_row_that_is_shipped_is_what_a_merge_with_the_same_options_writes(
+    trained, done, monkeypatch, how, more
+):
+    """Also where a repair is fitted on some of the samples: on the same ones. Training enlarges rounding."""
+    monkeypatch.setitem(repair_options.SAMPLES, how, 100)
+    monkeypatch.setattr(mending, "DISTILL_SAMPLES", 100)
+    monkeypatch.setattr(Trials, "best", property(lambda self: (self.done[0], how)))
+    monkeypatch.setattr(auto, "candidates", lambda *given, **how: (Candidate("wm", ""),))  # quickly done
+    report = done(
+        "barrier", *trained, *more, "--budget", "1T", "--points", 3, "--json", "-q", "--skip-checks"
+    )
+    (row,) = (row for row in report.json()["rows"] if row["shipped"])
+    done("merge", *trained, *more, "--budget", "1T", "-q")
+    written = done("eval", "merged.safetensors", "--json").json()
+    loss = row["curves"]["test"]["loss"]
+    assert loss[len(loss) // 2] == pytest.approx(written["loss"], rel=1e-3 if more else 1e-6)
+
+
 @pytest.mark.parametrize("share", [2.0, 0.6])
 def test_a_report_distils_for_as_long_as_the_search_and_on_as_many_samples(trained, done, monkeypatch, share):
     """Both more and less than is usual, as there was time."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from ...repair import Outcome, baking, choosing
 from ...repair.costs import distillation_bytes
 from ...repair.options import RIDGE, SAMPLES
 from ...repair.producers import Site
+from ...repair.repairing import few
 from ...reports import _accounts as accounts
 from . import provenance
 from .job import Job
@@ -116,7 +117,13 @@ def tries(job: Job) -> dict[str, Any]:
 def settled(job: Job, ready: Ready, found: Alignment | None) -> Ready:
     """What the repair needs that the search chose with its method; `ready` where it chose none."""
     how = found.result.repair if found is not None else None
-    return ready if how in (None, ready.how) else prepare(job, how)
+    if how in (None, ready.how):
+        return ready
+    ready, took = prepare(job, how), found.result.repaired and found.result.repaired.repaired.samples
+    if took and not job.asked.repair.bake_temperature:  # done again, for other weights: on as many samples
+        fitted = job.open_splits("fitted")["fitted"]
+        ready = replace(ready, splits={**ready.splits, "reset": few(fitted, how, took, seed=job.seed)})
+    return ready
 
 
 def done_already(job: Job, found: Alignment | None) -> Outcome | None:
