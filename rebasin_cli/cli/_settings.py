@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..errors import UsageError
 from ._groups import METHOD, OF_FORMAT, OF_METHOD
 
 UNNAMED = ("wm", "auto")  # what is meant where no method is named
@@ -38,8 +39,18 @@ def _method(named: str | list[str] | None, options: Mapping[str, Any]) -> dict[s
         return {"method": named if isinstance(named, str) else "none"}  # of several the command's own
     if not options:
         return {"method": UNNAMED[0], "open": True}
-    having = [m for m in UNNAMED if {*options} <= {option.name for option in registry.options(m)}]
+    known = {method: {option.name for option in registry.options(method)} for method in UNNAMED}
+    having = [method for method, names in known.items() if {*options} <= names]
+    if not having and {*options} <= {name for names in known.values() for name in names}:
+        apart = [f"{_flags({*options} & names)} for {method}" for method, names in known.items()]
+        raise UsageError(
+            f"no method has all of these options: {', '.join(apart)}", hint="Leave those of one of them out"
+        )
     return {"method": next(iter(having), UNNAMED[0])}
+
+
+def _flags(names: Iterable[str]) -> str:
+    return " and ".join(f"--{name.replace('_', '-')}" for name in sorted(names))
 
 
 def _of_method(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -133,7 +133,13 @@ def _plan(
     job.fitted  # noqa: B018 (models and spec, before the pairs)
     _check_pairs(job, pairs)
     names = [gate.row for gate in thresholds.get("gates", ())]
-    job = job if any(REPAIRED in name for name in names) else job.settled()
+    if fixed := next((name for name in names if REPAIRED in name), None):
+        if job.asked.search.open:
+            job.say(
+                f"method: wm, as a gate names {fixed!r}: auto chooses its repair itself (gates: shipped:…)"
+            )
+    else:
+        job = job.settled()
     points, repaired = points_of(along.points, full=job.asked.data.full)
     how = job.settle_repair(has_data=True)
     settings = Rows(

@@ -70,10 +70,12 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     wanted = candidates(problem.fitted, len(problem.models), able=able)
     if not able:
         found = _by_weights(problem)
-        return replace(found, chosen="wm", tried=({"method": "wm", "why": "no network or no data is known"},))
+        return replace(
+            found, chosen="wm", tried=({"method": "wm", "why": "alone: no network or no data is known"},)
+        )
     trials = Trials(problem, Clock.of(budget_of(options.budget)))
     if not trials.comparable:
-        why = f"a budget of {options.budget} is too little to compare methods on {COMPARABLE} samples"
+        why = f"alone: a budget of {options.budget} is too little to compare methods on {COMPARABLE} samples"
         return replace(_by_weights(problem), chosen="wm", tried=({"method": "wm", "why": why},))
     for candidate in wanted:
         if candidate.method == "polish":  # it takes all that is left

@@ -147,10 +147,10 @@ def _better_endpoint(report: Report, shipped: str) -> str:
     best = min(known, key=lambda end: end[SPLIT]["loss"])
     loss, accuracy = report.row(shipped).curves[SPLIT].at(MIDPOINT)
     apart = loss - best[SPLIT]["loss"]
+    less = f"{_number(abs(apart))} nats {'less' if apart > 0 else 'more'}"
     return (
-        f". The better endpoint, {clean(best['name'])}, loses {_number(abs(apart))} nats "
-        f"{'less' if apart > 0 else 'more'} ({_number(best[SPLIT]['accuracy'])} accurate, the merged model "
-        f"{_number(accuracy)})"
+        f". The better endpoint, {clean(best['name'])}, loses {less if float(_number(apart)) else 'as much'} "
+        f"({_number(best[SPLIT]['accuracy'])} accurate, the merged model {_number(accuracy)})"
     )
 
 
@@ -159,7 +159,7 @@ def _fine_tuned(report: Report, rows: set[str], shipped: str) -> str:
         return ""
     step = _step(report, FINE_TUNED, shipped)
     how = (
-        "no less"
+        "neither more nor less by more than chance"
         if step.sign == 0
         else f"{_number(abs(step.gain))} nats {'less' if step.sign > 0 else 'more'}"
     )

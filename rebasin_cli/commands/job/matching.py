@@ -50,7 +50,11 @@ def settled(job: Job) -> Job:
     """As `Job.settled`."""
     search = job.asked.search
     alone = job.perm is None and search.polish is None and search.groups == "permutations"
-    if not (search.open and alone) or nothing_to_run(job):
+    if not (search.open and alone):
+        return job
+    if why := nothing_to_run(job):
+        if job.has_data:
+            job.say(f"method: wm, by weights alone: {why}")
         return job
     found = job.by(replace(search, method="auto", open=False))
     found.say(

@@ -245,7 +245,8 @@ class Trials:
                 continue
             self.mending.took[how] = self.clock.spent(began, reckoned)
             trial.merges[how] = measured, time.monotonic() - began
-            self.content |= not (self.done or self.mending.unseen) and measured.plain.loss < LITTLE
+            first = how == base and not (self.done or self.mending.unseen)
+            self.content |= first and measured.plain.loss < LITTLE
             trial.distilled = self.mending.distilled if how == LAST else trial.distilled
             trial.lacking.pop(how, None)
 
