@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import textwrap
 import weakref
 from collections.abc import Mapping, Sequence
@@ -68,7 +69,7 @@ def _draw(report: Report) -> bytes:
     heading = _drawable(title(report, 30), 78)
     figure.text(y=0.94, s=heading, fontsize=13, fontweight="bold", color=INK, **words)
     figure.text(y=0.885, s=_drawable(headline(report), 110), fontsize=10, color=FAINT, **words)
-    said = textwrap.wrap(_drawable(conclude(report), 400), 122 + 53 * more)[:2]
+    said = _sentences(_drawable(conclude(report), 4_000), 122 + 53 * more, lines=2)
     figure.text(y=0.862, s="\n".join(said), fontsize=9.5, color=INK, va="top", linespacing=1.35, **words)
     _legend(figure, report)
     file = io.BytesIO()
@@ -220,6 +221,16 @@ def _columns(entries: int, width: float) -> int:
     """Of the legend: as few rows as the width allows."""
     most = 7 if width <= 10 else 5
     return entries if entries <= most else -(-entries // -(-entries // most))
+
+
+def _sentences(text: str, width: int, *, lines: int) -> list[str]:
+    """As many whole sentences as the lines hold; of a first one that is too long, its beginning."""
+    sentences = re.split(r"(?<=\.) (?=[A-Z])", text)
+    for count in range(len(sentences), 0, -1):
+        said = textwrap.wrap(" ".join(sentences[:count]), width)
+        if len(said) <= lines:
+            return said
+    return textwrap.wrap(text, width, max_lines=lines, placeholder=" …")
 
 
 def _drawable(text: str, longest: int) -> str:

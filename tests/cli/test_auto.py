@@ -272,8 +272,25 @@ def test_all_pairs_of_a_report_are_matched_by_one_method(trained, done, monkeypa
 
     monkeypatch.setattr(auto, "match", match)
     more = ("--pair", f"{trained[1]},{trained[0]}", "--gate", f"{gate}:test:loss<=9", "--limit", 50)
-    done("barrier", *trained, *more, "--repair", "repair", "--points", 3, "--skip-checks", "-q")
+    outcome = done("barrier", *trained, *more, "--repair", "repair", "--points", 3, "--skip-checks")
     assert len(seen) == (2 if gate == "aligned" else 0)
+    told = "method: wm, as a gate names 'aligned + repair'"
+    assert (told in outcome.err) is (gate != "aligned")
+
+
+def test_where_the_recorded_data_are_gone_it_is_told_that_it_goes_by_weights(trained, done, monkeypatch):
+    monkeypatch.setenv("REBASIN_DATA", "gone")
+    for number, path in enumerate(trained):
+        told = open_checkpoint(path).metadata | {"rebasin.data": "mnist"}
+        write_safetensors(f"{number}.safetensors", tensors(path), metadata=told)
+    outcome = done("merge", "0.safetensors", "1.safetensors")
+    assert "method: wm, by weights alone: gone: no such folder" in outcome.err
+    assert open_checkpoint("merged.safetensors").metadata["rebasin.method"] == "wm"
+
+
+def test_options_of_both_methods_that_may_be_meant_are_refused_by_their_names(trained, refused):
+    says = ("--effort for wm, --budget for auto", "Leave those of one of them out")
+    refused(2, "merge", *trained, "--budget", "3s", "--effort", "fast", says=says)
 
 
 @pytest.mark.parametrize("given", [(), ("--repair", "refit"), ("--repair", "none")])

@@ -205,6 +205,15 @@ def test_where_the_first_mean_loses_next_to_nothing_no_other_is_tried(problem, u
     assert len({row["method"] for row in rows}) == len(candidates(problem.fitted, 2, able=True))
 
 
+def test_a_first_mean_that_loses_next_to_nothing_once_it_is_repaired_ends_nothing(problem, monkeypatch):
+    found = trials_of(problem)
+    judged = {"none": figures(4 * trying.LITTLE), "refit": figures(0.0), "repair": figures(0.0)}
+    monkeypatch.setattr(Mending, "judge", lambda self, models, how, seconds: judged[how])
+    trial = Trial("wm", result=MatchResult((permutation.identity(problem.fitted.words),), 0, 0, 1, 1, True))
+    found._mend(trial, last=True)
+    assert not found.content and list(trial.merges) == ["none", "refit", "repair"]
+
+
 @pytest.mark.parametrize("earlier", [(), ("wm",)])
 def test_a_later_mean_that_loses_next_to_nothing_ends_nothing(problem, monkeypatch, earlier):
     """It was worth trying others; they may do as well with less, or a repair with more."""

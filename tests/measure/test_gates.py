@@ -227,3 +227,11 @@ def test_unmet_gates_raise_one_error_that_names_them_all():
         "naive:test:chord<=1",
     ]
     raise_unmet(results(dataclasses.replace(report(), gates=gates[:1])))
+
+
+def test_a_gate_on_the_shipped_row_holds_whatever_row_that_is():
+    check_gate_names([parse_gate("shipped:test:loss<=1")], ["naive", "aligned"], ["test"])
+    gate = _one(report(), gates=["shipped:test:loss<=1"])
+    other = _one(report(), gates=["aligned + reset:test:loss<=1"])
+    assert (gate.measured, gate.met) == (other.measured, other.met)
+    assert gate.detail == other.detail and gate.text == "shipped:test:loss<=1"

@@ -688,6 +688,16 @@ def test_png_is_drawn_outside_the_global_figures_of_matplotlib():
     assert "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()
 
 
+def test_a_picture_has_whole_sentences_of_the_verdict():
+    text = "Aligned loses 0.1 nats. " + "The better endpoint " * 5 + "is better. " + "Much more of it " * 20
+    assert png._sentences(text, 70, lines=2) == [
+        "Aligned loses 0.1 nats. The better endpoint The better endpoint The",
+        "better endpoint The better endpoint The better endpoint is better.",
+    ]
+    (_, second) = png._sentences("word " * 100, 70, lines=2)
+    assert second.endswith("word …")
+
+
 def test_a_loss_far_out_gets_a_logarithmic_axis():
     from rebasin_cli.reports._plot import logarithmic, svg
 
