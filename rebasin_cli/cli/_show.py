@@ -135,9 +135,16 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def _scored(score: Mapping[str, Any]) -> str:
+    figures = ((name, score.get(name)) for name in ("loss", "accuracy"))
+    return ", ".join(f"{name} {value:.4f}" for name, value in figures if isinstance(value, float))
+
+
 def _line(name: str, value: Any) -> str | None:
     if value is None or value == {}:
         return None
+    if name == "scores":
+        return "; ".join(f"{score['data']} {score['split']}, {_scored(score)}" for score in value) or None
     if name.endswith("_bytes"):
         return _size(value)
     if name == "search_parts":

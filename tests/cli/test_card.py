@@ -38,10 +38,12 @@ def test_the_head_names_parents_and_measured_results(merged, done, tmp_path):
         and "A merge of 2 models, after alignment by `auto`, which chose `" in body
     )
     assert told["written"] == ["README.md"]
+    shown = done("card", merged, "--data", "digits", "-o", "again.md").out
+    assert f"digits test, loss {score['loss']:.4f}, accuracy {score['accuracy']:.4f}" in shown
 
 
 def test_nothing_is_claimed_that_was_not_measured(merged, done, tmp_path):
-    done("card", merged)
+    assert "scores" not in done("card", merged).out
     head, body = front(tmp_path / "README.md")
     assert "model-index" not in head and "base_model" not in head and "## Results" not in body
     for digest in json.loads(open_checkpoint(merged).metadata["rebasin.inputs"]):
