@@ -172,6 +172,7 @@ def test_swaps_are_told_recorded_and_done_again_by_their_number(trained, done):
         (("--method", "am", "--budget", "1s"), "--budget: the method am has no such option"),
         (("--polish", "fast"), ("--polish 'fast' is no length", "300steps")),
         (("--polish", "5s", "--method", "none"), "--polish refines what a method found"),
+        (("--polish", "5s", "--method", "auto"), ("no place beside --method auto", "a larger --budget")),
     ],
 )
 def test_bad_times_are_refused_before_any_work(trained, refused, options, says):

@@ -582,6 +582,8 @@ def test_the_library_takes_polish_and_auto(problem):
     assert found.result.polished["steps"] <= 3
     with pytest.raises(UsageError, match="--polish"):
         rebasin_cli.align(*problem.models, problem.fitted, polish="3steps")
+    with pytest.raises(UsageError, match="no place beside --method auto"):
+        rebasin_cli.align(*problem.models, problem.fitted, method="auto", polish="3steps", **given)
     with pytest.raises(UsageError, match="--budget"):
         rebasin_cli.align(*problem.models, problem.fitted, method="auto", options={"budget": "soon"})
 

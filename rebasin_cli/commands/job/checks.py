@@ -11,8 +11,8 @@ from torch import nn
 from ... import matchers, networks
 from ...checkpoints import destination
 from ...errors import UsageError, unknown
-from ...matchers.polishing.length import Length
 from ...matchers.search.align import check_groups as can_find_groups
+from ...matchers.search.align import polish_of
 from ...permutations import permutation
 from ...repair import MATCHES
 from ...repair.options import SAMPLES, check_ridge
@@ -33,7 +33,7 @@ def check_method(search: Search, *, or_none: bool = False) -> None:
     if search.groups != GROUPS[0] and search.method in matchers.registry.names():
         can_find_groups(search.method, options=search.options, polish=search.polish is not None)
     if search.polish is not None:
-        Length.parse(search.polish)
+        polish_of(search.polish, search.method)
         if search.method == "none":
             raise UsageError(
                 "--polish refines what a method found, and --method none finds nothing",

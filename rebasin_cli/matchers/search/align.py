@@ -103,7 +103,7 @@ def align(
     if network is not None:
         networks.check(network, fitted.shapes)
     options = options_of(method, options)
-    length = None if polish is None else Length.parse(polish)
+    length = None if polish is None else polish_of(polish, method)
     if length is not None and (network is None or data is None):
         raise UsageError(
             "--polish runs the network on data", hint=f"Give {WAYS['network'][1]} and {WAYS['data'][1]}"
@@ -245,6 +245,17 @@ def check_groups(
             f"--groups all: the method {method} matches two models",
             hint=f"Match all at once by --method {' or '.join(together)}, or merge them two by two",
         )
+
+
+def polish_of(text: str, method: str) -> Length:
+    """How long to polish what a method finds. Raises UsageError, also for one that does so by itself."""
+    length = Length.parse(text)
+    if method == "auto":
+        raise UsageError(
+            "--polish has no place beside --method auto, which tries such swaps itself, before it chooses",
+            hint="Leave it out, give auto a larger --budget, or name another method",
+        )
+    return length
 
 
 def prove_spec(
