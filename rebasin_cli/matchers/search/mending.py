@@ -172,7 +172,7 @@ class Mending:
 
     def _layer_by_layer(self) -> float:
         """Seconds that a sample takes of a repair that reads it for every layer."""
-        return self.a_sample * repair_passes(self.network) * len(self.problem.models)
+        return max(self.a_sample, 1e-9) * repair_passes(self.network) * len(self.problem.models)
 
     def _batches(self, how: str, *, longer: float = 1.0) -> Any:
         """Training samples for a repair, none of which is held out; `longer` times as many as usual."""
