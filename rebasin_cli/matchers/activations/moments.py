@@ -65,14 +65,7 @@ class Moments:
         off, squares, products = (np.zeros((rows, len(a))) for rows in (2, 2, len(a)))
         every = [it.detach().numpy() for it in (a.T, b.T, *self.origin)]
         _moments.add(*every, off, squares, products)
-        off, squares, products = map(torch.from_numpy, (off, squares, products))
-        if not all(map(_fits, squares, (a, b), self.origin)):
-            return False
-        for k in range(2):
-            self.off[k].add_(off[k])
-            self.off_squares[k].add_(squares[k])
-        self.off_products.add_(products)
-        return True
+        return self._take((a, b), *map(torch.from_numpy, (off, squares, products)))
 
     def _add_in_float32(self, a: torch.Tensor, b: torch.Tensor) -> bool:
         """`CHUNK` samples at a time; nothing, and False, where float32 cannot tell."""
@@ -80,13 +73,24 @@ class Moments:
             return False
         pairs = zip((a, b), self.origin, strict=True)
         chunks = [_chunked(values.float() - at[:, None]) for values, at in pairs]
+        off = [_total(part.sum(2) for part in parts) for parts in chunks]
         squares = [_total(torch.linalg.vecdot(part, part) for part in parts) for parts in chunks]
-        if not all(map(_fits, squares, (a, b), self.origin)):
+        products = _total(torch.bmm(x, y.mT) for x, y in zip(*chunks, strict=True))
+        return self._take((a, b), off, squares, products)
+
+    def _take(
+        self,
+        values: Pair,
+        off: Iterable[torch.Tensor],
+        squares: Iterable[torch.Tensor],
+        products: torch.Tensor,
+    ) -> bool:
+        """Add these sums of `values`, (n, samples) each; not, and False, where float32 lost them."""
+        if not all(map(_fits, squares, values, self.origin)):
             return False
-        for k, parts in enumerate(chunks):
-            self.off[k].add_(_total(part.sum(2) for part in parts))
-            self.off_squares[k].add_(squares[k])
-        self.off_products.add_(_total(torch.bmm(x, y.mT) for x, y in zip(*chunks, strict=True)))
+        for mine, more in zip((*self.off, *self.off_squares), (*off, *squares), strict=True):
+            mine.add_(more)
+        self.off_products.add_(products)
         return True
 
     def _add_in_float64(self, a: torch.Tensor, b: torch.Tensor) -> None:
