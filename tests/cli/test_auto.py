@@ -221,7 +221,13 @@ def test_the_samples_that_it_chose_by_are_recorded(trained, done, repair):
 
 
 @pytest.mark.parametrize(
-    "how, more", [("refit", ()), ("distill", ()), ("distill", ("--interpolation", "slerp"))]
+    "how, more",
+    [
+        ("refit", ()),
+        ("refit", ("--seed", 3)),
+        ("distill", ()),
+        ("distill", ("--interpolation", "slerp")),
+    ],
 )
 def test_the_row_that_is_shipped_is_what_a_merge_with_the_same_options_writes(
     trained, done, monkeypatch, how, more
@@ -238,7 +244,7 @@ def test_the_row_that_is_shipped_is_what_a_merge_with_the_same_options_writes(
     done("merge", *trained, *more, "--budget", "1T", "-q")
     written = done("eval", "merged.safetensors", "--json").json()
     loss = row["curves"]["test"]["loss"]
-    assert loss[len(loss) // 2] == pytest.approx(written["loss"], rel=1e-3 if more else 1e-6)
+    assert loss[len(loss) // 2] == pytest.approx(written["loss"], rel=1e-3 if "slerp" in more else 1e-6)
 
 
 @pytest.mark.parametrize("share", [2.0, 0.6])
