@@ -44,8 +44,12 @@ def inspect(
         put(f"architecture  {guess['spec']} ({guess['description']}): {words}")
     else:
         put(f"architecture  {guess['reason']}")
-    if seen["sha256"]:
-        put(f"sha256        {seen['sha256']}")
+    for name, digest, of in (
+        ("sha256", seen["sha256"], "of all values, whatever file holds them"),
+        ("file sha256", seen["file_sha256"], "of the bytes, as a recipe pins them"),
+    ):
+        if digest:
+            put(f"{name:<12}  {digest}, {of}")
     for name, value in seen["metadata"].items():
         put(f"{name:<28} {value}")
     typer.echo()

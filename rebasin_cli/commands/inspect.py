@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoints.checkpoint import Checkpoint, open_checkpoint
+from ..checkpoints.digests import of_path
 from ..checkpoints.locate import INDEX, PERMUTATION
 from ..errors import CheckpointError, SpecError
 from ..permutations import permutation
@@ -20,7 +21,8 @@ def inspect(
 ) -> dict[str, Any]:
     """Format, envelope, tensors, dtypes, the architecture's guess, provenance: without reading values.
 
-    Only `digest` (sha256 over all values) reads everything.
+    Only `digest` reads everything: `sha256` is that of all values, whatever file holds them, `file_sha256`
+    that of the bytes of the file or the folder, by which a recipe pins it.
     """
     model = open_checkpoint(path, key=key, unsafe_load=unsafe_load)
     notes, sha256 = list(model.notes), None
@@ -56,6 +58,7 @@ def inspect(
         "metadata": dict(sorted(model.metadata.items())),
         "provenance": provenance.recorded(model),
         "sha256": sha256,
+        "file_sha256": of_path(path) if digest else None,
     }
 
 
@@ -66,8 +69,6 @@ def _togetherness(path: Path, model: Checkpoint, sha256: str) -> list[str]:
             recorded, beside = model.metadata.get(permutation.WEIGHTS), _weights_beside(path)
             found = open_checkpoint(beside).digest() if beside else None
             names = (path.name, beside and beside.name)
-        elif not path.is_file():
-            return []
         elif not path.is_file():
             return []
         else:
