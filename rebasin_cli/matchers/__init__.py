@@ -55,9 +55,9 @@ class State:
     `sweep` the number of finished sweeps, `objective` the method's own, larger is better. `notes` and
     `tensors` are what the method itself needs to go on; the tensors may still be written to by the search, so
     who keeps a state past the call that reports it copies them. Notes of a method that trains: "loss",
-    "changed", "held_out_loss", "held_out_accuracy", "looked" (the step after which those two were measured),
-    "steps" (in all, where that is known). Of a search that takes one model after the other: "model", which of
-    them is at work, of "models", both from 1 with the reference.
+    "changed", "held_out_loss", "held_out_accuracy", "held_out_calibrated", "looked" (the step after which
+    those three were measured), "steps" (in all, where that is known). Of a search that takes one model after
+    the other: "model", which of them is at work, of "models", both from 1 with the reference.
     """
 
     permutations: tuple[Permutations, ...]
@@ -118,8 +118,9 @@ class MatchResult:
     The objective is the method's own, larger is better; for weight matching the inner product
     Σ ⟨A, πB⟩ over all tensors that are evidence. `upper_bound` is what no permutation exceeds, where it was
     asked for; equal to `objective_after`, up to rounding, the result is the best there is. `history` has one
-    row of figures ("step", "loss", "held_out_loss", "held_out_accuracy") for every time that a search which
-    learns looked at held-out samples; `init` says where such a search started: one of `INITS`, or "given".
+    row of figures ("step", "loss", "held_out_loss", "held_out_accuracy", "held_out_calibrated": the loss at
+    the best temperature) for every time that a search which learns looked at held-out samples; `init` says
+    where such a search started: one of `INITS`, or "given".
     `chosen` is the method that was taken of those `tried`, a row each ("method", "repair", "seconds",
     "held_out_loss", "why"), `repair` the one of `problem.repairs` that was taken with it, None where it is
     what a merge chooses by itself, and `repaired` the `repair.Outcome` that it had for the models' mean with

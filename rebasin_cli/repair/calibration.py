@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ..datasets._batches import checked, size_of
 from ..errors import UsageError
@@ -15,6 +16,7 @@ from ..networks.layout import Wrapper, in_parts
 from ..networks.running import evaluating, fed
 
 COLDEST, HOTTEST = 1e-2, 1e2
+FITTED = 1 << 20  # logits that a temperature is fitted to again and again, while something is learnt
 MOST = 1 << 23  # logits: of more, as many targets of a window make, some at even distances are enough
 
 
@@ -53,6 +55,15 @@ def temperature(logits: Tensor, targets: Tensor) -> float:
         else:
             high = middle
     return math.exp((low + high) / 2)
+
+
+def calibrated_loss(logits: Tensor, targets: Tensor) -> float:
+    """The mean cross-entropy, in nats, of logits (N, classes) at their best temperature.
+
+    That is fitted on some of them at even distances where there are many. Raises UsageError as `temperature`.
+    """
+    step = math.ceil(logits.numel() / FITTED)
+    return F.cross_entropy(logits / temperature(logits[::step], targets[::step]), targets).item()
 
 
 class Scaled(Wrapper):

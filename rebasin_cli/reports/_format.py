@@ -262,8 +262,11 @@ def learning(report: Report) -> list[dict[str, float]]:
 
 
 def best(rows: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
-    """The row of `learning` whose permutations were kept."""
-    return min(rows, key=lambda row: row["held_out_loss"])
+    """The row of `learning` whose permutations were kept: of the least loss at the best temperature.
+
+    Reports of before this was told have the loss as it is, which decided.
+    """
+    return min(rows, key=lambda row: row.get("held_out_calibrated", row["held_out_loss"]))
 
 
 def learnt(report: Report, most: int = 10) -> list[tuple[str, tuple[str, ...]]]:

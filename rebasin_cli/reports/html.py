@@ -185,8 +185,8 @@ def _more(report: Report) -> list[str]:
     if rows := learning(report):
         kept = best(rows)
         told = (
-            "Loss at the midpoint on held-out training samples, in nats, over steps; kept: "
-            f"step {kept['step']:.0f}, {fixed(kept['held_out_loss'])}"
+            "Loss at the midpoint on held-out training samples, in nats, over steps; kept, for the least "
+            f"loss at the best temperature: step {kept['step']:.0f}, {fixed(kept['held_out_loss'])}"
         )
         right = kept.get("held_out_accuracy")
         told += "." if right is None else f", accuracy {fixed(right)}."

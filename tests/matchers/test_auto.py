@@ -216,13 +216,14 @@ def test_a_first_mean_that_loses_next_to_nothing_once_it_is_repaired_ends_nothin
 
 @pytest.mark.parametrize("earlier", [(), ("wm",)])
 def test_a_later_mean_that_loses_next_to_nothing_ends_nothing(problem, monkeypatch, earlier):
-    """It was worth trying others; they may do as well with less, or a repair with more."""
+    """It was worth trying others; they may do as well with less."""
     found = trials_of(problem, *((method, "none", figures(0.3)) for method in earlier))
     monkeypatch.setattr(Mending, "judge", lambda *given: figures(trying.LITTLE / 2))
     trial = Trial("am", result=MatchResult((permutation.identity(problem.fitted.words),), 0, 0, 1, 1, True))
     found._mend(trial, last=True)
     assert found.content is not bool(earlier)
-    assert list(trial.merges) == (["none", "refit", "repair"] if earlier else ["none"])
+    assert list(trial.merges) == ["none"]
+    assert set(trial.lacking.values()) == {trying.BELOW if earlier else trying.ENOUGH}
 
 
 def test_every_candidate_is_told_with_its_figures_and_the_chosen_one_is_among_them(problem):
@@ -235,9 +236,12 @@ def test_every_candidate_is_told_with_its_figures_and_the_chosen_one_is_among_th
 
 def figures(loss, spread=0.0, *, cold=False, matched=None, samples=100):
     """Held-out figures of a merge, whose samples lose `loss` and, every other one, `spread` more or less."""
-    each = loss + spread * torch.tensor([1.0, -1.0]).repeat(samples // 2)
-    plain = Scores(loss, 0.5, samples, 0.0, each=torch.stack([each, each], 1))
-    return Measured(plain, None if matched is None else Scores(matched, 0.5, samples, 0.0), cold)
+
+    def scores(mean):
+        each = mean + spread * torch.tensor([1.0, -1.0]).repeat(samples // 2)
+        return Scores(mean, 0.5, samples, 0.0, each=torch.stack([each, each], 1))
+
+    return Measured(scores(loss), None if matched is None else scores(matched), cold)
 
 
 def trials_of(problem, *merges, repairs=("none", "repair", "refit"), held=None):
@@ -297,6 +301,54 @@ def test_a_gain_that_a_temperature_gives_too_is_none_on_samples_that_endpoints_k
     assert taken(problem, *sure) == ("wm", "none")  # all samples right: their losses say nothing
 
 
+def test_permutations_may_win_at_the_best_temperature_on_samples_that_endpoints_know(problem):
+    wm = ("wm", "none", figures(0.5, matched=0.4))
+    assert taken(problem, wm, ("am", "none", figures(0.505, matched=0.38))) == ("am", "none")
+    assert taken(problem, wm, ("am", "none", figures(0.52, matched=0.38))) == ("wm", "none")
+    assert taken(problem, wm, ("am", "none", figures(0.3, matched=0.41))) == ("wm", "none")
+    assert taken(problem, wm, ("am", "none", figures(0.505, matched=0.38, spread=0.2))) == ("wm", "none")
+    assert taken(problem, wm, ("am", "none", figures(0.505, matched=0.38, cold=True))) == ("wm", "none")
+    louder = ("am", "none", figures(0.505, matched=0.38))
+    assert taken(problem, wm, louder, held=problem.data[:1]) == ("wm", "none")  # nobody knows these
+
+
+def test_repairs_that_cannot_gain_enough_are_not_tried(problem):
+    whole = {"repairs": ("none", "repair", "refit", "distill")}
+    for held, loss, tried in ((None, 0.02, False), (None, 0.04, True), (problem.data[:1], 0.02, True)):
+        merges = ("wm", "none", figures(0.05)), ("am", "none", figures(loss))
+        found = trials_of(problem, *merges, held=held, **whole)
+        assert (not found._needless(found.done[0], "refit", False)) == tried
+        assert not found._needless(found.done[0], "none", True)
+        found.mending.took = {"refit": 1.0}
+        assert (found._for_repairs() > 0) == tried
+    found = trials_of(problem, ("wm", "none", figures(0.05)), ("am", "refit", figures(0.01)), **whole)
+    assert not found._needless(found.done[0], "distill", False)
+
+
+def test_a_repair_is_not_tried_where_another_one_was_better_wherever_both_were(problem):
+    both = ("wm", "repair", figures(0.4)), ("wm", "refit", figures(0.3))
+    for more in ((), [("am", "repair", figures(0.2))]):
+        found = trials_of(problem, ("wm", "none", figures(0.5)), *both, *more)
+        found.done = merged(found.done)
+        assert found._beaten("repair") == "refit" and not found._beaten("refit")
+        assert "refit was better" in found._needless(found.done[-1], "repair", False)
+        assert not found._needless(found.done[0], "none", True)
+    worse = ("dual", "repair", figures(0.2)), ("dual", "refit", figures(0.3))
+    found = trials_of(problem, *both, *worse)
+    found.done = merged(found.done)
+    assert not found._beaten("repair")
+    found = trials_of(problem, ("wm", "repair", figures(0.4)), ("am", "refit", figures(0.3)))
+    assert not found._beaten("repair")  # nowhere were both
+
+
+def merged(trials):
+    """One trial a method."""
+    found = {}
+    for trial in trials:
+        found.setdefault(trial.method, trial).merges.update(trial.merges)
+    return list(found.values())
+
+
 def test_learning_starts_from_the_mean_that_loses_least_before_a_repair_fits_it(problem):
     trials = trials_of(problem, ("wm", "none", figures(0.5)), ("am", "none", figures(0.4)))
     trials.done[0].merges["refit"] = figures(0.1), 0.0
@@ -343,7 +395,7 @@ def test_in_the_end_the_best_mean_has_the_repair_that_is_worth_most(problem, mon
     trials.try_(first)
     assert set(trials.try_(second).merges) == {"none"}
     trials.mending.took = {"repair": 0.5 * trials.clock.left, "refit": 0.6 * trials.clock.left}
-    trials.done[1].merges["none"] = figures(0.01), 0.0
+    trials.done[1].merges["none"] = figures(0.05), 0.0
     trials.finish()
     assert [set(trial.merges) for trial in trials.done] == [{"none", "repair"}, {"none", "refit"}]
 

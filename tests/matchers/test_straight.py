@@ -19,9 +19,9 @@ from rebasin_cli import nets
 from rebasin_cli.datasets import Data, Normalization, Samples, open_data
 from rebasin_cli.datasets._held_out import held_out
 from rebasin_cli.errors import DataError, NetworkError, UsageError
-from rebasin_cli.matchers import Problem, State, ste, ste_mm
+from rebasin_cli.matchers import Problem, State, ste, ste_mm, wm
 from rebasin_cli.matchers.search import in_turn
-from rebasin_cli.matchers.straight_through import projection
+from rebasin_cli.matchers.straight_through import mixture, projection
 from rebasin_cli.matchers.straight_through.flat import Flat
 from rebasin_cli.matchers.straight_through.followers import Followers
 from rebasin_cli.matchers.straight_through.mixture import Mixture
@@ -261,17 +261,52 @@ def test_mixtures_spread_as_the_paper_and_its_program_draw_them(prior, spread):
     assert drawn.std().item() == pytest.approx(spread, abs=0.001)
 
 
-def test_what_is_kept_is_the_best_by_held_out_loss():
+@pytest.mark.parametrize(
+    ("count", "of", "halfway"), [(3, "wm", False), (3, "others", True), (2, "others", False)]
+)
+def test_dummies_begin_where_they_do_not_undo_the_start(count, of, halfway):
+    task = problem(count)
+    pairs = [replace(task, models=(task.models[0], m), data=None, network=None) for m in task.models[1:]]
+    start = [wm.match(pair).permutations[0] for pair in pairs]
+    if of == "others":  # matched to something else than the reference
+        start = [{word: perm.roll(2) for word, perm in perms.items()} for perms in start]
+    run = Run(task, ste_mm.Options(), ste_mm.uniforms, 1.0)
+    run.begin(State(tuple(start)))
+    reference = run.mixture.flat.row(task.models[0])
+    own = [permuted(m, task.fitted, p) for m, p in zip(task.models[1:], start, strict=True)]
+    mean = sum([reference, *map(run.mixture.flat.row, own)]) / count
+    for dummy in run.dummies:
+        assert torch.allclose(dummy, (reference + mean) / 2 if halfway else reference)
+    stands = zip(run.followers.permutations, start, strict=True)
+    assert all(torch.equal(now[word], perm) for now, perms in stands for word, perm in perms.items())
+    run.close()
+
+
+def test_logits_of_too_many_numbers_have_no_best_temperature_of_their_own(monkeypatch):
+    task = problem(3)
+    mean = Mixture(task, "fp32")
+    found = mean.held_out(task.data)
+    assert found.calibrated < found.loss
+    monkeypatch.setattr(mixture, "MOST", 16 * CLASSES * 4 - 1)
+    many = mean.held_out(task.data)
+    assert many == found._replace(calibrated=found.loss)
+
+
+def test_what_is_kept_is_the_best_by_held_out_loss_at_the_best_temperature():
     task = problem(3)
     _, found = states_of(ste_mm, task, ste_mm.Options(epochs=6, learning_rate=0.1))
-    losses = [row["held_out_loss"] for row in found.history]
-    assert len(set(losses)) > 3 and losses.index(min(losses)) < len(losses) - 1  # not the last one
-    assert found.objective_after == -min(losses)
+    losses, calibrated = ([row[f"held_out_{how}"] for row in found.history] for how in ("loss", "calibrated"))
+    best = calibrated.index(min(calibrated))
+    assert len(set(losses)) > 3 and best < len(losses) - 1  # not the last one
+    assert losses.index(min(losses)) != best  # as it is another one loses less
+    assert found.objective_after == -losses[best]
     moved = [permuted(m, task.fitted, p) for m, p in zip(task.models[1:], found.permutations, strict=True)]
     mean = {n: sum(m[n] for m in (task.models[0], *moved)) / 3 for n in task.models[0]}
     inputs, targets = next(iter(held_out(task.data, 0)[1]))
-    loss = F.cross_entropy(load(task.network, mean)(inputs), targets).item()
-    assert loss == pytest.approx(min(losses), rel=1e-5)
+    logits = load(task.network, mean)(inputs).detach()
+    assert F.cross_entropy(logits, targets).item() == pytest.approx(losses[best], rel=1e-5)
+    each = [F.cross_entropy(logits / t, targets).item() for t in torch.logspace(-2, 2, 2001).tolist()]
+    assert min(each) == pytest.approx(min(calibrated), rel=1e-5)
 
 
 def test_fewer_permutations_a_step_are_all_solved_in_turn():
@@ -721,7 +756,9 @@ def test_no_accuracy_is_told_for_a_loss_of_ones_own():
     kept, found = states_of(
         ste, problem(loss=lambda outputs, targets: outputs.square().mean()), ste.Options(epochs=1)
     )
-    assert all(row.keys() <= {"step", "loss", "held_out_loss"} for row in found.history)
+    known = {"step", "loss", "held_out_loss", "held_out_calibrated"}
+    assert all(row.keys() <= known for row in found.history)
+    assert all(row["held_out_calibrated"] == row["held_out_loss"] for row in found.history)
     assert all("held_out_accuracy" not in state.notes for state in kept)
 
 

@@ -786,6 +786,14 @@ def test_what_was_learnt_is_one_line(name):
         assert any(told in line for line in text.splitlines())
 
 
+def test_the_best_of_what_was_learnt_is_that_at_the_best_temperature():
+    report = learnt([2.0, 1.0, 0.25, 0.3])
+    for row, loss in zip(report.match["history"], [1.5, 0.1, 0.2, 0.3], strict=True):
+        row["held_out_calibrated"] = loss
+    told = "held-out loss 2.0000 → 1.0000 (best, step 5) → 0.3000 (step 15)"
+    assert told in registry.get("markdown").render(report)
+
+
 @pytest.mark.parametrize(("count", "best"), [(1, 0), (2, 0), (7, 3), (300, 17), (300, 299)])
 def test_markdown_has_few_rows_of_what_was_learnt(count, best):
     text = registry.get("markdown").render(learnt([2.0 - (k == best) for k in range(count)]))

@@ -34,9 +34,10 @@ def candidates(fitted: FittedSpec, models: int, *, able: bool) -> tuple[Candidat
         found.append(Candidate("dual", "weights and activations together", 0.3))
     else:
         found.append(Candidate("dual", "weights and activations together", 0.25))
-        found.append(Candidate("am", "what units do on data is what they are for", 0.25))
+        if models == 2:  # of many models weights and learning take all of the time
+            found.append(Candidate("am", "what units do on data is what they are for", 0.25))
     narrow = min(fitted.words.values(), default=0) < NARROW
     why = "narrow layers gain most by learning" if narrow else "it learns what lets the loss fall"
-    found.append(Candidate("ste" if models == 2 else "ste-mm", why, 0.7))
+    found.append(Candidate("ste" if models == 2 else "ste-mm", why, 0.7 if narrow else 0.9))
     found.append(Candidate("polish", "swaps on the true loss end it"))
     return tuple(found)

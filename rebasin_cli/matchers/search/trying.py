@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,8 +18,7 @@ from ...datasets import Data
 from ...datasets._batches import checked, head, size_of
 from ...datasets._held_out import held_out
 from ...errors import CheckpointError, DataError, NetworkError, SpecError, UsageError
-from ...repair import Outcome
-from ...repair.choosing import Measured
+from ...repair.choosing import MARGIN
 from ...repair.costs import TRACING
 from ...runtime.seeds import derive
 from .. import MatchResult, Problem, State, registry
@@ -30,6 +29,7 @@ from .candidates import Candidate
 from .clock import SPEED, Clock
 from .mending import BASES, DEFAULTS, LAST, SHORTENED, Mending
 from .sizes import FEWEST, Reading, learns, sized
+from .trial import Trial
 
 HELD, COMPARABLE = 2_000, 100  # samples to compare by, as many as LOOKING lets be; with fewer it means little
 LOOKING, LOOKS = 0.25, 6  # share of the time that comparing may take, and how often
@@ -39,6 +39,7 @@ REPAIR = 0.3  # share of the time that is left, which a repair may take that is 
 SPARE = 1.3  # times as long as the last time a repair may take
 LITTLE = 0.01  # nats, below which samples that endpoints know by heart tell nothing more
 ENOUGH = f"not tried: below {LITTLE:g} nats there is little to gain"
+BELOW = f"cannot gain {MARGIN:g} nats, as is asked on samples known by heart, where less is lost"
 FINDING = 0.7  # share of what is left beside a distillation, which other repairs may take at most
 
 
@@ -48,35 +49,6 @@ class _OutOfTime(Exception):
     def __init__(self, state: State):
         super().__init__()
         self.state = state
-
-
-@dataclass
-class Trial:
-    """What one candidate found in `seconds`, or `why` it was not tried.
-
-    `merges` are the held-out figures of the models' mean, by repair, each with its seconds, and `distilled`
-    what of that mean a distillation changed; `lacking` says of the other repairs that are open why they were
-    not tried.
-    """
-
-    method: str
-    seconds: float = 0.0
-    why: str = ""
-    result: MatchResult | None = field(default=None, repr=False)
-    merges: dict[str, tuple[Measured, float]] = field(default_factory=dict, repr=False)
-    distilled: Outcome | None = field(default=None, repr=False)
-    lacking: dict[str, str] = field(default_factory=dict)
-
-    def accounts(self, *, repairs: bool) -> Iterator[dict[str, Any]]:
-        """A row a merge; with `repairs` each says its own."""
-        if self.result is None:
-            yield {"method": self.method, "seconds": round(self.seconds, 2), "why": self.why}
-        for how, (measured, seconds) in self.merges.items():
-            told: dict[str, Any] = {"method": self.method} | ({"repair": how} if repairs else {})
-            told["seconds"] = round(self.seconds + seconds, 2)
-            yield told | ({"held_out_loss": measured.plain.loss} if measured.plain.loss < math.inf else {})
-        for how, why in self.lacking.items():
-            yield {"method": self.method, "repair": how, "why": why}
 
 
 class Trials:
@@ -107,8 +79,10 @@ class Trials:
     @property
     def best(self) -> tuple[Trial, str]:
         """The trial, and the repair, that is taken: the first, unless another is surely better."""
-        merges = [(trial, how) for trial in self.done for how in trial.merges]
-        found, *others = merges
+        return self._best_of(self.done)
+
+    def _best_of(self, trials: Iterable[Trial]) -> tuple[Trial, str]:
+        found, *others = [(trial, how) for trial in trials for how in trial.merges]
         for trial, how in others:
             before, after = ((it, t.merges[it][0]) for t, it in (found, (trial, how)))
             if self.mending.wins(before, after):
@@ -174,6 +148,8 @@ class Trials:
         self.done.append(trial)
         if first and LAST in self.mending.open:
             self._reserve()
+        if self._settled(trial):
+            self.reserved = 0.0
         return trial
 
     def finish(self) -> None:
@@ -207,6 +183,8 @@ class Trials:
 
     def _for_repairs(self) -> float:
         """The time of the repairs of what is found then; none where little would be left to find it."""
+        if self.done and self._settled(self.done[0]):
+            return 0.0
         known = SPARE * sum(self.mending.took[how] for how in self.mending.open if how in self.mending.took)
         return 0.0 if known > FINDING * (self.clock.left - self.reserved) else known
 
@@ -221,10 +199,10 @@ class Trials:
         for how in order:
             if how in trial.merges or (how == LAST and not dear):
                 continue
-            if self.content or how in self.never:
-                trial.lacking[how] = ENOUGH if self.content else self.never[how]
-                continue
             certain = how == base or (how in DEFAULTS and not self.done)
+            if why := self._needless(trial, how, certain):
+                trial.lacking[how] = why
+                continue
             left = self.clock.left
             room = left if how == LAST else (left - self.reserved) * (1.0 if last else REPAIR) / SPARE
             if not certain and (why := self._too_long(how, room)):
@@ -249,6 +227,30 @@ class Trials:
             self.content |= first and measured.plain.loss < LITTLE
             trial.distilled = self.mending.distilled if how == LAST else trial.distilled
             trial.lacking.pop(how, None)
+
+    def _needless(self, trial: Trial, how: str, certain: bool) -> str:
+        """Why a repair is not worth trying, "" where it is."""
+        if self.content or how in self.never:
+            return ENOUGH if self.content else self.never[how]
+        if certain:
+            return ""
+        if more := self._beaten(how):
+            return f"not tried: {more} was better wherever both were"
+        return BELOW if self._settled(trial) else ""
+
+    def _settled(self, trial: Trial) -> bool:
+        """Whether what is taken loses so little that no repair can gain what is asked of one."""
+        best, how = self._best_of({id(it): it for it in (*self.done, trial)}.values())
+        return not self.mending.unseen and how in BASES and best.merges[how][0].plain.loss < MARGIN
+
+    def _beaten(self, how: str) -> str:
+        """What changes more of the weights, and won wherever both were tried, "" for none."""
+        order = self.mending.open
+        for more in order[order.index(how) + 1 :]:
+            both = [it.merges for it in self.done if {how, more} <= it.merges.keys()]
+            if both and all(self.mending.wins((how, it[how][0]), (more, it[more][0])) for it in both):
+                return more
+        return ""
 
     def _too_long(self, how: str, room: float) -> str:
         """Why there is no time for a repair, "" where there is. A distillation takes what there is."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
-COLUMNS = ("step", "loss", "held_out_loss", "held_out_accuracy")
+COLUMNS = ("step", "loss", "held_out_loss", "held_out_accuracy", "held_out_calibrated")
 
 
 def packed(rows: Iterable[Mapping[str, float]]) -> torch.Tensor:
@@ -17,6 +17,8 @@ def packed(rows: Iterable[Mapping[str, float]]) -> torch.Tensor:
 
 
 def unpacked(numbers: torch.Tensor) -> tuple[dict[str, float], ...]:
-    """The rows again."""
+    """The rows again. Raises KeyError for those of a version that kept other figures."""
+    if numbers.shape[-1] != len(COLUMNS):
+        raise KeyError("held_out_calibrated")
     rows = (zip(COLUMNS, row, strict=True) for row in numbers.tolist())
     return tuple({name: value for name, value in row if not math.isnan(value)} for row in rows)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional as F
@@ -18,6 +18,7 @@ from ...networks.evaluation import accuracy, check_logits, name_of
 from ...networks.layout import in_parts
 from ...networks.running import call, fed
 from ...registry import user_code
+from ...repair.calibration import MOST, calibrated_loss
 from .. import Problem
 from .flat import Flat, prepared
 from .multiplications import Counter
@@ -110,15 +111,13 @@ class Mixture:
             call(self.network, fed(self.network, inputs, self.device), output=self.problem.output)
         return counter.total
 
-    def held_out(self, held: Iterable[Any], number: int = 0) -> tuple[float, float]:
-        """Loss in nats (inf where it is no number) and accuracy of the mean, norms on batch statistics.
-
-        Accuracy is NaN for a loss of the user's own, whose outputs may be no logits.
-        """
+    def held_out(self, held: Iterable[Any], number: int = 0) -> Held:
+        """What the mean loses on the samples that are held out, norms on batch statistics."""
         count = len(self.rows)
         self.mix([1 / count] * count)
         total = right = 0.0
         samples = 0
+        kept = Kept()
         with torch.no_grad():
             for inputs, targets in checked(held):
                 size = size_of(targets)
@@ -130,11 +129,47 @@ class Mixture:
                 samples += size
                 if self.problem.loss is None:
                     right += size * accuracy(outputs, targets)
+                    kept.add(outputs, targets)
                 if samples >= HELD_OUT:
                     break
         if not samples:
             raise DataError(
                 "the data holds no samples", hint="Is the loader a generator that was read before?"
             )
-        known = self.problem.loss is None
-        return (math.inf if math.isnan(total) else total / samples), right / samples if known else math.nan
+        loss = math.inf if math.isnan(total) else total / samples
+        if self.problem.loss is not None:
+            return Held(loss, math.nan, loss)
+        return Held(loss, right / samples, kept.calibrated(loss))
+
+
+class Held(NamedTuple):
+    """Loss in nats (inf where it is no number), accuracy, and the loss at the best temperature.
+
+    Accuracy is NaN for a loss of the user's own, whose outputs may be no logits; that loss is as it is.
+    """
+
+    loss: float
+    accuracy: float
+    calibrated: float
+
+
+class Kept:
+    """Logits and their targets, as long as there are few enough."""
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.left = MOST
+
+    def add(self, outputs: torch.Tensor, targets: torch.Tensor) -> None:
+        self.left -= outputs.numel()
+        if self.left < 0:
+            self.parts = []
+        else:
+            self.parts.append((outputs.float().movedim(1, -1).flatten(0, -2), targets.flatten()))
+
+    def calibrated(self, loss: float) -> float:
+        """Their loss at the best temperature; `loss` where they are too many or no finite numbers."""
+        if self.left < 0 or not math.isfinite(loss):
+            return loss
+        logits, targets = map(torch.cat, zip(*self.parts, strict=True))
+        return calibrated_loss(logits, targets)

@@ -43,6 +43,7 @@ from .turning import Turning
 MATCHING = 0.15
 CONVERGED = 100  # sweeps at most of a matching that is to converge
 LOOKS = 2  # an epoch, at the held-out samples
+UNDONE = 0.1  # of the units that would move at once: such a start has another centre than the reference
 
 Weights = Callable[[torch.Generator, int], torch.Tensor]  # of the models (n,), which add up to 1
 
@@ -50,14 +51,14 @@ Weights = Callable[[torch.Generator, int], torch.Tensor]  # of the models (n,), 
 def search(
     problem: Problem, options: Training, weights: Weights, *, scale: float = 1.0, literal: bool = False
 ) -> MatchResult:
-    """The best permutations by the held-out loss at the models' mean.
+    """The best permutations by the held-out loss at the models' mean, at its best temperature.
 
     That is looked at twice an epoch, once where a loader does not say how long an epoch is. The objective is
-    the loss in nats, negative; before, where the search started. `weights` draws each step's mixture,
-    reference first; `scale` multiplies what the optimizer does. With `literal` models are matched to their
-    dummies from the identity to convergence in each step, and the last permutations are the result, whatever
-    their loss. Raises UsageError without a network or data and for a state that lacks something, SpecError
-    for lists, DataError and NetworkError for what is wrong with network and data.
+    the loss as it is, in nats, negative; before, where the search started. `weights` draws each step's
+    mixture, reference first; `scale` multiplies what the optimizer does. With `literal` models are matched to
+    their dummies from the identity to convergence in each step, and the last permutations are the result,
+    whatever their loss. Raises UsageError without a network or data and for a state that lacks something,
+    SpecError for lists, DataError and NetworkError for what is wrong with network and data.
     """
     if problem.network is None or problem.data is None:
         raise UsageError(
@@ -138,7 +139,21 @@ class Run:
         else:
             self.init, found = started(self.problem, self.options.init, self.train)
         self.followers.place(found)
+        if start is not None and len(self.dummies) > 1:
+            self._draw_in(found)
         self.look()
+
+    def _draw_in(self, found: Sequence[Permutations]) -> None:
+        """Let dummies begin halfway to the mean of all models where the reference alone would undo the start.
+
+        Models that were matched to each other, and not to the reference, would fall apart at once.
+        """
+        moved, units = self.followers.solve(math.inf)
+        self.followers.place(found)
+        if moved > UNDONE * units:
+            mean = sum(self.mixture.rows) / len(self.mixture.rows)
+            for dummy in self.dummies:
+                dummy.add_(mean).mul_(0.5)
 
     # --------------------------------------------------------------------------------------------- steps
 
@@ -206,13 +221,18 @@ class Run:
     # ---------------------------------------------------------------------------------------- what is kept
 
     def look(self) -> None:
-        """The held-out loss at the mean; the permutations are kept where none were better."""
-        loss, right = self.mixture.held_out(self.held, self.done)
+        """The held-out losses at the mean; the permutations are kept where none were better.
+
+        At the best temperature: endpoints may know these samples by heart, and then whatever makes logits
+        larger loses less on them, and on no others.
+        """
+        loss, right, calibrated = self.mixture.held_out(self.held, self.done)
+        least = min((row["held_out_calibrated"] for row in self.history), default=math.inf)
         self.looked = self.done
         row = {"step": float(self.done), "loss": self.notes.get("loss", math.nan)}
-        row |= {"held_out_loss": loss, "held_out_accuracy": right}
+        row |= {"held_out_loss": loss, "held_out_accuracy": right, "held_out_calibrated": calibrated}
         self.history.append({name: value for name, value in row.items() if not math.isnan(value)})
-        if not self.best or -loss > self.objective or self.literal:
+        if not self.best or calibrated < least or self.literal:
             self.objective, self.best = -loss, self._standing()
         if self.done:
             self._report()
@@ -255,4 +275,4 @@ def objective(problem: Problem, options: Training, permutations: Sequence[Permut
     others = zip(problem.models[1:], permutations, strict=True)
     models = (problem.models[0], *(permuted(model, problem.fitted, perms) for model, perms in others))
     mixture = Mixture(replace(problem, models=models), options.precision)
-    return -mixture.held_out(_parts(problem, options)[1])[0]
+    return -mixture.held_out(_parts(problem, options)[1]).loss

@@ -1,0 +1,41 @@
+"""What trying one method came to: its permutations, and what the models' mean is worth with each repair."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...repair import Outcome
+from ...repair.choosing import Measured
+from .. import MatchResult
+
+
+@dataclass
+class Trial:
+    """What one candidate found in `seconds`, or `why` it was not tried.
+
+    `merges` are the held-out figures of the models' mean, by repair, each with its seconds, and `distilled`
+    what of that mean a distillation changed; `lacking` says of the other repairs that are open why they were
+    not tried.
+    """
+
+    method: str
+    seconds: float = 0.0
+    why: str = ""
+    result: MatchResult | None = field(default=None, repr=False)
+    merges: dict[str, tuple[Measured, float]] = field(default_factory=dict, repr=False)
+    distilled: Outcome | None = field(default=None, repr=False)
+    lacking: dict[str, str] = field(default_factory=dict)
+
+    def accounts(self, *, repairs: bool) -> Iterator[dict[str, Any]]:
+        """A row a merge; with `repairs` each says its own."""
+        if self.result is None:
+            yield {"method": self.method, "seconds": round(self.seconds, 2), "why": self.why}
+        for how, (measured, seconds) in self.merges.items():
+            told: dict[str, Any] = {"method": self.method} | ({"repair": how} if repairs else {})
+            told["seconds"] = round(self.seconds + seconds, 2)
+            yield told | ({"held_out_loss": measured.plain.loss} if measured.plain.loss < math.inf else {})
+        for how, why in self.lacking.items():
+            yield {"method": self.method, "repair": how, "why": why}
