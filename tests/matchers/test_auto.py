@@ -288,6 +288,15 @@ def test_what_changes_weights_has_to_win_by_a_margin_on_samples_that_endpoints_k
     assert taken(problem, ("wm", "refit", figures(0.5)), slightly, **fitted) == ("wm", "distill")
     assert taken(problem, ("wm", "refit", figures(0.5, 0.1)), slightly, **fitted) == ("wm", "refit")
     assert taken(problem, repaired, slightly, **fitted) == ("wm", "repair")
+    assert taken(problem, ("wm", "refit", figures(0.5)), ("am", "refit", figures(0.499, 0.1))) == (
+        "am",
+        "refit",
+    )
+    assert taken(problem, ("wm", "repair", figures(0.5)), ("am", "repair", figures(0.499, 0.1))) == (
+        "wm",
+        "repair",
+    )
+    assert taken(problem, ("wm", "none", figures(0.5)), ("am", "none", figures(0.499, 0.1))) == ("wm", "none")
     normed = {"repairs": ("reset", "refit")}
     assert taken(problem, ("wm", "reset", figures(0.5)), ("am", "reset", near), **normed) == ("am", "reset")
     assert taken(problem, ("wm", "reset", figures(0.5)), ("am", "refit", near), **normed) == ("wm", "reset")

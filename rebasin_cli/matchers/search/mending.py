@@ -156,8 +156,9 @@ class Mending:
         """Whether the `other` of two (repair, figures) is taken for the better one.
 
         What changes more of the weights looks better than it is on samples that the endpoints know by heart.
-        A distillation did not, against a refit. Other permutations may also be better at the best temperature
-        of each alone: there the loss as it is tells how large logits are more than anything else.
+        A distillation did not, against a refit, and of two refits the one that loses less is taken. Other
+        permutations may also be better at the best temperature of each alone: there the loss as it is tells
+        how large logits are more than anything else.
         """
         if one[0] == other[0] and not self.unseen and scaled(one[1]) and scaled(other[1]):
             gain, error = gained(Measured(one[1].matched), Measured(other[1].matched))
@@ -166,7 +167,10 @@ class Mending:
                 return True
         more = self.open.index(other[0]) > self.open.index(one[0]) and one[0] not in SAMPLES
         margin = (MARGIN if one[0] in BASES else NEARER) if more else 0.0
-        return better(one[1], other[1], unseen=self.unseen, margin=margin, sure=SURE)
+        alike = (
+            one[0] == other[0] and one[0] not in DEFAULTS
+        )  # neither is what a merge by weights has by itself
+        return better(one[1], other[1], unseen=self.unseen, margin=margin, sure=0.0 if alike else SURE)
 
     def _samples(self, how: str) -> int:
         if how == LAST:
