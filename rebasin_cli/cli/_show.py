@@ -135,6 +135,15 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def numbers(value: Any) -> Any:
+    """The same with its NaN and infinities as numbers again."""
+    if isinstance(value, Mapping):
+        return {key: numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [numbers(item) for item in value]
+    return float(value) if value in ("nan", "inf", "-inf") else value
+
+
 def _scored(score: Mapping[str, Any]) -> str:
     figures = ((name, score.get(name)) for name in ("loss", "accuracy"))
     return ", ".join(f"{name} {value:.4f}" for name, value in figures if isinstance(value, float))

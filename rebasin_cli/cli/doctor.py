@@ -50,10 +50,10 @@ def doctor(
     if json:
         result(done, True)
         return
-    _show(done)
+    show(done)
 
 
-def _show(done: Mapping[str, Any]) -> None:
+def show(done: Mapping[str, Any]) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table

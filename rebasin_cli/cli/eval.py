@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,4 +32,9 @@ def eval(
     settings = settings_of(options, "loading", "network", "data")
     with screen(options["quiet"], options["verbose"]) as listener:
         done = evaluate(model, listener, split=split, **settings)
-    result(done if json else {name: told for name, told in done.items() if name != "reliability"}, json)
+    result(done, True) if json else show(done)
+
+
+def show(done: Mapping[str, Any]) -> None:
+    """All but the bins, which are for --json."""
+    result({name: told for name, told in done.items() if name != "reliability"}, False)

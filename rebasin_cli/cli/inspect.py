@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json as json_module
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -32,6 +33,10 @@ def inspect(
     if json:
         typer.echo(json_module.dumps(seen, indent=2))
         return
+    show(seen)
+
+
+def show(seen: Mapping[str, Any]) -> None:
     guess = seen["architecture"]
     dtypes = ", ".join(f"{count} × {dtype}" for dtype, count in seen["dtypes"].items())
     tensors = many(len(seen["tensors"]), "tensor")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -93,10 +94,10 @@ def plane(
     if json or dry_run:
         result(found, json)
         return
-    _show(found)
+    show(found)
 
 
-def _show(found: dict[str, Any]) -> None:
+def show(found: Mapping[str, Any]) -> None:
     losses = [(v, row, column) for row, its in enumerate(found["loss"]) for column, v in enumerate(its)]
     for one in found["points"]:
         put(f"{one['name']:<20} {_figures(one['x'], one['y'], one['loss'], one['accuracy'])}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import redirect_stdout
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +12,9 @@ import typer
 
 from . import _options as o
 from . import app
-from ._show import result, screen
+from ._show import numbers, result, screen
+
+MEASURE = ("doctor", "eval", "inspect", "plane", "signature")  # a step of these is there for its figures
 
 
 @app.command(rich_help_panel="Align and merge")
@@ -98,9 +101,10 @@ def run(
 
 
 def _show(outcome: Any) -> None:
-    """A step on stdout: its report or its facts, below a line with its name."""
+    """A step on stdout: its report, its figures or its facts, below a line with its name."""
     typer.echo(f"── {outcome.step.name}: {outcome.status}")
-    if outcome.status == "unchanged":
+    command = outcome.step.command.name
+    if outcome.status == "unchanged" and command not in MEASURE:
         result({"written": list(outcome.outputs) or None}, False)
     elif outcome.result.get("schema", "").startswith("rebasin.report/"):
         import json
@@ -109,6 +113,8 @@ def _show(outcome: Any) -> None:
         from .barrier import show_report
 
         show_report(json_format.load(json.dumps(outcome.result)))
+    elif command in MEASURE and outcome.result:
+        import_module(f".{command}", __package__).show(numbers(outcome.result))
     elif outcome.result:
         shown = ("written", "spec", "match", "proof", "repair", "answer", "text")
         result({key: value for key, value in outcome.result.items() if key in shown}, False)

@@ -85,7 +85,7 @@ def signature(
     if json:
         result(done, True)
         return
-    _show(done)
+    show(done)
 
 
 def _counts(text: str | None) -> list[int]:
@@ -101,7 +101,7 @@ def _counts(text: str | None) -> list[int]:
     return [int(part) for part in parts]
 
 
-def _show(done: Mapping[str, Any]) -> None:
+def show(done: Mapping[str, Any]) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table

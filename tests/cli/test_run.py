@@ -3,11 +3,13 @@
 import hashlib
 import io
 import json
+import math
 import xml.etree.ElementTree as ET
 
 import pytest
 
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
+from rebasin_cli.cli import _show
 
 from .conftest import contents, same, tensors
 
@@ -41,6 +43,30 @@ def test_a_recipe_does_what_its_commands_do(recipe, pair, done, tmp_path):
     assert "── align: done" in shown and "── mean: done" in shown
     again = done("run", recipe).out
     assert "── align: unchanged" in again and "── mean: unchanged" in again
+
+
+def test_steps_that_measure_show_their_figures_each_time(pair, done, tmp_path):
+    (tmp_path / "r.yaml").write_text(
+        "defaults: {data: digits, skip_checks: true}\ninputs: {a: a.safetensors, b: b.safetensors}\n"
+        "steps: [eval: {models: [a]}, doctor: {models: [a, b], limit: 64}, inspect: {models: [a]}]\n"
+    )
+    shown = done("run", "r.yaml").out
+    alone = [
+        done(*words).out
+        for words in (
+            ("eval", "a.safetensors", "--data", "digits", "--skip-checks"),
+            ("inspect", "a.safetensors"),
+        )
+    ]
+    assert "accuracy" in alone[0] and all(text in shown for text in alone) and "reliability" not in shown
+    assert "verdict  " in shown and "next     rebasin" in shown
+    assert done("run", "r.yaml").out == shown.replace(": done", ": unchanged")
+
+
+def test_figures_that_are_no_numbers_are_read_back():
+    told = {"loss": math.nan, "rows": [{"least": -math.inf, "name": "wm"}, math.inf], "n": 3}
+    again = _show.numbers(json.loads(json.dumps(_show._plain(told))))
+    assert math.isnan(again.pop("loss")) and again == {key: told[key] for key in ("rows", "n")}
 
 
 def test_its_json_says_what_became_of_every_step(recipe, done):
