@@ -310,17 +310,6 @@ def test_a_gain_that_a_temperature_gives_too_is_none_on_samples_that_endpoints_k
     assert taken(problem, *sure) == ("wm", "none")  # all samples right: their losses say nothing
 
 
-def test_permutations_may_win_at_the_best_temperature_on_samples_that_endpoints_know(problem):
-    wm = ("wm", "none", figures(0.5, matched=0.4))
-    assert taken(problem, wm, ("am", "none", figures(0.505, matched=0.38))) == ("am", "none")
-    assert taken(problem, wm, ("am", "none", figures(0.52, matched=0.38))) == ("wm", "none")
-    assert taken(problem, wm, ("am", "none", figures(0.3, matched=0.41))) == ("wm", "none")
-    assert taken(problem, wm, ("am", "none", figures(0.505, matched=0.38, spread=0.2))) == ("wm", "none")
-    assert taken(problem, wm, ("am", "none", figures(0.505, matched=0.38, cold=True))) == ("wm", "none")
-    louder = ("am", "none", figures(0.505, matched=0.38))
-    assert taken(problem, wm, louder, held=problem.data[:1]) == ("wm", "none")  # nobody knows these
-
-
 def test_repairs_that_cannot_gain_enough_are_not_tried(problem):
     whole = {"repairs": ("none", "repair", "refit", "distill")}
     for held, loss, tried in ((None, 0.02, False), (None, 0.04, True), (problem.data[:1], 0.02, True)):

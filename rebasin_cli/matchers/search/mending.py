@@ -20,7 +20,7 @@ from ...networks.state import duplicate
 from ...permutations.permutation import Permutations, permuted
 from ...repair import Outcome, Repairs
 from ...repair.advancing import Graphs
-from ...repair.choosing import MARGIN, SURE, Measured, better, gained, measure
+from ...repair.choosing import MARGIN, SURE, Measured, better, measure
 from ...repair.costs import TRACING, distillation_passes, refit_products, repair_passes
 from ...repair.options import (
     DISTILL_SAMPLES,
@@ -41,7 +41,6 @@ MEASURED = 2_500  # samples, in batches as large as those of a refit: a graph is
 FORWARDS = 2  # passes of a model through the network, with what is added up, that a refit takes
 BASES = ("none", "reset")  # they change no weights
 NEARER = 0.01  # nats that a refit has to gain against a repair, on samples that endpoints know by heart
-CONCEDED = 0.01  # nats that other permutations may lose more as they are, if less at the best temperature
 A_STEP = 2e-3  # seconds that a step of training takes however small the network
 LAST = "distill"  # it takes so long that it is tried once, with the best of all
 SHORTENED = 0.5  # of its training, which still gains most of what it can; a third of it does not
@@ -156,21 +155,12 @@ class Mending:
         """Whether the `other` of two (repair, figures) is taken for the better one.
 
         What changes more of the weights looks better than it is on samples that the endpoints know by heart.
-        A distillation did not, against a refit, and of two refits the one that loses less is taken. Other
-        permutations may also be better at the best temperature of each alone: there the loss as it is tells
-        how large logits are more than anything else.
+        A distillation did not, against a refit, and of two refits the one that loses less is taken.
         """
-        if one[0] == other[0] and not self.unseen and scaled(one[1]) and scaled(other[1]):
-            gain, error = gained(Measured(one[1].matched), Measured(other[1].matched))
-            conceded = other[1].plain.loss - one[1].plain.loss
-            if gain > SURE * (0.0 if math.isnan(error) else error) and conceded < CONCEDED:
-                return True
         more = self.open.index(other[0]) > self.open.index(one[0]) and one[0] not in SAMPLES
         margin = (MARGIN if one[0] in BASES else NEARER) if more else 0.0
-        alike = (
-            one[0] == other[0] and one[0] not in DEFAULTS
-        )  # neither is what a merge by weights has by itself
-        return better(one[1], other[1], unseen=self.unseen, margin=margin, sure=0.0 if alike else SURE)
+        sure = 0.0 if one[0] == other[0] and one[0] not in DEFAULTS else SURE  # the default is left already
+        return better(one[1], other[1], unseen=self.unseen, margin=margin, sure=sure)
 
     def _samples(self, how: str) -> int:
         if how == LAST:
@@ -192,8 +182,3 @@ class Mending:
             drawn = derive(self.problem.seed, "samples of a repair")
             return self.train.subset(most, drawn).with_batch_size(REFIT_BATCH).mixed(drawn)
         return First(self.train, most)
-
-
-def scaled(measured: Measured) -> bool:
-    """Whether a best temperature says something."""
-    return measured.matched is not None and not measured.cold
