@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoints.checkpoint import Checkpoint, open_checkpoint
-from ..checkpoints.digests import of_path
+from ..checkpoints.digests import of_file
 from ..checkpoints.locate import INDEX, PERMUTATION
 from ..errors import CheckpointError, SpecError
 from ..permutations import permutation
@@ -22,7 +22,7 @@ def inspect(
     """Format, envelope, tensors, dtypes, the architecture's guess, provenance: without reading values.
 
     Only `digest` reads everything: `sha256` is that of all values, whatever file holds them, `file_sha256`
-    that of the bytes of the file or the folder, by which a recipe pins it.
+    that of the file's bytes, by which a recipe pins it (None of a folder).
     """
     model = open_checkpoint(path, key=key, unsafe_load=unsafe_load)
     notes, sha256 = list(model.notes), None
@@ -58,7 +58,7 @@ def inspect(
         "metadata": dict(sorted(model.metadata.items())),
         "provenance": provenance.recorded(model),
         "sha256": sha256,
-        "file_sha256": of_path(path) if digest else None,
+        "file_sha256": of_file(path) if digest and path.is_file() else None,
     }
 
 

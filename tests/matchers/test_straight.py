@@ -288,8 +288,17 @@ def test_logits_of_too_many_numbers_have_no_best_temperature_of_their_own(monkey
     found = mean.held_out(task.data)
     assert found.calibrated < found.loss
     monkeypatch.setattr(mixture, "MOST", 16 * CLASSES * 4 - 1)
-    many = mean.held_out(task.data)
-    assert many == found._replace(calibrated=found.loss)
+    assert mean.held_out(task.data) == found._replace(calibrated=found.loss)
+
+
+def test_classes_that_are_masked_out_leave_the_loss_as_it_is():
+    class Masked(MLP):
+        def forward(self, inputs):
+            return super().forward(inputs).index_fill(1, torch.tensor([0]), -torch.inf)
+
+    data = [(inputs, targets.clamp(min=1)) for inputs, targets in batches()]
+    held = Mixture(problem(network=Masked([SIZE, HIDDEN, CLASSES]), data=data), "fp32").held_out(data)
+    assert 0 < held.loss < torch.inf and held.calibrated == held.loss
 
 
 def test_what_is_kept_is_the_best_by_held_out_loss_at_the_best_temperature():

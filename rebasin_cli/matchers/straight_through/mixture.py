@@ -172,4 +172,4 @@ class Kept:
         if self.left < 0 or not math.isfinite(loss):
             return loss
         logits, targets = map(torch.cat, zip(*self.parts, strict=True))
-        return calibrated_loss(logits, targets)
+        return calibrated_loss(logits, targets) if logits.isfinite().all() else loss
