@@ -297,6 +297,13 @@ def test_what_changes_weights_has_to_win_by_a_margin_on_samples_that_endpoints_k
         "repair",
     )
     assert taken(problem, ("wm", "none", figures(0.5)), ("am", "none", figures(0.499, 0.1))) == ("wm", "none")
+    for last in (0.399, 0.401):  # once the default is left, nothing is protected
+        merges = [
+            ("wm", "none", figures(0.5)),
+            ("am", "none", figures(0.4)),
+            ("ste", "none", figures(last, 0.1)),
+        ]
+        assert taken(problem, *merges) == ("ste" if last < 0.4 else "am", "none")
     normed = {"repairs": ("reset", "refit")}
     assert taken(problem, ("wm", "reset", figures(0.5)), ("am", "reset", near), **normed) == ("am", "reset")
     assert taken(problem, ("wm", "reset", figures(0.5)), ("am", "refit", near), **normed) == ("wm", "reset")

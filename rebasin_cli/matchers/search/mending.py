@@ -151,15 +151,16 @@ class Mending:
             )
         Graphs(self.network, self.graphs).of(fed(self.network, first[0], self.problem.device))
 
-    def wins(self, one: tuple[str, Measured], other: tuple[str, Measured]) -> bool:
+    def wins(self, one: tuple[str, Measured], other: tuple[str, Measured], *, default: bool = True) -> bool:
         """Whether the `other` of two (repair, figures) is taken for the better one.
 
         What changes more of the weights looks better than it is on samples that the endpoints know by heart.
-        A distillation did not, against a refit, and of two refits the one that loses less is taken.
+        A distillation did not, against a refit. With the same repair the one that loses less is taken, unless
+        the first is the `default`, which only chance may not take away.
         """
         more = self.open.index(other[0]) > self.open.index(one[0]) and one[0] not in SAMPLES
         margin = (MARGIN if one[0] in BASES else NEARER) if more else 0.0
-        sure = 0.0 if one[0] == other[0] and one[0] not in DEFAULTS else SURE  # the default is left already
+        sure = SURE if default or one[0] != other[0] else 0.0
         return better(one[1], other[1], unseen=self.unseen, margin=margin, sure=sure)
 
     def _samples(self, how: str) -> int:

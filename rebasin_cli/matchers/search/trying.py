@@ -83,9 +83,11 @@ class Trials:
 
     def _best_of(self, trials: Iterable[Trial]) -> tuple[Trial, str]:
         found, *others = [(trial, how) for trial in trials for how in trial.merges]
+        first = found[0]
         for trial, how in others:
             before, after = ((it, t.merges[it][0]) for t, it in (found, (trial, how)))
-            if self.mending.wins(before, after):
+            default = found[0] is first and found[1] in DEFAULTS
+            if self.mending.wins(before, after, default=default):
                 found = trial, how
         return found
 
