@@ -440,9 +440,12 @@ def test_what_a_search_learnt_is_drawn(trained, done, tmp_path):
     done(*barrier(*trained, "--method", "ste", "--epochs", "2", "--report", "report"))
     page = (tmp_path / "report/report.html").read_text()
     history = json.loads((tmp_path / "report/report.json").read_text())["match"]["history"]
-    best = min(history, key=lambda row: row["held_out_loss"])
+    best = min(history, key=lambda row: row["held_out_calibrated"])
     assert "The permutations, as they were learnt" in page
-    assert f"kept: step {best['step']:.0f}, {best['held_out_loss']:.4f}" in page
+    assert (
+        f"kept, for the least loss at the best temperature: step {best['step']:.0f}, {best['held_out_loss']:.4f}"
+        in page
+    )
     assert page.count('aria-label="Held-out loss at the mean of the models, over steps"') == 1
 
 

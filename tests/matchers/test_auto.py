@@ -297,6 +297,11 @@ def test_what_changes_weights_has_to_win_by_a_margin_on_samples_that_endpoints_k
         "repair",
     )
     assert taken(problem, ("wm", "none", figures(0.5)), ("am", "none", figures(0.499, 0.1))) == ("wm", "none")
+    one = {"repairs": ("rescale",)}  # what is named is the default, too
+    assert (
+        taken(problem, ("wm", "rescale", figures(0.5)), ("am", "rescale", figures(0.499, 0.1)), **one)[0]
+        == "wm"
+    )
     for last in (0.399, 0.401):  # once the default is left, nothing is protected
         merges = [
             ("wm", "none", figures(0.5)),

@@ -83,10 +83,10 @@ class Trials:
 
     def _best_of(self, trials: Iterable[Trial]) -> tuple[Trial, str]:
         found, *others = [(trial, how) for trial in trials for how in trial.merges]
-        first = found[0]
+        first, own = found[0], (*DEFAULTS, self.mending.open[0])
         for trial, how in others:
             before, after = ((it, t.merges[it][0]) for t, it in (found, (trial, how)))
-            default = found[0] is first and found[1] in DEFAULTS
+            default = found[0] is first and found[1] in own
             if self.mending.wins(before, after, default=default):
                 found = trial, how
         return found
