@@ -442,10 +442,8 @@ def test_what_a_search_learnt_is_drawn(trained, done, tmp_path):
     history = json.loads((tmp_path / "report/report.json").read_text())["match"]["history"]
     best = min(history, key=lambda row: row["held_out_calibrated"])
     assert "The permutations, as they were learnt" in page
-    assert (
-        f"kept, for the least loss at the best temperature: step {best['step']:.0f}, {best['held_out_loss']:.4f}"
-        in page
-    )
+    told = f"step {best['step']:.0f}, {best['held_out_loss']:.4f}"
+    assert f"kept, for the least loss at the best temperature: {told}" in page
     assert page.count('aria-label="Held-out loss at the mean of the models, over steps"') == 1
 
 
