@@ -59,7 +59,7 @@ def test_the_log_of_a_search_that_goes_on_has_every_step_once(tmp_path):
 
     def state(step, looked=0):
         notes = {"loss": step / 10, "changed": 0.0, "held_out_loss": 1.0, "held_out_accuracy": 0.5}
-        notes["looked"] = looked
+        notes |= {"held_out_calibrated": 0.75, "looked": looked}
         return State(({"h": torch.arange(3)},), step, 0.0, notes, {"x": torch.zeros(1)})
 
     def search(steps, *, resume, killed=False):
@@ -78,7 +78,7 @@ def test_the_log_of_a_search_that_goes_on_has_every_step_once(tmp_path):
     rows = [json.loads(line) for line in log.read_text().splitlines()]
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 4, 5, 6]
     assert rows[3] == {"step": 4, "loss": 0.4, "changed": 0.0}
-    assert rows[4] == {"step": 4, "held_out_loss": 1.0, "held_out_accuracy": 0.5}
+    assert rows[4] == {"step": 4, "held_out_loss": 1.0, "held_out_accuracy": 0.5, "held_out_calibrated": 0.75}
     search([1], resume=False)
     assert len(log.read_text().splitlines()) == 1  # another search, another log
 

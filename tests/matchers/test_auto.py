@@ -553,6 +553,11 @@ def test_time_is_kept_back_for_half_a_distillation_at_least(problem, monkeypatch
         assert trials.reserved == 0
         trials.try_(first)
         assert trials.reserved == kept
+    trials = Trials(able, Clock(60.0))
+    trials.try_(first)
+    trials.done[0].merges["none"] = figures(0.02), 0.0  # nothing will gain 0.03 nats any more
+    trials.try_(second)
+    assert trials.reserved == 0
     trials = Trials(able, Clock(25.0))
     trials.try_(first)
     trials.mending.took["refit"] = 15.0  # of the 4 seconds that are left
@@ -563,6 +568,17 @@ def test_time_is_kept_back_for_half_a_distillation_at_least(problem, monkeypatch
     trials.finish()
     assert "too long" in found.lacking["refit"] and trials.reserved == 0
     assert ["distill" in trial.merges for trial in trials.done] == [False, True]  # not all were refitted
+
+
+def test_activations_alone_are_tried_for_two_models_or_with_running_statistics(problem):
+    def methods(fitted, models):
+        return [one.method for one in candidates(fitted, models, able=True)]
+
+    assert methods(problem.fitted, 2) == ["wm", "dual", "am", "ste", "polish"]
+    assert methods(problem.fitted, 3) == ["wm", "merge-many", "dual", "ste-mm", "polish"]
+    tensors = build("mlp", input_shape=(4,), classes=2, width=8, depth=2, norm="batch").state_dict()
+    normed = resolve_spec("mlp", [tensors])
+    assert methods(normed, 3) == ["wm", "merge-many", "am", "dual", "ste-mm", "polish"]
 
 
 def test_a_repair_that_the_network_does_not_admit_is_told_and_not_tried_again(problem, monkeypatch):

@@ -366,6 +366,13 @@ def test_a_state_that_lacks_something_is_refused(lacking):
         ste_mm.match(problem(3, start=damaged), ste_mm.Options(epochs=1))
 
 
+def test_a_history_of_other_figures_is_refused():
+    kept, _ = states_of(ste_mm, problem(3), ste_mm.Options(epochs=1))
+    before = kept[-1].tensors | {"history": kept[-1].tensors["history"][:, :4]}
+    with pytest.raises(UsageError, match="what was kept of it lacks 'held_out_calibrated'"):
+        ste_mm.match(problem(3, start=replace(kept[-1], tensors=before)), ste_mm.Options(epochs=1))
+
+
 @pytest.mark.parametrize("kind", ["adam", "sgd"])
 def test_optimizers_move_as_those_of_pytorch_do(kind):
     dummy, options = torch.rand(50), ste.Options(optimizer=kind, learning_rate=0.01)

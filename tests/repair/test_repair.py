@@ -529,6 +529,18 @@ def test_a_temperature_is_fitted_to_all_targets_of_a_sample(monkeypatch):
     assert fit_temperature(torch.nn.Identity(), [(logits, targets)]) == every_third != flat
 
 
+def test_the_loss_at_the_best_temperature_is_of_all_logits(monkeypatch):
+    rng = torch.Generator().manual_seed(0)
+    logits = 9 * torch.randn(40, 5, generator=rng)
+    targets = logits.argmax(1).where(torch.rand(40, generator=rng) < 0.7, 0)
+    loss = torch.nn.functional.cross_entropy
+    least = loss(logits / temperature(logits, targets), targets).item()
+    assert calibration.calibrated_loss(logits, targets) == least < loss(logits, targets).item()
+    monkeypatch.setattr(calibration, "FITTED", 50)  # ten of the forty: every fourth
+    fourth = loss(logits / temperature(logits[::4], targets[::4]), targets).item()
+    assert calibration.calibrated_loss(logits, targets) == fourth != least
+
+
 # ------------------------------------------------------------------------------------ what is decided once
 
 
