@@ -2,7 +2,7 @@
 
 The loss at ½A + ½πB has no gradient with respect to a permutation. So a copy B̃ of A is trained: forward, its
 place is taken by the permutation of B nearest to it; backward, the gradient goes to B̃ as if it were there
-itself. What counts in the end is the loss on training samples that were held out.
+itself. What counts in the end is the loss on training samples that were held out, at the best temperature.
 
 Ainsworth et al. 2022, section 3.3 and Algorithm 2, arXiv:2209.04836.
 """
@@ -61,7 +61,8 @@ def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noq
     """Permutations for the one model beside the reference, learnt on `problem.data` with `problem.network`.
 
     With groups also rotations, invertible maps and scales, by the gradient itself, and signs. The objective
-    is the loss at the midpoint on held-out training samples, in nats and negative. A sweep is
+    is the loss at the midpoint on held-out training samples, in nats and negative, of what loses least there
+    at the best temperature. A sweep is
     one step. Raises UsageError for more than two models, and as `straight_through.search` does.
     """
     if len(problem.models) != 2:

@@ -90,8 +90,9 @@ DEFAULTS = {field.name: field.default for field in fields(Options)}
 def match(problem: Problem, options: Options = Options()) -> MatchResult:  # noqa: B008 (frozen)
     """Permutations for every model but the first, learnt on `problem.data` with `problem.network`.
 
-    The objective is the loss at the mean of all models on held-out training samples, in nats and negative.
-    A sweep is one step. Raises UsageError for fewer than two models, and as `straight_through.search` does.
+    The objective is the loss at the mean of all models on held-out training samples, in nats and negative, of
+    what loses least there at the best temperature. A sweep is one step. Raises UsageError for fewer than two
+    models, and as `straight_through.search` does.
     """
     if len(problem.models) < 2:
         raise UsageError("ste-mm needs at least two models")

@@ -57,13 +57,23 @@ def temperature(logits: Tensor, targets: Tensor) -> float:
     return math.exp((low + high) / 2)
 
 
+def rows_of(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits (N, classes, …) with their targets (N, …) as (M, classes) and (M,)."""
+    return logits.movedim(1, -1).flatten(0, -2), targets.flatten()
+
+
+def _some(logits: Tensor, targets: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """Rows at even distances, of so many numbers at most."""
+    step = math.ceil(logits.numel() / most)
+    return logits[::step], targets[::step]
+
+
 def calibrated_loss(logits: Tensor, targets: Tensor) -> float:
     """The mean cross-entropy, in nats, of logits (N, classes) at their best temperature.
 
     That is fitted on some of them at even distances where there are many. Raises UsageError as `temperature`.
     """
-    step = math.ceil(logits.numel() / FITTED)
-    return F.cross_entropy(logits / temperature(logits[::step], targets[::step]), targets).item()
+    return F.cross_entropy(logits / temperature(*_some(logits, targets, FITTED)), targets).item()
 
 
 class Scaled(Wrapper):
@@ -96,10 +106,10 @@ def fit_temperature(
         for inputs, wanted in checked(held):
             if size_of(wanted):
                 given = in_parts(network, fed(network, inputs, device), output).cpu()
-                logits.append(given.movedim(1, -1).flatten(0, -2))
-                targets.append(wanted.cpu().flatten())
+                rows, wanted = rows_of(given, wanted.cpu())
+                logits.append(rows)
+                targets.append(wanted)
     every, wanted = torch.cat(logits), torch.cat(targets)
     if not every.isfinite().all():
         return math.nan
-    step = math.ceil(every.numel() / MOST)
-    return temperature(every[::step], wanted[::step])
+    return temperature(*_some(every, wanted, MOST))

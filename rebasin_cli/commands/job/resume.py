@@ -18,12 +18,12 @@ from ...checkpoints.destination import make_folder
 from ...checkpoints.writing import write_safetensors
 from ...errors import CheckpointError, Lost, OutputExists, RebasinError, ResourceError, UsageError
 from ...matchers import State
+from ...matchers.straight_through.history import LOOKED
 from ...permutations import permutation
 from ...permutations.index_maps import PLAIN, Within
 from ...runtime.ranks import ALONE, Ranks
 
 LINE = b'{"step": '  # how every line of a log begins
-HELD_OUT = ("held_out_loss", "held_out_accuracy", "held_out_calibrated")  # of a line after a look
 SAVE_EVERY = 60.0  # seconds; a long search may be killed at any time
 
 
@@ -75,7 +75,7 @@ class Resumable:
 
     def _write(self, state: State) -> None:
         """A line a step; a second one where the held-out samples were looked at after it."""
-        names = HELD_OUT if _looked(state) else ("loss", "changed")
+        names = LOOKED if _looked(state) else ("loss", "changed")
         row: dict[str, Any] = {"step": state.sweep}
         if "model" in state.notes:  # of several, which is at work
             row["model"] = int(state.notes["model"])

@@ -150,7 +150,7 @@ class Trials:
         self.done.append(trial)
         if first and LAST in self.mending.open:
             self._reserve()
-        if self._settled(trial):
+        if self._settled():
             self.reserved = 0.0
         return trial
 
@@ -185,7 +185,7 @@ class Trials:
 
     def _for_repairs(self) -> float:
         """The time of the repairs of what is found then; none where little would be left to find it."""
-        if self.done and self._settled(self.done[0]):
+        if self.done and self._settled():
             return 0.0
         known = SPARE * sum(self.mending.took[how] for how in self.mending.open if how in self.mending.took)
         return 0.0 if known > FINDING * (self.clock.left - self.reserved) else known
@@ -240,9 +240,9 @@ class Trials:
             return f"not tried: {more} was better wherever both were"
         return BELOW if self._settled(trial) else ""
 
-    def _settled(self, trial: Trial) -> bool:
-        """Whether what is taken loses so little that no repair can gain what is asked of one."""
-        best, how = self._best_of({id(it): it for it in (*self.done, trial)}.values())
+    def _settled(self, *more: Trial) -> bool:
+        """Whether what is taken, of these `more`, too, loses so little that no repair can gain enough."""
+        best, how = self._best_of([*self.done, *more])
         return not self.mending.unseen and how in BASES and best.merges[how][0].plain.loss < MARGIN
 
     def _beaten(self, how: str) -> str:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
-COLUMNS = ("step", "loss", "held_out_loss", "held_out_accuracy", "held_out_calibrated")
+LOOKED = ("held_out_loss", "held_out_accuracy", "held_out_calibrated")  # by a look at held-out samples
+COLUMNS = ("step", "loss", *LOOKED)
 
 
 def packed(rows: Iterable[Mapping[str, float]]) -> torch.Tensor:

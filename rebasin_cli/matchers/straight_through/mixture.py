@@ -18,7 +18,7 @@ from ...networks.evaluation import accuracy, check_logits, name_of
 from ...networks.layout import in_parts
 from ...networks.running import call, fed
 from ...registry import user_code
-from ...repair.calibration import MOST, calibrated_loss
+from ...repair.calibration import MOST, calibrated_loss, rows_of
 from .. import Problem
 from .flat import Flat, prepared
 from .multiplications import Counter
@@ -165,7 +165,7 @@ class Kept:
         if self.left < 0:
             self.parts = []
         else:
-            self.parts.append((outputs.float().movedim(1, -1).flatten(0, -2), targets.flatten()))
+            self.parts.append(rows_of(outputs.float(), targets))
 
     def calibrated(self, loss: float) -> float:
         """Their loss at the best temperature; `loss` where they are too many or no finite numbers."""

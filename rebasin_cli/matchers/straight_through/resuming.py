@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .. import State
-from .history import packed, unpacked
+from .history import LOOKED, packed, unpacked
 from .starting import STARTS
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def state_of(run: Run) -> State:
     """Where a run stands, and the figures that are shown of it."""
-    found = {name: value for name, value in run.history[-1].items() if name.startswith("held_out")}
+    found = {name: value for name, value in run.history[-1].items() if name in LOOKED}
     total = {"steps": float(run.length * run.options.epochs)} if run.length else {}
     place = {
         "position": float(run.followers.queue.position),
