@@ -46,6 +46,14 @@ def test_the_digest_of_the_bytes_is_a_pin_of_a_recipe(pair, done, refused, tmp_p
     refused(2, "run", "recipe.yaml", "--dry-run", says="not the one that is pinned")
 
 
+def test_a_folder_has_the_digest_of_its_values_alone(pair, done, tmp_path):
+    (tmp_path / "m").mkdir()
+    write_safetensors(tmp_path / "m" / "a.safetensors", tensors(pair[0]))
+    told = done("inspect", "m", "--json").json()
+    assert told["sha256"] == done("inspect", str(pair[0]), "--json").json()["sha256"]
+    assert told["file_sha256"] is None and "file sha256" not in done("inspect", "m").out
+
+
 def test_envelopes(pair, done, tmp_path):
     state = tensors(pair[0])
     torch.save({"epoch": 1, "state_dict": state, "ema": {"shadow": state}}, tmp_path / "a.pt")

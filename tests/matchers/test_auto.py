@@ -581,6 +581,13 @@ def test_activations_alone_are_tried_for_two_models_or_with_running_statistics(p
     assert methods(normed, 3) == ["wm", "merge-many", "am", "dual", "ste-mm", "polish"]
 
 
+def test_learning_leaves_less_to_swaps_where_no_layer_is_narrow():
+    for width, share in ((127, 0.7), (128, 0.9)):
+        tensors = build("mlp", input_shape=(4,), classes=2, width=width, depth=2).state_dict()
+        shares = {one.method: one.share for one in candidates(resolve_spec("mlp", [tensors]), 2, able=True)}
+        assert shares["ste"] == share
+
+
 def test_a_repair_that_the_network_does_not_admit_is_told_and_not_tried_again(problem, monkeypatch):
     trials = Trials(dataclasses.replace(problem, repairs=("none", "refit")), Clock(60.0))
     judge, tried = trials.mending.judge, []
