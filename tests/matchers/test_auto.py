@@ -343,6 +343,10 @@ def test_a_repair_is_not_tried_where_another_one_was_better_wherever_both_were(p
         assert found._beaten("repair") == "refit" and not found._beaten("refit")
         assert "refit was better" in found._needless(found.done[-1], "repair", False)
         assert not found._needless(found.done[0], "none", True)
+    whole = {"repairs": ("none", "repair", "refit", "distill")}
+    found = trials_of(problem, *both, ("wm", "distill", figures(0.1)), **whole)
+    found.done = merged(found.done)
+    assert not found._beaten("refit")  # what ends it is tried once, a refit with every mean
     worse = ("dual", "repair", figures(0.2)), ("dual", "refit", figures(0.3))
     found = trials_of(problem, *both, *worse)
     found.done = merged(found.done)

@@ -246,11 +246,15 @@ class Trials:
         return not self.mending.unseen and how in BASES and best.merges[how][0].plain.loss < MARGIN
 
     def _beaten(self, how: str) -> str:
-        """What changes more of the weights, and won wherever both were tried, "" for none."""
+        """What changes more of the weights, is tried as often, and won wherever both were; "" for none."""
         order = self.mending.open
         for more in order[order.index(how) + 1 :]:
             both = [it.merges for it in self.done if {how, more} <= it.merges.keys()]
-            if both and all(self.mending.wins((how, it[how][0]), (more, it[more][0])) for it in both):
+            if (
+                more != LAST
+                and both
+                and all(self.mending.wins((how, it[how][0]), (more, it[more][0])) for it in both)
+            ):
                 return more
         return ""
 
