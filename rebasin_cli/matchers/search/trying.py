@@ -248,13 +248,9 @@ class Trials:
     def _beaten(self, how: str) -> str:
         """What changes more of the weights, is tried as often, and won wherever both were; "" for none."""
         order = self.mending.open
-        for more in order[order.index(how) + 1 :]:
+        for more in (name for name in order[order.index(how) + 1 :] if name != LAST):
             both = [it.merges for it in self.done if {how, more} <= it.merges.keys()]
-            if (
-                more != LAST
-                and both
-                and all(self.mending.wins((how, it[how][0]), (more, it[more][0])) for it in both)
-            ):
+            if both and all(self.mending.wins((how, it[how][0]), (more, it[more][0])) for it in both):
                 return more
         return ""
 
