@@ -41,6 +41,10 @@ ENVELOPES = (
     "model",
     "net",
     "module",
+    "network",
+    "weights",
+    "model_weights",
+    "params",
     "ema",
     "state_dict_ema",
     "model_ema",
@@ -170,7 +174,7 @@ def _choose(node: Node, strip: bool = True) -> tuple[Node, list[Node]]:
         sets = dict(node.inner)
     order = [key for key in ENVELOPES if key in sets] + [key for key in sets if key not in ENVELOPES]
     raw = [key for key in order if not words(key) & AVERAGED]
-    first = (raw or order)[0]
+    first = next((key for key in order if key in ENVELOPES), (raw or order)[0])
     if first not in ENVELOPES and len(raw or order) > 1:
         return node, []
     inner, copies = _choose(sets[first], strip=first in ENVELOPES)
@@ -291,7 +295,8 @@ def _parts(chosen: list[Node], base: Path) -> dict[str, int]:
         return {dotted(node.path): _count(node) for node in chosen}
     node = chosen[0]
     parts = {dotted((*base, key)): _count(inner) for key, inner in node.inner.items()}
-    return parts | {dotted((*base, key)): tensor.numel() for key, tensor in node.tensors.items()}
+    parts |= {dotted((*base, key)): tensor.numel() for key, tensor in node.tensors.items()}
+    return parts if len(parts) > 1 else {}
 
 
 def _count(node: Node) -> int:

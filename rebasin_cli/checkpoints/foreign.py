@@ -1,4 +1,4 @@
-"""What else arrives under a checkpoint's name: files and folders of other formats, and the next step for each."""
+"""What else arrives under a checkpoint's name: other formats, and the next step for each."""
 
 from __future__ import annotations
 
@@ -104,7 +104,8 @@ def of_zip(path: Path) -> CheckpointError | None:
         return _no(
             path,
             "a NumPy archive",
-            "Write it as safetensors: safetensors.numpy.save_file(dict(numpy.load(FILE)), 'weights.safetensors')",
+            "Write it as safetensors: "
+            "safetensors.numpy.save_file(dict(numpy.load(FILE)), 'weights.safetensors')",
         )
     weights = [name for name in names if name.endswith((".pt", ".pth", ".bin", ".ckpt", ".safetensors"))]
     if weights:

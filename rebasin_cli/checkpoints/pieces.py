@@ -42,20 +42,30 @@ _MEGATRON = re.compile(r"(model_optim_rng|model_rng|distrib_optim)\.pt")
 MEGATRON_RANK = re.compile(r"mp_rank_[0-9]+(_[0-9]+)*")
 
 
+_ALL = (SHARD, _RANK, _ZERO, _MP_RANK, _LAYER, _LLAMA, _VERL, _FSDP, _MEGATRON)
+
+
 def is_state(name: str) -> bool:
     """Whether a file of this name is of a run, and not its weights."""
     return _STATES.fullmatch(name) is not None or name.endswith(DCP)
 
 
+def suspicious(name: str) -> bool:
+    """Whether `of` may have something to say about a file of this name."""
+    return any(pattern.match(name) for pattern in _ALL)
+
+
 def of(folder: Path, name: str, names: Collection[str]) -> CheckpointError | None:
-    """What is wrong with this file as a model, where its name and those beside it say it is a piece of one."""
+    """What to say of a file whose name, and those beside it, tell that it is a piece of a model."""
     path = folder / name
     if name.endswith(DCP):
         return distributed(path, folder)
     if match := SHARD.fullmatch(name):
         if int(match["count"]) <= 1:
             return None
-        index = next((other for other in sorted(names) if other.endswith(f"{match['suffix']}.index.json")), None)
+        index = next(
+            (other for other in sorted(names) if other.endswith(f"{match['suffix']}.index.json")), None
+        )
         return CheckpointError(
             f"{path} is one of the {int(match['count'])} files that make a model, and no model by itself",
             hint=f"Give all of them: {folder / index if index else folder}",
@@ -108,7 +118,7 @@ def distributed(what: Path, folder: Path) -> CheckpointError:
     return CheckpointError(
         f"{what} is of torch.distributed.checkpoint (DCP), which keeps a model in pieces, one or more a rank",
         hint="Make one file of it, and give that: python -m torch.distributed.checkpoint.format_utils "
-        f"dcp_to_torch {_quoted(folder)} whole.pt (this unpickles .metadata, so only from a source you trust); "
+        f"dcp_to_torch {_quoted(folder)} whole.pt (which unpickles .metadata: only from a source you trust); "
         f"of Accelerate's FSDP: accelerate merge-weights {_quoted(folder)} whole/",
     )
 
@@ -155,7 +165,7 @@ def check_content(path: Path, saved: Any) -> None:
 
 
 def check_values(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise CheckpointError where names stand for values that are not here, or one rank's flat piece of them."""
+    """Raise CheckpointError where names stand for values that are elsewhere, or for one rank's flat piece."""
     flat = [name for name in shapes if name.rpartition(".")[2].lstrip("_") == "flat_param"]
     if flat:
         raise CheckpointError(

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ..errors import CheckpointError
 
 MAX_DEPTH = 64  # dictionaries in one another
+MAX_AGAIN = 200_000  # entries that are looked at once more under another name
 Path = tuple[Any, ...]  # the keys that lead to a value, as they are stored
 
 
@@ -78,7 +79,7 @@ def look(saved: Any, path: Path = ()) -> Node:
 
     `path` leads to it. Raises CheckpointError where dictionaries lie too deep in one another.
     """
-    return _look(opened(saved), path, {})
+    return _Walk().look(opened(saved), path)
 
 
 def opened(value: Any) -> Any:
@@ -127,41 +128,65 @@ def is_weights(key: Any, tensor: Tensor) -> bool:
     return tensor.numel() > 1 and (not found & _RECORDS or bool(found & _WEIGHTS))
 
 
-def _look(value: Any, path: Path, seen: dict[int, tuple[Path, Any]]) -> Node:
-    if len(path) > MAX_DEPTH:
-        raise CheckpointError(
-            f"{dotted(path)[:80]}…: more than {MAX_DEPTH} dictionaries lie in one another",
-            hint="Save the weights alone: torch.save(model.state_dict(), 'weights.pt')",
-        )
-    seen[id(value)] = path, value  # kept, so that nothing else gets its number
-    node, of_the_run = Node(path, listed=not isinstance(value, Mapping)), False
-    for key, item in entries(value) or ():
-        if node.listed and isinstance(item, (str, int, float)):
-            continue  # a list of numbers may be long, and is told as one
-        name, item = text_of(key), opened(item)
-        if name is None:
-            node.beside[f"{kind_of(key)} as a key"] = kind_of(item)
-        elif (what := _of_the_run(key, item)) is not None:
-            node.beside[name], of_the_run = what, True
-        elif isinstance(item, Tensor):
-            node.tensors[key] = item
-        elif entries(item) is None or name.endswith("_extra_state"):
-            node.beside[name] = type(item).__name__
-        elif id(item) in seen:
-            node.beside[name] = f"the same as {dotted(seen[id(item)][0]) or 'the whole'}"
-        else:
-            child = _look(item, (*path, key), seen)
-            if not child.tensors and not child.inner:
-                told = set(child.beside.values())
-                node.beside[name] = told.pop() if len(told) == 1 and told <= _STATES else type(item).__name__
-            elif _is_record(key, child):
-                node.beside[name], of_the_run = RECORD, True
+class _Walk:
+    """One look at all, each object once: a pickle may hold itself, or one dictionary under many names.
+
+    What has two names is looked at twice, as far as that costs little.
+    """
+
+    def __init__(self) -> None:
+        self.seen: dict[
+            int, tuple[Path, Any]
+        ] = {}  # objects are kept, so that nothing else gets their number
+        self.sizes: dict[int, int] = {}  # of those that were looked at to their end
+        self.size, self.again = 0, MAX_AGAIN
+
+    def look(self, value: Any, path: Path) -> Node:
+        if len(path) > MAX_DEPTH:
+            raise CheckpointError(
+                f"{dotted(path)[:80]}…: more than {MAX_DEPTH} dictionaries lie in one another",
+                hint="Save the weights alone: torch.save(model.state_dict(), 'weights.pt')",
+            )
+        self.seen[id(value)] = path, value
+        before = self.size
+        node, of_the_run = Node(path, listed=not isinstance(value, Mapping)), False
+        for key, item in entries(value) or ():
+            self.size += 1
+            if node.listed and isinstance(item, (str, int, float)):
+                continue  # a list of numbers may be long, and is told as one
+            name, item = text_of(key), opened(item)
+            if name is None:
+                node.beside[f"{kind_of(key)} as a key"] = kind_of(item)
+            elif (what := _of_the_run(key, item)) is not None:
+                node.beside[name], of_the_run = what, True
+            elif isinstance(item, Tensor):
+                node.tensors[key] = item
+            elif entries(item) is None or name.endswith("_extra_state"):
+                node.beside[name] = type(item).__name__
+            elif self.known(item):
+                node.beside[name] = f"the same as {dotted(self.seen[id(item)][0]) or 'the whole'}"
             else:
-                node.inner[key] = child
-    if node.inner or of_the_run:
-        _leave_records(node)
-    node.weight = _weight(node)
-    return node
+                child = self.look(item, (*path, key))
+                if not child.tensors and not child.inner:
+                    told = set(child.beside.values())
+                    states = len(told) == 1 and told <= _STATES
+                    node.beside[name] = told.pop() if states else type(item).__name__
+                elif _is_record(key, child):
+                    node.beside[name], of_the_run = RECORD, True
+                else:
+                    node.inner[key] = child
+        if node.inner or of_the_run:
+            _leave_records(node)
+        node.weight = _weight(node)
+        self.sizes[id(value)] = self.size - before
+        return node
+
+    def known(self, item: Any) -> bool:
+        """Whether this is not to be looked at again: what it lies in, or what would be too much."""
+        if id(item) not in self.seen:
+            return False
+        self.again -= self.sizes.get(id(item), MAX_AGAIN) + 1
+        return self.again < 0
 
 
 def kind_of(value: Any) -> str:

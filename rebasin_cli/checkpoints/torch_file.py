@@ -1,9 +1,9 @@
-"""One file of `torch.save` as named tensors, each read when it is asked for: what `SafetensorsFile` is for others."""
+"""One file of `torch.save` as named tensors, each read when it is asked for, as of a `SafetensorsFile`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -35,8 +35,9 @@ class TorchFile:
         self.file = StoredFile(path)
         loaded = torch_format.load(path, unsafe=unsafe_load)
         pieces.check_content(path, loaded.saved)
-        self.found = envelopes.find(loaded.saved, key=key, name=str(path))
-        tensors = self.found.tensors
+        found = envelopes.find(loaded.saved, key=key, name=str(path))
+        tensors = found.tensors
+        self.found = replace(found, tensors={})  # they may be of a mapped file, which is not kept
         _check_storage(tensors, path)
         self.entries = {name: TorchEntry(each.dtype, tuple(each.shape)) for name, each in tensors.items()}
         self.tied = _tied(tensors)
@@ -61,7 +62,7 @@ class TorchFile:
 
 
 class Shard:
-    """A torch file that is one of several: its tensors by the names that stand in it, as an index gives them."""
+    """A torch file that is one of several: its tensors by the names in it, as an index has them."""
 
     metadata: Mapping[str, str] = {}
 
