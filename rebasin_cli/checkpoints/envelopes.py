@@ -180,7 +180,7 @@ def _choose(node: Node, strip: bool = True) -> tuple[Node, list[Node]]:
     inner, copies = _choose(sets[first], strip=first in ENVELOPES)
     if first not in ENVELOPES and inner is sets[first] and not (strip and inner.tensors):
         return node, []  # a tree of dictionaries: this is the first step in all its names
-    shapes = _shapes(inner)
+    shapes = _shapes(inner) if len(order) > 1 else {}
     for key in order:
         if key != first:
             if not _is_copy(key, sets[key], shapes):
@@ -347,6 +347,8 @@ def plain_names(
     """
     plain = {stored: stored for stored in names}
     stripped: dict[str, None] = {}
+    if not any("." in stored or stored == COUNTER for stored in plain):
+        return plain, ()
 
     def rename(change: Callable[[str], str]) -> None:
         for stored, current in plain.items():

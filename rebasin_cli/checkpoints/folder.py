@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from ..errors import CheckpointError
 from . import foreign, pieces
@@ -63,6 +63,20 @@ def shards_of(first: Path) -> list[Path]:
     found = {int(_number(name)): name for name in os.listdir(first.parent) if _set_of(name) == kind}
     _check_whole(first.parent, found.values())
     return [first.parent / found[number] for number in sorted(found)]
+
+
+def as_safetensors(name: str, *, whole: bool = False) -> str:
+    """What a file is called where its tensors are written as safetensors; `whole`: the model it is part of.
+
+    Loaders look for "model.safetensors" where they look for "pytorch_model.bin".
+    """
+    name = PurePosixPath(name).name.removesuffix(".index.json")
+    match = pieces.SHARD.fullmatch(name)
+    stem, middle = PurePosixPath(name).stem, ""
+    if match:
+        stem, middle = match["stem"], name[match.end("stem") : match.start("suffix")]
+    stem = "model" if stem == "pytorch_model" else stem
+    return f"{stem}.safetensors" if whole else f"{stem}{middle}.safetensors"
 
 
 def _set_of(name: str) -> tuple[str, int, str] | None:

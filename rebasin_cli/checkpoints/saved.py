@@ -6,6 +6,7 @@ records of losses, random states) is told by its shape or by its name, and left 
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from ..errors import CheckpointError
 
 MAX_DEPTH = 64  # dictionaries in one another
+SHOWN = 100  # characters of a name that are looked at for words
 MAX_AGAIN = 200_000  # entries that are looked at once more under another name
 Path = tuple[Any, ...]  # the keys that lead to a value, as they are stored
 
@@ -46,7 +48,14 @@ _WEIGHTS = _words(
 )
 RECORD = "a record of training"
 OPTIMIZER = "an optimizer's state"
-_STATES = {OPTIMIZER, "a gradient scaler's state", "a scheduler's state", "a random state", "the run's state"}
+_STATES = {
+    RECORD,
+    OPTIMIZER,
+    "a gradient scaler's state",
+    "a scheduler's state",
+    "a random state",
+    "the run's state",
+}
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 
@@ -110,21 +119,24 @@ def dotted(path: Path) -> str:
     return ".".join(text_of(key) or repr(key) for key in path)
 
 
-def words(key: Any) -> set[str]:
+def words(key: Any) -> frozenset[str]:
     """The words of a name, in small letters: of "netG_ema" net, g and ema."""
-    name = text_of(key) or ""
-    return {word.lower() for word in _WORD.findall(name)} | {name.lower()}
+    return _words_in((text_of(key) or "")[:SHOWN])
+
+
+@functools.lru_cache(1 << 14)
+def _words_in(name: str) -> frozenset[str]:
+    return frozenset(word.lower() for word in _WORD.findall(name)) | {name.lower()}
 
 
 def is_weights(key: Any, tensor: Tensor) -> bool:
     """Whether a tensor that lies beside others may be weights, rather than a number of the run's."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return False
-    if isinstance(tensor, nn.Parameter):
-        return True
     found = words(key)
     if tensor.numel() == 1:
-        return bool(found & _WEIGHTS) and not found & (_RECORDS | _PROGRESS)
+        named = bool(found & _WEIGHTS) and not found & (_RECORDS | _PROGRESS)
+        return named or isinstance(tensor, nn.Parameter)
     return tensor.numel() > 1 and (not found & _RECORDS or bool(found & _WEIGHTS))
 
 
@@ -155,7 +167,9 @@ class _Walk:
             if node.listed and isinstance(item, (str, int, float)):
                 continue  # a list of numbers may be long, and is told as one
             name, item = text_of(key), opened(item)
-            if name is None:
+            if isinstance(item, Tensor) and name and "." in name:
+                node.tensors[key] = item  # as in every state dict: no word on the rest
+            elif name is None:
                 node.beside[f"{kind_of(key)} as a key"] = kind_of(item)
             elif (what := _of_the_run(key, item)) is not None:
                 node.beside[name], of_the_run = what, True
