@@ -18,7 +18,7 @@ from ..errors import CheckpointError
 
 MAX_DEPTH = 64  # dictionaries in one another
 SHOWN = 100  # characters of a name that are looked at for words
-MAX_AGAIN = 200_000  # entries that are looked at once more under another name
+MAX_AGAIN = 50_000  # entries that are looked at once more under another name
 Path = tuple[Any, ...]  # the keys that lead to a value, as they are stored
 
 
