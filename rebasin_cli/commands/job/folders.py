@@ -6,11 +6,12 @@ import fnmatch
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import torch
 
-from ...checkpoints.locate import INDEX, locate, read_index
+from ...checkpoints.folder import as_safetensors
+from ...checkpoints.locate import locate, read_index
 from ...errors import CheckpointError, UsageError
 from .outputs import Output
 
@@ -43,9 +44,9 @@ def inside(output: Output, model: Path, *, copy_from: Path | None = None) -> Out
         kind, file = "torch", model
     layout, name = None, "model.safetensors"
     if kind == "sharded":
-        name = f"{file.name.removesuffix(INDEX)}.safetensors"
+        name = as_safetensors(file.name, whole=True)
         if output.shard_size is None:
-            layout = {tensor: PurePosixPath(shard).name for tensor, shard in read_index(file).items()}
+            layout = {tensor: as_safetensors(shard) for tensor, shard in read_index(file).items()}
     elif kind == "safetensors" and model.is_dir():
         name = file.name
     copies = {} if copy_from is None else _beside(copy_from, output.dtype)
