@@ -20,10 +20,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import CheckpointError, NoEnvelope
+from ..errors import CheckpointError, NoEnvelope, UsageError
 from . import envelopes, torch_format
 from .checking import digest, validate
+from .inert import kind
 from .locate import locate, read_index
+from .opening import Strange
 from .safetensors_format import COPY_AGAIN, SafetensorsFile
 from .stored import Piece, StoredFile
 
@@ -54,6 +56,7 @@ class Checkpoint(Mapping[str, Tensor]):
     stripped: tuple[str, ...] = ()  # prefixes taken off the names: ("module.",)
     skipped: dict[str, str] = field(default_factory=dict)  # what is no tensor of the model: name → what it is
     tied: tuple[tuple[str, ...], ...] = ()  # groups of names that share one piece of memory
+    unread: tuple[str, ...] = ()  # objects beside the weights that need code of their own, and their classes
 
     def __getitem__(self, name: str) -> Tensor:
         return self.read(name)  # KeyError for a name that is not there
@@ -102,6 +105,9 @@ class Checkpoint(Mapping[str, Tensor]):
             notes.append(f"left out: {', '.join(f'{name} ({what})' for name, what in self.skipped.items())}")
         if self.tied:
             notes.append(f"tied: {'; '.join(' = '.join(group) for group in self.tied)}")
+        if self.unread:
+            more = f" and {len(self.unread) - 5} more" if len(self.unread) > 5 else ""
+            notes.append(f"not read: {', '.join(self.unread[:5])}{more}")
         return tuple(notes)
 
 
@@ -198,16 +204,30 @@ def _plain(
 
 
 def _open_torch(path: Path, key: str | None, unsafe_load: bool) -> Checkpoint:
+    """Without its code first, also where that may be run."""
     file = StoredFile(path)
-    loaded = torch_format.load(path, unsafe=unsafe_load)
+    loaded = None
+    try:
+        loaded = torch_format.load(path)
+        return _weights(path, file, loaded, key)
+    except (CheckpointError, UsageError):
+        if not unsafe_load or (loaded and not loaded.wanted):
+            raise
+    return _weights(path, file, torch_format.load_by_its_code(path), key)
+
+
+def _weights(path: Path, file: StoredFile, loaded: torch_format.Loaded, key: str | None) -> Checkpoint:
     found = envelopes.find(loaded.saved, key=key, name=str(path))
+    _check_unread(path, found, loaded, key)
     saved = {
-        name: value.detach()
+        name: value
         for name, value in found.tensors.items()
         if isinstance(name, str) and isinstance(value, Tensor)
     }
-    skipped = {str(name): type(value).__name__ for name, value in found.tensors.items() if name not in saved}
+    skipped = {str(name): kind(value) for name, value in found.tensors.items() if name not in saved}
     _check_storage(saved, path)
+    saved = {name: value.detach() for name, value in saved.items()}
+    shown = {f"{found.envelope}.{name}".removeprefix(".") for name in skipped}  # and need not be told twice
     names, stripped, left_out = _plain(saved, lightning=found.lightning, path=path)
     tensors = {name: saved[stored] for name, stored in names.items()}
     reader = _TorchTensors(file, {name: loaded.piece(tensor) or tensor for name, tensor in tensors.items()})
@@ -223,7 +243,24 @@ def _open_torch(path: Path, key: str | None, unsafe_load: bool) -> Checkpoint:
         stripped=stripped,
         skipped=skipped | left_out,
         tied=_tied(tensors),
+        unread=tuple(str(one) for one in loaded.unread if ".".join(one.path) not in shown),
     )
+
+
+def _check_unread(path: Path, found: envelopes.Found, loaded: torch_format.Loaded, key: str | None) -> None:
+    """Refuse weights that only code of the file can tell: of other classes, or of a network of its own kind.
+
+    Raises UnsafeCheckpoint.
+    """
+    strange = {name: value for name, value in found.tensors.items() if isinstance(value, Strange)}
+    if problems := [f"{name}  {value.what}" for name, value in strange.items() if value.needs_code]:
+        raise torch_format.unsafe(path, loaded, problems)
+    first = found.envelope.partition(".")[0]
+    better = envelopes.ENVELOPES[: envelopes.ENVELOPES.index(first) if first in envelopes.ENVELOPES else None]
+    if key is None and (
+        hidden := [one for one in loaded.unread if one.tensors and one.path[:1] and one.path[0] in better]
+    ):
+        raise torch_format.unsafe(path, loaded, [str(one) for one in hidden])
 
 
 @dataclass
@@ -253,6 +290,9 @@ def _check_storage(tensors: Mapping[str, Tensor], path: Path) -> None:
     """Refuse tensors without plain values, and those that repeat few stored values without end."""
     problems, repeated = [], 0
     for name, tensor in tensors.items():
+        if isinstance(tensor, Strange):
+            problems.append(f"{name}  {tensor.what}")
+            continue
         if tensor.is_nested:
             problems.append(f"{name}  is nested: its parts have shapes of their own")
             continue

@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..errors import CheckpointError, NoEnvelope, UsageError, unknown
+from .inert import kind
 
 # The order of preference. Averaged weights come last: they are what --key asks for.
 ENVELOPES = (
@@ -229,7 +230,7 @@ def _dotted(path: Path) -> str:
 
 
 def _kind(value: Any) -> str:
-    word = type(value).__name__
+    word = kind(value)
     return f"{'an' if word[0].lower() in 'aeiou' else 'a'} {word}"
 
 
