@@ -217,7 +217,12 @@ def _open_torch(path: Path, key: str | None, unsafe_load: bool) -> Checkpoint:
 
 
 def _weights(path: Path, file: StoredFile, loaded: torch_format.Loaded, key: str | None) -> Checkpoint:
-    found = envelopes.find(loaded.saved, key=key, name=str(path))
+    try:
+        found = envelopes.find(loaded.saved, key=key, name=str(path))
+    except CheckpointError:
+        if key is None and (hidden := [str(one) for one in loaded.unread if one.tensors]):
+            raise torch_format.unsafe(path, loaded, hidden) from None
+        raise
     _check_unread(path, found, loaded, key)
     saved = {
         name: value

@@ -219,7 +219,8 @@ class Reader:
     def fill(self, value: Any, items: list) -> None:
         """Set items of a dictionary: keys and values by turns."""
         if type(value) is Inert:
-            value = value.items = {} if value.items is None else value.items
+            value.items = {} if value.items is None else value.items
+            value = value.items
         if type(value) not in (dict, OrderedDict):
             raise UnpicklingError(f"it sets items of {type(value).__name__}")
         for key, item in zip(items[::2], items[1::2], strict=True):

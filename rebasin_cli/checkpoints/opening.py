@@ -2,7 +2,8 @@
 
 An `Inert` remembers what a pickle gave to it. A network's is a dictionary with `_parameters`, `_buffers` and
 `_modules`, from which its state dict follows without its class; any other object that holds tensors somewhere
-is a dictionary of its attributes and items. All that remains is named, not read.
+is a dictionary of its attributes and items, but for tensors that are attributes themselves: what these are,
+its class alone knows. All that remains is named, not read.
 """
 
 from __future__ import annotations
@@ -168,7 +169,13 @@ def _opened(value: Inert, holding: set[int], reader: Reader) -> Any:
     if not state and not value.items:
         return value
     reader.spend(64 * (len(state or ()) + len(value.items or ())))
-    return {**(state or {}), **(value.items or {})}
+    own = f"is an attribute of {kind(value)}, whose code alone tells what it is"
+    loose = {
+        name: _strange(Inert(kind(value), tensor=own, needs_code=True), reader)
+        for name, part in (state or {}).items()
+        if isinstance(part, Tensor) and part.ndim
+    }
+    return {**(state or {}), **loose, **(value.items or {})}
 
 
 def _strange(value: Inert, reader: Reader) -> Strange:
