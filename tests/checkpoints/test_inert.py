@@ -22,7 +22,7 @@ from torch import nn
 
 from rebasin_cli.checkpoints import opening, torch_format
 from rebasin_cli.checkpoints.checkpoint import digest, open_checkpoint
-from rebasin_cli.errors import CheckpointError, UnsafeCheckpoint
+from rebasin_cli.errors import CheckpointError, UnsafeCheckpoint, UsageError
 
 WEIGHTS = {"fc.weight": torch.arange(6.0).reshape(2, 3), "fc.bias": torch.tensor([0.5, -1.0]).bfloat16()}
 
@@ -442,7 +442,7 @@ def test_unsafe_load_reads_a_safe_file_safely(tmp_path, monkeypatch):
     path = saved(tmp_path, WEIGHTS, "zip")
     monkeypatch.setattr("rebasin_cli.checkpoints.torch_format.load_by_its_code", None)
     same(open_checkpoint(path, unsafe_load=True), WEIGHTS)
-    with pytest.raises(CheckpointError, match="unknown key"):
+    with pytest.raises(UsageError, match="unknown key"):
         open_checkpoint(saved(tmp_path, {"model": WEIGHTS}, "zip"), key="other", unsafe_load=True)
 
 
