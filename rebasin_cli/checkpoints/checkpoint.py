@@ -58,6 +58,7 @@ class Checkpoint(Mapping[str, Tensor]):
     stripped: tuple[str, ...] = ()  # prefixes taken off the names: ("module.",)
     skipped: dict[str, str] = field(default_factory=dict)  # what is no tensor of the model: name → what it is
     tied: tuple[tuple[str, ...], ...] = ()  # groups of names that share one piece of memory
+    unread: tuple[str, ...] = ()  # objects beside the weights that need code of their own, and their classes
 
     def __getitem__(self, name: str) -> Tensor:
         return self.read(name)  # KeyError for a name that is not there
@@ -111,6 +112,9 @@ class Checkpoint(Mapping[str, Tensor]):
             notes.append(f"left out: {_some([f'{name} ({what})' for name, what in self.skipped.items()])}")
         if self.tied:
             notes.append(f"tied: {'; '.join(' = '.join(group) for group in self.tied)}")
+        if self.unread:
+            more = f" and {len(self.unread) - 5} more" if len(self.unread) > 5 else ""
+            notes.append(f"not read: {', '.join(self.unread[:5])}{more}")
         return tuple(notes)
 
 
@@ -238,4 +242,5 @@ def _open_torch(path: Path, inside: Path, key: str | None, unsafe_load: bool) ->
         stripped=file.found.stripped,
         skipped=file.found.skipped,
         tied=file.tied,
+        unread=file.unread,
     )

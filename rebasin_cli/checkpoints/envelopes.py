@@ -264,7 +264,7 @@ def _found(
             if text not in plain:
                 skipped[full] = "the counter of an averaged model"
                 continue
-            tensors[full] = node.tensors[key].detach()
+            tensors[full] = node.tensors[key]
             places.setdefault(full, []).append((*node.path, key))
     if any(len(paths) > 1 for paths in places.values()):
         twice = {full: " and ".join(map(_keys, paths)) for full, paths in places.items() if len(paths) > 1}

@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..errors import CheckpointError
+from .inert import kind
 
 MAX_DEPTH = 64  # dictionaries in one another
 SHOWN = 100  # characters of a name that are looked at for words
@@ -176,7 +177,7 @@ class _Walk:
             elif isinstance(item, Tensor):
                 node.tensors[key] = item
             elif entries(item) is None or name.endswith("_extra_state"):
-                node.beside[name] = type(item).__name__
+                node.beside[name] = kind(item)
             elif self.known(item):
                 node.beside[name] = f"the same as {dotted(self.seen[id(item)][0]) or 'the whole'}"
             else:
@@ -184,7 +185,7 @@ class _Walk:
                 if not child.tensors and not child.inner:
                     told = set(child.beside.values())
                     states = len(told) == 1 and told <= _STATES
-                    node.beside[name] = told.pop() if states else type(item).__name__
+                    node.beside[name] = told.pop() if states else kind(item)
                 elif _is_record(key, child):
                     node.beside[name], of_the_run = RECORD, True
                 else:
@@ -204,7 +205,7 @@ class _Walk:
 
 
 def kind_of(value: Any) -> str:
-    word = type(value).__name__
+    word = kind(value)
     return f"{'an' if word[:1].lower() in 'aeiou' else 'a'} {word}"
 
 

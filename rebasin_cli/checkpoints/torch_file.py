@@ -9,8 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, UsageError
 from . import envelopes, pieces, torch_format
+from .opening import Strange
 from .stored import Piece, StoredFile
 
 MAX_REPEATED = 1 << 30  # bytes that the tensors of a file may claim beyond those stored
@@ -33,12 +34,12 @@ class TorchFile:
 
     def __init__(self, path: Path, key: str | None = None, unsafe_load: bool = False):
         self.file = StoredFile(path)
-        loaded = torch_format.load(path, unsafe=unsafe_load)
-        pieces.check_content(path, loaded.saved)
-        found = envelopes.find(loaded.saved, key=key, name=str(path))
-        tensors = found.tensors
-        self.found = replace(found, tensors={})  # they may be of a mapped file, which is not kept
-        _check_storage(tensors, path)
+        loaded, found = _found(path, key, unsafe_load)
+        tensors = {name: tensor.detach() for name, tensor in found.tensors.items()}
+        self.unread = tuple(map(str, loaded.unread))
+        named = {".".join(one.path) for one in loaded.unread}  # and need not be told twice
+        skipped = {where: what for where, what in found.skipped.items() if where not in named}
+        self.found = replace(found, tensors={}, skipped=skipped)  # tensors may be of a file that is mapped
         self.entries = {name: TorchEntry(each.dtype, tuple(each.shape)) for name, each in tensors.items()}
         self.tied = _tied(tensors)
         self._kept: Mapping[str, Piece | Tensor] = {
@@ -80,10 +81,55 @@ class Shard:
         return self.file.rows(self._plain[name], start, stop)
 
 
+def _found(path: Path, key: str | None, unsafe_load: bool) -> tuple[torch_format.Loaded, envelopes.Found]:
+    """What is saved and the weights in it: without the file's code first, also where that may be run."""
+    loaded = None
+    try:
+        loaded = torch_format.load(path)
+        return loaded, _weights(path, loaded, key)
+    except (CheckpointError, UsageError):
+        if not unsafe_load or (loaded and not loaded.wanted):
+            raise
+    loaded = torch_format.load_by_its_code(path)
+    return loaded, _weights(path, loaded, key)
+
+
+def _weights(path: Path, loaded: torch_format.Loaded, key: str | None) -> envelopes.Found:
+    pieces.check_content(path, loaded.saved)
+    try:
+        found = envelopes.find(loaded.saved, key=key, name=str(path))
+    except CheckpointError:
+        if key is None and (hidden := [str(one) for one in loaded.unread if one.tensors]):
+            raise torch_format.unsafe(path, loaded, hidden) from None
+        raise
+    _check_unread(path, found, loaded, key)
+    _check_storage(found.tensors, path)
+    return found
+
+
+def _check_unread(path: Path, found: envelopes.Found, loaded: torch_format.Loaded, key: str | None) -> None:
+    """Refuse weights that only code of the file can tell: of other classes, or in objects of its own.
+
+    Raises UnsafeCheckpoint.
+    """
+    strange = {name: tensor for name, tensor in found.tensors.items() if isinstance(tensor, Strange)}
+    if problems := [f"{name}  {tensor.what}" for name, tensor in strange.items() if tensor.needs_code]:
+        raise torch_format.unsafe(path, loaded, problems)
+    first = found.envelope.partition(".")[0]
+    better = envelopes.ENVELOPES[: envelopes.ENVELOPES.index(first) if first in envelopes.ENVELOPES else None]
+    if key is None and (
+        hidden := [one for one in loaded.unread if one.tensors and one.path[:1] and one.path[0] in better]
+    ):
+        raise torch_format.unsafe(path, loaded, [str(one) for one in hidden])
+
+
 def _check_storage(tensors: Mapping[str, Tensor], path: Path) -> None:
     """Refuse tensors without plain values, and those that repeat few stored values without end."""
     problems, repeated = [], 0
     for name, tensor in tensors.items():
+        if isinstance(tensor, Strange):
+            problems.append(f"{name}  {tensor.what}")
+            continue
         if tensor.is_nested:
             problems.append(f"{name}  is nested: its parts have shapes of their own")
             continue

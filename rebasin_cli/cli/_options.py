@@ -44,7 +44,7 @@ Key = Annotated[
     option(
         "--key",
         panel=MODELS,
-        help="Which weights of a torch file that has several, such as ema.shadow, or generator,critic for two.",
+        help="Which weights of a torch file with several, such as ema.shadow, or generator,critic for two.",
     ),
 ]
 UnsafeLoad = Annotated[

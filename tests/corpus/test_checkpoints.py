@@ -143,7 +143,6 @@ TORCH = {
         lambda p: f.torch_file(p, {"w": f.Runs(os.system, "touch ran")}),
         ["would run code", "posix.system"],
     ),
-    "a whole network": (lambda p: f.torch_file(p, torch.nn.Linear(2, 2)), ["a whole pickled network"]),
     "eval": (lambda p: f.pickled(p, f.Runs(eval, "open('ran', 'w')")), ["would run code", ".eval"]),
     "a function of ours": (
         lambda p: f.torch_file(p, {"w": f.Runs(json.loads, "1")}),
