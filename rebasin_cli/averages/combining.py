@@ -9,8 +9,9 @@ from torch import Tensor
 
 from ..checkpoints.tensors import LazyTensors, blocks, chunks, plan_of, rows
 from .mean import mean_of
-from .mixing import JOINS, checked
+from .mixing import JOINS
 from .parts import Parts
+from .weights import checked
 
 Tensors = Mapping[str, Tensor]
 

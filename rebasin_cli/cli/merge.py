@@ -53,8 +53,9 @@ def merge(
         str | None,
         typer.Option(
             metavar="W,W,…|NAME",
-            help="One weight a model, adding up to 1; equal if left out (uniform). Of a run's checkpoints, "
-            "ordered by their steps, what a decay would have left: linear, cosine, minus-sqrt.",
+            help="One weight a model, adding up to 1, such as 1/3,1/3,1/3; equal if left out (uniform). They may "
+            "be negative: 1,0.8,-0.8 adds to A what B has beyond C. Of a run's checkpoints, ordered by their "
+            "steps, what a decay would have left: linear, cosine, minus-sqrt.",
         ),
     ] = None,
     interpolation: o.Interpolation = "linear",
@@ -119,6 +120,7 @@ def merge(
     """
     from dataclasses import replace
 
+    from ..averages.weights import parse
     from ..commands.job.averaging import Average
     from ..commands.merge import merge as run
 
@@ -131,7 +133,7 @@ def merge(
         written = replace(written, folder=written.path)
     mean = Average(
         reference=reference,
-        weights=_weights(weights),
+        weights=parse(weights),
         interpolation=interpolation,
         perm=perm,
         ignore=tuple(ignore or ()),
@@ -146,20 +148,3 @@ def merge(
     with screen(options["quiet"], options["verbose"]) as listener:
         done = run(models, written, listener, mean=mean, **settings)
     result(done, json)
-
-
-def _weights(text: str | None) -> list[float] | str | None:
-    """Numbers with commas between, or a schedule's name. Raises UsageError."""
-    from ..averages.schedules import NAMES
-    from ..errors import UsageError, unknown
-
-    if not text or text in NAMES:
-        return text or None
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        if text.replace("-", "").isalpha():
-            raise unknown("schedule of weights", text, NAMES) from None
-        raise UsageError(
-            f"--weights {text!r} are not numbers", hint=f"Write them like 0.5,0.3,0.2, or {', '.join(NAMES)}"
-        ) from None

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ...errors import near
+from ...averages.weights import checked, parse
+from ...errors import UsageError, near
 from . import checking, familiar
 from .files import beside, index, is_sharded, opened, report_files
 from .inputs import Fetch, Files, find
@@ -177,13 +178,11 @@ class Maker:
     def _check_weights(self, text: str, models: int, value: Value) -> None:
         """Numbers, one a model, that add up to 1; names of schedules are the command's to know."""
         try:
-            weights = [float(part) for part in text.split(",")]
-        except ValueError:
-            return
-        if models and len(weights) != models:
-            self.problems.add(value, f"{len(weights)} weights for {models} models")
-        elif abs(sum(weights) - 1) > 1e-6:
-            self.problems.add(value, f"they add up to {sum(weights):g}, expected 1")
+            weights = parse(text)
+            if models and not isinstance(weights, str):
+                checked(weights, models)
+        except UsageError as error:
+            self.problems.add(value, "; ".join(filter(None, (error.message, error.hint))))
 
     def _option(self, option: Parameter, value: Value) -> Any:
         values = value.value if value.is_list and option.many else [value]
