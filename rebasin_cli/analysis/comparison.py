@@ -15,7 +15,7 @@ from torch import nn
 
 from .. import matchers, networks
 from ..averages.mixing import average
-from ..checkpoints.tensors import plain
+from ..checkpoints.given import plain
 from ..errors import UsageError
 from ..matchers.search.align import align
 from ..networks.evaluation import Scores, evaluate

@@ -53,9 +53,9 @@ def merge(
         str | None,
         typer.Option(
             metavar="W,W,…|NAME",
-            help="One weight a model, adding up to 1, such as 1/3,1/3,1/3; equal if left out (uniform). They may "
-            "be negative: 1,0.8,-0.8 adds to A what B has beyond C. Of a run's checkpoints, ordered by their "
-            "steps, what a decay would have left: linear, cosine, minus-sqrt.",
+            help="One weight a model, adding up to 1, such as 1/3,1/3,1/3; equal if left out (uniform). "
+            "Negative ones, too: 1,0.8,-0.8 adds to A 0.8 of what B has beyond C. Of a run's checkpoints, "
+            "ordered by their steps, what a decay would have left: linear, cosine, minus-sqrt.",
         ),
     ] = None,
     interpolation: o.Interpolation = "linear",

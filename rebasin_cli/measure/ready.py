@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from .. import networks
-from ..checkpoints.tensors import plain
+from ..checkpoints.given import plain
 from ..datasets import once
 from ..errors import DataError, UsageError
 from ..networks.evaluation import Scores, evaluate

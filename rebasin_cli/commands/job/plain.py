@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ...averages.combining import alike, combined
 from ...averages.mean import BLOCK
+from ...averages.numbers import finite_only
 from ...averages.parts import Parts, parts_of
 from ...checkpoints import destination
-from ...checkpoints.checking import finite, validate
 from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.tensors import CHUNK, LazyTensors
 from ...errors import SpecError, UsageError
@@ -226,30 +225,12 @@ def _digests(models: Sequence[Checkpoint]) -> None:
 def looked_at(
     tensors: LazyTensors, averaged: Collection[str], models: Sequence[Checkpoint], listener: Listener
 ) -> LazyTensors:
-    """The same tensors; what is averaged and no number is refused, with the file that has it."""
+    """The same tensors, each told as it is made; what is averaged and no number is refused, with its file."""
     total, begun = len(tensors), set()
 
-    def look(name: str, made: Tensor) -> Tensor:
+    def begin(name: str) -> None:
         if name not in begun:
             begun.add(name)
             listener.step("averaging", len(begun), total, name)
-        if name in averaged and not finite(made):
-            for model in models:
-                if name in model:
-                    validate(_only(model, name), name=str(model.path))
-            raise UsageError(
-                f"{name}: the average is beyond the range of {made.dtype}",
-                hint="Use --out-dtype bfloat16 or float32.",
-            )
-        return made
 
-    return LazyTensors(
-        tensors.shapes,
-        tensors.dtypes,
-        lambda name: look(name, tensors[name]),
-        lambda name, start, stop: look(name, tensors.rows(name, start, stop)),
-    )
-
-
-def _only(model: Checkpoint, name: str) -> LazyTensors:
-    return LazyTensors({name: model.shapes[name]}, {name: model.dtypes[name]}, model.read)
+    return finite_only(tensors, averaged, models, [str(model.path) for model in models], begin)
