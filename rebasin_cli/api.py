@@ -25,6 +25,7 @@ from . import networks
 from .averages import mixing, schedules
 from .averages.combining import combined
 from .averages.mixing import INTERPOLATIONS, JOINS, check_interpolation
+from .averages.names import agreed
 from .averages.numbers import finite_only
 from .averages.parts import parts_of
 from .averages.weights import parse
@@ -106,7 +107,7 @@ def align(
     *models, spec = models_and_spec
     if isinstance(spec, Mapping):
         models, spec = [*models, spec], None
-    models = plain(models)
+    models = agreed(plain(models))[0]
     if len(models) < 2:
         raise UsageError("aligning takes at least two models")
     return searching.align(
@@ -141,11 +142,12 @@ def average(
 ) -> dict[str, Values] | list[Values]:
     """Models as they are, averaged without a spec: Σ w_k θ_k in float64, rounded once to the first's dtypes.
 
-    A model is a mapping of names to tensors or numpy arrays, or a list of arrays, whose `names` are given once
-    for all; what comes back is what the first model is. `weights` add up to 1 (default: equal), are written
-    as in `rebasin merge` ("1/3,2/3"), or name a schedule of `averages.schedules` for checkpoints of one run in
-    their order. Integers and what `ignore` (globs) names are the first model's; `heads` and `extra` are as in
-    `rebasin merge`. Inputs are untouched, and share no memory with the result.
+    A model is a mapping of names to tensors or numpy arrays, or a list of arrays, whose `names` are given
+    once for all; what comes back is what the first model is, under its names (`averages.names`). `weights`
+    add up to 1 (default: equal), are written as in `rebasin merge` ("1/3,2/3"), or name a schedule of
+    `averages.schedules` for checkpoints of one run in their order. Integers and what `ignore` (globs) names
+    are the first model's; `heads` and `extra` are as in `rebasin merge`. Inputs are untouched, and share no
+    memory with the result.
 
     Raises SpecError where tensors differ, CheckpointError for values that are no numbers, UsageError for what
     is no model, and for running statistics unless `statistics` lets them be averaged, too.
@@ -158,7 +160,7 @@ def average(
     given = named(models, names)
     if not given:
         raise UsageError("there are no models to average")
-    tensors = plain(given)
+    tensors = agreed(plain(given))[0]
     if isinstance(weights, str):
         weights = parse(weights)
     if isinstance(weights, str):
@@ -217,7 +219,7 @@ def merge(
     `repaired` is what a search has repaired already (`MatchResult.repaired`), of the mean with equal weights.
     Raises UsageError, SpecError, CheckpointError, DataError, NetworkError.
     """
-    models = plain(models)
+    models = agreed(plain(models))[0]
     check_interpolation(interpolation, len(models))
     asked = repair_with
     settle(asked, statistics=False, measurable=False)  # its check, before the models are looked at

@@ -15,6 +15,7 @@ from torch import nn
 
 from .. import matchers, networks
 from ..averages.mixing import average
+from ..averages.names import agreed
 from ..checkpoints.given import plain
 from ..errors import UsageError
 from ..matchers.search.align import align
@@ -84,7 +85,7 @@ def compare(
     Raises SpecError, UsageError, CheckpointError, DataError, NetworkError.
     """
     began = time.perf_counter()
-    models = plain(models)
+    models = agreed(plain(models))[0]
     if len(models) < 2:
         raise UsageError("comparing merges takes at least two models")
     fitted = resolve_spec(spec, models)

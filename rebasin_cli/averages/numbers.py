@@ -1,4 +1,4 @@
-"""Averages looked through while they are made: what is no number is refused, and laid to the model that has it."""
+"""Averages looked through while they are made: what is no number is laid to the model that has it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def finite_only(
     names: Sequence[str],
     begin: Callable[[str], None] = lambda name: None,
 ) -> LazyTensors:
-    """The same tensors. Making one of `averaged` that is not finite raises an error, and `begin` is told first.
+    """The same tensors. Making one of `averaged` that is not finite raises an error; `begin` is told before.
 
     CheckpointError where one of the `models` has no number there, which is called by its name in `names`;
     UsageError where the sum is beyond the range of the dtype. The models are read again only then.

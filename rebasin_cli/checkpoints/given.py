@@ -1,4 +1,4 @@
-"""Models as a program hands them over: mappings of names to tensors or numpy arrays, lists of arrays with names.
+"""Models as a program hands them over: mappings of names to tensors or arrays, lists of arrays with names.
 
 Whatever is worked on is tensors; what is given back is what came in.
 """

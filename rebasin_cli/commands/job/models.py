@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ... import networks
+from ...averages.names import agreed
 from ...checkpoints.checking import digest, validate
 from ...checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ...checkpoints.tensors import LazyTensors
@@ -52,7 +53,7 @@ def read_models(
         if not len(model):
             raise CheckpointError(f"{path} holds no tensors")
         models.append(model)
-    return models
+    return agreeing(models, say)
 
 
 def open_models(paths: Sequence[Path], loading: Loading, say: Callable[[str], None]) -> list[Checkpoint]:
@@ -60,7 +61,15 @@ def open_models(paths: Sequence[Path], loading: Loading, say: Callable[[str], No
     models = _opened(paths, loading, say)
     for path, model in zip(paths, models, strict=True):
         tell_notes(path, model, say)
-    return models
+    return agreeing(models, say)
+
+
+def agreeing(models: Sequence[Checkpoint], say: Callable[[str], None]) -> list[Checkpoint]:
+    """The models under the names of the first, where only prefixes or ties differ; says what was done."""
+    found, told = agreed(models, [str(model.path) for model in models])
+    for line in told:
+        say(line)
+    return found
 
 
 def tell_notes(path: Path, model: Checkpoint, say: Callable[[str], None]) -> None:

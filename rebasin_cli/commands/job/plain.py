@@ -13,6 +13,7 @@ import torch
 
 from ...averages.combining import alike, combined
 from ...averages.mean import BLOCK
+from ...averages.names import same_values
 from ...averages.numbers import finite_only
 from ...averages.parts import Parts, parts_of
 from ...checkpoints import destination
@@ -25,7 +26,7 @@ from .averaging import Average
 from .folders import tell_differences
 from .job import Job
 from .listener import Listener
-from .models import naming, open_models
+from .models import agreeing, naming, open_models
 from .outputs import Output, write_as_planned
 from .samples import data_reference, recorded_vocabulary
 
@@ -66,6 +67,7 @@ def average(job: Job, output: Output, mean: Average) -> dict[str, Any]:
     source = None
     if mean.copy_from is not None:
         source = open_models([mean.copy_from], asked.loading, listener.say)[0]
+        source = agreeing([models[0], source], listener.say)[1]
     with naming(paths):
         parts = parts_of(models, ignore=mean.ignore, source=source, heads=mean.heads, extra=mean.extra)
     if parts.statistics and asked.repair.repair != "none":
@@ -185,10 +187,18 @@ def _tell(
         say(f"these differ among the models: {_some(others)}")
     if mean.heads and not parts.heads:
         say(f"--heads {mean.heads} changes nothing: no head differs")
-    if len({model.tied for model in models}) > 1:
-        say("tied tensors are not tied in all models: their averages differ")
+    for group in dict.fromkeys(group for model in models for group in model.tied):
+        if not all(_tied(model, group) for model in models):
+            say(f"not tied in all models, so their averages differ: {' and '.join(group)}")
     if len({tuple(sorted(map(str, {*model.dtypes.values()}))) for model in models}) > 1:
         say(f"the models have different dtypes: those of {models[0].path} are written")
+
+
+def _tied(model: Checkpoint, group: Sequence[str]) -> bool:
+    """Whether those of these tensors that the model has are one, in memory or by their values."""
+    first, *others = [name for name in group if name in model] or group[:1]
+    stored = any({first, *others} <= {*tied} for tied in model.tied)
+    return stored or all(same_values(model, first, other) for other in others)
 
 
 def _some(names: Sequence[str]) -> str:
