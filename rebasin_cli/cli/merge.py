@@ -118,8 +118,6 @@ def merge(
 
     Example: rebasin merge a.pt b.pt c.pt --method merge-many -o merged.safetensors
     """
-    from dataclasses import replace
-
     from ..averages.weights import parse
     from ..commands.job.averaging import Average
     from ..commands.merge import merge as run
@@ -127,10 +125,7 @@ def merge(
     own = {"method": method, "loss": loss, "no_prove": no_prove, "skip_checks": skip_checks}
     own |= {"repair": repair, "bake_temperature": bake_temperature}
     settings = settings_of(options, "loading", "network", "data", "search", "repair", **own)
-    written = output_of(Path(out), options, dry_run=dry_run)
-    named = written.path.name not in ("", "..")  # nobody means a model by "." or "/"
-    if named and (out.endswith("/") or written.path.is_dir()):
-        written = replace(written, folder=written.path)
+    written = output_of(out, options, dry_run=dry_run)
     mean = Average(
         reference=reference,
         weights=parse(weights),

@@ -32,6 +32,11 @@ BESIDE = (
 LARGEST = 1 << 28  # bytes of such a file; what is larger is no configuration
 
 
+def placed(output: Output, model: Path) -> Output:
+    """The output, in a folder under the names of the model's own files where a folder was named."""
+    return output if output.folder is None else inside(output, model)
+
+
 def inside(output: Output, model: Path, *, copy_from: Path | None = None) -> Output:
     """The output in its folder, laid out as `model` is: the same shards, or one file of the same name.
 

@@ -279,7 +279,7 @@ class Maker:
                 continue
             path = Path(options[key])
             found["" if key == "out" else key] = path
-            if key == "out" and self.command.name == "align":
+            if key == "out" and self.command.name == "align" and not options[key].endswith("/"):
                 from ...permutations import permutation  # heavy
 
                 found["perm"] = permutation.beside(path)
