@@ -28,8 +28,8 @@ HEADS = ("keep-a", "keep-b", "average", "concat", "drop")
 EXTRA = ("error", "keep-a", "keep", "drop")
 MOST = 4  # names in a line of advice
 HEADS_ADVICE = "--heads keep-a|keep-b|average|concat|drop"
-_EMBEDDING = re.compile(r"emb|wte|tok|shared|vocab", re.IGNORECASE)
-_LOGITS = re.compile(r"head|logit|output|decoder|proj_out|predict", re.IGNORECASE)
+EMBEDDING = re.compile(r"emb|wte|tok|shared|vocab", re.IGNORECASE)
+LOGITS = re.compile(r"head|logit|output|decoder|proj_out|predict", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -172,11 +172,11 @@ def _other_half(name: str, plans: Sequence[Plan], having: Sequence[int]) -> str 
     By names and shapes: values were compared before (`averages.names`), and differ where both are there.
     """
     planned = plans[having[0]][name]
-    if len(planned[1]) < 2 or not (_EMBEDDING.search(name) or _LOGITS.search(name)):
+    if len(planned[1]) < 2 or not (EMBEDDING.search(name) or LOGITS.search(name)):
         return None
     for other, its in plans[having[0]].items():
         if its == planned and other != name and all(other in plan for plan in plans):
-            if _EMBEDDING.search(other) or (_LOGITS.search(other) and _EMBEDDING.search(name)):
+            if EMBEDDING.search(other) or (LOGITS.search(other) and EMBEDDING.search(name)):
                 return other
     return None
 

@@ -21,7 +21,7 @@ from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.tensors import CHUNK, LazyTensors
 from ...errors import SpecError, UsageError
 from ...spec import library
-from . import checks, provenance
+from . import checks, configs, provenance
 from .averaging import Average
 from .folders import tell_differences
 from .job import Job
@@ -86,6 +86,8 @@ def average(job: Job, output: Output, mean: Average) -> dict[str, Any]:
         return plan
     _tell(listener, models, parts, plan, mean, source)
     tell_differences(paths, [*output.copies], listener.say)
+    how = {"heads": mean.heads, "source": source}
+    output = configs.fitted(output, models, tensors.shapes, listener.say, **how)
     destination.check_space(_there(output.path.parent), plan["written_bytes"])
     _digests([*models, *([source] if source is not None else [])])
     options = {"weights": list(mean.weights or []), "interpolation": mean.interpolation}
