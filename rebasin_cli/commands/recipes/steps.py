@@ -104,7 +104,9 @@ class Maker:
             for key, value in defaults.items()
             if key not in given and key in self.command.keys() and self.command.has(key)
         }
+        before = len(self.problems)
         arguments = self._arguments(given)
+        models = len(arguments) if len(self.problems) == before else 0  # else nobody knows how many
         copied = given.get("copy_files")
         if copied is not None and copied.value is True:  # configuration and tokenizer beside the models
             self.reads += [file for path in self.reads for file in beside(path)]
@@ -113,7 +115,7 @@ class Maker:
             if self.command.has(key):
                 options[key] = self._option(self.command.options[key], value)
         if "weights" in given and isinstance(options.get("weights"), str):
-            self._check_weights(options["weights"], len(arguments), given["weights"])
+            self._check_weights(options["weights"], models, given["weights"])
         depends = self.step.value.get("depends")
         if depends is not None:
             self._files(depends)
