@@ -237,12 +237,12 @@ def _of_family(group: Sequence[str]) -> str:
             for number, same in zip(numbers[0], alike, strict=True)
         ]
     )
-    return f"{_NUMBER.sub(lambda found: next(put), name)}  {said} ({len(group)} such)"
+    return f"{_NUMBER.sub(lambda found: next(put), name)}  {said} ({len(group):,} such)"
 
 
 def _of_kind(group: Sequence[str]) -> str:
     name, _, said = group[0].partition("  ")
-    return f"{len(group)} tensors, such as {name}  {said}"
+    return f"{len(group):,} tensors, such as {name}  {said}"
 
 
 def unknown(

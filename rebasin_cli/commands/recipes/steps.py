@@ -179,6 +179,8 @@ class Maker:
 
     def _check_weights(self, text: str, models: int, value: Value) -> None:
         """Numbers, one a model, that add up to 1; names of schedules are the command's to know."""
+        if text.replace("-", "").isalpha():
+            return
         try:
             weights = parse(text)
             if models and not isinstance(weights, str):
