@@ -242,7 +242,7 @@ def _of_family(group: Sequence[str]) -> str:
 
 def _of_kind(group: Sequence[str]) -> str:
     name, _, said = group[0].partition("  ")
-    return f"{len(group):,} tensors, such as {name}  {said}"
+    return f"{len(group):,} names, such as {name}  {said}"
 
 
 def unknown(

@@ -36,8 +36,8 @@ def test_names_that_differ_in_numbers_are_one():
 def test_kinds_are_kept_apart_by_what_is_said_and_by_the_file():
     told = gathered(LAYERS)
     assert told == [
-        "48 tensors, such as model.layers.0.q_proj.weight  is absent in a2.pt, float32 4×4 elsewhere",
-        "48 tensors, such as model.layers.0.q_proj.weight  is absent in b2.pt, float32 4×16 elsewhere",
+        "48 names, such as model.layers.0.q_proj.weight  is absent in a2.pt, float32 4×4 elsewhere",
+        "48 names, such as model.layers.0.q_proj.weight  is absent in b2.pt, float32 4×16 elsewhere",
     ]
     told = gathered(
         [f"w.{name}  is {name}" for name in "abcdefgh"] + [f"v{k}  is 3 in model {k}" for k in "12"]
