@@ -9,7 +9,7 @@ Both are exchanged where nothing else can be meant, and told. Values are compare
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..checkpoints.tensors import LazyTensors, plan_of, rows
 from .combining import same
+from .parts import EMBEDDING, LOGITS
 
 Tensors = Mapping[str, Tensor]
 Plan = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
@@ -25,6 +26,7 @@ Plan = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 CONTAINERS = {"model", "module", "net", "network", "nn", "base_model", "_orig_mod", "_forward_module"}
 CONTAINERS |= {"wrapped", "wrapped_model", "inner_model", "backbone"}
 DEEPEST = 8  # segments of a prefix
+SAMPLE = 256  # names by which a prefix is ruled out
 MOST = 64  # pairs of tensors that are compared for a tie
 
 
@@ -106,20 +108,38 @@ def exchanged(first: Plan, other: Plan) -> Prefix | None:
     offered = [name for name in other if name not in first]
     if not wanting or not offered:
         return None
-    best: dict[tuple[tuple[str, str], ...], Prefix] = {}
-    for wanted in _prefixes(wanting):
-        for given in _prefixes(offered):
-            pairs = _pairs(wanting, offered, wanted, given)
+    there, found = set(wanting), {}
+    looked: list[tuple[str, str]] = []
+    prefixes = [*_prefixes(_some(offered))]
+    for wanted in _prefixes(_some(wanting)):
+        for given in prefixes:
+            if any(_longer(wanted, given, *pair) for pair in looked):
+                continue  # a part of what was looked at
+            if not _pairs(there, _some(offered), wanted, given):
+                continue
+            looked.append((wanted, given))
+            pairs = _pairs(there, offered, wanted, given)
             if 2 * len(pairs) <= max(len(wanting), len(offered)) or not _alike(pairs, first, other):
                 continue
             renamed = pairs | _further(offered, wanted, given, pairs)
             if len({*renamed.values()} | ({*other} - {*renamed})) < len(other):
                 continue  # two tensors would share a name
-            best.setdefault(tuple(pairs.items()), Prefix(given, wanted, len(pairs), renamed))
-    found = sorted(best.values(), key=lambda prefix: -prefix.matched)
-    if len(found) > 1 and found[0].matched == found[1].matched:
+            found[wanted, given] = Prefix(given, wanted, len(pairs), renamed)
+    best = sorted(found.values(), key=lambda prefix: -prefix.matched)
+    if len(best) > 1 and best[0].matched == best[1].matched:
         return None
-    return found[0] if found else None
+    return best[0] if best else None
+
+
+def _some(names: Sequence[str]) -> Sequence[str]:
+    """Names from beginning to end: what hardly any of them has is no prefix of more than half."""
+    return names[:: len(names) // SAMPLE + 1]
+
+
+def _longer(wanted: str, given: str, before: str, other: str) -> bool:
+    """Whether both prefixes are two others with the same further segments."""
+    more = wanted[len(before) :]
+    return wanted.startswith(before) and given == other + more
 
 
 def _prefixes(names: Sequence[str]) -> Iterator[str]:
@@ -135,9 +155,8 @@ def _prefixes(names: Sequence[str]) -> Iterator[str]:
         prefix = f"{prefix}{segment}."
 
 
-def _pairs(wanting: Sequence[str], offered: Sequence[str], wanted: str, given: str) -> dict[str, str]:
+def _pairs(there: Collection[str], offered: Sequence[str], wanted: str, given: str) -> dict[str, str]:
     """Names of the second model → those of the first that they are with the prefix exchanged."""
-    there = set(wanting)
     moved = ((name, wanted + name[len(given) :]) for name in offered if name.startswith(given))
     return {name: new for name, new in moved if new in there}
 
@@ -165,8 +184,7 @@ def _ties(having: Tensors, lacking: Tensors) -> Iterator[tuple[str, str]]:
     """
     plan, there = plan_of(having), plan_of(lacking)
     copies = [name for name in plan if name not in there and len(plan[name][1]) > 1]
-    if not copies:
-        return
+    copies.sort(key=lambda name: not (LOGITS.search(name) or EMBEDDING.search(name)))  # the likely ones first
     stored = [set(group) for group in getattr(having, "tied", ())]
     by_plan: dict[tuple, list[str]] = {}
     for name in there:
@@ -175,7 +193,7 @@ def _ties(having: Tensors, lacking: Tensors) -> Iterator[tuple[str, str]]:
     compared = 0
     for copy in copies:
         for kept in by_plan.get(plan[copy], ()):
-            if there[kept][1] != plan[kept][1]:
+            if there[kept][1][1:] != plan[kept][1][1:]:  # of another vocabulary it may be
                 continue
             if any({copy, kept} <= group for group in stored):
                 yield copy, kept
@@ -192,8 +210,8 @@ def same_values(model: Tensors, one: str, other: str) -> bool:
     """Whether two tensors of a model are equal bit by bit, and no constants, as fresh norms are."""
     if not same(under(model, {"w": one}), under(model, {"w": other}), "w"):
         return False
-    part = rows(model, one, 0, 2)
-    return bool(part.numel()) and bool((part != part.reshape(-1)[0]).any())
+    part = rows(model, one, 0, 2).double().flatten()
+    return bool((part[1:] != part[:-1]).any())
 
 
 def under(model: Tensors, names: Mapping[str, str]) -> Tensors:

@@ -60,7 +60,10 @@ def checked(weights: Sequence[float] | None, models: int) -> list[float]:
     """
     if not models:
         raise UsageError("there are no models to average")
-    weights = [1 / models] * models if weights is None else list(weights)
+    try:
+        weights = [1 / models] * models if weights is None else [float(weight) for weight in weights]
+    except (TypeError, ValueError, OverflowError):
+        raise UsageError("the weights are no numbers", hint="Give one number a model") from None
     if len(weights) != models:
         raise UsageError(
             f"{len(weights)} weights for {models} models", hint="Give one a model, in the order of the models"

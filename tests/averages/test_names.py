@@ -159,3 +159,25 @@ def test_equal_constants_are_no_tie():
     twice = once | {"b.weight": torch.ones(4, 4)}
     with pytest.raises(SpecError, match="b.weight  is absent in model 2"):
         rebasin_cli.average([twice, once])
+
+
+def test_a_tie_of_another_vocabulary_stays_one():
+    (_, twice), (once, _) = tied(0), tied(1)
+    once["embed.weight"] = torch.randn(8, 4)
+    found = rebasin_cli.average([twice, once], heads="average", extra="keep")
+    assert found["embed.weight"].shape == (8, 4)
+    assert torch.equal(found["embed.weight"], found["lm_head.weight"])
+
+
+def test_a_tie_is_found_among_many_tensors_that_only_one_file_has():
+    (once, _), (_, twice) = tied(0), tied(1)
+    more = {f"more.{k}.weight": torch.randn(6, 4) for k in range(200)}
+    head = twice.pop("lm_head.weight")
+    found = rebasin_cli.average([more | twice | {"lm_head.weight": head}, once], extra="keep")
+    assert torch.equal(found["embed.weight"], found["lm_head.weight"])
+
+
+def test_ties_in_eight_bits_are_compared():
+    (once, _), (_, twice) = tied(0), tied(1)
+    once, twice = ({n: t.to(torch.float8_e4m3fn) for n, t in each.items()} for each in (once, twice))
+    assert {*agreed([twice, once])[0][1]} == {*twice}

@@ -75,3 +75,10 @@ def test_weights_of_another_sum_are_told_in_their_proportions():
             assert "Negative ones are allowed" in error.value.hint
         else:
             assert shares in error.value.hint and checked(parse(shares), len(given))
+
+
+def test_weights_in_memory_are_numbers_too():
+    for given in (["1/2", "x"], [None, 1], [1, [0]], 3):
+        with pytest.raises(UsageError, match="are no numbers"):
+            checked(given, 2)
+    assert checked(torch.tensor([0.5, 0.5]), 2) == [0.5, 0.5]
