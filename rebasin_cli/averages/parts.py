@@ -13,6 +13,7 @@ import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -91,6 +92,7 @@ def parts_of(
     extras: dict[str, int] = {}
     problems: list[str] = []
     advice: set[str] = set()
+    likely = _likely_ties(plans)
     whole: list[str] = []  # those that can be taken from one model
     names = dict.fromkeys(name for plan in (*plans, source_plan) for name in plan)
     for name in names:
@@ -104,7 +106,13 @@ def parts_of(
             continue  # the source's alone
         elif len(having) < len(plans):
             whose = _whose(extra, having)
-            if extra == "error":
+            kept = whose is not None or extra == "error"
+            tied = _other_half(name, plans[having[0]][name], likely) if kept else None
+            if tied is not None:
+                problems.append(_untied(name, tied, plans, having))
+                advice.add("--extra drop")
+                whole.append(name)
+            elif extra == "error":
                 lacking = ", ".join(str(k + 1) for k in range(len(plans)) if k not in having)
                 problems.append(
                     f"{name}  is absent in model {lacking}, {show(plans[having[0]][name])} elsewhere"
@@ -112,10 +120,6 @@ def parts_of(
                 advice.add("--extra keep|keep-a|drop")
             elif whose is None:
                 dropped.append(name)
-            elif tied := _other_half(name, plans, having):
-                problems.append(_untied(name, tied, plans, having))
-                advice.add("--extra drop")
-                whole.append(name)
             else:
                 extras[name] = whose
         else:
@@ -166,19 +170,26 @@ def _whose(extra: str, having: Sequence[int]) -> int | None:
     return {"keep": having[0], "keep-a": 0 if having[0] == 0 else None}.get(extra)
 
 
-def _other_half(name: str, plans: Sequence[Plan], having: Sequence[int]) -> str | None:
+def _likely_ties(plans: Sequence[Plan]) -> list[dict[Any, str]]:
+    """By dtype and shape: an embedding that all models have, and a layer that gives logits, by their names."""
+    plan, *others = plans
+    found: list[dict[Any, str]] = [{}, {}]
+    for name, planned in plan.items():
+        for kind, word in enumerate((EMBEDDING, LOGITS)):
+            if len(planned[1]) > 1 and word.search(name) and all(o.get(name) == planned for o in others):
+                found[kind].setdefault(planned, name)
+    return found
+
+
+def _other_half(name: str, planned: Any, likely: Sequence[Mapping[Any, str]]) -> str | None:
     """The tensor that all have and those without `name` may use in its place: an embedding, for logits.
 
     By names and shapes: values were compared before (`averages.names`), and differ where both are there.
     """
-    planned = plans[having[0]][name]
-    if len(planned[1]) < 2 or not (EMBEDDING.search(name) or LOGITS.search(name)):
-        return None
-    for other, its in plans[having[0]].items():
-        if its == planned and other != name and all(other in plan for plan in plans):
-            if EMBEDDING.search(other) or (LOGITS.search(other) and EMBEDDING.search(name)):
-                return other
-    return None
+    embeddings, logits = likely
+    if EMBEDDING.search(name):
+        return embeddings.get(planned) or logits.get(planned)
+    return embeddings.get(planned) if LOGITS.search(name) else None
 
 
 def _untied(name: str, tied: str, plans: Sequence[Plan], having: Sequence[int]) -> str:

@@ -142,7 +142,7 @@ def test_ties_of_files_are_told_and_keep_their_digest(tmp_path):
     assert [*found] == [*once] and found.digest() == a.digest()
 
 
-@pytest.mark.parametrize("extra", ["keep", "keep-a"])
+@pytest.mark.parametrize("extra", ["error", "keep", "keep-a"])
 def test_two_that_differ_are_never_half_averaged_and_half_copied(extra):
     (once, _), (_, twice) = tied(0), tied(1)
     twice["lm_head.weight"] = twice["lm_head.weight"] + 1
