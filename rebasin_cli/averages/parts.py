@@ -171,7 +171,7 @@ def _whose(extra: str, having: Sequence[int]) -> int | None:
 
 
 def _likely_ties(plans: Sequence[Plan]) -> list[dict[Any, str]]:
-    """By dtype and shape: an embedding that all models have, and a layer that gives logits, by their names."""
+    """By dtype and shape: an embedding that all models have, and a layer that gives logits, by names."""
     plan, *others = plans
     found: list[dict[Any, str]] = [{}, {}]
     for name, planned in plan.items():
