@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,7 @@ class Checkpoint(Mapping[str, Tensor]):
     skipped: dict[str, str] = field(default_factory=dict)  # what is no tensor of the model: name → what it is
     tied: tuple[tuple[str, ...], ...] = ()  # groups of names that share one piece of memory
     unread: tuple[str, ...] = ()  # objects beside the weights that need code of their own, and their classes
+    source: Checkpoint | None = None  # the same with the names that the file has, where these are others
 
     def __getitem__(self, name: str) -> Tensor:
         return self.read(name)  # KeyError for a name that is not there
@@ -87,11 +88,34 @@ class Checkpoint(Mapping[str, Tensor]):
 
     @functools.cached_property
     def _digest(self) -> str:
-        return digest(self)
+        return digest(self) if self.source is None else self.source.digest()
 
     def look(self, *, name: str = "") -> None:
         """`validate` it, and know its digest from then on: both in one reading."""
-        self.__dict__["_digest"] = validate(self, name=name, digested=True)
+        if self.source is None:
+            self.__dict__["_digest"] = validate(self, name=name, digested=True)
+        else:
+            self.source.look(name=name)
+
+    def under(self, names: Mapping[str, str]) -> Checkpoint:
+        """The same file with its tensors under other names, new → old; its digest stays.
+
+        A tensor may have two: these are tied.
+        """
+        new_of: dict[str, list[str]] = {}
+        for new, old in names.items():
+            new_of.setdefault(old, []).append(new)
+        groups = [*self.tied, *((old,) for old in new_of if not any(old in group for group in self.tied))]
+        tied = (tuple(new for old in group for new in new_of.get(old, ())) for group in groups)
+        return replace(
+            self,
+            shapes={new: self.shapes[old] for new, old in names.items()},
+            dtypes={new: self.dtypes[old] for new, old in names.items()},
+            read=lambda name: self.read(names[name]),
+            read_rows=lambda name, start, stop: self.read_rows(names[name], start, stop),
+            tied=tuple(group for group in tied if len(group) > 1),
+            source=self.source or self,
+        )
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -77,7 +77,10 @@ def find(saved: Any, *, key: str | None, name: str) -> Found:
     messages. Raises CheckpointError where there are no named tensors, or two of one name; UsageError where
     there is nothing under `key`, NoEnvelope where there is nothing to choose from.
     """
-    root = look(saved)
+    try:
+        root = look(saved)
+    except CheckpointError as error:
+        raise CheckpointError(f"{name}: {error.message}", hint=error.hint) from None
     if key:
         return _find_keys(saved, key, root, name)
     chosen, copies = _choose(root)

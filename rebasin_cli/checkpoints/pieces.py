@@ -174,7 +174,8 @@ def check_values(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
             hint="Resume the run there and save with the state dict type FULL_STATE_DICT.",
         )
     parameters = {name: shape for name, shape in shapes.items() if name.rpartition(".")[2] in _PARAMETERS}
-    empty = [name for name, shape in parameters.items() if shape == (0,)]
+    no_units = any(len(shape) > 1 and 0 in shape for shape in parameters.values())  # a layer of none is whole
+    empty = [name for name, shape in parameters.items() if shape == (0,) and not no_units]
     if len(parameters) >= 4 and all(shape in ((0,), (1,)) for shape in parameters.values()):
         empty = list(parameters)  # DeepSpeed once left one value of each
     if empty:

@@ -105,6 +105,19 @@ def entries(value: Any) -> Iterator[tuple[Any, Any]] | None:
     return None
 
 
+def shows_tensors(saved: Any) -> bool:
+    """Whether dictionaries, lists and tuples lead to a tensor, however deep."""
+    todo, seen = [saved], set()
+    while todo:
+        value = todo.pop()
+        if isinstance(value, Tensor):
+            return True
+        if isinstance(value, dict | list | tuple) and id(value) not in seen:
+            seen.add(id(value))
+            todo += value.values() if isinstance(value, dict) else value
+    return False
+
+
 def text_of(key: Any) -> str | None:
     """A key as part of a name; None of what cannot be one."""
     if isinstance(key, str):
@@ -155,6 +168,8 @@ class _Walk:
         self.size, self.again = 0, MAX_AGAIN
 
     def look(self, value: Any, path: Path) -> Node:
+        if len(path) > MAX_DEPTH and not shows_tensors(value):
+            return Node(path)
         if len(path) > MAX_DEPTH:
             raise CheckpointError(
                 f"{dotted(path)[:80]}…: more than {MAX_DEPTH} dictionaries lie in one another",

@@ -26,6 +26,7 @@ from .inert import Reader, TooMuch
 from .opening import Unread, opened
 from .rebuilding import KNOWN
 from .safetensors_format import COPY_AGAIN
+from .saved import shows_tensors
 from .storages import LEGACY, NESTED, Bounded, InStream, Mapped, check_zip
 from .stored import Piece
 
@@ -99,9 +100,9 @@ def load(path: Path) -> Loaded:
             what = "is damaged or cut off" if storages else "is no checkpoint, or a damaged one"
             raise CheckpointError(f"{path} {what}: {_first_line(cause)}", hint=COPY_AGAIN) from cause
     loaded = Loaded(saved, storages.places if storages else None, unread, tuple(sorted(reader.unknown)))
-    if reader.unknown and not _shows_tensors(saved):
+    if reader.unknown and not shows_tensors(saved):
         raise unsafe(path, loaded)
-    if storages is None and not _shows_tensors(saved):
+    if storages is None and not shows_tensors(saved):
         raise CheckpointError(
             f"{path} is no checkpoint: a pickle that torch.save did not write, without tensors"
         )
@@ -113,19 +114,6 @@ _DAMAGED = (
     *(UnpicklingError, ValueError, TypeError, LookupError, AttributeError, RuntimeError, OverflowError),
     *(EOFError, struct.error),
 )
-
-
-def _shows_tensors(saved: Any) -> bool:
-    """Whether dictionaries, lists and tuples lead to a tensor."""
-    todo, seen = [saved], set()
-    while todo:
-        value = todo.pop()
-        if isinstance(value, Tensor):
-            return True
-        if isinstance(value, dict | list | tuple) and id(value) not in seen:
-            seen.add(id(value))
-            todo += value.values() if isinstance(value, dict) else value
-    return False
 
 
 def load_by_its_code(path: Path) -> Loaded:

@@ -274,6 +274,16 @@ BakeTemperature = Annotated[
 Out = Annotated[
     Path, option("--out", "-o", metavar="FILE", panel=OUT, help="Where to write, as safetensors.")
 ]
+OutModel = Annotated[
+    str | None,
+    option(
+        "--out",
+        "-o",
+        metavar="FILE|DIR/",
+        panel=OUT,
+        help="Where to write, as safetensors; into a folder under the names of the model's own files.",
+    ),
+]
 Force = Annotated[bool, option("--force", panel=OUT, help="Overwrite outputs that exist.")]
 Attest = Annotated[
     Path | None,

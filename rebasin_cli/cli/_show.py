@@ -13,6 +13,7 @@ from typing import Any
 
 import typer
 
+from ..errors import RebasinError
 from ..runtime.text import line, many
 
 
@@ -91,6 +92,7 @@ class Screen:
 def screen(quiet: bool = False, verbose: bool = False) -> Iterator[Any]:
     """A `Listener` on the terminal; the bars are gone however the command ends.
 
+    An error tells every single problem with `verbose`, else what is alike in one line.
     What a network or a loader of the user's prints meanwhile goes to stderr: stdout is the result's.
     """
     from ..commands.job.listener import Listener
@@ -105,6 +107,9 @@ def screen(quiet: bool = False, verbose: bool = False) -> Iterator[Any]:
     try:
         with redirect_stdout(sys.stderr):
             yield Listener(shown.say, shown.step)
+    except RebasinError as error:
+        error.whole = error.whole or verbose
+        raise
     finally:
         log.removeHandler(lines)
         log.setLevel(level)

@@ -22,7 +22,7 @@ from ._show import result, screen
 def align(
     reference: Annotated[Path, typer.Argument(metavar="A", help="The model that stays.")],
     model: Annotated[Path, typer.Argument(metavar="B", help="The model that is permuted.")],
-    out: o.Out = None,
+    out: o.OutModel = None,
     method: o.Method = "wm",
     loss: o.Loss = None,
     no_prove: o.NoProve = False,

@@ -18,7 +18,7 @@ from ._show import result, screen
 @g.shared(g.LOADING, g.NETWORK, g.DATA, g.WRITTEN, g.SCREEN)
 def canon(
     model: Annotated[Path, typer.Argument(metavar="FILE", help="The model; its function stays the same.")],
-    out: o.Out = None,
+    out: o.OutModel = None,
     json: o.Json = False,
     **options: Any,
 ) -> None:

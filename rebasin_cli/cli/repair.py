@@ -22,7 +22,7 @@ def repair(
         tuple[Path, Path],
         typer.Option("--endpoints", metavar="A B", help="The two models, B aligned to A (or with --perm)."),
     ],
-    out: o.Out = None,
+    out: o.OutModel = None,
     share: Annotated[
         float, typer.Option("--lambda", metavar="λ", help="Where FILE lies between A (0) and B (1).")
     ] = 0.5,

@@ -92,7 +92,8 @@ def check(
     """
     from ..commands import spec as overview
 
-    fitted = overview.fit_named(spec, checkpoint, key=key, unsafe_load=unsafe_load)
+    with screen(verbose=True):  # all that does not fit
+        fitted = overview.fit_named(spec, checkpoint, key=key, unsafe_load=unsafe_load)
     put(f"{fitted.spec.source} fits {checkpoint}: {overview.headline(fitted)}")
 
 

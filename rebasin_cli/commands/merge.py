@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 from .. import api
 from ..repair import Outcome
-from .job import curved, heads, plain, repairing, soups
+from .job import configs, curved, heads, plain, repairing, soups
 from .job.averaging import Average
 from .job.job import Job
 from .job.listener import SILENT, Listener
@@ -85,6 +85,7 @@ def merge(
             permutations = found.result.permutations[0] if found else given
             tensors = like = aside.put_back(tensors, job, permutations, mean.weights)
             options |= {"heads": aside.how}
+            output = configs.fitted(output, aside.models, tensors.shapes, job.say, heads=aside.how)
         meta = job.describe(options=options, proof=proof, like=job.models)
         added = merged.repair.added if merged.repair else ()
         written = write(output, tensors, like, meta, added=added)

@@ -143,7 +143,7 @@ def test_code_is_never_run_on_a_files_own_word(resnets, refused, tmp_path):
     [
         (["--weights", "0.5,0.3,0.2"], "3 weights for 2 models"),
         (["--weights", "0.5,0.6"], "the weights add up to 1.1, expected 1"),
-        (["--weights", "0.5;0.5"], "are not numbers"),
+        (["--weights", "0.5;0.5"], "is no number"),
         (["--weights", "nan,1"], "weights"),
         (["--interpolation", "slrp"], "Did you mean slerp or slerp-whole?"),
         (["--method", "merge_many"], "Did you mean merge-many?"),

@@ -32,6 +32,11 @@ BESIDE = (
 LARGEST = 1 << 28  # bytes of such a file; what is larger is no configuration
 
 
+def placed(output: Output, model: Path) -> Output:
+    """The output, in a folder under the names of the model's own files where a folder was named."""
+    return output if output.folder is None else inside(output, model)
+
+
 def inside(output: Output, model: Path, *, copy_from: Path | None = None) -> Output:
     """The output in its folder, laid out as `model` is: the same shards, or one file of the same name.
 
@@ -79,13 +84,13 @@ def _with_dtype(config: bytes, dtype: torch.dtype) -> bytes:
     """A configuration that names this dtype, where it named one; loaders would convert the weights back."""
     try:
         parsed = json.loads(config)
-    except ValueError:
+    except (ValueError, RecursionError):
         return config
     named = [key for key in ("torch_dtype", "dtype") if isinstance(parsed, dict) and key in parsed]
     if not named:
         return config
     parsed |= dict.fromkeys(named, str(dtype).removeprefix("torch."))
-    return (json.dumps(parsed, indent=2, ensure_ascii=False) + "\n").encode()
+    return (json.dumps(parsed, indent=2) + "\n").encode()
 
 
 def tell_differences(models: Sequence[Path], copies: Sequence[str], say: Callable[[str], None]) -> None:

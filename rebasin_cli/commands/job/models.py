@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ... import networks
+from ...averages.names import agreed
+from ...averages.nearness import NEAR, cosine
 from ...checkpoints.checking import digest, validate
 from ...checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ...checkpoints.tensors import LazyTensors
@@ -52,7 +54,7 @@ def read_models(
         if not len(model):
             raise CheckpointError(f"{path} holds no tensors")
         models.append(model)
-    return models
+    return agreeing(models, say)
 
 
 def open_models(paths: Sequence[Path], loading: Loading, say: Callable[[str], None]) -> list[Checkpoint]:
@@ -60,7 +62,15 @@ def open_models(paths: Sequence[Path], loading: Loading, say: Callable[[str], No
     models = _opened(paths, loading, say)
     for path, model in zip(paths, models, strict=True):
         tell_notes(path, model, say)
-    return models
+    return agreeing(models, say)
+
+
+def agreeing(models: Sequence[Checkpoint], say: Callable[[str], None]) -> list[Checkpoint]:
+    """The models under the names of the first, where only prefixes or ties differ; says what was done."""
+    found, told = agreed(models, [str(model.path) for model in models])
+    for line in told:
+        say(line)
+    return found
 
 
 def tell_notes(path: Path, model: Checkpoint, say: Callable[[str], None]) -> None:
@@ -125,7 +135,16 @@ def fit_spec(
 
 
 def _wants_network(error: NoSpecFits, models: Sequence[Checkpoint]) -> NoSpecFits:
-    """The same with the next step: the network tells the spec."""
+    """The same with the next step: no spec at all for models that are near, else the network tells it."""
+    near = cosine(models) if len(models) > 1 else None
+    if near is not None and near > NEAR:
+        files = " ".join(shlex.quote(str(model.path)) for model in models)
+        return NoSpecFits(
+            error.message.partition("; the nearest is")[0],
+            hint=f"The models are near each other (cosine {near:.2g}), as copies that were fine-tuned are: "
+            f"average them as they are, which takes no spec: rebasin merge {files} --method none. "
+            "To align them all the same, give the network: --net file.py:factory",
+        )
     recorded = {model.metadata.get("rebasin.spec") for model in models} - {None}
     was = f"They record a spec named {recorded.pop()}, which is not built in. " if len(recorded) == 1 else ""
     hint = f"{was}Give the network, and the spec is inferred from it: --net file.py:factory; "
