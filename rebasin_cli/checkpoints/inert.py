@@ -21,6 +21,7 @@ MAX_OPCODES = 1 << 24  # a quarter of a minute; a checkpoint of 10,000 tensors h
 SPARE = 1 << 26  # bytes that even a short pickle may ask for beyond its own
 EMPTY_SET = 216  # bytes of memory for one byte of a pickle
 MAX_INTEGER = 2048  # bits; Python refuses to show integers of more than 4,300 digits
+PRIME = (1 << 61) - 1  # integers of a difference that it divides have one hash
 CROWD = 256  # keys of one hash in one dictionary: each is compared with all before it
 
 # What an opcode puts on the stack is what stands after it.
@@ -224,7 +225,7 @@ class Reader:
         if type(value) not in (dict, OrderedDict):
             raise UnpicklingError(f"it sets items of {type(value).__name__}")
         for key, item in zip(items[::2], items[1::2], strict=True):
-            if type(key) is not str or len(key) > CROWD:
+            if not _is_light(key):
                 self._weigh(key, value)
             value[key] = item
 
@@ -249,7 +250,8 @@ class Reader:
             raise UnpicklingError(f"it adds to {type(value).__name__}")
         self.spend(EMPTY_SET + 64 * len(items))
         for item in items:
-            self._weigh(item, value)
+            if not _is_light(item):
+                self._weigh(item, value)
             value.add(item)
         return value
 
@@ -321,6 +323,11 @@ class Reader:
         if self.stored is None:
             raise UnpicklingError("it refers to values outside of it")
         self.stack.append(self.stored(name))
+
+
+def _is_light(key: Any) -> bool:
+    """Whether it is short text, or an integer that is its own hash: nobody can choose many of one hash."""
+    return len(key) <= CROWD if type(key) is str else type(key) is int and -PRIME < key < PRIME
 
 
 def _integer(value: int) -> Any:
