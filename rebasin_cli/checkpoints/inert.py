@@ -87,8 +87,10 @@ class Reader:
 
     `known`: {(module, name): Known or a value}. `stored(id)` gives what a persistent id stands for. `size` is
     the number of bytes that are read: memory and time go with it. Afterwards `unknown` holds the names of
-    all globals that are not known, in their order. Raises UnpicklingError and what Python raises for wrong
-    values (ValueError, TypeError, LookupError, AttributeError, RuntimeError of torch); TooMuch.
+    all globals that are not known, in their order; `plain`: nothing is inert.
+
+    Raises UnpicklingError, and what Python and PyTorch raise for wrong values (ValueError, TypeError,
+    LookupError, AttributeError, RuntimeError); TooMuch.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class Reader:
     ):
         self.known, self.stored = known, stored
         self.unknown: dict[str, None] = {}
+        self.plain = True
         self._globals: dict[tuple[str, str], Any] = {}
         self._left = SPARE + 4 * size
         self._opcodes = 0
@@ -117,7 +120,7 @@ class Reader:
             if self._opcodes > MAX_OPCODES:
                 raise TooMuch(f"it has more than {MAX_OPCODES:,} steps")
             if opcode.name in _VALUES:
-                self.stack.append(argument if type(argument) is not int else _integer(argument))
+                self.stack.append(argument if type(argument) is not int else self._integer(argument))
             elif opcode.name == "STOP":
                 value = self.stack.pop()
                 self.stack, self.marks, self.memo = [], [], {}
@@ -139,6 +142,7 @@ class Reader:
             full = f"{module}.{name}"
             if entry is None:
                 self.unknown[full] = None
+                self.plain = False
                 found = Global(full)
             else:
                 found = Global(full, entry.make) if type(entry) is Known else entry
@@ -150,8 +154,11 @@ class Reader:
         if type(args) is not tuple:
             raise UnpicklingError("what it is called with is no tuple")
         if type(function) is Global and function.make is not None and not keywords:
-            return function.make(self, *args)
-        return Inert(kind(function), (*args, keywords) if keywords else args)
+            made = function.make(self, *args)
+        else:
+            made = Inert(kind(function), (*args, keywords) if keywords else args)
+        self.plain = self.plain and type(made) is not Inert
+        return made
 
     def _reduce(self, _: Any) -> None:
         args = self.stack.pop()
@@ -319,6 +326,12 @@ class Reader:
     def _put(self, index: int) -> None:
         self.memo[index] = self.stack[-1]
 
+    def _integer(self, value: int) -> Any:
+        if value.bit_length() <= MAX_INTEGER:
+            return value
+        self.plain = False
+        return Inert("builtins.int")
+
     def _persistent(self, name: Any) -> None:
         if self.stored is None:
             raise UnpicklingError("it refers to values outside of it")
@@ -328,10 +341,6 @@ class Reader:
 def _is_light(key: Any) -> bool:
     """Whether it is short text, or an integer that is its own hash: nobody can choose many of one hash."""
     return len(key) <= CROWD if type(key) is str else type(key) is int and -PRIME < key < PRIME
-
-
-def _integer(value: int) -> Any:
-    return value if value.bit_length() <= MAX_INTEGER else Inert("builtins.int")
 
 
 def _constant(value: Any) -> Callable[[Reader, Any], None]:

@@ -284,6 +284,10 @@ def bombs(size: int) -> dict[str, tuple[bytes, str]]:
             + mapping(*[text(str(k)) + values for k in range(200)]),
             "refused",
         ),
+        "a tensor below many objects": (
+            (thing + b")R}" + text("a")) * few + tensor() + b"sb" * few,
+            "read",
+        ),
         "networks that share their parts": (_network(60), "refused"),
     }
 
