@@ -21,6 +21,7 @@ MAX_OPCODES = 1 << 24  # a quarter of a minute; a checkpoint of 10,000 tensors h
 SPARE = 1 << 26  # bytes that even a short pickle may ask for beyond its own
 EMPTY_SET = 216  # bytes of memory for one byte of a pickle
 MAX_INTEGER = 2048  # bits; Python refuses to show integers of more than 4,300 digits
+PRIME = (1 << 61) - 1  # integers of a difference that it divides have one hash
 CROWD = 256  # keys of one hash in one dictionary: each is compared with all before it
 
 # What an opcode puts on the stack is what stands after it.
@@ -86,8 +87,10 @@ class Reader:
 
     `known`: {(module, name): Known or a value}. `stored(id)` gives what a persistent id stands for. `size` is
     the number of bytes that are read: memory and time go with it. Afterwards `unknown` holds the names of
-    all globals that are not known, in their order. Raises UnpicklingError and what Python raises for wrong
-    values (ValueError, TypeError, LookupError, AttributeError, RuntimeError of torch); TooMuch.
+    all globals that are not known, in their order; `plain`: nothing is inert.
+
+    Raises UnpicklingError, and what Python and PyTorch raise for wrong values (ValueError, TypeError,
+    LookupError, AttributeError, RuntimeError); TooMuch.
     """
 
     def __init__(
@@ -95,6 +98,7 @@ class Reader:
     ):
         self.known, self.stored = known, stored
         self.unknown: dict[str, None] = {}
+        self.plain = True
         self._globals: dict[tuple[str, str], Any] = {}
         self._left = SPARE + 4 * size
         self._opcodes = 0
@@ -116,7 +120,7 @@ class Reader:
             if self._opcodes > MAX_OPCODES:
                 raise TooMuch(f"it has more than {MAX_OPCODES:,} steps")
             if opcode.name in _VALUES:
-                self.stack.append(argument if type(argument) is not int else _integer(argument))
+                self.stack.append(argument if type(argument) is not int else self._integer(argument))
             elif opcode.name == "STOP":
                 value = self.stack.pop()
                 self.stack, self.marks, self.memo = [], [], {}
@@ -138,6 +142,7 @@ class Reader:
             full = f"{module}.{name}"
             if entry is None:
                 self.unknown[full] = None
+                self.plain = False
                 found = Global(full)
             else:
                 found = Global(full, entry.make) if type(entry) is Known else entry
@@ -149,8 +154,11 @@ class Reader:
         if type(args) is not tuple:
             raise UnpicklingError("what it is called with is no tuple")
         if type(function) is Global and function.make is not None and not keywords:
-            return function.make(self, *args)
-        return Inert(kind(function), (*args, keywords) if keywords else args)
+            made = function.make(self, *args)
+        else:
+            made = Inert(kind(function), (*args, keywords) if keywords else args)
+        self.plain = self.plain and type(made) is not Inert
+        return made
 
     def _reduce(self, _: Any) -> None:
         args = self.stack.pop()
@@ -224,7 +232,7 @@ class Reader:
         if type(value) not in (dict, OrderedDict):
             raise UnpicklingError(f"it sets items of {type(value).__name__}")
         for key, item in zip(items[::2], items[1::2], strict=True):
-            if type(key) is not str or len(key) > CROWD:
+            if not _is_light(key):
                 self._weigh(key, value)
             value[key] = item
 
@@ -249,7 +257,8 @@ class Reader:
             raise UnpicklingError(f"it adds to {type(value).__name__}")
         self.spend(EMPTY_SET + 64 * len(items))
         for item in items:
-            self._weigh(item, value)
+            if not _is_light(item):
+                self._weigh(item, value)
             value.add(item)
         return value
 
@@ -317,14 +326,21 @@ class Reader:
     def _put(self, index: int) -> None:
         self.memo[index] = self.stack[-1]
 
+    def _integer(self, value: int) -> Any:
+        if value.bit_length() <= MAX_INTEGER:
+            return value
+        self.plain = False
+        return Inert("builtins.int")
+
     def _persistent(self, name: Any) -> None:
         if self.stored is None:
             raise UnpicklingError("it refers to values outside of it")
         self.stack.append(self.stored(name))
 
 
-def _integer(value: int) -> Any:
-    return value if value.bit_length() <= MAX_INTEGER else Inert("builtins.int")
+def _is_light(key: Any) -> bool:
+    """Whether it is short text, or an integer that is its own hash: nobody can choose many of one hash."""
+    return len(key) <= CROWD if type(key) is str else type(key) is int and -PRIME < key < PRIME
 
 
 def _constant(value: Any) -> Callable[[Reader, Any], None]:

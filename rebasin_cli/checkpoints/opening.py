@@ -22,9 +22,12 @@ from .inert import Global, Inert, Reader, TooMuch, kind
 from .rebuilding import TENSOR, Storage, array, of_storage
 
 MAX_DEPTH = 200  # of modules in modules
+MAX_PATH = 20  # of dictionaries in dictionaries: what lies deeper is told by its first names
+MAX_UNREAD = 10_000
 SHOWN = 60  # characters of a name
 
 _PARTS = ("_parameters", "_buffers", "_modules")
+_ATOMS = (str, int, float, bool, bytes, type(None))
 _CONTAINERS = (dict, OrderedDict, list, tuple, set, frozenset, Inert)
 
 
@@ -61,6 +64,8 @@ def opened(saved: Any, reader: Reader) -> tuple[Any, tuple[Unread, ...]]:
 
     Dictionaries within are changed in place, wherever dictionaries alone lead to them.
     """
+    if reader.plain:
+        return saved, ()
     holding = _holding(saved)
     made: dict[int, tuple[Inert, Any]] = {}  # with the object itself, so that its id stays its own
 
@@ -82,18 +87,23 @@ def opened(saved: Any, reader: Reader) -> tuple[Any, tuple[Unread, ...]]:
             continue
         seen.add(id(value))
         for key, inner in _entries(value):
+            if type(inner) in _ATOMS and type(key) in _ATOMS:
+                continue
             new = open_one(inner)
             if new is not inner and isinstance(value, dict):
                 value[key] = new
-            where = path if key is None else (*path, _name(key))
+            named = isinstance(value, dict) and len(path) < MAX_PATH
+            where = (*path, _name(key)) if named else path
+            if isinstance(new, dict | list | tuple):
+                todo.append((where, new))
+            if len(unread) >= MAX_UNREAD:
+                continue
             if type(key) in (Inert, Global):
                 unread.append(Unread(where, "a key"))
             if type(new) is Inert or (type(new) is Global and type(key) is not Global):
                 unread.append(Unread(where, new.kind, id(new) in holding))
             elif type(inner) is Inert and isinstance(new, dict):
                 unread.append(Unread(where, inner.kind, whole=True))
-            if isinstance(new, dict | list | tuple):
-                todo.append((where, new))
     return root, tuple(dict.fromkeys(unread))
 
 
@@ -120,6 +130,8 @@ def _holding(saved: Any) -> set[int]:
     while todo:
         value = todo.pop()
         for inner in _inside(value):
+            if type(inner) in _ATOMS:
+                continue
             if isinstance(inner, Tensor | Storage) or (type(inner) is Inert and inner.tensor):
                 holding.append(id(value))
             if isinstance(inner, _CONTAINERS):

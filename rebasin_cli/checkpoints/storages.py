@@ -103,7 +103,7 @@ class Bounded:
 
     def __init__(self, file: BinaryIO, size: int):
         self._file, self._size = file, size
-        self.readinto, self.seek, self.tell = file.readinto, file.seek, file.tell
+        self.readinto, self.seek = file.readinto, file.seek  # pickletools would call `tell` at every step
 
     def read(self, count: int) -> bytes:
         return self._file.read(count if count < MAX_LINE else min(count, self._size))
