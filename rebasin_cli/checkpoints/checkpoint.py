@@ -21,11 +21,12 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError, NoEnvelope
-from . import envelopes, pieces
+from . import pieces
 from .checking import digest, validate
 from .locate import kind_of_file, locate, read_index
 from .safetensors_format import COPY_AGAIN, SafetensorsFile
 from .torch_file import Shard, TorchFile
+from .wrappers import plain_names
 
 __all__ = ["Checkpoint", "digest", "open_checkpoint", "validate"]
 
@@ -219,7 +220,7 @@ def _checkpoint(
 
 def _plain(stored: Mapping[str, Any], path: Path) -> tuple[dict[str, str], tuple[str, ...], dict]:
     """{plain name: stored name}, the prefixes that went, and what is left out."""
-    plain, stripped = envelopes.plain_names(stored, lightning=False, name=str(path))
+    plain, stripped = plain_names(stored, lightning=False, name=str(path))
     left_out = {name: "the counter of an averaged model" for name in stored if name not in plain}
     return {name: stored for stored, name in plain.items()}, stripped, left_out
 

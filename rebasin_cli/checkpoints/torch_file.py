@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..errors import CheckpointError, UsageError
 from . import envelopes, pieces, torch_format
+from .choosing import ENVELOPES
 from .opening import Strange
 from .stored import Piece, StoredFile
 
@@ -116,7 +117,7 @@ def _check_unread(path: Path, found: envelopes.Found, loaded: torch_format.Loade
     if problems := [f"{name}  {tensor.what}" for name, tensor in strange.items() if tensor.needs_code]:
         raise torch_format.unsafe(path, loaded, problems)
     first = found.envelope.partition(".")[0]
-    better = envelopes.ENVELOPES[: envelopes.ENVELOPES.index(first) if first in envelopes.ENVELOPES else None]
+    better = ENVELOPES[: ENVELOPES.index(first) if first in ENVELOPES else None]
     if key is None and (
         hidden := [one for one in loaded.unread if one.tensors and one.path[:1] and one.path[0] in better]
     ):
