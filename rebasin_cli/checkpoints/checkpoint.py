@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -189,7 +189,8 @@ def _open_shards(path: Path, index: Path, unsafe_load: bool) -> Checkpoint:
     }
     common = set.intersection(*(set(file.metadata.items()) for file in files.values()))
     source = {name: files[shard] for name, shard in shard_of.items()}
-    return _checkpoint(path, "sharded", source, skipped=skipped, metadata=dict(sorted(common)))
+    tied = [group for file in files.values() if isinstance(file, Shard) for group in file.tied]
+    return _checkpoint(path, "sharded", source, skipped=skipped, metadata=dict(sorted(common)), tied=tied)
 
 
 def _checkpoint(
@@ -199,12 +200,15 @@ def _checkpoint(
     *,
     skipped: dict[str, str],
     metadata: dict[str, str],
+    tied: Sequence[tuple[str, ...]] = (),
 ) -> Checkpoint:
     if not source:
         raise CheckpointError(f"{path} holds no tensors")
     names, stripped, left_out = _plain(source, path)
     entries = {name: source[stored].entries[stored] for name, stored in names.items()}
     pieces.check_values(path, {name: entry.shape for name, entry in entries.items()})
+    plain = {stored: name for name, stored in names.items()}
+    groups = [tuple(plain[stored] for stored in group if stored in plain) for group in tied]
     return Checkpoint(
         path=path,
         format=format,
@@ -215,6 +219,7 @@ def _checkpoint(
         metadata=metadata,
         stripped=stripped,
         skipped=skipped | left_out,
+        tied=tuple(group for group in groups if len(group) > 1),
     )
 
 

@@ -115,18 +115,18 @@ def _has(saved: Any, key: str) -> bool:
         return False
 
 
-def _descend(value: Any, key: str) -> tuple[Path, Any]:
+def _descend(value: Any, key: str, depth: int = 0) -> tuple[Path, Any]:
     """Follow a dotted key: the keys as they are stored, which may hold dots, and the value. KeyError."""
     by_text = {text_of(entry): (entry, inner) for entry, inner in entries(opened(value)) or ()}
     if key in by_text:
         entry, inner = by_text[key]
         return (entry,), opened(inner)
-    parts = key.split(".")
+    parts = key.split(".") if depth < MAX_DEPTH else []
     for cut in range(1, min(len(parts), MAX_DEPTH)):
         head, rest = ".".join(parts[:cut]), ".".join(parts[cut:])
         if head in by_text:
             try:
-                path, inner = _descend(by_text[head][1], rest)
+                path, inner = _descend(by_text[head][1], rest, depth + 1)
                 return (by_text[head][0], *path), inner
             except KeyError:
                 continue

@@ -74,6 +74,8 @@ class Shard:
         if self.file.found.parts:
             self._plain = {name: name for name in self.file.entries}
         self.entries = {stored: self.file.entries[name] for stored, name in self._plain.items()}
+        stored = {name: stored for stored, name in self._plain.items()}
+        self.tied = tuple(tuple(stored[name] for name in group) for group in self.file.tied)
 
     def tensor(self, name: str) -> Tensor:
         return self.file.tensor(self._plain[name])
