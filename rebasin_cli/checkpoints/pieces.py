@@ -96,7 +96,7 @@ def of(folder: Path, name: str, names: Collection[str]) -> CheckpointError | Non
 
 
 def _are_ranks(match: re.Match[str], names: Collection[str]) -> bool:
-    """Whether files beside it are counted from 0 without a gap; `lora_rank8.pt` and `lora_rank16.pt` are not."""
+    """Whether files beside it are counted from 0 without a gap; `l_rank8.pt` and `l_rank16.pt` are not."""
     before, after = match.string[: match.start("number")], match.string[match.end("number") :]
     pattern = re.compile(f"{re.escape(before)}([0-9]+){re.escape(after)}")
     numbers = {int(found[1]) for other in names if (found := pattern.fullmatch(other))}

@@ -236,6 +236,7 @@ def test_what_is_whole_is_read_though_it_is_called_like_a_piece(tmp_path):
         "verl": {"model_world_size_1_rank_0.pt": NET, "optim_world_size_1_rank_0.pt": {"a": W}},
         "rank": {"model_rank0.pt": NET},
         "lora": {"a_rank16.safetensors": NET},
+        "list": {"model_index.json": ["x"], "modules.json": {"path": 3}, "x/c": "", "model.safetensors": NET},
         "sbert": {
             "modules.json": [{"path": ""}, {"path": "1_P"}],
             "1_P/c.json": {},
