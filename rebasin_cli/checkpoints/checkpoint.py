@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,12 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError, NoEnvelope
-from . import envelopes, pieces
+from . import pieces
 from .checking import digest, validate
 from .locate import kind_of_file, locate, read_index
 from .safetensors_format import COPY_AGAIN, SafetensorsFile
 from .torch_file import Shard, TorchFile
+from .wrappers import plain_names
 
 __all__ = ["Checkpoint", "digest", "open_checkpoint", "validate"]
 
@@ -212,7 +213,8 @@ def _open_shards(path: Path, index: Path, unsafe_load: bool) -> Checkpoint:
     }
     common = set.intersection(*(set(file.metadata.items()) for file in files.values()))
     source = {name: files[shard] for name, shard in shard_of.items()}
-    return _checkpoint(path, "sharded", source, skipped=skipped, metadata=dict(sorted(common)))
+    tied = [group for file in files.values() if isinstance(file, Shard) for group in file.tied]
+    return _checkpoint(path, "sharded", source, skipped=skipped, metadata=dict(sorted(common)), tied=tied)
 
 
 def _checkpoint(
@@ -222,12 +224,15 @@ def _checkpoint(
     *,
     skipped: dict[str, str],
     metadata: dict[str, str],
+    tied: Sequence[tuple[str, ...]] = (),
 ) -> Checkpoint:
     if not source:
         raise CheckpointError(f"{path} holds no tensors")
     names, stripped, left_out = _plain(source, path)
     entries = {name: source[stored].entries[stored] for name, stored in names.items()}
     pieces.check_values(path, {name: entry.shape for name, entry in entries.items()})
+    plain = {stored: name for name, stored in names.items()}
+    groups = [tuple(plain[stored] for stored in group if stored in plain) for group in tied]
     return Checkpoint(
         path=path,
         format=format,
@@ -238,12 +243,13 @@ def _checkpoint(
         metadata=metadata,
         stripped=stripped,
         skipped=skipped | left_out,
+        tied=tuple(group for group in groups if len(group) > 1),
     )
 
 
 def _plain(stored: Mapping[str, Any], path: Path) -> tuple[dict[str, str], tuple[str, ...], dict]:
     """{plain name: stored name}, the prefixes that went, and what is left out."""
-    plain, stripped = envelopes.plain_names(stored, lightning=False, name=str(path))
+    plain, stripped = plain_names(stored, lightning=False, name=str(path))
     left_out = {name: "the counter of an averaged model" for name in stored if name not in plain}
     return {name: stored for stored, name in plain.items()}, stripped, left_out
 

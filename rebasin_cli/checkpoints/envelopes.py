@@ -9,20 +9,17 @@ one model of several parts, and every tensor is called by the way that leads to 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
 from ..errors import CheckpointError, NoEnvelope, UsageError, unknown
+from .choosing import choose
 from .saved import (
-    AVERAGED,
-    COPIES,
     MAX_DEPTH,
     OPTIMIZER,
-    ROLES,
     Node,
     Path,
     dotted,
@@ -31,30 +28,10 @@ from .saved import (
     look,
     opened,
     text_of,
-    words,
 )
+from .wrappers import plain_names
 
-# The order of preference. Averaged weights come last: they are what --key asks for.
-ENVELOPES = (
-    "state_dict",
-    "model_state_dict",
-    "model",
-    "net",
-    "module",
-    "network",
-    "weights",
-    "model_weights",
-    "params",
-    "ema",
-    "state_dict_ema",
-    "model_ema",
-    "ema_state_dict",
-)
 LIGHTNING = "pytorch-lightning_version"
-
-# Segments that only wrappers use, wherever they stand in a name.
-WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
-COUNTER = "n_averaged"  # what torch.optim.swa_utils.AveragedModel keeps beside its `module.` weights
 
 
 @dataclass(frozen=True)
@@ -83,7 +60,7 @@ def find(saved: Any, *, key: str | None, name: str) -> Found:
         raise CheckpointError(f"{name}: {error.message}", hint=error.hint) from None
     if key:
         return _find_keys(saved, key, root, name)
-    chosen, copies = _choose(root)
+    chosen, copies = choose(root)
     if not _is_named(chosen):
         raise _nothing(saved, root, name)
     others = tuple(dotted(copy.path) for copy in copies if _is_named(copy))
@@ -100,7 +77,7 @@ def _find_keys(saved: Any, key: str, root: Node, name: str) -> Found:
         except KeyError:
             raise _no_key(saved, one, root, name) from None
         node = Node(path[:-1], {path[-1]: value}) if isinstance(value, Tensor) else look(value, path)
-        node = _choose(node)[0]
+        node = choose(node)[0]
         if not _is_named(node):
             sets = ", ".join(map(dotted, _sets(root))) or "none"
             raise UsageError(
@@ -122,15 +99,15 @@ def _no_key(saved: Any, key: str, root: Node, name: str) -> UsageError:
         names |= {str(entry) for entry, value in saved.items() if isinstance(value, Mapping)}
     if not names:
         return NoEnvelope(f"{name} has no key {key!r}: its tensors are in no envelope")
-    chosen, copies = _choose(root)
+    chosen, copies = choose(root)
     alone = chosen.path and not chosen.inner and not copies
     return unknown(f"key in {name}:", key, names, error=NoEnvelope if alone else UsageError)
 
 
 def _sets(root: Node) -> list[Path]:
     """The paths of all sets of weights: of the model or its parts, and of its copies."""
-    chosen, copies = _choose(root)
-    parts = [_choose(inner)[0] for inner in chosen.inner.values()] or [chosen]
+    chosen, copies = choose(root)
+    parts = [choose(inner)[0] for inner in chosen.inner.values()] or [chosen]
     return [node.path for node in (*parts, *copies) if node.path and _is_named(node)]
 
 
@@ -141,18 +118,18 @@ def _has(saved: Any, key: str) -> bool:
         return False
 
 
-def _descend(value: Any, key: str) -> tuple[Path, Any]:
+def _descend(value: Any, key: str, depth: int = 0) -> tuple[Path, Any]:
     """Follow a dotted key: the keys as they are stored, which may hold dots, and the value. KeyError."""
     by_text = {text_of(entry): (entry, inner) for entry, inner in entries(opened(value)) or ()}
     if key in by_text:
         entry, inner = by_text[key]
         return (entry,), opened(inner)
-    parts = key.split(".")
+    parts = key.split(".") if depth < MAX_DEPTH else []
     for cut in range(1, min(len(parts), MAX_DEPTH)):
         head, rest = ".".join(parts[:cut]), ".".join(parts[cut:])
         if head in by_text:
             try:
-                path, inner = _descend(by_text[head][1], rest)
+                path, inner = _descend(by_text[head][1], rest, depth + 1)
                 return (by_text[head][0], *path), inner
             except KeyError:
                 continue
@@ -161,77 +138,6 @@ def _descend(value: Any, key: str) -> tuple[Path, Any]:
 
 def _of_lightning(saved: Any, chosen: Node) -> bool:
     return isinstance(saved, Mapping) and LIGHTNING in saved and chosen.path == ("state_dict",)
-
-
-def _choose(node: Node, strip: bool = True) -> tuple[Node, list[Node]]:
-    """The dictionary that is the model, whole or the one set of weights in it, and the copies of that set.
-
-    With `strip`, a state dict that is the only thing here may be one in an envelope of any name.
-    """
-    sets = {key: inner for key, inner in node.inner.items() if inner.weight}
-    if node.own_weights() and (sets or not node.inner):
-        return node, []
-    if not sets:  # no weights; numbers may do
-        if node.tensors or len(node.inner) != 1:
-            return node, []
-        sets = dict(node.inner)
-    order = [key for key in ENVELOPES if key in sets] + [key for key in sets if key not in ENVELOPES]
-    raw = [key for key in order if not words(key) & AVERAGED]
-    first = next((key for key in order if key in ENVELOPES), (raw or order)[0])
-    if first not in ENVELOPES and len(raw or order) > 1:
-        return node, []
-    inner, copies = _choose(sets[first], strip=first in ENVELOPES)
-    if first not in ENVELOPES and inner is sets[first] and not (strip and inner.tensors):
-        return node, []  # a tree of dictionaries: this is the first step in all its names
-    shapes = _shapes(inner) if len(order) > 1 else {}
-    for key in order:
-        if key != first:
-            if not _is_copy(key, sets[key], shapes):
-                return node, []
-            other, more = _choose(sets[key])
-            copies = [*copies, other, *more]
-    return inner, copies
-
-
-def _is_copy(key: Any, node: Node, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """Whether a set has the names and shapes of the model: its average, or what it was at another time.
-
-    A set that is called so may have some of the names only, behind others, or be a list without names.
-    """
-    called, own = words(key), _shapes(_choose(node)[0])
-    if not called & COPIES:
-        return own == dict(shapes) and not called & ROLES
-    if all(name.isdigit() for name in own):
-        return not Counter(own.values()) - Counter(shapes.values())
-    return all(any(shapes.get(end) == shape for end in _ends(name)) for name, shape in own.items())
-
-
-def _ends(name: str) -> Iterator[str]:
-    """A name, and what is left of it without its first segment, its first two …"""
-    yield name
-    for _ in range(min(name.count("."), 8)):
-        name = name.partition(".")[2]
-        yield name
-
-
-def _shapes(node: Node) -> dict[str, tuple[int, ...]]:
-    """Shapes of what can be weights, by plain names; those of two tensors that share one are of either."""
-    tensors = {}
-    for inner in node.all():
-        plain, _ = _plain_or_stored(inner)
-        before = dotted(inner.path[len(node.path) :])
-        for key, tensor in inner.tensors.items():
-            if tensor.ndim and tensor.is_floating_point() and (own := plain.get(text_of(key) or "")):
-                tensors[f"{before}.{own}" if before else own] = tuple(tensor.shape)
-    return tensors
-
-
-def _plain_or_stored(node: Node) -> tuple[dict[str, str], tuple[str, ...]]:
-    names = [text_of(key) or "" for key in node.tensors]
-    try:
-        return plain_names(names, lightning=False, name="")
-    except CheckpointError:
-        return {name: name for name in names}, ()
 
 
 def _is_named(node: Node) -> bool:
@@ -337,69 +243,3 @@ def _nothing(saved: Any, root: Node, name: str) -> CheckpointError:
     if entries(saved) is None:
         contents = [f"it is {kind_of(saved)}"]
     return CheckpointError(f"{name} holds no named tensors", problems=contents or ["it is empty"])
-
-
-def plain_names(
-    names: Iterable[str], *, lightning: bool, name: str
-) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Names without what wrappers put before them: {stored: plain}, and the prefixes that were stripped.
-
-    `_orig_mod.` goes wherever it stands; a leading `module.` as often as all names have it; Lightning's
-    leading `model.` or `net.` once, and only in a Lightning checkpoint. An averaged model's `n_averaged`
-    counter is left out where its `module.` goes. Raises CheckpointError where two names become one.
-    """
-    plain = {stored: stored for stored in names}
-    stripped: dict[str, None] = {}
-    if not any("." in stored or stored == COUNTER for stored in plain):
-        return plain, ()
-
-    def rename(change: Callable[[str], str]) -> None:
-        for stored, current in plain.items():
-            plain[stored] = change(current)
-
-    for segment in WRAPPERS:
-        if any(segment in current.split(".")[:-1] for current in plain.values()):
-            stripped[f"{segment}."] = None
-            rename(lambda current, segment=segment: _without(segment, current))
-    prefixes = ["model.", "net."] if lightning else []
-    while True:
-        counter = {stored for stored, current in plain.items() if current == COUNTER}
-        rest = [current for stored, current in plain.items() if stored not in counter]
-        shared = [prefix for prefix in ("module.", *prefixes) if _all_have(prefix, rest)]
-        if not shared:
-            break
-        prefix = shared[0]
-        if prefix == "module.":
-            for stored in counter:
-                del plain[stored]
-        else:
-            prefixes = []
-        stripped[prefix] = None
-        rename(lambda current, prefix=prefix: current.removeprefix(prefix))
-    _check_collisions(plain, name)
-    return plain, tuple(stripped)
-
-
-def _without(segment: str, name: str) -> str:
-    *modules, last = name.split(".")
-    return ".".join([*(module for module in modules if module != segment), last])
-
-
-def _all_have(prefix: str, names: list[str]) -> bool:
-    return bool(names) and all(name.startswith(prefix) and name != prefix for name in names)
-
-
-def _check_collisions(plain: Mapping[str, str], name: str) -> None:
-    # A `module.` that only some names have stays, unless the same tensor is there without it too.
-    by_name: dict[str, list[str]] = {}
-    for stored, current in plain.items():
-        while current.startswith("module."):
-            current = current.removeprefix("module.")
-        by_name.setdefault(current, []).append(stored)
-    same = {current: stored for current, stored in by_name.items() if len(stored) > 1}
-    if problems := [f"{' and '.join(stored)}  are both {current}" for current, stored in same.items()]:
-        raise CheckpointError(
-            f"{name}: without the prefixes that wrappers add, tensors share a name",
-            problems=problems,
-            hint="It seems to hold two networks: save each to its own file.",
-        )

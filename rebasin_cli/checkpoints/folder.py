@@ -163,8 +163,8 @@ def _check_whole(folder: Path, names: Iterable[str]) -> None:
 def _check_modules(folder: Path, names: Sequence[str], folders: Sequence[str]) -> None:
     """Raise CheckpointError where a list of modules says that there are several models."""
     if _PIPELINE in names:
-        parts = [name for name, its in _json(folder / _PIPELINE).items() if isinstance(its, list)]
-        parts = [name for name in parts if name in folders and _holds_weights(folder / name)]
+        listed = _json(folder / _PIPELINE)
+        parts = [name for name in listed if name in folders and _holds_weights(folder / name)]
         if parts or not folders:
             raise _modules(folder, "a pipeline (diffusers)", parts)
     if _MODULES in names:

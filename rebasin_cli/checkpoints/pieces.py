@@ -86,17 +86,21 @@ def of(folder: Path, name: str, names: Collection[str]) -> CheckpointError | Non
         )
     if _MEGATRON.fullmatch(name) and MEGATRON_RANK.fullmatch(folder.resolve().name):
         return megatron(path, folder.resolve().parent)
-    if match := _RANK.match(name):
-        pattern = re.compile(
-            f"{re.escape(name[: match.start('number')])}[0-9]+{re.escape(name[match.end('number') :])}"
+    if (match := _RANK.match(name)) and _are_ranks(match, names):
+        return CheckpointError(
+            f"{path} is the file of one {match['word']} of several that lie there: a piece of a model",
+            hint="Save the whole model with the program that made them. Where each of these files holds "
+            "all of it (data parallel), copy one under another name and give that.",
         )
-        if len([other for other in names if pattern.fullmatch(other)]) > 1:
-            return CheckpointError(
-                f"{path} is the file of one {match['word']} of several that lie there: a piece of a model",
-                hint="Save the whole model with the program that made them. Where each of these files holds "
-                "all of it (data parallel), copy one under another name and give that.",
-            )
     return None
+
+
+def _are_ranks(match: re.Match[str], names: Collection[str]) -> bool:
+    """Whether files beside it are counted from 0 without a gap; `l_rank8.pt` and `l_rank16.pt` are not."""
+    before, after = match.string[: match.start("number")], match.string[match.end("number") :]
+    pattern = re.compile(f"{re.escape(before)}([0-9]+){re.escape(after)}")
+    numbers = {int(found[1]) for other in names if (found := pattern.fullmatch(other))}
+    return len(numbers) > 1 and numbers == set(range(len(numbers)))
 
 
 def _several(pattern: re.Pattern[str], names: Collection[str]) -> bool:

@@ -39,6 +39,7 @@ ROLES = _words(
 )
 _OPTIMIZER = _words("optimizer optimizers optim optims opt opts")
 _MOMENTS = _words("exp_avg exp_avg_sq max_exp_avg_sq momentum_buffer")
+_SETTINGS = _words("hparams hyper config cfg args arguments settings options")
 _RECORDS = _words(
     "loss losses history metric metrics acc accs accuracy accuracies score scores confusion confmat cm lr "
     "lrs psnr ssim fid curve curves reward rewards return returns err errs errors ppl perplexity auc iou miou"
@@ -168,9 +169,11 @@ class _Walk:
         self.size, self.again = 0, MAX_AGAIN
 
     def look(self, value: Any, path: Path) -> Node:
-        if len(path) > MAX_DEPTH and not shows_tensors(value):
-            return Node(path)
         if len(path) > MAX_DEPTH:
+            self.seen[id(value)] = path, value
+            self.sizes[id(value)] = MAX_AGAIN  # not again
+            if not shows_tensors(value):
+                return Node(path)
             raise CheckpointError(
                 f"{dotted(path)[:80]}…: more than {MAX_DEPTH} dictionaries lie in one another",
                 hint="Save the weights alone: torch.save(model.state_dict(), 'weights.pt')",
@@ -244,6 +247,8 @@ def _of_the_run(key: Any, item: Any) -> str | None:
         return "a buffer of samples"
     if found & {"rng", "rngs", "random"} and _no_floats(item):
         return "a random state"
+    if found & _SETTINGS and not isinstance(item, Tensor) and not _no_floats(item):
+        return "settings"
     if found & {"callbacks", "loops"}:
         return "the run's state"
     return None

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..errors import CheckpointError, UsageError
 from . import envelopes, pieces, torch_format
+from .choosing import ENVELOPES
 from .opening import Strange
 from .stored import Piece, StoredFile
 
@@ -73,6 +74,8 @@ class Shard:
         if self.file.found.parts:
             self._plain = {name: name for name in self.file.entries}
         self.entries = {stored: self.file.entries[name] for stored, name in self._plain.items()}
+        stored = {name: stored for stored, name in self._plain.items()}
+        self.tied = tuple(tuple(stored[name] for name in group) for group in self.file.tied)
 
     def tensor(self, name: str) -> Tensor:
         return self.file.tensor(self._plain[name])
@@ -116,7 +119,7 @@ def _check_unread(path: Path, found: envelopes.Found, loaded: torch_format.Loade
     if problems := [f"{name}  {tensor.what}" for name, tensor in strange.items() if tensor.needs_code]:
         raise torch_format.unsafe(path, loaded, problems)
     first = found.envelope.partition(".")[0]
-    better = envelopes.ENVELOPES[: envelopes.ENVELOPES.index(first) if first in envelopes.ENVELOPES else None]
+    better = ENVELOPES[: ENVELOPES.index(first) if first in ENVELOPES else None]
     if key is None and (
         hidden := [one for one in loaded.unread if one.tensors and one.path[:1] and one.path[0] in better]
     ):

@@ -117,6 +117,7 @@ ALONE = {
             "rng": torch.zeros(5056, dtype=torch.uint8),
             "random": {"cuda": [torch.zeros(16, dtype=torch.uint8)]},
             "grads": OTHER,
+            "hyper_parameters": {"class_weights": torch.ones(10)},
             "arch": "resnet18",
         },
         "state_dict",
@@ -131,6 +132,7 @@ ALONE = {
             "rng": "a random state",
             "random": "a random state",
             "grads": "gradients",
+            "hyper_parameters": "settings",
             "arch": "str",
         },
     ),
@@ -229,6 +231,8 @@ def test_dictionaries_that_hold_themselves_or_lie_deep_end_soon(opened):
     inner["self"] = inner
     checkpoint = opened({"model": inner})
     assert list(checkpoint) == ["w"] and checkpoint.skipped == {"self": "the same as model"}
+    with pytest.raises(UsageError, match="unknown key"):
+        opened({"model": inner, "d": OTHER}, key="model" + ".self" * 3000)
     deep = {"w": W}
     for _ in range(100):
         deep = {"a": deep}

@@ -69,6 +69,8 @@ def test_all_shards_of_a_folder_are_read_whether_or_not_there_is_an_index(tmp_pa
 def test_shards_of_torch_files_in_wrappers_and_envelopes_are_read(tmp_path):
     names = {"x-00001-of-00002.bin": {"module.a": W}, "x-00002-of-00002.bin": {"state_dict": {"module.b": W}}}
     assert list(open_checkpoint(write(tmp_path, names))) == ["a", "b"]
+    tied = {"x-00001-of-00002.bin": {"module.a": W, "module.c": W}}
+    assert open_checkpoint(write(tmp_path, tied)).tied == (("a", "c"),)
 
 
 def test_shards_that_are_not_one_whole_set_are_refused(tmp_path):
@@ -233,6 +235,8 @@ def test_what_is_whole_is_read_though_it_is_called_like_a_piece(tmp_path):
         "llama": {"consolidated.00.pth": NET, "params.json": {}, "tokenizer.model": "x"},
         "verl": {"model_world_size_1_rank_0.pt": NET, "optim_world_size_1_rank_0.pt": {"a": W}},
         "rank": {"model_rank0.pt": NET},
+        "lora": {"a_rank16.safetensors": NET},
+        "list": {"model_index.json": ["x"], "modules.json": {"path": 3}, "x/c": "", "model.safetensors": NET},
         "sbert": {
             "modules.json": [{"path": ""}, {"path": "1_P"}],
             "1_P/c.json": {},
@@ -243,6 +247,8 @@ def test_what_is_whole_is_read_though_it_is_called_like_a_piece(tmp_path):
     }
     for what, files in cases.items():
         assert set(open_checkpoint(write(tmp_path / what, files))) == set(NET), what
+    write(tmp_path, {"r/l_rank8.pt": NET, "r/l_rank16.pt": NET})
+    assert set(open_checkpoint(tmp_path / "r/l_rank8.pt")) == set(NET)
     one = {"m/mp_rank_00/model_optim_rng.pt": {"model": {"language_model": {"encoder": NET}}}}
     assert len(open_checkpoint(write(tmp_path, one) / "m/mp_rank_00/model_optim_rng.pt")) == 2
 

@@ -149,6 +149,8 @@ def _wants_network(error: NoSpecFits, models: Sequence[Checkpoint]) -> NoSpecFit
     was = f"They record a spec named {recorded.pop()}, which is not built in. " if len(recorded) == 1 else ""
     hint = f"{was}Give the network, and the spec is inferred from it: --net file.py:factory; "
     hint += "or write one (docs/specs.md): --spec FILE.yaml"
+    if parts := next((model.parts for model in models if model.parts), None):
+        hint = f"Choose one of the parts, such as --key {max(sorted(parts), key=parts.__getitem__)}. {hint}"
     return NoSpecFits(error.message, problems=error.problems, hint=hint)
 
 
