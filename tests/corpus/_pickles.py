@@ -286,7 +286,7 @@ def bombs(size: int) -> dict[str, tuple[bytes, str]]:
         ),
         "a tensor below many objects": (
             (thing + b")R}" + text("a")) * few + tensor() + b"sb" * few,
-            "read",
+            "refused",  # a part of the model as far down as this is none
         ),
         "networks that share their parts": (_network(60), "refused"),
     }
