@@ -37,7 +37,8 @@ def inputs_of(job: Job) -> dict[str, Any]:
     data = samples.open_splits(job.models, job.asked.data, job.seed, say, wanted=["match"], match=count)[
         "match"
     ]
-    found = {"network": network, "data": data, "output": job.output, "prove": False}
+    found = {"network": network, "data": data, "prove": False}
+    found |= {"output": job.output, "not_kept": job.not_kept}
     if job.held_out is not None:
         job.splits |= samples.open_splits(
             job.models, job.asked.data, job.seed, lambda text: None, wanted=["held"]
@@ -93,7 +94,8 @@ def prove(job: Job) -> dict[str, Any]:
     if (network := job.network) is None:
         return accounts.describe_proof(None)
     inputs = proof_inputs(network, job.asked.network, job.asked.data, job.splits)
-    proof = searching.prove_spec(network, job.fitted, inputs=inputs, output=job.output, seed=job.seed)
+    outputs = {"output": job.output, "not_kept": job.not_kept}
+    proof = searching.prove_spec(network, job.fitted, inputs=inputs, seed=job.seed, **outputs)
     account = accounts.describe_proof(
         proof, "the network does not say its input: give --input SHAPE or --data"
     )

@@ -85,6 +85,7 @@ def identity(search: Search, data: Data, network: Network) -> dict[str, Any]:
     chosen = {"effort": None} | _finding(search, data)  # named by searches that older releases kept, too
     if needs_data(search.method) or search.polish is not None:
         asked = {"output": network.output, "net": network.net}
+        asked |= {"not_kept": list(network.not_kept)} if network.not_kept else {}
         chosen |= asked | {n: getattr(data, n) for n in ("data", "normalize", "limit", "batch_size", "loss")}
     return chosen
 

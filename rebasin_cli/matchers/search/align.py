@@ -78,6 +78,7 @@ def align(
     ridge: float | None = None,
     inputs: Any = None,
     output: str | int | None = None,
+    not_kept: Sequence[str] = (),
     loss: Callable[[torch.Tensor, Any], torch.Tensor] | None = None,
     prove: bool = True,
     start: State | None = None,
@@ -110,7 +111,8 @@ def align(
         )
     proof = None
     if network is not None and prove:
-        proof = prove_spec(network, fitted, inputs=inputs, output=output, seed=seed)
+        kept = {"output": output, "not_kept": not_kept}
+        proof = prove_spec(network, fitted, inputs=inputs, seed=seed, **kept)
     forms: list[Canonical] = []
     if folds is not None:
         said = [f.name for f in fields(options) if getattr(options, f.name) != f.default]
@@ -128,6 +130,7 @@ def align(
         repairs=tuple(repairs),
         ridge=ridge,
         output=output,
+        not_kept=tuple(not_kept),
         loss=loss,
         device=devices.for_search(device),
         ranks=ranks,
@@ -264,8 +267,11 @@ def prove_spec(
     *,
     inputs: Any = None,
     output: str | int | None = None,
+    not_kept: Sequence[str] = (),
     seed: int = 0,
 ) -> Proof | None:
     """Prove a spec on a network; None where there are neither inputs nor an `example_shape`."""
     inputs = networks.example_inputs(network, generator(seed, "prove inputs")) if inputs is None else inputs
-    return None if inputs is None else proving.prove(network, fitted, inputs, output=output, seed=seed)
+    if inputs is None:
+        return None
+    return proving.prove(network, fitted, inputs, output=output, not_kept=not_kept, seed=seed)
