@@ -85,9 +85,9 @@ def align(
     With `network` (and `prove`), the spec is proven on `inputs` (one batch; by default random ones of the
     network's `example_shape`), of all that the network returns but caches, hidden states, attentions and what
     `not_kept` names by key, attribute, index or dotted way; `output` picks what is measured. Methods that run
-    the network need it and `data`, re-iterable batches of training samples; those that train take the gradient
-    of `loss(outputs, targets)`, by default cross-entropy. `options` is the method's own Options, or a mapping
-    of those that differ from their defaults; `polish` says how long swaps on the true loss are tried in the
+    the network need it and `data`, re-iterable batches of training samples; those that train take the
+    gradient of `loss(outputs, targets)`, by default cross-entropy. `options` is the method's own Options, or
+    a mapping of those that differ from their defaults; `polish` says how long swaps on the true loss are tried in the
     end (`25s`, or `300steps`, which gives the same result again), and needs network and data; `device` is
     where it computes. `ranks` are processes that search together, each of which calls this alike. Inputs are
     untouched.
