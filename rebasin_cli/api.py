@@ -87,10 +87,10 @@ def align(
     `not_kept` names by key, attribute, index or dotted way; `output` picks what is measured. Methods that run
     the network need it and `data`, re-iterable batches of training samples; those that train take the
     gradient of `loss(outputs, targets)`, by default cross-entropy. `options` is the method's own Options, or
-    a mapping of those that differ from their defaults; `polish` says how long swaps on the true loss are tried in the
-    end (`25s`, or `300steps`, which gives the same result again), and needs network and data; `device` is
-    where it computes. `ranks` are processes that search together, each of which calls this alike. Inputs are
-    untouched.
+    a mapping of those that differ from their defaults; `polish` says how long swaps on the true loss are
+    tried in the end (`25s`, or `300steps`, which gives the same result again), and needs network and data;
+    `device` is where it computes. `ranks` are processes that search together, each of which calls this alike.
+    Inputs are untouched.
 
     Raises SpecError (also NotProven), UsageError, CheckpointError for weights that are not finite.
 

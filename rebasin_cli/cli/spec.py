@@ -209,7 +209,7 @@ def explain(
     if json:
         result(told, True)
         return
-    result({name: told[name] for name in ("spec", "inferred") if name in told}, False)
+    result({name: told[name] for name in ("spec", "inferred", "outputs") if name in told}, False)
     typer.echo()
     shown = explaining.lines(told, tensors=tensors) if spec is None else explaining.comparison(told)
     for line in shown:

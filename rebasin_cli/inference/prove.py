@@ -191,7 +191,7 @@ def _refused(
         + ([f"of the outputs these change: {', '.join(changing[:SHOWN])}"] if some else []),
         hint="Nothing was written. See the axes with: rebasin spec show"
         + (
-            f"; what is no part of the network's function need not stay: --not-kept {changing[0]}"
+            f"; if {changing[0]} is no part of the network's function: --not-kept {changing[0]}"
             if some
             else ""
         ),
