@@ -94,7 +94,7 @@ def signature(
         rows = stable.table
     else:
         inputs = {"network": network, "data": samples, "prove": False} | its
-        found = job.search(inputs=inputs, options=job.options)
+        found = job.search(inputs=inputs)
         permutations = found.permutations[0] if found else given or identity(fitted.words)
         rows = signatures.signature(*models, fitted, permutations, data=samples, limit=limit, **run)
         if bounded:

@@ -203,8 +203,13 @@ def foreign_option(name: str, method: str) -> UsageError:
     return UsageError(f"{flag}: the method {method} has no such option", hint=hint)
 
 
-def check_needs(method: str, *, network: bool, data: bool, polish: bool = False) -> None:
-    """Raise UsageError that names all that a method, or `polish`, needs and is not there; how to give it."""
+def check_needs(
+    method: str, *, network: bool, data: bool, polish: bool = False, statistics: bool = False
+) -> None:
+    """Raise UsageError that names all that a method, or `polish`, needs and is not there; how to give it.
+
+    `statistics`: the merge that is to come has running ones, which need the same.
+    """
     needs = {"network", "data"} if polish else registry.get(method).NEEDS
     lacking = [
         WAYS[need] for need, there in (("network", network), ("data", data)) if need in needs and not there
@@ -212,8 +217,10 @@ def check_needs(method: str, *, network: bool, data: bool, polish: bool = False)
     if lacking:
         who = "--polish" if polish else f"the method {method}"
         raise UsageError(
-            f"{who} runs the network on data: it lacks {' and '.join(w for w, _ in lacking)}",
-            hint=f"Give {' and '.join(how for _, how in lacking)}; or match by weights alone: --method wm",
+            f"{who} runs the network on data: it lacks {' and '.join(w for w, _ in lacking)}"
+            + (", and so does the repair of BatchNorm's statistics" if statistics else ""),
+            hint=f"Give {' and '.join(how for _, how in lacking)}; or match by weights alone: --method wm"
+            + (" --repair none, and BatchNorm's statistics are averaged" if statistics else ""),
         )
 
 
