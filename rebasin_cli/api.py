@@ -209,6 +209,10 @@ def merge(
         raise UsageError("there are no models to merge")
     fitted = resolve_spec(spec, models)
     measurable = network is not None and train is not None
+    if permutations is None and method != "none":
+        there = {"network": network is not None, "data": align_options.get("data", train) is not None}
+        repaired = bool(fitted.statistics) and repair_with != "none"
+        searching.check_needs(method, **there, statistics=repaired)
     repair_with = settle(repair_with, statistics=bool(fitted.statistics), measurable=measurable)
     if repair_with not in ("none", "auto") and (network is None or (train is None and repair_with != "bias")):
         raise UsageError(

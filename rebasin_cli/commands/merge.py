@@ -48,8 +48,8 @@ def merge(
         return attested(job, output, soups.merge(job, output, mean), mean=mean)
     mean.check_aligned()
     job = job if mean.heads else job.settled()
-    job.check_needs()
     aside = heads.set_aside(job, mean.heads)
+    job.check_needs()
     how = job.settle_repair()
     given, of_given = job.given
     if output.dry_run:
