@@ -23,7 +23,7 @@ from .float64 import in_float64
 SIDE = 64  # pixels that drawn inputs have at most, where the network takes so few
 DRAWS = 16  # of weights, before a network that answers every input alike is refused
 OTHERS = 3  # batches that are run beside one that tells nothing alone
-DEAD = "the network answers every input alike"
+DEAD = "the network answers every input alike on random weights, so a proof would say nothing"
 
 
 class Fails(NetworkError):
@@ -136,14 +136,14 @@ def _answered(runs: Runs, batch: Any, seed: int, trial: int, close: bool) -> Ans
     others = [other for other in drawn if not _same(other, batch)]
     if _tells(found.outputs):  # of one input
         if others and _repeats(runs, others[0], found.outputs):
-            raise Dead(f"{DEAD}, on random weights, so a proof would say nothing")
+            raise Dead(DEAD)
         return found
     if others:
         series = Series((batch, *others))
         if _tells((more := _run(runs, series, close)).outputs):
             return more
     raise Dead(
-        f"{DEAD}, on random weights, so a proof would say nothing",
+        DEAD,
         hint=None if others else "Give it several inputs to tell apart, the batch first: --input 2x…",
     )
 
