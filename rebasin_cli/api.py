@@ -75,6 +75,7 @@ def align(
     data: Iterable[Any] | None = None,
     inputs: Any = None,
     output: str | int | None = None,
+    not_kept: Sequence[str] = (),
     loss: Callable[[torch.Tensor, Any], torch.Tensor] | None = None,
     prove: bool = True,
     start: State | None = None,
@@ -86,13 +87,14 @@ def align(
     """Permute models into the first one's basin: `align(reference, model, …, spec)`; a spec may be None.
 
     With `network` (and `prove`), the spec is proven on `inputs` (one batch; by default random ones of the
-    network's `example_shape`); `output` picks one of several outputs by key or index. Methods that run the
-    network need it and `data`, re-iterable batches of training samples; those that train take the gradient of
-    `loss(outputs, targets)`, by default cross-entropy. `options` is the method's own Options, or a mapping of
-    those that differ from their defaults; `polish` says how long swaps on the true loss are tried in the end
-    (`25s`, or `300steps`, which gives the same result again), and needs network and data; `device` is where
-    it computes. `ranks` are processes that search
-    together, each of which calls this alike. Inputs are untouched.
+    network's `example_shape`), of all that the network returns but caches, hidden states, attentions and what
+    `not_kept` names by key, attribute, index or dotted way; `output` picks what is measured. Methods that run
+    the network need it and `data`, re-iterable batches of training samples; those that train take the
+    gradient of `loss(outputs, targets)`, by default cross-entropy. `options` is the method's own Options, or
+    a mapping of those that differ from their defaults; `polish` says how long swaps on the true loss are
+    tried in the end (`25s`, or `300steps`, which gives the same result again), and needs network and data;
+    `device` is where it computes. `ranks` are processes that search together, each of which calls this alike.
+    Inputs are untouched.
 
     Raises SpecError (also NotProven), UsageError, CheckpointError for weights that are not finite.
 
@@ -120,6 +122,7 @@ def align(
         data=data,
         inputs=inputs,
         output=output,
+        not_kept=not_kept,
         loss=loss,
         prove=prove,
         start=start,
@@ -227,6 +230,10 @@ def merge(
         raise UsageError("there are no models to merge")
     fitted = resolve_spec(spec, models)
     measurable = network is not None and train is not None
+    if permutations is None and method != "none":
+        there = {"network": network is not None, "data": align_options.get("data", train) is not None}
+        repaired = bool(fitted.statistics) and repair_with != "none"
+        searching.check_needs(method, **there, statistics=repaired)
     repair_with = settle(repair_with, statistics=bool(fitted.statistics), measurable=measurable)
     if repair_with not in ("none", "auto") and (network is None or (train is None and repair_with != "bias")):
         raise UsageError(

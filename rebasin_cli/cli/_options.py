@@ -159,7 +159,19 @@ Bins = Annotated[
 ]
 OutputKey = Annotated[
     str | None,
-    option("--output", metavar="KEY|INDEX", panel=DATA, help="Which of several outputs counts: the logits."),
+    option(
+        "--output", metavar="KEY|INDEX", panel=DATA, help="Which of several outputs is measured: the logits."
+    ),
+]
+NotKept = Annotated[
+    list[str] | None,
+    option(
+        "--not-kept",
+        metavar="NAME",
+        panel=DATA,
+        help="An output that is no part of the network's function and may change, as caches, hidden_states "
+        "and attentions may: key, attribute, index or dotted way; repeatable.",
+    ),
 ]
 SkipChecks = Annotated[
     bool,

@@ -22,7 +22,11 @@ def settings_of(options: Mapping[str, Any], *subjects: str, **own: Any) -> dict[
     found = {}
     for subject in subjects:
         kind = getattr(settings, subject.capitalize())
-        chosen = {field.name: given[field.name] for field in fields(kind) if field.name in given}
+        named = {field.name: field.default for field in fields(kind) if field.name in given}
+        chosen = {
+            name: tuple(given[name] or ()) if isinstance(default, tuple) else given[name]
+            for name, default in named.items()
+        }
         if subject == "search":
             chosen["options"] = _of_method(given)
             chosen |= _method(given["method"], chosen["options"])

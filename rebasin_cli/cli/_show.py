@@ -233,8 +233,16 @@ def _proof(proof: Mapping[str, Any]) -> str:
     if proof["status"] == "proven":
         on = f" on {proof['network']} (give yours with --net)" if proof.get("assumed") else ""
         precision = proof.get("precision", "float64")
-        return f"proven{on}: outputs differ by {proof['largest_difference']:.1e} relative, in {precision}"
-    return f"{proof['status']}: {proof['reason']}"
+        told = f"proven{on}: outputs differ by {proof['largest_difference']:.1e} relative, in {precision}"
+    else:
+        told = f"{proof['status']}: {proof['reason']}"
+    return f"{told}; {outputs}" if (outputs := _outputs(proof)) else told
+
+
+def _outputs(proof: Mapping[str, Any]) -> str:
+    from ..reports._accounts import kept_in_words
+
+    return kept_in_words(*(proof.get(name, ()) for name in ("kept", "not_kept", "not_seen")))
 
 
 def _match(match: Mapping[str, Any]) -> str:

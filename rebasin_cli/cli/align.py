@@ -17,7 +17,17 @@ from ._show import result, screen
 @together
 @app.command(rich_help_panel="Align and merge")
 @g.shared(
-    g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.METHOD, g.GROUPS, g.POLISHING, g.RESUMABLE, g.WRITTEN, g.SCREEN
+    g.LOADING,
+    g.NETWORK,
+    g.KEPT,
+    g.DATA,
+    g.SAMPLES,
+    g.METHOD,
+    g.GROUPS,
+    g.POLISHING,
+    g.RESUMABLE,
+    g.WRITTEN,
+    g.SCREEN,
 )
 def align(
     reference: Annotated[Path, typer.Argument(metavar="A", help="The model that stays.")],

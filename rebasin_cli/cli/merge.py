@@ -18,6 +18,7 @@ from ._show import result, screen
 @g.shared(
     g.LOADING,
     g.NETWORK,
+    g.KEPT,
     g.DATA,
     g.SAMPLES,
     g.CHOOSING,

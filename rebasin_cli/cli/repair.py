@@ -15,7 +15,7 @@ from ._show import result, screen
 
 
 @app.command(rich_help_panel="Align and merge")
-@g.shared(g.LOADING, g.NETWORK, g.DATA, g.CHOOSING, g.REPAIR, g.WRITTEN, g.SCREEN)
+@g.shared(g.LOADING, g.NETWORK, g.KEPT, g.DATA, g.CHOOSING, g.REPAIR, g.WRITTEN, g.SCREEN)
 def repair(
     model: Annotated[Path, typer.Argument(metavar="FILE", help="What was merged of A and B.")],
     endpoints: Annotated[

@@ -34,6 +34,7 @@ def align(
     job = Job("align", [reference, model], listener, **subjects, ranks=ranks)
     job.check_search(output)
     ranks.first(check_apart, job, output)
+    job.check_needs()
     ranks.first(grouped.check_reference, job)
     same_run.check(job)
     if output.dry_run:

@@ -42,12 +42,14 @@ def merge(
     if mean.curve is not None:
         return attested(job, output, curved.merge(job, output, mean), mean=mean)
     if plain.suffices(job, mean):
+        job.check_needs()
         return attested(job, output, plain.average(job, output, mean), mean=mean)
     if mean.soup:
         return attested(job, output, soups.merge(job, output, mean), mean=mean)
     mean.check_aligned()
     job = job if mean.heads else job.settled()
     aside = heads.set_aside(job, mean.heads)
+    job.check_needs()
     how = job.settle_repair()
     given, of_given = job.given
     if output.dry_run:

@@ -23,6 +23,7 @@ from ...errors import CheckpointError, NoEnvelope, NoSpecFits, NotProven, SpecEr
 from ...groups import stored
 from ...networks.running import fed
 from ...permutations import permutation
+from ...reports import _accounts as accounts
 from ...runtime.ranks import ALONE, Ranks
 from ...spec.resolving import resolve_spec
 from ...spec.spec import FittedSpec, Shapes, Spec
@@ -202,7 +203,10 @@ def infer_spec(
     module = networks.from_reference(network.net, shapes)
     batch = fed(module.float(), need_inputs(module, network, data), "cpu", quiet=True)
     args, kwargs = ((), batch) if isinstance(batch, Mapping) else (batch, {})
-    found = infer(module, args, kwargs, output=network.output, prove=prove, groups=groups)
+    outputs = {"output": network.output, "not_kept": network.not_kept}
+    found = infer(module, args, kwargs, prove=prove, groups=groups, **outputs)
+    if told := accounts.kept_in_words(found.kept, found.not_kept):
+        say(f"outputs: {told}")
     for frozen in found.reasons:
         say(f"stays: {', '.join(frozen.places[:3])}{' …' * (len(frozen.places) > 3)}: {frozen.why}")
     for one in found.missed:

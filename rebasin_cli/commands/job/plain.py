@@ -47,11 +47,15 @@ def suffices(job: Job, mean: Average) -> bool:
     models = open_models(job.paths, asked.loading, lambda text: None)
     if data_reference(models, asked.data) is None:
         return True
+    return not _is_known(models[0])
+
+
+def _is_known(model: Checkpoint) -> bool:
+    """Whether a built-in spec, which names its network, fits the tensors."""
     try:
-        library.find(models[0].shapes)
+        return library.find(model.shapes).spec.net is not None
     except SpecError:
-        return True
-    return False
+        return False
 
 
 def average(job: Job, output: Output, mean: Average) -> dict[str, Any]:
@@ -71,7 +75,7 @@ def average(job: Job, output: Output, mean: Average) -> dict[str, Any]:
     with naming(paths):
         parts = parts_of(models, ignore=mean.ignore, source=source, heads=mean.heads, extra=mean.extra)
     if parts.statistics and asked.repair.repair != "none":
-        raise checks.broken_statistics()
+        raise checks.broken_statistics(_is_known(models[0]))
     tensors = combined(
         models,
         parts,
