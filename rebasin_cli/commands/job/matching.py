@@ -37,6 +37,7 @@ def inputs_of(job: Job) -> dict[str, Any]:
     data = samples.open_splits(job.models, job.asked.data, job.seed, say, wanted=["match"], match=count)[
         "match"
     ]
+    job.look_at_inputs({"match": data}, network)
     found = {"network": network, "data": data, "output": job.output, "prove": False}
     if job.held_out is not None:
         job.splits |= samples.open_splits(
