@@ -152,9 +152,9 @@ def check_logits(
     if outputs.ndim > 2 and outputs.shape[:-1] == targets.shape != outputs.shape[:1] + outputs.shape[2:]:
         wanted = (outputs.shape[0], outputs.shape[-1], *outputs.shape[1:-1])
         raise NetworkError(
-            f"batch {number}: outputs {tuple(outputs.shape)} have their classes in the last axis, as the targets "
-            f"{tuple(targets.shape)} tell; expected in the second, {wanted}",
-            hint="Let the network of --net return logits.movedim(-1, 1), as PyTorch's cross-entropy wants it.",
+            f"batch {number}: outputs {tuple(outputs.shape)} have their classes in the last axis, by "
+            f"the targets {tuple(targets.shape)}; expected in the second, {wanted}",
+            hint="Let the network of --net return logits.movedim(-1, 1), as PyTorch's losses want them.",
         )
     if outputs.ndim < 2 or outputs.shape[:1] + outputs.shape[2:] != targets.shape:
         raise NetworkError(
