@@ -48,6 +48,7 @@ def merge(
     mean.check_aligned()
     job = job if mean.heads else job.settled()
     aside = heads.set_aside(job, mean.heads)
+    job.tell_strangers()
     how = job.settle_repair()
     given, of_given = job.given
     if output.dry_run:

@@ -149,9 +149,7 @@ _BATCH = (tuple, list, Mapping, Tensor, np.ndarray, str)
 def _asked(wrong: str = "") -> str:
     """What a loader is called with, and how to make one of what is there."""
     said = f'It is called with the split\'s name, "train" or "test"{f"; {wrong}" if wrong else ""}. '
-    return (
-        said + "Write a function of that name: def loader(split): return train if split == 'train' else test"
-    )
+    return said + "Write one around it: def loader(split), which returns the batches of that split"
 
 
 def checked(batches: Iterable[Any]) -> Iterator[tuple[Any, Any]]:

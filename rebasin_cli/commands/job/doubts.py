@@ -34,6 +34,7 @@ LESS, FAR_LESS, RIGHT = 0.75, 0.5, 0.01
 # Or it answers a tenth more of them right, and most that guessing the largest class would not.
 FAR_MORE, MOST_RIGHT = 0.1, 0.6
 NATS, SIGMAS, FEWEST = 0.05, 4.0, 30  # of the difference, sample by sample: it matters, and is not by chance
+BEGUN = 100  # batches, before which the running statistics of a BatchNorm are still on their way
 # And with it the network knows something: less than this uncertainty is left, of what the classes' shares
 # leave, or more than this share of the answers is right that guessing would get wrong.
 UNSURE, KNOWS = 0.9, 0.4
@@ -61,7 +62,7 @@ def look(job: Job, splits: Mapping[str, Any], network: nn.Module | None) -> tupl
     if network is None or data.skip_checks or data.loss or not isinstance(split, DataSet):
         return ()
     found = []
-    asked = [model for model in job.models if not _recorded(model, split)]
+    asked = [model for model in job.models if not _recorded(model, split) and _settled(model)]
     if asked and split.normalization is not None:
         own = networks.duplicate(network).to(job.device)
         for model in asked:
@@ -82,6 +83,12 @@ def _recorded(model: Checkpoint, split: DataSet) -> bool:
     """Whether the file says that it was trained on just these inputs."""
     same = model.metadata.get("rebasin.data") == split.name
     return same and model.metadata.get("rebasin.normalization") == str(split.normalization)
+
+
+def _settled(model: Checkpoint) -> bool:
+    """Whether running statistics, where there are some, are of more than the first steps of training."""
+    counts = (int(model[name].max()) for name in model.shapes if name.endswith(".num_batches_tracked"))
+    return not any(0 < count < BEGUN for count in counts)
 
 
 def better(model: Checkpoint, samples: DataSet, scores: Callable[[DataSet], Scores]) -> Iterator[Better]:

@@ -28,7 +28,7 @@ from ...repair.options import SAMPLES
 from ...runtime import devices
 from ...runtime.ranks import ALONE, Ranks
 from ...spec.spec import FittedSpec
-from . import checks, doubts, grouped, matching, method_options, provenance, samples
+from . import checks, doubts, grouped, matching, method_options, provenance, samples, strangers
 from .held_out import HeldOut
 from .listener import SILENT, Listener
 from .models import fit_spec, read_models, read_permutation
@@ -157,6 +157,11 @@ class Job:
         if self.perm is None:
             return None, {}
         return read_permutation(self.perm, self.fitted, self.models[-1], undo=self.undo)
+
+    def tell_strangers(self) -> None:
+        """Say where models are taken as they are (`--method none`), and look like strangers."""
+        if self.method == "none":
+            strangers.tell(self.models, self.say)
 
     @property
     def method(self) -> str:

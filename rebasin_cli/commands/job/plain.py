@@ -21,7 +21,7 @@ from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.tensors import CHUNK, LazyTensors
 from ...errors import SpecError, UsageError
 from ...spec import library
-from . import checks, provenance
+from . import checks, provenance, strangers
 from .averaging import Average
 from .folders import tell_differences
 from .job import Job
@@ -84,6 +84,7 @@ def average(job: Job, output: Output, mean: Average) -> dict[str, Any]:
     if output.dry_run:
         return plan
     _tell(listener, models, parts, plan, mean, source)
+    strangers.tell(models, listener.say)
     tell_differences(paths, [*output.copies], listener.say)
     destination.check_space(_there(output.path.parent), plan["written_bytes"])
     _digests([*models, *([source] if source is not None else [])])

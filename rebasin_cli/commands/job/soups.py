@@ -44,6 +44,7 @@ def merge(job: Job, output: Output, mean: Average) -> dict[str, Any]:
             "soup": mean.soup,
             "repair": "reset" if resets else "none",
         }
+    job.tell_strangers()
     splits = job.open_splits("test", *["reset"] * resets)
     job.look_at_inputs(splits, network)
     inputs, proof = job.match_inputs(), job.proof()
