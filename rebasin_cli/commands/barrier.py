@@ -132,6 +132,7 @@ def _plan(
     check_spared(job, touched, [*along.curves, *itertools.chain(*pairs)])
     job.fitted  # noqa: B018 (models and spec, before the pairs)
     _check_pairs(job, pairs)
+    job.tell_strangers()
     names = [gate.row for gate in thresholds.get("gates", ())]
     if fixed := next((name for name in names if REPAIRED in name), None):
         if job.asked.search.open:
