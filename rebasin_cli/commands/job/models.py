@@ -144,7 +144,8 @@ def _wants_network(error: NoSpecFits, models: Sequence[Checkpoint]) -> NoSpecFit
             error.message.partition("; the nearest is")[0],
             hint=f"The models are near each other (cosine {min(kin.cosine for kin in near):.2g}), as copies "
             "that were fine-tuned are: average them as they are, which takes no spec: "
-            f"rebasin merge {files} --method none. To align them all the same, give the network: --net file.py:factory",
+            f"rebasin merge {files} --method none. To align them all the same, give the network: "
+            "--net file.py:factory",
         )
     recorded = {model.metadata.get("rebasin.spec") for model in models} - {None}
     was = f"They record a spec named {recorded.pop()}, which is not built in. " if len(recorded) == 1 else ""
