@@ -133,7 +133,7 @@ def _several(folder: Path, names: Sequence[str], what: str) -> CheckpointError:
             f"{folder} holds {len(names)} {what}, and no two have a tensor in common, "
             "as the pieces of one model have not",
             problems=names,
-            hint="Save the whole with the program that made them, or an index beside them that tells the file "
+            hint="Save the whole with the program that made them, or beside them an index that has the file "
             f'of each: {folder / f"model{INDEX}"} with {{"weight_map": {{tensor: file}}}}',
         )
     return CheckpointError(
