@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from ..errors import Elsewhere, HungUp, Interrupted, Terminated, UsageError
+from ..errors import CheckpointError, Elsewhere, HungUp, Interrupted, SpecError, Terminated, UsageError
 from ..registry.user_code import outermost
 from ..runtime.signals import Stopped, stoppable
 from ..runtime.text import line
@@ -123,7 +123,14 @@ for _path in sorted(Path(__file__).parent.glob("[!_]*.py")):
 def execute(arguments: Sequence[str], *, standalone: bool, shown: Sequence[str]) -> Any:
     """Run a command line; `shown` is what reports name as their command."""
     command = _built(arguments[0] if arguments else "")
-    return command(args=[*arguments], prog_name="rebasin", standalone_mode=standalone, obj=shown)
+    try:
+        return command(args=[*arguments], prog_name="rebasin", standalone_mode=standalone, obj=shown)
+    except (CheckpointError, SpecError, UsageError) as error:
+        from ..commands.recipes.familiar import instead
+
+        if (other := instead(error, arguments)) is error:
+            raise
+        raise other from None
 
 
 @functools.cache

@@ -132,6 +132,7 @@ def _plan(
     check_spared(job, touched, [*along.curves, *itertools.chain(*pairs)])
     job.fitted  # noqa: B018 (models and spec, before the pairs)
     _check_pairs(job, pairs)
+    job.tell_strangers()
     names = [gate.row for gate in thresholds.get("gates", ())]
     if fixed := next((name for name in names if REPAIRED in name), None):
         if job.asked.search.open:
@@ -206,7 +207,7 @@ def _measure(planned: _Plan, command: str, thresholds: Mapping[str, Any]) -> Rep
     splits, network, names = dict(job.splits), job.need_network(), thresholds.get("gates", ())
     fitted = splits.pop("fitted", None)
     done, total = itertools.count(1), sum(row.points for row in planned.rows)
-    run = {"network": network, "output": job.output, "device": job.device}
+    run = {"network": network, "output": job.output, "not_kept": job.not_kept, "device": job.device}
     report = measuring.barrier(
         *job.models,
         job.fitted,

@@ -59,9 +59,7 @@ def compare(
     destinations = written.destinations(formats.FILENAMES)
     searches = _searches(subjects.pop("search", Search()), methods)
     job = Job("compare", paths, listener, **subjects)
-    options = {
-        m: method_options.make(search, job.asked.data, measuring=True) for m, search in searches.items()
-    }
+    options = {m: method_options.make(search, job.asked.data) for m, search in searches.items()}
     scores = job.scores
     check_spared(job, [path for _, path in destinations])
     repair = _repair(job)

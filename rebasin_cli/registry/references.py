@@ -57,7 +57,7 @@ def import_reference(text: str, *, error: type[RebasinError]) -> Any:
     if module_name.endswith(".py") and not path.is_file():
         raise UsageError(f"{path}: no such file")
     with user_code(f"importing {module_name} failed", error):
-        with _findable(path.parent if module_name.endswith(".py") else Path()):
+        with findable(path.parent if module_name.endswith(".py") else Path()):
             module = _import_file(path) if module_name.endswith(".py") else _import_module(module_name)
         found = getattr(module, attribute, missing)  # may run the module's own __getattr__
         names = [name for name in dir(module) if not name.startswith("_")] if found is missing else []
@@ -67,7 +67,7 @@ def import_reference(text: str, *, error: type[RebasinError]) -> Any:
 
 
 @contextmanager
-def _findable(folder: Path) -> Iterator[None]:
+def findable(folder: Path) -> Iterator[None]:
     """Let the user's code import what lies in `folder`, after everything that is installed.
 
     Only meanwhile: optional imports of other packages would find files there later.

@@ -19,7 +19,7 @@ from . import checks, provenance, samples
 from .averaging import Average
 from .job import Job
 from .listener import SILENT
-from .models import naming, open_models
+from .models import agreeing, naming, open_models
 from .outputs import Output, write_as_planned
 from .plain import looked_at
 from .samples import Splits
@@ -34,6 +34,7 @@ def merge(job: Job, output: Output, mean: Average) -> dict[str, Any]:
     paths = job.paths
     with naming(paths):
         source = open_models([mean.copy_from], job.asked.loading, job.say)[0] if mean.copy_from else None
+        source = source and agreeing([job.models[0], source], job.say)[1]
         parts = parts_of(job.models, ignore=mean.ignore, source=source)
     network = _network(job)
     resets = checks.resets(job.asked.repair, network)
@@ -44,7 +45,9 @@ def merge(job: Job, output: Output, mean: Average) -> dict[str, Any]:
             "soup": mean.soup,
             "repair": "reset" if resets else "none",
         }
+    job.tell_strangers()
     splits = job.open_splits("test", *["reset"] * resets)
+    job.look_at_inputs(splits, network)
     inputs, proof = job.match_inputs(), job.proof()
     found = job.search(inputs=inputs)
     models = found.models if found else job.models
@@ -69,9 +72,9 @@ def merge(job: Job, output: Output, mean: Average) -> dict[str, Any]:
 
     soup = greedy(len(models), measure)
     best, test = soup.kept[0], splits["test"]
-    samples.endpoint_check([job.models[best]], test.name, test.classes, job.asked.data)(
-        {"test": [soup.scores]}
-    )
+    better = [one.option for one in job.better or () if one.model is job.models[best]]
+    check = samples.endpoint_check([job.models[best]], test.name, test.classes, job.asked.data, better=better)
+    check({"test": [soup.scores]})
     tensors = made(soup.kept)
     if resets and len(soup.kept) > 1:
         load(soup.kept)

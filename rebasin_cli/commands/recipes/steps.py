@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ...errors import near
+from ...averages.weights import checked, parse
+from ...errors import UsageError, near
 from . import checking, familiar
 from .files import beside, index, is_sharded, opened, report_files
 from .inputs import Fetch, Files, find
@@ -103,7 +104,9 @@ class Maker:
             for key, value in defaults.items()
             if key not in given and key in self.command.keys() and self.command.has(key)
         }
+        before = len(self.problems)
         arguments = self._arguments(given)
+        models = len(arguments) if len(self.problems) == before else 0  # else nobody knows how many
         copied = given.get("copy_files")
         if copied is not None and copied.value is True:  # configuration and tokenizer beside the models
             self.reads += [file for path in self.reads for file in beside(path)]
@@ -112,7 +115,7 @@ class Maker:
             if self.command.has(key):
                 options[key] = self._option(self.command.options[key], value)
         if "weights" in given and isinstance(options.get("weights"), str):
-            self._check_weights(options["weights"], len(arguments), given["weights"])
+            self._check_weights(options["weights"], models, given["weights"])
         depends = self.step.value.get("depends")
         if depends is not None:
             self._files(depends)
@@ -176,14 +179,14 @@ class Maker:
 
     def _check_weights(self, text: str, models: int, value: Value) -> None:
         """Numbers, one a model, that add up to 1; names of schedules are the command's to know."""
-        try:
-            weights = [float(part) for part in text.split(",")]
-        except ValueError:
+        if text.replace("-", "").isalpha():
             return
-        if models and len(weights) != models:
-            self.problems.add(value, f"{len(weights)} weights for {models} models")
-        elif abs(sum(weights) - 1) > 1e-6:
-            self.problems.add(value, f"they add up to {sum(weights):g}, expected 1")
+        try:
+            weights = parse(text)
+            if models and not isinstance(weights, str):
+                checked(weights, models)
+        except UsageError as error:
+            self.problems.add(value, "; ".join(filter(None, (error.message, error.hint))))
 
     def _option(self, option: Parameter, value: Value) -> Any:
         values = value.value if value.is_list and option.many else [value]
@@ -280,7 +283,7 @@ class Maker:
                 continue
             path = Path(options[key])
             found["" if key == "out" else key] = path
-            if key == "out" and self.command.name == "align":
+            if key == "out" and self.command.name == "align" and not options[key].endswith("/"):
                 from ...permutations import permutation  # heavy
 
                 found["perm"] = permutation.beside(path)
