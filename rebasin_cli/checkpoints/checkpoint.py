@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ..errors import CheckpointError, NoEnvelope
 from . import pieces
+from .around import Around
 from .checking import digest, validate
 from .locate import kind_of_file, locate, read_index
 from .safetensors_format import COPY_AGAIN, SafetensorsFile
@@ -60,6 +61,7 @@ class Checkpoint(Mapping[str, Tensor]):
     skipped: dict[str, str] = field(default_factory=dict)  # what is no tensor of the model: name → what it is
     tied: tuple[tuple[str, ...], ...] = ()  # groups of names that share one piece of memory
     unread: tuple[str, ...] = ()  # objects beside the weights that need code of their own, and their classes
+    around: Around | None = None  # of a torch file: its envelope
     source: Checkpoint | None = None  # the same with the names that the file has, where these are others
 
     def __getitem__(self, name: str) -> Tensor:
@@ -120,6 +122,11 @@ class Checkpoint(Mapping[str, Tensor]):
         )
 
     @property
+    def beside(self) -> dict[str, Any]:
+        """Plain values that lie beside the weights of a torch file: settings, and how far training was."""
+        return {} if self.around is None else self.around.beside
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What was chosen or left out on opening, a sentence each."""
         notes = []
@@ -135,7 +142,10 @@ class Checkpoint(Mapping[str, Tensor]):
         if self.stripped:
             notes.append(f"stripped from names: {', '.join(self.stripped)}")
         if self.skipped:
-            notes.append(f"left out: {_some([f'{name} ({what})' for name, what in self.skipped.items()])}")
+            left = [f"{name} ({what})" for name, what in self.skipped.items() if name not in self.beside]
+            notes += [f"left out: {_some(left)}"] if left else []
+        if self.beside:
+            notes.append(f"plain values beside the weights: {_some([*self.beside])}")
         if self.tied:
             notes.append(f"tied: {'; '.join(' = '.join(group) for group in self.tied)}")
         if self.unread:
@@ -274,4 +284,5 @@ def _open_torch(path: Path, inside: Path, key: str | None, unsafe_load: bool) ->
         skipped=file.found.skipped,
         tied=file.tied,
         unread=file.unread,
+        around=file.around,
     )

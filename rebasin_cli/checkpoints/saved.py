@@ -50,7 +50,7 @@ _WEIGHTS = _words(
 )
 RECORD = "a record of training"
 OPTIMIZER = "an optimizer's state"
-_STATES = {
+STATES = {
     RECORD,
     OPTIMIZER,
     "a gradient scaler's state",
@@ -155,6 +155,12 @@ def is_weights(key: Any, tensor: Tensor) -> bool:
     return tensor.numel() > 1 and (not found & _RECORDS or bool(found & _WEIGHTS))
 
 
+def records(key: Any) -> bool:
+    """Whether a name is of what was measured of a model, such as its best accuracy."""
+    found = words(key)
+    return bool(found & _RECORDS) and not found & _WEIGHTS
+
+
 class _Walk:
     """One look at all, each object once: a pickle may hold itself, or one dictionary under many names.
 
@@ -202,7 +208,7 @@ class _Walk:
                 child = self.look(item, (*path, key))
                 if not child.tensors and not child.inner:
                     told = set(child.beside.values())
-                    states = len(told) == 1 and told <= _STATES
+                    states = len(told) == 1 and told <= STATES
                     node.beside[name] = told.pop() if states else kind(item)
                 elif _is_record(key, child):
                     node.beside[name], of_the_run = RECORD, True
@@ -267,7 +273,7 @@ def _is_record(key: Any, node: Node) -> bool:
     numbers = all(tensor.numel() == 1 for tensor in node.tensors.values())
     if node.listed and numbers:
         return True
-    if not words(key) & _RECORDS or words(key) & _WEIGHTS:
+    if not records(key):
         return False
     return not any(
         (tensor.ndim > 1 and not node.listed) or words(name) & _WEIGHTS

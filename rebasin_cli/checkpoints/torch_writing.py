@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 
 import torch
 
+from .around import Slot
 from .safetensors_format import nbytes
 
 ROOT = "archive"  # what torch calls it where it is given no name
@@ -41,13 +42,6 @@ TYPED: dict[torch.dtype, Any] = {
     torch.bool: torch.BoolStorage,
     torch.complex64: torch.ComplexFloatStorage,
 }
-
-
-@dataclass(frozen=True)
-class Slot:
-    """A place in an envelope for the tensor of this name."""
-
-    name: str
 
 
 @dataclass(frozen=True)
@@ -126,7 +120,9 @@ def _aligned(archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
     """A record whose bytes begin at a multiple of 64: its header is filled up, as torch.save does."""
     info = zipfile.ZipInfo(f"{ROOT}/{name}", date_time=EARLIEST)
     info.create_system = 3  # the same on every system
-    before = archive.fp.tell() + 30 + len(info.filename.encode()) + 20 + 4  # its zip64 lengths; our own field's head
+    before = (
+        archive.fp.tell() + 30 + len(info.filename.encode()) + 20 + 4
+    )  # its zip64 lengths; our own field's head
     padding = -before % ALIGNED
     info.extra = b"FB" + padding.to_bytes(2, "little") + b"Z" * padding
     return info
