@@ -100,7 +100,7 @@ class _Walk:
         self.open.discard(id(value))
         lacking = [key for key, inner in made.items() if inner is _NOTHING]
         odd = [key for key in made if text_of(key) is None]
-        # In a list without weights others would stand in the place of one that is lacking; an object is whole.
+        # In a list without weights others would stand in the place of what lacks; an object is whole.
         if lacking and (whole or not (_has_slots(made) or path == () or isinstance(value, Mapping))) or odd:
             self.left_out = before
             return "entries"

@@ -41,9 +41,9 @@ def describe(
 ) -> dict[str, str]:
     """Version, method, options, seed, digests of inputs and spec; no paths and no times.
 
-    Without a spec nothing was permuted. What all of `like` record alike on their training is carried over, and
-    the plain values `beside` their weights; with `results` their accuracies too. Of the `proof`, its status,
-    and whether for an assumed network.
+    Without a spec nothing was permuted. What all of `like` record alike on their training is carried over,
+    and the plain values `beside` their weights; with `results` their accuracies too. Of the `proof`, its
+    status, whether for an assumed network, and which outputs it is of.
     """
     keys = (*TRAINING, BESIDE_KEY) + RESULTS * results
     proven = {} if proof is None else {"rebasin.proof": status(proof)} | _outputs(proof)
