@@ -541,9 +541,18 @@ def test_odd_arrays_are_read_and_left_alone():
     swapped = np.arange(6, dtype=">f4").reshape(2, 3)[::-1, ::-1]
     frozen = np.ones(2, dtype=np.float16)
     frozen.flags.writeable = False
-    a = {"w": swapped, "frozen": frozen, "scalar": np.float64(3), "n": np.array(7), "empty": np.zeros((0, 2))}
+    turned = np.arange(6, dtype="f4").reshape(2, 3)[::-1, ::-1]
+    a = {
+        "w": swapped,
+        "turned": turned,
+        "frozen": frozen,
+        "scalar": np.float64(3),
+        "n": np.array(7),
+        "empty": np.zeros((0, 2)),
+    }
     found = rebasin_cli.average([a, a])
     assert found["w"].dtype == np.float32 and found["w"].tolist() == swapped.tolist()
+    assert found["turned"].tolist() == turned.tolist()
     assert found["scalar"] == 3 and found["n"] == 7 and found["empty"].shape == (0, 2)
     found["n"][...], found["frozen"][...] = 1, 5
     assert a["n"] == 7 and a["frozen"].tolist() == [1, 1]

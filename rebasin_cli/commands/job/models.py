@@ -137,7 +137,8 @@ def fit_spec(
 
 def _wants_network(error: NoSpecFits, models: Sequence[Checkpoint]) -> NoSpecFits:
     """The same with the next step: no spec at all for models that are near, else the network tells it."""
-    near = [kinship(models[0], other) for other in models[1:]]
+    recorded = {model.metadata.get("rebasin.spec") for model in models} - {None}
+    near = [] if recorded else [kinship(models[0], other) for other in models[1:]]
     if near and all(kin.verdict == "kin" for kin in near):
         files = " ".join(shlex.quote(str(model.path)) for model in models)
         return NoSpecFits(
@@ -147,7 +148,6 @@ def _wants_network(error: NoSpecFits, models: Sequence[Checkpoint]) -> NoSpecFit
             f"rebasin merge {files} --method none. To align them all the same, give the network: "
             "--net file.py:factory",
         )
-    recorded = {model.metadata.get("rebasin.spec") for model in models} - {None}
     was = f"They record a spec named {recorded.pop()}, which is not built in. " if len(recorded) == 1 else ""
     hint = f"{was}Give the network, and the spec is inferred from it: --net file.py:factory; "
     hint += "or write one (docs/specs.md): --spec FILE.yaml"
