@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import re
+import sys
 import types
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,6 +37,7 @@ PLAIN = (  # without tensors that are returned
     *(types.FunctionType, types.BuiltinFunctionType, types.MethodType, *NUMBERS),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Generator),
 )
+OF_RESULTS = ("builtins", "collections", "types", "argparse")
 HOLDING = (Mapping, tuple, list, deque, set, frozenset)
 
 Way = tuple[str, ...]
@@ -207,7 +209,7 @@ def _leaves(value: Any, at: Leaf, above: set[int], inner: bool = False) -> Itera
     """`inner`: it is an attribute of an object that nobody knows, which may hold anything."""
     if isinstance(value, Tensor):
         yield replace(at, tensor=value)
-    elif isinstance(value, PLAIN) or id(value) in above:
+    elif isinstance(value, PLAIN) or id(value) in above or (inner and _of_python(value)):
         yield at
     elif len(above) > DEPTH:
         yield replace(at, kind=type(value).__name__)
@@ -224,6 +226,12 @@ def _leaves(value: Any, at: Leaf, above: set[int], inner: bool = False) -> Itera
             record = at.record or (way if RECORD.fullmatch(step) else ())
             leaf = Leaf(way, None, record, also=(*at.also, other or step))
             yield from _leaves(part, leaf, above | {id(value)}, inner)
+
+
+def _of_python(value: Any) -> bool:
+    """Whether it is a thing of Python's own library that holds no results: a logger, a lock, a thread."""
+    library = type(value).__module__.partition(".")[0]
+    return library in sys.stdlib_module_names and library not in OF_RESULTS
 
 
 def _parts(value: Any) -> Iterable[tuple[tuple[str, Any], str]] | None:
