@@ -28,8 +28,8 @@ MOST = 100_000  # objects that are looked at
 SHOWN = 12  # names that a message lists
 WHOLE = "output"  # what a network's one tensor is called, which has no name
 RECORD = re.compile(
-    r"(.*_)?(hidden_states|attentions|encoder_last_hidden_state|mems|past|past_buckets_states|"
-    r"(past_)?key_values?)|(.*_)?caches?(_.*)?"
+    r"(.*_)?(hidden_states|attentions|past_key_values?|mems|caches?)|"
+    r"encoder_last_hidden_state|past_buckets_states|cache_params"
 )
 NUMBERS = (int, float, complex, torch.SymInt, torch.SymFloat, torch.SymBool)
 PLAIN = (  # without tensors that are returned
@@ -213,8 +213,8 @@ def _leaves(value: Any, at: Leaf, above: set[int], inner: bool = False) -> Itera
         yield at
     elif len(above) > DEPTH:
         yield replace(at, kind=type(value).__name__)
-    elif any(cls.__name__.endswith("Cache") for cls in type(value).__mro__):
-        yield replace(at, record=at.record or at.way or (type(value).__name__,), kind=type(value).__name__)
+    elif at.way and any(cls.__name__.endswith("Cache") for cls in type(value).__mro__):
+        yield replace(at, record=at.record or at.way, kind=type(value).__name__)
     elif (parts := _parts(value)) is None:
         closed = not inner or hasattr(value, "__next__") or hasattr(value, "__array__")
         yield replace(at, kind=type(value).__name__ * closed)

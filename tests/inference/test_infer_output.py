@@ -141,7 +141,23 @@ def test_what_is_measured_is_kept_and_so_is_all_else():
     assert not measured.fitted.words and measured.kept == ("logits", "hidden_states")
 
 
+def test_what_only_sounds_like_a_record_stays():
+    names = [
+        "hidden_state",
+        "last_hidden_state",
+        "pooler_output",
+        "attention",
+        "past",
+        "cached",
+        "cache_logits",
+    ]
+    for name in names:
+        found = infer_spec(Net(lambda logits, one, two, more, name=name: {"logits": logits, name: two}), X)
+        assert found.kept == ("logits", name) and list(found.fitted.words.values()) == [5], name
+
+
 def test_a_network_that_returns_records_alone_means_them():
+    assert infer_spec(Net(lambda logits, one, two, more: DynamicCache(logits)), X).kept == ("layers",)
     found = infer_spec(Net(lambda logits, one, two, more: {"hidden_states": [logits, two]}), X)
     assert list(found.fitted.words.values()) == [5] and found.kept == ("hidden_states",)
 
