@@ -231,6 +231,17 @@ def test_a_network_in_an_object_with_its_optimiser_is_found(tmp_path, script):
         assert "best (training_script.Config)" in checkpoint.unread
 
 
+def test_a_network_in_a_list_with_its_optimiser_is_found(tmp_path, script):
+    network = script.Net()
+    made = [*files(tmp_path, [network, script.Config(), script.Optimizer(network)], "list")]
+    made += files(tmp_path, (WEIGHTS, {"lr": 0.1}), "tuple")
+    script.gone()
+    for path in made:
+        checkpoint = open_checkpoint(path)
+        same(checkpoint, WEIGHTS if "tuple" in path.name else network.state_dict())
+        assert checkpoint.envelope == "0"
+
+
 def test_a_traced_network_is_its_state_dict(tmp_path):
     network = torch.fx.symbolic_trace(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
     for path in files(tmp_path, network):
