@@ -67,16 +67,19 @@ def opened(saved: Any, reader: Reader) -> tuple[Any, tuple[Unread, ...]]:
     if reader.plain:
         return saved, ()
     holding = _holding(saved)
-    made: dict[int, tuple[Inert, Any]] = {}  # with the object itself, so that its id stays its own
+    made: dict[int, tuple[Any, Any]] = {}  # with the object itself, so that its id stays its own
 
     def open_one(value: Any) -> Any:
-        if type(value) is tuple and any(type(part) is Inert for part in value):
-            return list(value)
-        if type(value) is not Inert:
+        if id(value) in made:
+            return made[id(value)][1]
+        if type(value) is Inert:
+            new = _opened(value, holding, reader)
+        elif type(value) is tuple and any(type(part) is Inert for part in value):
+            new = list(value)
+        else:
             return value
-        if id(value) not in made:
-            made[id(value)] = value, _opened(value, holding, reader)
-        return made[id(value)][1]
+        made[id(value)] = value, new
+        return new
 
     root, unread, seen = open_one(saved), [], set()
     if type(saved) is Inert and root is not saved:
