@@ -55,15 +55,17 @@ class Products:
             return join(models, keep)
         carried = {its for family in self.families for its in _carried(family).values()}
         beside = {its for family in self.families for its in family.members.values()} - carried
-        found = join([self._view(model, carried) for model in models], {*keep, *beside})
+        found = join(
+            [self._view(model, carried, k) for k, model in enumerate(models, start=1)], {*keep, *beside}
+        )
         return self._written(found, models, weights, dtype)
 
-    def _view(self, model: Tensors, carried: Collection[str]) -> LazyTensors:
+    def _view(self, model: Tensors, carried: Collection[str], number: int) -> LazyTensors:
         """The model with what its families stand for, float64, in place of the tensors that carry it."""
         plan = plan_of(model)
 
         def make(family: Family) -> dict[str, Tensor]:
-            made = effective(family, {role: model[its] for role, its in family.members.items()})
+            made = effective(family, {role: model[its] for role, its in family.members.items()}, number)
             return {family.members[role]: tensor for role, tensor in made.items()}
 
         of = {its: family for family in self.families for its in _carried(family).values()}

@@ -149,14 +149,14 @@ def _refused(refused: Mapping[Kind, Sequence[Family]]) -> SpecError:
         f"{kinds} tensors differ among the models, and cannot be averaged one by one: together they are "
         f"{means}",
         problems=problems,
-        hint=". ".join(hints) + ("" if ignored else ". Or take those of one model: --ignore GLOB"),
+        hint=". ".join(hints) + ("" if ignored else ". Or take those of one model: --ignore GLOB") + ".",
     )
 
 
 def _other_forms(family: Family, found: Sequence[Mapping[Key, Family]], having: Sequence[int]) -> SpecError:
     def told(its: Mapping[Key, Family]) -> str:
         there = [other for other in its.values() if other.stem == family.stem]
-        return " and ".join(f"{it.kind.name} ({', '.join(it.members.values())})" for it in there) or "without"
+        return " and ".join(f"{it.kind.name} ({', '.join(it.members.values())})" for it in there) or "plain"
 
     return SpecError(
         f"{family.stem} is stored in different forms, which cannot be averaged",

@@ -13,7 +13,8 @@ running moments  mean and mean square. Exactly those of the models' samples toge
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import scipy.sparse.linalg
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from ..checkpoints.families import Family
 from ..checkpoints.forms import axes_of
-from ..errors import SpecError
+from ..errors import CheckpointError, SpecError
 
 Members = Mapping[str, Tensor]
 
@@ -39,14 +40,15 @@ class Way:
     written: Callable[[Members, Sequence[Members], Sequence[float]], dict[str, Tensor]]
 
 
-def effective(family: Family, members: Members) -> dict[str, Tensor]:
-    """What this family of one model stands for, by carrier. Raises SpecError where that is no number."""
-    found = WAYS[family.kind.name].effective({role: tensor.double() for role, tensor in members.items()})
+def effective(family: Family, members: Members, model: int = 1) -> dict[str, Tensor]:
+    """What a family of one model stands for, by carrier. Raises CheckpointError where that is no number."""
+    with _naming(family):
+        found = WAYS[family.kind.name].effective({role: tensor.double() for role, tensor in members.items()})
     if not all(bool(torch.isfinite(tensor).all()) for tensor in found.values()):
-        raise SpecError(
-            f"what {family.stem} stands for ({family.kind.name}) is no number",
+        raise CheckpointError(
+            f"{family.stem} is NaN or infinite in model {model}: {family.kind.means}",
             problems=[", ".join(family.members.values())],
-            hint="The network computes NaN or infinity with it: use an earlier checkpoint",
+            hint="Training diverged or the file is damaged: use an earlier checkpoint",
         )
     return found
 
@@ -56,7 +58,17 @@ def written_back(
 ) -> dict[str, Tensor]:
     """All roles of the family, float64, for what was joined. `given` are its members in each model."""
     wide = [{role: tensor.double() for role, tensor in members.items()} for members in given]
-    return WAYS[family.kind.name].written({r: t.double() for r, t in carried.items()}, wide, weights)
+    with _naming(family):
+        return WAYS[family.kind.name].written({r: t.double() for r, t in carried.items()}, wide, weights)
+
+
+@contextmanager
+def _naming(family: Family) -> Iterator[None]:
+    try:
+        yield
+    except SpecError as error:
+        told = f"{family.stem} ({family.kind.name}) cannot be averaged: {error.message}"
+        raise SpecError(told, hint=family.kind.next) from None
 
 
 def _mean(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
@@ -76,10 +88,7 @@ def _axis(its: Members) -> int:
         return axes[0]
     found = sorted((abs(float(u @ _matrix(weight, axis) @ its["v"].reshape(-1))), axis) for axis in axes)
     if not found[-1][0] > 2 * found[-2][0]:
-        raise SpecError(
-            f"a spectral norm of shape {tuple(weight.shape)}: nothing tells which axis its rows are",
-            hint="Load each model, call torch.nn.utils.remove_spectral_norm(layer), and save its state_dict",
-        )
+        raise SpecError(f"of the shape {tuple(weight.shape)} nothing tells which axis its rows are")
     return found[-1][1]
 
 
@@ -104,8 +113,10 @@ def _spectral_written(
     mean, axes = carried["weight"], [_axis(its) for its in given]
     axis, matrix = axes[0], _matrix(mean, axes[0])
     largest, u, v = largest_singular(matrix)
-    if not largest > 0 or len(set(axes)) > 1:
-        raise SpecError("a mean of weights with spectral norm is zero: no spectral norm makes that of it")
+    if len(set(axes)) > 1:
+        raise SpecError("its rows are of another axis in each model")
+    if not largest > 0:
+        raise SpecError("the mean is zero, which has no direction")
     before = given[0]["u"].reshape(-1)
     if u @ before < 0:
         u, v = -u, -v
@@ -189,7 +200,7 @@ def _masked_written(
     mask = first
     if not all(torch.equal(first, other) for other in others):
         if not all(bool(((its["mask"] == 0) | (its["mask"] == 1)).all()) for its in given):
-            raise SpecError("masks that are not 0 and 1 alone differ: what they stand for is not known")
+            raise SpecError("its masks differ, and are not 0 and 1 alone")
         mask = torch.stack([its["mask"] != 0 for its in given]).any(0).double()
     below = _mean([its["weight"] for its in given], weights)
     return {"weight": torch.where(mask != 0, carried["weight"] / mask, below), "mask": mask}

@@ -15,12 +15,12 @@ Shape = tuple[int, ...]
 Planned = tuple[torch.dtype, Shape]
 
 CONVERT = (
-    "Average the models as they were before that, or write their weights as bfloat16 or float32 first "
-    "(each one times its scale)"
+    "Average the models as they were before they were quantised, or write their weights as bfloat16 or "
+    "float32 first"
 )
-PLAIN_FIRST = "Load each model, call {call}, and save its state_dict"
 KEEP = "Take one model's"
-REMOVE = PLAIN_FIRST.format(call='torch.nn.utils.parametrize.remove_parametrizations(layer, "weight")')
+PLAIN_FIRST = "Load each model, call {call}, and save its state_dict"
+REMOVING = 'torch.nn.utils.parametrize.remove_parametrizations(layer, "weight")'
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,13 @@ _KINDS = (
     Kind(
         "spectral norm",
         "weight_orig over its largest singular value, which u and v tell",
-        PLAIN_FIRST.format(call="torch.nn.utils.remove_spectral_norm(layer)"),
+        PLAIN_FIRST.format(call=f"torch.nn.utils.remove_spectral_norm(layer), or {REMOVING}"),
         exact=True,
     ),
     Kind(
         "weight norm",
         "the direction of weight_v times the length weight_g",
-        PLAIN_FIRST.format(call="torch.nn.utils.remove_weight_norm(layer)"),
+        PLAIN_FIRST.format(call=f"torch.nn.utils.remove_weight_norm(layer), or {REMOVING}"),
         exact=True,
     ),
     Kind(
@@ -66,7 +66,12 @@ _KINDS = (
         "Merge each adapter into its base first (with peft: model.merge_and_unload(), then "
         "save_pretrained), and merge the models that this gives",
     ),
-    Kind("parametrization", "a weight computed from several tensors", REMOVE, free=frozenset({"weight"})),
+    Kind(
+        "parametrization",
+        "a weight computed from several tensors",
+        PLAIN_FIRST.format(call=REMOVING),
+        free=frozenset({"weight"}),
+    ),
     Kind(
         "old spectral norm",
         "weight_orig over its largest singular value, of which half is stored",
