@@ -269,7 +269,7 @@ FORMS: Sequence[Form] = (
         Form("running moments", {"mean": f".{of}mean", "variance": f".{of}var", "count": ".count"}, _moments)
         for of in ("", "running_")
     ),
-    Form("low-rank factors", {"U": ".U", "S": ".S", "V": ".V"}, _factors),
+    Form("low-rank factor", {"U": ".U", "S": ".S", "V": ".V"}, _factors),
     Form("bitsandbytes", {"codes": ".weight"}, _coded, _BITSANDBYTES, 1, ".weight"),
     Form(
         "GPTQ or AWQ",

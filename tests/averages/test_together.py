@@ -9,7 +9,9 @@ import rebasin_cli
 from rebasin_cli.averages.mixing import average, slerp_whole
 from rebasin_cli.averages.parts import parts_of
 from rebasin_cli.averages.together import families_of, products_of
+from rebasin_cli.averages.writing_back import WAYS
 from rebasin_cli.checkpoints.checking import validate
+from rebasin_cli.checkpoints.forms import FORMS, KINDS
 from rebasin_cli.checkpoints.tensors import plan_of
 from rebasin_cli.errors import CheckpointError, SpecError
 
@@ -250,3 +252,8 @@ def test_forty_thousand_names_take_a_second():
     began = time.perf_counter()
     families_of([plan])
     assert time.perf_counter() - began < 5
+
+
+def test_every_form_is_of_a_kind_and_every_exact_kind_has_its_arithmetic():
+    assert {form.kind for form in FORMS} < KINDS.keys()
+    assert {name for name, kind in KINDS.items() if kind.exact} == WAYS.keys()
