@@ -93,7 +93,8 @@ class Products:
             else:
                 carried = {role: joined[its] for role, its in _carried(family).items()}
                 made = written_back(family, carried, given, [weights[k] for k in there])
-            return {its: made[role].to(dtypes[its]) for role, its in family.members.items()}
+            # a copy: what is handed out is no model's own
+            return {its: made[role].to(dtypes[its], copy=True) for role, its in family.members.items()}
 
         return _overlaid(joined, of, make, dtypes)
 

@@ -44,7 +44,7 @@ def products_of(
     if not any(found):
         return Products()
     every_family: dict[Key, Family] = {}
-    for its in found:
+    for its in found[: len(models)]:
         for key, family in its.items():
             if not keep or not keep >= {*family.members.values()}:
                 every_family.setdefault(key, family)
@@ -57,11 +57,11 @@ def products_of(
         names = {*family.members.values()}
         having = [
             k
-            for k, plan in enumerate(plans)
+            for k, plan in enumerate(plans[: len(models)])
             if family.stem in plan or family.stem in stems[k] or not names.isdisjoint(plan)
         ]
         if any(found[k].get(key) != family for k in having):
-            if family.kind.name != "quantised":  # else one tensor of several dtypes, which `parts` tells
+            if family.kind.name != "quantised":  # of that one tensor `parts` tells the dtypes
                 raise _other_forms(family, found, having)
         elif not all(k in having for k in range(len(models))):
             continue  # as any other tensors that not all models have

@@ -206,6 +206,18 @@ def _masked_written(
     return {"weight": torch.where(mask != 0, carried["weight"] / mask, below), "mask": mask}
 
 
+def _of_own_mask_written(
+    carried: Members, given: Sequence[Members], weights: Sequence[float]
+) -> dict[str, Tensor]:
+    """The same where nobody but the network knows what its mask does: if weights are 0 outside of it."""
+    alike = all(torch.equal(given[0]["mask"], its["mask"]) for its in given)
+    if not alike and not all(torch.equal(its["weight"] * its["mask"], its["weight"]) for its in given):
+        raise SpecError("masks differ, and weights are not 0 where they are")
+    if alike:
+        return {"weight": _mean([its["weight"] for its in given], weights), "mask": given[0]["mask"]}
+    return _masked_written(carried, given, weights)
+
+
 # -------------------------------------------------------------------------------------------------- codebooks
 
 
@@ -247,18 +259,21 @@ def _moments_effective(its: Members) -> dict[str, Tensor]:
 def _moments_written(
     carried: Members, given: Sequence[Members], weights: Sequence[float]
 ) -> dict[str, Tensor]:
-    variance = (carried["variance"] - carried["mean"].square()).clamp(min=0)
+    variance = carried["variance"] - carried["mean"].square()
+    if bool((variance < -1e-9 * carried["variance"].abs()).any()):
+        raise SpecError("the variance is negative by weights that are")
     count = _mean([its["count"] for its in given], weights)
     count = (
         count.round() if all(bool((its["count"] == its["count"].round()).all()) for its in given) else count
     )
-    return {"mean": carried["mean"], "variance": variance, "count": count}
+    return {"mean": carried["mean"], "variance": variance.clamp(min=0), "count": count}
 
 
 WAYS = {
     "spectral norm": Way(("weight",), _spectral_effective, _spectral_written),
     "weight norm": Way(("v",), _normed_effective, _normed_written),
     "pruning mask": Way(("weight",), _masked_effective, _masked_written),
+    "mask": Way(("weight",), _masked_effective, _of_own_mask_written),
     "codebook": Way(("embed",), _codebook_effective, _codebook_written),
     "codebook without vectors": Way(("sums",), _codebook_effective, _codebook_written),
     "running moments": Way(("mean", "variance"), _moments_effective, _moments_written),

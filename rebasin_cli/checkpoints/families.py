@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from .forms import FORMS, KINDS, WEIGHTS, Form, Kind, Planned, Shape, normed, same_shape, spectral
+from .forms import FORMS, KINDS, WEIGHTS, Form, Kind, Planned, Shape, normed, same_shape, scaled, spectral
 
 Plan = Mapping[str, Planned]
 
@@ -50,6 +50,7 @@ def _last(name: str) -> str:
 
 
 ENDINGS = _by_last()
+OF_ANY = ("_scale", "_scale_inv", "_scales", ".scale")
 WEIGHT = re.compile(r"(weight|kernel|bias)[^.]*$")
 
 ADAPTER = re.compile(
@@ -166,6 +167,11 @@ def _found(plan: Plan) -> Iterator[Family]:
             if form.fits({role: plan[name] for role, name in members.items()}):
                 taken |= {*members.values()}
                 yield Family(KINDS[form.kind], product, members)
+    for name, (dtype, _) in plan.items():  # whatever has a scale named after it
+        if dtype.itemsize == 1 and name not in taken:
+            members = {"codes": name} | {end: name + end for end in OF_ANY if name + end in plan}
+            if len(members) > 1 and scaled({role: plan[its] for role, its in members.items()}):
+                yield Family(KINDS["scaled float8"], name, members)
 
 
 def _stems(form: Form, stems: Mapping[str, Mapping[str, str]]) -> list[str]:

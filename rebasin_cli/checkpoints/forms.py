@@ -57,6 +57,7 @@ _KINDS = (
         PLAIN_FIRST.format(call='torch.nn.utils.prune.remove(layer, "weight")'),
         exact=True,
     ),
+    Kind("mask", "a weight times its mask", "Set to 0 what is masked, in each model", exact=True),
     Kind("codebook", "sums over counts", KEEP, exact=True),
     Kind("codebook without vectors", "sums over counts", KEEP, exact=True),
     Kind("running moments", "a mean and a variance around it", KEEP, exact=True),
@@ -187,20 +188,24 @@ def _zeroed(its: Mapping[str, Planned]) -> bool:
 
 
 def _coded(its: Mapping[str, Planned]) -> bool:
-    return is_code(its["codes"][0])
+    """Integers; or float8 with a scale that is none, as there is not where a whole file was cast to it."""
+    code, shape = its["codes"]
+    if not code.is_floating_point:
+        return not code.is_complex and len(shape) > 1
+    return _float8(its) and any(dtype != code for role, (dtype, _) in its.items() if role != "codes")
 
 
 def _float8(its: Mapping[str, Planned]) -> bool:
     return its["codes"][0].is_floating_point and its["codes"][0].itemsize == 1
 
 
+def scaled(its: Mapping[str, Planned]) -> bool:
+    """Whether float8 codes have a scale."""
+    return _float8(its) and _coded(its)
+
+
 def _floats(its: Mapping[str, Planned]) -> bool:
     return all(dtype.is_floating_point for dtype, _ in its.values())
-
-
-def is_code(dtype: torch.dtype) -> bool:
-    """Whether numbers of this dtype may be codes: floating point of one byte, or integers."""
-    return dtype.itemsize == 1 or not (dtype.is_floating_point or dtype.is_complex)
 
 
 # -------------------------------------------------------------------------------------------------- the forms
@@ -243,16 +248,16 @@ FORMS: Sequence[Form] = (
     ),
     Form(
         "spectral norm",
-        {"weight": ".weight", "u": ".u0"},
-        lambda its: _one_vector({role: its[role] for role in ("weight", "u")}) and "u1" not in its,
-        {"s": ".sv0", "u1": ".u1"},
+        {"weight": ".weight", "u": ".u0", "s": ".sv0"},
+        lambda its: _one_vector(its) and "u1" not in its,
+        {"u1": ".u1"},
         stands_for=".weight",
     ),
     Form("old spectral norm", {"weight": "_orig", "u": "_u"}, _one_vector),
     Form("weight norm", {"g": "_g", "v": "_v"}, normed, weight=True),
     Form("pruning mask", {"weight": "_orig", "mask": "_mask"}, same_shape),
     *(
-        Form("pruning mask", {"weight": ".weight", "mask": ending}, _matrices, stands_for=".weight")
+        Form("mask", {"weight": ".weight", "mask": ending}, _matrices, stands_for=".weight")
         for ending in (".weight_mask", ".mask")
     ),
     Form("codebook", {"embed": ".embed", "sums": ".embed_avg", "counts": ".cluster_size"}, _codebook),
@@ -280,11 +285,7 @@ FORMS: Sequence[Form] = (
         ".weight",
     ),
     Form("compressed-tensors", {"codes": ".weight_packed"}, _coded, _COMPRESSED, 1, ".weight"),
-    Form("scaled float8", {"codes": ".weight"}, _float8, _SCALES, 1, ".weight"),
-    *(
-        Form("scaled float8", {"codes": ending}, _float8, _named(f"{ending}_scale", f"{ending}_scale_inv"), 1)
-        for ending in ("_proj", ".w1", ".w2", ".w3", ".in_proj_weight")
-    ),
+    Form("scaled float8", {"codes": ".weight"}, scaled, _SCALES, 1, ".weight"),
     *(Form("packed", {"codes": codes}, _coded, _named(*scales), 1) for codes, scales in _PACKED.items()),
     *(
         Form("quantiser", {"scale": f"{before}scale", "zero": f"{before}zero_point"}, _zeroed)

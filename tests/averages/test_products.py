@@ -91,6 +91,21 @@ def test_the_mean_of_layers_with_spectral_norm_has_their_mean_s_direction_and_no
     assert norm.item() == pytest.approx(1, abs=1e-5)
 
 
+def test_a_spectral_norm_with_one_vector_alone_steps_before_it_divides():
+    """As BigGAN stores it: v is one step of power iteration from u."""
+    models = []
+    for seed in (1, 2):
+        w = torch.randn(4, 6, generator=torch.Generator().manual_seed(seed))
+        left, values, _ = torch.linalg.svd(w)
+        models.append({"l.weight": w, "l.u0": left[:, :1].T, "l.sv0": values[:1]})
+    mean = average(models)
+    wanted = sum(model["l.weight"] / model["l.sv0"] for model in models)
+    value = torch.linalg.matrix_norm(mean["l.weight"], 2)
+    torch.testing.assert_close(mean["l.weight"] / value, wanted / torch.linalg.matrix_norm(wanted, 2))
+    torch.testing.assert_close(mean["l.sv0"], value[None])
+    torch.testing.assert_close((mean["l.u0"] @ mean["l.weight"]).norm(), value)
+
+
 @pytest.mark.parametrize("outputs", [8, 1])
 def test_two_files_of_one_function_give_that_function(outputs):
     """Singular vectors have no sign; and in a network that never ran they are still random."""
@@ -110,6 +125,7 @@ def test_a_model_with_itself_and_the_ends_of_a_line_stay_bit_for_bit(make):
         assert all(torch.isfinite(tensor).all() for tensor in dict(join(one, other, 0.3)).values())
         assert all(torch.equal(tensor, other[name]) for name, tensor in join(one, other, 1.0).items())
     ends = average([one, one, one]), average([one, other], [1, 0])
+    assert all(tensor.data_ptr() != one[name].data_ptr() for name, tensor in ends[0].items())
     assert all(torch.equal(tensor, one[name]) for end in ends for name, tensor in end.items())
 
 
@@ -133,11 +149,17 @@ def test_what_any_model_keeps_is_kept_and_the_rest_is_as_it_was():
     mean = average([one, other])
     assert mean["l.weight_mask"].tolist() == [1, 1, 0] and mean["l.weight_orig"].tolist() == [3, 3, 5]
     booleans = [
-        {"m.weight": m["l.weight_orig"][None], "m.mask": m["l.weight_mask"][None] > 0} for m in (one, other)
+        {"m.weight": (m["l.weight_orig"] * m["l.weight_mask"])[None], "m.mask": m["l.weight_mask"][None] > 0}
+        for m in (one, other)
     ]
     parts = parts_of(booleans)
     assert parts.averaged == ("m.weight", "m.mask")
     assert combined(booleans, parts)["m.mask"].tolist() == [[True, True, False]]
+    assert combined(booleans, parts)["m.weight"].tolist() == [[3, 3, 0]]
+    booleans[1]["m.weight"] = torch.ones(1, 3)  # who knows what this mask does
+    with pytest.raises(SpecError, match="weights are not 0 where they are"):
+        combined(booleans, parts)["m.mask"]
+    assert torch.equal(combined([booleans[1]] * 2, parts)["m.weight"], booleans[1]["m.weight"])
     soft = other | {"l.weight_mask": torch.tensor([1.0, 0.5, 0])}
     with pytest.raises(SpecError, match="masks differ, and are not 0 and 1"):
         average([one, soft])["l.weight_mask"]
@@ -174,6 +196,8 @@ def test_running_moments_are_those_of_all_samples_together():
         torch.testing.assert_close(found["n.mean"], both.mean(0))
         torch.testing.assert_close(found["n.var"], both.var(0, correction=0))
         assert found["n.count"] == 100
+    with pytest.raises(SpecError, match="variance is negative"):
+        average(models, [3, -2])["n.var"]
 
 
 def test_families_are_read_in_parts_and_written_in_any_dtype():

@@ -20,7 +20,7 @@ from ...averages.parts import Parts, parts_of
 from ...checkpoints import destination
 from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.tensors import CHUNK, LazyTensors
-from ...errors import SpecError, UsageError
+from ...errors import SpecError
 from ...spec import library
 from . import checks, configs, provenance, strangers
 from .averaging import Average
