@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..errors import CheckpointError
 from ..runtime.threads import on_one_thread
+from .families import families
 from .safetensors_format import CODES
 from .tensors import blocks, chunks, plan_of
 
@@ -78,8 +79,10 @@ def validate(tensors: Mapping[str, Tensor], *, name: str = "", digested: bool = 
             if told := str(wrong):
                 not_finite, problems[key] = True, told
     if problems:
+        known = dict.fromkeys(f.kind.name for f in families(plan) if problems.keys() & f.members.values())
         hints = [
             "Only floating-point weights can be permuted and averaged: convert them first." if kind else "",
+            f"They are {' and '.join(known)} tensors." if kind and known else "",
             "Training diverged or the file is damaged: use an earlier checkpoint." if not_finite else "",
         ]
         raise CheckpointError(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from ..curves import stored, training
+from ..curves.curve import check_families
 from ..errors import UsageError
 from ..matchers import Problem, State
 from ..networks.attacks import Attack
@@ -46,6 +47,7 @@ def curve(
     job.check_search(output, or_none=True, steps=True)
     check_spared(job, [output.path])
     network, fitted, (given, of_given) = job.need_network(), job.fitted, job.given
+    check_families(*job.models, dict(network.named_parameters()), fitted.ignored)
     data = job.open_splits("match", match=None)["match"]
     if how.augment:
         check_augmentation(data)

@@ -37,6 +37,8 @@ from .resume import Resumable
 from .samples import Splits
 from .settings import Asked, ForMerge, Search
 
+AVERAGING = ("merge", "barrier", "compare", "curve", "plane", "repair")  # commands that mix models' tensors
+
 
 class Job:
     """What a command works with. `command` is its name in provenance; `paths` are its models, A first.
@@ -137,8 +139,11 @@ class Job:
     @cached_property
     def fitted(self) -> FittedSpec:
         """The spec, fitted to the models; with groups, where these were asked for."""
+        asked, averaged = self.asked, self.command in AVERAGING
         fitted = self.ranks.each(
-            fit_spec, self.models, self.asked.loading, self.asked.network, self.asked.data, self.say
+            lambda: fit_spec(
+                self.models, asked.loading, asked.network, asked.data, self.say, averaged=averaged
+            )
         )
         if self.asked.search.groups == "permutations":
             return fitted.ordered

@@ -111,20 +111,24 @@ def fit_spec(
     network: Network,
     data: Data,
     say: Callable[[str], None],
+    *,
+    averaged: bool = False,
 ) -> FittedSpec:
     """The spec of these models: named, found, or inferred where `--net` says how.
 
-    Found are built-in specs alone; where none fits, it is inferred. SpecError names the files.
+    Found are built-in specs alone; where none fits, it is inferred. SpecError names the files. `averaged` is
+    as `resolve_spec` takes it.
     """
     how = "found from the tensors"
     with naming([model.path for model in models]):
         try:
             spec = _inferred(models, network, data, say) if loading.spec == "infer" else loading.spec
-            fitted = resolve_spec(spec, models)
+            fitted = resolve_spec(spec, models, averaged=averaged)
         except NoSpecFits as error:
             if network.net is None:
                 raise _wants_network(error, models) from None
-            fitted = resolve_spec(_inferred(models, network, data, say, instead=True), models)
+            inferred = _inferred(models, network, data, say, instead=True)
+            fitted = resolve_spec(inferred, models, averaged=averaged)
             how = f"no built-in spec fits, so it is inferred from {network.net}"
         for model in models:
             check_tied(model, fitted)
