@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Unpack
 
+from ..permutations import permutation
 from ..runtime.ranks import ALONE, Ranks
 from .job import grouped, same_run
 from .job.job import Job
@@ -12,7 +13,7 @@ from .job.listener import SILENT, Listener
 from .job.method_options import how_it_went
 from .job.outputs import Output, check_outputs, write_with_permutation
 from .job.settings import ForSearch
-from .job.sources import attested, check_apart
+from .job.sources import attested
 
 
 def align(
@@ -28,10 +29,10 @@ def align(
 
     Several `ranks` call this alike: the first one checks, proves and writes, all read and search.
     """
-    ranks.first(check_outputs, output, permutation_beside=True)
     job = Job("align", [reference, model], listener, **subjects, ranks=ranks)
+    beside = [("permutation", permutation.beside(output.path))]
+    ranks.first(lambda: check_outputs(output, job.inputs(), more=beside))
     job.check_search(output)
-    ranks.first(check_apart, job, output)
     ranks.first(grouped.check_reference, job)
     same_run.check(job)
     if output.dry_run:

@@ -14,7 +14,7 @@ from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.outputs import Output, check_outputs, write
 from .job.settings import ForLook, Search
-from .job.sources import attested, check_apart
+from .job.sources import attested
 
 
 def as_written(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype | None) -> dict[str, torch.Tensor]:
@@ -34,9 +34,8 @@ def canon(
     rounded to the file's types; `as_rounded` is how much they differ after that. Raises NotProven
     otherwise, UsageError where no network is named, NetworkError where it cannot be traced.
     """
-    check_outputs(output)
     job = Job("canon", [model], listener, search=Search(groups="all"), **subjects)
-    check_apart(job, output)
+    check_outputs(output, job.inputs())
     fitted, folds = job.fitted, job.folds
     form = canonical(job.models[0], fitted, folds)
     change = grouped.check_same_function(job, job.models[0], form.wide)
