@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Unpack
 
-from ..permutations import permutation
 from ..runtime.ranks import ALONE, Ranks
 from .job import grouped, same_run
 from .job.job import Job
@@ -30,8 +29,7 @@ def align(
     Several `ranks` call this alike: the first one checks, proves and writes, all read and search.
     """
     job = Job("align", [reference, model], listener, **subjects, ranks=ranks)
-    beside = [("permutation", permutation.beside(output.path))]
-    ranks.first(lambda: check_outputs(output, job.inputs(), more=beside))
+    ranks.first(lambda: check_outputs(output, job.inputs(), permutation_beside=True))
     job.check_search(output)
     ranks.first(grouped.check_reference, job)
     same_run.check(job)

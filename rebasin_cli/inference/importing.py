@@ -30,8 +30,6 @@ _SHAPE = 'Expected {"tensor": ["word", null, …], …}: a word an axis, null wh
 
 def read(path: Path) -> Any:
     """What a JSON or YAML file says. Raises UsageError where there is none, SpecError where it is neither."""
-    if not path.exists():
-        raise UsageError(f"{path}: no such file")
     text = files.text(path, str(path), most=LARGEST, error=SpecError)
     try:
         if path.suffix == ".json":

@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -70,12 +70,17 @@ def text(
     error: type[RebasinError] = UsageError,
     hint: str | None = None,
 ) -> str:
-    """The text of a file, UTF-8 with or without a byte-order mark; `what` names it in an `error`."""
+    """The text of a file, UTF-8 with or without a byte-order mark; `what` names it in an `error`.
+
+    UsageError where there is none. A `hint` says what to do then.
+    """
     try:
         return content(path, most).decode("utf-8-sig")
+    except FileNotFoundError:
+        raise UsageError(f"{what}: no such file", hint=hint) from None
     except (OSError, UnicodeDecodeError) as cause:
         reason = "it is not UTF-8" if isinstance(cause, UnicodeDecodeError) else cause.strerror or str(cause)
-        raise error(f"{what} cannot be read: {reason}", hint=hint) from None
+        raise error(f"{what} cannot be read: {reason}") from None
 
 
 @dataclass(frozen=True)
@@ -104,10 +109,11 @@ NOTHING = Inputs()
 
 
 def _same(one: Path, other: Path) -> bool:
-    try:
+    with suppress(OSError, ValueError):  # what is not there, and names that no file can have
         return os.path.samefile(one, other)  # also hard links, and names that differ in case alone
-    except (OSError, ValueError):
+    with suppress(OSError, ValueError):
         return os.path.realpath(one) == os.path.realpath(other)
+    return False
 
 
 def _below(path: Path, folder: Path) -> bool:

@@ -44,9 +44,8 @@ def read(path: Path, within: tuple[Path, ...] = ()) -> Spec:
 
     `within` are the files that include it.
     """
-    if not path.exists():
-        raise UsageError(f"{path}: no such file", hint="Built-in specs: rebasin spec list")
-    text = files.text(path, f"the spec {path}", most=MOST_BYTES, error=SpecError)
+    hint = "Built-in specs: rebasin spec list"
+    text = files.text(path, str(path), most=MOST_BYTES, error=SpecError, hint=hint)
     chain = (*within, path)
 
     def include(name: str) -> Spec:
@@ -82,7 +81,7 @@ def files_of(path: Path) -> list[Path]:
         if file is None or file in found or len(found) > DEEPEST:
             continue
         found.append(file)
-        with suppress(SpecError):
+        with suppress(SpecError, UsageError):
             text = files.text(file, "", most=MOST_BYTES, error=SpecError)
             waiting += [_included(name, file) for name in _INCLUDE.findall(text)]
     return found

@@ -95,19 +95,20 @@ def default_path(model: Path, what: str) -> Path:
     return Path(f"{name.removesuffix(suffix)}_{what}.safetensors")
 
 
-def check_outputs(output: Output, inputs: Inputs, *, more: Destinations = ()) -> None:
-    """Whether everything can be written by a command that reads `inputs`, before any work.
-
-    `more` are files beside the weights: what each is, and where.
-    """
+def check_outputs(output: Output, inputs: Inputs, *, permutation_beside: bool = False) -> None:
+    """Whether everything can be written by a command that reads `inputs`, before any work."""
     attest = [] if output.attest is None else [("statement", output.attest)]
-    check_distinct([("weights", output.path), *more, *attest])
+    check_distinct([("weights", output.path), *attest])
     check_files(attest, inputs, force=output.force)
     if output.folder is not None and not output.folder.exists():
         destination.check_report_folder(output.folder)
         return
     destination.check_output(output.path, force=output.force, layout=output.layout, inputs=inputs)
-    for path in [*(path for _, path in more), *map(output.path.with_name, output.copies)]:
+    if permutation_beside:
+        beside = permutation.beside(output.path)
+        check_distinct([("permutation", beside), *attest])
+        destination.check_output(beside, force=output.force, inputs=inputs)
+    for path in map(output.path.with_name, output.copies):
         destination.check_output(path, force=output.force, text=True, inputs=inputs)
 
 
