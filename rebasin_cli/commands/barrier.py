@@ -82,7 +82,7 @@ def barrier(
     check_interpolation(along.interpolation)
     job = Job("barrier", [a, b], listener, **subjects, perm=perm)
     others = [file for model in itertools.chain(*pairs) for file in of_model(model)]
-    destinations = written.destinations(job.inputs(*along.curves, *others))
+    destinations = written.destinations(inputs=job.inputs(*along.curves, *others))
     job.check_search(or_none=True)
     planned = _plan(job, pairs, along, thresholds)
     if written.dry_run:

@@ -57,7 +57,7 @@ def compare(
         raise UsageError(f"--method {doubled[0]} is given twice")
     searches = _searches(subjects.pop("search", Search()), methods)
     job = Job("compare", paths, listener, **subjects)
-    destinations = written.destinations(job.inputs(), formats.FILENAMES)
+    destinations = written.destinations(formats.FILENAMES, job.inputs())
     options = {
         m: method_options.make(search, job.asked.data, measuring=True) for m, search in searches.items()
     }

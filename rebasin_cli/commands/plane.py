@@ -66,7 +66,7 @@ def plane(
     the first. Curves are drawn into the plane, as they are seen from above it. Raises as `barrier` does.
     """
     job = Job("plane", paths, listener, **subjects, perm=perm)
-    files = written.destinations(job.inputs(*curves), FILENAMES)
+    files = written.destinations(FILENAMES, job.inputs(*curves))
     if written.resume and not files:
         raise UsageError("--resume: nothing is kept of a plane that is not written", hint="Name a --report")
     job.check_search(or_none=True)

@@ -67,7 +67,7 @@ class Written:
     resume: bool = False
     reads: Sequence[Path] = ()
 
-    def destinations(self, inputs: Inputs = NOTHING, names: Mapping[str, str] | None = None) -> Destinations:
+    def destinations(self, names: Mapping[str, str] | None = None, inputs: Inputs = NOTHING) -> Destinations:
         """(format, file) for every file asked for; refuses what exists before any work begins.
 
         `names` are those of the formats in the folder, by default a barrier report's. `inputs` are what the

@@ -149,8 +149,10 @@ def with_set(
     for text in assignments:
         path, equals, given = text.partition("=")
         at = Value(None, path, f"--set {text[:200]}")
-        if not equals or not all(path.split(".")):
-            problems.add(replace(at, path=""), "expected KEY=VALUE, such as steps.merged.method=wm")
+        words = path.split(".")
+        if not equals or not all(words) or len(words) > MAX_DEPTH:
+            where = Value(None, "", at.where)
+            problems.add(where, "expected KEY=VALUE, such as steps.merged.method=wm")
             continue
         try:
             node = yaml.compose(given, Loader=yaml.SafeLoader)
@@ -158,7 +160,7 @@ def with_set(
             problems.add(at, f"the value {given[:80]!r} is not YAML")
             continue
         value = _Reader(environment, problems, at.where).value(node, path, 0) if node else at
-        root = _replaced(root, path.split("."), value, at, problems)
+        root = _replaced(root, words, value, at, problems)
     return root
 
 

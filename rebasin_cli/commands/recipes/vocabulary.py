@@ -23,7 +23,7 @@ DATA_FOLDERS = ("data_root",)
 ENDINGS = dict.fromkeys(("train", "align", "apply", "canon", "merge", "repair"), ".safetensors")
 ENDINGS |= {"curve": ".curve.safetensors", "dream": ".npz"}
 # Texts that may name a file: a spec, a start, a data set or code of the user's.
-MAY_NAME_A_FILE = ("spec", "init", "net", "data", "loss", "metric")
+MAY_NAME_A_FILE = ("spec", "init", "net", "data", "held_out", "loss", "metric")
 
 
 @dataclass(frozen=True)
