@@ -376,7 +376,7 @@ def test_schema_and_recipes_of_command_lines_are_printed(done):
 
 @pytest.mark.parametrize(
     "content, says",
-    [(None, "cannot be read"), (b"\xff\xfe", "not UTF-8"), (b"a: [", "not YAML"), (b"[]", "no recipe")],
+    [(None, "no such file"), (b"\xff\xfe", "not UTF-8"), (b"a: [", "not YAML"), (b"[]", "no recipe")],
 )
 def test_what_is_no_recipe_is_refused(refused, tmp_path, content, says):
     if content is not None:

@@ -113,14 +113,12 @@ def test_where_data_sets_lie_is_known_to_recipes():
     from rebasin_cli.datasets import cifar10, cifar100, fashion_mnist
     from rebasin_cli.datasets._files import LAID_OUT
 
-    folders = [
-        layout for s in (cifar10, cifar100) for layout in (s.LAYOUT.binary_folder, s.LAYOUT.pickle_folder)
-    ]
+    both = (cifar10.LAYOUT, cifar100.LAYOUT)
+    folders = [folder for layout in both for folder in (layout.binary_folder, layout.pickle_folder)]
     for folder in [*folders, *fashion_mnist.FOLDERS]:
         assert any(Path(f"{folder}/x").match(glob) for glob in LAID_OUT), folder
-    assert Path("t10k-images-idx3-ubyte.gz").match(LAID_OUT[2]) and Path(cifar10.LAYOUT.archive).match(
-        LAID_OUT[-1]
-    )
+    for name in ("t10k-images-idx3-ubyte.gz", *(layout.archive for layout in both)):
+        assert any(Path(name).match(glob) for glob in LAID_OUT), name
 
 
 @pytest.mark.parametrize(
