@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..errors import ResourceError
+from ..registry.surroundings import with_us
 from ..runtime.signals import held_back
 from .disk import LOCK, alone_in, disk, lock_of_our_own, remove, sync
 from .journal import REDO, UNDO, Moves, recover
@@ -145,6 +146,7 @@ class Staging:
 @contextlib.contextmanager
 def staged(folder: Path) -> Iterator[Staging]:
     """Files that get their names when the block ends well; else none is left, and the old ones stay."""
+    with_us()
     recover(folder)
     staging = None
     try:

@@ -59,9 +59,10 @@ def import_reference(text: str, *, error: type[RebasinError]) -> Any:
     path, missing = Path(module_name), object()
     if module_name.endswith(".py") and not path.is_file():
         raise UsageError(f"{path}: no such file")
+    file, folder = path.absolute(), (path.parent if module_name.endswith(".py") else Path()).absolute()
     with user_code(f"importing {module_name} failed", error):
-        with _findable(path.parent if module_name.endswith(".py") else Path()):
-            module = _import_file(path) if module_name.endswith(".py") else _import_module(module_name)
+        with _findable(folder):
+            module = _import_file(file) if module_name.endswith(".py") else _import_module(module_name)
         found = getattr(module, attribute, missing)  # may run the module's own __getattr__
         names = [name for name in dir(module) if not name.startswith("_")] if found is missing else []
     if found is missing:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..errors import RebasinError, UsageError
+from ..registry.surroundings import with_us
 
 SMALL = 1 << 26  # bytes of what a person writes, or a program for one: more is something else
 WEIGHTS = (".safetensors", ".safetensors.index.json", ".pt", ".pth", ".bin", ".ckpt")
@@ -31,6 +32,7 @@ def opened(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def _descriptor(path: str | os.PathLike[str]) -> int:
+    with_us()
     try:
         _check_regular(os.stat(path))  # before it is opened, which alone may do something to a device
         descriptor = os.open(path, _NO_WAITING)
@@ -150,6 +152,7 @@ def check_output(path: Path, inputs: Inputs = NOTHING, *, weights: bool = False)
 
 def append(path: Path, added: bytes) -> None:
     """Add to the end of a regular file, or make one. Raises OSError for anything else, links too."""
+    with_us()
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
     flags |= sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_BINARY"))
     descriptor = os.open(path, flags, 0o666)
