@@ -13,7 +13,7 @@ from .. import networks
 from ..analysis import signatures
 from ..averages.mixing import check_interpolation
 from ..errors import UsageError
-from ..measure import gates, intervals
+from ..measure import gates, intervals, pairing
 from ..measure import report as measuring
 from ..measure.baseline import Subject, check_baseline
 from ..measure.rows import (
@@ -114,6 +114,7 @@ class _Plan:
     word: str
     rows: Sequence[Planned]
     figures: dict[str, Any]
+    subject: Subject | None = None
 
 
 def _plan(
@@ -172,14 +173,16 @@ def _plan(
     for attack in settings.attacks:  # refused before anything is measured
         Attacker(attack, splits["test"])
     gates.check_gate_names(thresholds.get("gates", ()), [row.name for row in rows], MEASURED)
+    subject = None
     if thresholds.get("baseline"):
-        check_baseline(thresholds["baseline"], _subject(job))
+        subject = _subject(job)
+        check_baseline(thresholds["baseline"], subject)
     count = 1 + len(pairs)
     run = {"output": job.output, "device": job.device}
     figures = planning.plan_report(network, splits, rows, **run, pairs=count, fits=word)
     figures |= planning.not_estimated([(job.method, job.options)])
     job.say(planning.in_words(figures))
-    return _Plan(job, settings, word, rows, figures)
+    return _Plan(job, settings, word, rows, figures, subject)
 
 
 def _attacks(job: Job, along: Along) -> Sequence[Attack]:
@@ -240,7 +243,9 @@ def _measure(planned: _Plan, command: str, thresholds: Mapping[str, Any]) -> Rep
     notes = provenance.notes(splits, proof, repair=word, held_out=job.held_out)
     about = {"proof": proof, "command": command, "full": job.asked.data.full, "notes": notes}
     report = provenance.signed(report, job.models, splits["test"], **about)
-    more = {"scores": scores} if (scores := _subject(job).scores) else {}
+    subject = planned.subject or _subject(job)
+    more = {"scores": subject.scores} if subject.scores else {}
+    more |= {"sha256": subject.digest} if subject.digest else {}
     if job.held_out is not None:
         more["held_out"] = job.held_out.account(splits["held"].samples)
     return dataclasses.replace(report, data=report.data | more)
@@ -257,6 +262,7 @@ def _subject(job: Job) -> Subject:
         job.fitted.spec.digest,
         job.fitted.log10_symmetries(),
         {key: value for key, value in named.items() if value is not None},
+        pairing.digest_of_all(test),
     )
 
 

@@ -49,21 +49,20 @@ def with_us() -> None:
 
 @contextmanager
 def with_them() -> Iterator[None]:
-    """Around each call of the user's code; in a program of the user's own the folder is not our business."""
-    if _Places.depth or not _main():  # a thread shares all of this with the others
+    """Around each call of the user's code, where a command runs; a program of the user's own is not ours."""
+    if _Places.home is None or _Places.depth or not _main():  # a thread shares all of this with the others
         yield
         return
     home, streams = _Places.home, (sys.stdout, sys.stderr)
     _Places.depth = 1
     try:
-        if home is not None and _Places.theirs is not None:
+        if _Places.theirs is not None:
             _move(_Places.theirs, must=False)
         yield
     finally:
-        _Places.depth = 0
+        _Places.depth, _Places.theirs = 0, None
         _streams_again(streams)
-        if home is not None:
-            _move(home)
+        _move(home)
 
 
 def _streams_again(streams: tuple[Any, Any]) -> None:

@@ -30,7 +30,7 @@ def test_code_of_the_users_has_a_working_directory_of_its_own(tmp_path, monkeypa
 
 def test_streams_that_it_replaces_are_ours_again():
     streams = sys.stdout, sys.stderr
-    with user_code("it fails"):
+    with at_home(), user_code("it fails"):
         sys.stdout, sys.stderr = None, open(os.devnull)
         sys.stderr.close()
     assert (sys.stdout, sys.stderr) == streams
