@@ -27,6 +27,7 @@ from torch import Tensor
 
 from ..errors import DataError, UsageError
 from ..registry import Registry, import_reference, is_reference, unnamed, user_code
+from ..registry.numbers import real
 from ..registry.surroundings import from_home
 from ..runtime.seeds import generator
 from ._batches import LoaderData, Once, open_loader
@@ -59,7 +60,7 @@ class Normalization:
         if text == "dataset":
             return default
         try:
-            mean, std = (tuple(float(value) for value in part.split(",")) for part in text.split("/"))
+            mean, std = (tuple(real(value) for value in part.split(",")) for part in text.split("/"))
         except ValueError:
             mean, std = (), ()
         if not mean or len(mean) != len(std) or not all(map(math.isfinite, mean + std)) or min(std) <= 0:

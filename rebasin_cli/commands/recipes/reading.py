@@ -14,11 +14,12 @@ from typing import Any
 import yaml
 
 from ...errors import UsageError
+from ...registry.numbers import real, whole
 from ...spec.slots import natural
 
 MAX_BYTES, MAX_VALUES, MAX_DEPTH = 1 << 20, 20_000, 20
 _VARIABLE = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_]\w*)(?::-(?P<default>[^}]*))?\}|\$\{(?P<bad>[^}]*)\}?")
-_KINDS = {"tag:yaml.org,2002:int": int, "tag:yaml.org,2002:float": float}
+_KINDS = {"tag:yaml.org,2002:int": whole, "tag:yaml.org,2002:float": real}
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ class _Reader:
         if plain and node.tag in _KINDS:
             try:
                 return _KINDS[node.tag](text)
-            except (ValueError, OverflowError):  # 0x1f, 1:30, 5,000 digits: what it means is for its option
+            except ValueError:  # 0x1f, 1:30, 0_05, 5,000 digits: what it means is for its option
                 return text
         return self._expanded(text, at)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import near
-from ...registry import references
+from ...registry import numbers, references
 from . import checking, familiar
 from .files import beside, index, is_sharded, of_data_sets, opened, report_files
 from .inputs import Fetch, Files, find
@@ -179,7 +179,7 @@ class Maker:
     def _check_weights(self, text: str, models: int, value: Value) -> None:
         """Numbers, one a model, that add up to 1; names of schedules are the command's to know."""
         try:
-            weights = [float(part) for part in text.split(",")]
+            weights = [numbers.real(part) for part in text.split(",")]
         except ValueError:
             return
         if models and len(weights) != models:

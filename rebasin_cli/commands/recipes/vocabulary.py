@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...registry.numbers import READ
+
 READS, WRITES, MAY_READ, TEXT = "reads", "writes", "may read", ""
 MODELS = "models"
 # What `rebasin run` itself decides, for all steps.
@@ -59,7 +61,7 @@ class Parameter:
 
     def _wrong_number(self, value: Any) -> str | None:
         try:
-            number = self.kind(str(value))
+            number = READ[self.kind](str(value))
         except ValueError:
             return f"expected {self.expected}, not {_shown(value)}"
         if self.kind is float and not math.isfinite(number):
