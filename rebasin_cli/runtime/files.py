@@ -13,6 +13,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -50,13 +51,18 @@ def _check_regular(status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         what = "it is a folder" if stat.S_ISDIR(status.st_mode) else "it is no regular file"
         raise OSError(errno.EINVAL, what)
+    if not status.st_size and status.st_dev in _made_up():  # reading may wait, or never end
+        raise OSError(errno.EINVAL, "it is no regular file: the system makes it up as it is read")
+
+
+@cache
+def _made_up() -> set[int]:
+    """The devices of what looks like files, and is the system's own account of itself."""
+    return {os.stat(place).st_dev for place in ("/proc", "/sys") if os.path.isdir(place)}
 
 
 def content(path: str | os.PathLike[str], most: int = SMALL) -> bytes:
-    """All bytes of a file that has at most so many. Raises OSError.
-
-    No more than its size is read: what the system makes up as it is read, as below /proc, has none.
-    """
+    """All bytes of a file that has at most so many. Raises OSError."""
     with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:
