@@ -110,7 +110,7 @@ class Inputs:
         if any(_same(path, file) for file in self.files) or any(_below(path, data) for data in self.data):
             return True
         added = weights or path.name.endswith(WEIGHTS)
-        return any(_below(path, model) for model in self.models if added or path.exists())
+        return any(_below(path, model) for model in self.models if added or os.path.exists(path))
 
 
 NOTHING = Inputs()

@@ -12,7 +12,6 @@ def test_numbers_are_digits_with_a_point_or_an_exponent():
         "0.05": 0.05,
         " 5 ": 5.0,
         "-.5": -0.5,
-       
         "1e-3": 1e-3,
         "+2E2": 200.0,
     }.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -25,9 +26,9 @@ def inputs_of(paths: Sequence[Path], asked: Asked, more: Iterable[Path | None] =
     texts = [asked.data.data, asked.data.held_out]
     named = [found for text in texts if text and (found := of_data(text)) is not None]
     return Inputs(
-        files=(*files, *(path for path in named if not path.is_dir())),
-        models=tuple(model for model in paths if model.is_dir()),
-        data=tuple(path for path in named if path.is_dir()),
+        files=(*files, *(path for path in named if not os.path.isdir(path))),
+        models=tuple(model for model in paths if os.path.isdir(model)),
+        data=tuple(path for path in named if os.path.isdir(path)),
     ).and_files([start_file(asked.search), *more])
 
 
@@ -38,7 +39,7 @@ def of_model(model: Path) -> list[Path]:
         shards = read_index(file).values() if kind == "sharded" else ()
     except (CheckpointError, OSError):  # told where it is opened
         return [model]
-    beside = files_below(model) if model.is_dir() else []
+    beside = files_below(model) if os.path.isdir(model) else []
     return [*beside, file, *(file.parent / shard for shard in sorted(set(shards)))]
 
 
