@@ -41,6 +41,7 @@ from rebasin_cli.inference.inferring import infer
 from rebasin_cli.inference.trials import Fails, Runs, difference
 from rebasin_cli.inference.writing import Inferred
 from rebasin_cli.matchers.grouped.search import search
+from rebasin_cli.networks.returned import Kept
 from rebasin_cli.networks.running import fed
 from rebasin_cli.networks.state import fresh, own_state
 
@@ -164,7 +165,7 @@ class Subject:
         outputs = []
         try:
             with fresh(self.network, self.inputs) as refresh, own_state(self.network, dtype), torch.no_grad():
-                runs = Runs(self.network, refresh, dtype, self.output)
+                runs = Runs(self.network, refresh, dtype, Kept(self.output))
                 batch = fed(self.network, self.inputs, "cpu", quiet=True)
                 for tensors in (self.tensors, moved):
                     for name, tensor in self.network.state_dict().items():

@@ -54,15 +54,17 @@ transformers are small ones of two layers.
 {table}"""
 
 
-# a network, what it is called with by position and by name, and which of its outputs counts
-Case = tuple[nn.Module, tuple, Mapping[str, Any], str | None]
+# a network, what it is called with by position and by name, and which of its outputs are not kept
+Case = tuple[nn.Module, tuple, Mapping[str, Any], tuple[str, ...]]
+# A CLIP of logits alone: what both towers gave is returned beside them
+TOWERS = ("logits_per_text", "text_embeds", "image_embeds", "text_model_output", "vision_model_output")
 
 
 def vision(name: str) -> Case:
     options = {"aux_logits": False, "init_weights": False} if name in ("googlenet", "inception_v3") else {}
     network = torchvision().models.get_model(name, weights=None, **options)
     side = next((pixels for start, pixels in SIDES.items() if name.startswith(start)), 64)
-    return network, (torch.randn(2, 3, side, side),), {}, None
+    return network, (torch.randn(2, 3, side, side),), {}, ()
 
 
 SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
@@ -126,7 +128,7 @@ def text(name: str) -> Case:
     }.get(name, {"input_ids": ids})  # fmt: skip
     if getattr(network.config, "use_cache", False):
         inputs["use_cache"] = False
-    return network, (), inputs, "logits_per_image" if name == "CLIP" else "logits"
+    return network, (), inputs, TOWERS if name == "CLIP" else ()
 
 
 def classifiers() -> list[str]:
@@ -137,17 +139,17 @@ def classifiers() -> list[str]:
 
 def measured(case: Case, reasons: bool = False) -> tuple[list[str], bool]:
     """A row but for its name, and whether the network was proven."""
-    network, args, kwargs, output = case
+    network, args, kwargs, not_kept = case
     network.eval()
     start = time.process_time()
-    found = infer(network, args, kwargs, output=output, prove=False)
+    found = infer(network, args, kwargs, not_kept=not_kept, prove=False)
     seconds = time.process_time() - start
     if reasons:
         for frozen in found.reasons:
             print(frozen.why, "::", len(frozen.places), *frozen.places[:6])
         print(found.text)
     try:
-        proof = proving.prove(network, found.fitted, kwargs or args, output=output, tolerance=LIMIT)
+        proof = proving.prove(network, found.fitted, kwargs or args, not_kept=not_kept, tolerance=LIMIT)
         error, proven = f"{proof.largest_difference:.0e}", True
     except RebasinError as cause:
         error, proven = f"not proven: {cause.message}", False

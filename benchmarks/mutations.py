@@ -34,7 +34,8 @@ from rebasin_cli import nets
 from rebasin_cli.errors import NetworkError, NotProven, RebasinError
 from rebasin_cli.inference import infer
 from rebasin_cli.inference.prove import prove
-from rebasin_cli.networks.running import evaluating, forward, pick
+from rebasin_cli.networks.returned import Kept
+from rebasin_cli.networks.running import evaluating, forward
 from rebasin_cli.permutations import permutation
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
@@ -52,7 +53,32 @@ class Case:
     network: nn.Module
     fitted: FittedSpec
     inputs: Any
-    output: str | None = None
+    not_kept: tuple[str, ...] = ()
+
+
+class Heads(nn.Module):
+    """A policy and a value, each with hidden units of its own, returned beside a record of the trunk."""
+
+    def __init__(self):
+        super().__init__()
+        self.trunk, self.norm = nn.Linear(6, 10), nn.LayerNorm(10)
+        self.policy = nn.Sequential(nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 4))
+        self.value = nn.Sequential(nn.Linear(10, 8), nn.Tanh(), nn.Linear(8, 1))
+
+    def forward(self, x: torch.Tensor) -> dict[str, Any]:
+        h = torch.relu(self.norm(self.trunk(x)))
+        return {"policy": self.policy(h), "more": [{"value": self.value(h)}], "hidden_states": (h,)}
+
+
+class One(nn.Module):
+    """One logit, as of a binary classifier."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two, self.three = nn.Linear(6, 10), nn.Linear(10, 8), nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.three(torch.tanh(self.two(torch.relu(self.one(x)))))
 
 
 class Biased(nn.Module):
@@ -171,6 +197,8 @@ OWN: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any]]] = {
     "stacked experts and grouped queries": (Experts, lambda: TOKENS),
     "standardised weights and groups": (Standardised, lambda: torch.randn(2, 3, 8, 8)),
     "LSTM and tied embedding": (Recurrent, lambda: TOKENS),
+    "two heads of one trunk": (Heads, lambda: torch.randn(2, 6)),
+    "one number of one input": (One, lambda: torch.randn(1, 6)),
     "torch's encoder": (
         lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 12, batch_first=True), 2),
         lambda: torch.randn(2, 5, 8),
@@ -200,8 +228,8 @@ def case_of(name: str) -> Case:
         network, inputs = timm.create_model(name), torch.randn(2, 3, 224, 224)
         return Case(network, infer(network, inputs).fitted, inputs)
     make = inference.text if name in inference.TEXTS else inference.vision
-    network, args, kwargs, output = make(name)
-    return Case(network, infer(network, args, kwargs, output=output).fitted, kwargs or args, output)
+    network, args, kwargs, not_kept = make(name)
+    return Case(network, infer(network, args, kwargs, not_kept=not_kept).fitted, kwargs or args, not_kept)
 
 
 def mutants(fitted: FittedSpec, rng: random.Random) -> Iterator[tuple[str, FittedSpec]]:
@@ -339,13 +367,12 @@ def _answers(case: Case, tensors: dict[str, torch.Tensor], inputs: Any) -> list[
     network = case.network.double().train()  # and to evaluation again: caches go
     network.load_state_dict(tensors)
     with evaluating(network), torch.no_grad():
-        found = pick(forward(network, inputs), case.output)
-    return [found] if isinstance(found, torch.Tensor) else [t for t in found if isinstance(t, torch.Tensor)]
+        return list(Kept(not_kept=case.not_kept).of(forward(network, inputs)).tensors)
 
 
 def accepts(case: Case, fitted: FittedSpec, seed: int) -> bool:
     try:
-        prove(case.network, fitted, case.inputs, output=case.output, seed=seed)
+        prove(case.network, fitted, case.inputs, not_kept=case.not_kept, seed=seed)
     except (NotProven, NetworkError):
         return False
     return True

@@ -13,7 +13,7 @@ any re-iterable of (inputs, targets).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,12 @@ from . import networks
 from .averages import mixing, schedules
 from .averages.combining import combined
 from .averages.mixing import INTERPOLATIONS, JOINS, check_interpolation
+from .averages.names import agreed
+from .averages.numbers import finite_only
 from .averages.parts import parts_of
-from .checkpoints.tensors import plain, replaced
+from .averages.weights import parse
+from .checkpoints.given import Model, Values, as_given, named, plain
+from .checkpoints.tensors import LazyTensors, replaced
 from .errors import UsageError
 from .matchers import State
 from .matchers.search import align as searching
@@ -71,6 +75,7 @@ def align(
     data: Iterable[Any] | None = None,
     inputs: Any = None,
     output: str | int | None = None,
+    not_kept: Sequence[str] = (),
     loss: Callable[[torch.Tensor, Any], torch.Tensor] | None = None,
     prove: bool = True,
     start: State | None = None,
@@ -82,13 +87,14 @@ def align(
     """Permute models into the first one's basin: `align(reference, model, …, spec)`; a spec may be None.
 
     With `network` (and `prove`), the spec is proven on `inputs` (one batch; by default random ones of the
-    network's `example_shape`); `output` picks one of several outputs by key or index. Methods that run the
-    network need it and `data`, re-iterable batches of training samples; those that train take the gradient of
-    `loss(outputs, targets)`, by default cross-entropy. `options` is the method's own Options, or a mapping of
-    those that differ from their defaults; `polish` says how long swaps on the true loss are tried in the end
-    (`25s`, or `300steps`, which gives the same result again), and needs network and data; `device` is where
-    it computes. `ranks` are processes that search
-    together, each of which calls this alike. Inputs are untouched.
+    network's `example_shape`), of all that the network returns but caches, hidden states, attentions and what
+    `not_kept` names by key, attribute, index or dotted way; `output` picks what is measured. Methods that run
+    the network need it and `data`, re-iterable batches of training samples; those that train take the
+    gradient of `loss(outputs, targets)`, by default cross-entropy. `options` is the method's own Options, or
+    a mapping of those that differ from their defaults; `polish` says how long swaps on the true loss are
+    tried in the end (`25s`, or `300steps`, which gives the same result again), and needs network and data;
+    `device` is where it computes. `ranks` are processes that search together, each of which calls this alike.
+    Inputs are untouched.
 
     Raises SpecError (also NotProven), UsageError, CheckpointError for weights that are not finite.
 
@@ -103,7 +109,7 @@ def align(
     *models, spec = models_and_spec
     if isinstance(spec, Mapping):
         models, spec = [*models, spec], None
-    models = plain(models)
+    models = agreed(plain(models))[0]
     if len(models) < 2:
         raise UsageError("aligning takes at least two models")
     return searching.align(
@@ -116,6 +122,7 @@ def align(
         data=data,
         inputs=inputs,
         output=output,
+        not_kept=not_kept,
         loss=loss,
         prove=prove,
         start=start,
@@ -127,39 +134,56 @@ def align(
 
 
 def average(
-    models: Sequence[Tensors],
+    models: Sequence[Model],
     weights: Sequence[float] | str | None = None,
     *,
+    names: Sequence[str] | None = None,
     ignore: Sequence[str] = (),
     heads: str | None = None,
     extra: str = "error",
     statistics: bool = False,
-) -> dict[str, torch.Tensor]:
+) -> dict[str, Values] | list[Values]:
     """Models as they are, averaged without a spec: Σ w_k θ_k in float64, rounded once to the first's dtypes.
 
-    `weights` add up to 1 (default: equal), or name a schedule of `averages.schedules` for checkpoints of one
-    run in their order. Integers and what `ignore` (globs) names are the first model's; `heads` and `extra`
-    are as in `rebasin merge`. Inputs are untouched. Raises SpecError where tensors differ, UsageError for
-    running statistics unless `statistics` lets them be averaged, too.
+    A model is a mapping of names to tensors or numpy arrays, or a list of arrays, whose `names` are given
+    once for all; what comes back is what the first model is, under its names (`averages.names`). `weights`
+    add up to 1 (default: equal), are written as in `rebasin merge` ("1/3,2/3"), or name a schedule of
+    `averages.schedules` for checkpoints of one run in their order. Integers and what `ignore` (globs) names
+    are the first model's; `heads` and `extra` are as in `rebasin merge`. Inputs are untouched, and share no
+    memory with the result.
+
+    Raises SpecError where tensors differ, CheckpointError for values that are no numbers, UsageError for what
+    is no model, and for running statistics unless `statistics` lets them be averaged, too.
 
     >>> import torch, rebasin_cli
     >>> a, b = {"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([3.0, 2.0])}
     >>> rebasin_cli.average([a, b], [0.25, 0.75])["w"]
     tensor([2.5000, 2.0000])
     """
-    models = plain(models)
-    if not models:
+    given = named(models, names)
+    if not given:
         raise UsageError("there are no models to average")
+    tensors = agreed(plain(given))[0]
     if isinstance(weights, str):
-        weights = schedules.weights_of(weights, len(models))
-    parts = parts_of(models, ignore=ignore, heads=heads, extra=extra)
+        weights = parse(weights)
+    if isinstance(weights, str):
+        weights = schedules.weights_of(weights, len(tensors))
+    parts = parts_of(tensors, ignore=ignore, heads=heads, extra=extra)
     if parts.statistics and not statistics:
         raise UsageError(
             "these models have BatchNorm statistics, and averaging them makes a broken model",
             hint="Measure them anew (rebasin_cli.reset), and average these all the same with statistics=True",
         )
-    tensors = combined(models, parts, weights, heads=heads)
-    return {name: tensor.clone() if name in parts.copied else tensor for name, tensor in tensors.items()}
+    made = _numbers(combined(tensors, parts, weights, heads=heads), (*parts.averaged, *parts.heads), tensors)
+    fresh = {*parts.averaged}
+    mean = {name: tensor if name in fresh else tensor.clone() for name, tensor in made.items()}
+    if names is not None and len(mean) < len(given[0]):
+        raise UsageError("a list keeps all of its values", hint="Give mappings to leave some of them out")
+    return as_given(mean, given[0], listed=names is not None)
+
+
+def _numbers(made: LazyTensors, averaged: Collection[str], models: Sequence[Tensors]) -> LazyTensors:
+    return finite_only(made, averaged, models, [f"model {k}" for k in range(1, len(models) + 1)])
 
 
 def merge(
@@ -198,7 +222,7 @@ def merge(
     `repaired` is what a search has repaired already (`MatchResult.repaired`), of the mean with equal weights.
     Raises UsageError, SpecError, CheckpointError, DataError, NetworkError.
     """
-    models = plain(models)
+    models = agreed(plain(models))[0]
     check_interpolation(interpolation, len(models))
     asked = repair_with
     settle(asked, statistics=False, measurable=False)  # its check, before the models are looked at
@@ -206,6 +230,10 @@ def merge(
         raise UsageError("there are no models to merge")
     fitted = resolve_spec(spec, models)
     measurable = network is not None and train is not None
+    if permutations is None and method != "none":
+        there = {"network": network is not None, "data": align_options.get("data", train) is not None}
+        repaired = bool(fitted.statistics) and repair_with != "none"
+        searching.check_needs(method, **there, statistics=repaired)
     repair_with = settle(repair_with, statistics=bool(fitted.statistics), measurable=measurable)
     if repair_with not in ("none", "auto") and (network is None or (train is None and repair_with != "bias")):
         raise UsageError(
@@ -241,6 +269,10 @@ def merge(
         tensors = join(*models, weights[1], keep=fitted.ignored, straight=fitted.statistics)
     else:
         tensors = mixing.average(models, weights, keep=fitted.ignored)
+    changed = {
+        n for n, dtype in tensors.dtypes.items() if dtype.is_floating_point and n not in fitted.ignored
+    }
+    tensors = _numbers(tensors, changed, models)
     if repair_with == "none":
         return Merged(tensors, alignment)
     output = align_options.get("output")

@@ -28,8 +28,14 @@ from __future__ import annotations
 
 import difflib
 import errno
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+
+MOST = 20  # problems that are shown
+FEW = 6  # of which each has a line of its own
+_NUMBER = re.compile(r"[0-9]+")
+_SIZE = re.compile(r"(?<!\S)(?<!model )[0-9][0-9×,.]*(?=[\s,;)]|$)")  # a number that stands alone
 
 
 class RebasinError(Exception):
@@ -40,6 +46,7 @@ class RebasinError(Exception):
     """
 
     exit_code = 1
+    whole = False  # whether every problem is shown, or what is alike in one line
 
     def __init__(self, message: str, *, problems: Sequence[str] = (), hint: str | None = None):
         super().__init__(message)
@@ -52,9 +59,11 @@ class RebasinError(Exception):
 
     def lines(self) -> list[str]:
         """What is shown, a line each; names from outside may hold anything, so whoever prints cleans them."""
-        shown = [f"  {problem}" for problem in self.problems[:20]]
-        if len(self.problems) > 20:
-            shown.append(f"  … and {len(self.problems) - 20} more")
+        told = list(self.problems) if self.whole else gathered(self.problems)
+        most = len(told) if self.whole else MOST
+        shown = [f"  {problem}" for problem in told[:most]]
+        if len(told) > most:
+            shown.append(f"  … and {len(told) - most} more")
         return [self.message, *shown, *([self.hint] if self.hint else [])]
 
 
@@ -169,6 +178,71 @@ def account(error: BaseException) -> tuple[list[str], int] | None:
     if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error):
         return [f"out of memory: {str(error).splitlines()[0]}"], ResourceError.exit_code
     return None
+
+
+def gathered(problems: Sequence[str]) -> list[str]:
+    """The problems; where they are many, those of one kind in one line, with their number.
+
+    A problem is a name, two spaces, and what is said of it. First names that differ in numbers alone are one,
+    as a spec writes them; then, if these are still many, whatever has the same said of it up to sizes.
+
+    >>> gathered([f"layers.{k}.w  is absent in b.pt, float32 4×4 elsewhere" for k in range(30)])
+    ['layers.{i}.w  is absent in b.pt, float32 4×4 elsewhere (30 such)']
+    """
+    if len(problems) <= FEW:
+        return list(problems)
+    families = _grouped([(problem, [problem]) for problem in problems], _family, least=2)
+    lines = [(_of_family(group) if len(group) > 1 else text, group) for text, group in families]
+    if len(lines) > FEW:
+        lines = _grouped(lines, _said, least=3)
+        lines = [(text if text else _of_kind(group), group) for text, group in lines]
+    return [text for text, _ in lines]
+
+
+def _grouped(
+    lines: Sequence[tuple[str, list[str]]], key: Callable[[str], Any], *, least: int
+) -> list[tuple[str, list[str]]]:
+    """Lines with the problems that they stand for; `least` or more of one key are one, without a text."""
+    groups: dict[Any, list[tuple[str, list[str]]]] = {}
+    for number, line in enumerate(lines):
+        groups.setdefault(key(line[1][0]) or number, []).append(line)
+    found = []
+    for group in groups.values():
+        if len(group) < least:
+            found += group
+        else:
+            found.append(("", [problem for _, each in group for problem in each]))
+    return found
+
+
+def _family(problem: str) -> Any:
+    name, two, said = problem.partition("  ")
+    return (_NUMBER.sub("0", name), said) if two else None
+
+
+def _said(problem: str) -> Any:
+    _, two, said = problem.partition("  ")
+    return _SIZE.sub("0", said) if two else None
+
+
+def _of_family(group: Sequence[str]) -> str:
+    """Names that differ in numbers, as one: each number that is not the same in all has a letter."""
+    name, _, said = group[0].partition("  ")
+    numbers = [_NUMBER.findall(problem.partition("  ")[0]) for problem in group]
+    letters = iter("ijklmnopq")
+    alike = [len({*column}) == 1 for column in zip(*numbers, strict=True)]
+    put = iter(
+        [
+            number if same else f"{{{next(letters, '…')}}}"
+            for number, same in zip(numbers[0], alike, strict=True)
+        ]
+    )
+    return f"{_NUMBER.sub(lambda found: next(put), name)}  {said} ({len(group):,} such)"
+
+
+def _of_kind(group: Sequence[str]) -> str:
+    name, _, said = group[0].partition("  ")
+    return f"{len(group):,} names, such as {name}  {said}"
 
 
 def unknown(

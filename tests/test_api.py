@@ -6,6 +6,7 @@ import doctest
 import functools
 import types
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -13,7 +14,15 @@ from torch import nn
 import rebasin_cli
 from rebasin_cli import api, nets
 from rebasin_cli.datasets import open_data
-from rebasin_cli.errors import CheckpointError, DataError, NetworkError, NotProven, SpecError, UsageError
+from rebasin_cli.errors import (
+    CheckpointError,
+    DataError,
+    NetworkError,
+    NotProven,
+    RebasinError,
+    SpecError,
+    UsageError,
+)
 from rebasin_cli.matchers import State, registry
 from rebasin_cli.measure import paths
 from rebasin_cli.measure.rows import plan_rows
@@ -196,7 +205,7 @@ def test_models_may_be_parameters_and_the_caller_may_want_no_gradients(method, m
         (lambda: rebasin_cli.align("a.pt", "b.pt"), "model 1 is of type str, not a mapping"),
         (lambda: rebasin_cli.align(network(), network(), "mlp"), "model 1 is of type MLP, not a mapping"),
         (lambda: rebasin_cli.align(A, None, "mlp"), "model 2 is of type NoneType"),
-        (lambda: rebasin_cli.merge([A, {"w": A["head.weight"].numpy()}]), "w  is of type ndarray"),
+        (lambda: rebasin_cli.merge([A, {"w": [1.0]}]), "w  is of type list"),
         (lambda: rebasin_cli.align(A, types.MappingProxyType({"w": "x"})), "w  is of type str"),
         (lambda: rebasin_cli.align(A, {1: A["head.weight"]}), "1  is no name"),
         (lambda: rebasin_cli.barrier(A, B, network=None, test=batches()), "the network is of type NoneType"),
@@ -508,3 +517,77 @@ def test_models_are_averaged_as_they_are():
     with pytest.raises(UsageError, match="makes a broken model"):
         rebasin_cli.average([a | norms, b | norms])
     assert "bn.running_var" in rebasin_cli.average([a | norms, b | norms], statistics=True)
+
+
+ARRAYS = [{name: tensor.numpy() for name, tensor in one.items()} for one in (A, B)]
+
+
+def test_arrays_are_averaged_as_tensors_are_and_come_back_as_arrays():
+    expected = rebasin_cli.average([A, B])
+    found = rebasin_cli.average(ARRAYS)
+    assert all(isinstance(value, np.ndarray) for value in found.values())
+    assert same({name: torch.from_numpy(value) for name, value in found.items()}, expected)
+    listed = rebasin_cli.average([[*one.values()] for one in ARRAYS], names=[*A])  # as a flower client has it
+    assert all(np.array_equal(one, other) for one, other in zip(listed, found.values(), strict=True))
+    tensors = rebasin_cli.average(([*one.values()] for one in (A, B)), "1/2,1/2", names=iter(A))
+    assert isinstance(tensors, list) and same(dict(zip(A, tensors, strict=True)), expected)
+    mixed = rebasin_cli.average([A, ARRAYS[1]])
+    assert same(mixed, expected), "the first model says what comes back"
+    aligned = rebasin_cli.align(*ARRAYS, "mlp")
+    assert same(dict(aligned.tensors), dict(rebasin_cli.align(A, B, "mlp").tensors))
+
+
+def test_odd_arrays_are_read_and_left_alone():
+    swapped = np.arange(6, dtype=">f4").reshape(2, 3)[::-1, ::-1]
+    frozen = np.ones(2, dtype=np.float16)
+    frozen.flags.writeable = False
+    a = {"w": swapped, "frozen": frozen, "scalar": np.float64(3), "n": np.array(7), "empty": np.zeros((0, 2))}
+    found = rebasin_cli.average([a, a])
+    assert found["w"].dtype == np.float32 and found["w"].tolist() == swapped.tolist()
+    assert found["scalar"] == 3 and found["n"] == 7 and found["empty"].shape == (0, 2)
+    found["n"][...], found["frozen"][...] = 1, 5
+    assert a["n"] == 7 and a["frozen"].tolist() == [1, 1]
+    half = {"w": torch.arange(6.0).reshape(2, 3).T.to(torch.bfloat16), "s": nn.Parameter(torch.tensor(2.0))}
+    found = rebasin_cli.average([half, half])
+    assert torch.equal(found["w"], half["w"]) and found["s"] == 2 and not found["s"].requires_grad
+
+
+@pytest.mark.parametrize(
+    ("models", "options", "words"),
+    [
+        ([{"w": np.array(["x"])}] * 2, {}, "w  is an array of <U1"),
+        ([{"w": np.array([None])}] * 2, {}, "w  is an array of object"),
+        ([{"w": np.ones(2, np.longdouble)}] * 2, {}, "w  is an array of float128"),
+        ([{"w": np.ma.array([1.0, 2.0], mask=[0, 1])}] * 2, {}, "w  is a masked array"),
+        ([{"w": torch.zeros(2)}, {"w": torch.zeros(2, device="meta")}], {}, "model 2 has tensors without"),
+        ([{"w": torch.eye(2).to_sparse()}] * 2, {}, "w  is sparse"),
+        ([{"w": 1.0}] * 2, {}, "w  is of type float"),
+        ([[np.ones(2)]] * 2, {}, "nothing says what its 1 values are"),
+        ([[np.ones(2)], [np.ones(2)] * 2], {"names": ["w"]}, "model 2 has 2 values, and there are 1 names"),
+        ([[np.ones(2)] * 2] * 2, {"names": ["w", "w"]}, "two of the names are 'w'"),
+        ([{"w": np.ones(2)}] * 2, {"names": ["w"]}, "`names` are for lists"),
+        ([np.ones(2)] * 2, {}, "model 1 is of type ndarray"),
+        (np.ones((2, 2)), {}, "the models are one ndarray"),
+        ([[np.ones(2)], [np.ones(3)]], {"names": ["w"], "heads": "drop"}, "no floating-point tensor"),
+        ([[np.ones(1)] * 2, [np.ones(1), np.ones(2)]], {"names": "ab", "heads": "drop"}, "a list keeps all"),
+    ],
+)
+def test_what_cannot_be_averaged_in_memory_is_one_error(models, options, words):
+    with pytest.raises(RebasinError) as refused:
+        rebasin_cli.average(models, **options)
+    assert words in str(refused.value)
+
+
+def test_values_that_are_no_numbers_are_laid_to_their_model():
+    bad = {"w": torch.tensor([1.0, float("nan")]), "v": torch.ones(2)}
+    good = {"w": torch.ones(2), "v": torch.ones(2)}
+    says = "model 3 cannot be used\n  w  1 NaN of 2 values, first at \\[1\\]"
+    with pytest.raises(CheckpointError, match=says):
+        rebasin_cli.average([good, good, bad])
+    assert rebasin_cli.average([good, bad], ignore=["w"])["w"].tolist() == [1, 1], "copied, never looked at"
+    with pytest.raises(UsageError, match="w: the average is beyond the range of torch.float16"):
+        rebasin_cli.average([{"w": torch.full((2,), x).half()} for x in (6e4, -6e4)], [2, -1])
+    broken = {name: torch.full_like(tensor, torch.inf) for name, tensor in A.items()}
+    merged = rebasin_cli.merge([A, broken], "mlp", method="none")
+    with pytest.raises(CheckpointError, match="model 2 cannot be used"):
+        dict(merged.tensors)

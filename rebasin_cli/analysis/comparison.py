@@ -15,7 +15,8 @@ from torch import nn
 
 from .. import matchers, networks
 from ..averages.mixing import average
-from ..checkpoints.tensors import plain
+from ..averages.names import agreed
+from ..checkpoints.given import plain
 from ..errors import UsageError
 from ..matchers.search.align import align
 from ..networks.evaluation import Scores, evaluate
@@ -84,7 +85,7 @@ def compare(
     Raises SpecError, UsageError, CheckpointError, DataError, NetworkError.
     """
     began = time.perf_counter()
-    models = plain(models)
+    models = agreed(plain(models))[0]
     if len(models) < 2:
         raise UsageError("comparing merges takes at least two models")
     fitted = resolve_spec(spec, models)

@@ -59,6 +59,7 @@ def signature(
     data: Iterable[Any],
     limit: int = 10_000,
     output: str | int | None = None,
+    not_kept: Sequence[str] = (),
     device: str = "cpu",
 ) -> tuple[dict[str, Any], ...]:
     """One row a "word", in the order of the network: its "units", the "dead", and how the matched correlate.
@@ -72,10 +73,13 @@ def signature(
 
     One pass over the data. Raises SpecError for words that the network does not show, CheckpointError for
     permutations that do not fit and activations that are not finite, DataError, NetworkError.
+
+    `output` and `not_kept` are as in `rebasin_cli.align`.
     """
     check(permutations, fitted.words, within=fitted.within)
     fitted, b, permutations = apart(fitted, b, permutations)
-    problem = Problem(fitted, (a, b), network=network, data=data, output=output, device=device)
+    outputs = {"output": output, "not_kept": tuple(not_kept)}
+    problem = Problem(fitted, (a, b), network=network, data=data, device=device, **outputs)
     *_, (_, sums) = observed(problem, am.Options(limit=limit), sides=[SIDE])
     return table(sums, fitted, permutations)
 
@@ -89,6 +93,7 @@ def along(
     reset_batches: Iterable[Any] | None = None,
     limit: int = 10_000,
     output: str | int | None = None,
+    not_kept: Sequence[str] = (),
     device: str = "cpu",
 ) -> tuple[dict[str, Any], ...]:
     """The signature of a curve: how its first end's units correlate with those of its middle, r(½).
@@ -103,8 +108,10 @@ def along(
     fitted = fitted.unlisted or fitted
     options, still = am.Options(limit=limit), identity(fitted.words)
 
+    outputs = {"output": output, "not_kept": tuple(not_kept)}
+
     def seen(other: Tensors) -> Sums:
-        problem = Problem(fitted, (curve.a, other), network=network, data=data, output=output, device=device)
+        problem = Problem(fitted, (curve.a, other), network=network, data=data, device=device, **outputs)
         *_, (_, sums) = observed(problem, options, sides=[SIDE])
         return sums
 
@@ -202,6 +209,7 @@ def stability(
     data: Iterable[Any],
     options: am.Options = am.Options(),  # noqa: B008 (frozen)
     output: str | int | None = None,
+    not_kept: Sequence[str] = (),
     device: str = "cpu",
 ) -> Stability:
     """Activation matching on the first of `counts` samples, on as many as the next …, and how they agree.
@@ -221,7 +229,8 @@ def stability(
             hint="Give them like 2500,5000,10000",
         )
     fitted = fitted.unlisted or fitted
-    problem = Problem(fitted, (a, b), network=network, data=data, output=output, device=device)
+    outputs = {"output": output, "not_kept": tuple(not_kept)}
+    problem = Problem(fitted, (a, b), network=network, data=data, device=device, **outputs)
     options = am.Options(options.cost, options.at, options.sites, limit=samples[-1])
     sides = tuple(dict.fromkeys([SIDE, *sides_of(options)]))
     found, rows, alive, seen = [], (), {}, 0

@@ -24,8 +24,9 @@ def mean_of(parts: Sequence[Tensor], weights: Sequence[float], dtype: torch.dtyp
     for bit. Values beyond the range of `dtype` become infinite (NaN where it has no infinity).
     """
     shape, complex_ = parts[0].shape, dtype.is_complex
+    device = parts[0].device
     flat = [(torch.view_as_real(part) if part.is_complex() else part).reshape(-1) for part in parts]
-    device, count = flat[0].device, len(flat[0])
+    flat, count = [values.to(device) for values in flat], len(flat[0])
     result = torch.empty(count, dtype=torch.float32 if complex_ else dtype, device=device)
     wide = torch.float32 if device.type == "mps" else torch.float64  # MPS has no float64
     sums = torch.empty(min(count, BLOCK), dtype=wide, device=device)

@@ -14,6 +14,7 @@ import torch
 from ..checkpoints.tensors import LazyTensors, plan_of, rows
 from ..errors import UsageError, unknown
 from .mean import mean_of
+from .weights import checked
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -44,18 +45,6 @@ def average(
         return mean(name, lambda model: rows(model, name, start, stop))
 
     return LazyTensors({n: s for n, (_, s) in plan.items()}, {n: d for n, (d, _) in plan.items()}, get, part)
-
-
-def checked(weights: Sequence[float] | None, models: int) -> list[float]:
-    """One weight a model, None for equal ones. Raises UsageError as `average` does."""
-    if not models:
-        raise UsageError("there are no models to average")
-    weights = [1 / models] * models if weights is None else list(weights)
-    if len(weights) != models:
-        raise UsageError(f"{len(weights)} weights for {models} models")
-    if not all(map(math.isfinite, weights)) or abs(sum(weights) - 1) > 1e-6:
-        raise UsageError(f"the weights add up to {sum(weights):g}, expected 1")
-    return weights
 
 
 def interpolate(a: Tensors, b: Tensors, t: float, *, keep: Collection[str] = ()) -> LazyTensors:

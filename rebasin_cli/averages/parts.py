@@ -9,8 +9,11 @@ extra      not every model has it
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping, Sequence
+import re
+import shlex
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +27,10 @@ Plan = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 
 HEADS = ("keep-a", "keep-b", "average", "concat", "drop")
 EXTRA = ("error", "keep-a", "keep", "drop")
+MOST = 4  # names in a line of advice
+HEADS_ADVICE = "--heads keep-a|keep-b|average|concat|drop"
+EMBEDDING = re.compile(r"emb|wte|tok|shared|vocab", re.IGNORECASE)
+LOGITS = re.compile(r"head|logit|output|decoder|proj_out|predict", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -85,6 +92,8 @@ def parts_of(
     extras: dict[str, int] = {}
     problems: list[str] = []
     advice: set[str] = set()
+    likely = _likely_ties(plans)
+    whole: list[str] = []  # those that can be taken from one model
     names = dict.fromkeys(name for plan in (*plans, source_plan) for name in plan)
     for name in names:
         having = [k for k, plan in enumerate(plans) if name in plan]
@@ -97,7 +106,13 @@ def parts_of(
             continue  # the source's alone
         elif len(having) < len(plans):
             whose = _whose(extra, having)
-            if extra == "error":
+            kept = whose is not None or extra == "error"
+            tied = _other_half(name, plans[having[0]][name], likely) if kept else None
+            if tied is not None:
+                problems.append(_untied(name, tied, plans, having))
+                advice.add("--extra drop")
+                whole.append(name)
+            elif extra == "error":
                 lacking = ", ".join(str(k + 1) for k in range(len(plans)) if k not in having)
                 problems.append(
                     f"{name}  is absent in model {lacking}, {show(plans[having[0]][name])} elsewhere"
@@ -115,7 +130,8 @@ def parts_of(
                     problems.append(_differ(name, plans))
                 elif heads is None:
                     problems.append(_differ(name, plans))
-                    advice |= {"--heads keep-a|keep-b|average|concat|drop"} if len(plans) == 2 else set()
+                    advice |= {HEADS_ADVICE} if len(plans) == 2 else set()
+                    whole += [name] if len(plans) > 2 else []
                 elif heads == "drop":
                     dropped.append(name)
                 else:
@@ -132,18 +148,54 @@ def parts_of(
         raise SpecError(
             "the models cannot be averaged: they do not have the same tensors",
             problems=problems,
-            hint=f"If that is meant, say what shall become of them: {' '.join(sorted(advice))}"
-            if advice
-            else "See what a file holds with: rebasin inspect FILE",
+            hint=_next(advice, whole),
         )
     if not averaged and not joined:
         raise SpecError("the models have no floating-point tensor in common: there is nothing to average")
     return Parts(tuple(averaged), copied, tuple(joined), extras, tuple(dropped))
 
 
+def _next(advice: Collection[str], whole: Sequence[str]) -> str:
+    """What to do about tensors that are not the same: choices, and what may be copied from one model."""
+    if whole and len(whole) <= MOST:
+        named = " ".join(f"--ignore {shlex.quote(name)}" for name in whole)
+        advice = [*advice, f"{named} (the first model's, or that of --copy-from FILE)"]
+    if not advice:
+        return "See what a file holds with: rebasin inspect FILE"
+    return f"If that is meant, say what shall become of them: {', or '.join(sorted(advice))}"
+
+
 def _whose(extra: str, having: Sequence[int]) -> int | None:
     """Whose tensor that not all have is kept; None where it is not."""
     return {"keep": having[0], "keep-a": 0 if having[0] == 0 else None}.get(extra)
+
+
+def _likely_ties(plans: Sequence[Plan]) -> list[dict[Any, str]]:
+    """By dtype and shape: an embedding that all models have, and a layer that gives logits, by names."""
+    plan, *others = plans
+    found: list[dict[Any, str]] = [{}, {}]
+    for name, planned in plan.items():
+        for kind, word in enumerate((EMBEDDING, LOGITS)):
+            if len(planned[1]) > 1 and word.search(name) and all(o.get(name) == planned for o in others):
+                found[kind].setdefault(planned, name)
+    return found
+
+
+def _other_half(name: str, planned: Any, likely: Sequence[Mapping[Any, str]]) -> str | None:
+    """The tensor that all have and those without `name` may use in its place: an embedding, for logits.
+
+    By names and shapes: values were compared before (`averages.names`), and differ where both are there.
+    """
+    embeddings, logits = likely
+    if EMBEDDING.search(name):
+        return embeddings.get(planned) or logits.get(planned)
+    return embeddings.get(planned) if LOGITS.search(name) else None
+
+
+def _untied(name: str, tied: str, plans: Sequence[Plan], having: Sequence[int]) -> str:
+    """What keeps a tensor from being taken whole where the other one that it may be is averaged."""
+    lacking = ", ".join(str(k + 1) for k in range(len(plans)) if k not in having)
+    return f"{name}  is absent in model {lacking}, which may use {tied} for it; the two differ elsewhere"
 
 
 def _is_head(sizes: Sequence[tuple[int, ...]]) -> bool:

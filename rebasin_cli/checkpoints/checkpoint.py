@@ -2,9 +2,9 @@
 
     open_checkpoint("a.pt")                 torch.save, in whatever envelope
     open_checkpoint("b.safetensors")
-    open_checkpoint("llama/")               a folder with an index and its shards, or with one .safetensors
+    open_checkpoint("llama/")               a folder with shards, or with one file of weights
 
-`locate` says what a path is, `torch_format` and `safetensors_format` read it, `envelopes` finds the
+`locate` says what a path is, `torch_file` and `safetensors_format` read it, `envelopes` finds the
 weights in what a torch file holds.
 """
 
@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,16 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError, NoEnvelope
-from . import envelopes, torch_format
+from . import pieces
 from .checking import digest, validate
-from .locate import locate, read_index
+from .locate import kind_of_file, locate, read_index
 from .safetensors_format import COPY_AGAIN, SafetensorsFile
-from .stored import Piece, StoredFile
+from .torch_file import Shard, TorchFile
+from .wrappers import plain_names
 
 __all__ = ["Checkpoint", "digest", "open_checkpoint", "validate"]
 
-MAX_REPEATED = 1 << 30  # bytes that the tensors of a file may claim beyond those stored
+SHOWN = 8  # names in a note of what was left out, or of what was joined
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -50,10 +51,16 @@ class Checkpoint(Mapping[str, Tensor]):
     read_rows: Callable[[str, int, int], Tensor]  # a part of the first axis
     metadata: dict[str, str] = field(default_factory=dict)  # empty for torch files
     envelope: str = ""  # the dotted path to the state dict, such as "ema.shadow"; "" where there is none
-    alternatives: tuple[str, ...] = ()  # other state dicts in the file, for --key
+    parts: dict[str, int] = field(default_factory=dict)  # where several were joined: how many values each has
+    places: dict[str, tuple[Any, ...]] = field(
+        default_factory=dict
+    )  # of a torch file: the keys to each tensor
+    alternatives: tuple[str, ...] = ()  # copies of the model in the file, for --key
     stripped: tuple[str, ...] = ()  # prefixes taken off the names: ("module.",)
     skipped: dict[str, str] = field(default_factory=dict)  # what is no tensor of the model: name → what it is
     tied: tuple[tuple[str, ...], ...] = ()  # groups of names that share one piece of memory
+    unread: tuple[str, ...] = ()  # objects beside the weights that need code of their own, and their classes
+    source: Checkpoint | None = None  # the same with the names that the file has, where these are others
 
     def __getitem__(self, name: str) -> Tensor:
         return self.read(name)  # KeyError for a name that is not there
@@ -82,11 +89,34 @@ class Checkpoint(Mapping[str, Tensor]):
 
     @functools.cached_property
     def _digest(self) -> str:
-        return digest(self)
+        return digest(self) if self.source is None else self.source.digest()
 
     def look(self, *, name: str = "") -> None:
         """`validate` it, and know its digest from then on: both in one reading."""
-        self.__dict__["_digest"] = validate(self, name=name, digested=True)
+        if self.source is None:
+            self.__dict__["_digest"] = validate(self, name=name, digested=True)
+        else:
+            self.source.look(name=name)
+
+    def under(self, names: Mapping[str, str]) -> Checkpoint:
+        """The same file with its tensors under other names, new → old; its digest stays.
+
+        A tensor may have two: these are tied.
+        """
+        new_of: dict[str, list[str]] = {}
+        for new, old in names.items():
+            new_of.setdefault(old, []).append(new)
+        groups = [*self.tied, *((old,) for old in new_of if not any(old in group for group in self.tied))]
+        tied = (tuple(new for old in group for new in new_of.get(old, ())) for group in groups)
+        return replace(
+            self,
+            shapes={new: self.shapes[old] for new, old in names.items()},
+            dtypes={new: self.dtypes[old] for new, old in names.items()},
+            read=lambda name: self.read(names[name]),
+            read_rows=lambda name, start, stop: self.read_rows(names[name], start, stop),
+            tied=tuple(group for group in tied if len(group) > 1),
+            source=self.source or self,
+        )
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -94,15 +124,33 @@ class Checkpoint(Mapping[str, Tensor]):
         notes = []
         if self.envelope:
             notes.append(f"the weights are those under {self.envelope!r}")
+        if self.parts:
+            joined = _some([f"{part} ({count:,} values)" for part, count in sorted(self.parts.items())])
+            notes.append(
+                f"parts joined under their names: {joined}; --key chooses, such as --key {_key(self.parts)}"
+            )
         if self.alternatives:
             notes.append(f"also there, for --key: {', '.join(self.alternatives)}")
         if self.stripped:
             notes.append(f"stripped from names: {', '.join(self.stripped)}")
         if self.skipped:
-            notes.append(f"left out: {', '.join(f'{name} ({what})' for name, what in self.skipped.items())}")
+            notes.append(f"left out: {_some([f'{name} ({what})' for name, what in self.skipped.items()])}")
         if self.tied:
             notes.append(f"tied: {'; '.join(' = '.join(group) for group in self.tied)}")
+        if self.unread:
+            more = f" and {len(self.unread) - 5} more" if len(self.unread) > 5 else ""
+            notes.append(f"not read: {', '.join(self.unread[:5])}{more}")
         return tuple(notes)
+
+
+def _some(names: list[str]) -> str:
+    more = f", and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def _key(parts: Mapping[str, int]) -> str:
+    """The largest part, as an example."""
+    return max(sorted(parts), key=lambda part: parts[part])
 
 
 def open_checkpoint(
@@ -110,23 +158,24 @@ def open_checkpoint(
 ) -> Checkpoint:
     """The tensors in a file or folder; no values are read yet.
 
-    `key` names the state dict inside a torch file ("ema", "ema.shadow"); without it the first of
-    `envelopes.ENVELOPES` is taken. Only with `unsafe_load` may a pickle run its code, and only where
-    the file cannot be read without. Wrong values (NaN) and quantised weights are `validate`'s to find.
+    `key` names what to take of a torch file ("ema", "ema.shadow", "generator,critic"). Without it that is
+    all that can be weights, but for copies of them: one state dict, in whatever envelope, or several parts
+    joined under dotted names. Only with `unsafe_load` may a pickle run its code, and only where the file
+    cannot be read without. Wrong values (NaN) and quantised weights are `validate`'s to find.
 
-    Raises CheckpointError, UnsafeCheckpoint; UsageError for a `key` that the file does not have, NoEnvelope
-    where there is nothing to choose from.
+    Raises CheckpointError, for a piece of a model as well, UnsafeCheckpoint; UsageError for a `key` that the
+    file does not have, NoEnvelope where there is nothing to choose from.
     """
     path = Path(path)
     try:
         kind, file = locate(path)
         if kind == "torch":
-            return _open_torch(path, key, unsafe_load)
+            return _open_torch(path, file, key, unsafe_load)
         if key:
             raise NoEnvelope(
                 f"{path} holds safetensors: there is nothing to choose with --key", hint="Drop --key."
             )
-        return _open_index(path, file) if kind == "sharded" else _open_safetensors(path, file)
+        return _open_shards(path, file, unsafe_load) if kind == "sharded" else _open_safetensors(path, file)
     except OSError as cause:
         raise CheckpointError(f"{path} cannot be read: {cause.strerror or cause}") from cause
 
@@ -138,15 +187,19 @@ def _open_safetensors(path: Path, inside: Path) -> Checkpoint:
     )
 
 
-def _open_index(path: Path, index: Path) -> Checkpoint:
+def _open_shards(path: Path, index: Path, unsafe_load: bool) -> Checkpoint:
     """The tensors that the index names, each in the shard that it names; other files are not touched."""
     shard_of = read_index(index)
-    files, problems = {}, []
+    files: dict[str, SafetensorsFile | Shard] = {}
+    problems = []
     for shard in sorted(set(shard_of.values())):
-        if (index.parent / shard).is_file():
-            files[shard] = SafetensorsFile(index.parent / shard)
-        else:
+        file = index.parent / shard
+        if not file.is_file():
             problems.append(f"{shard}  is missing")
+        elif (kind := kind_of_file(file)) == "sharded":
+            problems.append(f"{shard}  is an index itself")
+        else:
+            files[shard] = Shard(file, unsafe_load) if kind == "torch" else SafetensorsFile(file)
     for name, shard in shard_of.items():
         if shard in files and name not in files[shard].entries:
             problems.append(f"{name}  is not in {shard}")
@@ -160,21 +213,26 @@ def _open_index(path: Path, index: Path) -> Checkpoint:
     }
     common = set.intersection(*(set(file.metadata.items()) for file in files.values()))
     source = {name: files[shard] for name, shard in shard_of.items()}
-    return _checkpoint(path, "sharded", source, skipped=skipped, metadata=dict(sorted(common)))
+    tied = [group for file in files.values() if isinstance(file, Shard) for group in file.tied]
+    return _checkpoint(path, "sharded", source, skipped=skipped, metadata=dict(sorted(common)), tied=tied)
 
 
 def _checkpoint(
     path: Path,
     format: str,
-    source: Mapping[str, SafetensorsFile],
+    source: Mapping[str, SafetensorsFile | Shard],
     *,
     skipped: dict[str, str],
     metadata: dict[str, str],
+    tied: Sequence[tuple[str, ...]] = (),
 ) -> Checkpoint:
     if not source:
         raise CheckpointError(f"{path} holds no tensors")
-    names, stripped, left_out = _plain(source, lightning=False, path=path)
+    names, stripped, left_out = _plain(source, path)
     entries = {name: source[stored].entries[stored] for name, stored in names.items()}
+    pieces.check_values(path, {name: entry.shape for name, entry in entries.items()})
+    plain = {stored: name for name, stored in names.items()}
+    groups = [tuple(plain[stored] for stored in group if stored in plain) for group in tied]
     return Checkpoint(
         path=path,
         format=format,
@@ -185,95 +243,34 @@ def _checkpoint(
         metadata=metadata,
         stripped=stripped,
         skipped=skipped | left_out,
+        tied=tuple(group for group in groups if len(group) > 1),
     )
 
 
-def _plain(
-    stored: Mapping[str, Any], *, lightning: bool, path: Path
-) -> tuple[dict[str, str], tuple[str, ...], dict]:
+def _plain(stored: Mapping[str, Any], path: Path) -> tuple[dict[str, str], tuple[str, ...], dict]:
     """{plain name: stored name}, the prefixes that went, and what is left out."""
-    plain, stripped = envelopes.plain_names(stored, lightning=lightning, name=str(path))
+    plain, stripped = plain_names(stored, lightning=False, name=str(path))
     left_out = {name: "the counter of an averaged model" for name in stored if name not in plain}
     return {name: stored for stored, name in plain.items()}, stripped, left_out
 
 
-def _open_torch(path: Path, key: str | None, unsafe_load: bool) -> Checkpoint:
-    file = StoredFile(path)
-    loaded = torch_format.load(path, unsafe=unsafe_load)
-    found = envelopes.find(loaded.saved, key=key, name=str(path))
-    saved = {
-        name: value.detach()
-        for name, value in found.tensors.items()
-        if isinstance(name, str) and isinstance(value, Tensor)
-    }
-    skipped = {str(name): type(value).__name__ for name, value in found.tensors.items() if name not in saved}
-    _check_storage(saved, path)
-    names, stripped, left_out = _plain(saved, lightning=found.lightning, path=path)
-    tensors = {name: saved[stored] for name, stored in names.items()}
-    reader = _TorchTensors(file, {name: loaded.piece(tensor) or tensor for name, tensor in tensors.items()})
+def _open_torch(path: Path, inside: Path, key: str | None, unsafe_load: bool) -> Checkpoint:
+    file = TorchFile(inside, key, unsafe_load)
+    shapes = {name: entry.shape for name, entry in file.entries.items()}
+    pieces.check_values(inside, shapes)
     return Checkpoint(
         path=path,
         format="torch",
-        shapes={name: tuple(tensor.shape) for name, tensor in tensors.items()},
-        dtypes={name: tensor.dtype for name, tensor in tensors.items()},
-        read=reader.tensor,
-        read_rows=reader.rows,
-        envelope=found.envelope,
-        alternatives=found.alternatives,
-        stripped=stripped,
-        skipped=skipped | left_out,
-        tied=_tied(tensors),
+        shapes=shapes,
+        dtypes={name: entry.dtype for name, entry in file.entries.items()},
+        read=file.tensor,
+        read_rows=file.rows,
+        envelope=file.found.envelope,
+        parts=file.found.parts,
+        places=file.found.places,
+        alternatives=file.found.alternatives,
+        stripped=file.found.stripped,
+        skipped=file.found.skipped,
+        tied=file.tied,
+        unread=file.unread,
     )
-
-
-@dataclass
-class _TorchTensors:
-    """Tensors of a torch file: pieces of it, or what is in memory."""
-
-    file: StoredFile
-    kept: Mapping[str, Piece | Tensor]
-    last: tuple[str, Tensor] | None = None  # one that does not lie row by row, and is asked for in parts
-
-    def tensor(self, name: str) -> Tensor:
-        kept = self.kept[name]
-        return kept if isinstance(kept, Tensor) else self.file.tensor(kept)
-
-    def rows(self, name: str, start: int, stop: int) -> Tensor:
-        kept = self.kept[name]
-        if isinstance(kept, Piece) and kept.in_rows:
-            return self.file.tensor(kept.rows(start, stop))
-        last = self.last
-        if last is None or last[0] != name:
-            self.last = None
-            last = self.last = name, self.tensor(name)
-        return last[1][start:stop]
-
-
-def _check_storage(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Refuse tensors without plain values, and those that repeat few stored values without end."""
-    problems, repeated = [], 0
-    for name, tensor in tensors.items():
-        if tensor.is_nested:
-            problems.append(f"{name}  is nested: its parts have shapes of their own")
-            continue
-        if tensor.layout is not torch.strided:
-            problems.append(f"{name}  is sparse: save it with .to_dense()")
-            continue
-        if tensor.device.type != "cpu":
-            problems.append(f"{name}  has no values: it was saved from the device {tensor.device.type!r}")
-            continue
-        claimed = tensor.numel() * tensor.element_size()  # a stride of 0 repeats values, within reason
-        repeated += max(0, claimed - tensor.untyped_storage().nbytes())
-        if repeated > MAX_REPEATED:
-            problems.append(f"{name}  claims {claimed:,} bytes, far more than are stored")
-    if problems:
-        raise CheckpointError(f"{path} cannot be used", problems=problems)
-
-
-def _tied(tensors: Mapping[str, Tensor]) -> tuple[tuple[str, ...], ...]:
-    groups: dict[tuple, list[str]] = {}
-    for name, tensor in tensors.items():
-        if tensor.numel():  # empty tensors all lie at address 0
-            where = (tensor.untyped_storage().data_ptr(), tensor.storage_offset())
-            groups.setdefault((*where, tensor.shape, tensor.stride(), tensor.dtype), []).append(name)
-    return tuple(tuple(group) for group in groups.values() if len(group) > 1)

@@ -2,238 +2,244 @@
 
 Training scripts seldom save a bare state dict: the weights lie in an envelope beside an epoch, an
 optimiser, a moving average. Wrappers (DataParallel, torch.compile, Lightning) prefix every name.
+
+A set of weights is taken alone only where all else is copies of it or no weights at all. Else the file is
+one model of several parts, and every tensor is called by the way that leads to it: `generator.weight`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..errors import CheckpointError, NoEnvelope, UsageError, unknown
-
-# The order of preference. Averaged weights come last: they are what --key asks for.
-ENVELOPES = (
-    "state_dict",
-    "model_state_dict",
-    "model",
-    "net",
-    "module",
-    "ema",
-    "state_dict_ema",
-    "model_ema",
-    "ema_state_dict",
+from .choosing import choose
+from .saved import (
+    MAX_DEPTH,
+    OPTIMIZER,
+    Node,
+    Path,
+    dotted,
+    entries,
+    kind_of,
+    look,
+    opened,
+    text_of,
 )
+from .wrappers import plain_names
+
 LIGHTNING = "pytorch-lightning_version"
-
-# Segments that only wrappers use, wherever they stand in a name.
-WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
-COUNTER = "n_averaged"  # what torch.optim.swa_utils.AveragedModel keeps beside its `module.` weights
-
-Path = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Found:
-    """One state dict, the dotted path to it ("" for the object itself), and the paths of the others."""
+    """The tensors that are the model, by their plain names, and what is known about them."""
 
-    tensors: Mapping[Any, Any]
-    envelope: str
-    alternatives: tuple[str, ...]
-    lightning: bool
+    tensors: dict[str, Tensor]
+    places: dict[str, Path]  # the keys that lead to each in the saved object, as they are stored there
+    envelope: str  # the dotted path to them, "" for the object itself
+    parts: dict[str, int] = field(default_factory=dict)  # where several are joined: their numbers of values
+    alternatives: tuple[str, ...] = ()  # the paths of copies, such as moving averages
+    stripped: tuple[str, ...] = ()  # what wrappers had put before the names
+    skipped: dict[str, str] = field(default_factory=dict)  # what is left out: its name and what it is
 
 
 def find(saved: Any, *, key: str | None, name: str) -> Found:
-    """The state dict in `saved`: the one that `key` names, else the first in the order of `ENVELOPES`.
+    """The weights in `saved`: those that `key` names ("ema.shadow", or "generator,critic"), else all.
 
-    Without `key`, an envelope of another name is taken when it is the only one. `name` is the file in
-    messages. Raises CheckpointError where there are no named tensors or none to prefer, UsageError where
-    there is nothing under `key`.
+    Copies of the model (a moving average) and what is no weights are left out. `name` is the file in
+    messages. Raises CheckpointError where there are no named tensors, or two of one name; UsageError where
+    there is nothing under `key`, NoEnvelope where there is nothing to choose from.
     """
-    whole = _candidates(saved)
-    lightning = isinstance(saved, Mapping) and LIGHTNING in saved
-    if key:
-        return _find_key(saved, key, whole, lightning, name)
-    known = [path for path in whole if not path or path[0] in ENVELOPES]
-    if not whole:
-        raise CheckpointError(f"{name} holds no named tensors", problems=_contents(saved))
-    if not known and len(whole) > 1:
-        raise CheckpointError(
-            f"{name} holds several sets of weights, none under a usual name",
-            problems=[_dotted(path) for path in whole],
-            hint=f"Choose one with --key, such as --key {_dotted(next(iter(whole)))}.",
-        )
-    chosen = (known or list(whole))[0]
-    return _found(whole, chosen, lightning and chosen[:1] == ("state_dict",))
-
-
-def _found(whole: Mapping[Path, Mapping], chosen: Path, lightning: bool) -> Found:
-    others = tuple(_dotted(path) for path in whole if path != chosen and path)
-    return Found(whole[chosen], _dotted(chosen), others, lightning)
-
-
-def _find_key(saved: Any, key: str, whole: Mapping[Path, Mapping], lightning: bool, name: str) -> Found:
     try:
-        value = _descend(saved, key)
+        root = look(saved)
+    except CheckpointError as error:
+        raise CheckpointError(f"{name}: {error.message}", hint=error.hint) from None
+    if key:
+        return _find_keys(saved, key, root, name)
+    chosen, copies = choose(root)
+    if not _is_named(chosen):
+        raise _nothing(saved, root, name)
+    others = tuple(dotted(copy.path) for copy in copies if _is_named(copy))
+    return _found(
+        [chosen], chosen.path, others, _beside(root, chosen, copies), _of_lightning(saved, chosen), name
+    )
+
+
+def _find_keys(saved: Any, key: str, root: Node, name: str) -> Found:
+    nodes = []
+    for one in [key] if "," not in key or _has(saved, key) else filter(None, map(str.strip, key.split(","))):
+        try:
+            path, value = _descend(saved, one)
+        except KeyError:
+            raise _no_key(saved, one, root, name) from None
+        node = Node(path[:-1], {path[-1]: value}) if isinstance(value, Tensor) else look(value, path)
+        node = choose(node)[0]
+        if not _is_named(node):
+            sets = ", ".join(map(dotted, _sets(root))) or "none"
+            raise UsageError(
+                f"{name}: {one!r} is {kind_of(value)} without named tensors",
+                hint=f"Keys with tensors: {sets}.",
+            )
+        nodes.append(node)
+    if not nodes:
+        raise UsageError(f"--key {key!r} names nothing", hint="Such as --key ema, or --key generator,critic")
+    if len(nodes) > 1:
+        return _found(nodes, (), (), {}, False, name)
+    paths = [path for path in _sets(root) if path != nodes[0].path]
+    return _found(nodes, nodes[0].path, tuple(map(dotted, paths)), {}, _of_lightning(saved, nodes[0]), name)
+
+
+def _no_key(saved: Any, key: str, root: Node, name: str) -> UsageError:
+    names = {dotted(path) for path in _sets(root)}
+    if isinstance(saved, Mapping):
+        names |= {str(entry) for entry, value in saved.items() if isinstance(value, Mapping)}
+    if not names:
+        return NoEnvelope(f"{name} has no key {key!r}: its tensors are in no envelope")
+    chosen, copies = choose(root)
+    alone = chosen.path and not chosen.inner and not copies
+    return unknown(f"key in {name}:", key, names, error=NoEnvelope if alone else UsageError)
+
+
+def _sets(root: Node) -> list[Path]:
+    """The paths of all sets of weights: of the model or its parts, and of its copies."""
+    chosen, copies = choose(root)
+    parts = [choose(inner)[0] for inner in chosen.inner.values()] or [chosen]
+    return [node.path for node in (*parts, *copies) if node.path and _is_named(node)]
+
+
+def _has(saved: Any, key: str) -> bool:
+    try:
+        return bool(_descend(saved, key))
     except KeyError:
-        names = {_dotted(path) for path in whole if path}
-        if isinstance(saved, Mapping):
-            names |= {str(entry) for entry, value in saved.items() if isinstance(value, Mapping)}
-        if not names:
-            raise NoEnvelope(f"{name} has no key {key!r}: its tensors are in no envelope") from None
-        error = NoEnvelope if len(whole) == 1 else UsageError
-        raise unknown(f"key in {name}:", key, names, error=error) from None
-    inside = _candidates(value)
-    if not inside:
-        choices = ", ".join(_dotted(path) for path in whole if path) or "none"
-        raise UsageError(
-            f"{name}: {key!r} is {_kind(value)} without named tensors",
-            hint=f"Keys with tensors: {choices}.",
-        )
-    path = next(iter(inside))
-    envelope = ".".join(filter(None, (key, _dotted(path))))
-    others = tuple(_dotted(other) for other in whole if other and _dotted(other) != envelope)
-    return Found(inside[path], envelope, others, lightning and key == "state_dict")
+        return False
 
 
-def _descend(value: Any, key: str) -> Any:
-    """Follow a dotted key; the keys themselves may hold dots. Raises KeyError."""
-    value = _opened(value)
-    if not isinstance(value, Mapping):
-        raise KeyError(key)
-    by_text = {str(entry): entry for entry in value}
+def _descend(value: Any, key: str, depth: int = 0) -> tuple[Path, Any]:
+    """Follow a dotted key: the keys as they are stored, which may hold dots, and the value. KeyError."""
+    by_text = {text_of(entry): (entry, inner) for entry, inner in entries(opened(value)) or ()}
     if key in by_text:
-        return value[by_text[key]]
-    parts = key.split(".")
-    for cut in range(1, len(parts)):
+        entry, inner = by_text[key]
+        return (entry,), opened(inner)
+    parts = key.split(".") if depth < MAX_DEPTH else []
+    for cut in range(1, min(len(parts), MAX_DEPTH)):
         head, rest = ".".join(parts[:cut]), ".".join(parts[cut:])
         if head in by_text:
             try:
-                return _descend(value[by_text[head]], rest)
+                path, inner = _descend(by_text[head][1], rest, depth + 1)
+                return (by_text[head][0], *path), inner
             except KeyError:
                 continue
     raise KeyError(key)
 
 
-def _opened(value: Any) -> Any:
-    return value.state_dict() if isinstance(value, nn.Module) else value
+def _of_lightning(saved: Any, chosen: Node) -> bool:
+    return isinstance(saved, Mapping) and LIGHTNING in saved and chosen.path == ("state_dict",)
 
 
-def _candidates(saved: Any) -> dict[Path, Mapping]:
-    """Every state dict by its path, those in `ENVELOPES` first."""
-    found: dict[Path, Mapping] = {}
-    seen: set[int] = set()  # a pickle may hold itself, or one dictionary under many names
-
-    def look(value: Any, path: Path) -> None:
-        if id(value) in seen or len(path) > 4:
-            return
-        seen.add(id(value))
-        value = _opened(value)
-        if not isinstance(value, Mapping):
-            return
-        before = len(found)
-        for entry in ENVELOPES:
-            if entry in value:
-                look(value[entry], (*path, entry))
-        tensors = _tensors(value)
-        if len(found) == before and any(tensor.ndim for tensor in tensors):
-            found[path] = value
-            return
-        if len(path) <= 1:  # a name of the user's own: beside the usual ones or just inside them
-            for entry, inner in value.items():
-                if isinstance(entry, str) and entry not in ENVELOPES:
-                    inner = _opened(inner)
-                    if any(tensor.ndim and tensor.is_floating_point() for tensor in _tensors(inner)):
-                        found[(*path, entry)] = inner
-        if len(found) == before and tensors:  # numbers only; no better place
-            found[path] = value
-
-    look(saved, ())
-    return found
+def _is_named(node: Node) -> bool:
+    """Whether any tensor here has a name: a bare list of tensors has none."""
+    return any(
+        any(isinstance(part, (str, tuple)) for part in (*inner.path, key))
+        for inner in node.all()
+        for key in inner.tensors
+    )
 
 
-def _tensors(value: Any) -> list[Tensor]:
-    if not isinstance(value, Mapping):
-        return []
-    return [tensor for name, tensor in value.items() if isinstance(name, str) and isinstance(tensor, Tensor)]
-
-
-def plain_names(
-    names: Iterable[str], *, lightning: bool, name: str
-) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Names without what wrappers put before them: {stored: plain}, and the prefixes that were stripped.
-
-    `_orig_mod.` goes wherever it stands; a leading `module.` as often as all names have it; Lightning's
-    leading `model.` or `net.` once, and only in a Lightning checkpoint. An averaged model's `n_averaged`
-    counter is left out where its `module.` goes. Raises CheckpointError where two names become one.
-    """
-    plain = {stored: stored for stored in names}
+def _found(
+    chosen: list[Node],
+    base: Path,
+    alternatives: tuple[str, ...],
+    skipped: dict[str, str],
+    lightning: bool,
+    name: str,
+) -> Found:
+    """What is in the chosen dictionaries, named from `base` on. CheckpointError for two of one name."""
+    tensors: dict[str, Tensor] = {}
+    places: dict[str, list[Path]] = {}
     stripped: dict[str, None] = {}
-
-    def rename(change: Callable[[str], str]) -> None:
-        for stored, current in plain.items():
-            plain[stored] = change(current)
-
-    for segment in WRAPPERS:
-        if any(segment in current.split(".")[:-1] for current in plain.values()):
-            stripped[f"{segment}."] = None
-            rename(lambda current, segment=segment: _without(segment, current))
-    prefixes = ["model.", "net."] if lightning else []
-    while True:
-        counter = {stored for stored, current in plain.items() if current == COUNTER}
-        rest = [current for stored, current in plain.items() if stored not in counter]
-        shared = [prefix for prefix in ("module.", *prefixes) if _all_have(prefix, rest)]
-        if not shared:
-            break
-        prefix = shared[0]
-        if prefix == "module.":
-            for stored in counter:
-                del plain[stored]
-        else:
-            prefixes = []
-        stripped[prefix] = None
-        rename(lambda current, prefix=prefix: current.removeprefix(prefix))
-    _check_collisions(plain, name)
-    return plain, tuple(stripped)
-
-
-def _without(segment: str, name: str) -> str:
-    *modules, last = name.split(".")
-    return ".".join([*(module for module in modules if module != segment), last])
-
-
-def _all_have(prefix: str, names: list[str]) -> bool:
-    return bool(names) and all(name.startswith(prefix) and name != prefix for name in names)
-
-
-def _check_collisions(plain: Mapping[str, str], name: str) -> None:
-    # A `module.` that only some names have stays, unless the same tensor is there without it too.
-    by_name: dict[str, list[str]] = {}
-    for stored, current in plain.items():
-        while current.startswith("module."):
-            current = current.removeprefix("module.")
-        by_name.setdefault(current, []).append(stored)
-    same = {current: stored for current, stored in by_name.items() if len(stored) > 1}
-    if problems := [f"{' and '.join(stored)}  are both {current}" for current, stored in same.items()]:
+    for node in (inner for one in chosen for inner in one.all()):
+        before = dotted(node.path[len(base) :])
+        stored = [text_of(key) or "" for key in node.tensors]
+        plain, prefixes = plain_names(stored, lightning=lightning, name=name)
+        stripped |= dict.fromkeys(prefixes)
+        for text, what in node.beside.items():
+            skipped[f"{before}.{text}" if before else text] = what
+        for text, key in zip(stored, node.tensors, strict=True):
+            full = f"{before}.{plain.get(text, text)}" if before else plain.get(text, text)
+            if text not in plain:
+                skipped[full] = "the counter of an averaged model"
+                continue
+            tensors[full] = node.tensors[key]
+            places.setdefault(full, []).append((*node.path, key))
+    if any(len(paths) > 1 for paths in places.values()):
+        twice = {full: " and ".join(map(_keys, paths)) for full, paths in places.items() if len(paths) > 1}
         raise CheckpointError(
-            f"{name}: without the prefixes that wrappers add, tensors share a name",
-            problems=problems,
-            hint="It seems to hold two networks: save each to its own file.",
+            f"{name}: joined, tensors of several parts share a name",
+            problems=[f"{paths}  are both {full}" for full, paths in twice.items()],
+            hint="Choose parts with --key, or save each under a name of its own.",
         )
+    joined = len(chosen) > 1 or (bool(chosen[0].inner) and chosen[0].path == base)
+    return Found(
+        tensors,
+        {full: path for full, (path,) in places.items()},
+        envelope=dotted(base),
+        parts=_parts(chosen, base) if joined else {},
+        alternatives=alternatives,
+        stripped=tuple(stripped),
+        skipped=skipped,
+    )
 
 
-def _dotted(path: Path) -> str:
-    return ".".join(path)
+def _keys(path: Path) -> str:
+    return "[" + "][".join(map(repr, path)) + "]"
 
 
-def _kind(value: Any) -> str:
-    word = type(value).__name__
-    return f"{'an' if word[0].lower() in 'aeiou' else 'a'} {word}"
+def _parts(chosen: list[Node], base: Path) -> dict[str, int]:
+    """The parts that were joined, and how many values each has."""
+    if len(chosen) > 1:
+        return {dotted(node.path): _count(node) for node in chosen}
+    node = chosen[0]
+    parts = {dotted((*base, key)): _count(inner) for key, inner in node.inner.items()}
+    parts |= {dotted((*base, key)): tensor.numel() for key, tensor in node.tensors.items()}
+    return parts if len(parts) > 1 else {}
 
 
-def _contents(saved: Any) -> list[str]:
-    if not isinstance(saved, Mapping):
-        return [f"it is {_kind(saved)}"]
-    return [f"{key}  {_kind(value)}" for key, value in saved.items()] or ["it is empty"]
+def _count(node: Node) -> int:
+    return sum(tensor.numel() for inner in node.all() for tensor in inner.tensors.values())
+
+
+def _beside(root: Node, chosen: Node, copies: list[Node]) -> dict[str, str]:
+    """What lies beside the way to the weights, and is none: by its dotted path."""
+    told: dict[str, str] = {}
+    shown = {copy.path for copy in copies if _is_named(copy)}
+    node = root
+    for key in (*chosen.path, None):
+        if node is chosen:
+            break
+        before = node.path
+        told |= {dotted((*before, text)): what for text, what in node.beside.items()}
+        for other, tensor in node.tensors.items():
+            told[dotted((*before, other))] = "a number" if tensor.numel() == 1 else "a tensor by itself"
+        for other, inner in node.inner.items():
+            if other != key and not any(path[: len(inner.path)] == inner.path for path in shown):
+                told[dotted(inner.path)] = "a copy without names" if inner.weight else "numbers"
+        node = node.inner[key]
+    return told
+
+
+def _nothing(saved: Any, root: Node, name: str) -> CheckpointError:
+    contents = [f"{key}  {what}" for key, what in root.beside.items()]
+    contents += [f"{key!r}  Tensor" for key in root.tensors]
+    states = [key for key, what in root.beside.items() if what == OPTIMIZER]
+    if states:
+        hint = "It is the state of a run, not a model: name the file with the weights."
+        if _is_named(look(_descend(saved, states[0])[1], (states[0],))):
+            hint += f" To take it all the same: --key {states[0]}"
+        return CheckpointError(f"{name} holds {OPTIMIZER}, and no weights", problems=contents, hint=hint)
+    if entries(saved) is None:
+        contents = [f"it is {kind_of(saved)}"]
+    return CheckpointError(f"{name} holds no named tensors", problems=contents or ["it is empty"])

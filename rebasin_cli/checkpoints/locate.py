@@ -1,6 +1,7 @@
-"""What a path is: one safetensors file, shards with an index, or a file of `torch.save`.
+"""What a path is: one safetensors file, shards with an index or without, or a file of `torch.save`.
 
-Its first bytes say so; its extension only decides what a damaged file was meant to be.
+Its first bytes say so; its extension only decides what a damaged file was meant to be. A file that is a piece
+of a model is no model.
 """
 
 from __future__ import annotations
@@ -14,22 +15,15 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from ..errors import CheckpointError
-from . import torch_format
-from .safetensors_format import COPY_AGAIN, MAX_HEADER
+from . import foreign, pieces, torch_format
+from .folder import INDEX, PERMUTATION, TORCH_SUFFIXES, in_folder, is_model, shards_of
+from .safetensors_format import COPY_AGAIN, MAX_HEADER, once, read_header
+from .torch_file import Shard
 
-INDEX = ".safetensors.index.json"
-PERMUTATION = ".perm.safetensors"
-TORCH_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
+__all__ = ["INDEX", "PERMUTATION", "TORCH_SUFFIXES", "ToCome", "locate", "read_index", "to_come"]
 
-# What else arrives under a checkpoint's name, by its first bytes.
-_OTHERS = {
-    b"version https://git-lfs": ("a Git LFS pointer, not the weights", "Fetch them with: git lfs pull"),
-    b"<": ("a web page or XML", "Download the file itself, not the page about it."),
-    b"\x89HDF": ("an HDF5 file (Keras)", "Save the weights as safetensors where it was made."),
-    b"GGUF": ("a GGUF file: quantised weights", "Use the original weights."),
-    b"\x93NUMPY": ("a NumPy array", "Save the weights as safetensors where it was made."),
-    b"\x1f\x8b": ("gzip-compressed", "Decompress it first."),
-}
+
+BOM = b"\xef\xbb\xbf"
 
 
 class ToCome(CheckpointError):
@@ -54,16 +48,32 @@ def to_come(paths: Iterable[Path]) -> Iterator[None]:
 
 
 def locate(path: Path) -> tuple[str, Path]:
-    """What is there ("safetensors", "sharded" or "torch"), and the file to read: an index where sharded.
+    """What is there ("safetensors", "sharded" or "torch"), and the file to read.
 
-    Raises CheckpointError where it is none of them, OSError where it cannot be read.
+    Where it is sharded that is the index, or the first of shards that have none: `read_index` knows both.
+    Raises CheckpointError where it is none of them or a piece of a model, OSError where it cannot be read.
     """
     if _to_come and os.path.realpath(path) in _to_come:
         raise ToCome(f"{path} is still to be made")
-    return _folder(path) if path.is_dir() else (_kind(path), path)
+    if path.is_dir():
+        kind, file = in_folder(path)
+        if kind != "sharded":
+            kind = kind_of_file(file)
+        return kind, file
+    kind = kind_of_file(path)
+    if kind != "sharded" and (wrong := _piece(path)):
+        raise wrong
+    return kind, path
 
 
-def _kind(path: Path) -> str:
+def _piece(path: Path) -> CheckpointError | None:
+    """Asked first without the names beside it: few files are called so that these matter."""
+    if pieces.suspicious(path.name):
+        return pieces.of(path.parent, path.name, os.listdir(path.parent))
+    return None
+
+
+def kind_of_file(path: Path) -> str:
     """ "safetensors", "sharded" (an index) or "torch"."""
     try:
         status = path.stat()
@@ -73,9 +83,13 @@ def _kind(path: Path) -> str:
         raise CheckpointError(f"{path} is not a regular file")
     if status.st_size == 0:
         raise CheckpointError(f"{path} is empty (0 bytes)", hint=COPY_AGAIN)
+    if path.name.endswith(pieces.DCP):
+        raise pieces.distributed(path, path.parent)
     with open(path, "rb") as file:
-        head = file.read(64)
+        head = file.read(512)
     if head.startswith(torch_format.ZIP):
+        if path.suffix not in TORCH_SUFFIXES and (other := foreign.of_zip(path)):
+            raise other
         return "torch"
     # A header's length may look like the first bytes of a pickle, so a "{" where a header begins comes first.
     named_so = path.suffix == ".safetensors"
@@ -84,12 +98,11 @@ def _kind(path: Path) -> str:
         return "safetensors"
     if torch_format.is_pickle(head):
         return "torch"
-    for prefix, (what, hint) in _OTHERS.items():
-        if head.lstrip().startswith(prefix):
-            raise CheckpointError(f"{path} is no checkpoint: it is {what}", hint=hint)
+    if other := foreign.of_head(path, head):
+        raise other
     if named_so:
         return "safetensors"
-    if path.suffix == ".json" or head.lstrip().startswith(b"{"):
+    if path.suffix == ".json" or head.removeprefix(BOM).lstrip().startswith(b"{"):
         return "sharded"
     raise CheckpointError(
         f"{path} is no checkpoint: it begins with {head[:8]!r}",
@@ -99,48 +112,51 @@ def _kind(path: Path) -> str:
 
 def _missing(path: Path) -> CheckpointError:
     try:
-        near = difflib.get_close_matches(path.name, os.listdir(path.parent), n=3, cutoff=0.6)
+        names = [name for name in os.listdir(path.parent) if is_model(path.parent, name)]
     except OSError:
         return CheckpointError(f"{path}: no such file", hint=f"There is no folder {path.parent} either.")
+    near = difflib.get_close_matches(path.name, names, n=3, cutoff=0.6)
     hint = f"Did you mean {' or '.join(str(path.parent / name) for name in near)}?" if near else None
     return CheckpointError(f"{path}: no such file", hint=hint)
 
 
-def _folder(folder: Path) -> tuple[str, Path]:
-    names = sorted(entry.name for entry in os.scandir(folder) if entry.is_file())
-    indices = [name for name in names if name.endswith(INDEX)]
-    # `align` writes its permutation beside the weights
-    weights = [name for name in names if name.endswith(".safetensors") and not name.endswith(PERMUTATION)]
-    found = indices or weights
-    if len(found) == 1:
-        return ("sharded" if indices else "safetensors"), folder / found[0]
-    if found:
-        raise CheckpointError(
-            f"{folder} holds {len(found)} {'indices' if indices else '.safetensors files and no index'}",
-            problems=found,
-            hint=f"Name one of them, such as {folder / found[0]}.",
-        )
-    others = [name for name in names if name.endswith(TORCH_SUFFIXES)]
-    raise CheckpointError(
-        f"{folder} holds no weights: no .safetensors file and no *{INDEX}",
-        hint=f"Did you mean {' or '.join(str(folder / name) for name in others[:3])}?" if others else None,
-    )
-
-
 def read_index(index: Path) -> dict[str, str]:
-    """{tensor: file name}, every file in the folder of the index by its words; nothing else is opened."""
+    """{tensor: file name}, every file in the folder of the index by its words; nothing else is opened.
+
+    Of the first of shards that have no index, it is what their headers say.
+    """
+    if pieces.SHARD.fullmatch(index.name):
+        return _of_headers(index)
     if index.stat().st_size > MAX_HEADER:
         raise CheckpointError(f"{index}: an index of more than {MAX_HEADER:,} bytes")
-    try:
-        parsed = json.loads(index.read_text(encoding="utf-8"))
+    try:  # a byte-order mark, as editors of Windows write one, is none of the text
+        parsed = json.loads(index.read_text(encoding="utf-8-sig"), object_pairs_hook=once)
     except (ValueError, RecursionError) as cause:
         raise CheckpointError(f"{index} is not valid JSON: {cause}", hint=COPY_AGAIN) from cause
     shard_of = parsed.get("weight_map") if isinstance(parsed, dict) else None
     if not isinstance(shard_of, dict) or not shard_of:
         raise CheckpointError(f"{index} is no index of shards: it has no weight_map of tensor names to files")
     if problems := sorted({repr(file) for file in shard_of.values() if _escapes(file)}):
+        raise CheckpointError(f"{index} names files that are no weights in its own folder", problems=problems)
+    return shard_of
+
+
+def _of_headers(first: Path) -> dict[str, str]:
+    shard_of: dict[str, str] = {}
+    twice = []
+    for path in shards_of(first):
+        if kind_of_file(path) == "torch":
+            names = list(Shard(path).entries)
+        else:
+            with open(path, "rb") as file:
+                names = list(read_header(file, path)[0])
+        twice += [f"{name}  is in {shard_of[name]} and in {path.name}" for name in names if name in shard_of]
+        shard_of |= dict.fromkeys(names, path.name)
+    if twice:
         raise CheckpointError(
-            f"{index} names files that are not .safetensors in its own folder", problems=problems
+            f"{first.parent} holds shards with tensors of the same names, and no index says which counts",
+            problems=twice,
+            hint="Save the whole model anew where it was made: these may be pieces cut within the tensors.",
         )
     return shard_of
 
@@ -150,4 +166,4 @@ def _escapes(file: object) -> bool:
     if not isinstance(file, str) or "\\" in file or "\0" in file:
         return True
     parts = PurePosixPath(file)
-    return parts.is_absolute() or ".." in parts.parts or parts.suffix != ".safetensors"
+    return parts.is_absolute() or ".." in parts.parts or parts.suffix not in (".safetensors", *TORCH_SUFFIXES)

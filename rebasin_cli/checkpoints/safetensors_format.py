@@ -122,7 +122,7 @@ def read_header(file: BinaryIO, path: Path) -> tuple[dict[str, Entry], dict[str,
 
 def _parse(header: bytes, path: Path) -> dict[str, Any]:
     try:
-        parsed = json.loads(header.decode("utf-8"), object_pairs_hook=_once)
+        parsed = json.loads(header.decode("utf-8"), object_pairs_hook=once)
     except (ValueError, RecursionError) as cause:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
         raise CheckpointError(f"{path}: the header is not valid JSON: {cause}", hint=COPY_AGAIN) from cause
     if not isinstance(parsed, dict):
@@ -130,7 +130,8 @@ def _parse(header: bytes, path: Path) -> dict[str, Any]:
     return parsed
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """For json.loads: an object whose names are all different. Raises ValueError."""
     seen: dict[str, Any] = {}
     for key, value in pairs:
         if key in seen:

@@ -7,13 +7,10 @@ Every function takes a mapping from names to tensors. One that also has `shapes`
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor
-
-from ..errors import UsageError
 
 CHUNK = 1 << 22  # bytes worked on at once: small enough for the allocator to give them back
 
@@ -21,34 +18,6 @@ CHUNK = 1 << 22  # bytes worked on at once: small enough for the allocator to gi
 def in_memory(tensor: Tensor) -> list[int]:
     """The axes as they lie in memory, outermost first."""
     return sorted(range(tensor.ndim), key=tensor.stride, reverse=True)
-
-
-def plain(models: Iterable[Mapping[str, Tensor]]) -> list[Mapping[str, Tensor]]:
-    """The models, without their gradients' history. Raises UsageError for what is no mapping to tensors."""
-    if isinstance(models, Mapping):
-        raise UsageError("the models are one mapping", hint="Give a list of state dicts: [a, b]")
-    return [_plain(k, model) for k, model in enumerate(models, start=1)]
-
-
-def _plain(number: int, model: Any) -> Mapping[str, Tensor]:
-    if not isinstance(model, Mapping):
-        raise UsageError(
-            f"model {number} is of type {type(model).__name__}, not a mapping of names to tensors",
-            hint="Give a state dict: network.state_dict(), or rebasin_cli.open_checkpoint(path)",
-        )
-    if hasattr(model, "shapes") and hasattr(model, "dtypes"):  # read when asked for
-        return model
-    wrong = [f"{name!r}  is no name" for name in model if not isinstance(name, str)]
-    wrong += [
-        f"{name}  is of type {type(value).__name__}"
-        for name, value in model.items()
-        if not isinstance(value, Tensor)
-    ]
-    if wrong:
-        raise UsageError(f"model {number} is not a mapping of names to tensors", problems=wrong)
-    if not any(value.requires_grad for value in model.values()):
-        return model
-    return {name: value.detach() for name, value in model.items()}
 
 
 class LazyTensors(Mapping[str, Tensor]):

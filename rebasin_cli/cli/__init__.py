@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from ..errors import Elsewhere, HungUp, Interrupted, Terminated, UsageError
+from ..errors import CheckpointError, Elsewhere, HungUp, Interrupted, SpecError, Terminated, UsageError
 from ..registry.numbers import is_number
 from ..registry.user_code import outermost
 from ..runtime.signals import Stopped, stoppable
@@ -125,7 +125,14 @@ def execute(arguments: Sequence[str], *, standalone: bool, shown: Sequence[str])
     """Run a command line; `shown` is what reports name as their command."""
     _refuse_odd_numbers(arguments)
     command = _built(arguments[0] if arguments else "")
-    return command(args=[*arguments], prog_name="rebasin", standalone_mode=standalone, obj=shown)
+    try:
+        return command(args=[*arguments], prog_name="rebasin", standalone_mode=standalone, obj=shown)
+    except (CheckpointError, SpecError, UsageError) as error:
+        from ..commands.recipes.familiar import instead
+
+        if (other := instead(error, arguments)) is error:
+            raise
+        raise other from None
 
 
 @functools.cache

@@ -113,6 +113,7 @@ NETWORK = _group(
     device=o.Device,
     seed=o.Seed,
 )
+KEPT = _group(not_kept=o.NotKept)
 DATA = _group(data=o.Data, data_root=o.DataRoot, normalize=o.Normalize)
 SAMPLES = _group(limit=o.Limit, batch_size=o.BatchSize)
 CHOOSING = _group(held_out=o.HeldOut)

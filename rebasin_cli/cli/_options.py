@@ -44,7 +44,7 @@ Key = Annotated[
     option(
         "--key",
         panel=MODELS,
-        help="Which weights of a torch file that has several, such as ema.shadow.",
+        help="Which weights of a torch file with several, such as ema.shadow, or generator,critic for two.",
     ),
 ]
 UnsafeLoad = Annotated[
@@ -159,7 +159,19 @@ Bins = Annotated[
 ]
 OutputKey = Annotated[
     str | None,
-    option("--output", metavar="KEY|INDEX", panel=DATA, help="Which of several outputs counts: the logits."),
+    option(
+        "--output", metavar="KEY|INDEX", panel=DATA, help="Which of several outputs is measured: the logits."
+    ),
+]
+NotKept = Annotated[
+    list[str] | None,
+    option(
+        "--not-kept",
+        metavar="NAME",
+        panel=DATA,
+        help="An output that is no part of the network's function and may change, as caches, hidden_states "
+        "and attentions may: key, attribute, index or dotted way; repeatable.",
+    ),
 ]
 SkipChecks = Annotated[
     bool,
@@ -273,6 +285,16 @@ BakeTemperature = Annotated[
 ]
 Out = Annotated[
     Path, option("--out", "-o", metavar="FILE", panel=OUT, help="Where to write, as safetensors.")
+]
+OutModel = Annotated[
+    str | None,
+    option(
+        "--out",
+        "-o",
+        metavar="FILE|DIR/",
+        panel=OUT,
+        help="Where to write, as safetensors; into a folder under the names of the model's own files.",
+    ),
 ]
 Force = Annotated[bool, option("--force", panel=OUT, help="Overwrite outputs that exist.")]
 Attest = Annotated[

@@ -22,7 +22,11 @@ def settings_of(options: Mapping[str, Any], *subjects: str, **own: Any) -> dict[
     found = {}
     for subject in subjects:
         kind = getattr(settings, subject.capitalize())
-        chosen = {field.name: given[field.name] for field in fields(kind) if field.name in given}
+        named = {field.name: field.default for field in fields(kind) if field.name in given}
+        chosen = {
+            name: tuple(given[name] or ()) if isinstance(default, tuple) else given[name]
+            for name, default in named.items()
+        }
         if subject == "search":
             chosen["options"] = _of_method(given)
             chosen |= _method(given["method"], chosen["options"])
@@ -77,14 +81,17 @@ def _of_method(given: Mapping[str, Any]) -> dict[str, Any]:
     return chosen
 
 
-def output_of(out: Path, options: Mapping[str, Any], **own: bool) -> Any:
-    """The options about the output as an `outputs.Output`."""
+def output_of(out: str | Path, options: Mapping[str, Any], **own: Any) -> Any:
+    """The options about the output as an `outputs.Output`; in a folder where a text names one."""
     from ..checkpoints.writing import parse_dtype, parse_size
     from ..commands.job.outputs import Output
 
     size, dtype = options["out_shard_size"], options["out_dtype"]
+    path = Path(out)
+    if isinstance(out, str) and path.name not in ("", ".."):  # nobody means a model by "." or "/"
+        own |= {"folder": path} if out.endswith("/") or path.is_dir() else {}
     return Output(
-        out,
+        path,
         options["force"],
         parse_size(size) if size else None,
         parse_dtype(dtype) if dtype else None,

@@ -13,6 +13,7 @@ from typing import Any
 
 import typer
 
+from ..errors import RebasinError
 from ..runtime.text import line, many
 
 
@@ -91,6 +92,7 @@ class Screen:
 def screen(quiet: bool = False, verbose: bool = False) -> Iterator[Any]:
     """A `Listener` on the terminal; the bars are gone however the command ends.
 
+    An error tells every single problem with `verbose`, else what is alike in one line.
     What a network or a loader of the user's prints meanwhile goes to stderr: stdout is the result's.
     """
     from ..commands.job.listener import Listener
@@ -105,6 +107,9 @@ def screen(quiet: bool = False, verbose: bool = False) -> Iterator[Any]:
     try:
         with redirect_stdout(sys.stderr):
             yield Listener(shown.say, shown.step)
+    except RebasinError as error:
+        error.whole = error.whole or verbose
+        raise
     finally:
         log.removeHandler(lines)
         log.setLevel(level)
@@ -228,8 +233,16 @@ def _proof(proof: Mapping[str, Any]) -> str:
     if proof["status"] == "proven":
         on = f" on {proof['network']} (give yours with --net)" if proof.get("assumed") else ""
         precision = proof.get("precision", "float64")
-        return f"proven{on}: outputs differ by {proof['largest_difference']:.1e} relative, in {precision}"
-    return f"{proof['status']}: {proof['reason']}"
+        told = f"proven{on}: outputs differ by {proof['largest_difference']:.1e} relative, in {precision}"
+    else:
+        told = f"{proof['status']}: {proof['reason']}"
+    return f"{told}; {outputs}" if (outputs := _outputs(proof)) else told
+
+
+def _outputs(proof: Mapping[str, Any]) -> str:
+    from ..reports._accounts import kept_in_words
+
+    return kept_in_words(*(proof.get(name, ()) for name in ("kept", "not_kept", "not_seen")))
 
 
 def _match(match: Mapping[str, Any]) -> str:

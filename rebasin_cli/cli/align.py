@@ -17,12 +17,22 @@ from ._show import result, screen
 @together
 @app.command(rich_help_panel="Align and merge")
 @g.shared(
-    g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.METHOD, g.GROUPS, g.POLISHING, g.RESUMABLE, g.WRITTEN, g.SCREEN
+    g.LOADING,
+    g.NETWORK,
+    g.KEPT,
+    g.DATA,
+    g.SAMPLES,
+    g.METHOD,
+    g.GROUPS,
+    g.POLISHING,
+    g.RESUMABLE,
+    g.WRITTEN,
+    g.SCREEN,
 )
 def align(
     reference: Annotated[Path, typer.Argument(metavar="A", help="The model that stays.")],
     model: Annotated[Path, typer.Argument(metavar="B", help="The model that is permuted.")],
-    out: o.Out = None,
+    out: o.OutModel = None,
     method: o.Method = "wm",
     loss: o.Loss = None,
     no_prove: o.NoProve = False,

@@ -21,7 +21,7 @@ def apply(
         Path, typer.Argument(metavar="PERM", help="A *.perm.safetensors that align or verify wrote.")
     ],
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A checkpoint of the same architecture.")],
-    out: o.Out = None,
+    out: o.OutModel = None,
     invert: Annotated[bool, typer.Option("--invert", help="Undo the permutation instead.")] = False,
     json: o.Json = False,
     **options: Any,

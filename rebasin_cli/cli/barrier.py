@@ -23,7 +23,7 @@ def _gate(*names: str, **kwargs):
 
 @app.command(rich_help_panel="Measure")
 @g.shared(
-    *(g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.CHOOSING, g.SCORES, g.BINS),
+    *(g.LOADING, g.NETWORK, g.KEPT, g.DATA, g.SAMPLES, g.CHOOSING, g.SCORES, g.BINS),
     *(g.METHOD, g.GROUPS, g.POLISHING, g.RIDGE, g.FORMATS, g.SCREEN),
 )
 def barrier(

@@ -15,10 +15,10 @@ from ._show import result, screen
 
 
 @app.command(rich_help_panel="Align and merge")
-@g.shared(g.LOADING, g.NETWORK, g.DATA, g.WRITTEN, g.SCREEN)
+@g.shared(g.LOADING, g.NETWORK, g.KEPT, g.DATA, g.WRITTEN, g.SCREEN)
 def canon(
     model: Annotated[Path, typer.Argument(metavar="FILE", help="The model; its function stays the same.")],
-    out: o.Out = None,
+    out: o.OutModel = None,
     json: o.Json = False,
     **options: Any,
 ) -> None:

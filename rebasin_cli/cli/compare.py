@@ -15,7 +15,7 @@ from ._show import result, screen
 
 
 @app.command(rich_help_panel="Measure")
-@g.shared(g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.SCORES, g.METHOD, g.SCREEN)
+@g.shared(g.LOADING, g.NETWORK, g.KEPT, g.DATA, g.SAMPLES, g.SCORES, g.METHOD, g.SCREEN)
 def compare(
     context: typer.Context,
     models: Annotated[

@@ -20,7 +20,7 @@ def _curve(*names: str, **kwargs: Any) -> Any:
 
 
 @app.command(rich_help_panel="Align and merge")
-@g.shared(g.LOADING, g.NETWORK, g.DATA, g.SCREEN)
+@g.shared(g.LOADING, g.NETWORK, g.KEPT, g.DATA, g.SCREEN)
 def curve(
     a: Annotated[Path, typer.Argument(metavar="A", help="One end; the reference.")],
     b: Annotated[Path, typer.Argument(metavar="B", help="The other end, once it is aligned to A.")],

@@ -20,7 +20,7 @@ from ._show import result, screen
 
 @together
 @app.command(rich_help_panel="Measure")
-@g.shared(g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.SCREEN)
+@g.shared(g.LOADING, g.NETWORK, g.KEPT, g.DATA, g.SAMPLES, g.SCREEN)
 def doctor(
     context: typer.Context,
     a: Annotated[Path, typer.Argument(metavar="A")],

@@ -18,6 +18,7 @@ from ._show import result, screen
 @g.shared(
     g.LOADING,
     g.NETWORK,
+    g.KEPT,
     g.DATA,
     g.SAMPLES,
     g.CHOOSING,
@@ -53,7 +54,8 @@ def merge(
         str | None,
         typer.Option(
             metavar="W,W,…|NAME",
-            help="One weight a model, adding up to 1; equal if left out (uniform). Of a run's checkpoints, "
+            help="One weight a model, adding up to 1, such as 1/3,1/3,1/3; equal if left out (uniform). "
+            "Negative ones, too: 1,0.8,-0.8 adds to A 0.8 of what B has beyond C. Of a run's checkpoints, "
             "ordered by their steps, what a decay would have left: linear, cosine, minus-sqrt.",
         ),
     ] = None,
@@ -117,21 +119,17 @@ def merge(
 
     Example: rebasin merge a.pt b.pt c.pt --method merge-many -o merged.safetensors
     """
-    from dataclasses import replace
-
+    from ..averages.weights import parse
     from ..commands.job.averaging import Average
     from ..commands.merge import merge as run
 
     own = {"method": method, "loss": loss, "no_prove": no_prove, "skip_checks": skip_checks}
     own |= {"repair": repair, "bake_temperature": bake_temperature}
     settings = settings_of(options, "loading", "network", "data", "search", "repair", **own)
-    written = output_of(Path(out), options, dry_run=dry_run)
-    named = written.path.name not in ("", "..")  # nobody means a model by "." or "/"
-    if named and (out.endswith("/") or written.path.is_dir()):
-        written = replace(written, folder=written.path)
+    written = output_of(out, options, dry_run=dry_run)
     mean = Average(
         reference=reference,
-        weights=_weights(weights),
+        weights=parse(weights),
         interpolation=interpolation,
         perm=perm,
         ignore=tuple(ignore or ()),
@@ -146,20 +144,3 @@ def merge(
     with screen(options["quiet"], options["verbose"]) as listener:
         done = run(models, written, listener, mean=mean, **settings)
     result(done, json)
-
-
-def _weights(text: str | None) -> list[float] | str | None:
-    """Numbers with commas between, or a schedule's name. Raises UsageError."""
-    from ..averages.schedules import NAMES
-    from ..errors import UsageError, unknown
-
-    if not text or text in NAMES:
-        return text or None
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        if text.replace("-", "").isalpha():
-            raise unknown("schedule of weights", text, NAMES) from None
-        raise UsageError(
-            f"--weights {text!r} are not numbers", hint=f"Write them like 0.5,0.3,0.2, or {', '.join(NAMES)}"
-        ) from None

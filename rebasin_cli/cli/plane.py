@@ -16,7 +16,7 @@ from ._show import put, result, screen
 
 
 @app.command(rich_help_panel="Measure")
-@g.shared(g.LOADING, g.NETWORK, g.DATA, g.SAMPLES, g.SCORES, g.METHOD, g.SCREEN)
+@g.shared(g.LOADING, g.NETWORK, g.KEPT, g.DATA, g.SAMPLES, g.SCORES, g.METHOD, g.SCREEN)
 def plane(
     context: typer.Context,
     a: Annotated[Path, typer.Argument(metavar="A", help="The first model; (0, 0) in the plane.")],

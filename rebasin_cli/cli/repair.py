@@ -15,14 +15,14 @@ from ._show import result, screen
 
 
 @app.command(rich_help_panel="Align and merge")
-@g.shared(g.LOADING, g.NETWORK, g.DATA, g.CHOOSING, g.REPAIR, g.WRITTEN, g.SCREEN)
+@g.shared(g.LOADING, g.NETWORK, g.KEPT, g.DATA, g.CHOOSING, g.REPAIR, g.WRITTEN, g.SCREEN)
 def repair(
     model: Annotated[Path, typer.Argument(metavar="FILE", help="What was merged of A and B.")],
     endpoints: Annotated[
         tuple[Path, Path],
         typer.Option("--endpoints", metavar="A B", help="The two models, B aligned to A (or with --perm)."),
     ],
-    out: o.Out = None,
+    out: o.OutModel = None,
     share: Annotated[
         float, typer.Option("--lambda", metavar="λ", help="Where FILE lies between A (0) and B (1).")
     ] = 0.5,

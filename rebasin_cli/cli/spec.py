@@ -92,7 +92,8 @@ def check(
     """
     from ..commands import spec as overview
 
-    fitted = overview.fit_named(spec, checkpoint, key=key, unsafe_load=unsafe_load)
+    with screen(verbose=True):  # all that does not fit
+        fitted = overview.fit_named(spec, checkpoint, key=key, unsafe_load=unsafe_load)
     put(f"{fitted.spec.source} fits {checkpoint}: {overview.headline(fitted)}")
 
 
@@ -104,6 +105,7 @@ def prove(
     trust_code: o.TrustCode = False,
     input: o.Input = None,
     output: o.OutputKey = None,
+    not_kept: o.NotKept = None,
     width: Width = None,
     depth: Depth = None,
     key: o.Key = None,
@@ -123,7 +125,7 @@ def prove(
     sizes = {"width": width, "depth": depth, "net": net}
     fitted = overview.fit_named(spec, checkpoint, key=key, unsafe_load=unsafe_load, **sizes)
     run = {"loading": Loading(None, key, unsafe_load)}
-    run["network"] = Network(net, trust_code, input, output, seed=seed)
+    run["network"] = Network(net, trust_code, input, output, tuple(not_kept or ()), seed=seed)
     with screen() as listener:
         done = overview.prove(fitted, listener.say, checkpoint=checkpoint, **run)
     result(done if json else {k: v for k, v in done.items() if k != "differences"}, json)
@@ -139,6 +141,7 @@ def infer(
     checkpoint: Held = None,
     input: o.Input = None,
     output: o.OutputKey = None,
+    not_kept: o.NotKept = None,
     groups: o.Groups = "permutations",
     no_prove: o.NoProve = False,
     out: Out = None,
@@ -155,7 +158,7 @@ def infer(
     from ..commands import spec as overview
     from ..commands.job.settings import Network
 
-    network = Network(net, input=input, output=output, seed=seed)
+    network = Network(net, input=input, output=output, not_kept=tuple(not_kept or ()), seed=seed)
     with screen(quiet) as listener:
         done = overview.infer(
             network,
@@ -178,6 +181,7 @@ def explain(
     checkpoint: Held = None,
     input: o.Input = None,
     output: o.OutputKey = None,
+    not_kept: o.NotKept = None,
     groups: o.Groups = "permutations",
     spec: Annotated[
         str | None,
@@ -199,14 +203,14 @@ def explain(
     from ..commands.job.settings import Loading, Network
     from ..inference import explaining
 
-    network = Network(net, input=input, output=output, seed=seed)
+    network = Network(net, input=input, output=output, not_kept=tuple(not_kept or ()), seed=seed)
     with screen():
         loading = Loading(spec, key, unsafe_load)
         told = overview.explain(network, checkpoint=checkpoint, loading=loading, groups=groups)
     if json:
         result(told, True)
         return
-    result({name: told[name] for name in ("spec", "inferred") if name in told}, False)
+    result({name: told[name] for name in ("spec", "inferred", "outputs") if name in told}, False)
     typer.echo()
     shown = explaining.lines(told, tensors=tensors) if spec is None else explaining.comparison(told)
     for line in shown:

@@ -15,7 +15,7 @@ from ._show import result, screen
 
 
 @app.command(rich_help_panel="Measure")
-@g.shared(g.LOADING, g.NETWORK, g.GROUPS)
+@g.shared(g.LOADING, g.NETWORK, g.KEPT, g.GROUPS)
 def verify(
     a: Annotated[Path, typer.Argument(metavar="A")],
     b: Annotated[Path, typer.Argument(metavar="B")],

@@ -7,6 +7,7 @@ from typing import Any, Unpack
 
 from ..runtime.ranks import ALONE, Ranks
 from .job import grouped, same_run
+from .job.folders import placed
 from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.method_options import how_it_went
@@ -28,9 +29,11 @@ def align(
 
     Several `ranks` call this alike: the first one checks, proves and writes, all read and search.
     """
+    output = placed(output, model)
     job = Job("align", [reference, model], listener, **subjects, ranks=ranks)
     ranks.first(lambda: check_outputs(output, job.inputs(), permutation_beside=True))
     job.check_search(output)
+    job.check_needs()
     ranks.first(grouped.check_reference, job)
     same_run.check(job)
     if output.dry_run:

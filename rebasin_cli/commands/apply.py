@@ -9,6 +9,7 @@ from ..errors import UsageError
 from ..groups import stored
 from ..permutations import permutation
 from .job import grouped, provenance
+from .job.folders import placed
 from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.outputs import Output, check_outputs, write
@@ -30,6 +31,7 @@ def apply(
     Elements beyond permutations act on the model as its norms are folded, which changes no function. Raises
     SpecError if the permutation was found with another spec, CheckpointError if it does not fit.
     """
+    output = placed(output, model)
     job = Job("apply", [model], listener, loading=loading, perm=perm, undo=invert)
     check_outputs(output, job.inputs())
     if stored.is_stored(perm):

@@ -10,6 +10,7 @@ import torch
 
 from ..canonical.form import canonical
 from .job import grouped
+from .job.folders import placed
 from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.outputs import Output, check_outputs, write
@@ -34,6 +35,7 @@ def canon(
     rounded to the file's types; `as_rounded` is how much they differ after that. Raises NotProven
     otherwise, UsageError where no network is named, NetworkError where it cannot be traced.
     """
+    output = placed(output, model)
     job = Job("canon", [model], listener, search=Search(groups="all"), **subjects)
     check_outputs(output, job.inputs())
     fitted, folds = job.fitted, job.folds

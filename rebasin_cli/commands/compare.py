@@ -58,9 +58,7 @@ def compare(
     searches = _searches(subjects.pop("search", Search()), methods)
     job = Job("compare", paths, listener, **subjects)
     destinations = written.destinations(formats.FILENAMES, job.inputs())
-    options = {
-        m: method_options.make(search, job.asked.data, measuring=True) for m, search in searches.items()
-    }
+    options = {m: method_options.make(search, job.asked.data) for m, search in searches.items()}
     scores = job.scores
     repair = _repair(job)
     network = job.need_network()

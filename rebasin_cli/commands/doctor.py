@@ -66,6 +66,7 @@ def doctor(
             data=data,
             limit=limited.limit,
             output=job.output,
+            not_kept=job.not_kept,
             seed=job.seed,
             device=job.device,
         )
@@ -108,7 +109,7 @@ def _if_there(named: str | None, get: Callable[[], Any]) -> tuple[Any, str]:
 
 
 WEIGHTS = ("spec", "key", "unsafe_load")
-RUN = ("net", "trust_code", "data", "data_root", "normalize", "output")
+RUN = ("net", "trust_code", "data", "data_root", "normalize", "output", "not_kept")
 
 
 def next_command(
@@ -132,7 +133,7 @@ def next_command(
         "doubtful": [*measure, "--limit", str(FEW)] if able else align,
         "nothing-in-common": ["eval", str(a)] if able else ["inspect", str(a)],
     }[found.verdict]
-    carried = {"inspect": WEIGHTS[1:], "eval": (*WEIGHTS, *RUN)}.get(words[0], (*WEIGHTS, *RUN, "input"))
+    carried = {"inspect": WEIGHTS[1:], "eval": (*WEIGHTS, *RUN[:-1])}.get(words[0], (*WEIGHTS, *RUN, "input"))
     return _line(words, given, carried)
 
 
@@ -148,6 +149,8 @@ def _line(words: Sequence[str], given: Mapping[str, Any], carried: Sequence[str]
         option, value = f"--{name.replace('_', '-')}", given.get(name)
         if value is True:
             options.append(option)
+        elif isinstance(value, tuple):
+            options += [word for one in value for word in (option, str(one))]
         elif value:
             options += [option, str(value)]
     return shlex.join(["rebasin", *words, *options])

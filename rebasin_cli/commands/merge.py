@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 from .. import api
 from ..repair import Outcome
-from .job import curved, heads, plain, repairing, soups
+from .job import configs, curved, heads, plain, repairing, soups
 from .job.averaging import Average
 from .job.job import Job
 from .job.listener import SILENT, Listener
@@ -41,12 +41,14 @@ def merge(
     if mean.curve is not None:
         return attested(job, output, curved.merge(job, output, mean), mean=mean)
     if plain.suffices(job, mean):
+        job.check_needs()
         return attested(job, output, plain.average(job, output, mean), mean=mean)
     if mean.soup:
         return attested(job, output, soups.merge(job, output, mean), mean=mean)
     mean.check_aligned()
     job = job if mean.heads else job.settled()
     aside = heads.set_aside(job, mean.heads)
+    job.check_needs()
     how = job.settle_repair()
     given, of_given = job.given
     if output.dry_run:
@@ -84,6 +86,7 @@ def merge(
             permutations = found.result.permutations[0] if found else given
             tensors = like = aside.put_back(tensors, job, permutations, mean.weights)
             options |= {"heads": aside.how}
+            output = configs.fitted(output, aside.models, tensors.shapes, job.say, heads=aside.how)
         meta = job.describe(options=options, proof=proof, like=job.models)
         added = merged.repair.added if merged.repair else ()
         written = write(output, tensors, like, meta, added=added)

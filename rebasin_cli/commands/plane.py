@@ -85,7 +85,7 @@ def plane(
     if written.dry_run:
         return job.plan() | plan
     inputs, proof = job.match_inputs(), job.proof()
-    found = job.search(inputs=inputs, options=job.options)
+    found = job.search(inputs=inputs)
     perms = found.permutations[0] if found else given
     names, models = _three(job, trained, perms)
     flat = Plane.through(models, job.fitted)

@@ -17,6 +17,7 @@ from ..repair.options import SAMPLES
 from ..reports import _accounts as accounts
 from ..spec.spec import FittedSpec
 from .job import provenance, repairing
+from .job.folders import placed
 from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.outputs import Output, check_outputs, write
@@ -42,6 +43,7 @@ def repair(
     where the merged model is not between the endpoints, and as `merge` does. "auto" leaves the model as it is
     where its held-out loss is not less when repaired.
     """
+    output = placed(output, path)
     repair = subjects.setdefault("repair", Repair("repair"))
     if repair.repair not in ("auto", *REPAIRS[1:]):
         raise unknown("repair", repair.repair, ["auto", *REPAIRS[1:]])

@@ -15,7 +15,7 @@ from ..errors import SpecError, UsageError
 from ..inference import explaining
 from ..inference import prove as proving
 from ..registry import user_code
-from ..reports._accounts import describe_proof
+from ..reports._accounts import describe_kept, describe_proof, kept_in_words
 from ..spec import library
 from ..spec.fitting import fit
 from ..spec.parsing import parse
@@ -144,7 +144,8 @@ def prove(
     if (module := find_network(fitted, network, say)) is None:
         raise none_named(fitted)
     batch = need_inputs(module, network)
-    found = proving.prove(module, fitted, batch, output=network.output, seed=network.seed, each_word=True)
+    outputs = {"output": network.output, "not_kept": network.not_kept}
+    found = proving.prove(module, fitted, batch, seed=network.seed, each_word=True, **outputs)
     models = []
     if checkpoint is not None:
         models = [_opened(checkpoint, loading)]
@@ -180,7 +181,7 @@ def infer(
     done = _delivered(found.text, out, force)
     done |= {"permutations": len(found.fitted.words), "spec": headline(found.fitted)}
     done |= {"missed": explaining.forgone(found)}
-    skipped = {"status": "skipped", "reason": "--no-prove"}
+    skipped = {"status": "skipped", "reason": "--no-prove"} | describe_kept(found.kept, found.not_kept)
     return done | {"proof": describe_proof(found.proof) if prove else skipped}
 
 
@@ -200,6 +201,8 @@ def explain(
     check_groups(groups)
     found = infer_spec(shapes, network, None, lambda _: None, strict=False, groups=groups != GROUPS[0])
     inferred = {"inferred": headline(found.fitted)}
+    if told := kept_in_words(found.kept, found.not_kept):
+        inferred["outputs"] = told
     if given is None:
         return inferred | explaining.explain(found)
     with naming([checkpoint or Path(network.net)]):

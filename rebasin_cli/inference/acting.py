@@ -18,8 +18,7 @@ from ..runtime.seeds import generator
 from ..spec.groups import MATRICES, TOLD
 from ..spec.notation import Word, leaves_of
 from ..spec.spec import FittedSpec
-from . import drawing
-from .trials import Runs, difference
+from .trials import Answers, Runs, alive, answers_to, difference
 
 ALL = ""  # the key of the difference that all words make together
 ROUNDING = 10  # how much more a product with a matrix rounds than a permutation, which does not
@@ -40,33 +39,37 @@ def prove(
     """
     allowed *= ROUNDING
     network = runs.network
-    drawing.draw(network, generator(seed, "prove groups"))
-    _even(network, fitted)
-    before = runs.outputs(inputs, scale=True)
+
+    def answered() -> Answers:
+        _even(network, fitted)
+        return answers_to(runs, inputs, seed)
+
+    found = alive(runs, seed, "prove groups", answered)
+    batch, before = found.batch, found.outputs
     kept = {name: tensor.clone() for name, tensor in network.state_dict().items()}
 
     def changed(drawn: acts.Elements) -> float:
         _act(network, fitted, drawn, kept)
         try:
-            return difference(before, runs.outputs(inputs))
+            return difference(before, runs.outputs(batch))
         finally:
             for name, tensor in network.state_dict().items():
                 tensor.copy_(kept[name])
 
-    found = {ALL: changed(acts.random(fitted, generator(seed, "prove all groups")))}
-    if each_word or not found[ALL] <= allowed:
+    sizes = {ALL: changed(acts.random(fitted, generator(seed, "prove all groups")))}
+    if each_word or not sizes[ALL] <= allowed:
         for word, kind in sorted(fitted.groups.items()):
             drawn = acts.random(fitted, generator(seed, f"prove group {word}"), of={word: kind})
-            found[word] = changed(drawn)
-    if all(size <= allowed for size in found.values()):
-        return found
+            sizes[word] = changed(drawn)
+    if all(size <= allowed for size in sizes.values()):
+        return sizes
     wrong = sorted(
-        (word for word in found if word and not found[word] <= allowed), key=found.get, reverse=True
+        (word for word in sizes if word and not sizes[word] <= allowed), key=sizes.get, reverse=True
     )
-    told = [_told(word, fitted.groups[word], found[word]) for word in wrong]
+    told = [_told(word, fitted.groups[word], sizes[word]) for word in wrong]
     refused = NotProven(
         f"{fitted.spec.source} does not preserve the network's function: outputs differ by "
-        f"{found[ALL]:.2g} relative under the groups that it gives, allowed is {allowed:.0e}",
+        f"{sizes[ALL]:.2g} relative under the groups that it gives, allowed is {allowed:.0e}",
         problems=told,
         hint="Take these words out of `groups:`, or see what holds with: rebasin spec explain --groups all",
     )

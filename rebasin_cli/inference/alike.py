@@ -7,7 +7,6 @@ another: in a circle and two of them, so in any way.
 from __future__ import annotations
 
 import itertools
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,13 +17,12 @@ import torch
 from torch import fx, nn
 
 from ..errors import RebasinError
+from ..networks.returned import Kept
 from ..networks.running import fed
 from ..networks.state import fresh, own_state
-from ..runtime.seeds import generator
-from . import drawing
 from .axes import constants, variables
 from .program import Program
-from .trials import Runs
+from .trials import Answers, Runs, alive, answers_to, difference
 from .walk import INPUT, OUTPUT, UNUSED, Walk
 
 ALIKE = 1e-9  # relative: what may change where modules change places
@@ -60,7 +58,7 @@ def alike(
     walk: Walk,
     program: Program,
     inputs: Any,
-    output: str | int | None,
+    kept: Kept,
 ) -> list[Alike]:
     """Lists of modules that may change places; none where the network fails on what is tried."""
     lists = [(prefix, numbers) for prefix, numbers in _lists(walk) if _apart(numbers, program)]
@@ -69,12 +67,11 @@ def alike(
     found = []
     try:
         with fresh(module, inputs) as refresh, own_state(module, torch.float64), torch.no_grad():
-            runs = Runs(module, refresh, torch.float64, output)
+            runs = Runs(module, refresh, torch.float64, kept)
             batch = fed(module, inputs, "cpu", quiet=True)
-            drawing.draw(module, generator(0, "like modules"))
-            before = runs.outputs(batch, scale=True)
+            answer = alive(runs, 0, "like modules", lambda: answers_to(runs, batch, 0))
             for prefix, numbers in itertools.islice(lists, MOST):
-                changed = partial(_changed, runs, batch, before)
+                changed = partial(_changed, runs, answer)
                 if (beside := _exchangeable(module, walk, numbers, changed)) is not None:
                     found.append(Alike(prefix, numbers, beside))
     except RebasinError:
@@ -176,11 +173,6 @@ def _unchanged(
             own[name].copy_(tensor)
 
 
-def _changed(runs: Runs, batch: Any, before: Sequence[torch.Tensor]) -> float:
-    """How much outputs differ, relative to the largest value of each; NaN is none at all alike."""
-    after = runs.outputs(batch)
-    found = (
-        ((x - y).abs().max() / x.abs().max().clamp_min(1e-300)).item()
-        for x, y in zip(before, after, strict=True)
-    )
-    return max((math.inf if math.isnan(value) else value for value in found), default=math.inf)
+def _changed(runs: Runs, answer: Answers) -> float:
+    """How much outputs differ by now, relative to the largest value of each."""
+    return difference(answer.outputs, runs.outputs(answer.batch))

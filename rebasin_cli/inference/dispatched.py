@@ -26,6 +26,7 @@ from torch.export.graph_signature import (
 )
 from torch.utils import _pytree as pytree
 
+from ..networks.returned import leaves_of
 from .program import Program
 from .recorder import Assigned, Recorder, Seen, Unfollowed, node_of
 
@@ -74,8 +75,8 @@ def record(
         recorder.done = True
     if recorder.failed:  # and the network went on
         raise Unfollowed(recorder.failed)
-    results, structure = pytree.tree_flatten(returned)
-    if any(isinstance(it, torch.Tensor) and not isinstance(it, Seen) for it in results):
+    results = [leaf.tensor for leaf in leaves_of(returned) if leaf.tensor is not None]
+    if not all(isinstance(it, Seen) for it in results):
         raise Unfollowed("it returns a tensor that it did not compute")
     recorder.graph.output(tuple(map(node_of, results)))
     recorder.graph.eliminate_dead_code()
@@ -89,7 +90,7 @@ def record(
         outputs=tuple(OutputSpec(OutputKind.USER_OUTPUT, _argument(it), None) for it in results),
         constants={name: buffer for name, buffer in buffers.items() if name not in saved},
         buffers=buffers,
-        results=structure,
+        returned=returned,
         examples=(args, dict(kwargs)),
     )
 

@@ -14,6 +14,7 @@ import torch
 from torch import fx, nn
 from torch.export.graph_signature import InputKind, OutputKind
 
+from ..networks.returned import Kept
 from . import contractions, routing, rules, shaping, stacking
 from .axes import Fixed
 from .program import Program
@@ -24,18 +25,18 @@ from .walk import CHECKS, INPUT, INSTEAD, KEPT, OUTPUT, TABLE, UNUSED, WRITTEN, 
 def follow(
     module: nn.Module,
     program: Program,
-    output: str | int | None = None,
+    kept: Kept = Kept(),  # noqa: B008 (frozen)
     *,
     whole: bool = False,
     walk: Walk | None = None,
 ) -> Walk:
-    """Walk through an exported program of `module`; with `output`, only through what this one needs.
+    """Walk through an exported program of `module`, as far as its function needs: what is `kept`.
 
     `whole`: with complex tensors, which otherwise stay. `walk` is one that has not gone anywhere yet. Raises
-    NetworkError where there is no such output.
+    as `outputs_of`.
     """
     walk = walk or Walk(module, whole)
-    outputs = outputs_of(program, output)
+    outputs = outputs_of(program, kept)
     needed = needed_for(outputs)
     values = walk.values
     parameters: dict[fx.Node, str] = {}

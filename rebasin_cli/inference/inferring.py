@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,6 +14,7 @@ from .. import networks
 from ..datasets._batches import describe
 from ..errors import NetworkError, NotProven
 from ..groups.folds import Folds
+from ..networks.returned import Kept
 from ..networks.state import fresh
 from ..registry.user_code import user_code
 from . import prove as proving
@@ -34,6 +35,7 @@ def infer(
     kwargs: Mapping[str, Any] | None = None,
     *,
     output: str | int | None = None,
+    not_kept: Sequence[str] = (),
     prove: bool = True,
     groups: bool = False,
     name: str = "inferred",
@@ -43,12 +45,14 @@ def infer(
 
     Every axis of every tensor is given an unknown permutation; each operation of the exported graph says
     which of them must be equal, and inputs, outputs and operations that are not understood say which must
-    be none. What is left is written down. With `prove`, the result is proven on the inputs, and words that
-    fail (a mistake of this program) are taken out. Values are not looked at: symmetries that hold for
-    some weights only are not found, nor those that the notation cannot write.
+    be none. What is left is written down. Outputs are all that the network returns, but for caches, hidden
+    states, attentions, and what `not_kept` names (keys, attributes, indices, dotted ways); what `output`
+    picks by key or index, since it is measured, is in any case one. With `prove`, the result is proven on
+    the inputs, and words that fail (a mistake of this program) are taken out. Values are not looked at:
+    symmetries that hold for some weights only are not found, nor those that the notation cannot write.
 
     Raises NetworkError where the network cannot be run or traced or has no such output, SpecError where a
-    tensor's name cannot be written in a spec.
+    tensor's name cannot be written in a spec, UsageError for names of `not_kept` that nothing has.
     """
     args, kwargs = (args,) if isinstance(args, torch.Tensor) else tuple(args), dict(kwargs or {})
     try:
@@ -58,27 +62,27 @@ def infer(
         with fresh(module, args, kwargs), torch.no_grad(), user_code(f"the network fails on inputs {given}"):
             module(*args, **kwargs)  # does it run at all? that error is the plainer one
         raise
-    walk = follow(module, program, output)
+    kept = Kept(output, tuple(not_kept))
+    walk = follow(module, program, kept)
     drop_unwritable(walk)
     batch = networks.batch_of(module, args, kwargs)
-    lists = sorted(alike(module, walk, program, batch, output), key=lambda one: -len(one.numbers))
-    write = Writing(module, program, walk, output, name, groups, lists)
+    lists = sorted(alike(module, walk, program, batch, kept), key=lambda one: -len(one.numbers))
+    write = Writing(module, program, walk, kept, name, groups, lists)
     inferred = write()
     if prove and inferred.fitted.words:
         inferred = _proven(write, inferred, batch)
     forgone = missed(walk, write.unlisted)
     if any(tensor.is_complex() for tensor in module.state_dict().values()):
-        forgone = tuple(map(partial(_with_digits, module, program, output, inferred), forgone))
-    return replace(inferred, missed=forgone)
+        forgone = tuple(map(partial(_with_digits, module, program, kept, inferred), forgone))
+    outputs = kept.of(program.returned)
+    return replace(inferred, missed=forgone, kept=outputs.kept, not_kept=outputs.left_out)
 
 
-def _with_digits(
-    module: nn.Module, program: Any, output: str | int | None, inferred: Inferred, one: Missed
-) -> Missed:
+def _with_digits(module: nn.Module, program: Any, kept: Kept, inferred: Inferred, one: Missed) -> Missed:
     """What complex weights cost: what a spec that moves them has more."""
     if COMPLEX not in one.what:
         return one
-    walk = follow(module, program, output, whole=True)
+    walk = follow(module, program, kept, whole=True)
     drop_unwritable(walk)
     found = Symmetries()
     more = inferred_from(module, walk, "whole", found, told_by(module, walk, found, ()), False)
@@ -86,16 +90,19 @@ def _with_digits(
     return replace(one, log10=more - inferred.fitted.log10_symmetries())
 
 
-def folds_of(module: nn.Module, inputs: Any, output: str | int | None = None) -> Folds:
-    """What the canonical form of a network folds away; `inputs` is one batch. Raises NetworkError."""
+def folds_of(
+    module: nn.Module, inputs: Any, output: str | int | None = None, not_kept: Sequence[str] = ()
+) -> Folds:
+    """What the canonical form of a network folds away; `inputs` is one batch. Raises as `infer`."""
     if isinstance(inputs, Mapping):
         args, kwargs = (), dict(inputs)
     else:
         args, kwargs = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,), {}
     program = export(module, args, kwargs)
-    walk = follow(module, program, output)
+    kept = Kept(output, tuple(not_kept))
+    walk = follow(module, program, kept)
     drop_unwritable(walk)
-    return looked_at(module, program, walk, output).folds
+    return looked_at(module, program, walk, kept).folds
 
 
 def _proven(write: Writing, inferred: Inferred, inputs: Any) -> Inferred:
@@ -106,7 +113,8 @@ def _proven(write: Writing, inferred: Inferred, inputs: Any) -> Inferred:
     walk = write.walk
     for _ in range(3 + bool(inferred.lists)):
         try:
-            proof = proving.prove(write.module, inferred.fitted, inputs, output=write.output)
+            outputs = {"output": write.kept.output, "not_kept": write.kept.not_kept}
+            proof = proving.prove(write.module, inferred.fitted, inputs, **outputs)
         except NotProven as error:
             if (wrong := _refused_lists(inferred, error)) and not error.grouped:
                 for one in wrong:

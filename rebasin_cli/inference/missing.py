@@ -19,7 +19,7 @@ OURS = ("is not understood", "that are grouped differently", " become ", COMPLEX
 KNOWN = {
     ALONE: "units that no other axis has",
     NO_EVIDENCE: "units that only running statistics have",
-    UNUSED: "units of tensors that evaluation does not use",
+    UNUSED: "units of tensors that no kept output shows",
 }
 PLACES = "modules of a list that could change places"
 

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import fx
 from torch.export.graph_signature import InputSpec, OutputSpec
-from torch.utils import _pytree as pytree
 
 
 @dataclass(frozen=True)
@@ -18,8 +17,9 @@ class Program:
 
     Every node's `meta["val"]` has the shape and type of its value (several, where there are several), and no
     numbers. `inputs` and `outputs` say what placeholders and results are, one each; `constants` are tensors
-    that no state dict has, by name; `buffers` are the network's, these among them; `results` is the
-    structure that the network returns; `examples` are the arguments that it was traced with.
+    that no state dict has, by name; `buffers` are the network's, these among them; `returned` is what the
+    network returned, with tensors of no meaning: one output of the user's for each of them, in the order of
+    `leaves_of`; `examples` are the arguments that it was traced with.
     """
 
     graph_module: fx.GraphModule
@@ -27,7 +27,7 @@ class Program:
     outputs: tuple[OutputSpec, ...]
     constants: Mapping[str, Any]
     buffers: Mapping[str, torch.Tensor]
-    results: pytree.TreeSpec
+    returned: Any
     examples: tuple[tuple[Any, ...], dict[str, Any]]
 
     @property
@@ -35,8 +35,8 @@ class Program:
         return self.graph_module.graph
 
 
-def exported(program: torch.export.ExportedProgram) -> Program:
-    """What PyTorch's exporter made."""
+def exported(program: torch.export.ExportedProgram, returned: Any) -> Program:
+    """What PyTorch's exporter made of a network that `returned` this, as tensors in a row."""
     signature = program.graph_signature
     return Program(
         graph_module=program.graph_module,
@@ -44,6 +44,6 @@ def exported(program: torch.export.ExportedProgram) -> Program:
         outputs=tuple(signature.output_specs),
         constants=dict(program.constants),
         buffers=dict(program.named_buffers()),
-        results=program.call_spec.out_spec,
+        returned=returned,
         examples=program.example_inputs or ((), {}),
     )

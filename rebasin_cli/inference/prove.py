@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,12 +21,13 @@ from torch import nn
 
 from .. import networks
 from ..errors import NetworkError, NotProven, UsageError
+from ..networks.returned import Kept
 from ..networks.running import fed
 from ..networks.state import fresh, own_state
 from ..runtime.seeds import generator
 from ..spec.notation import words_of
 from ..spec.spec import FittedSpec
-from . import acting, drawing, seeing, stale
+from . import acting, seeing, stale
 from .shuffling import Changed, apart, draw
 from .trials import Fails, Runs, answers, difference, nudged
 
@@ -43,7 +44,9 @@ class Proof:
     rounding that is measured only where outputs differ by more. `words` says how
     large it was when that word alone was permuted (with the blocks of starred words that lie within it; of a
     starred word within its blocks alone). `without_effect`: tensors that the compared outputs do not depend
-    on in any way, whatever their values, so that no order of theirs can be wrong.
+    on in any way, whatever their values, so that no order of theirs can be wrong; `not_seen` are those of
+    them that no output is computed from, such as heads that only training uses: their order is not proven.
+    `kept` and `not_kept` name what of all that the network returns was compared, and what not.
     """
 
     largest_difference: float
@@ -52,6 +55,9 @@ class Proof:
     tolerance: float
     precision: str = "float64"
     without_effect: tuple[str, ...] = ()
+    not_seen: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    not_kept: tuple[str, ...] = ()
 
 
 def prove(
@@ -60,6 +66,7 @@ def prove(
     inputs: Any,
     *,
     output: str | int | None = None,
+    not_kept: Sequence[str] = (),
     seed: int = 0,
     trials: int = 2,
     each_word: bool = False,
@@ -69,20 +76,22 @@ def prove(
 
     `inputs` is one batch, as the network takes it (tensor, tuple or dict); after the first trial another of
     its kind is drawn. All words are permuted together in each trial; `each_word` also permutes one word at
-    a time, to name the culprit. `output` picks one of several outputs by key or index: the others may change.
-    Without a `tolerance`, it is a multiple of rounding. The network computes on
-    a float64 copy of its tensors and is as it was afterwards: memory is those, their gradients, its
-    activations and the largest tensor.
+    a time, to name the culprit. All that the network returns is compared, but for caches, hidden states,
+    attentions and what `not_kept` names (keys, attributes, indices, dotted ways); what `output` picks by key
+    or index, since it is measured, is in any case. Without a `tolerance`, it is a multiple of rounding. The
+    network computes on a float64 copy of its tensors and is as it was afterwards: memory is those, their
+    gradients, its activations and the largest tensor.
 
     Raises NotProven, also where a tensor has an effect that no trial could see; and NetworkError where the
     network has other tensors than the spec was fitted to, fails, or its outputs say nothing; UsageError for
-    fewer than one of `trials`.
+    fewer than one of `trials`, and names of `not_kept` that nothing has.
     """
     if trials < 1:
         raise UsageError(f"{trials} trials prove nothing", hint="Leave out trials, or give 1 or more")
     networks.check(network, fitted.shapes)  # else nothing might be permuted, and all look well
     network = networks.on(network, "cpu")
-    asked = {"output": output, "seed": seed, "trials": trials, "each_word": each_word, "tolerance": tolerance}
+    kept = Kept(output, tuple(not_kept))
+    asked = {"kept": kept, "seed": seed, "trials": trials, "each_word": each_word, "tolerance": tolerance}
     try:
         return _proven(network, fitted, inputs, torch.float64, **asked)
     except Fails as cause:
@@ -97,7 +106,7 @@ def _proven(
     inputs: Any,
     dtype: torch.dtype,
     *,
-    output: str | int | None,
+    kept: Kept,
     seed: int,
     trials: int,
     each_word: bool,
@@ -108,27 +117,28 @@ def _proven(
     largest, words = 0.0, {}
     untested: set[str] | None = None  # at first all
     without_effect: list[str] = []
+    unread: set[str] = set()
     done = 0
     with fresh(network, inputs) as refresh, own_state(network, dtype), torch.no_grad():
-        runs = Runs(network, refresh, dtype, output)
+        runs = Runs(network, refresh, dtype, kept)
         inputs = fed(network, inputs, "cpu", quiet=True)
         while done < trials or (untested and done < trials + MORE):
             # looked at closely is the last of them, whose inputs may be smaller, and then what that left open
             trial = trials - 1 - done if done < trials else done
-            drawing.draw(network, generator(seed, f"prove weights {trial}"))
             close = done == 0 or done >= trials
-            batch, before, effects = answers(runs, inputs, seed, trial, close)
-            changed = Changed(runs, fitted, batch, before)
+            found = answers(runs, inputs, seed, trial, close)
+            changed = Changed(runs, fitted, found.batch, found.outputs)
             most = changed(draw(fitted, fitted.words, generator(seed, f"prove {trial}")))
             if done == 0:
                 each = (draw(fitted, some, generator(seed, "prove apart")) for some in apart(fitted))
                 most = max(most, *map(changed, each), 0.0)
             if not (measured or most <= allowed):  # it may be rounding
                 changed.undo()
-                rounding = difference(before, runs.outputs(nudged(batch)))
+                rounding = difference(found.outputs, runs.outputs(nudged(found.batch)))
                 allowed, measured = _tolerance(rounding, dtype), True
                 if done and most <= allowed:  # what was seen with less allowed may be hidden now
                     largest, untested, without_effect, done = 0.0, None, [], 0
+                    unread.clear()
                     continue
             largest = max(largest, most)
             if each_word or not largest <= allowed:  # which words are wrong?
@@ -137,36 +147,54 @@ def _proven(
                     words[word] = max(one, words.get(word, 0.0))
                 largest = max(largest, *words.values(), 0.0)
             if not largest <= allowed:
-                raise _refused(fitted, words, largest, allowed)
+                raise _refused(fitted, words, largest, allowed, changed.outputs(runs.last.names, allowed))
             if close:
                 least = seeing.CLEAR * min(allowed, math.sqrt(torch.finfo(dtype).eps))
-                open_ = effects.keys() if untested is None else untested
-                hidden = [name for name, effect in effects.items() if name in open_ and not effect > least]
+                open_ = found.effects.keys() if untested is None else untested
+                hidden = [n for n, effect in found.effects.items() if n in open_ and not effect > least]
                 if hidden:
                     changed.undo()
                 seen = seeing.look(network, changed.difference, hidden, least, generator(seed, "unseen"))
                 untested = set(seen.untested)
                 without_effect += seen.without_effect
+                unread |= found.unread & {*seen.without_effect}
             changed.undo(drawn=False)
             done += 1
-        stale.check(runs, inputs, fitted, without_effect)
+        stale.check(runs, found.batch, fitted, without_effect)
         if groups.groups and not untested:
             acted = acting.prove(runs, groups, inputs, seed, allowed, each_word=each_word)
             largest, words = max(largest, *acted.values()), words | acted
     if untested:
         raise _untested(fitted, sorted(untested))
     words.pop(acting.ALL, None)
-    return Proof(largest, words, done, allowed, str(dtype).removeprefix("torch."), tuple(without_effect))
+    precision, not_seen = str(dtype).removeprefix("torch."), tuple(n for n in without_effect if n in unread)
+    outputs = runs.last.kept, runs.last.left_out
+    return Proof(largest, words, done, allowed, precision, tuple(without_effect), not_seen, *outputs)
 
 
-def _refused(fitted: FittedSpec, words: dict[str, float], largest: float, allowed: float) -> NotProven:
+def _refused(
+    fitted: FittedSpec,
+    words: dict[str, float],
+    largest: float,
+    allowed: float,
+    outputs: Mapping[str, bool],
+) -> NotProven:
+    """`outputs`: whether each of them changes."""
     wrong = [word for word, size in words.items() if not size <= allowed]
     wrong.sort(key=words.get, reverse=True)
+    changing = [name for name, changes in outputs.items() if changes]
+    some = 0 < len(changing) < len(outputs)
     refused = NotProven(
         f"{fitted.spec.source} does not preserve the network's function: "
         f"outputs differ by {largest:.2g} relative, allowed is {allowed:.0e}",
-        problems=[f'permuting "{word}" alone changes them by {words[word]:.2g}' for word in wrong],
-        hint="Nothing was written. See the axes with: rebasin spec show",
+        problems=[f'permuting "{word}" alone changes them by {words[word]:.2g}' for word in wrong]
+        + ([f"of the outputs these change: {', '.join(changing[:SHOWN])}"] if some else []),
+        hint="Nothing was written. See the axes with: rebasin spec show"
+        + (
+            f"; if {changing[0]} is no part of the network's function: --not-kept {changing[0]}"
+            if some
+            else ""
+        ),
     )
     refused.words = tuple(wrong)
     return refused

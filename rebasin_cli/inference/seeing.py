@@ -38,8 +38,13 @@ class Seen:
     untested: tuple[str, ...] = ()
 
 
-def outputs_and_effects(runs: Runs, batch: Any) -> tuple[list[torch.Tensor], dict[str, float]]:
-    """The outputs, and for each tensor how much they would change, relatively, by another order: about."""
+def outputs_and_effects(
+    runs: Runs, batch: Any
+) -> tuple[list[torch.Tensor], dict[str, float], frozenset[str]]:
+    """The outputs; for each tensor how much they would change, relatively, by another order: about.
+
+    Last, the tensors that they are not computed from, as far as gradients tell.
+    """
     every = {name: tensor for name, tensor in tensors_of(runs.network) if tensor.numel() > 1}
     nothing = dict.fromkeys(every, 0.0)
     tensors = {name: tensor for name, tensor in every.items() if not name.endswith(tuple(STATISTICS))}
@@ -50,31 +55,37 @@ def outputs_and_effects(runs: Runs, batch: Any) -> tuple[list[torch.Tensor], dic
         with torch.enable_grad():
             outputs = runs.outputs(batch, scale=True)
             if not any(tensor.requires_grad for tensor in outputs):
-                return [tensor.detach() for tensor in outputs], nothing
-            effects = nothing | _effects(outputs, tensors)
+                return [tensor.detach() for tensor in outputs], nothing, frozenset()
+            found = _effects(outputs, tensors)
+        effects = nothing | {name: effect or 0.0 for name, effect in found.items()}
+        unread = {name for name, effect in found.items() if effect is None}
         for name in every.keys() - tensors.keys():
             module, _, statistic = name.rpartition(".")
-            effects[name] = effects.get(f"{module}.{STATISTICS[statistic]}".removeprefix("."), 0.0)
-        return [tensor.detach() for tensor in outputs], effects
+            beside = f"{module}.{STATISTICS[statistic]}".removeprefix(".")
+            effects[name] = effects.get(beside, 0.0)
+            unread |= {name} if beside in unread else set()
+        return [tensor.detach() for tensor in outputs], effects, frozenset(unread)
     except (NetworkError, RuntimeError, NotImplementedError):  # no gradient goes through it
         with torch.no_grad():
-            return runs.outputs(batch, scale=True), nothing
+            return runs.outputs(batch, scale=True), nothing, frozenset()
     finally:
         for tensor, learns in learned:
             tensor.requires_grad_(learns)
 
 
-def _effects(outputs: Sequence[torch.Tensor], tensors: dict[str, torch.Tensor]) -> dict[str, float]:
+def _effects(outputs: Sequence[torch.Tensor], tensors: dict[str, torch.Tensor]) -> dict[str, float | None]:
+    """None: the outputs are not computed from it."""
     rng = torch.Generator().manual_seed(0)
     told = []
     for tensor in outputs:
         if tensor.requires_grad and tensor.numel():
             weights = torch.randn(tensor.shape, generator=rng, dtype=tensor.dtype)
-            told.append((tensor * weights).sum() / tensor.detach().abs().max().clamp_min(1e-300))
+            finite = torch.where(tensor.isfinite(), tensor, 0.0)  # of masked logits
+            told.append((finite * weights).sum() / finite.detach().abs().max().clamp_min(1e-300))
     gradients = torch.autograd.grad(torch.stack(told).sum(), list(tensors.values()), allow_unused=True)
     with torch.no_grad():
         return {
-            name: 0.0 if gradient is None else _size(tensor, gradient)
+            name: None if gradient is None else _size(tensor, gradient)
             for (name, tensor), gradient in zip(tensors.items(), gradients, strict=True)
         }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from ..errors import NotProven
 from ..permutations import index_maps, permutation
 from ..spec.spec import FittedSpec
 from . import drawing
-from .trials import Runs, difference
+from .trials import Runs, differences
 
 FEW = 5  # units: of more, two words are drawn alike once in 700 times at most
 
@@ -23,6 +23,7 @@ class Changed:
     def __init__(self, runs: Runs, fitted: FittedSpec, batch: Any, before: list[torch.Tensor]) -> None:
         self._runs, self._fitted, self._batch, self._before = runs, fitted, batch, before
         self._done: permutation.Permutations | None = None
+        self._most: list[float] = []  # by any permutation so far, of every output
 
     def __call__(self, permutations: permutation.Permutations) -> float:
         back = self._done and permutation.invert(self._done)
@@ -35,7 +36,13 @@ class Changed:
         return self.difference()
 
     def difference(self) -> float:
-        return difference(self._before, self._runs.outputs(self._batch))
+        its = differences(self._before, self._runs.outputs(self._batch))
+        self._most = list(map(max, self._most or its, its))
+        return max(its, default=0.0)
+
+    def outputs(self, names: Sequence[str], allowed: float) -> dict[str, bool]:
+        """Whether each output, of these names, has changed by more than what is allowed."""
+        return {name: not most <= allowed for name, most in zip(names, self._most, strict=False)}
 
     def undo(self, *, drawn: bool = True) -> None:
         """Everything as it was; without `drawn` only tensors that the next trial does not draw anew."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import nn
 
+from ..networks.returned import Kept
 from . import contractions, rules, shaping
 from .axes import Axes, Expr, Fixed, variables
 from .following import follow, rule_of
@@ -33,9 +34,9 @@ SCALES = ("relu", "relu_", "leaky_relu", "abs", "max_pool1d", "max_pool2d", "max
           "max_pool2d_with_indices", "adaptive_max_pool2d")  # fmt: skip
 
 
-def look(module: nn.Module, program: Program, first: Walk, output: Any = None) -> Sides:
+def look(module: nn.Module, program: Program, first: Walk, kept: Kept) -> Sides:
     """The second walk, done."""
-    return follow(module, program, output, walk=_Looking(module, program, first))
+    return follow(module, program, kept, walk=_Looking(module, program, first))
 
 
 class _Looking(Sides):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
+from ..networks.returned import Kept
 from . import planes, side_rules
 from .axes import Axes, Expr, Fixed, Product, Sum, Var, variables
 from .folds import Folds, folds_of
@@ -25,11 +26,11 @@ class Symmetries:
     normed: tuple[planes.Rows, ...] = ()
 
 
-def looked_at(module: nn.Module, program: Program, walk: Walk, output: str | int | None = None) -> Symmetries:
+def looked_at(module: nn.Module, program: Program, walk: Walk, kept: Kept) -> Symmetries:
     """`walk` is the first walk, done, with all frozen that is to stay."""
     resolved = {name: [walk.units.resolve(axis) for axis in axes] for name, axes in walk.tensors.items()}
     words = dict.fromkeys(v for axes in resolved.values() for axis in axes for v in variables(axis))
-    classes = Classes(side_rules.look(module, program, walk, output), resolved)
+    classes = Classes(side_rules.look(module, program, walk, kept), resolved)
     folds = folds_of(classes, module, program)
     parents = {var: walk.units.parents(var) for var in words}
     turned, normed = planes.find(classes.walk, module, program)

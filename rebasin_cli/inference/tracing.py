@@ -19,9 +19,8 @@ from torch.export import decomp_utils
 from torch.export.graph_signature import OutputKind
 from torch.utils import _pytree as pytree
 
-from ..datasets._batches import describe
 from ..errors import NetworkError, RebasinError
-from ..networks.running import pick
+from ..networks.returned import Kept, leaves_of, places_of
 from ..networks.state import fresh
 from ..registry.user_code import message_of, passes, place_of
 from ..runtime.memory import uncollected
@@ -81,8 +80,7 @@ def _export(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any])
             _let_through(cause)
         anew()
         try:
-            program = torch.export.export(module, args, kwargs, strict=False)
-            return exported(program.run_decompositions(table))
+            return exported_by_torch(module, args, kwargs, table)
         except BaseException as cause:  # whatever the user's code or the tracer raises
             _let_through(cause)
             raise NetworkError(
@@ -92,43 +90,79 @@ def _export(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any])
             ) from cause
 
 
+def exported_by_torch(
+    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], table: Mapping[Any, Any]
+) -> Program:
+    """The graph by PyTorch's own exporter, with operations taken apart by `table`; whatever it raises."""
+    with _returning_tensors(module) as returned:
+        program = torch.export.export(module, args, dict(kwargs), strict=False)
+    return exported(program.run_decompositions(dict(table)), returned[-1])
+
+
+@contextlib.contextmanager
+def _returning_tensors(module: nn.Module) -> Iterator[list[Any]]:
+    """While it lasts, the module returns its tensors in a row, since the exporter knows few objects.
+
+    Gives a list of what it really returned, call by call.
+    """
+    forward, returned = module.forward, []
+
+    @functools.wraps(forward)
+    def in_a_row(*args: Any, **kwargs: Any) -> Any:
+        returned.append(forward(*args, **kwargs))
+        return tuple(leaf.tensor for leaf in leaves_of(returned[-1]) if leaf.tensor is not None)
+
+    own = vars(module).get("forward")
+    vars(module)["forward"] = in_a_row
+    try:
+        yield returned
+    finally:
+        if own is None:
+            del vars(module)["forward"]
+        else:
+            vars(module)["forward"] = own
+
+
 def _let_through(cause: BaseException) -> None:
     """Raise what says nothing of the network: Ctrl-C, out of memory."""
     if passes(cause) and not isinstance(cause, RebasinError):
         raise cause
 
 
-def outputs_of(program: Program, output: str | int | None) -> list[fx.Node]:
-    """The values that must stay: all that the network returns, or what `pick` picks of it.
+def outputs_of(program: Program, kept: Kept) -> list[fx.Node]:
+    """The values that must stay: what of all that the network returns is its function.
 
-    Buffers and inputs that it writes into are always among them: the next call may read them. Raises
-    NetworkError where there is no such output, or no tensor in it.
+    Buffers and inputs that it writes into are always among them: the next call may read them. Raises as
+    `Kept.of`, and NetworkError where no tensor is returned.
     """
-    results, chosen = program.graph.output_node().args[0], None
-    kinds = [spec.kind for spec in program.outputs]
-    if not any(
-        isinstance(node, fx.Node) and kind == OutputKind.USER_OUTPUT
-        for node, kind in zip(results, kinds, strict=True)
-    ):
+    own = _returned(program)
+    places = kept.of(program.returned).places
+    if not places:
         raise NetworkError(
             "the network returns no tensor, so nothing says what its units are for",
             hint="Let forward return what the network computes",
         )
-    if output is not None:
-        values = [node.meta.get("val") if isinstance(node, fx.Node) else node for node in results]
-        own = [value for value, kind in zip(values, kinds, strict=True) if kind == OutputKind.USER_OUTPUT]
-        returned = pytree.tree_unflatten(own, program.results)
-        leaves = pytree.tree_leaves(pick(returned, output))
-        chosen = {id(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)}
-        if not chosen:
-            raise NetworkError(f"the network returns {describe(returned)}, where {output!r} holds no tensor")
-        if not chosen <= {id(value) for value in own}:  # rows of a tensor: all of it stays
-            chosen = None
+    written = [
+        node
+        for node, spec in zip(program.graph.output_node().args[0], program.outputs, strict=True)
+        if spec.kind != OutputKind.USER_OUTPUT and isinstance(node, fx.Node)
+    ]
+    return [*(own[place] for place in places), *written]
+
+
+def measured(program: Program, output: str | int | None) -> list[fx.Node]:
+    """The values of the tensors that `output` picks; of all, without one. Raises NetworkError."""
+    own = _returned(program)
+    return [own[place] for place in places_of(program.returned, output)]
+
+
+def _returned(program: Program) -> list[fx.Node]:
+    """The values of all tensors that the network returns, in their order."""
+    results = program.graph.output_node().args[0]
     return [
         node
-        for node, kind in zip(results, kinds, strict=True)
-        if isinstance(node, fx.Node)
-        and (chosen is None or kind != OutputKind.USER_OUTPUT or id(node.meta.get("val")) in chosen)
+        for node, spec in zip(results, program.outputs, strict=True)
+        if spec.kind == OutputKind.USER_OUTPUT
     ]
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,32 +13,52 @@ from torch import nn
 
 from ..datasets._batches import map_tensors, tensors_in
 from ..errors import NetworkError
-from ..networks.running import forward, pick
+from ..networks.returned import Kept, Returned
+from ..networks.running import forward
 from ..networks.state import buffers_kept
 from ..runtime.seeds import generator
 from . import drawing, seeing
 from .float64 import in_float64
 
 SIDE = 64  # pixels that drawn inputs have at most, where the network takes so few
+DRAWS = 16  # of weights, before a network that answers every input alike is refused
+OTHERS = 3  # batches that are run beside one that tells nothing alone
+DEAD = "the network answers every input alike on random weights, so a proof would say nothing"
 
 
 class Fails(NetworkError):
     """The network does not run in this precision on the inputs that are given."""
 
 
+class Dead(NetworkError):
+    """The network answers all inputs alike on these weights."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """Batches that are run one after the other, where one alone tells nothing: their outputs are one."""
+
+    batches: tuple[Any, ...]
+
+
 class Runs:
-    """The network on batches, each time as if for the first time."""
+    """The network on batches, each time as if for the first time; `last` is what it returned at last."""
 
     def __init__(
-        self, network: nn.Module, refresh: Callable[[], None], dtype: torch.dtype, output: str | int | None
+        self, network: nn.Module, refresh: Callable[[], None], dtype: torch.dtype, kept: Kept
     ) -> None:
-        self.network, self._refresh, self._dtype, self._output = network, refresh, dtype, output
+        self.network, self._refresh, self._dtype, self._kept = network, refresh, dtype, kept
+        self.last = Returned((), (), (), ())
 
     def outputs(self, inputs: Any, *, scale: bool = False) -> list[torch.Tensor]:
-        """Every tensor among the outputs, in this precision; `scale`: after weights were scaled to size.
+        """Every tensor of the network's function, in this precision; of a series each is stacked.
 
-        Raises Fails where the network does.
+        `scale`: after weights were scaled to size. Raises Fails where the network does, and as `Kept.of`.
         """
+        if isinstance(inputs, Series):
+            first, *others = inputs.batches
+            each = [self.outputs(first, scale=scale), *map(self.outputs, others)]
+            return [torch.stack(its) for its in zip(*each, strict=True)] if _alike(each) else each[0]
         self._refresh()
         try:
             with contextlib.ExitStack() as modes:
@@ -49,30 +70,116 @@ class Runs:
                 found = forward(self.network, inputs)
         except NetworkError as cause:
             raise Fails(cause.message, problems=cause.problems, hint=cause.hint) from cause
-        return [self._real(tensor) for tensor in tensors_in(pick(found, self._output))]
+        self.last = self._kept.of(found)
+        return [self._real(tensor) for tensor in self.last.tensors]
 
     def _real(self, tensor: torch.Tensor) -> torch.Tensor:
         whole = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+        whole = whole if whole.layout is torch.strided else whole.to_dense()
         return whole.to(self._dtype).clone()
 
 
-def answers(
-    runs: Runs, inputs: Any, seed: int, trial: int, close: bool
-) -> tuple[Any, list[torch.Tensor], dict[str, float]]:
-    """The batch of a trial, the network's outputs, and how much they depend on each tensor."""
+def _alike(each: Sequence[Sequence[torch.Tensor]]) -> bool:
+    return len({tuple(tensor.shape for tensor in its) for its in each}) == 1
+
+
+@dataclass(frozen=True)
+class Answers:
+    """A batch, or a series of such, and what the network answers to it.
+
+    `effects` says how much that depends on each tensor, `unread` which of them no output is computed from.
+    """
+
+    batch: Any
+    outputs: list[torch.Tensor]
+    effects: dict[str, float] = field(default_factory=dict)
+    unread: frozenset[str] = frozenset()
+
+
+def answers(runs: Runs, inputs: Any, seed: int, trial: int, close: bool) -> Answers:
+    """The answers of a trial, on random weights. Raises Dead where all inputs are answered alike."""
+    return alive(runs, seed, f"prove weights {trial}", lambda: _answers(runs, inputs, seed, trial, close))
+
+
+def alive(runs: Runs, seed: int, name: str, answered: Callable[[], Answers]) -> Answers:
+    """What the network answers on random weights, drawn anew where it answers all inputs alike.
+
+    Raises Dead where it always does, and what `answered` raises.
+    """
+    for again in range(1, DRAWS):
+        drawing.draw(runs.network, generator(seed, name))
+        with contextlib.suppress(Dead):
+            return answered()
+        name = f"{name.partition(' again')[0]} again {again}"
+    drawing.draw(runs.network, generator(seed, name))
+    return answered()
+
+
+def answers_to(runs: Runs, inputs: Any, seed: int) -> Answers:
+    """The answers to the inputs that are given, on the weights as they are. Raises Dead."""
+    return _answered(runs, inputs, seed, 0, False)
+
+
+def _answers(runs: Runs, inputs: Any, seed: int, trial: int, close: bool) -> Answers:
     for batch in _batches(inputs, seed, trial):
         with contextlib.suppress(NetworkError):  # it takes less than all numbers: what is given must do
-            return batch, *_answered(runs, batch, close)
-    return inputs, *_answered(runs, inputs, close)
+            return _answered(runs, batch, seed, trial, close)
+    return _answered(runs, inputs, seed, trial, close)
 
 
-def _answered(runs: Runs, batch: Any, close: bool) -> tuple[list[torch.Tensor], dict[str, float]]:
+def _answered(runs: Runs, batch: Any, seed: int, trial: int, close: bool) -> Answers:
+    """The answers to a batch; to several of its kind where one batch does not tell inputs apart."""
+    found = _run(runs, batch, close)
+    if _tells(found.outputs) and (trial or not _of_one(found.outputs)):
+        return found
+    drawn = (_redrawn(batch, generator(seed, f"prove inputs {trial} beside {k}")) for k in range(OTHERS))
+    others = [other for other in drawn if not _same(other, batch)]
+    if _tells(found.outputs):  # of one input
+        if others and _repeats(runs, others[0], found.outputs):
+            raise Dead(DEAD)
+        return found
+    if others:
+        series = Series((batch, *others))
+        if _tells((more := _run(runs, series, close)).outputs):
+            return more
+    raise Dead(
+        DEAD,
+        hint=None if others else "Give it several inputs to tell apart, the batch first: --input 2x…",
+    )
+
+
+def _repeats(runs: Runs, other: Any, before: Sequence[torch.Tensor]) -> bool:
+    """Whether another batch gets the same answers; not where it is none that the network takes."""
+    with contextlib.suppress(NetworkError):
+        return not difference(before, runs.outputs(other))
+    return False
+
+
+def _run(runs: Runs, batch: Any, close: bool) -> Answers:
     if close:
-        outputs, effects = seeing.outputs_and_effects(runs, batch)
+        found = Answers(batch, *seeing.outputs_and_effects(runs, batch))
     else:
-        outputs, effects = runs.outputs(batch, scale=True), {}
-    _check_outputs(outputs)
-    return outputs, effects
+        found = Answers(batch, runs.outputs(batch, scale=True))
+    _check_outputs(found.outputs, runs.last.names)
+    return found
+
+
+def _same(a: Any, b: Any) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(tensors_in(a), tensors_in(b), strict=True))
+
+
+def _tells(outputs: Sequence[torch.Tensor]) -> bool:
+    """Whether the outputs differ from entry to entry, and from sample to sample where there are several."""
+    batched = [tensor for tensor in outputs if tensor.ndim > 1 and len(tensor) > 1]
+    return any(tensor.numel() > 1 and tensor.min() < tensor.max() for tensor in outputs) and not (
+        batched and all(torch.equal(tensor, tensor[:1].expand_as(tensor)) for tensor in batched)
+    )
+
+
+def _of_one(outputs: Sequence[torch.Tensor]) -> bool:
+    """Whether they are answers to one input."""
+    rows = {len(tensor) for tensor in outputs if tensor.ndim > 1}
+    return rows == {1}
 
 
 def _batches(inputs: Any, seed: int, trial: int) -> Iterator[Any]:
@@ -91,7 +198,7 @@ def _redrawn(inputs: Any, rng: torch.Generator) -> Any:
 
     def redraw(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.is_floating_point() and tensor.numel():
-            spread = tensor.std(correction=0)
+            spread = tensor.std(correction=0) if tensor.numel() > 1 else tensor.new_ones(())
             if not torch.isfinite(spread):
                 return tensor  # a mask of infinities
             return tensor.mean() + spread * torch.randn(tensor.shape, generator=rng, dtype=tensor.dtype)
@@ -105,6 +212,9 @@ def _redrawn(inputs: Any, rng: torch.Generator) -> Any:
 def nudged(inputs: Any) -> Any:
     """The next numbers: what rounding alone may change."""
 
+    if isinstance(inputs, Series):
+        return Series(tuple(map(nudged, inputs.batches)))
+
     def nudge(tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.is_floating_point():
             return tensor
@@ -114,27 +224,45 @@ def nudged(inputs: Any) -> Any:
     return map_tensors(nudge, inputs)
 
 
-def _check_outputs(outputs: list[torch.Tensor]) -> None:
+def _check_outputs(outputs: Sequence[torch.Tensor], names: Sequence[str]) -> None:
     if not outputs:
         raise NetworkError("the network returns no tensor, so the spec cannot be proven")
-    for tensor in outputs:
-        if not torch.isfinite(tensor).all():
-            raise NetworkError(
-                "the network returns NaN or infinite values on random weights: no proof possible"
-            )
-    if not any(tensor.numel() > 1 and tensor.min() < tensor.max() for tensor in outputs):
+    broken = [
+        name
+        for tensor, name in zip(outputs, names, strict=True)
+        if tensor.numel() and (tensor.isnan().any() or not tensor.isfinite().any())
+    ]
+    if broken:
         raise NetworkError(
-            "the network's outputs are all equal on random weights, so a proof would say nothing"
+            "the network returns NaN or infinite values on random weights: no proof possible",
+            problems=[f"{name}  has them" for name in broken if len(outputs) > 1],
+            hint=f"What is no part of its function need not stay: --not-kept {broken[0]}"
+            if len(broken) < len(outputs)
+            else None,
         )
-    batched = [tensor for tensor in outputs if tensor.ndim > 1 and len(tensor) > 1]
-    if batched and all(torch.equal(tensor, tensor[:1].expand_as(tensor)) for tensor in batched):
-        raise NetworkError("the network answers every input alike on random weights: its units are dead")
 
 
-def difference(before: list[torch.Tensor], after: list[torch.Tensor]) -> float:
-    """Largest absolute difference relative to the largest value of the same output; NaN counts as inf."""
-    worst = 0.0
-    for x, y in zip(before, after, strict=True):
-        value = ((x - y).abs().max() / x.abs().max().clamp_min(1e-300)).item()
-        worst = max(worst, math.inf if math.isnan(value) else value)
-    return worst
+def difference(before: Sequence[torch.Tensor], after: Sequence[torch.Tensor]) -> float:
+    """Largest absolute difference relative to the largest value of the same output.
+
+    Infinite where shapes differ, and where one is infinite, or NaN, and the other not.
+    """
+    return max(differences(before, after), default=0.0)
+
+
+def differences(before: Sequence[torch.Tensor], after: Sequence[torch.Tensor]) -> list[float]:
+    """As `difference`, of every output."""
+    if not _alike([before, after]):
+        return [math.inf] * max(1, len(before))
+    return [_difference(x, y) for x, y in zip(before, after, strict=True)]
+
+
+def _difference(x: torch.Tensor, y: torch.Tensor) -> float:
+    if not x.numel():
+        return 0.0
+    value = ((x - y).abs().max() / x.abs().max().clamp_min(1e-300)).item()
+    if math.isnan(value):  # infinities
+        there = x.isfinite()
+        same = torch.equal(x[~there], y[~there]) and y[there].isfinite().all()
+        return _difference(x[there], y[there]) if same else math.inf
+    return value

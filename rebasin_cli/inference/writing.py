@@ -10,6 +10,7 @@ from torch import nn
 
 from ..errors import SpecError
 from ..groups.folds import Folds
+from ..networks.returned import Kept
 from ..spec.fitting import fit
 from ..spec.groups import PERMUTATION
 from ..spec.parsing import parse
@@ -46,6 +47,7 @@ class Inferred:
 
     Where groups were asked for, `folds` are what the canonical form folds away, and `no_larger` says of each
     word why its group is no larger. `lists` are the modules that change places, each with the words of that.
+    `kept` and `not_kept` name the outputs that stay, and those that need not.
     """
 
     text: str
@@ -56,6 +58,8 @@ class Inferred:
     folds: Folds = Folds()
     no_larger: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     lists: tuple[tuple[Alike, tuple[str, ...]], ...] = ()
+    kept: tuple[str, ...] = ()
+    not_kept: tuple[str, ...] = ()
 
     @property
     def refused(self) -> tuple[Frozen, ...]:
@@ -74,7 +78,7 @@ class Writing:
     module: nn.Module
     program: Program
     walk: Walk
-    output: str | int | None
+    kept: Kept
     name: str
     groups: bool
     alike: list[Alike] = field(default_factory=list)
@@ -84,7 +88,7 @@ class Writing:
     def __call__(self) -> Inferred:
         found = Symmetries()
         if self.groups:
-            found = looked_at(self.module, self.program, self.walk, self.output)
+            found = looked_at(self.module, self.program, self.walk, self.kept)
         told = told_by(self.module, self.walk, found, self.refused)
         for one in list(self.alike):
             try:

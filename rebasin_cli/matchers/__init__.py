@@ -76,7 +76,8 @@ class Problem:
     are samples to choose by that no model was trained on, where there are some; `repairs` are those of the
     merge that is to come, the least first: a method that tries several methods finds the best of these, too,
     with the `ridge` that they will have (None: the default); () where nothing is merged. `output` says which
-    of several outputs of the network counts, `loss(outputs, targets)` is a batch's mean loss with a gradient
+    of several outputs of the network is measured, `not_kept` which are no part of its function beside caches,
+    hidden states and attentions, `loss(outputs, targets)` is a batch's mean loss with a gradient
     (None: cross-entropy). `device` is where they compute, `ranks` the processes that search together. With
     `groups` the models are in canonical form, and words
     have the groups of the spec.
@@ -93,6 +94,7 @@ class Problem:
     repairs: tuple[str, ...] = ()
     ridge: float | None = None
     output: str | int | None = None
+    not_kept: tuple[str, ...] = ()
     loss: Callable[[torch.Tensor, Any], torch.Tensor] | None = None
     device: str = "cpu"
     ranks: Ranks = ALONE

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from .. import networks
-from ..checkpoints.tensors import plain
+from ..averages.names import agreed
+from ..checkpoints.given import plain
 from ..datasets import once
 from ..errors import DataError, UsageError
 from ..networks.evaluation import Scores, evaluate
@@ -103,7 +104,7 @@ def ready(
     seed: int,
 ) -> Ready:
     """Both models fitted, and measured as they were given. Raises as `report.barrier`."""
-    a, b = plain([a, b])
+    a, b = agreed(plain([a, b]))[0]
     settle(rows.repair_with, statistics=False, measurable=False)  # its check, before the models are looked at
     fitted = resolve_spec(spec, [a, b])
     networks.check(network, fitted.shapes)

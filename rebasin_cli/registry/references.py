@@ -61,7 +61,7 @@ def import_reference(text: str, *, error: type[RebasinError]) -> Any:
         raise UsageError(f"{path}: no such file")
     file, folder = path.absolute(), (path.parent if module_name.endswith(".py") else Path()).absolute()
     with user_code(f"importing {module_name} failed", error):
-        with _findable(folder):
+        with findable(folder):
             module = _import_file(file) if module_name.endswith(".py") else _import_module(module_name)
         found = getattr(module, attribute, missing)  # may run the module's own __getattr__
         names = [name for name in dir(module) if not name.startswith("_")] if found is missing else []
@@ -114,7 +114,7 @@ def _modules(folder: Path, words: Sequence[str]) -> list[Path]:
 
 
 @contextmanager
-def _findable(folder: Path) -> Iterator[None]:
+def findable(folder: Path) -> Iterator[None]:
     """Let the user's code import what lies in `folder`, after everything that is installed.
 
     Only meanwhile: optional imports of other packages would find files there later.

@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, fx, nn
-from torch.export.graph_signature import OutputKind
 
 from .. import networks
 from ..errors import NetworkError, UsageError
-from ..inference.tracing import outputs_of
+from ..inference.tracing import measured
 from ..networks.evaluation import evaluate
 from ..runtime.text import many
 from .calibration import COLDEST, HOTTEST, fit_temperature
@@ -73,10 +72,7 @@ def logits_layer(network: nn.Module, inputs: Any, output: str | int | None = Non
         graph = find(network, inputs)
     except NetworkError as error:
         raise _refused(error.message, *error.problems) from error.__cause__
-    results, kinds = graph.program.graph.output_node().args[0], graph.program.outputs
-    returned = {
-        node for node, spec in zip(results, kinds, strict=True) if spec.kind == OutputKind.USER_OUTPUT
-    } & set(outputs_of(graph.program, output))
+    returned = {*measured(graph.program, output)}
     if len(returned) != 1:
         raise _refused(f"the network returns {len(returned)} tensors (choose the logits with --output)")
     node = returned.pop()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..inference.prove import Proof
@@ -13,7 +13,9 @@ from ..repair import Repaired
 from ..repair.choosing import Choice
 from ..runtime.text import many
 from ..spec.spec import FittedSpec
-from ._format import fixed
+from ._format import clean, fixed
+
+SHOWN = 12  # names of outputs, or of tensors, in one line
 
 
 def describe_spec(fitted: FittedSpec) -> dict[str, Any]:
@@ -171,7 +173,32 @@ def describe_proof(proof: Proof | None, reason: str = "") -> dict[str, Any]:
     }
     if proof.precision != "float64":  # an operation of the network knows no more
         told["precision"] = proof.precision
-    return told | ({"without_effect": list(proof.without_effect)} if proof.without_effect else {})
+    if proof.without_effect:
+        told["without_effect"] = list(proof.without_effect)
+    return told | describe_kept(proof.kept, proof.not_kept, proof.not_seen)
+
+
+def describe_kept(
+    kept: Sequence[str], not_kept: Sequence[str], not_seen: Sequence[str] = ()
+) -> dict[str, Any]:
+    """What of the outputs is the function, what is not, and tensors that none of it is computed from."""
+    told = {"kept": list(kept), "not_kept": list(not_kept)}
+    return told | ({"not_seen": list(not_seen)} if not_seen else {})
+
+
+def kept_in_words(kept: Sequence[str], not_kept: Sequence[str], not_seen: Sequence[str] = ()) -> str:
+    """One line of the same; "" of a network with one output that shows all of its tensors."""
+    told = []
+    if len(kept) > 1 or not_kept:
+        told = [f"kept: {_names(kept)}", f"not kept: {_names(not_kept) or 'none'}"]
+    if not_seen:
+        told.append(f"not seen by any kept output: {_names(not_seen)}")
+    return "; ".join(told)
+
+
+def _names(names: Sequence[str]) -> str:
+    more = f" … {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(map(clean, names[:SHOWN])) + more
 
 
 def describe_repair(done: Repaired | None, choice: Choice | None = None) -> dict[str, Any]:

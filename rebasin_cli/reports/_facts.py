@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
 from . import Report
-from ._accounts import tried_in_words
+from ._accounts import kept_in_words, tried_in_words
 from ._format import best, clean, duration, fixed, is_number, learning, number
 
 
@@ -66,7 +66,9 @@ def _proof(proof: Mapping[str, Any]) -> str:
         largest = proof.get("largest_difference")
         measured = f" (largest difference {number(largest)})" if largest is not None else ""
         on = f" on {clean(proof.get('network'))} (give yours with --net)" if proof.get("assumed") else ""
-        return f"proven{on}, the permuted network's outputs are the same{measured}"
+        outputs = kept_in_words(*(proof.get(name) or () for name in ("kept", "not_kept", "not_seen")))
+        told = f"proven{on}, the permuted network's outputs are the same{measured}"
+        return f"{told}; {outputs}" if outputs else told
     return f"not proven ({clean(proof.get('status', 'unavailable'))}){reason}"
 
 

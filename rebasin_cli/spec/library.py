@@ -143,9 +143,10 @@ def find(shapes: Shapes) -> FittedSpec:
         return max(fitting, key=lambda fitted: (fitted.log10_symmetries(), fitted.spec.name))
     attempt(lacking)  # in vain, but for what keeps them from fitting
     count, nearest, error = min(misses, key=lambda miss: miss[:2])
+    near = count < len(shapes)  # else it has nothing to do with them
     raise NoSpecFits(
-        f"no built-in spec fits these {len(shapes)} tensors; the nearest is {nearest}",
-        problems=error.problems,
+        f"no built-in spec fits these {len(shapes)} tensors" + f"; the nearest is {nearest}" * near,
+        problems=error.problems if near else (),
         hint="Write one (docs/specs.md) and give it with --spec FILE.yaml",
     )
 

@@ -154,3 +154,18 @@ def test_parts_of_a_tensor_are_the_tensor():
         assert torch.equal(lazy.rows(name, 1, 3), lazy[name][1:3])
     slerp = combined([a, a], parts_of([a, a]), interpolation="slerp")
     assert torch.equal(slerp.rows("body.weight", 1, 3), a["body.weight"][1:3])
+
+
+def test_more_than_two_models_with_a_longer_vocabulary_are_told_what_to_ignore():
+    body = {"h.weight": torch.zeros(3, 3)}
+    models = [
+        body | {"embed.weight": torch.zeros(n, 3), "lm head.w": torch.zeros(n, 3)} for n in (5, 5, 6, 5)
+    ]
+    with pytest.raises(SpecError) as refused:
+        parts_of(models)
+    line = "--ignore embed.weight --ignore 'lm head.w' (the first model's, or that of --copy-from FILE)"
+    assert refused.value.hint.endswith(line) and "--heads" not in refused.value.hint
+    assert set(parts_of(models, ignore=["embed.weight", "lm head.w"]).copied.values()) == {"ignored"}
+    narrow = [{f"w{k}": torch.zeros(n, 3) for k in range(9)} | {"v": torch.zeros(1)} for n in (5, 5, 6)]
+    with pytest.raises(SpecError, match="See what a file holds"):
+        parts_of(narrow)

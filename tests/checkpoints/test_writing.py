@@ -21,6 +21,7 @@ from rebasin_cli.checkpoints.checking import digest
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.checkpoints.destination import check_output
 from rebasin_cli.checkpoints.journal import recover
+from rebasin_cli.checkpoints.safetensors_format import SafetensorsFile
 from rebasin_cli.checkpoints.tensors import CHUNK, LazyTensors
 from rebasin_cli.checkpoints.writing import parse_dtype, parse_size, write_safetensors, write_text_atomic
 from rebasin_cli.errors import CheckpointError, OutputExists, ResourceError, UsageError
@@ -338,11 +339,11 @@ def test_shards_are_byte_identical_when_repeated(tmp_path):
 def test_a_tensor_larger_than_a_shard_gets_its_own(tmp_path):
     tensors = {"a": torch.ones(1), "b": torch.ones(100), "c": torch.ones(1), "d": torch.ones(1)}
     files = write_safetensors(tmp_path / "out.safetensors", tensors, shard_size=8)
-    assert [list(open_checkpoint(file)) for file in files[:-1]] == [["a"], ["b"], ["c", "d"]]
+    assert [list(SafetensorsFile(file).entries) for file in files[:-1]] == [["a"], ["b"], ["c", "d"]]
     files = write_safetensors(
         tmp_path / "first.safetensors", {"a": torch.ones(100), "b": torch.ones(1)}, shard_size=8
     )
-    assert [list(open_checkpoint(file)) for file in files[:-1]] == [["a"], ["b"]]
+    assert [list(SafetensorsFile(file).entries) for file in files[:-1]] == [["a"], ["b"]]
 
 
 def test_what_fits_in_one_shard_is_one_plain_file(tmp_path):

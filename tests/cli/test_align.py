@@ -1,14 +1,17 @@
 """rebasin align."""
 
 import errno
+import json
 import os
 import pickle
 import struct
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.checkpoints.writing import write_safetensors
@@ -285,7 +288,7 @@ def test_another_architecture(pair, resnets, refused):
 
 def test_another_width(pair, refused, tmp_path):
     fresh(tmp_path / "wide.safetensors", width=16, depth=3)
-    says = ("layers.0.bias  is 12 in", "a.safetensors, 16 in", "wide.safetensors")
+    says = ("layers.{i}.bias  is 12 in", "a.safetensors, 16 in", "wide.safetensors")
     refused(4, "align", pair[0], "wide.safetensors", says=says)
 
 
@@ -502,3 +505,31 @@ def test_the_seconds_of_the_proof_are_told_beside_those_of_the_search(pair, done
     assert set(times) == {"match", "proof"} and times["proof"] > 0
     bare = done("align", *pair, "--no-prove", "-o", "two.safetensors", "--json").json()["times"]
     assert set(bare) == {"match"}
+
+
+def test_a_folder_takes_the_names_of_the_models_own_files(pair, done, refused, tmp_path):
+    for model, layout in zip(pair, ([0] * 8, [0, 0, 0, 0, 1, 1, 1, 1]), strict=True):
+        tensors, folder = load_file(model), tmp_path / model.stem
+        folder.mkdir()
+        files = [f"part-{k}.safetensors" for k in layout]
+        for file in {*files}:
+            chosen = {name: t for (name, t), of in zip(tensors.items(), files, strict=False) if of == file}
+            save_file(chosen, folder / file)
+        index = {"weight_map": dict(zip(tensors, files, strict=False))}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    done("align", *pair, "-o", "one.safetensors")
+    done("align", "a", "b", "-o", "two/")
+    made = sorted(path.name for path in Path("two").iterdir())
+    assert made == [
+        "model.perm.safetensors",
+        "model.safetensors.index.json",
+        "part-0.safetensors",
+        "part-1.safetensors",
+    ]
+    one, two = open_checkpoint("one.safetensors"), open_checkpoint("two")
+    assert one.digest() == two.digest()
+    done("apply", "two/model.perm.safetensors", "b", "-o", "three/")
+    assert open_checkpoint("three").digest() == one.digest()
+    refused(2, "align", "a", "b", "-o", "two", says="exists")
+    Path("bad.safetensors").write_bytes(b"")
+    refused(3, "align", "a", "bad.safetensors", "-o", "four/", says="is empty")

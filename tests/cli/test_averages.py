@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shlex
 import shutil
 
 import pytest
@@ -464,3 +465,34 @@ def test_what_doctor_advises_for_kin_works(kin, done):
     told = done("doctor", kin[0], kin[2], "--json").json()
     assert told["verdict"] == "average" and "--method none" in told["next"]
     done(*told["next"].split()[1:])
+
+
+@pytest.mark.parametrize("command", ["merge", "align"])
+def test_copies_of_one_model_without_a_spec_are_sent_to_the_plain_average(command, done, refused, tmp_path):
+    rng = torch.Generator().manual_seed(0)
+    draw = {f"h.{k}.{part}.weight": (8, 8) for k in range(4) for part in ("q", "k", "v")}
+    base = {name: torch.randn(shape, generator=rng) for name, shape in draw.items()}
+    for name in ("a b", "c"):
+        tuned = {n: t + 0.01 * torch.randn(t.shape, generator=rng) for n, t in base.items()}
+        write_safetensors(tmp_path / f"{name}.safetensors", tuned)
+    strangers = {n: torch.randn(t.shape, generator=rng) for n, t in base.items()}
+    write_safetensors(tmp_path / "d.safetensors", strangers)
+    line = "rebasin merge 'a b.safetensors' c.safetensors --method none"
+    says = refused(4, command, "a b.safetensors", "c.safetensors", says=("are near each other", line)).err
+    assert len(says.splitlines()) == 2 and "nearest" not in says
+    done(*shlex.split(line)[1:], "-o", "mean.safetensors")
+    assert "near each" not in refused(4, command, "c.safetensors", "d.safetensors", says="--net").err
+
+
+def test_the_configuration_in_a_folder_says_what_is_written(done, tmp_path):
+    for name, rows in (("one", 6), ("two", 8)):
+        (tmp_path / name).mkdir()
+        made = {"model.embed.weight": torch.randn(rows, 4), "model.w": torch.randn(4, 4)}
+        write_safetensors(tmp_path / name / "model.safetensors", made)
+        (tmp_path / name / "config.json").write_text(json.dumps({"vocab_size": rows, "dtype": "float32"}))
+    merge = ("merge", "one", "two", "--method", "none", "--heads", "average", "-o")
+    outcome = done(*merge, "out/", "--copy-files", "--out-dtype", "bfloat16")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config == {"vocab_size": 8, "dtype": "bfloat16"} and '"vocab_size" is 8, not 6' in outcome.err
+    assert open_checkpoint(tmp_path / "out").shapes["model.embed.weight"] == (8, 4)
+    assert "in a copy of it" in done(*merge, "o.safetensors").err

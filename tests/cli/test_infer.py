@@ -293,31 +293,44 @@ def texts(tmp_path):
     return written(tmp_path, "text", TEXT)
 
 
-def test_one_of_several_outputs_is_chosen_everywhere(texts, done, refused):
-    assert 'embed.weight: ". ."' in done("spec", "infer", *WANTED).out
-    done("spec", "infer", *WANTED, "--output", "logits", "-o", "own.yaml")
-    told = done("spec", "explain", *WANTED, "--output", "logits", "--spec", "own.yaml", "--json").json()
+LEFT = ("--not-kept", "states")
+
+
+def test_what_is_no_part_of_the_function_is_named_everywhere(texts, done, refused):
+    for measured in ((), ("--output", "logits")):
+        assert 'embed.weight: ". ."' in done("spec", "infer", *WANTED, *measured).out
+    done("spec", "infer", *WANTED, *LEFT, "-o", "own.yaml")
+    told = done("spec", "explain", *WANTED, *LEFT, "--spec", "own.yaml", "--json").json()
     assert told["same"] == 8 and not told["keeps"] and not told["moves"]
+    assert told["outputs"] == "kept: logits; not kept: states"
     why = done("spec", "explain", *WANTED, "--json").json()["tensors"]["embed.weight"][1]["stays"]
     assert why == ["it is the network's output"]
     prove = ["spec", "prove", "own.yaml", "a.safetensors", *WANTED]
-    assert done(*prove, "--output", "logits", "--json").json()["proof"]["status"] == "proven"
-    refused(4, *prove, says="does not preserve")
+    proof = done(*prove, *LEFT, "--json").json()["proof"]
+    assert (proof["status"], proof["kept"], proof["not_kept"]) == ("proven", ["logits"], ["states"])
+    refused(4, *prove, says=("does not preserve", "these change: states", "--not-kept states"))
+    refused(4, *prove, "--output", "logits", says="does not preserve")
     refused(6, *prove, "--output", "0", says="which has no '0'")
     refused(6, "spec", "infer", *WANTED, "--output", "absent", says="which has no 'absent'")
+    says = ("--not-kept absent: the network returns nothing of that name", "it returns logits, states")
+    refused(2, "spec", "infer", *WANTED, *LEFT, "--not-kept", "absent", says=says)
+    refused(2, *prove, "--output", "states", *LEFT, says="what --output states measures")
 
 
-def test_a_barrier_proves_the_output_that_it_measures(texts, done):
+def test_a_barrier_proves_all_outputs_whatever_it_measures(texts, done, refused):
     (texts / "data.py").write_text(
         "import torch\n"
         "def loader(split):\n"
         "    ids = torch.arange(40).view(8, 5) % 9\n"
         "    return [({'ids': ids, 'mask': ids > 0}, torch.arange(8) % 3)]\n"
     )
-    done("spec", "infer", *WANTED, "--output", "logits", "-o", "own.yaml")
+    done("spec", "infer", *WANTED, *LEFT, "-o", "own.yaml")
+    models = ["a.safetensors", "b.safetensors"]
     options = ["--net", "text.py:build", "--data", "data.py:loader", "--skip-checks", "--output", "logits"]
     for spec in ("own.yaml", "infer"):
-        done("barrier", "a.safetensors", "b.safetensors", *options, "--spec", spec)
+        told = done("barrier", *models, *options, *LEFT, "--spec", spec, "--method", "am", "--json").json()
+        assert told["proof"]["not_kept"] == ["states"] and told["signature"]
+    refused(4, "barrier", *models, *options, "--spec", "own.yaml", says="does not preserve")
 
 
 def test_inputs_of_all_kinds_serve_to_align_and_merge(texts, done):

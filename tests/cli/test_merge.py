@@ -143,7 +143,7 @@ def test_code_is_never_run_on_a_files_own_word(resnets, refused, tmp_path):
     [
         (["--weights", "0.5,0.3,0.2"], "3 weights for 2 models"),
         (["--weights", "0.5,0.6"], "the weights add up to 1.1, expected 1"),
-        (["--weights", "0.5;0.5"], "are not numbers"),
+        (["--weights", "0.5;0.5"], "is no number"),
         (["--weights", "nan,1"], "weights"),
         (["--interpolation", "slrp"], "Did you mean slerp or slerp-whole?"),
         (["--method", "merge_many"], "Did you mean merge-many?"),
@@ -399,3 +399,11 @@ def test_a_temperature_of_a_network_with_batchnorm(resnets, done):
     data = ["--data", "npz:pictures.npz"]
     outcome = done("merge", *resnets, *data, "--bake-temperature", "--json").json()
     assert outcome["repair"] == "reset" and outcome["temperature"]["value"] > 0
+
+
+def test_what_a_method_and_the_statistics_lack_is_named_at_once(resnets, done, refused):
+    """Whoever follows the first message needs no second one."""
+    says = ("ste-mm runs the network on data: it lacks training samples", "so does the repair of BatchNorm")
+    says += ("--data NAME", "--method wm --repair none")
+    refused(2, "merge", *resnets, "--method", "ste-mm", "-o", "m.safetensors", says=says)
+    done("merge", *resnets, "--method", "wm", "--repair", "none", "-o", "m.safetensors")

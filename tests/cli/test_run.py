@@ -6,6 +6,7 @@ import json
 import math
 import os
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
 
@@ -447,3 +448,31 @@ def test_shards_are_named_by_the_step_that_wrote_them(recipe, done, tmp_path):
     assert (tmp_path / "out/align.safetensors.index.json").exists()
     shown = done("run", recipe).out
     assert "── align: unchanged" in shown and "── mean: unchanged" in shown
+
+
+def test_mergekits_file_in_the_place_of_a_model_or_a_spec_is_told_with_its_command_line(pair, done, refused):
+    asks = "models: [{model: a.safetensors, parameters: {weight: 0.8}}, {model: b.safetensors, parameters: "
+    Path("m.yml").write_text(
+        asks + "{weight: -0.8}}]\nmerge_method: task_arithmetic\nbase_model: c.safetensors"
+    )
+    Path("c.safetensors").write_bytes(pair[0].read_bytes())
+    line = "rebasin merge c.safetensors a.safetensors b.safetensors --method none --repair none"
+    line += " --weights 1,0.8,-0.8"
+    for code, command in (
+        (2, ("merge", "m.yml")),
+        (3, ("merge", "m.yml", "a.safetensors")),
+        (3, ("inspect", "m.yml")),
+        (4, ("align", "a.safetensors", "b.safetensors", "--spec", "m.yml")),
+        (4, ("align", "a.safetensors", "b.safetensors", "--spec=m.yml")),
+    ):
+        told = refused(code, *command, says=("m.yml is a file of mergekit", line)).err
+        assert len(told.splitlines()) == 2
+    done(*line.split()[1:], "-o", "line.safetensors")
+    done("run", "m.yml")
+    assert tensors("merge.safetensors").keys() == tensors("line.safetensors").keys()
+    assert same("merge.safetensors", "line.safetensors")
+    Path("d.yml").write_text(Path("m.yml").read_text().replace("task_arithmetic", "dare_ties"))
+    says = ("rebasin has linear, slerp or task_arithmetic, not 'dare_ties'", "rebasin cannot do what it asks")
+    refused(3, "merge", "a.safetensors", "d.yml", says=says)
+    Path("other.yml").write_text("steps: []")
+    assert "mergekit" not in refused(3, "merge", "a.safetensors", "other.yml").err

@@ -247,8 +247,22 @@ def test_a_permutation_file_is_for_one_pair(models, done, refused):
 def test_options_of_methods_mean_nothing_to_none(models, refused):
     refused(2, "merge", *models, "-m", "none", "--epochs", "3", says="the method none has no such option")
     refused(2, "merge", *models, "-m", "none", "--cost", "l2", says="the method none has no such option")
-    limit = ("merge", *models, "-m", "wm", "--data", "digits", "--limit", "9")
-    refused(2, *limit, says=("--limit: the method wm has no", "It is for am, dual, pam, ste, ste-mm"))
+
+
+def test_a_limit_of_samples_is_taken_where_samples_are_looked_at_and_refused_elsewhere(models, done, refused):
+    few, nothing = ("--data", "digits", "--limit", "90"), "--limit 90 limits nothing: "
+    for command, options, why in (
+        ("merge", ("-m", "wm"), "--method wm goes by weights alone, and repairs measure on 2,560"),
+        ("merge", ("-m", "none"), "--method none goes by weights alone"),
+        ("merge", ("-m", "wm", "--repair", "none"), "--method wm goes by weights alone"),
+        ("align", (), "--method wm goes by weights alone"),
+    ):
+        refused(2, command, *models[:2], *options, *few, says=(nothing + why, "such as am or auto"))
+    for options in (("--net", "mlp"), ("-m", "auto", "--net", "mlp")):
+        out = done("merge", *models[:2], *few, *options, "--budget", "1s", "-o", "m.safetensors", "--force")
+        assert "method: auto" in out.err
+        recorded = json.loads(open_checkpoint("m.safetensors").metadata["rebasin.options"])
+        assert recorded["limit"] == 90
 
 
 def test_what_methods_looked_at_is_recorded(models, done):

@@ -131,7 +131,10 @@ SAFETENSORS = {
     "metadata that is a list": (raw({"__metadata__": [], "w": f.ONE}, b"\0" * 8), ["text to text"]),
     "metadata that is null": (raw({"__metadata__": None, "w": f.ONE}, b"\0" * 8), ["text to text"]),
     "a name of 5 MB": (raw({LONG: []}), ["characters …"]),
-    "10,000 wrong entries": (raw({f"w{k}": [] for k in range(10_000)}), ["… and 9980 more"]),
+    "10,000 wrong entries": (
+        raw({f"w{k}": [] for k in range(10_000)}),
+        ["w{i}  should have", "(10,000 such)"],
+    ),
 }
 
 TORCH = {
@@ -143,7 +146,6 @@ TORCH = {
         lambda p: f.torch_file(p, {"w": f.Runs(os.system, "touch ran")}),
         ["would run code", "posix.system"],
     ),
-    "a whole network": (lambda p: f.torch_file(p, torch.nn.Linear(2, 2)), ["a whole pickled network"]),
     "eval": (lambda p: f.pickled(p, f.Runs(eval, "open('ran', 'w')")), ["would run code", ".eval"]),
     "a function of ours": (
         lambda p: f.torch_file(p, {"w": f.Runs(json.loads, "1")}),
@@ -240,10 +242,10 @@ OTHERS = {
     "an empty folder": (lambda p: (p.mkdir(), p)[1], ["holds no weights"]),
     "an index of nothing": (index({}), ["no weight_map"]),
     "an index that is a list": (listing("[]"), ["no weight_map"]),
-    "an index of numbers": (index({"a": 7}), ["not .safetensors in its own folder"]),
+    "an index of numbers": (index({"a": 7}), ["no weights in its own folder"]),
     "an index of files elsewhere": (index({"a": "../x.safetensors"}), ["in its own folder"]),
     "an index of absolute files": (index({"a": "/etc/x.safetensors"}), ["in its own folder"]),
-    "an index of a pickle": (index({"a": "x.pt"}), ["in its own folder"]),
+    "an index of a pickle": (index({"a": "x.pkl"}), ["in its own folder"]),
     "an index of a shard that is missing": (index({"a": "x.safetensors"}), ["x.safetensors  is missing"]),
     "an index of itself": (index({"a": "model.safetensors.index.json"}), ["in its own folder"]),
     "an index of 100,000 brackets": (listing("[" * 100_000), ["not valid JSON"]),

@@ -14,6 +14,7 @@ from rebasin_cli import nets
 from rebasin_cli.inference import dispatched, following, tracing
 from rebasin_cli.inference.recorder import Unfollowed
 from rebasin_cli.inference.tracing import line_of
+from rebasin_cli.networks.returned import leaves_of
 from tests.inference.test_infer import Net
 
 ROWS = torch.rand(4, 3)
@@ -29,8 +30,7 @@ def recorded(network, *inputs, **keywords):
 def exported(network, *inputs):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        program = torch.export.export(network.eval(), inputs, strict=False)
-        return tracing.exported(program.run_decompositions(tracing._decompositions()[0]))
+        return tracing.exported_by_torch(network.eval(), inputs, {}, tracing._decompositions()[0])
 
 
 def described(program):
@@ -55,7 +55,11 @@ def described(program):
 
 def signature(program):
     inputs = [(spec.kind, spec.target, spec.persistent) for spec in program.inputs]
-    return inputs, [(spec.kind, type(spec.arg), spec.target) for spec in program.outputs], program.results
+    return inputs, [(spec.kind, type(spec.arg), spec.target) for spec in program.outputs], structure(program)
+
+
+def structure(program):
+    return [(leaf.way, getattr(leaf.tensor, "shape", None)) for leaf in leaves_of(program.returned)]
 
 
 @pytest.mark.parametrize("name", SMALL)

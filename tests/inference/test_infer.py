@@ -479,7 +479,7 @@ def test_unused_tensors_stay():
         Net(lambda s, x: s.h(s.l(x)), l=nn.Linear(3, 6), u=nn.Linear(6, 6), h=nn.Linear(6, 2)), ROWS
     )
     assert "u:" not in found.text and stays(str(found.fitted.tensors["u.weight"][0]))
-    assert any(f.why == "evaluation does not use it" for f in found.reasons)
+    assert any(f.why == "not seen by any kept output" for f in found.reasons)
 
 
 def test_a_rule_that_lies_is_caught_by_the_proof(monkeypatch):

@@ -152,8 +152,10 @@ def test_every_trial_counts():
     "change, complaint",
     [
         (lambda logits: logits / 0 * 0, "NaN or infinite"),
-        (lambda logits: logits * 0 + 1, "all equal"),
-        (lambda logits: logits[:1].expand_as(logits), "answers every input alike"),
+        (lambda logits: logits * 0 + 1, "answers every input alike"),
+        (lambda logits: logits.sum() * 0, "answers every input alike"),
+        (lambda logits: (-logits.abs()).relu(), "answers every input alike"),
+        (lambda logits: logits * 0 + torch.arange(logits.shape[1]), "answers every input alike"),
         (lambda logits: None, "returns no tensor"),
         (lambda logits: logits.reshape(7, 7, 7), "the network fails on inputs"),
     ],
@@ -176,27 +178,35 @@ def test_outputs_and_inputs_may_be_structures(wrap):
     )
 
 
-@pytest.mark.parametrize(
-    ("wrap", "output"),
-    [
-        (lambda logits, hidden: {"logits": logits, "hidden": hidden}, "logits"),
-        (lambda logits, hidden: (hidden, [logits]), "1"),
-        (lambda logits, hidden: (logits, hidden), -2),
-    ],
-)
-def test_only_the_chosen_output_is_compared(wrap, output):
-    class Telling(Net):
-        def forward(self, x):
-            return wrap(super().forward(x), self.one(x))
+class Telling(Net):
+    """Returns its logits and its hidden units, in the form that `wrap` makes of them."""
 
-    network = Telling()
-    assert 0 < try_to_prove(GOOD, network, output=output).largest_difference < 1e-12
-    with pytest.raises(NotProven):
-        try_to_prove(GOOD, network)
-    with pytest.raises(NotProven):
-        try_to_prove(GOOD | {"one.bias": "."}, network, output=output)
-    with pytest.raises(NetworkError, match="the network returns .*, which has no 'absent'"):
-        try_to_prove(GOOD, network, output="absent")
+    def __init__(self, wrap):
+        super().__init__()
+        self.wrap = wrap
+
+    def forward(self, x):
+        return self.wrap(super().forward(x), self.one(x))
+
+
+def test_all_that_is_returned_is_compared_whatever_is_measured():
+    wraps = [
+        (lambda logits, hidden: {"logits": logits, "hidden": hidden}, "logits", "hidden"),
+        (lambda logits, hidden: (hidden, [logits]), "1", "0"),
+        (lambda logits, hidden: (logits, hidden), -2, "1"),
+    ]
+    for wrap, output, other in wraps:
+        network = Telling(wrap)
+        for measured in (None, output):
+            with pytest.raises(NotProven) as refused:
+                try_to_prove(GOOD, network, output=measured)
+            assert f"of the outputs these change: {other}" in refused.value.problems
+        proof = try_to_prove(GOOD, network, output=output, not_kept=[other])
+        assert 0 < proof.largest_difference < 1e-12 and proof.not_kept == (other,)
+        with pytest.raises(NotProven):
+            try_to_prove(GOOD | {"one.bias": "."}, network, output=output, not_kept=[other])
+        with pytest.raises(NetworkError, match="the network returns .*, which has no 'absent'"):
+            try_to_prove(GOOD, network, output="absent")
 
 
 def test_a_network_of_other_tensors_proves_nothing():

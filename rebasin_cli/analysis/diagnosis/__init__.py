@@ -8,7 +8,7 @@ matched units agree and how much the activations of the midpoint fade.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +52,7 @@ def doctor(
     data: Iterable[Any] | None = None,
     limit: int = 2_560,
     output: str | int | None = None,
+    not_kept: Sequence[str] = (),
     seed: int = 0,
     device: str = "cpu",
 ) -> Diagnosis:
@@ -66,9 +67,8 @@ def doctor(
     rows, unseen = None, ()
     if network is not None and data is not None:
         try:
-            rows = look(
-                a, b, weights.permutations, fitted, network, data, limit=limit, output=output, device=device
-            )
+            run = {"output": output, "not_kept": not_kept, "device": device}
+            rows = look(a, b, weights.permutations, fitted, network, data, limit=limit, **run)
         except (NetworkError, SpecError) as error:  # what weights say is worth saying all the same
             if getattr(error, "place", None) is not None:  # but code of the user's that fails is a failure
                 raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +51,7 @@ def look(
     *,
     limit: int,
     output: str | int | None = None,
+    not_kept: Sequence[str] = (),
     device: str = "cpu",
 ) -> tuple[dict[str, Any], ...]:
     """The rows of `Diagnosis.words`: one pass of A, B, and the midpoints of A with B and with B permuted."""
@@ -59,7 +60,8 @@ def look(
         for other in (b, permuted(b, fitted, permutations))
     ]
     fitted, b, permutations = apart(fitted, b, permutations)
-    problem = Problem(fitted, (a, b, *middles), network=network, data=data, output=output, device=device)
+    outputs = {"output": output, "not_kept": tuple(not_kept)}
+    problem = Problem(fitted, (a, b, *middles), network=network, data=data, device=device, **outputs)
     *_, (_, sums) = observed(problem, am.Options(limit=limit), sides=["post"], none=_Four.none)
     places: dict[str, list[_Four]] = {}
     for (_, word, *_), four in sums.items():

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...averages import schedules
-from ...averages.mixing import check_interpolation, checked
+from ...averages.mixing import check_interpolation
 from ...averages.parts import check_choices
+from ...averages.weights import checked
 from ...errors import UsageError, unknown
 from .inputs import of_model
 from .outputs import Output

@@ -74,7 +74,7 @@ def check_kept(search: Search, output: Output, inputs: Inputs, *, steps: bool) -
     destination.check_output(search.log, force=output.force or output.resume, text=True, inputs=inputs)
 
 
-def settle_repair(fitted: FittedSpec, repair: Repair, *, has_data: bool) -> str:
+def settle_repair(fitted: FittedSpec, repair: Repair, *, has_data: bool, has_network: bool = True) -> str:
     """The repair of this network: "reset" where there are running statistics and data, unless told otherwise.
 
     There "repair" is "reset" too. "auto" stays where it is to be chosen by held-out loss: with data, and
@@ -110,7 +110,7 @@ def settle_repair(fitted: FittedSpec, repair: Repair, *, has_data: bool) -> str:
             hint="Re-estimate them with --repair reset",
         )
     if not has_data:
-        raise broken_statistics()
+        raise broken_statistics(has_network)
     return "reset"
 
 
@@ -130,10 +130,14 @@ def resets(repair: Repair, network: nn.Module) -> bool:
     return there and repair.repair != "none"
 
 
-def broken_statistics(problems: Sequence[str] = ()) -> UsageError:
-    """What to say where running statistics would be averaged, and cannot be measured anew."""
+def broken_statistics(has_network: bool, problems: Sequence[str] = ()) -> UsageError:
+    """What to say where running statistics would be averaged, and cannot be measured anew.
+
+    `has_network`: somebody names the network that they would be measured on.
+    """
     return UsageError(
         "this network has BatchNorm statistics, and averaging them makes a broken model",
         problems=problems,
-        hint="Re-estimate them with --data NAME, or merge all the same with --repair none",
+        hint=f"Re-estimate them with --data NAME{'' if has_network else ' and --net file.py:factory'}, "
+        "or merge all the same with --repair none",
     )

@@ -6,11 +6,12 @@ import fnmatch
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import torch
 
-from ...checkpoints.locate import INDEX, locate, read_index
+from ...checkpoints.folder import as_safetensors
+from ...checkpoints.locate import locate, read_index
 from ...errors import CheckpointError, UsageError
 from .outputs import Output
 
@@ -31,6 +32,11 @@ BESIDE = (
 LARGEST = 1 << 28  # bytes of such a file; what is larger is no configuration
 
 
+def placed(output: Output, model: Path) -> Output:
+    """The output, in a folder under the names of the model's own files where a folder was named."""
+    return output if output.folder is None else inside(output, model)
+
+
 def inside(output: Output, model: Path, *, copy_from: Path | None = None) -> Output:
     """The output in its folder, laid out as `model` is: the same shards, or one file of the same name.
 
@@ -43,9 +49,9 @@ def inside(output: Output, model: Path, *, copy_from: Path | None = None) -> Out
         kind, file = "torch", model
     layout, name = None, "model.safetensors"
     if kind == "sharded":
-        name = f"{file.name.removesuffix(INDEX)}.safetensors"
+        name = as_safetensors(file.name, whole=True)
         if output.shard_size is None:
-            layout = {tensor: PurePosixPath(shard).name for tensor, shard in read_index(file).items()}
+            layout = {tensor: as_safetensors(shard) for tensor, shard in read_index(file).items()}
     elif kind == "safetensors" and model.is_dir():
         name = file.name
     copies = {} if copy_from is None else _beside(copy_from, output.dtype)
@@ -78,13 +84,13 @@ def _with_dtype(config: bytes, dtype: torch.dtype) -> bytes:
     """A configuration that names this dtype, where it named one; loaders would convert the weights back."""
     try:
         parsed = json.loads(config)
-    except ValueError:
+    except (ValueError, RecursionError):
         return config
     named = [key for key in ("torch_dtype", "dtype") if isinstance(parsed, dict) and key in parsed]
     if not named:
         return config
     parsed |= dict.fromkeys(named, str(dtype).removeprefix("torch."))
-    return (json.dumps(parsed, indent=2, ensure_ascii=False) + "\n").encode()
+    return (json.dumps(parsed, indent=2) + "\n").encode()
 
 
 def tell_differences(models: Sequence[Path], copies: Sequence[str], say: Callable[[str], None]) -> None:

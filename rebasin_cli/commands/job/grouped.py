@@ -21,6 +21,7 @@ from ...groups import stored
 from ...groups.folds import Folds, Norm, Part, Reader, ValueBias
 from ...inference.trials import Runs, difference
 from ...matchers.search.align import Alignment
+from ...networks.returned import Kept
 from ...networks.running import fed
 from ...networks.state import fresh, own_state
 from ...permutations import permutation
@@ -61,9 +62,10 @@ def _symmetries(job: Job, plain: FittedSpec) -> tuple[FittedSpec, Folds]:
         raise none_named(plain)
     batch = fed(module, need_inputs(module, job.asked.network, job.asked.data), "cpu", quiet=True)
     if plain.groups:
-        return plain, folds_of(module, batch, job.output)
+        return plain, folds_of(module, batch, job.output, job.not_kept)
     args, kwargs = ((), batch) if isinstance(batch, Mapping) else (batch, {})
-    found = infer(module, args, kwargs, output=job.output, prove=False, groups=True)
+    outputs = {"output": job.output, "not_kept": job.not_kept}
+    found = infer(module, args, kwargs, prove=False, groups=True, **outputs)
     kinds = ", ".join(f"{word} {kind}" for word, kind in list(found.fitted.groups.items())[:4])
     more = " …" * (len(found.fitted.groups) > 4)
     job.say(
@@ -216,7 +218,7 @@ def outputs_differ(job: Job, before: Mapping[str, Any], after: Mapping[str, Any]
     inputs = need_inputs(network, job.asked.network, job.asked.data)
     found = []
     with fresh(network, inputs) as refresh, own_state(network, torch.float64), torch.no_grad():
-        runs = Runs(network, refresh, torch.float64, job.output)
+        runs = Runs(network, refresh, torch.float64, Kept(job.output, job.not_kept))
         batch = fed(network, inputs, "cpu", quiet=True)
         for tensors in (before, after):
             for name, tensor in network.state_dict().items():

@@ -24,7 +24,6 @@ from ...matchers import State
 from ...matchers.search import align as searching
 from ...networks.evaluation import Scores
 from ...permutations.permutation import Permutations
-from ...repair.options import SAMPLES
 from ...runtime import devices
 from ...runtime.files import Inputs
 from ...runtime.ranks import ALONE, Ranks
@@ -62,13 +61,14 @@ class Job:
         self.command, self.paths, self.listener, self.ranks = command, list(paths), listener, ranks
         self.asked, self.perm, self.undo = Asked(**subjects), perm, undo
         self.seed, self.output = self.asked.network.seed, self.asked.network.output
+        self.not_kept = self.asked.network.not_kept
         self.splits: Splits = {}  # those that were opened
         self.took: dict[str, float] = {}  # seconds of what a result tells beside the search
 
     def by(self, search: Search) -> Job:
         """This very job, by another search: models, spec, network and samples are the same ones."""
         other = copy.copy(self)
-        for name in ("options", "search_options", "first_state"):
+        for name in ("options", "first_state"):
             other.__dict__.pop(name, None)
         other.asked = replace(self.asked, search=search)
         return other
@@ -95,21 +95,20 @@ class Job:
         """
         self.ranks.each(checks.check_method, self.asked.search, or_none=or_none)
         self.ranks.each(lambda: self.held_out)
-        self.ranks.each(lambda: self.options if output is None else self.search_options)
+        self.ranks.each(lambda: self.options)
         if output is not None:
             steps = steps or method_options.trains(self.asked.search.method)
             self.ranks.first(checks.check_kept, self.asked.search, output, self.inputs(), steps=steps)
 
     @cached_property
     def options(self) -> Any:
-        """The method's Options where a limit of samples may also be one for measuring; None for "none"."""
-        return method_options.make(self.asked.search, self.asked.data, measuring=True)
+        """The method's Options, with what the user set of them; None for "none"."""
+        return method_options.make(self.asked.search, self.asked.data)
 
-    @cached_property
-    def search_options(self) -> Any:
-        """The method's Options where every option is for the search; a limit may be for a refit."""
-        refits = self.asked.repair.repair in SAMPLES
-        return method_options.make(self.asked.search, self.asked.data, measuring=refits)
+    def check_needs(self) -> None:
+        """Raise UsageError for a --limit that limits nothing, or that names all that the search lacks."""
+        self.ranks.each(matching.check_limit, self)
+        self.ranks.each(matching.check_needs, self)
 
     @cached_property
     def held_out(self) -> HeldOut | None:
@@ -223,7 +222,8 @@ class Job:
             raise UsageError(
                 f"--held-out {self.held_out.text}: no data set is known", hint="Name one with --data NAME"
             )
-        return checks.settle_repair(self.fitted, self.asked.repair, has_data=there)
+        named = self.asked.network.net is not None or self.fitted.spec.net is not None
+        return checks.settle_repair(self.fitted, self.asked.repair, has_data=there, has_network=named)
 
     def endpoint_check(self) -> Callable[[Mapping[str, Sequence[Scores]]], None]:
         """A look at the endpoints' test scores that stops a run fed the wrong inputs."""
@@ -279,15 +279,13 @@ class Job:
         self,
         state: Resumable | None = None,
         inputs: Mapping[str, Any] | None = None,
-        *,
-        options: Any = None,
     ) -> searching.Alignment | None:
         """Find the permutations with the method that was asked for, from where `state` says.
 
         None where there is nothing to search: the method is "none", or a permutation is given. `inputs` are
-        those of `match_inputs`, where they were found before; `options` are others than `search_options`.
+        those of `match_inputs`, where they were found before.
         """
-        return matching.search(self, state or Resumable(), inputs, options)
+        return matching.search(self, state or Resumable(), inputs)
 
     # --------------------------------------------------------------------------------------- plans, accounts
 

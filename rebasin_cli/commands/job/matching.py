@@ -11,6 +11,7 @@ from ... import matchers
 from ...errors import DataError, NetworkError, UsageError
 from ...matchers import State
 from ...matchers.search import align as searching
+from ...repair.options import SAMPLES
 from ...reports import _accounts as accounts
 from ...runtime import devices
 from . import grouped, method_options, planning, provenance, resume, samples
@@ -30,20 +31,55 @@ def inputs_of(job: Job) -> dict[str, Any]:
     if not polish and method_options.can_do_without(method) and (why := nothing_to_run(job)):
         job.say(f"method: {method} goes by weights alone: {why}")
         return {}
+    check_needs(job)
     network = job.network
-    searching.check_needs(method, network=network is not None, data=job.has_data, polish=polish)
     count = getattr(matchers.registry.get(method), "SAMPLES", samples.MATCH_SAMPLES)
     say = (lambda text: None) if job.splits else job.say  # which data it is was told already
     data = samples.open_splits(job.models, job.asked.data, job.seed, say, wanted=["match"], match=count)[
         "match"
     ]
-    found = {"network": network, "data": data, "output": job.output, "prove": False}
+    found = {"network": network, "data": data, "prove": False}
+    found |= {"output": job.output, "not_kept": job.not_kept}
     if job.held_out is not None:
         job.splits |= samples.open_splits(
             job.models, job.asked.data, job.seed, lambda text: None, wanted=["held"]
         )
         found["held"] = job.splits["held"]
     return found | ({"loss": samples.loss_of(job.asked.data)} if job.asked.data.loss else {})
+
+
+def check_needs(job: Job) -> None:
+    """Raise UsageError that names all that the search lacks, and the repair of the merge to come with it."""
+    search = job.asked.search
+    if not job.runs_network or (search.polish is None and method_options.can_do_without(search.method)):
+        return
+    repaired = job.command == "merge" and job.asked.repair.repair != "none"
+    searching.check_needs(
+        search.method,
+        network=job.network is not None,
+        data=job.has_data,
+        polish=search.polish is not None,
+        statistics=repaired and bool(job.fitted.statistics),
+    )
+
+
+def check_limit(job: Job) -> None:
+    """Raise UsageError for a --limit of samples where nothing is looked at that it would limit."""
+    search, repair = job.asked.search, job.asked.repair.repair
+    if (limit := job.asked.data.limit) is None or repair in SAMPLES:
+        return
+    why = "the permutation is given" if job.perm else f"--method {search.method} goes by weights alone"
+    then = "choose a method that looks at samples, such as am or auto"
+    if job.runs_network:
+        alone = search.polish is None and method_options.can_do_without(search.method)
+        if not alone or not (why := nothing_to_run(job)):
+            return
+        then = "name what is missing: --data NAME, --net file.py:factory"
+    if job.command == "merge":
+        measures = repair not in ("none", "bias") and job.has_data
+        why += f", and repairs measure on {samples.RESET_SAMPLES:,} samples always" * measures
+        then += ", or --repair refit or distill, which fit on so many"
+    raise UsageError(f"--limit {limit} limits nothing: {why}", hint=f"Leave it out, or {then}")
 
 
 def settled(job: Job) -> Job:
@@ -93,7 +129,8 @@ def prove(job: Job) -> dict[str, Any]:
     if (network := job.network) is None:
         return accounts.describe_proof(None)
     inputs = proof_inputs(network, job.asked.network, job.asked.data, job.splits)
-    proof = searching.prove_spec(network, job.fitted, inputs=inputs, output=job.output, seed=job.seed)
+    outputs = {"output": job.output, "not_kept": job.not_kept}
+    proof = searching.prove_spec(network, job.fitted, inputs=inputs, seed=job.seed, **outputs)
     account = accounts.describe_proof(
         proof, "the network does not say its input: give --input SHAPE or --data"
     )
@@ -144,9 +181,7 @@ def first_state(job: Job) -> State | None:
     return State((read_permutation(file, job.fitted)[0],))
 
 
-def search(
-    job: Job, state: Resumable, inputs: Mapping[str, Any] | None, options: Any
-) -> searching.Alignment | None:
+def search(job: Job, state: Resumable, inputs: Mapping[str, Any] | None) -> searching.Alignment | None:
     """As `Job.search`."""
     if job.method in ("none", "given"):
         return None
@@ -162,7 +197,7 @@ def search(
         job.fitted,
         method=job.asked.search.method,
         seed=job.seed,
-        options=job.search_options if options is None else options,
+        options=job.options,
         start=state.start or job.first_state,
         progress=progress,
         polish=job.asked.search.polish,

@@ -31,8 +31,8 @@ def declared(method: str) -> dict[str, Option]:
     return {option.name: option for option in matchers.registry.options(method)}
 
 
-def make(search: Search, data: Data, *, measuring: bool = False) -> Any:
-    """The method's own Options, with what the user set. A limit of samples may also be for `measuring`.
+def make(search: Search, data: Data) -> Any:
+    """The method's own Options, with what the user set; a limit of samples where it has one.
 
     Raises UsageError for an unknown method, and for an option that it does not have.
     """
@@ -41,7 +41,7 @@ def make(search: Search, data: Data, *, measuring: bool = False) -> Any:
         if chosen:
             raise foreign_option(next(iter(chosen)), "none")
         return None
-    if data.limit is not None and ("limit" in known or not measuring):
+    if data.limit is not None and "limit" in known:
         chosen["limit"] = data.limit
     if (file := start_file(search)) is not None:
         if not file.is_file():
@@ -85,6 +85,7 @@ def identity(search: Search, data: Data, network: Network) -> dict[str, Any]:
     chosen = {"effort": None} | _finding(search, data)  # named by searches that older releases kept, too
     if needs_data(search.method) or search.polish is not None:
         asked = {"output": network.output, "net": network.net}
+        asked |= {"not_kept": list(network.not_kept)} if network.not_kept else {}
         chosen |= asked | {n: getattr(data, n) for n in ("data", "normalize", "limit", "batch_size", "loss")}
     return chosen
 

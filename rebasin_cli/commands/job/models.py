@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ... import networks
+from ...averages.names import agreed
+from ...averages.nearness import NEAR, cosine
 from ...checkpoints.checking import digest, validate
 from ...checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ...checkpoints.tensors import LazyTensors
@@ -21,6 +23,7 @@ from ...errors import CheckpointError, NoEnvelope, NoSpecFits, NotProven, SpecEr
 from ...groups import stored
 from ...networks.running import fed
 from ...permutations import permutation
+from ...reports import _accounts as accounts
 from ...runtime.ranks import ALONE, Ranks
 from ...spec.resolving import resolve_spec
 from ...spec.spec import FittedSpec, Shapes, Spec
@@ -52,7 +55,7 @@ def read_models(
         if not len(model):
             raise CheckpointError(f"{path} holds no tensors")
         models.append(model)
-    return models
+    return agreeing(models, say)
 
 
 def open_models(paths: Sequence[Path], loading: Loading, say: Callable[[str], None]) -> list[Checkpoint]:
@@ -60,7 +63,15 @@ def open_models(paths: Sequence[Path], loading: Loading, say: Callable[[str], No
     models = _opened(paths, loading, say)
     for path, model in zip(paths, models, strict=True):
         tell_notes(path, model, say)
-    return models
+    return agreeing(models, say)
+
+
+def agreeing(models: Sequence[Checkpoint], say: Callable[[str], None]) -> list[Checkpoint]:
+    """The models under the names of the first, where only prefixes or ties differ; says what was done."""
+    found, told = agreed(models, [str(model.path) for model in models])
+    for line in told:
+        say(line)
+    return found
 
 
 def tell_notes(path: Path, model: Checkpoint, say: Callable[[str], None]) -> None:
@@ -125,11 +136,22 @@ def fit_spec(
 
 
 def _wants_network(error: NoSpecFits, models: Sequence[Checkpoint]) -> NoSpecFits:
-    """The same with the next step: the network tells the spec."""
+    """The same with the next step: no spec at all for models that are near, else the network tells it."""
+    near = cosine(models) if len(models) > 1 else None
+    if near is not None and near > NEAR:
+        files = " ".join(shlex.quote(str(model.path)) for model in models)
+        return NoSpecFits(
+            error.message.partition("; the nearest is")[0],
+            hint=f"The models are near each other (cosine {near:.2g}), as copies that were fine-tuned are: "
+            f"average them as they are, which takes no spec: rebasin merge {files} --method none. "
+            "To align them all the same, give the network: --net file.py:factory",
+        )
     recorded = {model.metadata.get("rebasin.spec") for model in models} - {None}
     was = f"They record a spec named {recorded.pop()}, which is not built in. " if len(recorded) == 1 else ""
     hint = f"{was}Give the network, and the spec is inferred from it: --net file.py:factory; "
     hint += "or write one (docs/specs.md): --spec FILE.yaml"
+    if parts := next((model.parts for model in models if model.parts), None):
+        hint = f"Choose one of the parts, such as --key {max(sorted(parts), key=parts.__getitem__)}. {hint}"
     return NoSpecFits(error.message, problems=error.problems, hint=hint)
 
 
@@ -181,7 +203,10 @@ def infer_spec(
     module = networks.from_reference(network.net, shapes)
     batch = fed(module.float(), need_inputs(module, network, data), "cpu", quiet=True)
     args, kwargs = ((), batch) if isinstance(batch, Mapping) else (batch, {})
-    found = infer(module, args, kwargs, output=network.output, prove=prove, groups=groups)
+    outputs = {"output": network.output, "not_kept": network.not_kept}
+    found = infer(module, args, kwargs, prove=prove, groups=groups, **outputs)
+    if told := accounts.kept_in_words(found.kept, found.not_kept):
+        say(f"outputs: {told}")
     for frozen in found.reasons:
         say(f"stays: {', '.join(frozen.places[:3])}{' …' * (len(frozen.places) > 3)}: {frozen.why}")
     for one in found.missed:

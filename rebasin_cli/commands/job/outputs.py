@@ -160,9 +160,7 @@ def write_as_planned(
     """
     copies = {output.path.with_name(name): content for name, content in output.copies.items()}
     with ExitStack() as whole:
-        if output.folder is not None:
-            whole.enter_context(removed_on_failure(output.path))  # the folder
-            destination.make_folder(output.folder)
+        _make(output, whole)
         if copies and stage is None:
             stage = whole.enter_context(staged(output.path.parent))
         for path, content in copies.items():
@@ -185,6 +183,13 @@ def write_as_planned(
     return [str(path) for path in (*written, *copies)]
 
 
+def _make(output: Output, whole: ExitStack) -> None:
+    """Make the folder of an output that names one; where it is new it is gone again if `whole` fails."""
+    if output.folder is not None:
+        whole.enter_context(removed_on_failure(output.path))
+        destination.make_folder(output.folder)
+
+
 def write_with_permutation(
     output: Output,
     tensors: Mapping[str, Any],
@@ -196,9 +201,11 @@ def write_with_permutation(
 
     `save` writes it to a path, as `permutation.save` does.
     """
-    folder = destination.check_output(output.path, force=output.force).parent
     beside = permutation.beside(output.path)
-    with staged(folder) as stage:
+    with ExitStack() as whole:
+        _make(output, whole)
+        path = destination.check_output(output.path, force=output.force, layout=output.layout)
+        stage = whole.enter_context(staged(path.parent))
         told: list[str] = []
         written = write(output, tensors, like, metadata, stage=stage, tell=told.append)
         (digest,) = told or [writing.staged_digest(stage, [Path(file) for file in written])]

@@ -10,23 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ...averages.combining import alike, combined
 from ...averages.mean import BLOCK
+from ...averages.names import same_values
+from ...averages.numbers import finite_only
 from ...averages.parts import Parts, parts_of
 from ...checkpoints import destination
-from ...checkpoints.checking import finite, validate
 from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.tensors import CHUNK, LazyTensors
 from ...errors import SpecError, UsageError
 from ...spec import library
-from . import checks, provenance
+from . import checks, configs, provenance
 from .averaging import Average
 from .folders import tell_differences
 from .job import Job
 from .listener import Listener
-from .models import naming, open_models
+from .models import agreeing, naming, open_models
 from .outputs import Output, write_as_planned
 from .samples import data_reference, recorded_vocabulary
 
@@ -47,11 +47,15 @@ def suffices(job: Job, mean: Average) -> bool:
     models = open_models(job.paths, asked.loading, lambda text: None)
     if data_reference(models, asked.data) is None:
         return True
+    return not _is_known(models[0])
+
+
+def _is_known(model: Checkpoint) -> bool:
+    """Whether a built-in spec, which names its network, fits the tensors."""
     try:
-        library.find(models[0].shapes)
+        return library.find(model.shapes).spec.net is not None
     except SpecError:
-        return True
-    return False
+        return False
 
 
 def average(job: Job, output: Output, mean: Average) -> dict[str, Any]:
@@ -67,10 +71,11 @@ def average(job: Job, output: Output, mean: Average) -> dict[str, Any]:
     source = None
     if mean.copy_from is not None:
         source = open_models([mean.copy_from], asked.loading, listener.say)[0]
+        source = agreeing([models[0], source], listener.say)[1]
     with naming(paths):
         parts = parts_of(models, ignore=mean.ignore, source=source, heads=mean.heads, extra=mean.extra)
     if parts.statistics and asked.repair.repair != "none":
-        raise checks.broken_statistics()
+        raise checks.broken_statistics(_is_known(models[0]))
     tensors = combined(
         models,
         parts,
@@ -85,6 +90,8 @@ def average(job: Job, output: Output, mean: Average) -> dict[str, Any]:
         return plan
     _tell(listener, models, parts, plan, mean, source)
     tell_differences(paths, [*output.copies], listener.say)
+    how = {"heads": mean.heads, "source": source}
+    output = configs.fitted(output, models, tensors.shapes, listener.say, **how)
     destination.check_space(_there(output.path.parent), plan["written_bytes"])
     _digests([*models, *([source] if source is not None else [])])
     options = {"weights": list(mean.weights or []), "interpolation": mean.interpolation}
@@ -186,10 +193,18 @@ def _tell(
         say(f"these differ among the models: {_some(others)}")
     if mean.heads and not parts.heads:
         say(f"--heads {mean.heads} changes nothing: no head differs")
-    if len({model.tied for model in models}) > 1:
-        say("tied tensors are not tied in all models: their averages differ")
+    for group in dict.fromkeys(group for model in models for group in model.tied):
+        if not all(_tied(model, group) for model in models):
+            say(f"not tied in all models, so their averages differ: {' and '.join(group)}")
     if len({tuple(sorted(map(str, {*model.dtypes.values()}))) for model in models}) > 1:
         say(f"the models have different dtypes: those of {models[0].path} are written")
+
+
+def _tied(model: Checkpoint, group: Sequence[str]) -> bool:
+    """Whether those of these tensors that the model has are one, in memory or by their values."""
+    first, *others = [name for name in group if name in model] or group[:1]
+    stored = any({first, *others} <= {*tied} for tied in model.tied)
+    return stored or all(same_values(model, first, other) for other in others)
 
 
 def _some(names: Sequence[str]) -> str:
@@ -226,30 +241,12 @@ def _digests(models: Sequence[Checkpoint]) -> None:
 def looked_at(
     tensors: LazyTensors, averaged: Collection[str], models: Sequence[Checkpoint], listener: Listener
 ) -> LazyTensors:
-    """The same tensors; what is averaged and no number is refused, with the file that has it."""
+    """The same tensors, each told as it is made; what is averaged and no number is refused, with its file."""
     total, begun = len(tensors), set()
 
-    def look(name: str, made: Tensor) -> Tensor:
+    def begin(name: str) -> None:
         if name not in begun:
             begun.add(name)
             listener.step("averaging", len(begun), total, name)
-        if name in averaged and not finite(made):
-            for model in models:
-                if name in model:
-                    validate(_only(model, name), name=str(model.path))
-            raise UsageError(
-                f"{name}: the average is beyond the range of {made.dtype}",
-                hint="Use --out-dtype bfloat16 or float32.",
-            )
-        return made
 
-    return LazyTensors(
-        tensors.shapes,
-        tensors.dtypes,
-        lambda name: look(name, tensors[name]),
-        lambda name, start, stop: look(name, tensors.rows(name, start, stop)),
-    )
-
-
-def _only(model: Checkpoint, name: str) -> LazyTensors:
-    return LazyTensors({name: model.shapes[name]}, {name: model.dtypes[name]}, model.read)
+    return finite_only(tensors, averaged, models, [str(model.path) for model in models], begin)

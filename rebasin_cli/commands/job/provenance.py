@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from ...checkpoints.checkpoint import Checkpoint
 from ...datasets._batches import LoaderData
 from ...repair.options import SAMPLES
+from ...reports import _accounts as accounts
 from ...runtime.text import many
 from ...spec.spec import FittedSpec
 from ...version import version
@@ -36,10 +37,11 @@ def describe(
     """Version, method, options, seed, digests of inputs and spec; no paths and no times.
 
     Without a spec nothing was permuted. What all of `like` record alike on their training is carried over,
-    with `results` their accuracies too. Of the `proof`, its status, and whether for an assumed network.
+    with `results` their accuracies too. Of the `proof`, its status, whether for an assumed network, and
+    which outputs it is of.
     """
     keys = TRAINING + RESULTS * results
-    proven = {} if proof is None else {"rebasin.proof": status(proof)}
+    proven = {} if proof is None else {"rebasin.proof": status(proof)} | _outputs(proof)
     return (
         proven
         | {
@@ -57,6 +59,12 @@ def describe(
 
 def _of_spec(fitted: FittedSpec) -> dict[str, str]:
     return {"rebasin.spec": fitted.spec.name, "rebasin.spec_sha256": fitted.spec.digest}
+
+
+def _outputs(proof: Mapping[str, Any]) -> dict[str, str]:
+    """Which outputs were kept, of a network with more than one, and tensors that none of them shows."""
+    told = accounts.kept_in_words(*(proof.get(name, ()) for name in ("kept", "not_kept", "not_seen")))
+    return {"rebasin.outputs": told} if told else {}
 
 
 def status(proof: Mapping[str, Any]) -> str:

@@ -22,12 +22,16 @@ class Loading:
 
 @dataclass(frozen=True)
 class Network:
-    """The network to run: whose, on what inputs, which of its outputs, where, and from which seed."""
+    """The network to run: whose, on what inputs, where, and from which seed.
+
+    Of its outputs `output` is measured, and `not_kept` are no part of its function.
+    """
 
     net: str | None = None
     trust_code: bool = False
     input: str | None = None
     output: str | None = None
+    not_kept: tuple[str, ...] = ()
     device: str = "auto"
     seed: int = 0
 

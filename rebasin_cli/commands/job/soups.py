@@ -19,7 +19,7 @@ from . import checks, provenance, samples
 from .averaging import Average
 from .job import Job
 from .listener import SILENT
-from .models import naming, open_models
+from .models import agreeing, naming, open_models
 from .outputs import Output, write_as_planned
 from .plain import looked_at
 from .samples import Splits
@@ -34,6 +34,7 @@ def merge(job: Job, output: Output, mean: Average) -> dict[str, Any]:
     paths = job.paths
     with naming(paths):
         source = open_models([mean.copy_from], job.asked.loading, job.say)[0] if mean.copy_from else None
+        source = source and agreeing([job.models[0], source], job.say)[1]
         parts = parts_of(job.models, ignore=mean.ignore, source=source)
     network = _network(job)
     resets = checks.resets(job.asked.repair, network)

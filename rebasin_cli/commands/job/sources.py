@@ -20,7 +20,8 @@ def attested(
     """What a command did, and the statement on it where one is asked for: written last, of what is there."""
     if output.attest is None or output.dry_run:
         return done
-    made = open_checkpoint(Path(done["written"][0])).metadata
+    index = (name for name in done["written"] if name.endswith(".index.json"))
+    made = open_checkpoint(Path(next(index, done["written"][0]))).metadata
     content = attesting.statement(
         [Path(name) for name in done["written"]],
         of(job, output, mean),

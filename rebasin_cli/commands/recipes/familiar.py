@@ -1,20 +1,25 @@
 """mergekit's words: in a merge step they mean what they mean there, and a whole file of its may be a recipe.
 
-What rebasin cannot do is refused by name. Of its merge methods `linear` and `slerp` are plain averages of
-aligned weights; the others change weights in ways that rebasin does not.
+What rebasin cannot do is refused by name. Of its merge methods `linear` and `slerp` are plain averages, and
+`task_arithmetic` is one whose weights may be negative: θ + λ Σ w_k (θ_k − θ) is a sum of models that adds up
+to 1 with the base model's own weight. The others change weights in ways that rebasin does not.
 """
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
-from ...errors import UsageError
-from .reading import Problems, Value
+from ...errors import RebasinError, UsageError
+from .reading import MAX_BYTES, Problems, Value, read
 
-METHODS = ("linear", "slerp")
+METHODS = ("linear", "slerp", "task_arithmetic")
 _TOP = {"models", "merge_method", "base_model", "parameters", "dtype", "out_dtype", "name"}
 _CANNOT = {
     "slices": "layers are not cut and stacked here",
@@ -45,7 +50,7 @@ def as_recipe(root: Value, problems: Problems) -> Value:
         raise UsageError(
             "this file of mergekit asks for what rebasin does not do",
             problems=problems.in_order(),
-            hint="Of its files rebasin runs those with `models`, averaged by linear or slerp",
+            hint=f"Of its files rebasin runs those with `models`, merged by {_either(METHODS)}",
         )
     body = {key: value for key, value in root.items() if key in _TOP - {"name"}}
     body |= {key: _like(root, key, "none") for key in ("method", "repair")}
@@ -56,23 +61,86 @@ def as_recipe(root: Value, problems: Problems) -> Value:
     return replace(root, value={"steps": steps})
 
 
+def instead(error: RebasinError, arguments: Sequence[str]) -> RebasinError:
+    """The error for a file of mergekit where a model or a spec should stand; else the same error.
+
+    It says what the file asks for as a command line, or what of it rebasin does not do.
+    """
+    told = "\n".join((error.message, *error.problems, error.hint or ""))
+    for word in arguments[1:] if arguments and arguments[0] not in ("run", "card") else ():
+        path = Path(word.partition("=")[2] if word.startswith("--") else word)
+        if path.name in told or "at least two models" in told:
+            root = _read(path)
+            if root is not None:
+                return _refusal(error, path, root)
+    return error
+
+
+def _read(path: Path) -> Value | None:
+    """The file of mergekit, if it is one."""
+    try:
+        if path.suffix not in (".yml", ".yaml") or not path.is_file() or path.stat().st_size > MAX_BYTES:
+            return None
+        root = read(path.read_text(encoding="utf-8"), {}, Problems())
+    except (OSError, ValueError, UsageError):
+        return None
+    return root if is_mergekit(root) else None
+
+
+def _refusal(error: RebasinError, path: Path, root: Value) -> RebasinError:
+    problems = Problems()
+    try:
+        line = _line(as_recipe(root, problems), problems)
+    except UsageError as refused:
+        problems[:] = refused.problems
+    what = f"{path} is a file of mergekit, not a model or a spec"
+    if problems:
+        hint = f"rebasin cannot do what it asks; it runs files with `models`, merged by {_either(METHODS)}"
+        return type(error)(what, problems=problems.in_order(), hint=hint)
+    return type(error)(
+        what, hint=f"What it asks for is: {line}; or as it stands: rebasin run {shlex.quote(str(path))}"
+    )
+
+
+def _line(recipe: Value, problems: Problems) -> str:
+    """The command line of a recipe that `as_recipe` made, whether its models are there or not."""
+    step = recipe.value["steps"].value[0].value["merge"]
+    options = {key: value.plain() for key, value in merge_options(step.value, problems).items()}
+    words = ["rebasin", "merge", *map(str, options.pop("models", ()))]
+    if options.get("interpolation") == "linear":
+        del options["interpolation"]
+    for key, value in options.items():
+        text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+        words.append(f"--{key.replace('_', '-')}" + f"={text}" * text.startswith("-"))
+        words += [] if text.startswith("-") else [text]
+    return shlex.join(words)
+
+
 def merge_options(body: Mapping[str, Value], problems: Problems) -> dict[str, Value]:
     """The options of a merge step in our words: `base_model`, `merge_method`, `dtype`, `parameters`."""
     found = dict(body)
     method = found.pop("merge_method", None)
     if method is not None:
         _check_method(method, problems)
-        found.setdefault("interpolation", method)
+        if method.value in METHODS:
+            how = "slerp" if method.value == "slerp" else "linear"
+            found.setdefault("interpolation", replace(method, value=how))
     base = found.pop("base_model", None)
     parameters = found.pop("parameters", None)
     models = found.get("models")
     if models is not None and models.is_list:
-        files, weights = _weighted(models, parameters, problems)
+        files, given = _weighted(models, parameters, problems)
         found["models"] = replace(models, value=files)
         if method is not None and method.value == "slerp":
             weights = _slerp(found, base, parameters, problems)
-        elif parameters is not None:
-            _only(parameters, {"weight", "normalize"}, problems)
+        elif method is not None and method.value == "task_arithmetic":
+            weights, base = _task(found, given, base, parameters, problems), None
+        elif method is not None and method.value not in METHODS:
+            weights = None  # whatever they mean there
+        else:
+            weights = given and _normalized(given, models, parameters, problems)
+            if parameters is not None:
+                _only(parameters, {"weight", "normalize"}, problems)
         if weights:
             if "weights" in found:
                 problems.add(found["weights"], "the models have weights of their own already")
@@ -87,9 +155,13 @@ def merge_options(body: Mapping[str, Value], problems: Problems) -> dict[str, Va
     return found
 
 
+def _either(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"
+
+
 def _check_method(method: Value, problems: Problems) -> None:
     if method.value not in METHODS:
-        problems.add(method, f"rebasin has {' and '.join(METHODS)}, not {method.value!r}")
+        problems.add(method, f"rebasin has {_either(METHODS)}, not {method.plain()!r}")
 
 
 def _matters(base: Value, body: Mapping[str, Value]) -> bool:
@@ -113,8 +185,8 @@ def _same(one: Value, other: Value) -> bool:
 
 def _weighted(
     models: Value, parameters: Value | None, problems: Problems
-) -> tuple[list[Value], list[float] | None]:
-    """Files and weights of `- model: FILE` with `weight:` or `parameters: {weight: …}`."""
+) -> tuple[list[Value], list[float | None] | None]:
+    """Files and weights of `- model: FILE` with `weight:` or `parameters: {weight: …}`, as they are there."""
     files, given = [], []
     shared = _number(parameters.value.get("weight"), problems) if _maps(parameters) else None
     for item in models.value:
@@ -134,16 +206,16 @@ def _weighted(
         given.append(shared if own is None else _number(own, problems))
     if all(weight is None for weight in given):
         return files, None
-    if None in given:
-        problems.add(models, "some models have a weight and others have none")
-        return files, None
-    return files, _normalized(given, models, parameters, problems)
+    return files, given
 
 
 def _normalized(
-    weights: list[float], models: Value, parameters: Value | None, problems: Problems
+    weights: list[float | None], models: Value, parameters: Value | None, problems: Problems
 ) -> list[float] | None:
     """mergekit divides by the sum unless told otherwise; so do we, and what does not add up is refused."""
+    if None in weights:
+        problems.add(models, "some models have a weight and others have none")
+        return None
     asked = parameters.value.get("normalize") if _maps(parameters) else None
     total = sum(weights)
     if asked is not None and asked.value is False and abs(total - 1) > 1e-6:
@@ -179,6 +251,45 @@ def _slerp(
     return [1 - t, t]
 
 
+def _task(
+    body: dict[str, Value],
+    given: list[float | None] | None,
+    base: Value | None,
+    parameters: Value | None,
+    problems: Problems,
+) -> list[float] | None:
+    """Weights of the base model, which comes first, and of the others: they add up to 1, some below 0.
+
+    A base model that stands among the others, too, is its own difference of 0.
+    """
+    models = body["models"]
+    if base is None:
+        problems.add(models, "task_arithmetic needs `base_model:`")
+        return None
+    shared = {"weight", "normalize", "lambda"}
+    _only(parameters, shared, problems) if parameters is not None else None
+    pairs = zip(models.value, given or [None] * len(models.value), strict=True)
+    others = [(model, weight) for model, weight in pairs if not _same(model, base)]
+    if not others or any(weight is None for _, weight in others):
+        problems.add(models, "task_arithmetic needs a weight for every model")
+        return None
+    weights = [Fraction(repr(weight)) for _, weight in others]
+    below = parameters.value if _maps(parameters) else {}
+    scale = 1.0 if "lambda" not in below else _number(below["lambda"], problems)
+    if scale is None:
+        return None
+    scaled = Fraction(repr(scale))
+    if "normalize" in below and below["normalize"].value is True:
+        if sum(weights) == 0:
+            problems.add(models, "the weights add up to 0")
+            return None
+        scaled /= sum(weights)
+    body["models"] = replace(models, value=[base, *(model for model, _ in others)])
+    shares = [scaled * weight for weight in weights]
+    found = [1 - sum(shares), *shares]
+    return [int(share) if share == int(share) else float(share) for share in found]
+
+
 def _number(value: Value | None, problems: Problems) -> float | None:
     if value is None:
         return None
@@ -186,7 +297,14 @@ def _number(value: Value | None, problems: Problems) -> float | None:
         kind = "a list (a gradient over layers, or filters)" if value.is_list else repr(value.plain())
         problems.add(value, f"expected one number for all tensors, not {kind}")
         return None
-    return float(value.value)
+    try:
+        number = float(value.value)
+    except OverflowError:  # a whole number of 400 digits
+        number = math.inf
+    if not math.isfinite(number):
+        problems.add(value, "expected a finite number")
+        return None
+    return number
 
 
 def _only(value: Value, known: set[str], problems: Problems) -> None:

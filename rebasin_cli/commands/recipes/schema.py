@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from .familiar import METHODS
 from .recipe import TOP
 from .vocabulary import MODELS, OF_THE_RUN, READS, Command, Parameter
 
@@ -81,12 +82,12 @@ def _command(command: Command) -> dict[str, Any]:
     if command.name == "merge":
         properties |= {
             "merge_method": {
-                "enum": ["linear", "slerp"],
+                "enum": list(METHODS),
                 "description": "mergekit's word for interpolation.",
             },
             "base_model": {"type": "string", "description": "mergekit's word for reference."},
             "dtype": {"type": "string", "description": "mergekit's word; here as out_dtype."},
-            "parameters": {"type": "object", "description": "mergekit's weight, normalize and t."},
+            "parameters": {"type": "object", "description": "mergekit's weight, normalize, lambda and t."},
         }
     return {
         "type": ["object", "null"],

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ...errors import near
-from ...registry import numbers, references
+from ...averages.weights import checked, parse
+from ...errors import UsageError, near
+from ...registry import references
 from . import checking, familiar
 from .files import beside, index, is_sharded, of_data_sets, opened, report_files
 from .inputs import Fetch, Files, find
@@ -102,7 +103,9 @@ class Maker:
             for key, value in defaults.items()
             if key not in given and key in self.command.keys() and self.command.has(key)
         }
+        before = len(self.problems)
         arguments = self._arguments(given)
+        models = len(arguments) if len(self.problems) == before else 0  # else nobody knows how many
         copied = given.get("copy_files")
         if copied is not None and copied.value is True:  # configuration and tokenizer beside the models
             self.reads += [file for path in self.reads for file in beside(path)]
@@ -111,7 +114,7 @@ class Maker:
             if self.command.has(key):
                 options[key] = self._option(self.command.options[key], value)
         if "weights" in given and isinstance(options.get("weights"), str):
-            self._check_weights(options["weights"], len(arguments), given["weights"])
+            self._check_weights(options["weights"], models, given["weights"])
         if self.command.has("data"):
             root = options.get("data_root") or os.environ.get("REBASIN_DATA")
             self.listed += of_data_sets(Path(root)) if root else []
@@ -178,14 +181,14 @@ class Maker:
 
     def _check_weights(self, text: str, models: int, value: Value) -> None:
         """Numbers, one a model, that add up to 1; names of schedules are the command's to know."""
-        try:
-            weights = [numbers.real(part) for part in text.split(",")]
-        except ValueError:
+        if text.replace("-", "").isalpha():
             return
-        if models and len(weights) != models:
-            self.problems.add(value, f"{len(weights)} weights for {models} models")
-        elif abs(sum(weights) - 1) > 1e-6:
-            self.problems.add(value, f"they add up to {sum(weights):g}, expected 1")
+        try:
+            weights = parse(text)
+            if models and not isinstance(weights, str):
+                checked(weights, models)
+        except UsageError as error:
+            self.problems.add(value, "; ".join(filter(None, (error.message, error.hint))))
 
     def _option(self, option: Parameter, value: Value) -> Any:
         values = value.value if value.is_list and option.many else [value]
@@ -286,7 +289,7 @@ class Maker:
                 continue
             path = Path(options[key])
             found["" if key == "out" else key] = path
-            if key == "out" and self.command.name == "align":
+            if key == "out" and self.command.name == "align" and not options[key].endswith("/"):
                 from ...permutations import permutation  # heavy
 
                 found["perm"] = permutation.beside(path)

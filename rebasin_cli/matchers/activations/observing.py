@@ -12,6 +12,7 @@ from ... import networks
 from ...datasets._batches import checked, part_of, size_of
 from ...errors import CheckpointError, DataError
 from ...networks.layout import laid
+from ...networks.returned import Kept
 from ...networks.running import fed
 from ...runtime import devices
 from ...runtime.threads import beside
@@ -41,6 +42,7 @@ def observed(
     takes the units × samples of every model. Raises as `match`.
     """
     device, output = devices.for_search(problem.device), problem.output
+    kept = Kept(output, problem.not_kept)
     network = networks.on(problem.network, device)
     known: dict[Any, Sites] = {}
     sums: dict[Key, Any] = {}
@@ -49,7 +51,7 @@ def observed(
         with beside(device) as threads:
             shape = _shapes((args, kwargs))
             if shape not in known:
-                known[shape] = find(network, problem.fitted, args, kwargs, output=output)
+                known[shape] = find(network, problem.fitted, args, kwargs, kept=kept)
             chosen = dict(_chosen(known[shape], sides, options.sites))
             order = {node: k for k, node in enumerate(known[shape].program.graph.nodes)}
             for key in sorted(chosen.keys() - sums.keys(), key=lambda key: (order[chosen[key].node], key)):

@@ -26,6 +26,7 @@ from ...errors import NetworkError, SpecError
 from ...inference.following import follow
 from ...inference.program import Program
 from ...inference.tracing import export
+from ...networks.returned import Kept
 from ...networks.running import check_runs
 from ...permutations.lists import without_lists
 from ...spec.spec import FittedSpec
@@ -81,7 +82,7 @@ def find(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     *,
-    output: str | int | None = None,
+    kept: Kept = Kept(),  # noqa: B008 (frozen)
 ) -> Sites:
     """The sites of all words of a spec on a network, for inputs of this shape.
 
@@ -99,7 +100,7 @@ def find(
             hint="Match by weights alone: --method wm",
         ) from error
     fitted = fitted.ordered
-    graph = _Graph(fitted, program, follow(network, program, output))
+    graph = _Graph(fitted, program, follow(network, program, kept))
     found = {word: tuple(graph.sites(word)) for word, size in fitted.words.items() if size > 1}
     seen = {fitted.within[word].word for word in found if word in fitted.within and found[word]}
     lost = [word for word, its in found.items() if not its and word not in seen]

@@ -78,6 +78,7 @@ def align(
     ridge: float | None = None,
     inputs: Any = None,
     output: str | int | None = None,
+    not_kept: Sequence[str] = (),
     loss: Callable[[torch.Tensor, Any], torch.Tensor] | None = None,
     prove: bool = True,
     start: State | None = None,
@@ -110,7 +111,8 @@ def align(
         )
     proof = None
     if network is not None and prove:
-        proof = prove_spec(network, fitted, inputs=inputs, output=output, seed=seed)
+        kept = {"output": output, "not_kept": not_kept}
+        proof = prove_spec(network, fitted, inputs=inputs, seed=seed, **kept)
     forms: list[Canonical] = []
     if folds is not None:
         said = [f.name for f in fields(options) if getattr(options, f.name) != f.default]
@@ -128,6 +130,7 @@ def align(
         repairs=tuple(repairs),
         ridge=ridge,
         output=output,
+        not_kept=tuple(not_kept),
         loss=loss,
         device=devices.for_search(device),
         ranks=ranks,
@@ -200,8 +203,13 @@ def foreign_option(name: str, method: str) -> UsageError:
     return UsageError(f"{flag}: the method {method} has no such option", hint=hint)
 
 
-def check_needs(method: str, *, network: bool, data: bool, polish: bool = False) -> None:
-    """Raise UsageError that names all that a method, or `polish`, needs and is not there; how to give it."""
+def check_needs(
+    method: str, *, network: bool, data: bool, polish: bool = False, statistics: bool = False
+) -> None:
+    """Raise UsageError that names all that a method, or `polish`, needs and is not there; how to give it.
+
+    `statistics`: the merge that is to come has running ones, which need the same.
+    """
     needs = {"network", "data"} if polish else registry.get(method).NEEDS
     lacking = [
         WAYS[need] for need, there in (("network", network), ("data", data)) if need in needs and not there
@@ -209,8 +217,10 @@ def check_needs(method: str, *, network: bool, data: bool, polish: bool = False)
     if lacking:
         who = "--polish" if polish else f"the method {method}"
         raise UsageError(
-            f"{who} runs the network on data: it lacks {' and '.join(w for w, _ in lacking)}",
-            hint=f"Give {' and '.join(how for _, how in lacking)}; or match by weights alone: --method wm",
+            f"{who} runs the network on data: it lacks {' and '.join(w for w, _ in lacking)}"
+            + (", and so does the repair of BatchNorm's statistics" if statistics else ""),
+            hint=f"Give {' and '.join(how for _, how in lacking)}; or match by weights alone: --method wm"
+            + (" --repair none, and BatchNorm's statistics are averaged" if statistics else ""),
         )
 
 
@@ -264,8 +274,11 @@ def prove_spec(
     *,
     inputs: Any = None,
     output: str | int | None = None,
+    not_kept: Sequence[str] = (),
     seed: int = 0,
 ) -> Proof | None:
     """Prove a spec on a network; None where there are neither inputs nor an `example_shape`."""
     inputs = networks.example_inputs(network, generator(seed, "prove inputs")) if inputs is None else inputs
-    return None if inputs is None else proving.prove(network, fitted, inputs, output=output, seed=seed)
+    if inputs is None:
+        return None
+    return proving.prove(network, fitted, inputs, output=output, not_kept=not_kept, seed=seed)

@@ -62,7 +62,7 @@ def test_in_a_step_its_words_mean_the_same(lines):
 @pytest.mark.parametrize(
     "text, says",
     [
-        (LINEAR.replace("linear", "ties"), "line 7: merge_method: rebasin has linear and slerp, not 'ties'"),
+        (LINEAR.replace("linear", "ties"), "line 7: merge_method: rebasin has linear, slerp or task"),
         (LINEAR + "parameters: {normalize: false}", "the weights add up to 1.2"),
         (LINEAR + "parameters: {density: 0.5}", "rebasin has no 'density' here"),
         (LINEAR.replace("0.9", "[0.1, 0.2]"), "one number for all tensors, not a list (a gradient"),
@@ -97,7 +97,7 @@ CUT = "line 3: slices: layers are not cut and stacked here"
         (SLICES.replace("METHOD", "slerp"), [CUT]),
         (
             SLICES.replace("METHOD", "ties"),
-            [CUT, "line 4: merge_method: rebasin has linear and slerp, not 'ties'"],
+            [CUT, "line 4: merge_method: rebasin has linear, slerp or task_arithmetic, not 'ties'"],
         ),
         (LINEAR + "modules: {}", ["line 8: modules: one model is merged, not several modules"]),
         (
@@ -146,3 +146,41 @@ def test_slerp_knows_its_base_model_by_the_file(mergekit):
         "parameters: {t: 0.25}"
     )
     assert problems == [] and found[0].startswith("merge a.safetensors b.safetensors")
+
+
+TASKS = LINEAR.replace("linear", "task_arithmetic").replace("0.9", "-0.3") + "base_model: c.safetensors\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "weights"),
+    [
+        (TASKS, "1,0.3,-0.3"),
+        (TASKS.replace("-0.3", "0.6"), "0.1,0.3,0.6"),
+        (TASKS + "parameters: {lambda: 2}", "1,0.6,-0.6"),
+        (TASKS.replace("-0.3", "0.9") + "parameters: {normalize: true, lambda: 0.5}", "0.5,0.125,0.375"),
+        (TASKS.replace("    parameters: {weight: -0.3}", "") + "parameters: {weight: 0.5}", "0.2,0.3,0.5"),
+    ],
+)
+def test_differences_from_a_base_model_are_one_sum_of_models(mergekit, tmp_path, text, weights):
+    (tmp_path / "c.safetensors").touch()
+    found, problems = mergekit(text)
+    assert problems == []
+    assert found[0].startswith("merge c.safetensors a.safetensors b.safetensors --method none")
+    assert f"--weights {weights} " in f"{found[0]} " and "--interpolation linear" in found[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (TASKS.replace("base_model: c.safetensors", ""), ["task_arithmetic needs `base_model:`"]),
+        (TASKS.replace("parameters: {weight: 0.3}", ""), ["needs a weight for every model"]),
+        (TASKS + "parameters: {density: 0.5}", ["rebasin has no 'density' here; known: lambda"]),
+        (TASKS + "parameters: {normalize: true}", ["the weights add up to 0"]),
+        (TASKS + "parameters: {lambda: .inf}", ["expected one number for all tensors"]),
+        (TASKS + f"parameters: {{lambda: 1{'0' * 400}}}", ["expected a finite number"]),
+    ],
+)
+def test_differences_that_rebasin_cannot_add_are_refused(mergekit, tmp_path, text, says):
+    (tmp_path / "c.safetensors").touch()
+    _, problems = mergekit(text)
+    assert len(problems) == len(says) and all(map(str.__contains__, problems, says)), problems

@@ -158,7 +158,7 @@ def test_where_data_sets_lie_is_known_to_recipes():
         ("steps: [{align: {models: AB, force: true}}]", "`align` has no 'force'"),
         ("steps: [{merge: {models: AB, out-dtype: float16, out_dtype: float32}}]", "stands here and as"),
         ("steps: [{merge: {models: AB, weights: [0.5]}}]", "1 weights for 2 models"),
-        ("steps: [{merge: {models: AB, weights: [0.5, 0.4]}}]", "they add up to 0.9, expected 1"),
+        ("steps: [{merge: {models: AB, weights: [0.5, 0.4]}}]", "In the same proportions: 5/9,4/9"),
         ("steps: [{merge: {models: AB, interpolation: cubic}}]", "unknown 'cubic'; known: linear, slerp"),
         ("steps: [{merge: {models: AB, repair: blah}}]", "unknown repair 'blah'"),
         ("steps: [{merge: {models: a.safetensors}}]", "`merge` takes 2 or more models, and here are 1"),

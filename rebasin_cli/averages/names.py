@@ -1,0 +1,229 @@
+"""Tensors of several models that are the same ones under other names, brought under the names of the first.
+
+prefix   `model.layers.0.weight` in one file is `layers.0.weight` in another: a wrapper's name stands before
+tie      one file stores an embedding once, another one twice: also as the layer that gives logits
+
+Both are exchanged where nothing else can be meant, and told. Values are compared for ties alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..checkpoints.tensors import LazyTensors, plan_of, rows
+from .combining import same
+from .parts import EMBEDDING, LOGITS
+
+Tensors = Mapping[str, Tensor]
+Plan = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
+
+# What a program calls a network that it holds. Other names are of parts: an encoder is no decoder.
+CONTAINERS = {"model", "module", "net", "network", "nn", "base_model", "_orig_mod", "_forward_module"}
+CONTAINERS |= {"wrapped", "wrapped_model", "inner_model", "backbone"}
+DEEPEST = 8  # segments of a prefix
+SAMPLE = 256  # names by which a prefix is ruled out
+MOST = 64  # pairs of tensors that are compared for a tie
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """`given` before names of a model is `wanted` in the first; `renamed` are its names, old → new."""
+
+    given: str
+    wanted: str
+    matched: int
+    renamed: Mapping[str, str]
+
+    @property
+    def certain(self) -> bool:
+        """Whether what differs can only be a wrapper's name."""
+        given, wanted = self.given.split(".")[:-1], self.wanted.split(".")[:-1]
+        while given and wanted and given[-1] == wanted[-1]:
+            given, wanted = given[:-1], wanted[:-1]
+        while given and wanted and given[0] == wanted[0]:
+            given, wanted = given[1:], wanted[1:]
+        return not given or not wanted or {*given, *wanted} <= CONTAINERS
+
+    def __str__(self) -> str:
+        if not self.given:
+            return f"{self.wanted!r} is put before"
+        return f"{self.given!r} is {'exchanged for ' + repr(self.wanted) if self.wanted else 'taken off'} in"
+
+
+def agreed(models: Sequence[Tensors], called: Sequence[str] = ()) -> tuple[list[Tensors], list[str]]:
+    """The models under the names of the first where only prefixes and ties differ; what was done, in lines.
+
+    `called` are the models' names in these lines. What still differs then is for others to refuse.
+    """
+    called = called or [f"model {k}" for k in range(1, len(models) + 1)]
+    made, told = [*models[:1]], []
+    for model, name in zip(models[1:], called[1:], strict=True):
+        found, lines = _agreed(models[0], model, name, called[0])
+        made.append(found)
+        told += lines
+    return made, told
+
+
+def _agreed(first: Tensors, model: Tensors, name: str, as_in: str) -> tuple[Tensors, list[str]]:
+    if first is model or [*first] == [*model]:
+        return model, []
+    told = []
+    prefix = exchanged(plan_of(first), plan_of(model))
+    if prefix is not None:
+        many = f"{len(prefix.renamed)} names" if len(prefix.renamed) > 1 else "a name"
+        if prefix.certain:
+            told.append(f"{name}: {prefix} {many}, as in {as_in}")
+            model = under(model, {prefix.renamed.get(own, own): own for own in model})
+        else:
+            told.append(
+                f"{name}: {many} would be as in {as_in} with {prefix.wanted!r} in place of {prefix.given!r}; "
+                "these may be two parts of a network, so nothing is exchanged"
+            )
+    ties = {**dict(_ties(first, model)), **{copy: None for copy, _ in _ties(model, first)}}
+    for copy, kept in ties.items():
+        if kept is None:
+            told.append(f"{name}: {copy} is stored twice, and once in {as_in}: it is left out")
+        else:
+            told.append(f"{name}: {copy} is {kept} here, to which it is tied in {as_in}")
+    if ties:
+        own = {each: each for each in model if ties.get(each, each) is not None}
+        model = under(model, own | {copy: kept for copy, kept in ties.items() if kept is not None})
+    return model, told
+
+
+# ------------------------------------------------------------------------------------------------ prefixes
+
+
+def exchanged(first: Plan, other: Plan) -> Prefix | None:
+    """The prefix by whose exchange the other's names become the first's; None where there is none, or two.
+
+    More than half of the names that only one of them has must agree, in shape, too: up to the number of rows.
+    """
+    wanting = [name for name in first if name not in other]
+    offered = [name for name in other if name not in first]
+    if not wanting or not offered:
+        return None
+    there, found = set(wanting), {}
+    looked: list[tuple[str, str]] = []
+    prefixes = [*_prefixes(_some(offered))]
+    for wanted in _prefixes(_some(wanting)):
+        for given in prefixes:
+            if any(_longer(wanted, given, *pair) for pair in looked):
+                continue  # a part of what was looked at
+            if not _pairs(there, _some(offered), wanted, given):
+                continue
+            looked.append((wanted, given))
+            pairs = _pairs(there, offered, wanted, given)
+            if 2 * len(pairs) <= max(len(wanting), len(offered)) or not _alike(pairs, first, other):
+                continue
+            renamed = pairs | _further(offered, wanted, given, pairs)
+            if len({*renamed.values()} | ({*other} - {*renamed})) < len(other):
+                continue  # two tensors would share a name
+            found[wanted, given] = Prefix(given, wanted, len(pairs), renamed)
+    best = sorted(found.values(), key=lambda prefix: -prefix.matched)
+    if len(best) > 1 and best[0].matched == best[1].matched:
+        return None
+    return best[0] if best else None
+
+
+def _some(names: Sequence[str]) -> Sequence[str]:
+    """Names from beginning to end: what hardly any of them has is no prefix of more than half."""
+    return names[:: len(names) // SAMPLE + 1]
+
+
+def _longer(wanted: str, given: str, before: str, other: str) -> bool:
+    """Whether both prefixes are two others with the same further segments."""
+    more = wanted[len(before) :]
+    return wanted.startswith(before) and given == other + more
+
+
+def _prefixes(names: Sequence[str]) -> Iterator[str]:
+    """ "", and what more than half of the names begin with, segment by segment."""
+    prefix = ""
+    for _ in range(DEEPEST):
+        yield prefix
+        below = (name[len(prefix) :].split(".", 1) for name in names if name.startswith(prefix))
+        counts = Counter(parts[0] for parts in below if len(parts) > 1)
+        segment, count = counts.most_common(1)[0] if counts else ("", 0)
+        if 2 * count <= len(names):
+            return
+        prefix = f"{prefix}{segment}."
+
+
+def _pairs(there: Collection[str], offered: Sequence[str], wanted: str, given: str) -> dict[str, str]:
+    """Names of the second model → those of the first that they are with the prefix exchanged."""
+    moved = ((name, wanted + name[len(given) :]) for name in offered if name.startswith(given))
+    return {name: new for name, new in moved if new in there}
+
+
+def _alike(pairs: Mapping[str, str], first: Plan, other: Plan) -> bool:
+    sizes = [(first[new][1], other[name][1]) for name, new in pairs.items()]
+    equal = sum(one == two for one, two in sizes)
+    return 2 * equal > len(sizes) and all(one[1:] == two[1:] and len(one) == len(two) for one, two in sizes)
+
+
+def _further(offered: Sequence[str], wanted: str, given: str, pairs: Mapping[str, str]) -> dict[str, str]:
+    """What lies beside the pairs gets the prefix, too: a layer more, but no head of another network."""
+    beside = {name[len(given) :].partition(".")[0] for name in pairs}
+    moved = (name for name in offered if name.startswith(given) and name not in pairs)
+    return {name: wanted + name[len(given) :] for name in moved if given or name.partition(".")[0] in beside}
+
+
+# ------------------------------------------------------------------------------------------------ ties
+
+
+def _ties(having: Tensors, lacking: Tensors) -> Iterator[tuple[str, str]]:
+    """(copy, tensor) where `having` holds one tensor under two names, of which `lacking` has only the second.
+
+    The two are one piece of memory, or equal bit by bit and no constants.
+    """
+    plan, there = plan_of(having), plan_of(lacking)
+    copies = [name for name in plan if name not in there and len(plan[name][1]) > 1]
+    copies.sort(key=lambda name: not (LOGITS.search(name) or EMBEDDING.search(name)))  # the likely ones first
+    stored = [set(group) for group in getattr(having, "tied", ())]
+    by_plan: dict[tuple, list[str]] = {}
+    for name in there:
+        if name in plan:
+            by_plan.setdefault(plan[name], []).append(name)
+    compared = 0
+    for copy in copies:
+        for kept in by_plan.get(plan[copy], ()):
+            if there[kept][1][1:] != plan[kept][1][1:]:  # of another vocabulary it may be
+                continue
+            if any({copy, kept} <= group for group in stored):
+                yield copy, kept
+                break
+            compared += 1
+            if compared > MOST:
+                return
+            if same_values(having, copy, kept):
+                yield copy, kept
+                break
+
+
+def same_values(model: Tensors, one: str, other: str) -> bool:
+    """Whether two tensors of a model are equal bit by bit, and no constants, as fresh norms are."""
+    if not same(under(model, {"w": one}), under(model, {"w": other}), "w"):
+        return False
+    part = rows(model, one, 0, 2).double().flatten()
+    return bool((part[1:] != part[:-1]).any())
+
+
+def under(model: Tensors, names: Mapping[str, str]) -> Tensors:
+    """The model with its tensors under other names: new → old."""
+    own = getattr(model, "under", None)  # a checkpoint stays one
+    if own is not None:
+        return own(names)
+    if not (hasattr(model, "shapes") and hasattr(model, "dtypes")):
+        return {new: model[old] for new, old in names.items()}
+    return LazyTensors(
+        {new: model.shapes[old] for new, old in names.items()},
+        {new: model.dtypes[old] for new, old in names.items()},
+        lambda name: model[names[name]],
+        lambda name, start, stop: rows(model, names[name], start, stop),
+    )
