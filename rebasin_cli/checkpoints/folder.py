@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
 from ..errors import CheckpointError
+from ..runtime import files
 from . import foreign, pieces
 from .safetensors_format import COPY_AGAIN
 
@@ -190,7 +191,7 @@ def _json(path: Path) -> dict | list:
     try:
         if path.stat().st_size > MAX_LIST:
             raise CheckpointError(f"{path}: a list of modules of more than {MAX_LIST:,} bytes")
-        parsed = json.loads(path.read_text(encoding="utf-8-sig"))
+        parsed = json.loads(files.text(path, str(path), error=CheckpointError))
     except (ValueError, RecursionError) as cause:
         raise CheckpointError(
             f"{path} is not valid JSON, and says what the folder holds", hint=COPY_AGAIN

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-_WHOLE = re.compile(r"\s*[+-]?[0-9]{1,30}\s*")
+_WHOLE = re.compile(r"\s*[+-]?[0-9]{1,4000}\s*")
 _DIGITS = r"[0-9]{1,400}(?:\.[0-9]{0,400})?|\.[0-9]{1,400}"
 _REAL = re.compile(rf"\s*[+-]?((?:{_DIGITS})(e[+-]?[0-9]{{1,4}})?|inf|nan)\s*", re.IGNORECASE)
 
