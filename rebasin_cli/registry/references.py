@@ -16,7 +16,7 @@ from typing import Any
 from ..errors import RebasinError, UsageError, unknown
 from .user_code import user_code
 
-MOST_FILES = 1_000  # of a user's own code, that are looked through
+MOST_FILES = 300  # of a user's own code, that are looked through
 
 
 def is_reference(text: str) -> bool:

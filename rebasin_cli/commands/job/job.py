@@ -84,7 +84,11 @@ class Job:
 
     def inputs(self, *more: Path | None) -> Inputs:
         """All files that this command reads, and `more` that its own options name."""
-        return inputs_of(self.paths, self.asked, [self.perm, *more])
+        return self._named.and_files(more)
+
+    @cached_property
+    def _named(self) -> Inputs:
+        return inputs_of(self.paths, self.asked, [self.perm])
 
     def check_search(
         self, output: Output | None = None, *, or_none: bool = False, steps: bool = False
