@@ -112,6 +112,7 @@ class Checkpoint(Mapping[str, Tensor]):
             self,
             shapes={new: self.shapes[old] for new, old in names.items()},
             dtypes={new: self.dtypes[old] for new, old in names.items()},
+            places={new: self.places[old] for new, old in names.items() if old in self.places},
             read=lambda name: self.read(names[name]),
             read_rows=lambda name, start, stop: self.read_rows(names[name], start, stop),
             tied=tuple(group for group in tied if len(group) > 1),

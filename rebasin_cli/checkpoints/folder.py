@@ -11,16 +11,18 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, RebasinError
 from ..runtime import files
 from . import foreign, pieces
-from .safetensors_format import COPY_AGAIN
+from .safetensors_format import COPY_AGAIN, read_header
+from .torch_file import Shard
 
 INDEX = ".safetensors.index.json"
 PERMUTATION = ".perm.safetensors"
 TORCH_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
 MAX_LIST = 1 << 20  # bytes of a list of modules
 MAX_SHARDS = 100_000
+FEW = 64  # files whose tensors are looked at
 SHOWN = 8  # folders within that are looked into
 
 _TORCH_INDEX = re.compile(r".*\.(bin|pt|pth|ckpt)\.index\.json")
@@ -127,11 +129,43 @@ _WORDS = {"safetensors": ".safetensors files", "torch": "files of torch.save"}
 
 
 def _several(folder: Path, names: Sequence[str], what: str) -> CheckpointError:
+    if _are_pieces(folder, names):
+        return CheckpointError(
+            f"{folder} holds {len(names)} {what}, and no two have a tensor in common, "
+            "as the pieces of one model have not",
+            problems=names,
+            hint="Save the whole with the program that made them, or beside them an index that has the file "
+            f'of each: {folder / f"model{INDEX}"} with {{"weight_map": {{tensor: file}}}}',
+        )
     return CheckpointError(
         f"{folder} holds {len(names)} {what}",
         problems=names,
         hint=f"Name one of them, such as {folder / names[0]}.",
     )
+
+
+def _are_pieces(folder: Path, names: Sequence[str]) -> bool:
+    """Whether files that are called alike but for numbers have no name of a tensor in common."""
+    if len(names) > FEW or len({re.sub("[0-9]+", "#", name) for name in names}) > 1:
+        return False
+    seen: set[str] = set()
+    try:
+        for name in names:
+            here = set(names_in(folder / name))
+            if seen & here:
+                return False
+            seen |= here
+    except (RebasinError, OSError):  # told where they are opened
+        return False
+    return True
+
+
+def names_in(path: Path) -> list[str]:
+    """The names of the tensors in one file of weights, as they are stored."""
+    if path.suffix != ".safetensors":
+        return list(Shard(path).entries)
+    with files.opened(path) as file:
+        return list(read_header(file, path)[0])
 
 
 def _told(shards: tuple[str, int, str], names: Sequence[str]) -> str:

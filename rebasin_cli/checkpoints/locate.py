@@ -17,9 +17,8 @@ from pathlib import Path, PurePosixPath
 from ..errors import CheckpointError
 from ..runtime import files
 from . import foreign, pieces, torch_format
-from .folder import INDEX, PERMUTATION, TORCH_SUFFIXES, in_folder, is_model, shards_of
-from .safetensors_format import COPY_AGAIN, MAX_HEADER, once, read_header
-from .torch_file import Shard
+from .folder import INDEX, PERMUTATION, TORCH_SUFFIXES, in_folder, is_model, names_in, shards_of
+from .safetensors_format import COPY_AGAIN, MAX_HEADER, once
 
 __all__ = ["INDEX", "PERMUTATION", "TORCH_SUFFIXES", "ToCome", "locate", "read_index", "to_come"]
 
@@ -146,11 +145,8 @@ def _of_headers(first: Path) -> dict[str, str]:
     shard_of: dict[str, str] = {}
     twice = []
     for path in shards_of(first):
-        if kind_of_file(path) == "torch":
-            names = list(Shard(path).entries)
-        else:
-            with files.opened(path) as file:
-                names = list(read_header(file, path)[0])
+        kind_of_file(path)  # or what is wrong with it
+        names = names_in(path)
         twice += [f"{name}  is in {shard_of[name]} and in {path.name}" for name in names if name in shard_of]
         shard_of |= dict.fromkeys(names, path.name)
     if twice:

@@ -31,6 +31,7 @@ _STATES = re.compile(
     re.IGNORECASE,
 )
 _RANK = re.compile(r"(^|.*[-_.])(?P<word>rank|shard|tp|pp|mp)[-_.]?(?P<number>[0-9]+)(?=[-_.])")
+_PART = re.compile(r".*(?P<word>rank[-_.]?[0-9]+[-_.]part)[-_.]?(?P<number>[0-9]+)(?=[-_.])")
 
 _ZERO = re.compile(r"((bf16|fp16)_)?zero_pp_rank_[0-9]+_mp_rank_[0-9]+_(optim|model)_states\.pt")
 _MP_RANK = re.compile(r"mp_rank_[0-9]+_model_states\.pt")
@@ -42,7 +43,7 @@ _MEGATRON = re.compile(r"(model_optim_rng|model_rng|distrib_optim)\.pt")
 MEGATRON_RANK = re.compile(r"mp_rank_[0-9]+(_[0-9]+)*")
 
 
-_ALL = (SHARD, _RANK, _ZERO, _MP_RANK, _LAYER, _LLAMA, _VERL, _FSDP, _MEGATRON)
+_ALL = (SHARD, _RANK, _PART, _ZERO, _MP_RANK, _LAYER, _LLAMA, _VERL, _FSDP, _MEGATRON)
 
 
 def is_state(name: str) -> bool:
@@ -86,12 +87,13 @@ def of(folder: Path, name: str, names: Collection[str]) -> CheckpointError | Non
         )
     if _MEGATRON.fullmatch(name) and MEGATRON_RANK.fullmatch(folder.resolve().name):
         return megatron(path, folder.resolve().parent)
-    if (match := _RANK.match(name)) and _are_ranks(match, names):
-        return CheckpointError(
-            f"{path} is the file of one {match['word']} of several that lie there: a piece of a model",
-            hint="Save the whole model with the program that made them. Where each of these files holds "
-            "all of it (data parallel), copy one under another name and give that.",
-        )
+    for pattern in (_RANK, _PART):
+        if (match := pattern.match(name)) and _are_ranks(match, names):
+            return CheckpointError(
+                f"{path} is the file of one {match['word']} of several that lie there: a piece of a model",
+                hint="Save the whole model with the program that made them. Where each of these files holds "
+                "all of it (data parallel), copy one under another name and give that.",
+            )
     return None
 
 

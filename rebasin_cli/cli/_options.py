@@ -105,7 +105,8 @@ Normalize = Annotated[
         "--normalize",
         metavar="HOW",
         panel=DATA,
-        help="unit, dataset or MEAN,…/STD,…; else as the checkpoints record.",
+        help="unit (0–1), half (−1…1), raw (0–255), imagenet, dataset (its own mean and deviation) or "
+        "MEAN,…/STD,…; else as the checkpoints record, else what rebasin list data says.",
     ),
 ]
 Limit = Annotated[

@@ -129,6 +129,7 @@ def _plan(
         job.held_out.check(measured=True)
     job.fitted  # noqa: B018 (models and spec, before the pairs)
     _check_pairs(job, pairs)
+    job.tell_strangers()
     names = [gate.row for gate in thresholds.get("gates", ())]
     if fixed := next((name for name in names if REPAIRED in name), None):
         if job.asked.search.open:

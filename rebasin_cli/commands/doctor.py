@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from ..analysis import diagnosis
-from ..analysis.diagnosis import Diagnosis
-from ..errors import DataError, NetworkError, UsageError
+from ..analysis.diagnosis import Diagnosis, by_tensors
+from ..analysis.diagnosis.facts import Fact
+from ..errors import DataError, NetworkError, NoSpecFits, UsageError
 from ..matchers.search.candidates import candidates
 from ..repair import open_to_choice
 from ..reports import _accounts as accounts
@@ -21,6 +22,7 @@ from .job import outputs
 from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.models import naming
+from .job.network import begin_alike
 from .job.settings import Data, ForLook
 
 LOOK = 2_560  # samples that the doctor runs four networks on
@@ -46,14 +48,21 @@ def doctor(
 ) -> dict[str, Any]:
     """Facts about a pair, a verdict and the command to run next, as values for --json.
 
-    What lacks a network or data is left out and named; what the user named has to work.
+    What lacks a network or data is left out and named; what the user named has to work. Where no spec is
+    named and none is found, the tensors alone tell whether the models are kin.
     """
     asked = subjects.get("data", Data())
     limited = dataclasses.replace(asked, limit=asked.limit or LOOK)
     job = Job("doctor", [a, b], listener, **subjects | {"data": limited})
     if page is not None:
         outputs.check_files([("html", page.path)], job.inputs(), force=page.force)
-    models, fitted = job.models, job.fitted
+    models = job.models
+    try:
+        fitted = job.fitted
+    except NoSpecFits:
+        if job.asked.loading.spec is not None or job.asked.network.net is not None:
+            raise
+        return _paged(_by_tensors(job, a, b), page)
     network, no_network = _if_there(job.asked.network.net, lambda: job.network)
     data, no_data = None, ""
     if job.has_data:
@@ -69,6 +78,7 @@ def doctor(
             not_kept=job.not_kept,
             seed=job.seed,
             device=job.device,
+            begin_alike=frozenset() if network is None else begin_alike(fitted, job.asked.network),
         )
     unseen = [*found.unseen, *filter(None, (no_network, no_data))]
     if network is None:
@@ -86,16 +96,51 @@ def doctor(
             {"method": one.method, "why": one.why} for one in candidates(fitted, len(models), able=able)
         ],
         "repairs_tried": list(open_to_choice("auto", statistics=bool(fitted.statistics))) if able else [],
-        "facts": {
-            fact.name: {"value": fact.value, "says": fact.says, "warns": fact.warns} for fact in found.facts
-        },
+        "facts": _told(found.facts),
         "words": list(found.words),
         "tensors": list(found.tensors),
         "unseen": unseen,
     }
+    return _paged(made, page)
+
+
+def _paged(made: dict[str, Any], page: Page | None) -> dict[str, Any]:
+    """What was found, written as a page where one is asked for."""
     if page is not None:
         outputs.write_files([(page.path, _pages.doctor(made, page.command))], force=page.force)
     return made
+
+
+def _by_tensors(job: Job, a: Path, b: Path) -> dict[str, Any]:
+    """What the tensors alone tell, where no spec is known."""
+    found = by_tensors(*job.models)
+    statistics = any(name.endswith("running_var") for name in job.models[0].shapes)
+    net = ["--net", "file.py:factory"]
+    words = {
+        "identical": ["inspect", str(a)],
+        "relabelled": ["verify", str(a), str(b), *net],
+        "kin": ["merge", str(a), str(b), "--method", "none", "-o", "merged.safetensors"]
+        + ["--repair", "none"] * statistics,
+        "strangers": ["align", str(a), str(b), *net],
+        "undecided": ["doctor", str(a), str(b), *net],
+    }[found.verdict]
+    return {
+        "files": [str(a), str(b)],
+        "spec": None,
+        "verdict": found.verdict,
+        "advice": found.advice,
+        "next": _line(words, given_options(job), WEIGHTS[1:]),
+        "tries": [],
+        "repairs_tried": [],
+        "facts": _told(found.facts),
+        "words": [],
+        "tensors": list(found.tensors),
+        "unseen": list(found.unseen),
+    }
+
+
+def _told(facts: Sequence[Fact]) -> dict[str, dict[str, Any]]:
+    return {fact.name: {"value": fact.value, "says": fact.says, "warns": fact.warns} for fact in facts}
 
 
 def _if_there(named: str | None, get: Callable[[], Any]) -> tuple[Any, str]:

@@ -122,7 +122,7 @@ def _form(job: Job, network: nn.Module, pixels: str | None) -> tuple[tuple[int, 
 def _pixels(text: str) -> Normalization:
     """Raises UsageError."""
     try:
-        return Normalization.parse(text if "/" in text else "", UNIT)
+        return Normalization.parse(text if "/" in text else "", None)
     except UsageError:
         raise UsageError(
             f"--pixels {text!r}: expected MEAN/STD as the models get them, deviations above 0",

@@ -13,7 +13,7 @@ from ..networks.evaluation import Scores
 from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.network import to_run
-from .job.samples import doubts
+from .job.samples import below_record
 from .job.settings import Data, ForLook
 
 
@@ -35,9 +35,10 @@ def evaluate(
     scorer, (model,) = job.scores, job.models
     module = to_run(job)
     samples = job.open_splits(split)[split]
+    job.look_at_inputs(job.splits, module)
     module = networks.load(module, model).to(job.device)
     scores = scorer(module, samples)
-    for doubt in doubts(model, scores, samples, job.asked.data, lambda batches: scorer(module, batches)):
+    for doubt in below_record(model, scores, samples, job.asked.data):
         job.say(f"warning: {doubt}")
     made = model.metadata.get("rebasin.command")
     if split == "test" and made not in ("merge", "repair"):  # these were not trained, may well be at chance

@@ -49,6 +49,7 @@ def merge(
     job = job if mean.heads else job.settled()
     aside = heads.set_aside(job, mean.heads)
     job.check_needs()
+    job.tell_strangers()
     how = job.settle_repair()
     given, of_given = job.given
     if output.dry_run:

@@ -2,10 +2,10 @@
 
 A data set module has
 
-    NORMALIZATION: Normalization | None                     # its default; None for text
+    NORMALIZATION: Normalization | None                     # what its bare name means; None for text
     CLASSES: int | None                                     # None: counted from the targets
     SHAPE: tuple[int, ...]                                  # optional: of one image
-    PIXELS: Normalization                                   # optional: mean, deviation of pixels in 0–1
+    PIXELS: Normalization                                   # optional: `dataset`, those of its pixels
     def load(split: str, root: Path | None) -> Samples      # split is "train" or "test"
     def augment(inputs, generator) -> inputs                # optional; training batches, before normalising
 
@@ -15,7 +15,6 @@ Everything a model is trained or measured on leaves here as an iterable of `(inp
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -27,64 +26,16 @@ from torch import Tensor
 
 from ..errors import DataError, UsageError
 from ..registry import Registry, import_reference, is_reference, unnamed, user_code
-from ..registry.numbers import real
 from ..registry.surroundings import from_home
 from ..runtime.seeds import generator
 from ._batches import LoaderData, Once, open_loader
 from ._checking import MOST_CLASSES, check
+from ._normalization import UNIT, USUAL, Normalization, measured
 
 registry = Registry("datasets", "data set")
 
 SPLITS = ("train", "test")
 LOADER = "Expected a function loader(split) that returns batches of inputs and targets"
-
-
-@dataclass(frozen=True)
-class Normalization:
-    """What is subtracted and divided by, per channel, once bytes have been divided by 255.
-
-    One number serves every channel. `str()` and `parse` are inverses.
-    """
-
-    mean: tuple[float, ...] = (0.0,)
-    std: tuple[float, ...] = (1.0,)
-
-    def __str__(self) -> str:
-        return "/".join(",".join(str(value) for value in values) for values in (self.mean, self.std))
-
-    @staticmethod
-    def parse(text: str, default: Normalization) -> Normalization:
-        """`unit` (divided by 255 only), `dataset` (the default) or `MEAN,…/STD,…`. Raises UsageError."""
-        if text == "unit":
-            return Normalization()
-        if text == "dataset":
-            return default
-        try:
-            mean, std = (tuple(real(value) for value in part.split(",")) for part in text.split("/"))
-        except ValueError:
-            mean, std = (), ()
-        if not mean or len(mean) != len(std) or not all(map(math.isfinite, mean + std)) or min(std) <= 0:
-            raise UsageError(
-                f"{text!r} is no normalization",
-                hint="Write unit, dataset, or one mean and one positive standard deviation a channel: "
-                "0.49,0.48,0.45/0.25,0.24,0.26",
-            )
-        return Normalization(mean, std)
-
-    def apply(self, inputs: Tensor) -> Tensor:
-        """Bytes or floats (N, C, …) to normalised float32. Raises UsageError if the channels differ."""
-        values = inputs.float().div(255) if inputs.dtype == torch.uint8 else inputs.float()
-        if (self.mean, self.std) == ((0.0,), (1.0,)):
-            return values
-        if values.ndim < 2 or len(self.mean) not in (1, values.shape[1]):
-            raise UsageError(
-                f"normalization {self} has {len(self.mean)} channels, the data {tuple(values.shape[1:])}"
-            )
-        shape = (1, -1) + (1,) * (values.ndim - 2)
-        return (values - torch.tensor(self.mean).view(shape)) / torch.tensor(self.std).view(shape)
-
-
-UNIT = Normalization()
 
 
 @dataclass(frozen=True)
@@ -248,7 +199,7 @@ def open_data(
             reference,
             split,
             samples,
-            default if normalize is None else Normalization.parse(normalize, default),
+            default if normalize is None else _normalization(normalize, module, reference, samples),
             len(samples.vocabulary) if known else module.CLASSES or int(samples.targets.max()) + 1,
             _positive(batch_size),
             getattr(module, "augment", None),
@@ -268,7 +219,7 @@ def form(name: str, normalize: str | None = None) -> tuple[tuple[int, ...], Norm
     if not hasattr(module, "SHAPE") or not hasattr(module, "PIXELS"):
         return None
     pixels, default = module.PIXELS, module.NORMALIZATION
-    used = default if normalize is None else Normalization.parse(normalize, default)
+    used = default if normalize is None else Normalization.parse(normalize, pixels)
     channels = range(max(len(pixels.mean), len(used.mean)))
 
     def given(values: tuple[float, ...], channel: int) -> float:
@@ -279,13 +230,39 @@ def form(name: str, normalize: str | None = None) -> tuple[tuple[int, ...], Norm
     return module.SHAPE, Normalization(mean, std)
 
 
-def normalizations(reference: str) -> dict[str, Normalization]:
-    """What `--normalize` may say by a name of this data set, each once."""
+def own_normalization(reference: str) -> Normalization | None:
+    """What `--normalize dataset` means: mean and deviation of its pixels; None where it says none."""
     name = reference.partition(":")[0]
-    default = registry.get(name).NORMALIZATION if name in registry.names() else UNIT
-    if default is None:
+    return _own(registry.get(name)) if name in registry.names() else None
+
+
+def normalizations(data: Data) -> dict[str, Normalization]:
+    """The usual normalisations of such samples by what `--normalize` calls them, each once; {} for text."""
+    if data.normalization is None:
         return {}
-    return {"unit": UNIT} | ({} if default == UNIT else {"dataset": default})
+    own, inputs = own_normalization(data.name), data.source.inputs
+    channels = inputs.shape[1] if inputs.ndim > 2 else 1
+    known = ({} if own is None else {"dataset": own}) | USUAL
+    fit = {name: each for name, each in known.items() if len(each.mean) in (1, channels)}
+    return {name: each for k, (name, each) in enumerate(fit.items()) if each not in [*fit.values()][:k]}
+
+
+def _own(module: Any) -> Normalization | None:
+    """As `own_normalization`, of a module: its pixels', or a default that is no mere division by 255."""
+    default = module.NORMALIZATION
+    return getattr(module, "PIXELS", None if default == UNIT else default)
+
+
+def _normalization(text: str, module: Any, reference: str, samples: Samples) -> Normalization:
+    """What the user wrote. Raises UsageError."""
+    own = _own(module)
+    if text == "dataset" and own is None:
+        raise UsageError(
+            f"{reference} does not say its own mean and deviation",
+            hint=f"Give those that the model was trained with: --normalize MEAN/STD, or imagenet, half, raw, "
+            f"unit. These {len(samples)} samples have {measured(samples.inputs)}",
+        )
+    return Normalization.parse(text, own)
 
 
 def _load(reference: str, split: str, root: Path | None) -> tuple[Any, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -90,8 +91,11 @@ class LoaderData:
 def open_loader(name: str, loader: Callable[[str], Any], split: str) -> LoaderData:
     """Call a user's `loader(split)`. Raises DataError if it fails or if its result can be read only once."""
     if not callable(loader):
-        raise DataError(f"{name} is {describe(loader)}; expected a function loader(split)")
-    with user_code(f"{name} failed on {split!r}", DataError):
+        raise DataError(f"{name} is {describe(loader)}; expected a function loader(split)", hint=_asked())
+    wrong, certain = _taken(loader)
+    if certain:
+        raise DataError(f"{name} takes a truth value; expected a function loader(split)", hint=_asked(wrong))
+    with user_code(f"{name} failed on {split!r}", DataError, hint=wrong and _asked(wrong)):
         batches = loader(split)
         once = iter(batches) is batches
     if once:
@@ -99,7 +103,53 @@ def open_loader(name: str, loader: Callable[[str], Any], split: str) -> LoaderDa
             f"{name} returns {describe(batches)}, which can be read only once",
             hint="Return a list, a DataLoader or an object whose __iter__ begins anew.",
         )
+    if isinstance(batches, Mapping) or _loaders(batches):
+        raise DataError(
+            f"{name} returns {describe(batches)} for {split!r}; expected the batches of this split",
+            hint=_asked("yours returns several splits at once"),
+        )
     return LoaderData(name, split, batches)
+
+
+def _taken(loader: Callable[..., Any]) -> tuple[str, bool]:
+    """How a function's arguments are other than one split's name, "" where they may be that.
+
+    And whether it would go wrong without failing: both names of a split are true.
+    """
+    try:
+        signature = inspect.signature(loader)
+    except (TypeError, ValueError):  # it does not say
+        return "", False
+    try:
+        first = next(iter(signature.bind("test").arguments), "")
+    except TypeError:
+        return f"yours takes {signature}", False
+    kind = signature.parameters[first]
+    wrong = f"yours takes {signature}, and gets it as its {first}"
+    named = first in ("train", "is_train", "training") and kind.annotation is kind.empty is kind.default
+    if isinstance(kind.default, bool) or kind.annotation in (bool, "bool") or named:
+        return wrong, True
+    number = kind.default is not kind.empty and not isinstance(kind.default, str | None)
+    sized = any(word in first.lower() for word in ("batch", "size", "root", "dir", "path", "num"))
+    return wrong if number or sized else "", False
+
+
+def _loaders(batches: Any) -> bool:
+    """Whether what stands for batches is a few loaders, as a pair for training and testing."""
+    return (
+        isinstance(batches, (tuple, list))
+        and bool(batches)
+        and all(hasattr(one, "__iter__") and not isinstance(one, _BATCH) for one in batches)
+    )
+
+
+_BATCH = (tuple, list, Mapping, Tensor, np.ndarray, str)
+
+
+def _asked(wrong: str = "") -> str:
+    """What a loader is called with, and how to make one of what is there."""
+    said = f'It is called with the split\'s name, "train" or "test"{f"; {wrong}" if wrong else ""}. '
+    return said + "Write one around it: def loader(split), which returns the batches of that split"
 
 
 def checked(batches: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
@@ -153,9 +203,7 @@ _END = object()
 def _pair(batch: Any, number: int) -> tuple[Any, Any]:
     """Inputs and targets as tensors, numpy's arrays and lists of numbers too. Raises DataError."""
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:
-        raise DataError(
-            f"batch {number} of the data is {describe(batch)}", hint="Expected a pair (inputs, targets)."
-        )
+        raise DataError(f"batch {number} of the data is {describe(batch)}", hint=_pairs(batch))
     inputs, targets = (_as_tensors(part, f"batch {number} of the data") for part in batch)
     targets = map_tensors(_widened, targets)
     for tensor in tensors_in(inputs):
@@ -167,6 +215,24 @@ def _pair(batch: Any, number: int) -> tuple[Any, Any]:
                 f"batch {number} of the data has {len(inputs)} inputs and {len(targets)} targets"
             )
     return inputs, targets
+
+
+TARGETS = ("labels", "label", "targets", "target", "y")  # what batches call them
+
+
+def _pairs(batch: Any) -> str:
+    """How to make a pair of this batch."""
+    expected = "Expected a pair (inputs, targets)"
+    if isinstance(batch, (tuple, list)) and len(batch) > 2:
+        return f"{expected}: several inputs as a tuple or a dictionary of their own, ((a, b), targets)."
+    if not isinstance(batch, Mapping):
+        return f"{expected}."
+    last = next((key for key in TARGETS if key in batch), None)
+    keys = ", ".join(map(repr, [key for key in batch if key != last][:8]))
+    targets = "batch[KEY OF THE TARGETS]" if last is None else f"batch[{last!r}]"
+    return (
+        f"{expected}: yield {{key: batch[key] for key in ({keys},)}}, {targets}; or only a tensor as inputs."
+    )
 
 
 def _as_tensors(value: Any, where: str) -> Any:
@@ -256,12 +322,16 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
             yield from tensors_in(item)
 
 
+SHOWN = 8  # entries of a dictionary in a message
+
+
 def describe(value: Any) -> str:
     """What something is, for messages: "float32 (8, 10)", "tuple of 2: …", "Dataset"."""
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {describe(item)}" for key, item in list(value.items())[:4]) + "}"
+        items = ", ".join(f"{key}: {describe(item)}" for key, item in list(value.items())[:SHOWN])
+        return f"{{{items}{', …' if len(value) > SHOWN else ''}}}"
     if isinstance(value, (tuple, list)):
         items = ", ".join(describe(item) for item in value[:4])
         return f"{type(value).__name__} of {len(value)}" + (f": {items}" if items else "")

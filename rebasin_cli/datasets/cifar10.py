@@ -1,4 +1,4 @@
-"""CIFAR-10: 60,000 colour images, 32×32, 10 classes.
+"""CIFAR-10: 60,000 images, 32×32, 10 classes; by default dataset 0.4914,0.4822,0.4465/0.247,0.2435,0.2616.
 
 Krizhevsky 2009; the publisher's binary files or Python pickles (read without running code in them).
 """

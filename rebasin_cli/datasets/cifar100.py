@@ -1,6 +1,7 @@
-"""CIFAR-100: 60,000 colour images, 32×32, 100 classes (the fine labels).
+"""CIFAR-100: 60,000 images, 32×32, 100 classes; by default dataset 0.5071,0.4865,0.4409/0.2673,0.2564,0.2762.
 
-Krizhevsky 2009; the publisher's binary files or Python pickles (read without running code in them).
+Krizhevsky 2009, its fine labels; the publisher's binary files or Python pickles (read without running code in
+them).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Digits: 1,797 handwritten digits, 8×8 grey, 10 classes; shipped with rebasin.
+"""Digits: 1,797 handwritten digits, 8×8 grey, 10 classes; by default unit (0–1); dataset 0.3054/0.3761.
 
-Optical Recognition of Handwritten Digits, E. Alpaydin and C. Kaynak 1998, UCI Machine Learning Repository,
-https://doi.org/10.24432/C50P49, CC BY 4.0: its test part, as scikit-learn's `load_digits` has it. Pixels
-0…16 are divided by 16, which is to this set what dividing by 255 is to MNIST.
+Shipped with rebasin: Optical Recognition of Handwritten Digits, E. Alpaydin and C. Kaynak 1998, UCI Machine
+Learning Repository, https://doi.org/10.24432/C50P49, CC BY 4.0: its test part, as scikit-learn's
+`load_digits` has it. Pixels 0…16 are divided by 16, which is to this set what dividing by 255 is to MNIST.
 
 The set has no split of its own. Ours is fixed in `digits.npz`: 36 samples of each class drawn once for
 testing (360), the other 1,437 for training; writers are in both.

@@ -1,8 +1,8 @@
-"""Your own images: `imagefolder:DIR` with DIR/train/CLASS/*.png and DIR/test/CLASS/*.png (or val).
+"""Your own images: `imagefolder:DIR` with DIR/train/CLASS/*.png and DIR/test/CLASS/*.png; by default unit.
 
-Classes are the folders of `train` in alphabetical order. All images get the size of the first training
-image (bilinear), or that of `imagefolder:DIR?size=32` (or `?size=HEIGHTxWIDTH`); grey if that image is
-grey, else colour. A split is held in memory.
+`val` may stand for `test`. Classes are the folders of `train` in alphabetical order. All images get the size
+of the first training image (bilinear), or that of `imagefolder:DIR?size=32` (or `?size=HEIGHTxWIDTH`); grey
+if that image is grey, else colour. A split is held in memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""MNIST: 70,000 handwritten digits, 28×28 grey, 10 classes.
+"""MNIST: 70,000 handwritten digits, 28×28 grey, 10 classes; by default unit (0–1); dataset 0.1307/0.3081.
 
 LeCun, Cortes and Burges; idx files as distributed. Divided by 255 by default, as Git Re-Basin does.
 """

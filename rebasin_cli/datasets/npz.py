@@ -1,4 +1,4 @@
-"""Your own arrays: `npz:FILE` with x_train, y_train, x_test and y_test.
+"""Your own arrays: `npz:FILE` with x_train, y_train, x_test and y_test; by default unit.
 
 The pairs may also be named train_inputs and train_targets, or train_images and train_labels. Inputs are
 bytes 0…255 or floats 0–1 of shape (N, features), (N, H, W), (N, H, W, C) or (N, C, H, W); targets are class

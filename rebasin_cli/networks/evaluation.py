@@ -7,7 +7,7 @@ meanwhile and leaves in the mode it came in.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +25,7 @@ from .layout import in_parts
 from .running import evaluating, fed
 
 BINS = 15
+MEASURED = {"--loss": "cross-entropy", "--metric": "accuracy"}  # where the user does not say
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ def evaluate(
     total = right = 0.0
     samples, logits = 0, True
     filled = torch.zeros(3, bins, dtype=torch.float64)  # samples, sums of confidence and of right answers
+    lacking = [name for name, own in (("--loss", loss), ("--metric", metric)) if own is None]
     kept: list[Tensor] | None = [] if each and loss is None and metric is None else None
     with ExitStack() as stack:
         stack.enter_context(evaluating(network))
@@ -80,7 +82,7 @@ def evaluate(
                 stack.enter_context(folded(network, inputs, output))
             outputs = in_parts(network, inputs, output)
             if loss is None or metric is None:
-                check_logits(outputs, targets, number)
+                check_logits(outputs, targets, number, lacking)
             value = cross_entropy(outputs, targets) if loss is None else _apply(loss, outputs, targets)
             total += size * (math.inf if math.isnan(value) else value)
             right += size * (accuracy if metric is None else _metric(metric))(outputs, targets)
@@ -132,17 +134,33 @@ def name_of(function: Callable[..., Any]) -> str:
     return getattr(function, "__name__", type(function).__name__)
 
 
-def check_logits(outputs: Tensor, targets: Any, number: int) -> None:
-    """Whether cross-entropy and accuracy mean anything here. Raises DataError or NetworkError."""
+def check_logits(
+    outputs: Tensor, targets: Any, number: int, lacking: Sequence[str] = ("--loss", "--metric")
+) -> None:
+    """Whether cross-entropy and accuracy mean anything here. Raises DataError or NetworkError.
+
+    `lacking` are those of these two options that the user did not give.
+    """
+    measured = " and ".join(MEASURED[option] for option in lacking)
+    own = f"give {' and '.join(f'{option} module:function' for option in lacking)}."
     if not isinstance(targets, Tensor) or targets.dtype != torch.int64:
         raise DataError(
-            f"batch {number}: targets are {describe(targets)}; expected class numbers, int64 (N,)",
-            hint="For other targets give --loss module:function and --metric module:function.",
+            f"batch {number}: targets are {describe(targets)}; "
+            f"for {measured} expected class numbers, int64 (N,)",
+            hint=f"For other targets {own}",
+        )
+    if outputs.ndim > 2 and outputs.shape[:-1] == targets.shape != outputs.shape[:1] + outputs.shape[2:]:
+        wanted = (outputs.shape[0], outputs.shape[-1], *outputs.shape[1:-1])
+        raise NetworkError(
+            f"batch {number}: outputs {tuple(outputs.shape)} have their classes in the last axis, by "
+            f"the targets {tuple(targets.shape)}; expected in the second, {wanted}",
+            hint="Let the network of --net return logits.movedim(-1, 1), as PyTorch's losses want them.",
         )
     if outputs.ndim < 2 or outputs.shape[:1] + outputs.shape[2:] != targets.shape:
         raise NetworkError(
             f"batch {number}: outputs {tuple(outputs.shape)} do not fit targets {tuple(targets.shape)}; "
-            "expected (N, classes) and (N,)"
+            "expected (N, classes) and (N,), or (N, classes, T) and (N, T)",
+            hint=f"Where they are no logits of classes {own}",
         )
     low, high = map(int, targets.aminmax())
     if low < 0 or high >= outputs.shape[1]:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import nn
+
+from ..errors import RebasinError
+from ..runtime.seeds import seeded
 
 # The variance of a weight, of what a unit reads (fan in) and what reads it (fan out).
 VARIANCES = {
@@ -35,3 +39,19 @@ def initialize(network: nn.Module, init: str) -> None:
         module.weight.normal_(0, math.sqrt(VARIANCES[init](inputs * each, outputs * each)))
         if module.bias is not None:
             module.bias.zero_()
+
+
+def begin_alike(build: Callable[[], nn.Module]) -> frozenset[str]:
+    """The tensors that two networks have equal before they are trained: constants, and what a formula gives.
+
+    None where one cannot be built.
+    """
+    first: dict[str, torch.Tensor] = {}
+    for seed in (1, 2):
+        try:
+            with seeded(seed, "begins alike"):
+                state = build().state_dict()
+        except RebasinError:
+            return frozenset()
+        first = first or {name: tensor.clone() for name, tensor in state.items()}
+    return frozenset(name for name, tensor in state.items() if torch.equal(first[name], tensor))

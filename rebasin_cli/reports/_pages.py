@@ -111,9 +111,13 @@ def doctor(found: Mapping[str, Any], line: str) -> str:
         section("Layer by layer", _words(found["words"])) if found["words"] else "",
         details("Tensor by tensor", _tensors(found["tensors"])) if found["tensors"] else "",
         section("What was not looked at", items(map(text, found["unseen"]))) if found["unseen"] else "",
-        section("Look again", pairs([("spec", text(found["spec"]["name"]))]) + command(line)),
+        section("Look again", _spec(found["spec"]) + command(line)),
     ]
     return page(name, body)
+
+
+def _spec(spec: Mapping[str, Any] | None) -> str:
+    return "" if spec is None else pairs([("spec", text(spec["name"]))])
 
 
 def _words(words: Sequence[Mapping[str, Any]]) -> str:

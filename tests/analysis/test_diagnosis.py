@@ -173,15 +173,23 @@ def test_weights_are_compared_tensor_by_tensor(a):
     b["layers.1.weight"] = b["layers.1.weight"] * 3
     found = weigh(a, b, resolve_spec(None, [a, b]))
     assert [row["tensor"] for row in found.tensors] == [n for n in a if n.endswith("weight")]
+    axes = {"layers.0.weight": [0], "head.weight": [1]}  # those on which units lie
+    own = [{n: t.double() for n, t in model.items() if n.endswith("weight")} for model in (a, b)]
+    for model in own:
+        for name, _ in [*model.items()]:
+            for axis in axes.get(name, [0, 1]):
+                model[name] = model[name] - model[name].mean(axis, keepdim=True)
+    x, y = (torch.cat([tensor.flatten() for tensor in model.values()]).numpy() for model in own)
+    assert found.cosine == pytest.approx((x @ y) / math.sqrt((x @ x) * (y @ y)))
     x, y = (
         torch.cat([model[n].flatten() for n in a if n.endswith("weight")]).double().numpy()
         for model in (a, b)
     )
-    assert found.cosine == pytest.approx((x @ y) / math.sqrt((x @ x) * (y @ y)))
     assert found.distance == pytest.approx(math.sqrt(((x - y) ** 2).sum() / (x @ x)))
     (row,) = (row for row in found.tensors if row["tensor"] == "layers.1.weight")
     x, y = (model["layers.1.weight"].double() for model in (a, b))
     assert row["norm_ratio"] == pytest.approx((x.norm() / y.norm()).item())
+    x, y = (model["layers.1.weight"] for model in own)
     assert row["cosine"] == pytest.approx(((x * y).sum() / (x.norm() * y.norm())).item())
 
 

@@ -197,6 +197,19 @@ PIECES = {
         "one tp of several",
         "data parallel",
     ),
+    "parts of a rank": (
+        {f"model-rank-0-part-{n}.safetensors": {f"w{n}": W} for n in (0, 1)},
+        "",
+        "of several that lie there",
+        "Save the whole",
+    ),
+    "shards that are counted alone": (
+        {f"hf_model_000{n}_0.pt": {f"w{n}": W} for n in (1, 2)},
+        "",
+        "no two have a tensor in common",
+        "weight_map",
+    ),
+    "steps of a run": ({f"step_{n}.pt": NET for n in (1, 2)}, "", "holds 2 files of torch.save", "Name one"),
     "a pipeline of diffusers": (
         {"model_index.json": {"unet": ["d", "U"], "vae": ["d", "V"]}, "root.safetensors": NET}
         | {f"{part}/model.safetensors": NET for part in ("unet", "vae")},

@@ -73,7 +73,10 @@ def test_another_normalisation_that_fits_better_is_pointed_out(tmp_path, done):
     shifted = done(*wanted, "--normalize", "0.4/0.3", "--skip-checks").err
     assert "warning" not in shifted  # nobody wants to know
     shifted = done(*wanted, "--normalize", "0.4/0.3").err
-    assert "warning: with --normalize unit the accuracy is" in shifted
+    assert (
+        "bright.safetensors loses clearly less with --normalize unit (0.0/1.0) than normalised 0.4/0.3: "
+        in (shifted)
+    )
 
 
 def test_training_samples_are_held_against_what_the_file_records(trained, tmp_path, done):

@@ -1,14 +1,14 @@
 """What to expect of merging two models, before hours are spent: facts measured, one verdict.
 
-Weights tell whether the models share an ancestor, whether one is the other with its units in another order,
-and whether a weight matching finds more in common than it finds by chance. On data, activations tell how well
-matched units agree and how much the activations of the midpoint fade.
+Weights tell whether the models share an ancestor (without a spec: `kinship`), whether one is the other with
+its units in another order, and whether a weight matching finds more in common than it finds by chance. On
+data, activations tell how well matched units agree and how much the activations of the midpoint fade.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +18,9 @@ from ...errors import NetworkError, SpecError
 from ...spec.resolving import resolve_spec
 from ...spec.spec import FittedSpec, Spec
 from .activations import look
-from .facts import Fact, of_activations, of_weights
-from .judging import EXACT, VERDICTS, judge
+from .facts import Fact, of_activations, of_kinship, of_weights
+from .judging import BY_TENSORS, EXACT, VERDICTS, judge
+from .kinship import equal, kinship, same_values
 from .weights import Tensors, weigh
 
 
@@ -55,15 +56,17 @@ def doctor(
     not_kept: Sequence[str] = (),
     seed: int = 0,
     device: str = "cpu",
+    begin_alike: Collection[str] = (),
 ) -> Diagnosis:
     """Look at two models and say what merging them would need. Advice: nothing is written or merged.
 
     Two quick weight matchings, and where `network` and `data` are given one pass of four networks over
-    `limit` samples. What the network does not show is named in `unseen`. Raises SpecError, CheckpointError,
+    `limit` samples. What the network does not show is named in `unseen`. `begin_alike` are tensors that two
+    fresh networks have equal, which tell nothing. Raises SpecError, CheckpointError,
     DataError.
     """
     fitted = resolve_spec(spec, [a, b])
-    weights = weigh(a, b, fitted, seed=seed)
+    weights = weigh(a, b, fitted, seed=seed, begin_alike=begin_alike)
     rows, unseen = None, ()
     if network is not None and data is not None:
         try:
@@ -87,4 +90,22 @@ def doctor(
         rows or tuple({"word": word, "units": size} for word, size in fitted.words.items()),
         unseen,
         exact=weights.aligned_distance < EXACT,
+    )
+
+
+def by_tensors(a: Tensors, b: Tensors) -> Diagnosis:
+    """Are they kin or strangers, where no spec tells what is a unit? `BY_TENSORS` has the verdicts.
+
+    A copy in another order is told where every tensor holds the very same values; a nearly equal one is not.
+    """
+    found = kinship(a, b)
+    verdict = "identical" if equal(a, b) else "relabelled" if same_values(a, b) else found.verdict
+    why = found.why if verdict == found.verdict else ""
+    return Diagnosis(
+        verdict,
+        f"{BY_TENSORS[verdict]} {why}".rstrip(),
+        tuple(fact for fact in of_kinship(found, a) if math.isfinite(fact.value)),
+        found.tensors,
+        (),
+        ("matched units: no spec is known for these tensors", "Give the network with --net file.py:factory"),
     )

@@ -21,7 +21,8 @@ from .judging import (
     most_faded,
     narrowest,
 )
-from .weights import Weights, ratio
+from .kinship import Kinship
+from .weights import Tensors, Weights, ratio
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,13 @@ def of_weights(weights: Weights, fitted: FittedSpec) -> Iterator[Fact]:
         else "as of independent seeds, or of units in another order"
     )
     yield Fact("cosine", cosine, f"As they are, their weights have cosine {cosine:.3f}: {kind}.")
+    if weights.left_out:
+        yield Fact(
+            "left_out",
+            len(weights.left_out),
+            f"{len(weights.left_out)} tensors are left out of that: all models of this kind have them alike, "
+            "or both have the same.",
+        )
     yield Fact("distance", weights.distance, f"They are {weights.distance:.2f} ‖A‖ apart.")
     yield Fact(
         "in_place",
@@ -90,10 +98,29 @@ def of_weights(weights: Weights, fitted: FittedSpec) -> Iterator[Fact]:
         yield Fact(
             "running_statistics",
             len(fitted.statistics),
-            f"{len(fitted.statistics)} tensors are running statistics (BatchNorm): an average of them "
-            "describes no model, so a merge needs data to measure them anew.",
+            STATISTICS.format(len(fitted.statistics)),
             warns=True,
         )
+
+
+def of_kinship(found: Kinship, a: Tensors) -> Iterator[Fact]:
+    """The same of tensors alone."""
+    yield Fact("cosine", found.cosine, found.why)
+    if found.same:
+        yield Fact("equal", found.same, f"{found.same} weight matrices are equal in both, bit for bit.")
+    row = max(found.tensors, key=lambda row: _far(row["norm_ratio"]), default=None)
+    if row is not None:
+        norms = row["norm_ratio"]
+        says = f"‖A‖/‖B‖ is farthest from 1 in {row['tensor']}: {norms:.2f}."
+        yield Fact("norm_ratio", norms, says, warns=_far(norms) > NORMS)
+    if count := sum(name.endswith("running_var") for name in a):
+        yield Fact("running_statistics", count, STATISTICS.format(count), warns=True)
+
+
+STATISTICS = (
+    "{} tensors are running statistics (BatchNorm): an average of them describes no model, so a merge needs "
+    "data to measure them anew."
+)
 
 
 def _depthwise(name: str, fitted: FittedSpec) -> bool:

@@ -20,6 +20,14 @@ VERDICTS = {
     "nothing-in-common": "A matching finds no more than it finds by chance: train them (longer) first.",
 }
 
+BY_TENSORS = {  # where no spec tells what is a unit
+    "identical": "There is nothing to merge.",
+    "relabelled": "B is A with its units in another order: every tensor holds the same values.",
+    "kin": "They are kin: average them directly, as they are.",
+    "strangers": "They are strangers: align them first, for a plain average of them is no model.",
+    "undecided": "Kin or strangers: their tensors alone do not tell. With their network more can be said.",
+}
+
 # The thresholds lie between cases that were tried: MLPs with three hidden layers on MNIST and on digits.
 # Cosine of the weight matrices of A and B as they are. Two seeds: −0.01 … 0.04 (0.07 for 16 units a layer).
 # Fine-tuned copies: 0.97 and more; copies with noise as large as the weights: 0.71. Trained apart from one

@@ -28,7 +28,7 @@ from ...runtime import devices
 from ...runtime.files import Inputs
 from ...runtime.ranks import ALONE, Ranks
 from ...spec.spec import FittedSpec
-from . import checks, grouped, matching, method_options, provenance, samples
+from . import checks, doubts, grouped, matching, method_options, provenance, samples, strangers
 from .held_out import HeldOut
 from .inputs import inputs_of
 from .listener import SILENT, Listener
@@ -64,6 +64,7 @@ class Job:
         self.not_kept = self.asked.network.not_kept
         self.splits: Splits = {}  # those that were opened
         self.took: dict[str, float] = {}  # seconds of what a result tells beside the search
+        self.better: tuple[doubts.Better, ...] | None = None  # than its inputs; None: nobody looked yet
 
     def by(self, search: Search) -> Job:
         """This very job, by another search: models, spec, network and samples are the same ones."""
@@ -166,6 +167,11 @@ class Job:
             return None, {}
         return read_permutation(self.perm, self.fitted, self.models[-1], undo=self.undo)
 
+    def tell_strangers(self) -> None:
+        """Say where models are taken as they are (`--method none`), and look like strangers."""
+        if self.method == "none":
+            strangers.tell(self.models, self.say)
+
     @property
     def method(self) -> str:
         """What an output records: the method of the search, or "given"."""
@@ -217,7 +223,13 @@ class Job:
         say = (lambda text: None) if self.splits else self.say  # which data it is is told once
         found = samples.open_splits(self.models, self.asked.data, self.seed, say, wanted=wanted, **how)
         self.splits |= found
+        self.look_at_inputs(found, self.__dict__.get("network"))
         return found
+
+    def look_at_inputs(self, splits: Splits, network: nn.Module | None) -> None:
+        """Say, once, where models lose clearly less with their inputs normalised in another usual way."""
+        if self.better is None and network is not None:
+            self.better = doubts.look(self, splits, network) if self.ranks.rank == 0 else ()
 
     def settle_repair(self, *, has_data: bool | None = None) -> str:
         """Which repair, as far as the spec and the options tell; refuses what cannot be."""
@@ -232,7 +244,8 @@ class Job:
     def endpoint_check(self) -> Callable[[Mapping[str, Sequence[Scores]]], None]:
         """A look at the endpoints' test scores that stops a run fed the wrong inputs."""
         test = self.splits["test"]
-        return samples.endpoint_check(self.models, test.name, test.classes, self.asked.data)
+        better = [one.option for one in self.better or ()]
+        return samples.endpoint_check(self.models, test.name, test.classes, self.asked.data, better=better)
 
     # ------------------------------------------------------------------------------------- proof and search
 

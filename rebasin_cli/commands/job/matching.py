@@ -38,6 +38,7 @@ def inputs_of(job: Job) -> dict[str, Any]:
     data = samples.open_splits(job.models, job.asked.data, job.seed, say, wanted=["match"], match=count)[
         "match"
     ]
+    job.look_at_inputs({"match": data}, network)
     found = {"network": network, "data": data, "prove": False}
     found |= {"output": job.output, "not_kept": job.not_kept}
     if job.held_out is not None:

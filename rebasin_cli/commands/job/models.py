@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ... import networks
+from ...analysis.diagnosis.kinship import kinship
 from ...averages.names import agreed
-from ...averages.nearness import NEAR, cosine
 from ...checkpoints.checking import digest, validate
 from ...checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ...checkpoints.tensors import LazyTensors
@@ -137,14 +137,15 @@ def fit_spec(
 
 def _wants_network(error: NoSpecFits, models: Sequence[Checkpoint]) -> NoSpecFits:
     """The same with the next step: no spec at all for models that are near, else the network tells it."""
-    near = cosine(models) if len(models) > 1 else None
-    if near is not None and near > NEAR:
+    near = [kinship(models[0], other) for other in models[1:]]
+    if near and all(kin.verdict == "kin" for kin in near):
         files = " ".join(shlex.quote(str(model.path)) for model in models)
         return NoSpecFits(
             error.message.partition("; the nearest is")[0],
-            hint=f"The models are near each other (cosine {near:.2g}), as copies that were fine-tuned are: "
-            f"average them as they are, which takes no spec: rebasin merge {files} --method none. "
-            "To align them all the same, give the network: --net file.py:factory",
+            hint=f"The models are near each other (cosine {min(kin.cosine for kin in near):.2g}), as copies "
+            "that were fine-tuned are: average them as they are, which takes no spec: "
+            f"rebasin merge {files} --method none. To align them all the same, give the network: "
+            "--net file.py:factory",
         )
     recorded = {model.metadata.get("rebasin.spec") for model in models} - {None}
     was = f"They record a spec named {recorded.pop()}, which is not built in. " if len(recorded) == 1 else ""

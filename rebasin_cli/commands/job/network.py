@@ -11,7 +11,7 @@ from ... import nets, networks
 from ...checkpoints.checkpoint import Checkpoint
 from ...datasets import open_data
 from ...errors import NetworkError, UsageError
-from ...networks import inputs
+from ...networks import initial, inputs
 from ...runtime.seeds import generator
 from ...spec.spec import FittedSpec, Shapes
 from .settings import Data, Network
@@ -41,6 +41,13 @@ def find_network(
     if found is not None and (network.net or nets.own_factory(fitted.spec.net) is None):
         _tell(found, network.net or fitted.spec.net, say)
     return None if found is None else found.float()
+
+
+def begin_alike(fitted: FittedSpec, network: Network) -> frozenset[str]:
+    """The tensors that two fresh networks, as `find_network` gives them, have equal."""
+    return initial.begin_alike(
+        lambda: networks.resolve(network.net, fitted.spec, fitted.shapes, trust_code=network.trust_code)
+    )
 
 
 def given_network(shapes: Shapes, network: Network, say: Callable[[str], None]) -> nn.Module:

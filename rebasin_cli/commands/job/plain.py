@@ -21,7 +21,7 @@ from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.tensors import CHUNK, LazyTensors
 from ...errors import SpecError, UsageError
 from ...spec import library
-from . import checks, configs, provenance
+from . import checks, configs, provenance, strangers
 from .averaging import Average
 from .folders import tell_differences
 from .job import Job
@@ -89,6 +89,7 @@ def average(job: Job, output: Output, mean: Average) -> dict[str, Any]:
     if output.dry_run:
         return plan
     _tell(listener, models, parts, plan, mean, source)
+    strangers.tell(models, listener.say)
     tell_differences(paths, [*output.copies], listener.say)
     how = {"heads": mean.heads, "source": source}
     output = configs.fitted(output, models, tensors.shapes, listener.say, **how)

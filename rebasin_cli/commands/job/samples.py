@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -120,7 +119,8 @@ def open_splits(
     if "held" in wanted and held_out is not None:
         splits["held"] = held_out.open(reference, open_split, seed)
     some = next(iter(splits.values()))
-    say(f"data: {reference}{_other_record(models, reference)}, inputs {_given(some)}")
+    bare = "" if normalize is not None else _bare(some)
+    say(f"data: {reference}{_other_record(models, reference)}, inputs {_given(some)}{bare}")
     return splits
 
 
@@ -129,6 +129,16 @@ def _given(data: DataSet | LoaderData) -> str:
     if data.vocabulary is not None:
         return f"windows of {data.source.inputs.shape[1]} of {data.classes} characters"
     return "as the loader yields them" if data.normalization is None else f"normalised {data.normalization}"
+
+
+def _bare(data: DataSet | LoaderData) -> str:
+    """That nobody said how inputs are normalised, and what else they may be."""
+    if data.normalization is None:
+        return ""
+    own = datasets.own_normalization(data.name)
+    if data.normalization != datasets.UNIT:
+        return " (dataset, its default)"
+    return " (unit, its default" + (f"; --normalize dataset: {own})" if own else ")")
 
 
 def _other_record(models: Sequence[Checkpoint], reference: str) -> str:
@@ -190,10 +200,16 @@ def recorded_vocabulary(models: Sequence[Checkpoint]) -> str | None:
 
 
 def endpoint_check(
-    models: Sequence[Checkpoint], reference: str, classes: int | None, data: Data
+    models: Sequence[Checkpoint],
+    reference: str,
+    classes: int | None,
+    data: Data,
+    *,
+    better: Sequence[str] = (),
 ) -> Callable[[Mapping[str, Sequence[Scores]]], None]:
     """A look at the endpoints' test scores that stops a run fed the wrong inputs.
 
+    `better` are the normalisations by name that were found to suit them.
     Raises DataError for an endpoint at chance (within three standard errors of it), or more than 5 points
     below the accuracy that it records on this data set.
     """
@@ -215,22 +231,21 @@ def endpoint_check(
             raise DataError(
                 "the models do not do what they were trained for: is this the right data, normalised right?",
                 problems=problems,
-                hint="Choose with --normalize unit|dataset|MEAN/STD; measure all the same with --skip-checks",
+                hint=(
+                    f"Give --normalize {better[0]}"
+                    if better
+                    else "Choose with --normalize unit|dataset|half|imagenet|raw|MEAN/STD"
+                )
+                + "; measure all the same with --skip-checks",
             )
 
     return check
 
 
-LOOKED_AT = 1_000  # samples on which another normalisation is tried
+def below_record(model: Checkpoint, found: Scores, samples: Any, data: Data) -> Iterator[str]:
+    """Why the accuracy on training samples may be that of wrong inputs: it is far below what the file says.
 
-
-def doubts(
-    model: Checkpoint, found: Scores, samples: Any, data: Data, scores: Callable[[Any], Scores]
-) -> Iterator[str]:
-    """Why one model's accuracy may be that of wrong inputs: far below what its file, or another
-    normalisation of the same samples, gives.
-
-    What a test accuracy is worth, `endpoint_check` says. A recorded normalisation is not doubted.
+    What a test accuracy is worth, `endpoint_check` says.
     """
     if data.skip_checks or data.metric or math.isnan(found.accuracy):
         return
@@ -239,21 +254,6 @@ def doubts(
     error = 3 * math.sqrt(0.25 / found.samples)
     if samples.split == "train" and recorded is not None and found.accuracy < recorded - max(MARGIN, error):
         yield f"the accuracy is {found.accuracy:.4f} on training samples, the file records {recorded:.4f}"
-    used = samples.normalization
-    if used is None or (same and model.metadata.get("rebasin.normalization") == str(used)):
-        return
-    few = samples.subset(LOOKED_AT, 0)
-    error = 3 * math.sqrt(0.25 / few.samples)
-    before = scores(few).accuracy
-    for name, other in datasets.normalizations(samples.name).items():
-        if other == used:
-            continue
-        after = scores(dataclasses.replace(few, normalization=other)).accuracy
-        if after > before + max(MARGIN, error):
-            yield (
-                f"with --normalize {name} the accuracy is {after:.4f} on {few.samples} of the samples, "
-                f"as it was measured {before:.4f}: with what was the model trained?"
-            )
 
 
 def _number(text: str | None) -> float | None:

@@ -45,7 +45,9 @@ def merge(job: Job, output: Output, mean: Average) -> dict[str, Any]:
             "soup": mean.soup,
             "repair": "reset" if resets else "none",
         }
+    job.tell_strangers()
     splits = job.open_splits("test", *["reset"] * resets)
+    job.look_at_inputs(splits, network)
     inputs, proof = job.match_inputs(), job.proof()
     found = job.search(inputs=inputs)
     models = found.models if found else job.models
@@ -70,9 +72,9 @@ def merge(job: Job, output: Output, mean: Average) -> dict[str, Any]:
 
     soup = greedy(len(models), measure)
     best, test = soup.kept[0], splits["test"]
-    samples.endpoint_check([job.models[best]], test.name, test.classes, job.asked.data)(
-        {"test": [soup.scores]}
-    )
+    better = [one.option for one in job.better or () if one.model is job.models[best]]
+    check = samples.endpoint_check([job.models[best]], test.name, test.classes, job.asked.data, better=better)
+    check({"test": [soup.scores]})
     tensors = made(soup.kept)
     if resets and len(soup.kept) > 1:
         load(soup.kept)

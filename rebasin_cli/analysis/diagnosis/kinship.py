@@ -1,0 +1,175 @@
+"""Kin or strangers, by the tensors alone: no spec, no network, and a few rows of each matrix.
+
+Units of fine-tunes of one model stand where they stood, and of independent seeds they do not. So, matrix by
+matrix, what is each model's own is compared: the deviations from what is alike for all units, which are the
+means of rows, of columns and of the diagonal. What all models of a kind begin with (ones, the identity, the
+rows of a Mamba's `A_log`) has no such deviations, and a table that a formula gives is the same in both, bit
+for bit. Neither tells anything. The middle matrix decides: no large one does it alone, and no new head.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...checkpoints.tensors import plan_of, rows
+
+Tensors = Mapping[str, Tensor]
+
+# Between cases that were tried, in docs/doctor.md: the middle matrix of two seeds, of fine-tunes, of noisy,
+# pruned and merged copies.
+KIN, STRANGERS, SMALL = 0.4, 0.05, 0.1
+SIGMAS = 3.0  # of a cosine by chance: what strangers of small matrices have, up to `SMALL`
+FLAT = 1e-5  # deviations below this, of a matrix's own size, are rounding
+SURE = 0.9  # what strangers do not have, be they ever so small
+UNLIKE = 1 / 3  # of the matrices: so many may have nothing in common in kin, as new heads
+LEAST = 32  # free values of a matrix that tells something
+MATRICES, VALUES, PARTS = 32, 1 << 15, 4  # that are read: matrices, values of each, from so many places
+
+
+@dataclass(frozen=True)
+class Kinship:
+    """`verdict` is "kin", "strangers" or "undecided", `why` a sentence.
+
+    `cosine` is that of the middle matrix, NaN where none tells. `tensors` has a row a matrix that was looked
+    at: "tensor", "cosine" and "norm_ratio" ‖A‖/‖B‖, of what was read of it. `same` others are equal, bit for
+    bit.
+    """
+
+    verdict: str
+    why: str
+    cosine: float
+    tensors: tuple[dict[str, Any], ...] = ()
+    same: int = 0
+
+
+def kinship(a: Tensors, b: Tensors) -> Kinship:
+    """Are these two kin? At most some megabytes of each are read.
+
+    Nothing is permuted: whether strangers are the same model in another order is not asked.
+    """
+    looked, same, chances = [], 0, []
+    for name in _spread([*_matrices(a, b)]):
+        x, y = (_sample(model, name) for model in (a, b))
+        own, other = _deviations(*x), _deviations(*y)
+        if own is None or other is None:
+            continue
+        if torch.equal(x[0], y[0]):
+            same += 1
+            continue
+        cosine = (own * other).sum().item() / (own.norm().item() * other.norm().item())
+        ratio = x[0].norm().item() / y[0].norm().item()
+        looked.append({"tensor": name, "cosine": cosine, "norm_ratio": ratio})
+        chances.append(SIGMAS / math.sqrt(_directions(own) * _directions(other)))
+    return _judged(looked, chances, same)
+
+
+def _judged(looked: list[dict[str, Any]], chances: list[float], same: int) -> Kinship:
+    """The verdict on matrices that differ, with the cosines that strangers may have, beside equal ones."""
+    tensors, count = tuple(looked), len(looked)
+    if not count and not same:
+        why = "No weight matrix is large enough, and other than constant, to tell by."
+        return Kinship("undecided", why, math.nan)
+    if same > count:
+        why = f"{same} of {same + count} weight matrices are equal, bit for bit: of one ancestor."
+        return Kinship("kin", why, median(row["cosine"] for row in looked) if looked else 1.0, tensors, same)
+    middle, chance = median(row["cosine"] for row in looked), median(chances)
+    unlike = sum(row["cosine"] < min(KIN, max(SMALL, chance)) for row in looked)
+    which = f"The middle one of {count} weight matrices" if count > 1 else "The one weight matrix that tells"
+    found = f"{which} has cosine {middle:.3f}"
+    if middle >= max(KIN, min(chance, SURE)) and unlike <= UNLIKE * count:
+        return Kinship("kin", f"{found}: of one ancestor, or aligned before.", middle, tensors, same)
+    if abs(middle) < max(STRANGERS, min(chance, SMALL)) and chance < 1 and 2 * same < count:
+        return Kinship("strangers", f"{found}: as of independent seeds.", middle, tensors, same)
+    parts = "parts of both are alike, and parts have nothing in common."
+    why = parts if middle >= KIN or same else "neither kin nor strangers for certain."
+    return Kinship("undecided", f"{found}: {why}", middle, tensors, same)
+
+
+def same_values(a: Tensors, b: Tensors) -> bool:
+    """Whether each tensor of one holds the values of the other's, in whatever order; the smallest first."""
+    ours, theirs = plan_of(a), plan_of(b)
+    if ours != theirs:
+        return False
+    names = sorted(ours, key=lambda name: math.prod(ours[name][1]))
+    return all(torch.equal(*(model[name].flatten().sort().values for model in (a, b))) for name in names)
+
+
+def equal(a: Tensors, b: Tensors) -> bool:
+    """Whether all tensors of both are equal, bit for bit."""
+    return plan_of(a) == plan_of(b) and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def _matrices(a: Tensors, b: Tensors) -> Iterator[str]:
+    """Floating tensors of both, of one shape, which have rows and columns enough."""
+    ours, theirs = plan_of(a), plan_of(b)
+    for name, (dtype, shape) in ours.items():
+        other = theirs.get(name)
+        if other is None or other[1] != shape or not (dtype.is_floating_point and other[0].is_floating_point):
+            continue
+        height, width = _form(shape)
+        if height > 1 and (height - 1) * (width - 1) >= LEAST:
+            yield name
+
+
+def _form(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Rows and columns of a tensor as a matrix: of its first axis of more than one entry, and all others."""
+    sizes = [size for size in shape if size != 1]
+    return (sizes[0], math.prod(sizes[1:])) if sizes else (1, 1)
+
+
+def _spread(names: list[str]) -> list[str]:
+    """At most `MATRICES` of them, from the first to the last."""
+    if len(names) <= MATRICES:
+        return names
+    return [names[k * (len(names) - 1) // (MATRICES - 1)] for k in range(MATRICES)]
+
+
+def _sample(model: Tensors, name: str) -> tuple[Tensor, Tensor | None]:
+    """Some rows of a tensor as a matrix in float64, from several places; of one that lies in one row, all.
+
+    With them, for a tensor of as many rows as columns, where in each row its diagonal is: of a convolution
+    (n, n, …) the places of a whole kernel, (rows, kernel).
+    """
+    shape = tuple(model.shapes[name] if hasattr(model, "shapes") else model[name].shape)
+    height, width = _form(shape)
+    wanted = min(height, max(2, VALUES // width))
+    if shape[0] == 1 or wanted == height:
+        matrix, taken = model[name].double().reshape(height, width)[:wanted], torch.arange(wanted)
+    else:
+        each = max(1, wanted // PARTS)
+        starts = [*dict.fromkeys(k * (height - each) // (PARTS - 1) for k in range(PARTS))]
+        parts = [rows(model, name, start, start + each) for start in starts]
+        matrix = torch.cat([part.double().reshape(len(part), -1) for part in parts])
+        taken = torch.cat([torch.arange(start, start + each) for start in starts])
+    if len(shape) < 2 or shape[0] != shape[1]:
+        return matrix, None
+    kernel = width // height
+    return matrix, taken[:, None] * kernel + torch.arange(kernel)
+
+
+def _deviations(matrix: Tensor, diagonal: Tensor | None) -> Tensor | None:
+    """A matrix without what is alike in its rows, its columns and its diagonal; None if nothing is left."""
+    size = matrix.norm().item()
+    if not math.isfinite(size) or not size:
+        return None
+    own = matrix
+    if diagonal is not None:
+        its = matrix.gather(1, diagonal)
+        rest = (matrix.sum() - its.sum()) / max(1, matrix.numel() - its.numel())
+        own = matrix.scatter(1, diagonal, its - its.mean(0, keepdim=True) + rest)
+    own = own - own.mean(0, keepdim=True)
+    own = own - own.mean(1, keepdim=True)
+    return own if own.norm().item() > FLAT * size else None
+
+
+def _directions(matrix: Tensor) -> float:
+    """How many directions a matrix has, by what lies in them: with fewer, more is alike by chance."""
+    gram = matrix @ matrix.T if len(matrix) <= matrix.shape[1] else matrix.T @ matrix
+    return (gram.trace().square() / gram.square().sum()).item()
