@@ -11,14 +11,16 @@ from typing import Any, Unpack
 from ..checkpoints.checkpoint import open_checkpoint
 from ..errors import UsageError
 from ..reports import Report, _card
+from ..runtime import files
 from .eval import evaluate
 from .job import provenance
+from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.outputs import check_files, read_report, write_files
 from .job.settings import ForLook, Loading
-from .job.sources import check_not_among
 
 About = _card.About
+LARGEST = 1 << 20  # bytes of a recipe
 MERGED = ("merge", "repair")
 MOVED = ("align", "apply")  # the last of their inputs in another order, and nothing else
 
@@ -38,8 +40,8 @@ def card(
 
     Raises UsageError for a model without such a record, and for a report that is not of its parents.
     """
-    check_files([("card", out)], force=force)
-    check_not_among([path for path in (model, report, recipe) if path is not None], [out])
+    job = Job("card", [model], listener, **subjects)
+    check_files([("card", out)], job.inputs(report, recipe), force=force)
     loading = subjects.get("loading", Loading())
     made = open_checkpoint(model, key=loading.key, unsafe_load=loading.unsafe_load)
     record = provenance.recorded(made) or {}
@@ -48,7 +50,7 @@ def card(
             f"{model} does not record that it was merged", hint="A card is for what rebasin merge wrote"
         )
     measured = None if report is None else _of_parents(read_report(report, "--barrier"), record, report)
-    text = None if recipe is None else _text(recipe)
+    text = None if recipe is None else files.text(recipe, f"--recipe {recipe}", most=LARGEST)
     data = subjects.get("data")
     scores = [evaluate(model, listener, **subjects)] if data is not None and data.data else []
     about = replace(about, name=about.name or model.stem or str(model))
@@ -80,11 +82,3 @@ def _is_or_became(given: Mapping[str, Any]) -> list[str]:
     recorded = given.get("recorded") or {}
     moved = recorded.get("rebasin.command") in MOVED
     return [given["sha256"], *(json.loads(recorded.get("rebasin.inputs", "[]"))[-1:] if moved else [])]
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise UsageError(f"--recipe {path} cannot be read: {reason}") from None

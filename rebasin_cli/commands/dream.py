@@ -56,8 +56,8 @@ def dream(
     if out.suffix != SUFFIX:
         wanted = out.with_suffix(SUFFIX)
         raise UsageError(f"{out}: images are written as {SUFFIX}", hint=f"Name it {wanted}")
-    check_files([("images", out)], force=force)
     job = Job("dream", paths, listener, **subjects)
+    check_files([("images", out)], job.inputs(), force=force)
     network = to_run(job)
     shape, like = _form(job, network, pixels)
     own = [networks.load(networks.duplicate(network), model).to(job.device) for model in job.models]

@@ -19,7 +19,6 @@ from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.outputs import Output, check_outputs
 from .job.settings import ForLook, Search
-from .job.sources import check_spared
 
 TRIES = 5  # searches from different seeds before `verify` gives up
 # What outputs and folded, turned numbers of the same network may differ by, as its numbers are rounded
@@ -47,11 +46,9 @@ def verify(
     differ. The elements that are written turn B into the canonical form of A.
     """
     check_groups(groups)
-    if output is not None:
-        check_outputs(Output(output, force))
     job = Job("verify", [a, b], listener, search=Search(groups=groups), **subjects)
     if output is not None:
-        check_spared(job, [output])
+        check_outputs(Output(output, force), job.inputs())
     models, fitted, seed = job.models, job.fitted, job.seed
     if job.folds is not None:
         return _by_groups(job, listener, output, force)

@@ -630,12 +630,14 @@ def test_a_relative_path_is_returned_as_it_was_given(tmp_path, monkeypatch):
     assert listing(tmp_path) == ["out.safetensors"]
 
 
-def test_a_link_keeps_pointing_and_its_target_is_written(tmp_path):
+def test_no_link_is_followed_to_write_but_that_of_a_folder(tmp_path):
     (tmp_path / "runs").mkdir()
     (tmp_path / "latest.safetensors").symlink_to(tmp_path / "runs" / "1.safetensors")
-    write_safetensors(tmp_path / "latest.safetensors", WEIGHTS)
-    assert (tmp_path / "latest.safetensors").is_symlink()
-    assert listing(tmp_path / "runs") == ["1.safetensors"]
+    (tmp_path / "here").symlink_to("runs")
+    with pytest.raises(UsageError, match="is a link, and none is followed"):
+        write_safetensors(tmp_path / "latest.safetensors", WEIGHTS, force=True)
+    write_safetensors(tmp_path / "here" / "2.safetensors", WEIGHTS)
+    assert listing(tmp_path / "runs") == ["2.safetensors"]
 
 
 def test_the_output_may_replace_its_own_input(tmp_path):

@@ -57,4 +57,4 @@ def test_counters_are_not_compared(resnets, done, run):
 def test_refusals(pair, resnets, refused, tmp_path):
     refused(4, "verify", pair[0], resnets[0], says="the same architecture")
     refused(3, "verify", pair[0], "c.safetensors", says=("no such file", "Did you mean"))
-    refused(2, "verify", *pair, "-o", pair[0], says="exists")
+    refused(2, "verify", *pair, "-o", pair[0], says="is read by this very command")
