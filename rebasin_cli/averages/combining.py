@@ -33,16 +33,16 @@ def combined(
     """
     weights, source = checked(weights, len(models)), models[0] if source is None else source
     plans, source_plan = [plan_of(model) for model in models], plan_of(source)
+    extra, averaged, heads_of = parts.extra or {}, frozenset(parts.averaged), frozenset(parts.heads)
     turning = None
     if interpolation != "linear":
-        beside = set(plans[0]) - set(parts.averaged)
-        turning = JOINS[interpolation](*models, weights[1], keep=beside, straight=parts.statistics)
-    extra = parts.extra or {}
+        beside = set(plans[0]) - averaged
+        turning = JOINS[interpolation](*models, weights[1], keep=beside, straight={*parts.statistics})
     shapes, dtypes = {}, {}
     for name in dict.fromkeys(name for plan in (*plans, source_plan) for name in plan):
-        if name in parts.averaged or name in parts.heads:
+        if name in averaged or name in heads_of:
             own, shape = plans[0][name]
-            if name in parts.heads:
+            if name in heads_of:
                 shape = (_classes([plan[name][1][0] for plan in plans], heads), *shape[1:])
         elif name in parts.copied:
             own, shape = source_plan[name]
@@ -60,7 +60,7 @@ def combined(
             return take(source)
         if name in extra:
             return take(models[extra[name]])
-        if name in parts.heads:
+        if name in heads_of:
             whole = joined_head([model[name] for model in models], weights, heads, dtypes[name])
             return whole[start:stop]
         if turning is not None:

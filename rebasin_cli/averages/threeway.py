@@ -6,7 +6,7 @@ mixed, or a conflict.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -47,7 +47,7 @@ def three_way(
         raise unknown("choice for --both", both, BOTH)
     both = both or ("average" if len(base) else "conflict")
     plans = {"base": plan_of(base), "ours": plan_of(ours), "theirs": plan_of(theirs)}
-    norms = () if statistics else running_statistics([*{**plans["ours"], **plans["theirs"]}])
+    norms = set() if statistics else {*running_statistics([*{**plans["ours"], **plans["theirs"]}])}
     taken: dict[str, str] = {}
     conflicts: dict[str, str] = {}
     removed: list[str] = []
@@ -74,7 +74,7 @@ def _of_both(
     ours: Tensors,
     theirs: Tensors,
     both: str,
-    norms: tuple[str, ...],
+    norms: Collection[str],
 ) -> tuple[str, str]:
     """What becomes of a tensor that both changed, and why that is a conflict, "" where it is none."""
     there = [side for side in ("ours", "theirs") if name in plans[side]]
