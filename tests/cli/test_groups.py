@@ -289,6 +289,23 @@ def test_coarse_numbers_are_no_excuse_for_another_network(models, run):
     assert told.code == 0 and told.json()["answer"] == "yes"
 
 
+def test_a_large_number_hides_no_other_where_outputs_and_weights_are_compared(models, run):
+    """One output of 1e7 made 1 relative to it nothing; so did one weight in its tensor."""
+    large = tensors(models[0])
+    large["head.bias"][0] = 1e7
+    for name, change, answer in [
+        ("head.bias", [0, 1.0], "no"),
+        ("head.bias", [0, 1e-7], "yes"),
+        ("place", [0, 0], "yes"),
+    ]:
+        other = {key: tensor.clone() for key, tensor in large.items()}
+        other[name].view(-1)[:2] += torch.tensor(change)
+        write_safetensors(Path("large.safetensors"), large, force=True)
+        write_safetensors(Path("other.safetensors"), other, force=True)
+        told = run("verify", "large.safetensors", "other.safetensors", *NET, "--groups", "all", "--json")
+        assert told.json()["answer"] == answer, (name, change, told.out)
+
+
 def test_what_overflows_when_norms_are_folded_is_told(models, refused):
     large = {name: tensor.half() for name, tensor in tensors(models[0]).items()}
     large["norm.weight"] = torch.full_like(large["norm.weight"], 6e4)
