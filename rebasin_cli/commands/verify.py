@@ -46,11 +46,13 @@ def verify(
     """Is B a relabelling of A? Values as for `--json`: "answer" is "yes", "no" or "undecided".
 
     Counters (whole numbers without axes, such as `num_batches_tracked`) are not compared. "no" is certain:
-    some other tensor holds other values, as `roundoff.equal` compares them. "undecided": the same values, but no search found the
-    permutation. "yes" comes with the permutation, written to `output`, that turns B into A.
+    some other tensor holds other values, as `roundoff.equal` compares them. "undecided": the same values,
+    but no search found the permutation. "yes" comes with the permutation, written to `output`, that turns B
+    into A.
 
     With all `groups`: is B A with its units ordered, scaled, turned? "no" is certain there, too: some output
-    differs by more than the rounding of both models' weights does to it. The elements that are written turn B into the canonical form of A.
+    differs by more than the rounding of both models' weights does to it. The elements that are written turn
+    B into the canonical form of A.
     """
     check_groups(groups)
     if output is not None:
