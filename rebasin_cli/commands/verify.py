@@ -136,19 +136,23 @@ def _by_groups(job: Job, listener: Listener, output: Path | None, force: bool) -
 
 def _turned(job: Job, found: Alignment, again: Sequence[Sequence[Mapping]]) -> bool:
     """Whether each number of B, as the elements turn it, is A's but for the rounding of both."""
-    fitted, folds = found.fitted, job.folds
-    forms = [canonical(model, fitted, folds).wide for model in (job.models[0], *again[0])]
+    fitted, folds, (elements,) = found.fitted, job.folds, found.elements
+    first, *more = (canonical(model, fitted, folds) for model in (job.models[0], *again[0]))
+    forms = [form.wide for form in (first, *more)]
     moved = [
-        acted(overlaid(grouped.doubled(model), folded(model, folds)), fitted, found.elements[0])
+        acted(overlaid(grouped.doubled(model), folded(model, folds)), fitted, elements)
         for model in (job.models[1], *again[1])
     ]
-    beside = [name for name in fitted.shapes if name not in fitted.tensors]
-    if not all(equal(*both) for both in ([m[n] for m in job.models] for n in beside) if not _counters(*both)):
-        return False
-    for name in fitted.tensors:
+    for name in fitted.shapes:
+        one, other = found.models[0][name], found.tensors[name]
+        words = {word for axis in fitted.tensors.get(name, ()) for word in words_of(axis)}
+        if name not in first.changed and words.isdisjoint(elements.maps):
+            if not (_counters(one, other) or equal(one, other)):  # nothing but its order is another
+                return False
+            continue
         (x, *others), (y, *rest) = ([model[name].double() for model in models] for models in (forms, moved))
         mixed = _mixed(fitted, name)
-        sizes = (own_size(model[name], mixed=mixed) for model in (found.models[0], found.tensors))
+        sizes = (own_size(tensor, mixed=mixed) for tensor in (one, other))
         if not near(x, y, allowed(x, others), allowed(y, rest), *sizes):
             return False
     return True

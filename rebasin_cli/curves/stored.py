@@ -40,7 +40,7 @@ def save(
     for k, control in enumerate(controls, start=1):
         tensors |= {f"control.{k}/{name}": tensor.contiguous() for name, tensor in control.items()}
     about = {"rebasin.kind": KIND, "rebasin.curve": kind}
-    write_safetensors(path, tensors, metadata={**metadata, **about}, force=force)
+    write_safetensors(path, tensors, metadata={**metadata, **about}, force=force, finite=tensors)
     return path
 
 

@@ -115,9 +115,10 @@ def apply(job: Job, output: Output, path: Path, *, invert: bool) -> dict[str, An
         )
     with naming([path]):
         acts.check(elements, fitted)
-    acts.check_dtypes(model.dtypes, fitted, elements)
+    folds = read_folds(made[stored.FOLDS])
+    check_numbers(model.dtypes, fitted, folds)
     check_its_weights(path, made.get(permutation.WEIGHTS), model, invert, still=False)
-    wide = overlaid(model, folded(model, read_folds(made[stored.FOLDS])))
+    wide = overlaid(model, folded(model, folds))
     found = acts.invert(elements, fitted) if invert else elements
     moved = acts.acted(wide, fitted, found)
     given = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -141,12 +141,14 @@ def write_as_planned(
     tensors: LazyTensors,
     metadata: dict[str, str],
     *,
+    looked: Collection[str] = (),
     stage: Staging | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> list[str]:
     """Write with the names, order and dtypes that these tensors have; the files written.
 
-    They appear together with what belongs beside them, or nothing does.
+    They appear together with what belongs beside them, or nothing does. Raises CheckpointError where a tensor
+    holds NaN or infinity, but for those that were `looked` at, or are copied as they are.
     """
     copies = {output.path.with_name(name): content for name, content in output.copies.items()}
     with ExitStack() as whole:
@@ -169,6 +171,7 @@ def write_as_planned(
             shard_size=output.shard_size,
             out_dtype=output.dtype,
             layout=layout,
+            finite=tensors.keys() - {*looked},
             stage=stage,
             tell=tell,
         )
