@@ -21,7 +21,7 @@ from ..errors import OutputExists, UsageError, unknown
 from .checking import WritingDigest, Wrong, digest, hashing, refused
 from .destination import SUFFIX, check_output, check_space, earlier, index_of
 from .disk import disk
-from .safetensors_format import CODES, SafetensorsFile, encode_header, nbytes
+from .safetensors_format import CODES, SafetensorsFile, encode_header, is_text, nbytes
 from .staging import Staging, staged
 from .tensors import LazyTensors, blocks, chunks, plan_of
 
@@ -87,7 +87,10 @@ def write_safetensors(
     if not all(isinstance(text, str) for pair in texts.items() for text in pair):
         raise TypeError("metadata maps text to text")
     # A file name in the metadata need not be valid Unicode; the header must.
-    texts = {key: value.encode("utf-8", "backslashreplace").decode() for key, value in texts.items()}
+    texts = {
+        key.encode("utf-8", "backslashreplace").decode(): value.encode("utf-8", "backslashreplace").decode()
+        for key, value in texts.items()
+    }
     total = sum(nbytes(*planned) for planned in plan.values())
     check_space(path.parent, total)
     shards = _shards(plan, shard_size) if layout is None else _shards_by(plan, layout)
@@ -167,6 +170,7 @@ def _output_plan(tensors: Mapping[str, Tensor], out_dtype: torch.dtype | None) -
         }
     wrong = [f"{name}  {dtype}" for name, (dtype, _) in plan.items() if dtype not in CODES]
     wrong += [f"{name}  is a reserved name" for name in plan if name == "__metadata__"]
+    wrong += [f"{name!a}  is no text: half of a surrogate pair" for name in plan if not is_text(name)]
     if wrong:
         raise UsageError("a safetensors file cannot hold these tensors", problems=wrong)
     return plan

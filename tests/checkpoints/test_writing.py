@@ -760,7 +760,7 @@ def test_what_versions_without_locks_left_goes_after_a_day(tmp_path):
 
 
 def test_what_is_to_be_finite_is_looked_at_on_its_way(tmp_path):
-    """By name, in every floating dtype, also what only its conversion makes infinite; nothing stays behind."""
+    """By name, in every floating dtype; nothing stays behind."""
     path, nan, inf = tmp_path / "a.safetensors", float("nan"), float("inf")
     for values, told in (
         (torch.tensor([[1.0, nan], [inf, -inf]]), "1 NaN and 2 infinite of 4 values, first at [0, 1]"),

@@ -15,15 +15,16 @@ from ...canonical.folding import folded
 from ...canonical.form import canonical, check_numbers
 from ...checkpoints.checking import digest
 from ...checkpoints.tensors import LazyTensors, overlaid, plan_of
-from ...errors import NotProven, UsageError
+from ...errors import CheckpointError, NotProven, UsageError
 from ...groups import elements as acts
 from ...groups import stored
-from ...groups.folds import Folds, Norm, Part, Reader, ValueBias
+from ...groups.folds import Folds
 from ...inference.trials import Runs, difference
 from ...matchers.search.align import Alignment
 from ...networks.running import fed
 from ...networks.state import fresh, own_state
 from ...permutations import permutation
+from ...reports.json import read_as
 from ...spec.fitting import fit
 from ...spec.parsing import parse
 from ...spec.spec import FittedSpec
@@ -115,7 +116,7 @@ def apply(job: Job, output: Output, path: Path, *, invert: bool) -> dict[str, An
         )
     with naming([path]):
         acts.check(elements, fitted)
-    folds = read_folds(made[stored.FOLDS])
+    folds = read_folds(made[stored.FOLDS], path, model.shapes)
     check_numbers(model.dtypes, fitted, folds)
     check_its_weights(path, made.get(permutation.WEIGHTS), model, invert, still=False)
     wide = overlaid(model, folded(model, folds))
@@ -177,25 +178,20 @@ def folds_text(folds: Folds) -> str:
     return json.dumps(dataclasses.asdict(folds), separators=(",", ":"), sort_keys=True)
 
 
-def read_folds(text: str) -> Folds:
-    """What `folds_text` wrote."""
-    found = json.loads(text)
-
-    def reader(row: Mapping[str, Any]) -> Reader:
-        return Reader(row["weight"], row["bias"], row.get("axis", 1))
-
-    return Folds(
-        tuple(
-            Norm(n["weight"], n["bias"], tuple(map(reader, n["readers"])), n.get("free", False))
-            for n in found["norms"]
-        ),
-        tuple(
-            ValueBias(Part(**v["part"]), reader(v["reader"]), v["size"], v["times"]) for v in found["values"]
-        ),
-        tuple(Part(**part) for part in found["keys"]),
-        tuple((name, axis) for name, axis in found["means"]),
-        tuple((what, why) for what, why in found["left"]),
-    )
+def read_folds(text: str, path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Folds:
+    """What `folds_text` wrote into a file. Raises CheckpointError for anything else, or other tensors."""
+    problems: list[str] = []
+    try:
+        folds = read_as(Folds, json.loads(text), "", problems)
+    except (ValueError, ArithmeticError, RecursionError) as cause:
+        folds, problems = Folds(), [f"no JSON that can be read: {cause}"]
+    if problems := problems or folds.problems(shapes):
+        raise CheckpointError(
+            f"{path}: what it says is folded away ({stored.FOLDS}) does not fit",
+            problems=problems,
+            hint="Write it again with: rebasin align A B --groups all",
+        )
+    return folds
 
 
 def check_same_function(job: Job, before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
