@@ -102,6 +102,7 @@ def load(path: Path) -> Stored:
     inputs = tuple(told) if isinstance(told, list) else ()
     controls: dict[int, dict[str, Tensor]] = {}
     permutations: dict[str, Tensor] = {}
+    strange: list[str] = []
     for name in found:
         place, _, own = name.partition("/")
         number = place.removeprefix("control.")
@@ -109,12 +110,15 @@ def load(path: Path) -> Stored:
             permutations[own] = found[name]
         elif place != number and number.isascii() and number.isdigit() and len(number) < 10:
             controls.setdefault(int(number), {})[own] = found[name]
+        else:
+            strange.append(name)
     whole = controls and sorted(controls) == list(range(1, len(controls) + 1))
     alike = len({frozenset(control) for control in controls.values()}) == 1
     if (
         meta.get("rebasin.kind") != KIND
         or meta.get("rebasin.curve") not in KINDS
         or not (whole and alike)
+        or strange
         or any(perm.dtype != torch.int64 or perm.ndim != 1 for perm in permutations.values())
         or len(inputs) != 2
         or not all(isinstance(one, str) for one in inputs)
