@@ -38,7 +38,7 @@ def combined(
     turning = None
     if interpolation != "linear":
         beside = set(plans[0]) - averaged
-        turning = JOINS[interpolation](*models, weights[1], keep=beside, straight=parts.statistics)
+        turning = JOINS[interpolation](*models, weights[1], keep=beside, straight={*parts.statistics})
     together = {its for family in parts.products.families for its in family.members.values()}
     products = parts.products.joined(
         models, weights, (), lambda views, keep: line(views, weights, keep), dtype

@@ -7,7 +7,7 @@ as what they stand for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -55,7 +55,7 @@ def three_way(
         raise unknown("choice for --both", both, BOTH)
     both = both or ("average" if len(base) else "conflict")
     plans = {"base": plan_of(base), "ours": plan_of(ours), "theirs": plan_of(theirs)}
-    norms = () if statistics else running_statistics([*{**plans["ours"], **plans["theirs"]}])
+    norms = set() if statistics else {*running_statistics([*{**plans["ours"], **plans["theirs"]}])}
     taken: dict[str, str] = {}
     conflicts: dict[str, str] = {}
     removed: list[str] = []
@@ -130,7 +130,7 @@ def _of_both(
     ours: Tensors,
     theirs: Tensors,
     both: str,
-    norms: tuple[str, ...],
+    norms: Collection[str],
 ) -> tuple[str, str]:
     """What becomes of a tensor that both changed, and why that is a conflict, "" where it is none."""
     there = [side for side in ("ours", "theirs") if name in plans[side]]

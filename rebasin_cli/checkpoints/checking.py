@@ -70,7 +70,7 @@ def validate(tensors: Mapping[str, Tensor], *, name: str = "", digested: bool = 
                 continue
             if hashed:
                 add(_line(key, dtype, shape))
-            wrong = _Wrong(shape)
+            wrong = Wrong(shape)
             for chunk in _chunks(tensors, key):
                 if hashed:
                     add(chunk.view(torch.uint8).numpy())
@@ -190,7 +190,17 @@ def finite(values: Tensor) -> bool:
     return bool(torch.isfinite(wide).all())
 
 
-class _Wrong:
+def refused(name: str, told: str) -> CheckpointError:
+    """What a command says that would have written what is no number; `told` says where and how many."""
+    return CheckpointError(
+        f"{name} would hold NaN or infinite values",
+        problems=[told],
+        hint="Nothing was written: numbers that went in are too large or too small for what was asked. "
+        "See them with: rebasin inspect FILE",
+    )
+
+
+class Wrong:
     """What of a tensor is no number, seen chunk by chunk; "" where nothing is."""
 
     def __init__(self, shape: tuple[int, ...]):

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from .. import networks
+from ..checkpoints.checking import Wrong, refused
 from ..datasets import UNIT, Normalization, Samples, form
 from ..datasets._batches import describe
 from ..errors import UsageError
@@ -87,6 +88,10 @@ def dream(
         "steps": steps,
         "seed": job.seed,
     }
+    wrong = Wrong(tuple(found.inputs.shape))
+    wrong.look(found.inputs)
+    if told := str(wrong):
+        raise refused("the images", told)
     write_files([(out, _packed(found, count, about))], force=force)
     return {
         "written": [str(out)],

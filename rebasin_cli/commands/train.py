@@ -49,7 +49,7 @@ def train(
 
         def save(epoch: int, tensors: Mapping[str, Any], metadata: dict[str, str]) -> None:
             path = _kept(output.path, epoch)
-            writing.write_safetensors(path, tensors, metadata=metadata, force=again)
+            writing.write_safetensors(path, tensors, metadata=metadata, force=again, finite=tensors)
             saved.append(path)
 
         keep = training.Keep(keep_every, save)
@@ -86,7 +86,13 @@ def train(
             keep=keep,
             **recipe,
         )
-        writing.write_safetensors(output.path, trained.tensors, metadata=trained.metadata, force=output.force)
+        writing.write_safetensors(
+            output.path,
+            trained.tensors,
+            metadata=trained.metadata,
+            force=output.force,
+            finite=trained.tensors,
+        )
     except (KeyboardInterrupt, ResourceError):
         if state.exists():
             listener.say(f"stopped; the last finished epoch is kept in {state}: go on with --resume")

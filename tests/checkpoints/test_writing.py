@@ -760,3 +760,21 @@ def test_what_versions_without_locks_left_goes_after_a_day(tmp_path):
         os.utime(tmp_path / name, (time.time() - age, time.time() - age))
     write_safetensors(tmp_path / "out.safetensors", WEIGHTS)
     assert listing(tmp_path) == [".rebasin-ba9876543210.tmp", "out.safetensors"]
+
+
+def test_what_is_to_be_finite_is_looked_at_on_its_way(tmp_path):
+    """By name, in every floating dtype; nothing stays behind."""
+    path, nan, inf = tmp_path / "a.safetensors", float("nan"), float("inf")
+    for values, told in (
+        (torch.tensor([[1.0, nan], [inf, -inf]]), "1 NaN and 2 infinite of 4 values, first at [0, 1]"),
+        (torch.tensor([0.0, inf]).half(), "1 infinite of 2 values, first at [1]"),
+        (torch.tensor([nan]).to(torch.float8_e4m3fn), "1 NaN of 1 values, first at [0]"),
+        (torch.tensor(nan).bfloat16(), "1 NaN of 1 values, first at []"),
+        (torch.full((1 << 20, 2), 1.0).index_fill_(0, torch.tensor([1 << 19]), inf), "first at [524288, 0]"),
+    ):
+        for shards in (None, 4):
+            with pytest.raises(CheckpointError, match="w would hold NaN or infinite") as caught:
+                write_safetensors(path, {"v": torch.ones(2), "w": values}, finite={"w"}, shard_size=shards)
+            assert told in caught.value.problems[0] and not list(tmp_path.iterdir())
+    write_safetensors(path, {"v": torch.tensor([nan]), "n": torch.tensor([1])}, finite={"w", "n"})
+    assert list(tmp_path.iterdir()) == [path]

@@ -6,18 +6,21 @@ Whether it can be written is asked before any work; it is written completely or 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from ... import reports
 from ...checkpoints import destination, writing
 from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.staging import Staging, staged
 from ...checkpoints.tensors import LazyTensors, rows
-from ...errors import OutputExists, UsageError
+from ...errors import CheckpointError, OutputExists, UsageError
 from ...permutations import permutation
 from ...reports import Report
 from ...reports._github import StepSummary
@@ -138,12 +141,32 @@ def write(
 ) -> list[str]:
     """Write with the names, order and dtypes of the reference, `added` names last; the files written.
 
-    `tell` is as in `write_safetensors`.
+    `tell` is as in `write_safetensors`. Raises CheckpointError for integers that the reference's dtype does
+    not hold.
     """
     shapes = {**like.shapes} | {name: tuple(tensors[name].shape) for name in added}
     dtypes = {**like.dtypes} | {name: tensors[name].dtype for name in added}
-    named = LazyTensors(shapes, dtypes, lambda name: tensors[name], lambda *part: rows(tensors, *part))
+    named = LazyTensors(
+        shapes,
+        dtypes,
+        lambda name: _counted(name, tensors[name], dtypes[name]),
+        lambda name, *part: _counted(name, rows(tensors, name, *part), dtypes[name]),
+    )
     return write_as_planned(output, named, metadata, stage=stage, tell=tell)
+
+
+def _counted(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Integers in the reference's dtype: one model may count its batches in another than the next."""
+    if tensor.dtype == dtype or (tensor.is_floating_point() and dtype.is_floating_point):
+        return tensor  # floating point is rounded where it is written
+    found = tensor.to(dtype)
+    if not torch.equal(found.double(), tensor.double()):
+        own, other = (str(d).removeprefix("torch.") for d in (tensor.dtype, dtype))
+        raise CheckpointError(
+            f"{name} is {own} in one model and {other} in the reference, which cannot hold its values",
+            hint="Save both in one dtype. Nothing was written",
+        )
+    return found
 
 
 def write_as_planned(
@@ -151,12 +174,14 @@ def write_as_planned(
     tensors: LazyTensors,
     metadata: dict[str, str],
     *,
+    looked: Collection[str] = (),
     stage: Staging | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> list[str]:
     """Write with the names, order and dtypes that these tensors have; the files written.
 
-    They appear together with what belongs beside them, or nothing does.
+    They appear together with what belongs beside them, or nothing does. Raises CheckpointError where a tensor
+    holds NaN or infinity, but for those that were `looked` at, or are copied as they are.
     """
     copies = {output.path.with_name(name): content for name, content in output.copies.items()}
     with ExitStack() as whole:
@@ -177,6 +202,7 @@ def write_as_planned(
             shard_size=output.shard_size,
             out_dtype=output.dtype,
             layout=layout,
+            finite=tensors.keys() - {*looked},
             stage=stage,
             tell=tell,
         )

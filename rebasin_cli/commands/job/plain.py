@@ -106,7 +106,8 @@ def average(job: Job, output: Output, mean: Average) -> dict[str, Any]:
         "merge", models, None, method="none", seed=asked.network.seed, options=options, like=models
     )
     averaged = {*parts.averaged, *parts.heads}
-    written = write_as_planned(output, looked_at(tensors, averaged, models, listener), meta)
+    made = looked_at(tensors, averaged, models, listener)
+    written = write_as_planned(output, made, meta, looked=tensors)
     return {"written": written} | _account(models, parts, mean)
 
 

@@ -96,7 +96,8 @@ def merge(job: Job, output: Output, mean: Average) -> dict[str, Any]:
         like=job.models,
         proof=proof if job.moved else None,
     )
-    return {"written": write_as_planned(output, tensors, meta)} | account
+    looked = tensors.keys() - {*parts.statistics}
+    return {"written": write_as_planned(output, tensors, meta, looked=looked)} | account
 
 
 def _network(job: Job) -> nn.Module:
