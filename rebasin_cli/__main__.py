@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -62,7 +63,8 @@ def _stop(lines: list[str], code: int, error: BaseException) -> None:
     if lines and sys.stderr is not None:
         first, *others = lines
         shown = [line(f"rebasin: {who}{first}"), *map(line, others)]
-        print("\n".join([*shown, *_annotations(error, "\n".join(shown))]), file=sys.stderr, flush=True)
+        with suppress(OSError, ValueError):  # closed meanwhile: the exit code says it all the same
+            print("\n".join([*shown, *_annotations(error, "\n".join(shown))]), file=sys.stderr, flush=True)
     sys.exit(code)
 
 

@@ -228,7 +228,7 @@ def merge(
     settle(asked, statistics=False, measurable=False)  # its check, before the models are looked at
     if not models:
         raise UsageError("there are no models to merge")
-    fitted = resolve_spec(spec, models)
+    fitted = resolve_spec(spec, models, averaged=True)
     measurable = network is not None and train is not None
     if permutations is None and method != "none":
         there = {"network": network is not None, "data": align_options.get("data", train) is not None}

@@ -541,9 +541,18 @@ def test_odd_arrays_are_read_and_left_alone():
     swapped = np.arange(6, dtype=">f4").reshape(2, 3)[::-1, ::-1]
     frozen = np.ones(2, dtype=np.float16)
     frozen.flags.writeable = False
-    a = {"w": swapped, "frozen": frozen, "scalar": np.float64(3), "n": np.array(7), "empty": np.zeros((0, 2))}
+    turned = np.arange(6, dtype="f4").reshape(2, 3)[::-1, ::-1]
+    a = {
+        "w": swapped,
+        "turned": turned,
+        "frozen": frozen,
+        "scalar": np.float64(3),
+        "n": np.array(7),
+        "empty": np.zeros((0, 2)),
+    }
     found = rebasin_cli.average([a, a])
     assert found["w"].dtype == np.float32 and found["w"].tolist() == swapped.tolist()
+    assert found["turned"].tolist() == turned.tolist()
     assert found["scalar"] == 3 and found["n"] == 7 and found["empty"].shape == (0, 2)
     found["n"][...], found["frozen"][...] = 1, 5
     assert a["n"] == 7 and a["frozen"].tolist() == [1, 1]
@@ -591,3 +600,31 @@ def test_values_that_are_no_numbers_are_laid_to_their_model():
     merged = rebasin_cli.merge([A, broken], "mlp", method="none")
     with pytest.raises(CheckpointError, match="model 2 cannot be used"):
         dict(merged.tensors)
+
+
+def test_weights_stored_apart_are_aligned_and_averaged_as_what_they_stand_for():
+    """A spec permutes lengths and directions; what is averaged is their product."""
+    wn = torch.nn.utils.parametrizations.weight_norm
+    g, v = "parametrizations.weight.original0", "parametrizations.weight.original1"
+    axes = {f"0.{g}": "h .", f"0.{v}": "h .", "0.bias": "h", "1.weight": ". h", "1.bias": "."}
+    lines = "".join(f'  "{name}": "{axes}"\n' for name, axes in axes.items())
+    spec = parse(f"schema: 1\ntensors:\n{lines}", name="normed")
+    made = [nn.Sequential(wn(nn.Linear(4, 8)), nn.Linear(8, 3)).state_dict() for _ in range(2)]
+    order = torch.randperm(8)
+    moved = made[0] | {n: made[0][n][order] for n in (f"0.{g}", f"0.{v}", "0.bias")}
+    moved |= {"1.weight": made[0]["1.weight"][:, order]}
+    found = rebasin_cli.merge([made[0], moved], spec).tensors
+    assert all(torch.equal(found[name], tensor) for name, tensor in made[0].items())
+    found = rebasin_cli.merge(made, spec, method="none").tensors
+    wanted = sum(torch._weight_norm(model[f"0.{v}"], model[f"0.{g}"], 0) for model in made) / 2
+    torch.testing.assert_close(torch._weight_norm(found[f"0.{v}"], found[f"0.{g}"], 0), wanted)
+
+
+def test_adapters_are_refused_before_it_is_said_that_no_spec_fits():
+    factors = [{"q.lora_A": torch.randn(2, 4), "q.lora_B": torch.randn(4, 2)} for _ in range(2)]
+    measured = functools.partial(rebasin_cli.barrier, network=network(), train=TRAIN, test=TEST)
+    for call in (rebasin_cli.merge, lambda models: measured(*models)):
+        with pytest.raises(SpecError, match="adapter tensors differ"):
+            call(factors)
+    with pytest.raises(SpecError, match="no built-in spec"):
+        rebasin_cli.align(*factors)

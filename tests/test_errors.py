@@ -44,6 +44,8 @@ def test_kinds_are_kept_apart_by_what_is_said_and_by_the_file():
     )
     assert len(told) == 10, "nothing of this is of one kind"
     assert gathered(["line 3: steps"] * 9) == ["line 3: steps"] * 9, "no name, nothing to gather"
+    told = gathered([f"{name}  is absent in model {k}" for k in "12" for name in "abcdefgh"])
+    assert told == [f"8 names, such as a  is absent in model {k}" for k in "12"]
 
 
 def test_all_are_shown_where_somebody_asks_for_them():

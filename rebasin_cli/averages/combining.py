@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ..checkpoints.tensors import LazyTensors, blocks, chunks, plan_of, rows
+from ..checkpoints.tensors import LazyTensors, plan_of, rows
 from .mean import mean_of
-from .mixing import JOINS
+from .mixing import JOINS, line
 from .parts import Parts
 from .weights import checked
 
@@ -38,7 +38,11 @@ def combined(
     turning = None
     if interpolation != "linear":
         beside = set(plans[0]) - averaged
-        turning = JOINS[interpolation](*models, weights[1], keep=beside, straight=parts.statistics)
+        turning = JOINS[interpolation](*models, weights[1], keep=beside, straight={*parts.statistics})
+    together = {its for family in parts.products.families for its in family.members.values()}
+    products = parts.products.joined(
+        models, weights, (), lambda views, keep: line(views, weights, keep), dtype
+    )
     shapes, dtypes = {}, {}
     for name in dict.fromkeys(name for plan in (*plans, source_plan) for name in plan):
         if name in averaged or name in joined:
@@ -64,6 +68,8 @@ def combined(
         if name in joined:
             whole = joined_head([model[name] for model in models], weights, heads, dtypes[name])
             return whole[start:stop]
+        if name in together and turning is None:
+            return take(products)
         if turning is not None:
             return turning[name][start:stop] if start is not None else turning[name]
         return mean_of([take(model) for model in models], weights, dtypes[name])
@@ -86,27 +92,3 @@ def joined_head(
     common = min(map(len, both))
     mean = mean_of([head[:common] for head in both], weights, dtype)
     return torch.cat([mean, max(both, key=len)[common:].to(dtype)])
-
-
-def alike(models: Sequence[Tensors], name: str) -> bool:
-    """Whether all models that have this tensor have the same one, bit for bit."""
-    first, *others = [model for model in models if name in model]
-    return all(same(first, other, name) for other in others)
-
-
-def same(one: Tensors, other: Tensors, name: str) -> bool:
-    """Whether both have the same tensor, bit for bit, or neither has it. Read in blocks."""
-    if name not in one or name not in other:
-        return (name in one) == (name in other)
-    if planned(one, name) != planned(other, name):
-        return False
-    both = zip(blocks(one, name), blocks(other, name), strict=True)
-    pairs = ((x, y) for one, other in both for x, y in zip(chunks(one), chunks(other), strict=True))
-    return all(torch.equal(x.view(torch.uint8), y.view(torch.uint8)) for x, y in pairs)
-
-
-def planned(tensors: Tensors, name: str) -> tuple[torch.dtype, tuple[int, ...]]:
-    """Dtype and shape of one tensor, without its values where the mapping knows them."""
-    if hasattr(tensors, "shapes") and hasattr(tensors, "dtypes"):
-        return tensors.dtypes[name], tuple(tensors.shapes[name])
-    return tensors[name].dtype, tuple(tensors[name].shape)

@@ -1,7 +1,8 @@
 """Weights from several models: interpolate two, average many. Tensor by tensor, as they are asked for.
 
 Sums are float64 whatever the stored dtype (`mean`); integer buffers and tensors that a spec ignores are the
-first model's, never averaged. Names, order and dtypes are the first model's.
+first model's, never averaged. Of tensors that mean something only together what they stand for is joined, or
+nothing (`together`). Names, order and dtypes are the first model's.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import torch
 from ..checkpoints.tensors import LazyTensors, plan_of, rows
 from ..errors import UsageError, unknown
 from .mean import mean_of
+from .together import products_of
 from .weights import checked
 
 Tensors = Mapping[str, torch.Tensor]
+Turned = Callable[[str, torch.Tensor, torch.Tensor], torch.Tensor | None]  # None: the straight line
 
 INTERPOLATIONS = ("linear", "slerp", "slerp-whole")
 
@@ -27,9 +30,18 @@ def average(
     """Σ w_k · model_k, by default their mean; weights are used as they are and must add up to 1.
 
     `keep` names tensors that are taken from the first model. Raises UsageError for weights that are
-    not one finite number a model, or do not add up to 1.
+    not one finite number a model, or do not add up to 1, SpecError for families of tensors that cannot be
+    averaged (`together.products_of`).
     """
     weights = checked(weights, len(models))
+    if len(models) == 1:
+        return line(models, weights, keep)
+    found = products_of(models, keep=keep)
+    return found.joined(models, weights, keep, lambda views, keep: line(views, weights, keep))
+
+
+def line(models: Sequence[Tensors], weights: Sequence[float], keep: Collection[str] = ()) -> LazyTensors:
+    """Σ w_k · model_k tensor by tensor, whatever these are; `keep`, and what are integers, is the first's."""
     plan = plan_of(models[0])
 
     def mean(name: str, take: Callable[[Tensors], torch.Tensor]) -> torch.Tensor:
@@ -74,7 +86,7 @@ def slerp(
         direction = (shares[0] / x_norm) * x + (shares[1] / y_norm) * y
         return direction * ((1 - t) * x_norm + t * y_norm)
 
-    return _turning(a, b, t, turned, keep, straight)
+    return _turning(a, b, t, lambda views, straight: turned, keep, straight)
 
 
 def slerp_whole(
@@ -88,12 +100,15 @@ def slerp_whole(
     """
     shares: list[tuple[float, float] | None] = []
 
-    def turned(name: str, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor | None:
-        if not shares:
-            shares.append(_arc(_cosine(a, b, {*keep, *straight}), t))
-        return shares[0] and shares[0][0] * x + shares[0][1] * y
+    def of(views: Sequence[Tensors], without: Collection[str]) -> Turned:
+        def turned(name: str, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor | None:
+            if not shares:
+                shares.append(_arc(_cosine(*views, without), t))
+            return shares[0] and shares[0][0] * x + shares[0][1] * y
 
-    return _turning(a, b, t, turned, keep, straight)
+        return turned
+
+    return _turning(a, b, t, of, keep, straight)
 
 
 def _arc(cosine: float, t: float) -> tuple[float, float] | None:
@@ -118,23 +133,33 @@ def _turning(
     a: Tensors,
     b: Tensors,
     t: float,
-    turned: Callable[[str, torch.Tensor, torch.Tensor], torch.Tensor | None],
+    of: Callable[[Sequence[Tensors], Collection[str]], Turned],
     keep: Collection[str],
     straight: Collection[str],
 ) -> LazyTensors:
-    """What `turned` makes of both tensors in float64, where it makes something; else the straight line."""
-    linear, plan = average([a, b], [1 - t, t], keep=keep), plan_of(a)
+    """What a turn makes of both tensors in float64, where it makes something; else the straight line.
 
-    def get(name: str) -> torch.Tensor:
-        first = a[name]
-        if name in keep or not first.is_floating_point() or t == 0:
-            return first
-        if t == 1:
-            return b[name].to(first.dtype)
-        made = None if name in straight else turned(name, first.double(), b[name].double())
-        return linear[name] if made is None else made.to(first.dtype)
+    The turn is made `of` both models, and of the tensors that it leaves out.
+    """
+    found = products_of([a, b], keep=keep)
+    straight = {*straight, *found.straight}
 
-    return LazyTensors({n: s for n, (_, s) in plan.items()}, {n: d for n, (d, _) in plan.items()}, get)
+    def join(views: Sequence[Tensors], keep: Collection[str]) -> LazyTensors:
+        (one, other), turned = views, of(views, {*keep, *straight})
+        linear, plan = line(views, [1 - t, t], keep), plan_of(one)
+
+        def get(name: str) -> torch.Tensor:
+            first = one[name]
+            if name in keep or not first.is_floating_point() or t == 0:
+                return first
+            if t == 1:
+                return other[name].to(first.dtype)
+            made = None if name in straight else turned(name, first.double(), other[name].double())
+            return linear[name] if made is None else made.to(first.dtype)
+
+        return LazyTensors({n: s for n, (_, s) in plan.items()}, {n: d for n, (d, _) in plan.items()}, get)
+
+    return found.joined([a, b], [1 - t, t], keep, join)
 
 
 def _line(

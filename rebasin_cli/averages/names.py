@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..checkpoints.tensors import LazyTensors, plan_of, rows
-from .combining import same
+from .comparing import same
 from .parts import EMBEDDING, LOGITS
 
 Tensors = Mapping[str, Tensor]

@@ -1,7 +1,7 @@
 """What becomes of each tensor of several models: averaged, copied, joined, left out; by names and shapes.
 
-averaged   every model has it, floating point, in one shape
-copied     integers, quantised weights, what the user ignores: as one model has it
+averaged   every model has it, floating point, in one shape; or it is of a family that is averaged as a whole
+copied     integers, families that all models have alike, what the user ignores: as one model has it
 heads      two models have it with other first sizes: as many rows as there are classes
 extra      not every model has it
 """
@@ -12,15 +12,16 @@ import fnmatch
 import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..checkpoints.checking import wrong_dtype
 from ..checkpoints.tensors import plan_of
 from ..errors import SpecError, UsageError, unknown
+from .products import Products
+from .together import products_of
 
 Tensors = Mapping[str, Tensor]
 Plan = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
@@ -35,13 +36,17 @@ LOGITS = re.compile(r"head|logit|output|decoder|proj_out|predict", re.IGNORECASE
 
 @dataclass(frozen=True)
 class Parts:
-    """Names by what becomes of them, in the order of the output. `copied` says why, `extra` whose it is."""
+    """Names by what becomes of them, in the order of the output. `copied` says why, `extra` whose it is.
+
+    `products` are families among the averaged that are averaged as what they stand for together.
+    """
 
     averaged: tuple[str, ...]
     copied: dict[str, str]
     heads: tuple[str, ...] = ()
     extra: dict[str, int] | None = None
     dropped: tuple[str, ...] = ()
+    products: Products = field(default_factory=Products)
 
     @property
     def statistics(self) -> tuple[str, ...]:
@@ -80,7 +85,8 @@ def parts_of(
 ) -> Parts:
     """Sort the tensors of these models. `ignore` are globs; `source` is whose tensors are copied.
 
-    Raises SpecError with every tensor that cannot be averaged, UsageError for choices that there are not.
+    Raises SpecError with every tensor that cannot be averaged, for families that cannot (`together`),
+    UsageError for choices that there are not.
     """
     check_choices(heads, extra, len(models))
     plans = [plan_of(model) for model in models]
@@ -95,9 +101,12 @@ def parts_of(
     likely = _likely_ties(plans)
     whole: list[str] = []  # those that can be taken from one model
     names = dict.fromkeys(name for plan in (*plans, source_plan) for name in plan)
+    ignored = {name for name in names if any(fnmatch.fnmatchcase(name, glob) for glob in ignore)}
+    products = products_of(models, keep=ignored, source=source, resized=heads not in (None, "drop"))
+    together = {name for family in products.families for name in family.members.values()}
     for name in names:
         having = [k for k, plan in enumerate(plans) if name in plan]
-        if any(fnmatch.fnmatchcase(name, glob) for glob in ignore):
+        if name in ignored:
             if name in source_plan:
                 copied[name] = "ignored"
             else:
@@ -125,7 +134,9 @@ def parts_of(
         else:
             sizes = [plan[name][1] for plan in plans]
             kinds = {_averages(plan[name][0]) for plan in plans}
-            if len(set(sizes)) > 1:
+            if name in products.fixed and name in source_plan:
+                copied[name] = products.fixed[name]
+            elif len(set(sizes)) > 1:
                 if not _is_head(sizes) or kinds != {True}:
                     problems.append(_differ(name, plans))
                 elif heads is None:
@@ -138,12 +149,12 @@ def parts_of(
                     joined.append(name)
             elif len(kinds) > 1:
                 problems.append(_differ(name, plans))
-            elif kinds == {True}:
+            elif kinds == {True} or name in together:
                 averaged.append(name)
             elif name not in source_plan:
                 problems.append(f"{name}  holds integers, and is not in the file that these are copied from")
             else:
-                copied[name] = _why(name, plans[0][name])
+                copied[name] = "integers"
     if problems:
         raise SpecError(
             "the models cannot be averaged: they do not have the same tensors",
@@ -152,7 +163,7 @@ def parts_of(
         )
     if not averaged and not joined:
         raise SpecError("the models have no floating-point tensor in common: there is nothing to average")
-    return Parts(tuple(averaged), copied, tuple(joined), extras, tuple(dropped))
+    return Parts(tuple(averaged), copied, tuple(joined), extras, tuple(dropped), products)
 
 
 def _next(advice: Collection[str], whole: Sequence[str]) -> str:
@@ -205,10 +216,6 @@ def _is_head(sizes: Sequence[tuple[int, ...]]) -> bool:
 
 def _averages(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point or dtype.is_complex
-
-
-def _why(name: str, planned: tuple[torch.dtype, tuple[int, ...]]) -> str:
-    return "quantised" if wrong_dtype(name, *planned) else "integers"
 
 
 def _differ(name: str, plans: Sequence[Plan]) -> str:

@@ -1,22 +1,26 @@
 """A three-way merge of named tensors, as git merges lines: what one side changed since the ancestor is taken.
 
 A tensor has changed where its dtype, its shape or any bit of its values has. What both sides changed is
-mixed, or a conflict.
+mixed, or a conflict. Tensors that mean something only together are taken from one side all of them, or mixed
+as what they stand for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
+from ..checkpoints.families import Family, Plan
 from ..checkpoints.tensors import LazyTensors, plan_of, rows
 from ..errors import unknown
-from .combining import planned, same
+from .comparing import planned, same
 from .mean import mean_of
+from .mixing import line
 from .parts import running_statistics, show
+from .products import Products
+from .together import families_of
 
 Tensors = Mapping[str, Tensor]
 
@@ -27,11 +31,15 @@ WEIGHTS = {"average": (0.5, 0.5, 0.0), "sum": (1.0, 1.0, -1.0)}  # of ours, thei
 
 @dataclass(frozen=True)
 class ThreeWay:
-    """Where every tensor comes from ("ours", "theirs", "average", "sum"); what conflicts, and why."""
+    """Where every tensor comes from ("ours", "theirs", "average", "sum"); what conflicts, and why.
+
+    `families` are mixed as what they stand for.
+    """
 
     taken: dict[str, str]
     conflicts: dict[str, str]
     removed: tuple[str, ...] = ()
+    families: tuple[Family, ...] = ()
 
 
 def three_way(
@@ -47,34 +55,82 @@ def three_way(
         raise unknown("choice for --both", both, BOTH)
     both = both or ("average" if len(base) else "conflict")
     plans = {"base": plan_of(base), "ours": plan_of(ours), "theirs": plan_of(theirs)}
-    norms = () if statistics else running_statistics([*{**plans["ours"], **plans["theirs"]}])
+    norms = set() if statistics else {*running_statistics([*{**plans["ours"], **plans["theirs"]}])}
     taken: dict[str, str] = {}
     conflicts: dict[str, str] = {}
     removed: list[str] = []
+    mixed: list[Family] = []
+    of = {its: family for family in families_of(plans.values()) for its in family.members.values()}
+    sides: dict[str, tuple[str, str]] = {}  # of members of families, all of which are decided together
     for name in dict.fromkeys([*plans["ours"], *plans["theirs"], *plans["base"]]):
-        if same(ours, theirs, name) or same(base, theirs, name):
-            side = "ours"
-        elif same(base, ours, name):
-            side = "theirs"
-        else:
+        if name in of and name not in sides:
+            models = {"base": base, "ours": ours, "theirs": theirs}
+            found = _of_family(of[name], plans, models, both, norms)
+            sides |= found
+            mixed += [of[name]] * (found[name][0] in WEIGHTS and of[name].kind.exact)
+        if name in sides:
+            side, why = sides[name]
+        elif (side := _changed_by(base, ours, theirs, name)) == "both":
             side, why = _of_both(name, plans, ours, theirs, both, norms)
-            if why:
-                conflicts[name] = why
-                continue
-        if name in (theirs if side == "theirs" else ours):
+        else:
+            why = ""
+        if why:
+            conflicts[name] = why
+        elif name in (theirs if side == "theirs" else ours):
             taken[name] = side
         else:
             removed.append(name)
-    return ThreeWay(taken, conflicts, tuple(removed))
+    return ThreeWay(taken, conflicts, tuple(removed), tuple(mixed))
+
+
+def _changed_by(base: Tensors, ours: Tensors, theirs: Tensors, name: str) -> str:
+    """Whose tensor is taken: "ours", also where nobody changed it, "theirs", or "both" did."""
+    if same(ours, theirs, name) or same(base, theirs, name):
+        return "ours"
+    return "theirs" if same(base, ours, name) else "both"
+
+
+def _of_family(
+    family: Family,
+    plans: Mapping[str, Plan],
+    models: Mapping[str, Tensors],
+    both: str,
+    norms: tuple[str, ...],
+) -> dict[str, tuple[str, str]]:
+    """What becomes of each member, and why that is a conflict: one side's all of them, or mixed together."""
+    names, kind = [*family.members.values()], family.kind
+    base, ours, theirs = models["base"], models["ours"], models["theirs"]
+    changed = {name: _changed_by(base, ours, theirs, name) for name in names if not same(ours, theirs, name)}
+    sides = {*changed.values()}
+    if len(sides) < 2 and sides != {"both"}:
+        return dict.fromkeys(names, (sides.pop() if sides else "ours", ""))
+    if both in ("ours", "theirs"):
+        return dict.fromkeys(names, (both, ""))
+    if len(changed) == 1 and (len(names) == 1 or {family.role_of(name) for name in changed} <= kind.free):
+        (name,) = changed
+        return dict.fromkeys(names, ("ours", "")) | {name: _of_both(name, plans, ours, theirs, both, norms)}
+    mixing = [plans[side] for side in ("ours", "theirs", "base")[: 2 + (both == "sum")]]
+    alike = all(
+        [plan.get(name) for name in names] == [mixing[0].get(name) for name in names] for plan in mixing
+    )
+    if both == "conflict":
+        why = "changed by both"
+    elif not kind.exact or not alike or not all(name in mixing[0] for name in names):
+        why = f"changed by both, and not to be mixed: {kind.name}, with the others {kind.means}"
+    elif any(name in norms for name in names):
+        why = "changed by both, and mixed running statistics describe no model (--repair none mixes them)"
+    else:
+        why = ""
+    return dict.fromkeys(names, ("" if why else both, why))
 
 
 def _of_both(
     name: str,
-    plans: Mapping[str, Mapping[str, tuple[torch.dtype, tuple[int, ...]]]],
+    plans: Mapping[str, Plan],
     ours: Tensors,
     theirs: Tensors,
     both: str,
-    norms: tuple[str, ...],
+    norms: Collection[str],
 ) -> tuple[str, str]:
     """What becomes of a tensor that both changed, and why that is a conflict, "" where it is none."""
     there = [side for side in ("ours", "theirs") if name in plans[side]]
@@ -101,6 +157,13 @@ def _of_both(
 
 def mixed(base: Tensors, ours: Tensors, theirs: Tensors, found: ThreeWay) -> LazyTensors:
     """The tensors of a merge without conflicts, each made when it is asked for; ours decide dtypes."""
+    weights = WEIGHTS["sum" if "sum" in found.taken.values() else "average"]
+    joining = [(model, w) for model, w in zip((ours, theirs, base), weights, strict=True) if w]
+    shares = [w for _, w in joining]
+    products = Products(found.families).joined(
+        [model for model, _ in joining], shares, (), lambda views, keep: line(views, shares, keep)
+    )
+    together = {its for family in found.families for its in family.members.values()}
     side_of = {name: theirs if side == "theirs" else ours for name, side in found.taken.items()}
     plan = {name: planned(side, name) for name, side in side_of.items()}
 
@@ -108,6 +171,8 @@ def mixed(base: Tensors, ours: Tensors, theirs: Tensors, found: ThreeWay) -> Laz
         def take(model: Tensors) -> Tensor:
             return model[name] if start is None else rows(model, name, start, stop)
 
+        if name in together:
+            return take(products)
         if (weights := WEIGHTS.get(found.taken[name])) is None:
             return take(side_of[name])
         parts = [(model, w) for model, w in zip((ours, theirs, base), weights, strict=True) if w]

@@ -96,6 +96,8 @@ def moved_by(form: Canonical, fitted: FittedSpec, elements: Elements) -> Tensors
 
 def _rounded(name: str, wide: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Raises CheckpointError for what is more than the dtype holds."""
+    if wide.dtype == dtype:  # nothing was computed: float8 may be here, which has no isinf
+        return wide
     own = wide.to(dtype)
     if dtype.is_floating_point and (beyond := own.isinf() & wide.isfinite()).any():
         raise CheckpointError(

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..errors import CheckpointError
 from ..runtime.threads import on_one_thread
+from .families import families
 from .safetensors_format import CODES
 from .tensors import blocks, chunks, plan_of
 
@@ -69,7 +70,7 @@ def validate(tensors: Mapping[str, Tensor], *, name: str = "", digested: bool = 
                 continue
             if hashed:
                 add(_line(key, dtype, shape))
-            wrong = _Wrong(shape)
+            wrong = Wrong(shape)
             for chunk in _chunks(tensors, key):
                 if hashed:
                     add(chunk.view(torch.uint8).numpy())
@@ -78,8 +79,10 @@ def validate(tensors: Mapping[str, Tensor], *, name: str = "", digested: bool = 
             if told := str(wrong):
                 not_finite, problems[key] = True, told
     if problems:
+        known = dict.fromkeys(f.kind.name for f in families(plan) if problems.keys() & f.members.values())
         hints = [
             "Only floating-point weights can be permuted and averaged: convert them first." if kind else "",
+            f"They are {' and '.join(known)} tensors." if kind and known else "",
             "Training diverged or the file is damaged: use an earlier checkpoint." if not_finite else "",
         ]
         raise CheckpointError(
@@ -187,7 +190,17 @@ def finite(values: Tensor) -> bool:
     return bool(torch.isfinite(wide).all())
 
 
-class _Wrong:
+def refused(name: str, told: str) -> CheckpointError:
+    """What a command says that would have written what is no number; `told` says where and how many."""
+    return CheckpointError(
+        f"{name} would hold NaN or infinite values",
+        problems=[told],
+        hint="Nothing was written: numbers that went in are too large or too small for what was asked. "
+        "See them with: rebasin inspect FILE",
+    )
+
+
+class Wrong:
     """What of a tensor is no number, seen chunk by chunk; "" where nothing is."""
 
     def __init__(self, shape: tuple[int, ...]):

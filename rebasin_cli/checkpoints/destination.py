@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..errors import OutputExists, ResourceError, UsageError
+from ..runtime import files
+from ..runtime.files import NOTHING, Inputs
 from .disk import disk, probe
 from .journal import recover
 from .locate import TORCH_SUFFIXES
@@ -23,26 +25,26 @@ def check_output(
     force: bool = False,
     text: bool = False,
     layout: Mapping[str, str] | None = None,
+    inputs: Inputs = NOTHING,
 ) -> Path:
-    """Whether `path` can be written, asked before the work begins; return the file that links lead to.
+    """Whether `path` can be written, asked before the work begins, by a command that reads `inputs`.
 
     Raises OutputExists without `force` where the file is there, or (weights, not `text`) its index or shards:
-    one form would shadow the other. UsageError where weights would not be safetensors or the path is no
-    file; ResourceError where the folder is missing or cannot be written.
+    one form would shadow the other. UsageError where weights would not be safetensors, and where nothing may
+    be written (`files.check_output`); ResourceError where the folder is missing or cannot be written.
     """
-    path = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
-    if path.is_symlink():
-        raise ResourceError(f"{path} leads to itself: a loop of symbolic links", hint="Remove the link.")
-    if path.is_dir():
-        hint = None if text else f"Use {path / f'merged{SUFFIX}'}."
-        raise UsageError(f"{path} is a folder, not a file", hint=hint)
+    path = Path(path)
+    if path.is_dir() and not text:
+        raise UsageError(f"{path} is a folder, not a file", hint=f"Use {path / f'merged{SUFFIX}'}.")
+    files.check_output(path, inputs, weights=not text)
     if not text and path.suffix != SUFFIX:
         wanted = path.with_suffix(SUFFIX) if path.suffix in TORCH_SUFFIXES else f"{path}{SUFFIX}"
         raise UsageError(f"{path}: weights are written as safetensors", hint=f"Use {wanted}.")
-    if path.exists() and not path.is_file():  # a rename would replace /dev/null itself
-        raise UsageError(f"{path} is not a regular file: it cannot be replaced in one step")
     recover(path.parent)  # what a run left that was killed while it renamed
-    if not force and (there := [path] * path.exists() if text else earlier(path, layout)):
+    there = [path] * path.exists() if text else earlier(path, layout)
+    for file in there:  # they give way, too
+        files.check_output(file, inputs, weights=not text)
+    if there and not force:
         raise OutputExists(f"{there[0]} exists", hint="Overwrite it with --force, or choose another name.")
     _check_folder(path.parent)
     return path
@@ -50,8 +52,9 @@ def check_output(
 
 def check_report_folder(folder: Path) -> None:
     """Whether a folder is there or can be made: raises UsageError for a file, ResourceError otherwise."""
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is a file, not a folder")
+    if os.path.lexists(folder) and not folder.is_dir():
+        what = "a link to nothing" if folder.is_symlink() else "a file"
+        raise UsageError(f"{folder} is {what}, not a folder")
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     recover(there)
     _check_folder(there)

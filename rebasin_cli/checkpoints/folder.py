@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
 from ..errors import CheckpointError, RebasinError
+from ..runtime import files
 from . import foreign, pieces
 from .safetensors_format import COPY_AGAIN, read_header
 from .torch_file import Shard
@@ -163,7 +164,7 @@ def names_in(path: Path) -> list[str]:
     """The names of the tensors in one file of weights, as they are stored."""
     if path.suffix != ".safetensors":
         return list(Shard(path).entries)
-    with open(path, "rb") as file:
+    with files.opened(path) as file:
         return list(read_header(file, path)[0])
 
 
@@ -224,7 +225,7 @@ def _json(path: Path) -> dict | list:
     try:
         if path.stat().st_size > MAX_LIST:
             raise CheckpointError(f"{path}: a list of modules of more than {MAX_LIST:,} bytes")
-        parsed = json.loads(path.read_text(encoding="utf-8-sig"))
+        parsed = json.loads(files.text(path, str(path), error=CheckpointError))
     except (ValueError, RecursionError) as cause:
         raise CheckpointError(
             f"{path} is not valid JSON, and says what the folder holds", hint=COPY_AGAIN

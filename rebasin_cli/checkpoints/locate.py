@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from ..errors import CheckpointError
+from ..runtime import files
 from . import foreign, pieces, torch_format
 from .folder import INDEX, PERMUTATION, TORCH_SUFFIXES, in_folder, is_model, names_in, shards_of
 from .safetensors_format import COPY_AGAIN, MAX_HEADER, once
@@ -84,7 +85,7 @@ def kind_of_file(path: Path) -> str:
         raise CheckpointError(f"{path} is empty (0 bytes)", hint=COPY_AGAIN)
     if path.name.endswith(pieces.DCP):
         raise pieces.distributed(path, path.parent)
-    with open(path, "rb") as file:
+    with files.opened(path) as file:
         head = file.read(512)
     if head.startswith(torch_format.ZIP):
         if path.suffix not in TORCH_SUFFIXES and (other := foreign.of_zip(path)):
@@ -128,8 +129,8 @@ def read_index(index: Path) -> dict[str, str]:
         return _of_headers(index)
     if index.stat().st_size > MAX_HEADER:
         raise CheckpointError(f"{index}: an index of more than {MAX_HEADER:,} bytes")
-    try:  # a byte-order mark, as editors of Windows write one, is none of the text
-        parsed = json.loads(index.read_text(encoding="utf-8-sig"), object_pairs_hook=once)
+    try:
+        parsed = json.loads(files.text(index, str(index), error=CheckpointError), object_pairs_hook=once)
     except (ValueError, RecursionError) as cause:
         raise CheckpointError(f"{index} is not valid JSON: {cause}", hint=COPY_AGAIN) from cause
     shard_of = parsed.get("weight_map") if isinstance(parsed, dict) else None

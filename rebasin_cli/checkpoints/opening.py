@@ -52,7 +52,7 @@ class Unread:
         return f"{where} ({_short(self.kind)}{', with tensors' if self.tensors else ''})"
 
 
-class Strange(Tensor):
+class UnreadTensor(Tensor):
     """Stands for a tensor that is not read: it has no values, and `what` says why; see `Inert.tensor`."""
 
     what = ""
@@ -62,22 +62,27 @@ class Strange(Tensor):
 def opened(saved: Any, reader: Reader) -> tuple[Any, tuple[Unread, ...]]:
     """The same with networks as their state dicts and holders of tensors as dictionaries; and what is unread.
 
-    Dictionaries within are changed in place, wherever dictionaries alone lead to them.
+    Dictionaries and lists within are changed in place; tuples of such objects become lists.
     """
     if reader.plain:
         return saved, ()
     holding = _holding(saved)
-    made: dict[int, tuple[Inert, Any]] = {}  # with the object itself, so that its id stays its own
+    made: dict[int, tuple[Any, Any]] = {}  # with the object itself, so that its id stays its own
 
     def open_one(value: Any) -> Any:
-        if type(value) is not Inert:
+        if id(value) in made:
+            return made[id(value)][1]
+        if type(value) is Inert:
+            new = _opened(value, holding, reader)
+        elif type(value) is tuple and any(type(part) is Inert for part in value):
+            new = list(value)
+        else:
             return value
-        if id(value) not in made:
-            made[id(value)] = value, _opened(value, holding, reader)
-        return made[id(value)][1]
+        made[id(value)] = value, new
+        return new
 
     root, unread, seen = open_one(saved), [], set()
-    if root is not saved:
+    if type(saved) is Inert and root is not saved:
         unread.append(Unread((), saved.kind, whole=True))
     elif type(saved) is Inert:
         unread.append(Unread((), saved.kind, id(saved) in holding))
@@ -90,7 +95,7 @@ def opened(saved: Any, reader: Reader) -> tuple[Any, tuple[Unread, ...]]:
             if type(inner) in _ATOMS and type(key) in _ATOMS:
                 continue
             new = open_one(inner)
-            if new is not inner and isinstance(value, dict):
+            if new is not inner and isinstance(value, dict | list):
                 value[key] = new
             named = isinstance(value, dict) and len(path) < MAX_PATH
             where = (*path, _name(key)) if named else path
@@ -119,7 +124,7 @@ def _growing(todo: list) -> Iterator:
 def _entries(value: Any) -> list[tuple[Any, Any]]:
     if isinstance(value, dict):
         return list(value.items())
-    return [(None, inner) for inner in value] if isinstance(value, list | tuple) else []
+    return list(enumerate(value)) if isinstance(value, list | tuple) else []
 
 
 def _holding(saved: Any) -> set[int]:
@@ -190,9 +195,9 @@ def _opened(value: Inert, holding: set[int], reader: Reader) -> Any:
     return {**(state or {}), **loose, **(value.items or {})}
 
 
-def _strange(value: Inert, reader: Reader) -> Strange:
+def _strange(value: Inert, reader: Reader) -> UnreadTensor:
     reader.spend(TENSOR)
-    made = torch.empty(1, device="meta").as_subclass(Strange)
+    made = torch.empty(1, device="meta").as_subclass(UnreadTensor)
     made.what, made.needs_code = value.tensor, value.needs_code
     return made
 

@@ -101,6 +101,7 @@ def read_header(file: BinaryIO, path: Path) -> tuple[dict[str, Entry], dict[str,
     header = _parse(file.read(length), path)
     metadata = header.pop("__metadata__", {})
     problems, entries = _check_metadata(metadata), {}
+    problems += [f"{name!a}  is no text: half of a surrogate pair" for name in header if not is_text(name)]
     for name, described in header.items():
         found = _entry(described, base=8 + length)
         if isinstance(found, Entry):
@@ -142,8 +143,20 @@ def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _check_metadata(metadata: Any) -> list[str]:
     if isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values()):
-        return []
+        wrong = (key for key, value in metadata.items() if not (is_text(key) and is_text(value)))
+        return [
+            f"__metadata__  {key!a} is no text, or what it says: half of a surrogate pair" for key in wrong
+        ]
     return ["__metadata__  should map text to text"]
+
+
+def is_text(text: str) -> bool:
+    """Whether it can be written: JSON may escape half of a surrogate pair, which no file can hold."""
+    try:
+        text.encode()
+        return True
+    except UnicodeEncodeError:
+        return False
 
 
 def _is_count(value: Any) -> bool:

@@ -20,9 +20,26 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..errors import ResourceError
+from ..registry.surroundings import with_us
 from ..runtime.signals import held_back
 from .disk import LOCK, alone_in, disk, lock_of_our_own, remove, sync
 from .journal import REDO, UNDO, Moves, recover
+
+Watcher = Callable[[Path, os.stat_result], object]
+_watchers: list[Watcher] = []
+
+
+@contextlib.contextmanager
+def watched(tell: Watcher) -> Iterator[None]:
+    """Within, `tell` hears of every file right before it gets its name: the name, and what the file is.
+
+    Its size, its times and its inode go with it, so that it is known again after a kill in between.
+    """
+    _watchers.append(tell)
+    try:
+        yield
+    finally:
+        _watchers.remove(tell)
 
 
 class Staging:
@@ -69,6 +86,9 @@ class Staging:
             return
         with alone_in(self.folder), held_back():
             old = list(dict.fromkeys(path.name for look in self._checks for path in look()))
+            for temporary, name in self._new if _watchers else ():
+                for tell in _watchers:
+                    tell(self.folder / name, os.stat(self.folder / temporary))
             with disk(self.folder / self._new[0][1]):
                 if len(self._new) == 1 and set(old) <= {self._new[0][1]}:  # the name is never missing
                     os.replace(*(self.folder / name for name in self._new[0]))
@@ -126,6 +146,7 @@ class Staging:
 @contextlib.contextmanager
 def staged(folder: Path) -> Iterator[Staging]:
     """Files that get their names when the block ends well; else none is left, and the old ones stay."""
+    with_us()
     recover(folder)
     staging = None
     try:

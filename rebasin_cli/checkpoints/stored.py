@@ -7,6 +7,7 @@ whether the file is still the one that was opened.
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 from collections.abc import Callable
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError
+from ..runtime import files
 
 STEP = 1 << 30  # bytes asked for at once: systems read at most 2 GB
 
@@ -50,8 +52,13 @@ class StoredFile:
 
     def __init__(self, path: Path):
         self.path, self._place = path, os.path.abspath(path)
-        with open(path, "rb") as file:
-            self._was = _identity(file)
+        try:
+            with files.opened(path) as file:
+                self._was = _identity(file)
+        except OSError as cause:
+            if cause.errno != errno.EINVAL:  # told by who knows which file was meant
+                raise
+            raise CheckpointError(f"{path} cannot be read: {cause.strerror}") from None
 
     def tensor(self, piece: Piece) -> Tensor:
         """Its values, in memory that nothing else uses."""

@@ -13,7 +13,7 @@ from ..errors import CheckpointError, UsageError
 from . import envelopes, pieces, torch_format
 from .around import around
 from .choosing import ENVELOPES
-from .opening import Strange
+from .opening import UnreadTensor
 from .stored import Piece, StoredFile
 
 MAX_REPEATED = 1 << 30  # bytes that the tensors of a file may claim beyond those stored
@@ -117,7 +117,7 @@ def _check_unread(path: Path, found: envelopes.Found, loaded: torch_format.Loade
 
     Raises UnsafeCheckpoint.
     """
-    strange = {name: tensor for name, tensor in found.tensors.items() if isinstance(tensor, Strange)}
+    strange = {name: tensor for name, tensor in found.tensors.items() if isinstance(tensor, UnreadTensor)}
     if problems := [f"{name}  {tensor.what}" for name, tensor in strange.items() if tensor.needs_code]:
         raise torch_format.unsafe(path, loaded, problems)
     first = found.envelope.partition(".")[0]
@@ -132,7 +132,7 @@ def _check_storage(tensors: Mapping[str, Tensor], path: Path) -> None:
     """Refuse tensors without plain values, and those that repeat few stored values without end."""
     problems, repeated = [], 0
     for name, tensor in tensors.items():
-        if isinstance(tensor, Strange):
+        if isinstance(tensor, UnreadTensor):
             problems.append(f"{name}  {tensor.what}")
             continue
         if tensor.is_nested:

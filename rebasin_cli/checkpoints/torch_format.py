@@ -116,6 +116,12 @@ _DAMAGED = (
 )
 
 
+_IMPORTABLE = (
+    "The code that it was saved with must be importable: run from its folder, or save plain weights there."
+)
+_MAIN = "Its classes stand in the very script that saved it and cannot be imported: save plain weights there."
+
+
 def load_by_its_code(path: Path) -> Loaded:
     """The same, unpickled: this runs the code of the file's choice. What is saved from here is importable."""
     with open(path, "rb") as file, warnings.catch_warnings(), findable(Path()):
@@ -130,8 +136,7 @@ def load_by_its_code(path: Path) -> Loaded:
         except Exception as cause:
             raise CheckpointError(
                 f"{path} was unpickled, and that failed: {type(cause).__name__}: {_first_line(cause)}",
-                hint="The code that it was saved with must be importable: run from its folder, "
-                "or save plain weights there.",
+                hint=_MAIN if "__main__" in str(cause) else _IMPORTABLE,
             ) from cause
     if not isinstance(saved, Mapping | nn.Module) and hasattr(saved, "__dict__"):
         saved = vars(saved)

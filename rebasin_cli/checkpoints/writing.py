@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from ..errors import OutputExists, UsageError, unknown
-from .checking import WritingDigest, digest, hashing
+from .checking import WritingDigest, Wrong, digest, hashing, refused
 from .destination import SUFFIX, check_output, check_space, earlier, index_of
 from .disk import disk
-from .safetensors_format import CODES, SafetensorsFile, encode_header, nbytes
+from .safetensors_format import CODES, SafetensorsFile, encode_header, is_text, nbytes
 from .staging import Staging, staged
 from .tensors import LazyTensors, blocks, chunks, plan_of
 
@@ -58,6 +58,7 @@ def write_safetensors(
     out_dtype: torch.dtype | None = None,
     layout: Mapping[str, str] | None = None,
     any_name: bool = False,
+    finite: Collection[str] = (),
     stage: Staging | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> list[Path]:
@@ -73,10 +74,12 @@ def write_safetensors(
     files appear or none. With `force` they take the place of an earlier output, whichever form it had. With
     a `stage` in the same folder they wait there for others. `layout` says of every tensor which file beside
     NAME.safetensors.index.json it is written to instead. With `any_name` the file need not be called so.
-    Where it is one file, `tell` may hear its digest, which was computed beside the writing.
+    Where it is one file, `tell` may hear its digest, which was computed beside the writing. The tensors that
+    `finite` names are looked at while they are written.
 
     Raises what `check_output` raises; ResourceError where the disk is full or fails; UsageError where a
-    value is beyond the range of its output dtype.
+    value is beyond the range of its output dtype; CheckpointError where one of `finite` holds NaN
+    or infinity.
     """
     path = check_output(path, force=force, text=any_name, layout=layout)
     plan = _output_plan(tensors, out_dtype)
@@ -84,7 +87,10 @@ def write_safetensors(
     if not all(isinstance(text, str) for pair in texts.items() for text in pair):
         raise TypeError("metadata maps text to text")
     # A file name in the metadata need not be valid Unicode; the header must.
-    texts = {key: value.encode("utf-8", "backslashreplace").decode() for key, value in texts.items()}
+    texts = {
+        key.encode("utf-8", "backslashreplace").decode(): value.encode("utf-8", "backslashreplace").decode()
+        for key, value in texts.items()
+    }
     total = sum(nbytes(*planned) for planned in plan.values())
     check_space(path.parent, total)
     shards = _shards(plan, shard_size) if layout is None else _shards_by(plan, layout)
@@ -92,12 +98,12 @@ def write_safetensors(
         stage.replaces(lambda: _giving_way(path, earlier(path, layout), force))
         if len(shards) == 1 and layout is None:
             with stage.open(path) as file:
-                _write_file(file, path, shards[0], tensors, texts, tell)
+                _write_file(file, path, shards[0], tensors, texts, finite, tell)
             return [path]
         files = _shard_names(path, len(shards)) if layout is None else sorted(set(layout.values()))
         for shard, name in zip(shards, files, strict=True):
             with stage.open(path.with_name(name)) as file:
-                _write_file(file, path, shard, tensors, texts)
+                _write_file(file, path, shard, tensors, texts, finite)
         weight_map = {name: file for shard, file in zip(shards, files, strict=True) for name in shard}
         index = {"metadata": {"total_size": total}, "weight_map": weight_map}
         with stage.open(index_of(path)) as file, disk(path):
@@ -164,6 +170,7 @@ def _output_plan(tensors: Mapping[str, Tensor], out_dtype: torch.dtype | None) -
         }
     wrong = [f"{name}  {dtype}" for name, (dtype, _) in plan.items() if dtype not in CODES]
     wrong += [f"{name}  is a reserved name" for name in plan if name == "__metadata__"]
+    wrong += [f"{name!a}  is no text: half of a surrogate pair" for name in plan if not is_text(name)]
     if wrong:
         raise UsageError("a safetensors file cannot hold these tensors", problems=wrong)
     return plan
@@ -201,6 +208,7 @@ def _write_file(
     plan: Plan,
     tensors: Mapping[str, Tensor],
     metadata: Mapping[str, str],
+    finite: Collection[str],
     tell: Callable[[str], None] | None = None,
 ) -> None:
     header, order = encode_header(plan, metadata)
@@ -211,7 +219,7 @@ def _write_file(
         for name in order:
             # In a function of its own, so that one tensor is gone before the next is asked for.
             also = None if tell is None else written.begin(name)
-            _write_tensor(file, path, tensors, name, *plan[name], also)
+            _write_tensor(file, path, tensors, name, *plan[name], also, look=name in finite)
         whole = tell is not None and written.whole()
     if whole:
         tell(total.hexdigest())
@@ -225,9 +233,11 @@ def _write_tensor(
     dtype: torch.dtype,
     shape: tuple[int, ...],
     also: Callable[[Any], None] | None = None,
+    *,
+    look: bool = False,
 ) -> None:
-    """Into the file; `also` gets the same bytes."""
-    made = 0
+    """Into the file; `also` gets the same bytes. Raises CheckpointError for no number, if to `look`."""
+    made, wrong = 0, Wrong(shape) if look and (dtype.is_floating_point or dtype.is_complex) else None
     for block in blocks(tensors, name):  # outside of _disk: what fails in making a tensor is not the disk
         made += len(block) if shape else 1
         if (*block.shape[1:],) != shape[1:] or block.ndim != len(shape):
@@ -235,13 +245,18 @@ def _write_tensor(
         if block.dtype != dtype and not (block.is_floating_point() and dtype.is_floating_point):
             raise ValueError(f"{name} is {block.dtype}, {dtype} was announced")
         for chunk in chunks(block):
-            data = _converted(chunk, dtype, name).view(torch.uint8).numpy().data
+            own = _converted(chunk, dtype, name)
+            if wrong is not None:
+                wrong.look(own)
+            data = own.view(torch.uint8).numpy().data
             if also is not None:
                 also(data)
             with disk(path):
                 file.write(data)
     if made != (shape[0] if shape else 1):
         raise ValueError(f"{name} has {made} rows, {shape} was announced")
+    if told := str(wrong or ""):
+        raise refused(name, told)
 
 
 def _converted(chunk: Tensor, dtype: torch.dtype, name: str) -> Tensor:

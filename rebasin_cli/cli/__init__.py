@@ -12,7 +12,7 @@ import importlib
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +20,7 @@ import typer
 from typer.core import TyperGroup
 
 from ..errors import CheckpointError, Elsewhere, HungUp, Interrupted, SpecError, Terminated, UsageError
+from ..registry.numbers import is_number
 from ..registry.user_code import outermost
 from ..runtime.signals import Stopped, stoppable
 from ..runtime.text import line
@@ -122,6 +123,7 @@ for _path in sorted(Path(__file__).parent.glob("[!_]*.py")):
 
 def execute(arguments: Sequence[str], *, standalone: bool, shown: Sequence[str]) -> Any:
     """Run a command line; `shown` is what reports name as their command."""
+    _refuse_odd_numbers(arguments)
     command = _built(arguments[0] if arguments else "")
     try:
         return command(args=[*arguments], prog_name="rebasin", standalone_mode=standalone, obj=shown)
@@ -143,6 +145,30 @@ def _built(word: str) -> Any:
     one.registered_commands = [each for each in app.registered_commands if _name(each) == word]
     one.registered_groups = [each for each in app.registered_groups if _name(each) == word]
     return typer.main.get_command(one if one.registered_commands or one.registered_groups else app)
+
+
+def _refuse_odd_numbers(arguments: Sequence[str]) -> None:
+    """What typer would read as Python does, and no person: `0_05` as 5. As gates and recipes read numbers."""
+    for before, word in zip(["", *arguments], arguments, strict=False):
+        flag, equals, value = word.partition("=") if word.startswith("--") else (before, "=", word)
+        if equals and _is_odd(value) and flag in _numeric(tuple(arguments[:2])):
+            raise UsageError(f"{flag} {value!r}: not a number", hint="Write it in plain digits: 1000, 0.05")
+
+
+def _is_odd(text: str) -> bool:
+    with suppress(ValueError):
+        float(text)
+        return not is_number(text)
+    return False
+
+
+def _numeric(words: tuple[str, ...]) -> set[str]:
+    """The options of a command that take numbers."""
+    from ._vocabulary import commands_of
+
+    known = {command.words: command for command in commands_of(app)}
+    command = known.get(words) or known.get(words[:1])
+    return {p.flag for p in command.parameters if p.kind in (int, float)} if command else set()
 
 
 def _name(registered: Any) -> str:

@@ -40,18 +40,19 @@ NOT_STEPS = ("demo", "run", "list", "merge-driver")
 @functools.cache
 def vocabulary() -> dict[str, Command]:
     """The commands that a step may run, by their words."""
-    found = {command.name: command for command in _commands(app, ())}
+    found = {command.name: command for command in commands_of(app)}
     return {name: command for name, command in sorted(found.items()) if name not in NOT_STEPS}
 
 
-def _commands(group: typer.Typer, above: tuple[str, ...]) -> Iterator[Command]:
+def commands_of(group: typer.Typer, above: tuple[str, ...] = ()) -> Iterator[Command]:
+    """All commands of the command line, with their options."""
     for registered in group.registered_commands:
         callback = registered.callback
         word = registered.name or callback.__name__.strip("_").replace("_", "-")
         help = (callback.__doc__ or "").strip().partition("\n")[0]
         yield Command((*above, word), help, tuple(_parameters(callback)))
     for below in group.registered_groups:
-        yield from _commands(below.typer_instance, (*above, below.name or below.typer_instance.info.name))
+        yield from commands_of(below.typer_instance, (*above, below.name or below.typer_instance.info.name))
 
 
 def _parameters(callback: Any) -> Iterator[Parameter]:

@@ -142,7 +142,8 @@ def barrier(
         "baseline": read_report(baseline, "--baseline") if baseline else None,
     }
     written = report_of(context, report, options, force=force, dry_run=dry_run)
-    written = dataclasses.replace(written, summary=_github.step_summary(step_summary))
+    summary, reads = _github.step_summary(step_summary), [baseline] if baseline else []
+    written = dataclasses.replace(written, summary=summary, reads=reads)
     pairs = [_two(text) for text in pair or ()]
     with screen(options["quiet"], options["verbose"]) as listener:
         made = run(

@@ -30,7 +30,9 @@ def verify(
 ) -> None:
     """Is B the same network as A with its hidden units in another order? Exit code 1 unless it is.
 
-    With --groups all: in another order, or signed, scaled and turned, as the network allows.
+    Values must be the same to the last bit; of a tensor in two dtypes, to the rounding of the coarser one.
+    With --groups all: in another order, or signed, scaled and turned, as the network allows, and the same but
+    for the rounding of each number.
 
     Example: rebasin verify b.pt b_aligned.safetensors
     """

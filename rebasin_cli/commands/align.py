@@ -13,7 +13,7 @@ from .job.listener import SILENT, Listener
 from .job.method_options import how_it_went
 from .job.outputs import Output, check_outputs, write_with_permutation
 from .job.settings import ForSearch
-from .job.sources import attested, check_apart
+from .job.sources import attested
 
 
 def align(
@@ -30,10 +30,9 @@ def align(
     Several `ranks` call this alike: the first one checks, proves and writes, all read and search.
     """
     output = placed(output, model)
-    ranks.first(check_outputs, output, permutation_beside=True)
     job = Job("align", [reference, model], listener, **subjects, ranks=ranks)
+    ranks.first(lambda: check_outputs(output, job.inputs(), permutation_beside=True))
     job.check_search(output)
-    ranks.first(check_apart, job, output)
     job.check_needs()
     ranks.first(grouped.check_reference, job)
     same_run.check(job)

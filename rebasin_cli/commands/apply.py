@@ -14,7 +14,7 @@ from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.outputs import Output, check_outputs, write
 from .job.settings import Loading
-from .job.sources import attested, check_apart
+from .job.sources import attested
 
 
 def apply(
@@ -32,9 +32,8 @@ def apply(
     SpecError if the permutation was found with another spec, CheckpointError if it does not fit.
     """
     output = placed(output, model)
-    check_outputs(output)
     job = Job("apply", [model], listener, loading=loading, perm=perm, undo=invert)
-    check_apart(job, output)
+    check_outputs(output, job.inputs())
     if stored.is_stored(perm):
         if loading.spec is not None:
             raise UsageError(

@@ -13,7 +13,7 @@ from .. import networks
 from ..analysis import signatures
 from ..averages.mixing import check_interpolation
 from ..errors import UsageError
-from ..measure import gates, intervals
+from ..measure import gates, intervals, pairing
 from ..measure import report as measuring
 from ..measure.baseline import Subject, check_baseline
 from ..measure.rows import (
@@ -34,13 +34,13 @@ from ..reports import Report, _gates, markdown
 from ..reports._format import title
 from .job import planning, provenance, repairing
 from .job.curved import between
+from .job.inputs import of_model
 from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.method_options import bounded, start_file
 from .job.outputs import Written, write_reports
 from .job.progress import shown
 from .job.settings import ForMerge
-from .job.sources import check_spared
 
 MEASURED = ("train", "test")
 REPAIRED = " + "  # in the names of rows whose repair, or temperature, a search may decide
@@ -80,24 +80,22 @@ def barrier(
     if along.points is not None:
         check_points(along.points)
     check_interpolation(along.interpolation)
-    destinations = written.destinations()
-    if written.summary is not None and not written.dry_run:
-        written.summary.check()
     job = Job("barrier", [a, b], listener, **subjects, perm=perm)
+    others = [file for model in itertools.chain(*pairs) for file in of_model(model)]
+    destinations = written.destinations(inputs=job.inputs(*along.curves, *others))
     job.check_search(or_none=True)
-    touched = [path for _, path in destinations] + ([written.summary.path] if written.summary else [])
-    planned = _plan(job, pairs, along, thresholds, touched)
+    planned = _plan(job, pairs, along, thresholds)
     if written.dry_run:
         return planned.job.plan() | repairing.tries(planned.job) | planned.figures
     report = _measure(planned, written.command or "rebasin barrier", thresholds)
-    others = []
+    measured = []
     subjects["search"] = dataclasses.replace(planned.job.asked.search, open=False)  # all pairs by one method
     for number, (c, d) in enumerate(pairs, start=2):
         listener.say(f"pair {number} of {1 + len(pairs)}: {c} and {d}")
         quiet = dataclasses.replace(listener, say=lambda text: None)
         same = dataclasses.replace(along, curves=())
-        others.append(barrier(c, d, listener=quiet, along=same, **subjects))
-    report = intervals.with_pairs(report, others) if others else report
+        measured.append(barrier(c, d, listener=quiet, along=same, **subjects))
+    report = intervals.with_pairs(report, measured) if measured else report
     report = dataclasses.replace(report, gates=gates.evaluate_gates(report, **thresholds))
     write_reports(report, destinations, force=written.force)
     if written.summary is not None:
@@ -116,6 +114,7 @@ class _Plan:
     word: str
     rows: Sequence[Planned]
     figures: dict[str, Any]
+    subject: Subject | None = None
 
 
 def _plan(
@@ -123,13 +122,11 @@ def _plan(
     pairs: Sequence[tuple[Path, Path]],
     along: Along,
     thresholds: Mapping[str, Any],
-    touched: Sequence[Path],
 ) -> _Plan:
     """Everything that can be refused before an hour of measuring; the minutes are told."""
     _ = job.scores
     if job.held_out is not None:
         job.held_out.check(measured=True)
-    check_spared(job, touched, [*along.curves, *itertools.chain(*pairs)])
     job.fitted  # noqa: B018 (models and spec, before the pairs)
     _check_pairs(job, pairs)
     job.tell_strangers()
@@ -177,14 +174,16 @@ def _plan(
     for attack in settings.attacks:  # refused before anything is measured
         Attacker(attack, splits["test"])
     gates.check_gate_names(thresholds.get("gates", ()), [row.name for row in rows], MEASURED)
+    subject = None
     if thresholds.get("baseline"):
-        check_baseline(thresholds["baseline"], _subject(job))
+        subject = _subject(job)
+        check_baseline(thresholds["baseline"], subject)
     count = 1 + len(pairs)
     run = {"output": job.output, "device": job.device}
     figures = planning.plan_report(network, splits, rows, **run, pairs=count, fits=word)
     figures |= planning.not_estimated([(job.method, job.options)])
     job.say(planning.in_words(figures))
-    return _Plan(job, settings, word, rows, figures)
+    return _Plan(job, settings, word, rows, figures, subject)
 
 
 def _attacks(job: Job, along: Along) -> Sequence[Attack]:
@@ -245,7 +244,9 @@ def _measure(planned: _Plan, command: str, thresholds: Mapping[str, Any]) -> Rep
     notes = provenance.notes(splits, proof, repair=word, held_out=job.held_out)
     about = {"proof": proof, "command": command, "full": job.asked.data.full, "notes": notes}
     report = provenance.signed(report, job.models, splits["test"], **about)
-    more = {"scores": scores} if (scores := _subject(job).scores) else {}
+    subject = planned.subject or _subject(job)
+    more = {"scores": subject.scores} if subject.scores else {}
+    more |= {"sha256": subject.digest} if subject.digest else {}
     if job.held_out is not None:
         more["held_out"] = job.held_out.account(splits["held"].samples)
     return dataclasses.replace(report, data=report.data | more)
@@ -262,6 +263,7 @@ def _subject(job: Job) -> Subject:
         job.fitted.spec.digest,
         job.fitted.log10_symmetries(),
         {key: value for key, value in named.items() if value is not None},
+        pairing.digest_of_all(test),
     )
 
 

@@ -15,7 +15,7 @@ from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.outputs import Output, check_outputs, write
 from .job.settings import ForLook, Search
-from .job.sources import attested, check_apart
+from .job.sources import attested
 
 
 def as_written(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype | None) -> dict[str, torch.Tensor]:
@@ -36,9 +36,8 @@ def canon(
     otherwise, UsageError where no network is named, NetworkError where it cannot be traced.
     """
     output = placed(output, model)
-    check_outputs(output)
     job = Job("canon", [model], listener, search=Search(groups="all"), **subjects)
-    check_apart(job, output)
+    check_outputs(output, job.inputs())
     fitted, folds = job.fitted, job.folds
     form = canonical(job.models[0], fitted, folds)
     change = grouped.check_same_function(job, job.models[0], form.wide)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +10,16 @@ from typing import Any, Unpack
 from ..checkpoints.checkpoint import open_checkpoint
 from ..errors import UsageError
 from ..reports import Report, _card
+from ..runtime import files
 from .eval import evaluate
 from .job import provenance
+from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.outputs import check_files, read_report, write_files
 from .job.settings import ForLook, Loading
-from .job.sources import check_not_among
 
 About = _card.About
+LARGEST = 1 << 20  # bytes of a recipe
 MERGED = ("merge", "repair")
 MOVED = ("align", "apply")  # the last of their inputs in another order, and nothing else
 
@@ -38,17 +39,18 @@ def card(
 
     Raises UsageError for a model without such a record, and for a report that is not of its parents.
     """
-    check_files([("card", out)], force=force)
-    check_not_among([path for path in (model, report, recipe) if path is not None], [out])
+    job = Job("card", [model], listener, **subjects)
+    check_files([("card", out)], job.inputs(report, recipe), force=force)
     loading = subjects.get("loading", Loading())
     made = open_checkpoint(model, key=loading.key, unsafe_load=loading.unsafe_load)
-    record = provenance.recorded(made) or {}
-    if record.get("rebasin.command") not in MERGED:
+    facts = provenance.recorded(made) or {}
+    if facts.get("rebasin.command") not in MERGED:
         raise UsageError(
             f"{model} does not record that it was merged", hint="A card is for what rebasin merge wrote"
         )
+    record = _card.read_record(facts, str(model))
     measured = None if report is None else _of_parents(read_report(report, "--barrier"), record, report)
-    text = None if recipe is None else _text(recipe)
+    text = None if recipe is None else files.text(recipe, f"--recipe {recipe}", most=LARGEST)
     data = subjects.get("data")
     scores = [evaluate(model, listener, **subjects)] if data is not None and data.data else []
     about = replace(about, name=about.name or model.stem or str(model))
@@ -57,15 +59,15 @@ def card(
     return {"written": [str(out)], "model": str(model), "scores": scores}
 
 
-def _of_parents(report: Report, record: dict[str, str], path: Path) -> Report:
+def _of_parents(report: Report, record: _card.Record, path: Path) -> Report:
     """The report, if it is on two models that this one was made of (or on these as they were aligned)."""
-    left, others = _card.parents(record), []
+    left, others = record.parents, []
     for given in report.inputs:
         here = [digest for digest in _is_or_became(given) if digest in left]
         if here:
             left.remove(here[0])
         else:
-            others.append(f"{given['file']}  sha256 {given['sha256']}")
+            others.append(f"{given.get('file', '?')}  sha256 {given.get('sha256', '?')}")
     if others or not report.inputs:
         raise UsageError(
             f"--barrier {path} is on other models than this one was merged of",
@@ -77,14 +79,9 @@ def _of_parents(report: Report, record: dict[str, str], path: Path) -> Report:
 
 def _is_or_became(given: Mapping[str, Any]) -> list[str]:
     """Digests under which a report's model may be a parent: its own, and of what it is an aligned copy."""
-    recorded = given.get("recorded") or {}
-    moved = recorded.get("rebasin.command") in MOVED
-    return [given["sha256"], *(json.loads(recorded.get("rebasin.inputs", "[]"))[-1:] if moved else [])]
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise UsageError(f"--recipe {path} cannot be read: {reason}") from None
+    recorded, own = _card.of_input(given), given.get("sha256")
+    found = [own] if isinstance(own, str) else []
+    if recorded.get("rebasin.command") in MOVED:
+        facts = {key: text for key, text in recorded.items() if isinstance(text, str)}
+        found += _card.read_record(facts, str(given.get("file", "?"))).inputs[-1:]
+    return found

@@ -19,7 +19,6 @@ from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.samples import Splits, loss_of
 from .job.settings import ForMerge, Search
-from .job.sources import check_spared
 
 CURVED_SAMPLES = 1_000  # a split, for sharpness: a probe costs several times what a loss does
 
@@ -56,12 +55,11 @@ def compare(
         raise UsageError("comparing merges takes at least two models", hint="rebasin compare A B C …")
     if doubled := sorted({method for method in methods if list(methods).count(method) > 1}):
         raise UsageError(f"--method {doubled[0]} is given twice")
-    destinations = written.destinations(formats.FILENAMES)
     searches = _searches(subjects.pop("search", Search()), methods)
     job = Job("compare", paths, listener, **subjects)
+    destinations = written.destinations(formats.FILENAMES, job.inputs())
     options = {m: method_options.make(search, job.asked.data) for m, search in searches.items()}
     scores = job.scores
-    check_spared(job, [path for _, path in destinations])
     repair = _repair(job)
     network = job.need_network()
     splits = job.open_splits("train", "test", *["reset"] * (repair == "reset"))

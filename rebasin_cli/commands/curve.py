@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from ..curves import stored, training
+from ..curves.curve import check_families
 from ..errors import UsageError
 from ..matchers import Problem, State
 from ..networks.attacks import Attack
@@ -20,7 +21,6 @@ from .job.outputs import Output, check_outputs
 from .job.progress import shown
 from .job.samples import loss_of
 from .job.settings import ForSearch
-from .job.sources import check_spared
 
 
 def curve(
@@ -41,11 +41,11 @@ def curve(
         raise UsageError(
             f"{output.path} is no name for a curve", hint=f"Use {output.path.stem}{stored.SUFFIX}"
         )
-    check_outputs(output)
     job = Job("curve", [a, b], listener, **subjects, perm=perm)
+    check_outputs(output, job.inputs())
     job.check_search(output, or_none=True, steps=True)
-    check_spared(job, [output.path])
     network, fitted, (given, of_given) = job.need_network(), job.fitted, job.given
+    check_families(*job.models, dict(network.named_parameters()), fitted.ignored)
     data = job.open_splits("match", match=None)["match"]
     if how.augment:
         check_augmentation(data)

@@ -63,7 +63,8 @@ def _tell(
             epochs=EPOCHS,
             progress=lambda p: listener.step(f"seed {seed}", p.epoch, p.epochs, f"loss {p.loss:.3f}"),  # noqa: B023
         )
-        writing.write_safetensors(path, trained.tensors, metadata=trained.metadata, force=force)
+        made, meta = trained.tensors, trained.metadata
+        writing.write_safetensors(path, made, metadata=meta, force=force, finite=made)
     subjects = {"data": Data("digits"), "network": Network(device="cpu")}
     align(*models, Output(aligned, force=force), listener, **subjects)
     merge(models, Output(merged, force=force), listener, **subjects)

@@ -24,7 +24,6 @@ from .job.listener import SILENT, Listener
 from .job.models import naming
 from .job.network import begin_alike
 from .job.settings import Data, ForLook
-from .job.sources import check_spared
 
 LOOK = 2_560  # samples that the doctor runs four networks on
 FEW = 1_000  # samples of a first measurement of what is not promising
@@ -52,13 +51,11 @@ def doctor(
     What lacks a network or data is left out and named; what the user named has to work. Where no spec is
     named and none is found, the tensors alone tell whether the models are kin.
     """
-    if page is not None:
-        outputs.check_files([("html", page.path)], force=page.force)
     asked = subjects.get("data", Data())
     limited = dataclasses.replace(asked, limit=asked.limit or LOOK)
     job = Job("doctor", [a, b], listener, **subjects | {"data": limited})
     if page is not None:
-        check_spared(job, [page.path])
+        outputs.check_files([("html", page.path)], job.inputs(), force=page.force)
     models = job.models
     try:
         fitted = job.fitted

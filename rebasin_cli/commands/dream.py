@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from .. import networks
+from ..checkpoints.checking import Wrong, refused
 from ..datasets import UNIT, Normalization, Samples, form
 from ..datasets._batches import describe
 from ..errors import UsageError
@@ -56,8 +57,8 @@ def dream(
     if out.suffix != SUFFIX:
         wanted = out.with_suffix(SUFFIX)
         raise UsageError(f"{out}: images are written as {SUFFIX}", hint=f"Name it {wanted}")
-    check_files([("images", out)], force=force)
     job = Job("dream", paths, listener, **subjects)
+    check_files([("images", out)], job.inputs(), force=force)
     network = to_run(job)
     shape, like = _form(job, network, pixels)
     own = [networks.load(networks.duplicate(network), model).to(job.device) for model in job.models]
@@ -87,6 +88,10 @@ def dream(
         "steps": steps,
         "seed": job.seed,
     }
+    wrong = Wrong(tuple(found.inputs.shape))
+    wrong.look(found.inputs)
+    if told := str(wrong):
+        raise refused("the images", told)
     write_files([(out, _packed(found, count, about))], force=force)
     return {
         "written": [str(out)],

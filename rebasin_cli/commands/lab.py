@@ -17,6 +17,8 @@ from ..checkpoints import destination, writing
 from ..errors import UsageError
 from ..lab import registry
 from ..lab.engine import page, parameters, picture
+from ..runtime import files
+from ..runtime.files import NOTHING
 from ..runtime.threads import on_one_thread
 from .job import outputs
 from .job.listener import SILENT, Listener
@@ -123,11 +125,11 @@ def _plan(name: str, asked: Asked) -> dict[str, Any]:
 def _check(plans: Sequence[Mapping[str, Any]], asked: Asked, *, index: bool) -> None:
     """Whether all that is going to be written may be, before any work."""
     again = asked.force or asked.resume
-    files = [path for plan in plans for path in _files(plan["experiment"], asked.out).values()]
-    named = [(path.suffix, path) for path in files] + [(INDEX, asked.out / INDEX)] * index
-    outputs.check_files(named, folder=asked.out, force=again)
+    pages = [path for plan in plans for path in _files(plan["experiment"], asked.out).values()]
+    named = [(path.suffix, path) for path in pages] + [(INDEX, asked.out / INDEX)] * index
+    outputs.check_files(named, NOTHING, folder=asked.out, force=again)
     for plan in plans:
-        outputs.check_state(_state(plan["experiment"], asked.out), "experiment", again=again)
+        outputs.check_state(_state(plan["experiment"], asked.out), "experiment", NOTHING, again=again)
 
 
 def _files(name: str, folder: Path) -> dict[str, Path]:
@@ -209,8 +211,8 @@ def _kept(plan: Mapping[str, Any], state: Path, asked: Asked) -> tuple[dict[str,
 
 
 def _read(path: Path, *more: str) -> dict[str, Any]:
-    with suppress(ValueError, OSError):
-        found = json.loads(path.read_text(encoding="utf-8"))
+    with suppress(ValueError, OSError, RecursionError):
+        found = json.loads(files.content(path))
         if isinstance(found, dict) and {*IDENTITY, *more} <= set(found):
             return found
     raise UsageError(f"{path} is not what an experiment leaves", hint="Choose another folder with --out")

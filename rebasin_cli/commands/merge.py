@@ -15,7 +15,7 @@ from .job.listener import SILENT, Listener
 from .job.method_options import how_it_went
 from .job.outputs import Output, check_outputs, write
 from .job.settings import ForMerge, Search
-from .job.sources import attested, check_apart
+from .job.sources import attested
 
 
 def merge(
@@ -35,10 +35,9 @@ def merge(
     mean.check(len(paths))
     curved.check(mean, subjects.get("search", Search()), len(paths))
     output = mean.placed(output, paths)
-    check_outputs(output)
     job = Job("merge", paths, listener, **subjects, perm=mean.perm)
+    check_outputs(output, job.inputs(mean.curve, *mean.sources()))
     job.check_search(output, or_none=True)
-    check_apart(job, output, mean)
     if mean.curve is not None:
         return attested(job, output, curved.merge(job, output, mean), mean=mean)
     if plain.suffices(job, mean):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +16,9 @@ from torch import Tensor
 from ..averages.threeway import WEIGHTS, ThreeWay, merged_text, mixed, three_way
 from ..checkpoints.checkpoint import open_checkpoint
 from ..checkpoints.writing import write_safetensors
-from ..errors import CheckpointError, MergeConflict, UsageError
+from ..errors import CheckpointError, MergeConflict, OutputExists, UsageError
+from ..runtime import files
+from ..runtime.files import Inputs
 from .job import provenance
 from .job.listener import SILENT, Listener
 from .job.plain import looked_at
@@ -35,21 +40,23 @@ def merge_driver(
 ) -> dict[str, Any]:
     """Merge `theirs` into `ours` by their ancestor `base`; the result replaces `ours`, or is `output`.
 
-    `path` is what git calls the file. An empty `base` is no ancestor. Raises MergeConflict, and what keeps
-    the files from being read; `ours` is then as it was.
+    `path` is what git calls the file, and nothing is written there. An empty `base` is no ancestor. Raises
+    MergeConflict, and what keeps the files from being read; `ours` is then as it was.
     """
-    name = path or str(ours)
-    files = {"the ancestor": base, "ours": ours, "theirs": theirs}
-    _check_kind(name, files)
-    with _called(name, files):
-        models = {role: open_checkpoint(file) for role, file in files.items() if file.stat().st_size}
+    name = str(ours) if path is None else path
+    versions = {"the ancestor": base, "ours": ours, "theirs": theirs}
+    written = _written(versions, path, output)
+    empty = _check_kind(name, versions)
+    with _called(name, versions):
+        models = {role: open_checkpoint(file) for role, file in versions.items() if role not in empty}
         for role in ("ours", "theirs"):
             if role not in models:
-                raise CheckpointError(f"{files[role]} is empty (0 bytes)")
+                raise CheckpointError(f"{versions[role]} is empty (0 bytes)")
         if models["ours"].format == "torch":
             raise UsageError(
                 f"{name} is a file of torch.save, and merges are written as safetensors",
-                hint="Keep safetensors in git, or settle it by hand: git checkout --ours|--theirs FILE",
+                hint="Keep safetensors in git, or settle it by hand: git checkout --ours|--theirs "
+                f"-- {shlex.quote(name)}",
             )
         one, other = models["ours"], models["theirs"]
         ancestor = models.get("the ancestor", NO_ANCESTOR)
@@ -63,19 +70,43 @@ def merge_driver(
         about = {"method": "none", "seed": 0, "options": options, "like": [one, other]}
         meta = {key: value for key, value in text.items() if not key.startswith("rebasin.")}
         meta |= provenance.describe("merge-driver", [one, other], None, **about)
-        write_safetensors(output or ours, tensors, metadata=meta, force=True, any_name=True)
+        write_safetensors(written, tensors, metadata=meta, force=True, any_name=True)
     counts = Counter(found.taken.values())
     listener.say(f"{name}: {_in_words(counts, found)}")
-    return {"written": str(output or ours), "tensors": dict(sorted(counts.items()))} | (
+    return {"written": str(written), "tensors": dict(sorted(counts.items()))} | (
         {"removed": list(found.removed)} if found.removed else {}
     )
 
 
-def _check_kind(name: str, files: Mapping[str, Path]) -> None:
-    """Raise UsageError for what is no checkpoint's own bytes: pointers of Git LFS, an index of shards."""
-    for role, file in files.items():
+def _written(versions: Mapping[str, Path], path: str | None, output: Path | None) -> Path:
+    """The file that becomes the result: ours, or an `output` of somebody who merges by hand.
+
+    Raises UsageError for a `path` that leads out of the repository, and where nothing may be written.
+    """
+    if path is not None and (not path or os.path.isabs(path) or ".." in re.split(r"[/\\]", path)):
+        raise UsageError(
+            f"{path!r} is no path in a repository", hint="git writes it for %P (docs/git.md); leave it out"
+        )
+    if output is None:
+        files.check_output(versions["ours"], Inputs((versions["the ancestor"], versions["theirs"])))
+        return versions["ours"]
+    if path is not None:
+        raise UsageError(
+            f"--out {output}: where git names the file ({path}), the result is to be where ours is",
+            hint="Leave --out or PATH out",
+        )
+    files.check_output(output, Inputs(tuple(versions.values())))
+    if output.exists() and output.stat().st_size:  # Git LFS gives an empty one
+        raise OutputExists(f"{output} exists", hint="Name another file")
+    return output
+
+
+def _check_kind(name: str, versions: Mapping[str, Path]) -> set[str]:
+    """Which are empty. Raises UsageError for pointers of Git LFS, and for an index of shards."""
+    empty = set()
+    for role, file in versions.items():
         try:
-            with open(file, "rb") as opened:
+            with files.opened(file) as opened:
                 head = opened.read(64)
         except OSError as cause:
             raise CheckpointError(f"{name}, {role}: {file} cannot be read: {cause.strerror}") from cause
@@ -91,14 +122,17 @@ def _check_kind(name: str, files: Mapping[str, Path]) -> None:
                 f"{name} is JSON: an index of shards is text, which git merges itself",
                 hint="Name the driver for *.safetensors alone in .gitattributes",
             )
+        if not head:
+            empty.add(role)
+    return empty
 
 
 @contextmanager
-def _called(name: str, files: Mapping[str, Path]) -> Iterator[None]:
+def _called(name: str, versions: Mapping[str, Path]) -> Iterator[None]:
     """Put git's name of the file, and whose version it is, for the temporary names that git gives."""
 
     def told(text: str) -> str:
-        for role, file in files.items():
+        for role, file in versions.items():
             text = text.replace(str(file), f"{name} ({role})")
         return text
 
@@ -110,12 +144,12 @@ def _called(name: str, files: Mapping[str, Path]) -> Iterator[None]:
 
 
 def _conflict(name: str, found: ThreeWay, ancestor: bool) -> MergeConflict:
-    files = f"-- {name}"
-    hint = f"Take one side: git checkout --ours|--theirs {files}; or choose for all with --both ours|theirs"
+    file = f"-- {shlex.quote(name)}"
+    hint = f"Take one side: git checkout --ours|--theirs {file}; or choose for all with --both ours|theirs"
     if not ancestor:
         hint = (
             "There is no common ancestor, so nothing says that they share a basin: take one side (git "
-            f"checkout --ours|--theirs {files}), or merge the two with: rebasin merge"
+            f"checkout --ours|--theirs {file}), or merge the two with: rebasin merge"
         )
     return MergeConflict(
         f"{name}: {len(found.conflicts)} of {len(found.conflicts) + len(found.taken)} tensors conflict",

@@ -27,10 +27,9 @@ from .job import outputs, planning, provenance
 from .job.curved import between
 from .job.job import Job
 from .job.listener import SILENT, Listener
-from .job.outputs import Output, Written
-from .job.resume import Resumable
+from .job.outputs import Output, Written, check_state
+from .job.resume import Resumable, state_path
 from .job.settings import ForSearch
-from .job.sources import check_spared
 
 SCHEMA = "rebasin.plane/1"
 FILENAMES = {"html": "plane.html", "json": "plane.json", "png": "plane.png"}
@@ -66,13 +65,14 @@ def plane(
     The third one is named, else it is the control point of the first curve, else the second one, aligned to
     the first. Curves are drawn into the plane, as they are seen from above it. Raises as `barrier` does.
     """
-    files = written.destinations(FILENAMES)
+    job = Job("plane", paths, listener, **subjects, perm=perm)
+    files = written.destinations(FILENAMES, job.inputs(*curves))
     if written.resume and not files:
         raise UsageError("--resume: nothing is kept of a plane that is not written", hint="Name a --report")
-    job = Job("plane", paths, listener, **subjects, perm=perm)
     job.check_search(or_none=True)
     _check(job, curves)
-    check_spared(job, [path for _, path in files], curves)
+    if files:
+        check_state(state_path(files[0][1]), "search", job.inputs(*curves), again=True)
     given, trained = job.given[0], between(job, curves, pairs=False)
     network, statistics = job.need_network(), bool(job.fitted.statistics)
     splits = job.open_splits(grid.split, *["reset"] * statistics)

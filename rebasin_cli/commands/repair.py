@@ -22,7 +22,7 @@ from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.outputs import Output, check_outputs, write
 from .job.settings import ForRepair, Repair
-from .job.sources import attested, check_apart
+from .job.sources import attested
 
 FAR = 1 / 3  # of the distance between the endpoints: units in another order are farther, repaired ones nearer
 
@@ -44,14 +44,13 @@ def repair(
     where its held-out loss is not less when repaired.
     """
     output = placed(output, path)
-    check_outputs(output)
     repair = subjects.setdefault("repair", Repair("repair"))
     if repair.repair not in ("auto", *REPAIRS[1:]):
         raise unknown("repair", repair.repair, ["auto", *REPAIRS[1:]])
     if not 0 < share < 1:
         raise UsageError(f"--lambda {share:g} is not between the endpoints", hint="Choose one in 0–1: 0.5")
     job = Job("repair", [path, *endpoints], listener, **subjects, perm=perm)
-    check_apart(job, output)
+    check_outputs(output, job.inputs())
     how = job.settle_repair()
     if how not in SAMPLES and job.asked.data.limit is not None:
         raise UsageError("--limit is for --repair refit or distill", hint=f"Leave it out for --repair {how}")

@@ -12,6 +12,8 @@ from typing import Any
 from ..checkpoints.digests import of_file
 from ..errors import RebasinError, UsageError
 from ..reports import _github
+from ..runtime import files
+from ..runtime.files import Inputs
 from .job.listener import SILENT, Listener
 from .recipes import familiar, judging, reading, running, schema, telling
 from .recipes.cache import Cache
@@ -52,13 +54,10 @@ class Run:
 def read(path: Path, vocabulary: Mapping[str, Command], asked: Asked, fetch: Fetch) -> Recipe:
     """The recipe in a file. Raises UsageError with everything that is wrong with it, each with its line."""
     problems = reading.Problems()
+    text = files.text(path, f"the recipe {path}", most=4 * reading.MAX_BYTES)
     try:
-        text = path.read_text(encoding="utf-8")
         root = reading.read(text, os.environ, problems)
         root = familiar.as_recipe(root, problems) if familiar.is_mergekit(root) else root
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise UsageError(f"the recipe {path} cannot be read: {reason}") from None
     except UsageError as error:
         raise UsageError(f"{path}: {error.message}", problems=error.problems, hint=error.hint) from None
     root = reading.with_set(root, list(asked.assignments), os.environ, problems)
@@ -88,6 +87,8 @@ def run(
     recipe = read(path, vocabulary, asked, fetcher.expected)
     cache = Cache(asked.cache, listener.say)
     about = {"recipe": str(path), "recipe_sha256": of_file(path), "set": list(asked.assignments)}
+    cache.check()
+    _check_beside(recipe, path)
     with running.folders(recipe.files, keep=not asked.dry_run):
         running.check_outputs(recipe.beside, cache, asked.how)
         if not asked.dry_run:
@@ -156,6 +157,21 @@ def _write(recipe: Recipe, outcomes: Sequence[Outcome], cache: Cache, about: Map
     return written
 
 
+def _check_beside(recipe: Recipe, path: Path) -> None:
+    """Raise UsageError where a file of the run as a whole may not be written: one that it reads, a device."""
+    read = [path, *(file for step in recipe.steps for file in step.reads)]
+    folders = tuple(place for place in read if place.is_dir())
+    inputs = Inputs(tuple(place for place in read if not place.is_dir()), folders, ())
+    for written in recipe.beside:
+        files.check_output(written, inputs)
+    if (summary := _github.step_summary(recipe.step_summary)) is not None and recipe.step_summary:
+        files.check_output(summary.path, inputs)
+    for step in recipe.steps:
+        for written in step.files:
+            if not written.is_dir():
+                files.check_output(written, Inputs((path,)))
+
+
 def _forget(recipe: Recipe) -> None:
     """What an earlier run said of itself: it must not pass for what this one says, however this one ends."""
     for path in recipe.beside:
@@ -165,9 +181,9 @@ def _forget(recipe: Recipe) -> None:
 def _put(path: Path, text: str, cache: Cache) -> str:
     from .job.outputs import write_files  # heavy, and a run that finds all in its cache writes nothing
 
-    cache.making([path])
-    write_files([(path, text)], force=True)  # asked before anything ran
-    cache.settle([path])
+    with cache.making([path]) as made:
+        write_files([(path, text)], force=True)  # asked before anything ran
+        made.append(path)
     return str(path)
 
 

@@ -23,7 +23,6 @@ from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.samples import MATCH_SAMPLES
 from .job.settings import Data, ForSearch, Search
-from .job.sources import check_spared
 
 BOUNDED = 1_000  # samples, on 101 networks between two
 
@@ -58,12 +57,12 @@ def signature(
     limit.
     """
     asked = [(name, path) for name, path in (("png", drawn.plot), ("html", drawn.page)) if path is not None]
-    outputs.check_files(asked, force=drawn.force)
     search, data = subjects.get("search", Search()), subjects.get("data", Data())
     check_method(search, or_none=True)
     job = Job(
         "signature", [a, b], listener, **subjects | {"data": _samples(data, search, counts, perm)}, perm=perm
     )
+    outputs.check_files(asked, job.inputs(curve), force=drawn.force)
     job.check_search(or_none=True)
     if curve is not None and (job.moved or counts):
         what = "--stability" if counts else "--perm" if perm else f"--method {job.method}"
@@ -71,7 +70,6 @@ def signature(
     if bounded and (curve is not None or counts):
         what = "--stability" if counts else "--curve"
         raise UsageError(f"{what}: bounds are of the straight line from A to B", hint="Leave --bounds out")
-    check_spared(job, [path for _, path in asked], [curve] if curve else [])
     models, fitted, (given, _) = job.models, job.fitted, job.given
     network = job.need_network()
     statistics = curve is not None and bool(fitted.statistics)

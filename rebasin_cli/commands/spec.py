@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .. import nets, networks
-from ..checkpoints import destination, writing
+from ..checkpoints import writing
 from ..checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ..errors import SpecError, UsageError
 from ..inference import explaining
@@ -21,9 +21,11 @@ from ..spec.fitting import fit
 from ..spec.parsing import parse
 from ..spec.spec import FittedSpec, Shapes
 from .job.checks import GROUPS, check_groups
+from .job.inputs import inputs_of
 from .job.models import infer_spec, naming
 from .job.network import find_network, need_inputs, none_named, origin, parse_shape
-from .job.settings import Loading, Network
+from .job.outputs import check_files
+from .job.settings import Asked, Loading, Network
 
 LARGE, SMALL, DIGIT = (3, 224, 224), (3, 32, 32), (1, 28, 28)
 FLATTENING = ("mlp", "two_layer")  # take inputs of any shape
@@ -171,7 +173,8 @@ def infer(
     UsageError, NetworkError, ResourceError.
     """
     if out is not None:
-        destination.check_output(out, force=force, text=True)
+        inputs = inputs_of([checkpoint] if checkpoint else [], Asked(network=network))
+        check_files([("spec", out)], inputs, force=force)
     shapes = _shapes(checkpoint, Loading())
     check_groups(groups)
     found = infer_spec(shapes, network, None, say, prove=prove, groups=groups != GROUPS[0])
@@ -222,7 +225,8 @@ def import_axes(
     from ..inference import importing  # with all of inference, which takes a second
 
     if out is not None:
-        destination.check_output(out, force=force, text=True)
+        inputs = inputs_of([checkpoint] if checkpoint else [], Asked(loading), [file])
+        check_files([("spec", out)], inputs, force=force)
     mapping = importing.read(file)
     shapes = _shapes(checkpoint, loading)
     try:

@@ -12,8 +12,10 @@ from ..networks import training, training_setup
 from ..networks.training_recipe import told
 from ..runtime import devices
 from ..runtime.text import many
+from .job.inputs import inputs_of
 from .job.listener import Listener
 from .job.outputs import Output, check_outputs, check_state
+from .job.settings import Asked, Data, Network
 
 
 def train(
@@ -32,9 +34,11 @@ def train(
     run gives the plan instead.
     """
     again = output.resume or output.force
-    check_outputs(output)
+    asked = Asked(network=Network(net=net), data=Data(data=data))
+    inputs = inputs_of([], asked)
+    check_outputs(output, inputs)
     state = output.path.with_name(f"{output.path.stem}.training.pt")
-    check_state(state, "training", again=again)
+    check_state(state, "training", inputs, again=again)
     if output.resume and not state.exists():
         raise UsageError(
             f"--resume: there is no {state}", hint="Only an interrupted training leaves one; start anew"
@@ -45,7 +49,7 @@ def train(
 
         def save(epoch: int, tensors: Mapping[str, Any], metadata: dict[str, str]) -> None:
             path = _kept(output.path, epoch)
-            writing.write_safetensors(path, tensors, metadata=metadata, force=again)
+            writing.write_safetensors(path, tensors, metadata=metadata, force=again, finite=tensors)
             saved.append(path)
 
         keep = training.Keep(keep_every, save)
@@ -61,12 +65,7 @@ def train(
             )
         kept = [_kept(output.path, epoch) for epoch in keep.epochs(epochs)]
         for path in kept:
-            if path.is_symlink():  # not a name that the user gave
-                raise UsageError(
-                    f"{path} is a link, and what it leads to would be replaced",
-                    hint="Remove the link, or name another file with --out",
-                )
-            destination.check_output(path, force=again)
+            destination.check_output(path, force=again, inputs=inputs)
     if output.dry_run:
         return _plan(net, setup) | ({"keeps": list(map(str, kept))} if kept else {})
 
@@ -87,7 +86,13 @@ def train(
             keep=keep,
             **recipe,
         )
-        writing.write_safetensors(output.path, trained.tensors, metadata=trained.metadata, force=output.force)
+        writing.write_safetensors(
+            output.path,
+            trained.tensors,
+            metadata=trained.metadata,
+            force=output.force,
+            finite=trained.tensors,
+        )
     except (KeyboardInterrupt, ResourceError):
         if state.exists():
             listener.say(f"stopped; the last finished epoch is kept in {state}: go on with --resume")

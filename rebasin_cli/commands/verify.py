@@ -8,23 +8,28 @@ from typing import Any, Unpack
 
 import torch
 
-from ..matchers.search.align import align
+from ..canonical.folding import folded
+from ..canonical.form import canonical
+from ..checkpoints.tensors import overlaid
+from ..groups.elements import acted
+from ..inference.trials import difference
+from ..matchers.search.align import Alignment, align
 from ..permutations import permutation
 from ..permutations.lists import stacked
 from ..runtime.seeds import derive
+from ..spec.groups import MATRICES, PLANES
+from ..spec.notation import words_of
 from ..spec.spec import FittedSpec
 from .job import grouped, provenance
 from .job.checks import check_groups
 from .job.job import Job
 from .job.listener import SILENT, Listener
 from .job.outputs import Output, check_outputs
+from .job.roundoff import DRAWS, allowed, equal, near, own_size, shaken
 from .job.settings import ForLook, Search
-from .job.sources import check_spared
 
 TRIES = 5  # searches from different seeds before `verify` gives up
-# What outputs and folded, turned numbers of the same network may differ by, as its numbers are rounded
-NEAR = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
-CLOSE = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 1e-2, torch.float16: 1e-3}
+UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 
 
 def verify(
@@ -40,22 +45,22 @@ def verify(
     """Is B a relabelling of A? Values as for `--json`: "answer" is "yes", "no" or "undecided".
 
     Counters (whole numbers without axes, such as `num_batches_tracked`) are not compared. "no" is certain:
-    some other tensor holds other values. "undecided": the same values, but no search found the
-    permutation. "yes" comes with the permutation, written to `output`, that turns B into A.
+    some other tensor holds other values, as `roundoff.equal` compares them. "undecided": the same values,
+    but no search found the permutation. "yes" comes with the permutation, written to `output`, that turns B
+    into A.
 
-    With all `groups`: is B A with its units ordered, scaled, turned? "no" is certain there, too: the outputs
-    differ. The elements that are written turn B into the canonical form of A.
+    With all `groups`: is B A with its units ordered, scaled, turned? "no" is certain there, too: some output
+    differs by more than the rounding of both models' weights does to it. The elements that are written turn
+    B into the canonical form of A.
     """
     check_groups(groups)
-    if output is not None:
-        check_outputs(Output(output, force))
     job = Job("verify", [a, b], listener, search=Search(groups=groups), **subjects)
     if output is not None:
-        check_spared(job, [output])
+        check_outputs(Output(output, force), job.inputs())
     models, fitted, seed = job.models, job.fitted, job.seed
     if job.folds is not None:
         return _by_groups(job, listener, output, force)
-    compared = [name for name in fitted.shapes if not _is_counter(models[0][name])]
+    compared = [name for name in fitted.shapes if not _counters(*(model[name] for model in models))]
     one, other = (stacked(model, fitted) for model in models)  # a list's values are anywhere in it
     counters = {fitted.places.get(name, (name, 0))[0] for name in fitted.shapes.keys() - {*compared}}
     different = [n for n in one if n not in counters and not _same_values(one[n], other[n])]
@@ -67,7 +72,7 @@ def verify(
         largest = _largest_difference(models[0], found.tensors, fitted)
         best = largest if best is None else min(best, largest)
         listener.step("searching", attempt + 1, TRIES, f"largest difference {largest:.2g}")
-        if _equal(models[0], found.tensors, compared):
+        if all(equal(models[0][name], found.tensors[name]) for name in compared):
             break
     else:
         return {
@@ -92,8 +97,11 @@ def verify(
 def _by_groups(job: Job, listener: Listener, output: Path | None, force: bool) -> dict[str, Any]:
     """As `verify`, of models in canonical form."""
     models, fitted, folds = job.models, job.fitted, job.folds
-    near = max(NEAR.get(t.dtype, 1e-1) for m in models for t in m.values() if t.is_floating_point())
-    if not (change := grouped.outputs_differ(job, *models)) <= near:
+    again = [shaken(model) for model in models]
+    one, other, *rest = grouped.outputs(job, *models, *again[0], *again[1])
+    change = difference(one, other)
+    bounds = (grouped.bounds(one, rest[:DRAWS]), grouped.bounds(other, rest[DRAWS:]))
+    if not all(near(*each) for each in zip(one, other, *bounds, strict=True)):
         return {"answer": "no", "reason": "the outputs differ", "outputs_differ": change}
     best = None
     for attempt in range(TRIES):
@@ -102,7 +110,7 @@ def _by_groups(job: Job, listener: Listener, output: Path | None, force: bool) -
         largest = _largest_share(found.models[0], found.tensors, fitted)
         best = largest if best is None else min(best, largest)
         listener.step("searching", attempt + 1, TRIES, f"largest difference {largest:.2g}")
-        if largest <= near:
+        if _turned(job, found, again):
             break
     else:
         return {
@@ -123,6 +131,40 @@ def _by_groups(job: Job, listener: Listener, output: Path | None, force: bool) -
     }
 
 
+def _turned(job: Job, found: Alignment, again: Sequence[Sequence[Mapping]]) -> bool:
+    """Whether each number of B, as the elements turn it, is A's but for the rounding of both."""
+    fitted, folds, (elements,) = found.fitted, job.folds, found.elements
+    first, *more = (canonical(model, fitted, folds) for model in (job.models[0], *again[0]))
+    forms = [form.wide for form in (first, *more)]
+    moved = [
+        acted(overlaid(grouped.doubled(model), folded(model, folds)), fitted, elements)
+        for model in (job.models[1], *again[1])
+    ]
+    for name in fitted.shapes:
+        one, other = found.models[0][name], found.tensors[name]
+        words = {word for axis in fitted.tensors.get(name, ()) for word in words_of(axis)}
+        if name not in first.changed and words.isdisjoint(elements.maps):
+            if not (_counters(one, other) or equal(one, other)):  # nothing but its order is another
+                return False
+            continue
+        (x, *others), (y, *rest) = ([model[name].double() for model in models] for models in (forms, moved))
+        mixed = _mixed(fitted, name)
+        sizes = (own_size(tensor, mixed=mixed) for tensor in (one, other))
+        if not near(x, y, allowed(x, others), allowed(y, rest), *sizes):
+            return False
+    return True
+
+
+def _mixed(fitted: FittedSpec, name: str) -> list[int]:
+    """The axes of a tensor along which a group adds units up."""
+    kinds = {*MATRICES, *PLANES}
+    return [
+        dim
+        for dim, axis in enumerate(fitted.tensors[name])
+        if any(fitted.groups.get(word) in kinds for word in words_of(axis))
+    ]
+
+
 def _largest_share(a: Mapping, b: Mapping, fitted: FittedSpec) -> float:
     """The largest difference of two tensors' numbers, relative to the tensor's largest."""
     both = ((a[name].double(), b[name].double()) for name in fitted.tensors if a[name].numel())
@@ -130,34 +172,19 @@ def _largest_share(a: Mapping, b: Mapping, fitted: FittedSpec) -> float:
 
 
 def _same_values(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors hold the same values in any order, within the precision of their dtypes."""
-    if not (a.is_floating_point() and b.is_floating_point()):
-        return a.dtype == b.dtype and torch.equal(a.flatten().sort().values, b.flatten().sort().values)
-    x, y = (tensor.double().flatten().sort().values for tensor in (a, b))
-    return _close(x, y, a.dtype, b.dtype)
+    """Whether two tensors hold the same values in any order, as `equal` compares them."""
+    return equal(_in_order(a), _in_order(b))
 
 
-def _is_counter(tensor: torch.Tensor) -> bool:
-    return tensor.ndim == 0 and not tensor.is_floating_point()
+def _in_order(tensor: torch.Tensor) -> torch.Tensor:
+    # torch sorts neither float8 nor unsigned integers of more than a byte
+    narrow = tensor.dtype.itemsize == 1 and tensor.is_floating_point()
+    wide = tensor.float() if narrow else tensor.long() if tensor.dtype in UNSIGNED else tensor
+    return wide.flatten().sort().values.to(tensor.dtype)
 
 
-def _equal(a: Mapping[str, torch.Tensor], b: Mapping[str, torch.Tensor], compared: Sequence[str]) -> bool:
-    for name in compared:
-        x, y = a[name], b[name]
-        if x.is_floating_point() and y.is_floating_point():
-            if not _close(x.double(), y.double(), x.dtype, y.dtype):
-                return False
-        elif not torch.equal(x, y):
-            return False
-    return True
-
-
-def _close(x: torch.Tensor, y: torch.Tensor, *dtypes: torch.dtype) -> bool:
-    """Whether they agree to the precision of the coarser dtype, relative to the largest value."""
-    if not x.numel():
-        return True
-    close = max(CLOSE.get(dtype, 1e-1) for dtype in dtypes)
-    return bool(((x - y).abs() <= close * x.abs().max().clamp_min(1e-30)).all())
+def _counters(*tensors: torch.Tensor) -> bool:
+    return all(tensor.ndim == 0 and not tensor.is_floating_point() for tensor in tensors)
 
 
 def _largest_difference(a: Mapping, b: Mapping, fitted: FittedSpec) -> float:

@@ -22,10 +22,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..averages.comparing import alike
 from ..averages.mean import mean_of
 from ..averages.mixing import interpolate
+from ..averages.together import products_of
 from ..checkpoints.tensors import LazyTensors, plan_of
-from ..errors import unknown
+from ..errors import SpecError, unknown
 
 Tensors = Mapping[str, Tensor]
 
@@ -74,6 +76,22 @@ def check_kind(kind: str) -> None:
         raise unknown("kind of curve", kind, KINDS)
 
 
+def check_families(a: Tensors, b: Tensors, names: Collection[str], keep: Collection[str] = ()) -> None:
+    """Raise SpecError for tensors that mean something only together, of which a curve bends some.
+
+    `names` are those of the parameters, which its control points hold. Vectors beside a spectral norm, or
+    masks, belong to one weight each; and there is none for the weights of a curve.
+    """
+    for family in products_of([a, b], keep=keep).families:
+        beside = [name for name in family.members.values() if name not in names]
+        if 0 < len(beside) < len(family.members) and not all(alike([a, b], name) for name in beside):
+            raise SpecError(
+                f"{family.stem} ({family.kind.name}) has no curve: {', '.join(beside)} are no parameters",
+                problems=[f"{family.stem} is {family.kind.means}"],
+                hint=family.kind.next,
+            )
+
+
 @dataclass(frozen=True)
 class Curve:
     """A curve from `a` to `b`, a model that is aligned to `a`, through `controls`.
@@ -87,6 +105,9 @@ class Curve:
     b: Tensors
     controls: Sequence[Tensors]
     keep: Collection[str] = ()
+
+    def __post_init__(self) -> None:
+        check_families(self.a, self.b, self.controls[0], self.keep)
 
     @property
     def points(self) -> int:

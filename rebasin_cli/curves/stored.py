@@ -12,8 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
+from ..checkpoints.checking import finite
 from ..checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ..checkpoints.writing import write_safetensors
 from ..errors import CheckpointError, SpecError, UsageError
@@ -40,7 +42,7 @@ def save(
     for k, control in enumerate(controls, start=1):
         tensors |= {f"control.{k}/{name}": tensor.contiguous() for name, tensor in control.items()}
     about = {"rebasin.kind": KIND, "rebasin.curve": kind}
-    write_safetensors(path, tensors, metadata={**metadata, **about}, force=force)
+    write_safetensors(path, tensors, metadata={**metadata, **about}, force=force, finite=tensors)
     return path
 
 
@@ -94,24 +96,30 @@ def load(path: Path) -> Stored:
     found = open_checkpoint(path)
     meta = found.metadata
     try:
-        inputs = tuple(json.loads(meta.get("rebasin.inputs", "[]")))
-    except ValueError:
-        inputs = ()
+        told = json.loads(meta.get("rebasin.inputs", "[]"))
+    except (ValueError, RecursionError):
+        told = None
+    inputs = tuple(told) if isinstance(told, list) else ()
     controls: dict[int, dict[str, Tensor]] = {}
     permutations: dict[str, Tensor] = {}
+    strange: list[str] = []
     for name in found:
         place, _, own = name.partition("/")
         number = place.removeprefix("control.")
         if place == "perm":
             permutations[own] = found[name]
-        elif place != number and number.isascii() and number.isdigit():
+        elif place != number and number.isascii() and number.isdigit() and len(number) < 10:
             controls.setdefault(int(number), {})[own] = found[name]
+        else:
+            strange.append(name)
     whole = controls and sorted(controls) == list(range(1, len(controls) + 1))
     alike = len({frozenset(control) for control in controls.values()}) == 1
     if (
         meta.get("rebasin.kind") != KIND
         or meta.get("rebasin.curve") not in KINDS
         or not (whole and alike)
+        or strange
+        or any(perm.dtype != torch.int64 or perm.ndim != 1 for perm in permutations.values())
         or len(inputs) != 2
         or not all(isinstance(one, str) for one in inputs)
     ):
@@ -131,11 +139,17 @@ def load(path: Path) -> Stored:
 
 
 def _check_shapes(path: Path, controls: Sequence[Mapping[str, Tensor]], fitted: FittedSpec) -> None:
-    problems = [
-        f"control point {k}: {name}  {list(tensor.shape)}, the models' is {list(fitted.shapes.get(name, ()))}"
-        for k, control in enumerate(controls, start=1)
-        for name, tensor in control.items()
-        if tuple(tensor.shape) != tuple(fitted.shapes.get(name, ())) or not tensor.is_floating_point()
-    ]
+    problems = []
+    for k, control in enumerate(controls, start=1):
+        for name, tensor in control.items():
+            if name not in fitted.shapes:
+                problems.append(f"control point {k}: {name}  is no tensor of the models")
+            elif tuple(tensor.shape) != tuple(fitted.shapes[name]) or not tensor.is_floating_point():
+                told = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+                problems.append(
+                    f"control point {k}: {name}  {told}, the models' is {list(fitted.shapes[name])}"
+                )
+            elif not finite(tensor):
+                problems.append(f"control point {k}: {name}  holds NaN or infinite values")
     if problems:
         raise CheckpointError(f"{path}: its control points do not fit the models", problems=problems)

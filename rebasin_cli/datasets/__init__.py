@@ -26,6 +26,7 @@ from torch import Tensor
 
 from ..errors import DataError, UsageError
 from ..registry import Registry, import_reference, is_reference, unnamed, user_code
+from ..registry.surroundings import from_home
 from ..runtime.seeds import generator
 from ._batches import LoaderData, Once, open_loader
 from ._checking import MOST_CLASSES, check
@@ -275,6 +276,7 @@ def _load(reference: str, split: str, root: Path | None) -> tuple[Any, Any]:
     module = registry.get(reference)
     if hasattr(module, "load_from"):
         raise UsageError(f"{reference} needs to know where", hint=f"Write {reference}:PATH.")
+    root = None if root is None else from_home(root)
     with user_code(f"{reference} failed on {split!r}", DataError):  # it may be another package's
         return module, module.load(split, root)
 

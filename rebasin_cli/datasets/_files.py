@@ -24,6 +24,18 @@ from ..errors import DataError, ResourceError, UsageError
 TIMEOUT = 5  # seconds without a sign of life
 LARGEST = 1 << 30  # bytes; the largest archive has 170 MB
 SPARSE = 100  # times smaller than what it unpacks to: no pictures are
+# Where the files of data sets with names lie below the folder of all data: a recipe's steps depend on them.
+LAID_OUT = (
+    "mnist/*",
+    "MNIST/raw/*",
+    "*-ubyte*",
+    "fashion-mnist/*",
+    "fashion_mnist/*",
+    "FashionMNIST/raw/*",
+    "cifar-10-*/*",
+    "cifar-100-*/*",
+    "cifar-*.tar.gz",
+)
 DEEPEST = 8  # axes of an array
 
 log = logging.getLogger("rebasin")

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError
+from ..registry.numbers import real
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Normalization:
                 raise UsageError("the data set does not say its own mean and deviation", hint=HOW)
             return own
         try:
-            mean, std = (tuple(float(value) for value in part.split(",")) for part in text.split("/"))
+            mean, std = (tuple(real(value) for value in part.split(",")) for part in text.split("/"))
         except ValueError:
             mean, std = (), ()
         if not mean or len(mean) != len(std) or not all(map(math.isfinite, mean + std)) or min(std) <= 0:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError, unknown
+from ..registry.numbers import real, whole
 from ..runtime.seeds import generator
 from . import Data
 
@@ -31,8 +32,8 @@ class ClassSplit:
         """`50:0.2,0.8`. Raises UsageError."""
         try:
             count, shares = text.split(":")
-            first, rest = map(float, shares.split(","))
-            found = ClassSplit(int(count), first, rest)
+            first, rest = map(real, shares.split(","))
+            found = ClassSplit(whole(count), first, rest)
         except ValueError:
             found = None
         if found is None or found.classes < 1 or not (0 <= found.first <= 1 and 0 <= found.rest <= 1):

@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 
 from ..errors import DataError, UsageError
+from ..runtime import files
 from ..runtime.memory import check_memory
 from . import Samples
 from ._text import BYTES, WINDOW, windows
@@ -19,6 +20,7 @@ NORMALIZATION = None
 CLASSES = None
 
 LONGEST = 1 << 16
+LARGEST = 1 << 36  # bytes; before that memory is full
 
 
 def load_from(argument: str, split: str) -> Samples:
@@ -27,7 +29,7 @@ def load_from(argument: str, split: str) -> Samples:
         raise DataError(f"{path}: no such file")
     try:
         check_memory(f"{path} takes", BYTES * path.stat().st_size)
-        text = path.read_bytes().decode("utf-8-sig")
+        text = files.content(path, LARGEST).decode("utf-8-sig")
     except UnicodeDecodeError as cause:
         raise DataError(
             f"{path} is not UTF-8: byte {cause.start:,} is 0x{cause.object[cause.start]:02x}",

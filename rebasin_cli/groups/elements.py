@@ -169,6 +169,7 @@ def _wrong(map_: torch.Tensor, word: str, kind: str, fitted: FittedSpec, perms: 
     wanted = (n,) if kind not in MATRICES else (n, n) if block is None else (block.count, *[block.size] * 2)
     if tuple(map_.shape) != wanted or not map_.is_floating_point():
         return f"has a map {tuple(map_.shape)} {map_.dtype}, expected {wanted} of floating point"
+    map_ = map_.double()
     if not bool(map_.isfinite().all()):
         return "has a map with NaN or infinite values"
     if kind not in MATRICES:
@@ -179,7 +180,6 @@ def _wrong(map_: torch.Tensor, word: str, kind: str, fitted: FittedSpec, perms: 
     inside = perms[word] % block.size if block else perms[word]
     if not torch.equal(inside, torch.arange(n) if within is None else within):
         return "has a map and an order of its own; an element of a matrix group is one matrix"
-    map_ = map_.double()
     if kind in ROTATIONS:
         eye = torch.eye(map_.shape[-1], dtype=torch.float64)
         if float((map_ @ map_.mT - eye).abs().max()) > CLOSE:

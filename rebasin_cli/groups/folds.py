@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -66,6 +67,35 @@ class Folds:
             found |= {name for name in (reader.weight, reader.bias) if name}
         return frozenset(found)
 
+    def problems(self, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
+        """What keeps these folds from being those of tensors of these shapes."""
+        found = [f"{name}  is no tensor of the model" for name in sorted(self.tensors - shapes.keys())]
+        if found:
+            return found
+        for norm in self.norms:
+            vectors = [name for name in (norm.weight, norm.bias) if name]
+            sizes = {shapes[name] for name in vectors}
+            if len(sizes) != 1 or len(next(iter(sizes))) != 1:
+                found.append(f"{' and '.join(vectors) or 'a norm'}  should be vectors of one size")
+                continue
+            if norm.free and norm.weight and not norm.bias:
+                found.append(f"{norm.weight}  has no bias to be free")
+            (size,) = sizes.pop()
+            takes = bool(norm.bias) and not norm.free
+            found += filter(None, (_reads(reader, size, shapes, takes) for reader in norm.readers))
+        for value in self.values:
+            if (wrong := _lies(value.part, shapes)) or value.size < 1 or value.times < 1:
+                found.append(wrong or f"{value.part.tensor}  has blocks of no size")
+            elif value.part.length % value.size:
+                found.append(
+                    f"{value.part.tensor}  {value.part.length} entries are no blocks of {value.size}"
+                )
+            elif wrong := _reads(value.reader, value.part.length * value.times, shapes, True):
+                found.append(wrong)
+        found += filter(None, (_lies(part, shapes) for part in self.keys))
+        found += [f"{name}  has no axis {k}" for name, k in self.means if not 0 <= k < len(shapes[name])]
+        return found
+
     @property
     def free(self) -> frozenset[str]:
         """Biases of norms that stay and turn."""
@@ -75,3 +105,20 @@ class Folds:
     def unfolded(self) -> dict[str, str]:
         """Gains and biases that stay, and why."""
         return dict(self.left)
+
+
+def _lies(part: Part, shapes: Mapping[str, tuple[int, ...]]) -> str:
+    shape = shapes[part.tensor]
+    if len(shape) == 1 and 0 <= part.start and 0 < part.length and part.start + part.length <= shape[0]:
+        return ""
+    return f"{part.tensor}  {list(shape)} has no {part.length} entries from {part.start} on"
+
+
+def _reads(reader: Reader, size: int, shapes: Mapping[str, tuple[int, ...]], takes: bool) -> str:
+    """What keeps a layer from reading so many units, and from taking their bias, if it `takes` one."""
+    shape, axis = shapes[reader.weight], reader.axis
+    if not 0 <= axis < len(shape) or shape[axis] != size:
+        return f"{reader.weight}  {list(shape)} does not read {size} units along axis {axis}"
+    if takes and (reader.bias is None or shapes[reader.bias] != shape[:axis] + shape[axis + 1 :]):
+        return f"{reader.weight}  has no bias that can take up what it reads"
+    return ""

@@ -38,7 +38,7 @@ def save(
     tensors = {word: perm.to(torch.int64).contiguous() for word, perm in elements.permutations.items()}
     tensors |= {f"{word}{MAP}": map_.double().contiguous() for word, map_ in elements.maps.items()}
     meta = {permutation.KEY: KIND, SPEC: spec, FOLDS: folds, **metadata}
-    write_safetensors(path, tensors, metadata=meta, force=force, stage=stage)
+    write_safetensors(path, tensors, metadata=meta, force=force, stage=stage, finite=tensors)
 
 
 def refuse_elements(path: Path) -> None:

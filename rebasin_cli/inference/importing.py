@@ -17,10 +17,12 @@ from typing import Any
 import yaml
 
 from ..errors import SpecError, UsageError
+from ..runtime import files
 from ..spec.parsing import parse
 from ..spec.spec import Shapes
 from .rendering import STATISTICS, spec_text
 
+LARGEST = 1 << 24  # bytes
 Axes = dict[str, tuple[str | None, ...]]
 
 _SHAPE = 'Expected {"tensor": ["word", null, …], …}: a word an axis, null where it stays'
@@ -28,12 +30,7 @@ _SHAPE = 'Expected {"tensor": ["word", null, …], …}: a word an axis, null wh
 
 def read(path: Path) -> Any:
     """What a JSON or YAML file says. Raises UsageError where there is none, SpecError where it is neither."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UsageError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path} cannot be read: {error}") from None
+    text = files.text(path, str(path), most=LARGEST, error=SpecError)
     try:
         if path.suffix == ".json":
             return json.loads(text, object_pairs_hook=_once)

@@ -72,7 +72,7 @@ def _kind(value: Any) -> Any:
 
 def _export(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Program:
     (table, kept), args, kwargs = _decompositions(), tuple(args), dict(kwargs)
-    with fresh(module, args, kwargs) as anew, warnings.catch_warnings(), _quiet(), uncollected():
+    with fresh(module, args, kwargs) as anew, warnings.catch_warnings(), _quiet(), uncollected(), unchecked():
         warnings.simplefilter("ignore")
         try:
             return dispatched.record(module, args, kwargs, table, kept)
@@ -97,6 +97,18 @@ def exported_by_torch(
     with _returning_tensors(module) as returned:
         program = torch.export.export(module, args, dict(kwargs), strict=False)
     return exported(program.run_decompositions(dict(table)), returned[-1])
+
+
+@contextlib.contextmanager
+def unchecked() -> Iterator[None]:
+    """While it lasts, distributions do not look at the numbers that they are made of: a graph has none."""
+    kind = torch.distributions.Distribution
+    before = kind._validate_args
+    kind.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        kind.set_default_validate_args(before)
 
 
 @contextlib.contextmanager

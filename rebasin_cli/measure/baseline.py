@@ -40,16 +40,18 @@ class Subject:
     spec: str | None  # digest
     symmetries: float | None  # log10: equal specs fit networks of any width
     scores: Mapping[str, Any] = field(default_factory=dict)  # a loss, a metric, an output of the user's own
+    digest: str | None = None  # of the test samples; None where they are other ones each time, or not told
 
     @classmethod
     def of(cls, report: Report) -> Subject:
         return cls(
             report.data.get("name"),
             report.data.get("normalization"),
-            (report.data.get("samples") or {}).get("test"),
+            _part(report.data, "samples").get("test"),
             report.spec.get("sha256"),
             report.spec.get("log10_symmetries"),
-            report.data.get("scores") or {},
+            _part(report.data, "scores"),
+            report.data.get("sha256"),
         )
 
     def unlike(self, other: Subject) -> list[str]:
@@ -65,8 +67,16 @@ class Subject:
             f"--{key}": (self.scores.get(key), other.scores.get(key))
             for key in sorted({*self.scores, *other.scores})
         }
+        if self.digest is not None and other.digest is not None:
+            named["the test samples themselves (SHA-256)"] = (self.digest, other.digest)
         apart = {what: both for what, both in named.items() if both[0] != both[1]}
         return [f"{what}: {clean(one)} there, {clean(two)} here" for what, (one, two) in apart.items()]
+
+
+def _part(content: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """What a file says there; {} where it says something else than a report does."""
+    found = content.get(key)
+    return found if isinstance(found, Mapping) else {}
 
 
 def check_baseline(baseline: Report, subject: Subject | None = None) -> None:

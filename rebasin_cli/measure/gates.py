@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..errors import RebasinError, UsageError, unknown
+from ..registry import numbers
 from ..reports import Gate, Report, Row
 from ..reports._format import number
 from .baseline import TOLERANCE, against, at_middle, shipped
@@ -64,7 +65,7 @@ def parse_gate(text: str) -> Threshold:
         message = f"--gate {text!r}: {definition} is better when {better}, found {comparison!r}"
         raise UsageError(message, hint=f"Write '{row}:{split}:{definition}{wanted}{value}'")
     try:
-        limit = float(value)
+        limit = numbers.real(value)
     except ValueError:
         raise UsageError(f"--gate {text!r}: {value!r} is not a number", hint=FORM) from None
     _check_limit(f"--gate {text!r}", limit, accuracy=larger)

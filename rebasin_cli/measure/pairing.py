@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..datasets._batches import checked, tensors_in
+from ..datasets._batches import LoaderData, checked, size_of, tensors_in
 from ..networks.evaluation import Scores
 from ..reports import Report
 
@@ -54,6 +54,36 @@ def digest(batches: Iterable[Any]) -> str:
             some = some.float() if some.is_floating_point() else some.long()
             hashes[place].update(np.ascontiguousarray(some.cpu().numpy()).tobytes())
     return hashlib.sha256(b"".join(one.digest() for one in hashes)).hexdigest()
+
+
+def digest_of_all(data: Iterable[Any]) -> str | None:
+    """SHA-256 of all values of all samples, in whatever order and batches they come: which data these are.
+
+    None for a user's own batches that are other ones each time they are read.
+    """
+    found = _sum_of_digests(data)
+    return found if not isinstance(data, LoaderData) or _sum_of_digests(data) == found else None
+
+
+def _sum_of_digests(batches: Iterable[Any]) -> str:
+    total = 0
+    for pair in checked(batches):
+        count = size_of(pair[1])
+        rows = [_rows(tensor, count) for tensor in tensors_in(pair)]
+        for number in range(count):
+            one = hashlib.sha256()
+            for row in rows:
+                one.update(row[number if len(row) == count else 0])
+            total += int.from_bytes(one.digest(), "big")
+    return f"{total % (1 << 256):064x}"
+
+
+def _rows(tensor: Tensor, count: int) -> np.ndarray:
+    """The bytes of every sample's part, (samples, bytes); of a tensor that is one for all, one row."""
+    tensor = tensor.detach().cpu()
+    wide = (tensor.float() if tensor.is_floating_point() else tensor.long()).numpy()
+    parts = count if wide.ndim and wide.size and len(wide) % count == 0 else 1
+    return np.ascontiguousarray(wide).reshape(parts, -1).view(np.uint8)
 
 
 def differences(old: Report, new: Report) -> dict[str, np.ndarray]:

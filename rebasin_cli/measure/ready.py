@@ -106,7 +106,7 @@ def ready(
     """Both models fitted, and measured as they were given. Raises as `report.barrier`."""
     a, b = agreed(plain([a, b]))[0]
     settle(rows.repair_with, statistics=False, measurable=False)  # its check, before the models are looked at
-    fitted = resolve_spec(spec, [a, b])
+    fitted = resolve_spec(spec, [a, b], averaged=True)
     networks.check(network, fitted.shapes)
     batches = samples.reset_batches if samples.reset_batches is not None else samples.train
     statistics = networks.has_running_statistics(network)

@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from ..datasets import Data
 from ..errors import DataError, UsageError
+from ..registry.numbers import real
 from ..runtime.seeds import generator
 from .running import call, fed
 
@@ -50,7 +51,7 @@ class Attack:
         for key, _, value in named:
             try:
                 over, slash, under = value.partition("/")
-                number = float(over) / (float(under) if slash else 1.0)
+                number = real(over) / (real(under) if slash else 1.0)
             except (ValueError, ZeroDivisionError):
                 number = math.nan
             good = {"eps": 0 <= number <= 1, "step": 0 <= number <= 1}.get(key.strip())

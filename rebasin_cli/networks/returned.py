@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import re
+import sys
 import types
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,33 +23,22 @@ from ..datasets._batches import describe
 from ..errors import NetworkError, UsageError
 from .running import pick
 
-DEPTH = 32  # objects within objects that are looked into
+DEPTH = 100  # objects within objects that are looked into
+MOST = 100_000  # objects that are looked at
 SHOWN = 12  # names that a message lists
 WHOLE = "output"  # what a network's one tensor is called, which has no name
 RECORD = re.compile(
-    r"(.*_)?(hidden_states|attentions|encoder_last_hidden_state|mems|past|past_buckets_states|"
-    r"(past_)?key_values?)|(.*_)?caches?(_.*)?"
+    r"(.*_)?(hidden_states|attentions|past_key_values?|mems|caches?)|"
+    r"encoder_last_hidden_state|past_buckets_states|cache_params"
 )
-# Without tensors that anybody returns
-PLAIN = (
-    *(
-        type(None),
-        bool,
-        int,
-        float,
-        complex,
-        str,
-        bytes,
-        type,
-        range,
-        slice,
-        enum.Enum,
-        nn.Module,
-        torch.dtype,
-    ),
-    *(torch.device, torch.layout, torch.memory_format, torch.Generator, types.ModuleType),
-    *(types.FunctionType, types.BuiltinFunctionType, types.MethodType),
+NUMBERS = (int, float, complex, torch.SymInt, torch.SymFloat, torch.SymBool)
+PLAIN = (  # without tensors that are returned
+    *(type(None), str, bytes, type, range, slice, enum.Enum, nn.Module, types.ModuleType),
+    *(types.FunctionType, types.BuiltinFunctionType, types.MethodType, *NUMBERS),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Generator),
 )
+OF_RESULTS = ("builtins", "collections", "types", "argparse")
+HOLDING = (Mapping, tuple, list, deque, set, frozenset)
 
 Way = tuple[str, ...]
 
@@ -107,7 +97,7 @@ class Kept:
         where there is no such output, or an object is returned that cannot be looked into.
         """
         leaves = list(leaves_of(returned))
-        named = self._named(leaves)
+        named = self._named(returned, leaves)
         measured = _measured(returned, leaves, self.output)
         if measured and measured <= named:
             raise UsageError(
@@ -134,7 +124,7 @@ class Kept:
             *_told([leaf for leaf in leaves if _holds(leaf)], [leaves[k] for k in chosen]),
         )
 
-    def _named(self, leaves: Sequence[Leaf]) -> set[int]:
+    def _named(self, returned: Any, leaves: Sequence[Leaf]) -> set[int]:
         """The leaves that `not_kept` names. Raises UsageError for names of nothing."""
         found: set[int] = set()
         unknown = []
@@ -145,13 +135,11 @@ class Kept:
             found |= its
             unknown += [name] if not its else []
         if unknown:
-            there = filter(_holds, leaves)
+            there = [leaf for leaf in leaves if leaf.way and _holds(leaf)]
             names = _shortened(dict.fromkeys(name for leaf in there for name in _names(leaf)))
             raise UsageError(
                 f"--not-kept {', '.join(unknown)}: the network returns nothing of that name",
-                problems=[f"it returns {names}"]
-                if any(leaf.way for leaf in leaves)
-                else ["it returns one tensor"],
+                problems=[f"it returns {names or describe(returned)}"],
                 hint="Name a key, an attribute, an index, or a way of these with dots between",
             )
         return found
@@ -204,25 +192,46 @@ def places_of(returned: Any, output: str | int | None) -> list[int]:
 
 
 def leaves_of(returned: Any) -> Iterator[Leaf]:
-    """Every tensor in what a network returned, in one order always, and every object that is closed."""
-    yield from _leaves(returned, Leaf((), None), set())
+    """Every tensor in what a network returned, in one order always, and every object that is closed.
+
+    Raises NetworkError for more objects than anybody looks through.
+    """
+    for count, leaf in enumerate(_leaves(returned, Leaf((), None), set())):
+        if count > MOST:
+            raise NetworkError(
+                f"the network returns more than {MOST:,} objects",
+                hint="Let forward return what the network computes, and no data of the program's",
+            )
+        yield leaf
 
 
-def _leaves(value: Any, at: Leaf, above: set[int]) -> Iterator[Leaf]:
+def _leaves(value: Any, at: Leaf, above: set[int], inner: bool = False) -> Iterator[Leaf]:
+    """`inner`: it is an attribute of an object that nobody knows, which may hold anything."""
     if isinstance(value, Tensor):
         yield replace(at, tensor=value)
-    elif isinstance(value, PLAIN) or id(value) in above or len(above) > DEPTH:
+    elif isinstance(value, PLAIN) or id(value) in above or (inner and _of_python(value)):
         yield at
-    elif any(cls.__name__.endswith("Cache") for cls in type(value).__mro__):
-        yield replace(at, record=at.record or at.way or (type(value).__name__,), kind=type(value).__name__)
-    elif (parts := _parts(value)) is None:
+    elif len(above) > DEPTH:
         yield replace(at, kind=type(value).__name__)
+    elif at.way and any(cls.__name__.endswith("Cache") for cls in type(value).__mro__):
+        yield replace(at, record=at.record or at.way, kind=type(value).__name__)
+    elif (parts := _parts(value)) is None:
+        closed = not inner or hasattr(value, "__next__") or hasattr(value, "__array__")
+        yield replace(at, kind=type(value).__name__ * closed)
     else:
-        for (step, part), number in parts:
+        yield at  # what it holds comes after it
+        inner = inner or not isinstance(value, HOLDING)
+        for (step, part), other in parts:
             way = (*at.way, step)
             record = at.record or (way if RECORD.fullmatch(step) else ())
-            also = (*at.also, number or step)
-            yield from _leaves(part, Leaf(way, None, record, also=also), above | {id(value)})
+            leaf = Leaf(way, None, record, also=(*at.also, other or step))
+            yield from _leaves(part, leaf, above | {id(value)}, inner)
+
+
+def _of_python(value: Any) -> bool:
+    """Whether it is a thing of Python's own library that holds no results: a logger, a lock, a thread."""
+    library = type(value).__module__.partition(".")[0]
+    return library in sys.stdlib_module_names and library not in OF_RESULTS
 
 
 def _parts(value: Any) -> Iterable[tuple[tuple[str, Any], str]] | None:
@@ -255,7 +264,7 @@ def _leads(name: str, leaf: Leaf) -> bool:
 
 
 def _names(leaf: Leaf) -> Iterator[str]:
-    yield leaf.way[0] if leaf.way else WHOLE
+    yield leaf.way[0]
     if len(leaf.way) > 1:
         yield ".".join(leaf.way)
 

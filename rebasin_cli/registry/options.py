@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError, unknown
+from . import numbers
 
 KEY = "rebasin"  # of a field's metadata
 EFFECTS = ("result", "length", "nothing")
@@ -65,7 +66,7 @@ class Option:
         if self.type is bool and text.lower() in ("true", "false"):
             return text.lower() == "true"
         try:
-            return text if self.type is str else {"int": int, "float": float}[self.type.__name__](text)
+            return text if self.type is str else numbers.READ[self.type](text)
         except (ValueError, KeyError):
             raise UsageError(f"{self.flag} {text!r} is not of type {self.type.__name__}") from None
 

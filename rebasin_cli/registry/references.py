@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +15,8 @@ from typing import Any
 
 from ..errors import RebasinError, UsageError, unknown
 from .user_code import user_code
+
+MOST_FILES = 300  # of a user's own code, that are looked through
 
 
 def is_reference(text: str) -> bool:
@@ -56,13 +59,57 @@ def import_reference(text: str, *, error: type[RebasinError]) -> Any:
     path, missing = Path(module_name), object()
     if module_name.endswith(".py") and not path.is_file():
         raise UsageError(f"{path}: no such file")
+    file, folder = path.absolute(), (path.parent if module_name.endswith(".py") else Path()).absolute()
     with user_code(f"importing {module_name} failed", error):
-        with findable(path.parent if module_name.endswith(".py") else Path()):
-            module = _import_file(path) if module_name.endswith(".py") else _import_module(module_name)
+        with findable(folder):
+            module = _import_file(file) if module_name.endswith(".py") else _import_module(module_name)
         found = getattr(module, attribute, missing)  # may run the module's own __getattr__
         names = [name for name in dir(module) if not name.startswith("_")] if found is missing else []
     if found is missing:
         raise unknown(f"name in {module_name}:", attribute, names)
+    return found
+
+
+def files_of(text: str) -> list[Path]:
+    """The files of a user's own code that `text` names: the module's, and those beside it that it imports.
+
+    Read off their sources, and nothing is run: what is installed, or made up as it runs, is not among them.
+    """
+    if not is_reference(text):
+        return []
+    module, _, _ = text.rpartition(":")
+    folder = Path(module).parent if module.endswith(".py") else Path()
+    found: list[Path] = []
+    waiting = [Path(module)] if module.endswith(".py") else _modules(folder, module.split("."))
+    while waiting:
+        path = waiting.pop()
+        if path in found or not os.path.isfile(path) or len(found) > MOST_FILES:
+            continue
+        found.append(path)
+        try:
+            nodes = list(ast.walk(ast.parse(path.read_bytes())))
+        except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):  # told when it is imported
+            continue
+        for node in nodes:
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    waiting += _modules(folder, alias.name.split("."))
+            elif isinstance(node, ast.ImportFrom):
+                above = [*path.parents][: node.level] if node.level else [folder]
+                base = above[-1]
+                words = node.module.split(".") if node.module else []
+                waiting += _modules(base, words)
+                for alias in node.names:
+                    waiting += _modules(base, [*words, alias.name])
+    return found
+
+
+def _modules(folder: Path, words: Sequence[str]) -> list[Path]:
+    """The files that importing `a.b` would read below a folder: packages on the way, and the module."""
+    found, place = [], folder
+    for word in words:
+        place = place / word
+        found += [file for file in (place.with_name(f"{word}.py"), place / "__init__.py") if file.is_file()]
     return found
 
 

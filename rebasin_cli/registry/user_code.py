@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import NetworkError, OutsideError, RebasinError, account
+from .surroundings import at_home, with_them
 
 LONGEST = 500  # characters of a message that are shown
 OURS = str(Path(__file__).parents[1]) + os.sep
@@ -36,7 +37,8 @@ def user_code(
     What takes a while to say may be a function: it is asked only then.
     """
     try:
-        yield
+        with with_them():
+            yield
     except BaseException as cause:
         if out_of_memory(cause):  # torch has no type of its own for this on the CPU
             raise MemoryError(told(cause)) from cause
@@ -53,7 +55,8 @@ def outermost() -> Iterator[None]:
     `Exception` always is, since rebasin raises none.
     """
     try:
-        yield
+        with at_home():
+            yield
     except BaseException as cause:
         ours = isinstance(cause, Exception) and _own_frame(cause) is None
         if passes(cause) or ours or (account(cause) or ("", 0))[1] != 0:

@@ -6,12 +6,13 @@ Nothing is claimed that was not measured: results are of the model itself; a bar
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
+from ..errors import CheckpointError
 from . import Report, markdown
 from ._format import number
 from ._markup import code, escape, fence, head, line
@@ -30,19 +31,74 @@ class About:
     library: str | None = None
 
 
+@dataclass(frozen=True)
+class Record:
+    """What a model says of its making: `facts` as they stand in its file, and what some of them hold."""
+
+    facts: Mapping[str, str]
+    options: Mapping[str, Any]
+    inputs: Sequence[str]
+    kept: Sequence[str] | None = None  # of a soup
+
+    def get(self, what: str, default: str = "") -> str:
+        return self.facts.get(f"rebasin.{what}", default)
+
+    @property
+    def parents(self) -> list[str]:
+        """Digests of the models that were averaged: of a soup those it kept, of a repair its endpoints."""
+        return list(self.kept or (self.inputs[1:] if self.get("command") == "repair" else self.inputs))
+
+
+def read_record(facts: Mapping[str, str], name: str) -> Record:
+    """The record in a file's metadata. Raises CheckpointError where it is none that rebasin wrote."""
+    options = _held(facts, "rebasin.options", "{}", name, lambda v: isinstance(v, dict), "an object")
+    inputs = _held(facts, "rebasin.inputs", "[]", name, _are_texts, "a list of digests")
+    kept = options.get("kept")
+    if not (kept is None or _are_texts(kept)):
+        raise _damaged(name, 'rebasin.options: "kept" should be a list of digests')
+    return Record(facts, options, inputs, kept)
+
+
+def _held(
+    facts: Mapping[str, str], key: str, default: str, name: str, fits: Callable[[Any], bool], what: str
+) -> Any:
+    try:
+        found = json.loads(facts.get(key, default))
+    except (ValueError, RecursionError):
+        raise _damaged(name, f"{key} should be JSON") from None
+    if not fits(found):
+        raise _damaged(name, f"{key} should be {what}")
+    return found
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _damaged(name: str, problem: str) -> CheckpointError:
+    return CheckpointError(
+        f"{name}: what it records of its making is damaged",
+        problems=[problem],
+        hint="A card is for what rebasin merge or repair wrote: write it again",
+    )
+
+
 def render(
-    record: Mapping[str, str],
+    record: Record,
     about: About,
     *,
     scores: Sequence[Mapping[str, Any]] = (),
     report: Report | None = None,
     recipe: str | None = None,
 ) -> str:
-    """The card. `record` is the provenance that the model carries, `scores` are of `rebasin eval`."""
+    """The card. `record` is the provenance that the model carries, `scores` are of `rebasin eval`.
+
+    Nothing of what the files say is Markdown, HTML or YAML: it is shown as it stands there.
+    """
     parts = [f"# {escape(about.name)}", _story(record, about, report)]
     if scores:
         parts.append(f"## Results\n\n{_table(scores)}")
-        if "soup" in json.loads(record.get("rebasin.options", "{}")):
+        if "soup" in record.options:
             parts.append("Which models to average was chosen on test samples, so these figures flatter it.")
     if report is not None:
         path = "## The path between two of its parents"
@@ -76,17 +132,10 @@ def _result(score: Mapping[str, Any]) -> dict[str, Any]:
     return {"task": task, "dataset": data, "metrics": metrics}
 
 
-def parents(record: Mapping[str, str]) -> list[str]:
-    """Digests of the models that were averaged: of a soup those that it kept, of a repair its endpoints."""
-    kept = json.loads(record.get("rebasin.options", "{}")).get("kept")
-    inputs = json.loads(record.get("rebasin.inputs", "[]"))
-    return kept or (inputs[1:] if record.get("rebasin.command") == "repair" else inputs)
-
-
-def _story(record: Mapping[str, str], about: About, report: Report | None) -> str:
+def _story(record: Record, about: About, report: Report | None) -> str:
     """What it is, in a sentence or two."""
-    spec = record.get("rebasin.spec", "")
-    made = f"made with rebasin {record.get('rebasin.version', '')}".strip()
+    spec = record.get("spec")
+    made = f"made with rebasin {escape(record.get('version'))}".strip()
     what = f"{_what(record)}, {_how(record, report)}"
     lines = [f"{what}{f' (architecture {code(spec)})' if spec else ''}, {made}."]
     if about.base_models:
@@ -94,33 +143,38 @@ def _story(record: Mapping[str, str], about: About, report: Report | None) -> st
     return "\n".join(lines)
 
 
-def _what(record: Mapping[str, str]) -> str:
-    of = len(json.loads(record.get("rebasin.inputs", "[]")))
-    if "kept" in json.loads(record.get("rebasin.options", "{}")):
-        return f"A greedy soup that kept {len(parents(record))} of {of} models"
-    return f"A merge of {len(parents(record))} models"
+def _what(record: Record) -> str:
+    if "kept" in record.options:
+        return f"A greedy soup that kept {len(record.parents)} of {len(record.inputs)} models"
+    return f"A merge of {len(record.parents)} models"
 
 
-def _how(record: Mapping[str, str], report: Report | None) -> str:
+def _how(record: Record, report: Report | None) -> str:
     """What this file's own record says of alignment, and what the report knows of its parents'."""
-    method = record.get("rebasin.method", "none")
-    if record.get("rebasin.command") == "repair":
+    method = record.get("method", "none")
+    if record.get("command") == "repair":
         return (
             "no repair of which did better" if method == "none" else f"repaired by {code(method)} afterwards"
         )
     if method == "given":
         return "after alignment by a permutation that was given"
     if method != "none":
-        chosen = json.loads(record.get("rebasin.options", "{}")).get("chosen")
+        chosen = record.options.get("chosen")
         return f"after alignment by {code(method)}" + (f", which chose {code(chosen)}" if chosen else "")
     before = [
-        recorded.get("rebasin.method", "")
+        str(recorded.get("rebasin.method", ""))
         for given in (report.inputs if report else ())
-        if given["sha256"] in parents(record)
-        and (recorded := given.get("recorded") or {}).get("rebasin.command") == "align"
+        if given.get("sha256") in record.parents
+        and (recorded := of_input(given)).get("rebasin.command") == "align"
     ]
     methods = " and ".join(code(method) for method in dict.fromkeys(before))
     return "as they were given" + (f", {len(before)} of them aligned by {methods} before" * bool(before))
+
+
+def of_input(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a report tells of the record of one of its models."""
+    found = given.get("recorded")
+    return found if isinstance(found, Mapping) else {}
 
 
 def _table(scores: Sequence[Mapping[str, Any]]) -> str:
@@ -131,11 +185,11 @@ def _table(scores: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(rows)
 
 
-def _made(record: Mapping[str, str]) -> str:
+def _made(record: Record) -> str:
     """The model's own record, a row a fact; digests are of contents, equal for equal tensors."""
     rows = head(["fact", "value"])
-    for key, value in sorted(record.items()):
-        word = key.removeprefix("rebasin.").replace("_", " ")
-        values = json.loads(value) if key == "rebasin.inputs" else [value]
+    for key, value in sorted(record.facts.items()):
+        word = escape(key.removeprefix("rebasin.").replace("_", " "))
+        values = record.inputs if key == "rebasin.inputs" else [value]
         rows += [line([word, code(item)]) for item in values if item]
     return "\n".join(rows)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import GateNotMet, ResourceError
+from ..runtime import files
+from ..runtime.files import Inputs
 from ._format import clean
 from ._gates import MOST, GateResult, summary
 
@@ -68,13 +70,16 @@ class StepSummary:
         except OSError:
             return MOST
 
-    def check(self) -> None:
-        """Raise ResourceError where it was asked for and cannot be written, before any work."""
+    def check(self, inputs: Inputs = files.NOTHING) -> None:
+        """Raise ResourceError where it was asked for and cannot be written, before any work.
+
+        UsageError where nothing may be written by a command that reads `inputs`.
+        """
         path, folder = self.path, self.path.absolute().parent
+        if self.asked or inputs.holds(path):
+            files.check_output(path, inputs)
         wrong = ""
-        if path.is_dir():
-            wrong = "it is a folder"
-        elif not folder.is_dir():
+        if not folder.is_dir():
             wrong = f"there is no folder {folder}"
         elif not os.access(path if path.exists() else folder, os.W_OK):
             wrong = "permission denied"
@@ -90,8 +95,7 @@ class StepSummary:
         """
         text = summary(found, sections, title=title, room=self.room)
         try:
-            with self.path.open("a", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(text)
+            files.append(self.path, text.encode("utf-8", "backslashreplace"))
         except OSError as reason:
             error = self._error(str(reason.strerror))
             if not self.asked:

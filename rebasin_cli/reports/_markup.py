@@ -12,12 +12,15 @@ def escape(text: object) -> str:
     """`text` on one line, with whatever Markdown, HTML or GitHub would take for markup made literal."""
     escaped = re.sub(r"([\\`*_\[\]<>|~$&#@])", r"\\\1", clean(text))
     # A mention or an address works in spite of a backslash; an entity does not.
-    return escaped.replace("\\@", "&#64;").replace("://", "&#58;//")
+    escaped = escaped.replace("\\@", "&#64;").replace("://", "&#58;//")
+    return re.sub(r"(?i)(www)\.", r"\1&#46;", escaped)
 
 
 def code(text: object) -> str:
-    """A code span whose fence is longer than any run of backquotes inside."""
+    """A code span whose fence is longer than any run of backquotes inside; also in a table."""
     text = clean(text)
+    if "|" in text:  # it ends a cell, in a span as well: what stood behind it would be Markdown
+        return f"<code>{re.sub(r'[^A-Za-z0-9 ]', lambda found: f'&#{ord(found[0])};', text)}</code>"
     longest = max(map(len, re.findall("`+", text)), default=0)
     pad = " " if text.startswith("`") or text.endswith("`") else ""
     return f"{'`' * (longest + 1)}{pad}{text}{pad}{'`' * (longest + 1)}" if text else ""

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..errors import UsageError
 from . import SCHEMA, Report
+from ._format import clean
 
 FILENAME = "report.json"
 HELP = "Write the report as JSON."
@@ -62,10 +63,32 @@ def load(text: str) -> Report:
     elif schema != SCHEMA:
         raise UsageError(f"the report has schema {schema!r}; this version reads {SCHEMA!r}", hint=_NEXT)
     problems: list[str] = []
-    report = _read(Report, content, "", problems)
+    try:
+        report = read_as(Report, content, "", problems)
+        if not problems:
+            _show(report)
+    except ODD as cause:
+        raise UsageError(
+            "the report is damaged: it holds values that no report has",
+            problems=[] if isinstance(cause, RecursionError) else [clean(f"{type(cause).__name__}: {cause}")],
+            hint=_NEXT,
+        ) from cause
     if problems:
         raise UsageError("the report is damaged", problems=problems, hint=_NEXT)
     return report
+
+
+# What values of other kinds raise where they are shown: what a report keeps of a search, a proof and its
+# inputs is of no fixed form, and a file may hold anything there.
+ODD = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
+
+
+def _show(report: Report) -> None:
+    """Show it once as text, and let that raise what it raises."""
+    from . import junit, markdown
+
+    for form in (markdown, junit):
+        form.render(report)
 
 
 BEFORE = "rebasin.report/1"
@@ -93,9 +116,14 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | bool | None) else str(value)
 
 
-def _read(kind: Any, value: Any, path: str, problems: list[str]) -> Any:
+def read_as(kind: Any, value: Any, path: str, problems: list[str]) -> Any:
     """`value` as the type that the dataclass declares; what does not fit goes to `problems`."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is types.UnionType and type(None) in arguments:
+        if value is None:
+            return None
+        (kind,) = (one for one in arguments if one is not type(None))
+        origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return _with_numbers(value)
     if kind is float and (value in NON_FINITE if isinstance(value, str) else _is_number(value)):
@@ -105,9 +133,12 @@ def _read(kind: Any, value: Any, path: str, problems: list[str]) -> Any:
     if kind in (str, bool) and isinstance(value, kind):
         return value
     if origin is tuple and isinstance(value, list):
-        return tuple(_read(arguments[0], item, f"{path}[{i}]", problems) for i, item in enumerate(value))
+        kinds = arguments if arguments[-1] is not Ellipsis else [arguments[0]] * len(value)
+        if len(kinds) == len(value):
+            both = enumerate(zip(kinds, value, strict=True))
+            return tuple(read_as(kind, item, f"{path}[{i}]", problems) for i, (kind, item) in both)
     if origin is dict and isinstance(value, dict):
-        return {key: _read(arguments[1], item, f"{path}.{key}", problems) for key, item in value.items()}
+        return {key: read_as(arguments[1], item, f"{path}.{key}", problems) for key, item in value.items()}
     if dataclasses.is_dataclass(kind) and isinstance(value, dict):
         return _read_fields(kind, value, path, problems)
     name = kind.__name__ if isinstance(kind, type) and not isinstance(kind, types.GenericAlias) else str(kind)
@@ -124,7 +155,9 @@ def _read_fields(kind: Any, value: dict[str, Any], path: str, problems: list[str
     before = len(problems)
     for field in dataclasses.fields(kind):
         if field.name in value:
-            found[field.name] = _read(hints[field.name], value[field.name], f"{path}.{field.name}", problems)
+            found[field.name] = read_as(
+                hints[field.name], value[field.name], f"{path}.{field.name}", problems
+            )
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             problems.append(f"{path}.{field.name}: missing".lstrip("."))
     if len(problems) > before:

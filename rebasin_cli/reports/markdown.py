@@ -70,7 +70,7 @@ def sections(report: Report) -> list[str]:
 def _table(report: Report, split: str) -> str:
     lines = head([f"**{escape(split)}** {samples(report, split)}".strip(), *COLUMNS], numbers=True)
     for letter, file, ends in endpoints(report):
-        lines.append(line([f"{letter}: {escape(file)}", *endpoint_figures(ends, split), "", ""]))
+        lines.append(line([f"{letter}: {escape(file)}", *map(escape, endpoint_figures(ends, split)), "", ""]))
     for row in report.rows:
         name = escape(row.name) + (" *(control)*" if row.control else "")
         cells = [name, *figures(row, split)[: len(COLUMNS)]]

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from ..errors import ResourceError
+from ..registry import surroundings
 
 BROKEN_PIPE = 141
 # Nothing but colours, and on a terminal what moves the cursor of a progress bar.
@@ -43,6 +44,22 @@ class Guarded:
     def flush(self) -> None:
         with self._reader():
             self._stream.flush()
+
+    def close(self) -> None:
+        """Nobody closes it but we: code of the user's may try."""
+        self.flush()
+
+    @property
+    def buffer(self) -> Any:
+        """For bytes; to close it closes nothing."""
+        self.flush()
+        try:
+            return open(self._stream.fileno(), "wb", buffering=0, closefd=False)
+        except (OSError, ValueError):
+            raise AttributeError("buffer") from None
+
+    def detach(self) -> Any:
+        raise io.UnsupportedOperation("this stream is rebasin's")
 
     def last_flush(self) -> None:
         """As `flush`; what cannot be written is not tried again when the process ends."""
@@ -81,9 +98,14 @@ def guarded() -> Iterator[None]:
     """
     _occupy()
     was = sys.stdout, sys.stderr
-    out = Guarded(_encoding_anything(was[0]), needed=True)
-    told = _encoding_anything(was[1])
-    sys.stdout, sys.stderr = out, Guarded(told, needed=False, cursor=_is_terminal(told))
+    with _kept(was[0]) as shown, _kept(was[1]) as told:
+        out = Guarded(_encoding_anything(shown), needed=True)
+        told = _encoding_anything(told)
+        sys.stdout, sys.stderr = out, Guarded(told, needed=False, cursor=_is_terminal(told))
+        yield from _guarded(out, was)
+
+
+def _guarded(out: Guarded, was: tuple[Any, Any]) -> Iterator[None]:
     left: SystemExit | None = None
     try:
         try:
@@ -104,6 +126,44 @@ def guarded() -> Iterator[None]:
         sys.exit(BROKEN_PIPE)
     if left is not None:
         raise left
+
+
+@contextmanager
+def _kept(stream: Any) -> Iterator[Any]:
+    """The same stream by a descriptor of our own, so that none closes it; what is no file is kept as it is.
+
+    When code of the user's is done, its own descriptor is what it was: closed, another file of ours would
+    get the number, and a library's words with it.
+    """
+    try:
+        number = stream.fileno()
+        stream.flush()
+        own = os.dup(number)
+    except (AttributeError, OSError, ValueError):  # closed from the start, or not one of the system's
+        yield stream
+        return
+
+    def again() -> None:
+        with suppress(OSError):
+            if not _same(number, own):
+                os.dup2(own, number)
+
+    by_line = _is_terminal(stream) or number == 2
+    text = open(own, "w", buffering=1 if by_line else -1, encoding=stream.encoding, errors=stream.errors)
+    surroundings.again.append(again)
+    try:
+        yield text
+    finally:
+        surroundings.again.remove(again)
+        with suppress(OSError, ValueError):
+            text.close()
+
+
+def _same(one: int, other: int) -> bool:
+    try:
+        return os.path.sameopenfile(one, other)
+    except OSError:
+        return False
 
 
 def _occupy() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -10,11 +11,14 @@ import yaml
 
 from ..errors import NoSpecFits, SpecError, UsageError, unknown
 from ..registry import entry_points, user_code
+from ..runtime import files
 from .fitting import fit
 from .parsing import LARGEST, parse
 from .spec import FittedSpec, Shapes, Spec
 
 DEEPEST = 50  # specs that include one another
+MOST_BYTES = 4 * LARGEST  # a character has four at most
+_INCLUDE = re.compile(r"""\binclude["']?\s*:\s*["']?([\w-][\w.-]{0,99})""")
 COMPILED = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in a tenth of the time, and it says less of errors
 
 
@@ -40,19 +44,12 @@ def read(path: Path, within: tuple[Path, ...] = ()) -> Spec:
 
     `within` are the files that include it.
     """
-    try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read(LARGEST + 1)  # it may have no end
-    except FileNotFoundError:
-        raise UsageError(f"{path}: no such file", hint="Built-in specs: rebasin spec list") from None
-    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a name that no file can have
-        raise SpecError(f"{path} cannot be read: {error}") from None
+    hint = "Built-in specs: rebasin spec list"
+    text = files.text(path, str(path), most=MOST_BYTES, error=SpecError, hint=hint)
     chain = (*within, path)
 
     def include(name: str) -> Spec:
-        beside = path.parent / f"{name}.yaml"
-        plain = re.fullmatch(r"[\w-][\w.-]{0,99}", name)  # a name, and no way to another folder
-        found = None if plain is None else beside if beside.is_file() else _files().get(name)
+        found = _included(name, path)
         if found is None or found == path:
             raise SpecError(
                 f'{path}: include "{name}" is not a spec', hint="Built-in specs: rebasin spec list"
@@ -65,6 +62,29 @@ def read(path: Path, within: tuple[Path, ...] = ()) -> Spec:
 
     loader = COMPILED if path.parent == folder() else yaml.SafeLoader
     return parse(text, name=path.stem, source=path.name, include=include, loader=loader)
+
+
+def _included(name: str, path: Path) -> Path | None:
+    """The file that the spec in `path` means by an `include:`; a name, and no way to another folder."""
+    if not re.fullmatch(r"[\w-][\w.-]{0,99}", name):
+        return None
+    beside = path.parent / f"{name}.yaml"
+    return beside if beside.is_file() else _files().get(name)
+
+
+def files_of(path: Path) -> list[Path]:
+    """The file of a spec and all that it includes, as far as they are there; nothing is judged."""
+    found: list[Path] = []
+    waiting: list[Path | None] = [path]
+    while waiting:
+        file = waiting.pop()
+        if file is None or file in found or len(found) > DEEPEST:
+            continue
+        found.append(file)
+        with suppress(SpecError, UsageError):
+            text = files.text(file, "", most=MOST_BYTES, error=SpecError)
+            waiting += [_included(name, file) for name in _INCLUDE.findall(text)]
+    return found
 
 
 @cache

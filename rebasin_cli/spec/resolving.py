@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from ..averages.together import products_of
 from ..checkpoints.tensors import plan_of
 from ..errors import SpecError
 from . import library
@@ -16,8 +17,26 @@ from .spec import FittedSpec, Spec
 Tensors = Mapping[str, torch.Tensor]
 
 
-def resolve_spec(spec: str | Path | Spec | FittedSpec | None, models: Sequence[Tensors]) -> FittedSpec:
-    """The spec fitted to the first model, after a look whether all models have the same tensors."""
+def resolve_spec(
+    spec: str | Path | Spec | FittedSpec | None, models: Sequence[Tensors], *, averaged: bool = False
+) -> FittedSpec:
+    """The spec fitted to the first model, after a look whether all models have the same tensors.
+
+    Where the models are to be `averaged`, families of tensors that cannot be are refused, sooner than that no
+    spec fits them (`averages.together`).
+    """
+    try:
+        fitted = _resolved(spec, models)
+    except SpecError:
+        if averaged:
+            products_of(models)
+        raise
+    if averaged:
+        products_of(models, keep=fitted.ignored)
+    return fitted
+
+
+def _resolved(spec: str | Path | Spec | FittedSpec | None, models: Sequence[Tensors]) -> FittedSpec:
     shapes = {name: shape for name, (_, shape) in plan_of(models[0]).items()}
     problems = [
         f"{name}  is {_show(shapes.get(name))} in model 1, {_show(other.get(name))} in model {k}"

@@ -176,7 +176,7 @@ def test_weights_are_compared_tensor_by_tensor(a):
     axes = {"layers.0.weight": [0], "head.weight": [1]}  # those on which units lie
     own = [{n: t.double() for n, t in model.items() if n.endswith("weight")} for model in (a, b)]
     for model in own:
-        for name, _ in [*model.items()]:
+        for name in model:
             for axis in axes.get(name, [0, 1]):
                 model[name] = model[name] - model[name].mean(axis, keepdim=True)
     x, y = (torch.cat([tensor.flatten() for tensor in model.values()]).numpy() for model in own)

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from torch import nn
 
 from rebasin_cli.averages.threeway import merged_text, mixed, three_way
 from rebasin_cli.errors import UsageError
@@ -106,3 +107,48 @@ def test_metadata_follows_the_same_rule_and_ours_wins():
     theirs = {"kept": "0", "mine": "0", "other": "2", "both": "2", "new": "2"}
     merged = {"kept": "0", "mine": "1", "other": "2", "both": "1", "new": "2"}
     assert merged_text(base, ours, theirs) == merged
+
+
+NORMED = nn.utils.parametrizations.weight_norm(nn.Linear(2, 3)).state_dict()
+G, V = "parametrizations.weight.original0", "parametrizations.weight.original1"
+
+
+def changed(name, by, of=NORMED):
+    return of | {name: of[name] + by}
+
+
+def weight(model):
+    return torch._weight_norm(model[V], model[G], 0)
+
+
+def test_tensors_that_mean_something_only_together_are_taken_from_one_side_or_mixed_as_that():
+    assert torch.equal(merge(NORMED, NORMED, changed(G, 1))[G], NORMED[G] + 1)
+    ours, theirs = changed(G, 1), changed(V, 2)
+    found = merge(NORMED, ours, theirs)
+    torch.testing.assert_close(weight(found), (weight(ours) + weight(theirs)) / 2)
+    found = merge(NORMED, ours, theirs, both="sum")
+    torch.testing.assert_close(weight(found), weight(ours) + weight(theirs) - weight(NORMED))
+    for side, model in (("ours", ours), ("theirs", theirs)):
+        found = merge(NORMED, ours, theirs, both=side)
+        assert all(torch.equal(found[name], model[name]) for name in NORMED)
+    assert conflicts(NORMED, ours, theirs, both="conflict") == {G: "changed by both", V: "changed by both"}
+
+
+def test_families_that_cannot_be_mixed_are_a_conflict_of_all_their_tensors():
+    adapter = {"q.lora_A.weight": torch.ones(2, 4), "q.lora_B.weight": torch.ones(4, 2), "w": W}
+    ours, theirs = changed("q.lora_A.weight", 1, adapter), changed("q.lora_B.weight", 1, adapter)
+    assert set(conflicts(adapter, ours, theirs)) == {"q.lora_A.weight", "q.lora_B.weight"}
+    assert "factors of what is added" in conflicts(adapter, ours, theirs)["q.lora_A.weight"]
+    assert not conflicts(adapter, ours, changed("w", 1, adapter))
+    plain = {"weight": torch.ones(3, 2), "bias": NORMED["bias"]}
+    assert set(conflicts(NORMED, changed(G, 1), plain)) == {G, V}
+    assert [*merge(NORMED, NORMED, plain)] == ["bias", "weight"]
+
+
+def test_codes_of_one_scale_are_mixed_and_codes_of_two_are_not():
+    codes = {"l.weight": torch.ones(2, 2).to(torch.float8_e4m3fn), "l.weight_scale": torch.ones(1)}
+    ours = codes | {"l.weight": (2 * torch.ones(2, 2)).to(torch.float8_e4m3fn)}
+    theirs = codes | {"l.weight": (3 * torch.ones(2, 2)).to(torch.float8_e4m3fn)}
+    assert merge(codes, ours, theirs)["l.weight"].float().unique().tolist() == [2.5]
+    assert len(conflicts(codes, ours, theirs | {"l.weight_scale": 2 * torch.ones(1)})) == 2
+    assert len(conflicts(codes, ours, changed("l.weight_scale", 1, codes))) == 2

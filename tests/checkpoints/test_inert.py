@@ -103,6 +103,16 @@ class Own(nn.Module):
 class Quantised(torch.Tensor):
     pass
 
+class Wrapped(torch.Tensor):
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape)
+    def __init__(self, inner):
+        self.inner = inner
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        raise RuntimeError("this is code")
+
 def loss(x):
     return x
 
@@ -229,6 +239,17 @@ def test_a_network_in_an_object_with_its_optimiser_is_found(tmp_path, script):
         same(checkpoint, expected)
         assert checkpoint.envelope == "model" and checkpoint.tied
         assert "best (training_script.Config)" in checkpoint.unread
+
+
+def test_a_network_in_a_list_with_its_optimiser_is_found(tmp_path, script):
+    network = script.Net()
+    made = [*files(tmp_path, [network, script.Config(), script.Optimizer(network)], "list")]
+    made += files(tmp_path, (WEIGHTS, {"lr": 0.1}), "tuple")
+    script.gone()
+    for path in made:
+        checkpoint = open_checkpoint(path)
+        same(checkpoint, WEIGHTS if "tuple" in path.name else network.state_dict())
+        assert checkpoint.envelope == "0"
 
 
 def test_a_traced_network_is_its_state_dict(tmp_path):
@@ -400,6 +421,7 @@ def test_weights_that_cannot_be_told_are_refused_where_others_would_be_taken(tmp
         "alone": hidden,
         "within": {"state_dict": WEIGHTS | {"own": script.Quantised(torch.ones(2))}},
         "all": {"state_dict": {"own": torch.ones(2).as_subclass(script.Quantised)}},
+        "wrapped": {"state_dict": WEIGHTS | {"own": script.Wrapped(torch.ones(2))}},
         "network": script.Own(),
         "part": nn.Sequential(nn.Linear(2, 2), script.Own()),
     }

@@ -630,12 +630,14 @@ def test_a_relative_path_is_returned_as_it_was_given(tmp_path, monkeypatch):
     assert listing(tmp_path) == ["out.safetensors"]
 
 
-def test_a_link_keeps_pointing_and_its_target_is_written(tmp_path):
+def test_no_link_is_followed_to_write_but_that_of_a_folder(tmp_path):
     (tmp_path / "runs").mkdir()
     (tmp_path / "latest.safetensors").symlink_to(tmp_path / "runs" / "1.safetensors")
-    write_safetensors(tmp_path / "latest.safetensors", WEIGHTS)
-    assert (tmp_path / "latest.safetensors").is_symlink()
-    assert listing(tmp_path / "runs") == ["1.safetensors"]
+    (tmp_path / "here").symlink_to("runs")
+    with pytest.raises(UsageError, match="is a link, and none is followed"):
+        write_safetensors(tmp_path / "latest.safetensors", WEIGHTS, force=True)
+    write_safetensors(tmp_path / "here" / "2.safetensors", WEIGHTS)
+    assert listing(tmp_path / "runs") == ["2.safetensors"]
 
 
 def test_the_output_may_replace_its_own_input(tmp_path):
@@ -758,3 +760,21 @@ def test_what_versions_without_locks_left_goes_after_a_day(tmp_path):
         os.utime(tmp_path / name, (time.time() - age, time.time() - age))
     write_safetensors(tmp_path / "out.safetensors", WEIGHTS)
     assert listing(tmp_path) == [".rebasin-ba9876543210.tmp", "out.safetensors"]
+
+
+def test_what_is_to_be_finite_is_looked_at_on_its_way(tmp_path):
+    """By name, in every floating dtype; nothing stays behind."""
+    path, nan, inf = tmp_path / "a.safetensors", float("nan"), float("inf")
+    for values, told in (
+        (torch.tensor([[1.0, nan], [inf, -inf]]), "1 NaN and 2 infinite of 4 values, first at [0, 1]"),
+        (torch.tensor([0.0, inf]).half(), "1 infinite of 2 values, first at [1]"),
+        (torch.tensor([nan]).to(torch.float8_e4m3fn), "1 NaN of 1 values, first at [0]"),
+        (torch.tensor(nan).bfloat16(), "1 NaN of 1 values, first at []"),
+        (torch.full((1 << 20, 2), 1.0).index_fill_(0, torch.tensor([1 << 19]), inf), "first at [524288, 0]"),
+    ):
+        for shards in (None, 4):
+            with pytest.raises(CheckpointError, match="w would hold NaN or infinite") as caught:
+                write_safetensors(path, {"v": torch.ones(2), "w": values}, finite={"w"}, shard_size=shards)
+            assert told in caught.value.problems[0] and not list(tmp_path.iterdir())
+    write_safetensors(path, {"v": torch.tensor([nan]), "n": torch.tensor([1])}, finite={"w", "n"})
+    assert list(tmp_path.iterdir()) == [path]

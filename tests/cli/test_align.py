@@ -274,10 +274,23 @@ def test_a_pickle_that_would_run_code(pair, refused, tmp_path):
     assert not (tmp_path / "executed").exists()
 
 
-def test_of_a_whole_module_the_tensors_are_read_and_no_code(pair, refused, tmp_path):
-    torch.save(torch.nn.Linear(2, 2), tmp_path / "whole.pt")
-    says = ("not read: all of torch.nn.modules.linear.Linear but its tensors", "weight  is absent in")
-    refused(4, "align", pair[0], "whole.pt", says=says)
+def test_a_whole_module_is_read_as_its_state_dict_and_not_unpickled(pair, done, tmp_path):
+    network = torch.nn.Module()
+    for name, tensor in load_file(pair[1]).items():
+        *parts, last = name.split(".")
+        module = network
+        for part in parts:
+            module._modules.setdefault(part, torch.nn.Module())
+            module = module._modules[part]
+        module.register_buffer(last, tensor)
+    network.evil = Evil()
+    torch.save(network, tmp_path / "whole.pt")
+    outcome = done("align", pair[0], "whole.pt", "-o", "whole.safetensors")
+    assert "whole.pt: not read: all of torch.nn.modules.module.Module but its tensors" in outcome.err
+    done("align", *pair, "-o", "plain.safetensors")
+    files = [load_file(tmp_path / f"{name}.safetensors") for name in ("whole", "plain")]
+    assert all(torch.equal(tensor, files[1][name]) for name, tensor in files[0].items())
+    assert not (tmp_path / "executed").exists()
 
 
 # what does not fit

@@ -163,8 +163,8 @@ def test_quantised_weights_are_copied_where_they_are_equal_and_else_refused(tmp_
         write_safetensors(path, packed)
     assert "(quantised): q.weight" in done("merge", *paths, "--method", "none").err
     write_safetensors(paths[1], packed | {"q.weight": torch.zeros(4, 4, dtype=torch.int8)}, force=True)
-    says = ("quantised weights differ", "q.weight", "--ignore GLOB")
-    refused(2, "merge", *paths, "--method", "none", "-o", "out.safetensors", says=says)
+    says = ("quantised tensors differ", "q.weight", "--ignore GLOB")
+    refused(4, "merge", *paths, "--method", "none", "-o", "out.safetensors", says=says)
     done("merge", *paths, "--method", "none", "--ignore", "q.weight", "-o", "out.safetensors")
 
 
@@ -496,3 +496,30 @@ def test_the_configuration_in_a_folder_says_what_is_written(done, tmp_path):
     assert config == {"vocab_size": 8, "dtype": "bfloat16"} and '"vocab_size" is 8, not 6' in outcome.err
     assert open_checkpoint(tmp_path / "out").shapes["model.embed.weight"] == (8, 4)
     assert "in a copy of it" in done(*merge, "o.safetensors").err
+
+
+def test_what_means_something_only_together_is_averaged_as_that_or_refused(tmp_path, refused, done):
+    torch.manual_seed(0)
+    layer = torch.nn.utils.spectral_norm(torch.nn.Linear(6, 8)).eval()
+    state = {name: tensor.clone() for name, tensor in layer.state_dict().items()}
+    paths = [tmp_path / f"{k}.safetensors" for k in range(2)]
+    for sign, path in zip((1, -1), paths, strict=True):  # the signs of singular vectors mean nothing
+        write_safetensors(path, state | {n: sign * state[n] for n in ("weight_u", "weight_v")})
+    x = torch.randn(3, 6)
+    wanted = layer(x)
+    told = done("merge", *paths, "--method", "none", "-o", "mean.safetensors").err
+    assert (
+        "averaged as weight_orig over its largest singular value" in told
+        and "(spectral norm): weight" in told
+    )
+    layer.load_state_dict(tensors("mean.safetensors"))
+    torch.testing.assert_close(layer(x), wanted, rtol=1e-4, atol=1e-5)
+    for rank, path in zip((2, 3), paths, strict=True):
+        factors = {"q.lora_A.weight": torch.randn(rank, 4), "q.lora_B.weight": torch.randn(4, rank)}
+        write_safetensors(path, factors, force=True)
+    says = ("adapter tensors differ", "q.lora_A.weight, q.lora_B.weight", "merge_and_unload()")
+    for more in (["--method", "none"], ["--method", "none", "--dry-run"], ["--heads", "average"], []):
+        refused(4, "merge", *paths, *more, "-o", "out.safetensors", says=says)
+    write_safetensors(paths[1], {"q.weight": torch.randn(4, 4)}, force=True)
+    says = ("an adapter and a model that is none", f"in {paths[0]}", f"no adapter in {paths[1]}")
+    refused(4, "merge", *paths, "--method", "none", "-o", "out.safetensors", says=says)

@@ -123,7 +123,7 @@ def test_a_baseline(trained, done, run, refused, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "rebasin_cli.measure.report.barrier", lambda *a, **k: pytest.fail("it was measured all the same")
     )
-    refused(2, *barrier(*trained, "--baseline", "none.json"), says="--baseline none.json cannot be read")
+    refused(2, *barrier(*trained, "--baseline", "none.json"), says="--baseline none.json: no such file")
     (tmp_path / "odd.json").write_text("{")
     refused(2, *barrier(*trained, "--baseline", "odd.json"), says="--baseline odd.json: not a JSON report")
     wrong = "--baseline is of something else than this run"

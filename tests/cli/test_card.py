@@ -161,7 +161,7 @@ def test_a_card_that_is_there_stays(merged, refused, tmp_path):
 
 @pytest.mark.parametrize("missing", ["--recipe", "--barrier"])
 def test_what_cannot_be_read_is_told(merged, refused, missing):
-    refused(2, "card", merged, missing, "nowhere", says=f"{missing} nowhere cannot be read")
+    refused(2, "card", merged, missing, "nowhere", says=f"{missing} nowhere: no such file")
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_a_statement_on_what_replaces_its_own_parent_is_refused(pair, done, refu
     done("align", *pair, "-o", "p.safetensors", "-q")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder/model.safetensors").write_bytes((tmp_path / "b.safetensors").read_bytes())
-    refused(2, *command, "--force", "--attest", "o.intoto.json", says="could not be told any more")
+    refused(2, *command, "--force", "--attest", "o.intoto.json", says="is read by this very command")
 
 
 def test_a_statement_that_is_there_is_refused_before_any_work(pair, refused, tmp_path):

@@ -84,6 +84,47 @@ def test_every_next_command_runs(trained, done, run, tmp_path):
             (tmp_path / "merged.safetensors").unlink()
 
 
+def test_without_spec_and_network_the_tensors_alone_tell(done, run, tmp_path):
+    """Of names that no built-in spec has; next is a command that runs, or that wants the network's file."""
+
+    def own(seed):
+        rng = torch.Generator().manual_seed(seed)
+        return {f"part{k}.w": torch.randn(24, 30, generator=rng) for k in range(4)}
+
+    a = written("a b.safetensors", own(1))
+    pairs = {
+        "identical": (a, "inspect"),
+        "kin": (written("kin.safetensors", noise(own(1), 0.1)), "merge"),
+        "strangers": (written("other.safetensors", own(2)), "align"),
+        "relabelled": (written("moved.safetensors", {n: t.flip(0) for n, t in own(1).items()}), "verify"),
+        "undecided": (written("far.safetensors", noise(own(1), 4.0)), "doctor"),
+    }
+    for verdict, (b, command) in pairs.items():
+        found = done("doctor", a, b, "--html", f"{verdict}.html", "--json").json()
+        assert found["verdict"] == verdict and found["spec"] is None and found["unseen"]
+        words = shlex.split(found["next"])
+        assert words[:2] == ["rebasin", command] and str(a) in words
+        if "--net" not in words:
+            assert run(*words[1:]).code == 0
+        assert f"verdict  {verdict}" in done("doctor", a, b).out and Path(f"{verdict}.html").exists()
+    assert "file.py:factory" in done("doctor", a, pairs["strangers"][0]).out
+
+
+def test_what_is_averaged_as_it_is_and_looks_like_strangers_is_told(trained, pair, done):
+    said = "look like strangers."
+    plain = ["--method", "none", "--repair", "none", "--force"]
+    assert said in done("merge", *pair, *plain, "-o", "m.safetensors").err
+    kin = written("kin.safetensors", noise(tensors(pair[0])))
+    assert said not in done("merge", pair[0], kin, *plain, "-o", "m.safetensors").err
+    done("align", *pair, "-o", "aligned.safetensors")
+    assert said not in done("merge", pair[0], "aligned.safetensors", *plain, "-o", "m.safetensors").err
+    told = done("merge", pair[0], kin, pair[1], *plain, "-o", "m.safetensors").err
+    assert f"warning: {pair[1]} and {pair[0]} look like strangers." in told
+    short = ["--data", "digits", "--limit", "100", "--points", "3", "--repair", "none", "--skip-checks"]
+    assert said in done("barrier", *pair, "--method", "none", *short).err
+    assert said not in done("barrier", *pair, "--method", "wm", *short).err
+
+
 def test_an_exact_relabelling_is_to_be_verified(pair, relabelled, done, run):
     found = done("doctor", pair[1], relabelled, "--json").json()
     assert found["verdict"] == "relabelled" and found["next"].startswith("rebasin verify ")

@@ -79,6 +79,47 @@ def test_another_normalisation_that_fits_better_is_pointed_out(tmp_path, done):
     )
 
 
+def test_every_command_that_measures_endpoints_says_what_they_lose_less_with(trained, tmp_path, done, run):
+    """Files that say nothing of what they were trained on, which was digits in 0–1."""
+    bare = [
+        str(write_bare(tmp_path / f"{n}.safetensors", tensors(p))) for n, p in zip("ab", trained, strict=True)
+    ]
+    wrong, few = ["--data", "digits", "--normalize", "-2/0.5"], ["--limit", "300"]
+    said = "lose clearly less with --normalize unit (0.0/1.0) than normalised -2.0/0.5: "
+    commands = {
+        "barrier": ["--method", "wm", "--points", "3", "--repair", "none"],
+        "compare": ["--method", "wm"],
+        "merge": ["--method", "am", "-o", "m.safetensors"],
+        "doctor": [],
+        "signature": [],
+        "curve": ["-o", "c.curve.safetensors", "--epochs", "1"],
+    }
+    for command, more in commands.items():
+        told = run(command, *bare, *wrong, *few, *more).err
+        assert told.count(said) == 1, (command, told)
+        right = [word if word != "-2/0.5" else "unit" for word in wrong]
+        if command == "doctor":
+            assert "warning" not in done(command, *bare, *right, *few).err
+    assert said not in run("doctor", *bare, *wrong, *few, "--skip-checks").err
+    alone = run("eval", bare[0], *wrong)
+    assert "a.safetensors loses clearly less with --normalize unit" in alone.err
+    stopped = run("eval", trained[0], *wrong)  # it is below what its file records
+    assert stopped.code == 6 and "Give --normalize unit; measure all the same" in stopped.err
+    assert "warning" not in done("eval", trained[0]).err  # its file says what it was trained with
+
+
+def write_bare(path, values):
+    write_safetensors(path, values)
+    return path
+
+
+def test_what_a_bare_name_means_is_said(trained, done):
+    assert "inputs normalised 0.0/1.0\n" in done("eval", trained[0]).err  # as its file says
+    write_safetensors("bare.safetensors", tensors(trained[0]))
+    told = done("eval", "bare.safetensors", "--data", "digits").err
+    assert "normalised 0.0/1.0 (unit, its default; --normalize dataset: 0.3054/0.3761)" in told
+
+
 def test_training_samples_are_held_against_what_the_file_records(trained, tmp_path, done):
     recorded = open_checkpoint(trained[0]).metadata | {"rebasin.train_accuracy": "0.9999"}
     write_safetensors("proud.safetensors", tensors(trained[0]), metadata=recorded)

@@ -289,6 +289,23 @@ def test_coarse_numbers_are_no_excuse_for_another_network(models, run):
     assert told.code == 0 and told.json()["answer"] == "yes"
 
 
+def test_a_large_number_hides_no_other_where_outputs_and_weights_are_compared(models, run):
+    """One output of 1e7 made 1 relative to it nothing; so did one weight in its tensor."""
+    large = tensors(models[0])
+    large["head.bias"][0] = 1e7
+    for name, change, answer in [
+        ("head.bias", [0, 1.0], "no"),
+        ("head.bias", [0, 1e-7], "yes"),
+        ("place", [0, 0], "yes"),
+    ]:
+        other = {key: tensor.clone() for key, tensor in large.items()}
+        other[name].view(-1)[:2] += torch.tensor(change)
+        write_safetensors(Path("large.safetensors"), large, force=True)
+        write_safetensors(Path("other.safetensors"), other, force=True)
+        told = run("verify", "large.safetensors", "other.safetensors", *NET, "--groups", "all", "--json")
+        assert told.json()["answer"] == answer, (name, change, told.out)
+
+
 def test_what_overflows_when_norms_are_folded_is_told(models, refused):
     large = {name: tensor.half() for name, tensor in tensors(models[0]).items()}
     large["norm.weight"] = torch.full_like(large["norm.weight"], 6e4)
@@ -296,6 +313,34 @@ def test_what_overflows_when_norms_are_folded_is_told(models, refused):
     write_safetensors(Path("large.safetensors"), large)
     line = ("canon", "large.safetensors", *NET, "-o", "x.safetensors")
     refused(3, *line, says="head.weight would hold 6")
+
+
+@pytest.mark.parametrize("scale", [1e300, 1e-300])
+def test_elements_that_make_no_numbers_are_refused_before_anything_is_written(models, refused, scale):
+    found = open_checkpoint("al.perm.safetensors")
+    scaled = {name: t * scale if name == "blocks.0.dim:map" else t for name, t in found.items()}
+    metadata = {key: text for key, text in found.metadata.items() if key != "rebasin.weights"}
+    write_safetensors(Path("x.perm.safetensors"), scaled, metadata=metadata)
+    for line in (("x.perm.safetensors", models[1]), ("x.perm.safetensors", models[1], "--invert")):
+        says = (
+            "would hold NaN or infinite values",
+            "infinite of 64 values, first at [0, 0]",
+            "rebasin inspect",
+        )
+        says = says if (scale > 1) == ("--invert" in line) else says[::2]
+        refused(3, "apply", *line, "-o", "x.safetensors", says=says)
+
+
+def test_float8_is_permuted_where_no_group_acts_and_refused_where_one_does(models, done, refused):
+    """Any one tensor of a model: what folds or turns it refuses it, else its bits stay."""
+    whole = {file: tensors(file) for file in models}
+    for name in ("place", "head.weight", "norm.weight", "blocks.0.up.bias"):
+        for file in models:
+            rough = whole[file] | {name: whole[file][name].to(torch.float8_e4m3fn)}
+            write_safetensors(Path(file), rough, force=True)
+        for line in (("canon", models[0]), ("apply", "al.perm.safetensors", models[1])):
+            more = NET if line[0] == "canon" else ()
+            refused(3, *line, *more, "-o", "x.safetensors", says=(f"{name}  float8_e4m3fn", "permuted, not"))
 
 
 def test_elements_bring_their_own_spec(models, refused):

@@ -11,7 +11,7 @@ import torch
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.checkpoints.writing import write_safetensors
 
-from .conftest import tensors
+from .conftest import rebasin, tensors
 
 W = torch.arange(4.0)
 BASE = {"body.weight": W, "head.weight": W, "norm.weight": W}
@@ -70,6 +70,65 @@ def test_without_an_ancestor(three, refused, done):
         1, "merge-driver", *three, says=("2 of 3 tensors conflict", "no common ancestor", "rebasin merge")
     )
     done("merge-driver", *three, "--both", "average")
+
+
+NAMES = (
+    "-o.safetensors",
+    "-o/{out}",
+    "--out={out}",
+    "-o",
+    "--json",
+    "-h",
+    "--both=theirs",
+    "--nothing",
+    "-x",
+)
+
+
+def test_a_file_called_like_an_option_is_a_file(three, tmp_path):
+    """Lines as they were configured once, and as they are now: theirs' change is never lost."""
+    before = three[1].read_bytes()
+    for name in NAMES:
+        name = name.format(out=tmp_path / "stolen.safetensors")
+        lines = [("merge-driver", "--", *three, "7", name), ("merge-driver", *three, "7", name)]
+        lines += [("merge-driver", *three, "7", name, "--both", "average")]
+        lines += [("merge-driver", *three, name)] * (name not in ("-o", "--json", "-h", "--both=theirs"))
+        for line in lines:
+            outcome = rebasin(*line)
+            if outcome.code:  # named, and a conflict to git: ours is as it was
+                assert outcome.code == 2 and "docs/git.md" in outcome.err, (line, outcome)
+                assert three[1].read_bytes() == before
+            elif "-h" not in line:
+                assert torch.equal(tensors(three[1])["head.weight"], W + 2), line
+            three[1].write_bytes(before)
+            assert not (tmp_path / "stolen.safetensors").exists(), line
+
+
+def test_a_path_that_leads_out_of_the_repository_is_none(three, refused, tmp_path):
+    for name in ("/etc/x.safetensors", "../x.safetensors", "a/../../x.safetensors", "..\\x.safetensors"):
+        refused(2, "merge-driver", *three, "7", name, says="is no path in a repository")
+    refused(
+        2, "merge-driver", *three, "7", "a", "-o", tmp_path / "x", says="the result is to be where ours is"
+    )
+
+
+def test_nothing_that_is_there_is_replaced_but_ours(three, refused, done, tmp_path):
+    refused(2, "merge-driver", *three, "-o", three[2], says="is read by this very command")
+    (tmp_path / "mine").write_text("mine")
+    refused(2, "merge-driver", *three, "-o", tmp_path / "mine", says="exists")
+    (tmp_path / "mine").write_bytes(b"")  # as Git LFS does
+    done("merge-driver", *three, "-o", tmp_path / "mine")
+
+
+def test_what_has_no_end_is_no_empty_ancestor(three, refused, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for base in ("/dev/zero", "/dev/null", tmp_path / "pipe", tmp_path):
+        refused(3, "merge-driver", base, *three[1:], "7", "a.safetensors", says="the ancestor")
+
+
+def test_a_hint_can_be_pasted_into_a_shell(three, refused):
+    name = "a $(touch ran);b.safetensors"
+    refused(1, "merge-driver", *three, "7", name, "--both", "conflict", says=f"-- '{name}'")
 
 
 def test_pointers_of_git_lfs_say_what_to_do(three, refused):
@@ -165,6 +224,27 @@ def test_git_merges_and_rebases_a_checkpoint(repository, command):
     assert torch.equal(merged["body.weight"], W + 2)
     assert torch.equal(merged["head.weight"], W + 2) and torch.equal(merged["norm.weight"], W + 5)
     assert repository.git("status", "--porcelain") == ""
+
+
+def test_git_merges_files_that_are_called_like_options(tmp_path):
+    """With the line that was documented once, without `--`: no file outside is written, no change is lost."""
+    outside = tmp_path / "outside"
+    repository = Repository(tmp_path)
+    names = ["-o.safetensors", f"-o{outside}/x.safetensors"]
+    outside.mkdir()
+    for branch, change in (("base", {}), ("b", {"head.weight": W + 2}), ("ours", {"body.weight": W + 1})):
+        repository.git("checkout", "-q", *(["base"] if branch == "ours" else []), "-b", branch)
+        for name in names:
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            store(tmp_path / name, BASE | change)
+        repository.git("add", "--", *names, ".gitattributes")
+        repository.git("commit", "-qm", "a change")
+    told = repository.git("merge", "--no-edit", "b")
+    assert told.count("1 theirs") == len(names)
+    for name in names:
+        merged = tensors(tmp_path / name)
+        assert torch.equal(merged["head.weight"], W + 2) and torch.equal(merged["body.weight"], W + 1)
+    assert list(outside.iterdir()) == []
 
 
 @pytest.mark.sweep

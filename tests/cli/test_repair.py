@@ -140,7 +140,7 @@ def test_what_is_refused(merged, trained, refused):
     refused(2, *repair, a, b, "--lambda", "1", says="--lambda 1 is not between")
     refused(2, *repair, a, b, "--repair", "repare", says="Did you mean repair")
     refused(2, *repair, a, b, "--repair", "none", says="unknown repair")
-    refused(2, *repair, a, b, "-o", model, says="exists")
+    refused(2, *repair, a, b, "-o", model, says="is read by this very command")
     refused(2, *repair, a, b, "--repair", "reset", says="no running statistics to reset")
     refused(2, *repair, a, b, "--limit", "100", says="--limit is for --repair refit or distill")
     refused(2, *repair, a, b, "--ridge", "0.1", says="--ridge is for --repair refit or distill")

@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import math
+import os
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.cli import _show
+from rebasin_cli.spec import library
 
 from .conftest import contents, same, tensors
 
@@ -302,6 +304,46 @@ def test_files_that_were_restored_with_the_cache_are_still_the_recipes(recipe, d
     assert "── align: done" in done("run", recipe, "--set", "defaults.seed=3").out
 
 
+def test_a_run_writes_no_file_that_it_reads_and_no_device(recipe, pair, refused, tmp_path):
+    """Each would be unlinked or replaced, with --force."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("recipe.yaml")
+    os.link(tmp_path / "a.safetensors", tmp_path / "hard")
+    (tmp_path / "folder").mkdir()
+    before = {path: path.lstat().st_ino for path in tmp_path.iterdir()}
+    read = "is read by this very command"
+    for name, says in {
+        "recipe.yaml": read, "./recipe.yaml": read, "link": read, "a.safetensors": "is read", "hard": read,
+        "pipe": "is not a regular file", "/dev/null": "is not a regular file", "folder": "is a folder",
+    }.items():  # fmt: skip
+        for key in ("junit", "attest", "step_summary"):
+            line = (
+                f"output_dir: .\nsteps: [merge: {{models: [a.safetensors, b.safetensors]}}]\n{key}: {name}\n"
+            )
+            (tmp_path / "recipe.yaml").write_text(line)
+            refused(2, "run", "recipe.yaml", "--force", says=says)
+            refused(2, "run", "recipe.yaml", "--force", "--dry-run", says=says)
+    step = "steps: [barrier: {models: [a.safetensors, b.safetensors], data: digits, markdown: recipe.yaml}]"
+    (tmp_path / "recipe.yaml").write_text(step)
+    refused(2, "run", "recipe.yaml", "--force", says=read)
+    refused(2, "run", "recipe.yaml", "--cache", ".", says="a cache is a folder of its own")
+    for name in ("pipe", "/dev/zero", "folder", "/proc/kmsg"):
+        refused(2, "run", name)
+    assert {path: path.lstat().st_ino for path in tmp_path.iterdir()} == before
+
+
+def test_an_included_spec_that_breaks_breaks_the_step(pair, done, run, tmp_path):
+    (tmp_path / "own.yaml").write_text("include: base\n")
+    (tmp_path / "base.yaml").write_text((library.folder() / "mlp.yaml").read_text())
+    (tmp_path / "r.yaml").write_text(
+        "steps: [merge: {models: [a.safetensors, b.safetensors], spec: own.yaml}]"
+    )
+    done("run", "r.yaml")
+    assert "unchanged" in done("run", "r.yaml").out
+    (tmp_path / "base.yaml").write_text("tensors: 5\n")
+    assert run("run", "r.yaml").code == 4
+
+
 def test_mergekits_file_is_a_plain_average(pair, done, tmp_path):
     path = tmp_path / "mergekit.yaml"
     path.write_text(
@@ -335,7 +377,7 @@ def test_schema_and_recipes_of_command_lines_are_printed(done):
 
 @pytest.mark.parametrize(
     "content, says",
-    [(None, "cannot be read"), (b"\xff\xfe", "not UTF-8"), (b"a: [", "not YAML"), (b"[]", "no recipe")],
+    [(None, "no such file"), (b"\xff\xfe", "not UTF-8"), (b"a: [", "not YAML"), (b"[]", "no recipe")],
 )
 def test_what_is_no_recipe_is_refused(refused, tmp_path, content, says):
     if content is not None:

@@ -69,9 +69,9 @@ def test_two_ranks_write_what_one_process_writes(told, done, tmp_path):
         assert (tmp_path / f"one.{kind}").read_bytes() == (folder / f"whole.{kind}").read_bytes()
 
 
-def test_an_output_that_exists_is_told_once(told):
+def test_an_output_that_is_an_input_is_told_once(told):
     (first, message, left), other = told["exists"]
-    assert first == 2 and "a.safetensors exists" in message and left == []
+    assert first == 2 and "a.safetensors is read by this very command" in message and left == []
     assert other[:2] == [2, ""]
 
 

@@ -1,5 +1,7 @@
 """rebasin verify."""
 
+from pathlib import Path
+
 import torch
 
 from rebasin_cli.checkpoints.writing import write_safetensors
@@ -57,4 +59,42 @@ def test_counters_are_not_compared(resnets, done, run):
 def test_refusals(pair, resnets, refused, tmp_path):
     refused(4, "verify", pair[0], resnets[0], says="the same architecture")
     refused(3, "verify", pair[0], "c.safetensors", says=("no such file", "Did you mean"))
-    refused(2, "verify", *pair, "-o", pair[0], says="exists")
+    refused(2, "verify", *pair, "-o", pair[0], says="is read by this very command")
+
+
+BIG, FINE = torch.tensor([1e7, 0.5, -0.25, 1e-3]), torch.tensor([1e7, 0.5, -0.25, 1e-3]).bfloat16()
+
+
+def test_each_value_is_held_to_its_own_size_and_type(pair, run):
+    """A large value hides no other, and one coarse tensor does not make the others coarse."""
+    layer = tensors(pair[0])
+    lines = [f'  {name}: "..."' for name in (*layer, "more")]
+    Path("spec.yaml").write_text("\n".join(["tensors:", *lines, ""]))
+    for a, b, answer in [
+        (BIG, BIG, "yes"),
+        (BIG, BIG + torch.tensor([0, 0, 0, 1.0]), "no"),
+        (BIG, BIG + torch.tensor([0, 0, 0, 1e-8]), "no"),
+        (BIG, BIG * torch.tensor([1, 1, -1.0, 1]), "no"),  # up to signs
+        (BIG, torch.tensor([1e7, 0.5, -0.25, torch.nextafter(BIG[3], BIG[0])]), "no"),
+        (torch.tensor([0.0, 1e7, 0, 1]), torch.tensor([-0.0, 1e7, 0, 1]), "yes"),
+        (torch.tensor([0.0, 1e7, 0, 1]), torch.tensor([1e-40, 1e7, 0, 1]), "no"),
+        (torch.tensor([1e-40, 2e-40, 0, 1]), torch.tensor([1e-40, 3e-40, 0, 1]), "no"),
+        (BIG, FINE, "yes"),
+        (BIG.double(), BIG, "yes"),
+        (BIG, FINE + torch.tensor([0, 0, 0, 5e-5]).bfloat16(), "no"),  # 5 %, of which bfloat16 has 0.8
+        (FINE, torch.cat([FINE[:3], FINE[3:] * 1.01]), "no"),
+        (BIG[1:].half(), FINE[1:], "yes"),
+        (torch.tensor([1e-12, 1.0]), torch.tensor([0.0, 1.0]).half(), "yes"),  # float16 begins at 6e-8
+        (torch.tensor([1e-12, 1.0]), torch.tensor([0.0, 1.0]), "no"),
+        (torch.tensor([1, 2]), torch.tensor([1, 3]), "no"),
+        (torch.tensor([1, 2]), torch.tensor([1, 2]).int(), "no"),
+        (torch.tensor(3), torch.tensor(3.0), "no"),
+        (torch.tensor([3, 1], dtype=torch.uint16), torch.tensor([3, 1], dtype=torch.uint16), "yes"),
+        (BIG[1:].to(torch.float8_e4m3fn), BIG[1:].to(torch.float8_e4m3fn), "yes"),
+        (torch.empty(0), torch.empty(0), "yes"),
+    ]:  # fmt: skip
+        write_safetensors("a.safetensors", layer | {"more": a}, force=True)
+        write_safetensors("b.safetensors", layer | {"more": b}, force=True)
+        outcome = run("verify", "a.safetensors", "b.safetensors", "--spec", "spec.yaml", "--json")
+        assert outcome.code == (answer != "yes"), (a, b, outcome.err)
+        assert outcome.json()["answer"] == answer, (a, b, outcome.out)

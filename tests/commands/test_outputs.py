@@ -53,7 +53,7 @@ def test_files_of_one_folder_are_replaced_together_or_not_at_all(tmp_path):
 def test_every_format_once(tmp_path):
     wanted = Written(tmp_path, {"json": tmp_path / "report.json"}).destinations()
     assert [path.name for _, path in wanted].count("report.json") == 1 and len(wanted) >= 5
-    with pytest.raises(UsageError, match="cannot be both the json and the html report"):
+    with pytest.raises(UsageError, match="cannot be both the json and the html"):
         Written(None, {"json": tmp_path / "r", "html": tmp_path / "r"}).destinations()
     (tmp_path / "report.md").write_text("")
     with pytest.raises(OutputExists):

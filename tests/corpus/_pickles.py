@@ -226,6 +226,7 @@ def bombs(size: int) -> dict[str, tuple[bytes, str]]:
         "a deep tuple as a key": (mapping(b")" + b"\x85" * size, b"N"), "refused"),
         "a doubled list": (b"]" + b"q\1]q\2(h\1h\1e00h\2" * few, "read"),
         "a doubled tuple": (b")" + b"2\x86" * few, "read"),
+        "a doubled tuple of objects": (call(thing) + b"q\1" + b"2h\1\x87" * 60, "read"),
         "a doubled tuple as a key": (mapping(doubled, b"N"), "refused"),
         "a doubled tuple in a set": (b"\x8f(" + doubled + b"\x90", "refused"),
         "a doubled tuple in a frozenset": (b"(" + doubled + b"\x91", "refused"),

@@ -15,6 +15,10 @@ from . import _files as f
 LONG = "n" * 5_000_000
 
 
+def quantised():
+    return torch.quantize_per_tensor(torch.ones(2, 2), 0.1, 0, torch.qint8)
+
+
 def _numbers(shape, dtype=torch.float32):
     return torch.zeros(shape).to(dtype)
 
@@ -145,6 +149,14 @@ TORCH = {
     "a zip file whose pickle runs a command": (
         lambda p: f.torch_file(p, {"w": f.Runs(os.system, "touch ran")}),
         ["would run code", "posix.system"],
+    ),
+    "a whole network without weights": (
+        lambda p: f.torch_file(p, torch.nn.ReLU()),
+        ["a whole pickled network"],
+    ),
+    "packed quantised weights": (
+        lambda p: f.torch_file(p, {"a": torch.ones(2), "p": (quantised(), torch.ones(2))}),
+        ["p.0  is quantised"],
     ),
     "eval": (lambda p: f.pickled(p, f.Runs(eval, "open('ran', 'w')")), ["would run code", ".eval"]),
     "a function of ours": (
@@ -290,7 +302,7 @@ def test_a_bad_safetensors_file_is_refused(tmp_path, told, what):
     told(3, "inspect", make(tmp_path / "bad.safetensors"), says=["bad.safetensors", *says])
 
 
-@pytest.mark.filterwarnings("ignore:.*(beta state|prototype stage)")
+@pytest.mark.filterwarnings("ignore:.*(beta state|prototype stage|Quantization|quantize)")
 @pytest.mark.parametrize("what", TORCH)
 def test_a_bad_torch_file_is_refused(tmp_path, told, what):
     make, says = TORCH[what]

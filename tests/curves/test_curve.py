@@ -7,7 +7,7 @@ import torch
 
 from rebasin_cli.averages.mixing import interpolate
 from rebasin_cli.curves.curve import KINDS, Curve, along, check_kind, shares, slopes
-from rebasin_cli.errors import UsageError
+from rebasin_cli.errors import SpecError, UsageError
 
 
 def models(count, *, seed=0, dtype=torch.float64):
@@ -94,3 +94,15 @@ def test_figures_along_a_curve():
 def test_a_kind_that_there_is_not():
     with pytest.raises(UsageError, match="unknown kind of curve 'bezir'"):
         check_kind("bezir")
+
+
+def test_a_spectral_norm_has_no_curve_and_a_weight_norm_has():
+    spectral = torch.nn.utils.spectral_norm(torch.nn.Linear(3, 2)).state_dict()
+    a, b = ({n: t + k for n, t in spectral.items()} for k in (0, 1))
+    controls = [{"weight_orig": a["weight_orig"], "bias": a["bias"]}]
+    with pytest.raises(SpecError, match="weight .spectral norm. has no curve: weight_u, weight_v are no"):
+        Curve("bezier", a, b, controls)
+    Curve("bezier", a, a | {"weight_orig": b["weight_orig"]}, controls)
+    Curve("bezier", a, b, controls, keep={"weight_orig", "weight_u", "weight_v"})
+    normed = [{"weight_g": torch.ones(2, 1) + k, "weight_v": torch.ones(2, 3) * (k + 1)} for k in range(2)]
+    assert Curve("chain", *normed, [normed[0]]).at(0.75)["weight_g"].unique().tolist() == [1.5]

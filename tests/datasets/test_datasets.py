@@ -148,6 +148,37 @@ def test_a_normalization_with_other_channels_is_refused_before_the_first_epoch()
         open_data("digits", "test", normalize="0,0,0/1,1,1")
 
 
+def test_dataset_is_the_data_sets_own_mean_and_deviation_and_told_where_it_is_listed():
+    from rebasin_cli import datasets
+
+    registry = datasets.registry
+    for name in registry.names(own=True):
+        module, told = registry.get(name), registry.summary(name)
+        if module.NORMALIZATION is None:
+            continue
+        own = datasets.own_normalization(name)
+        default = "by default unit" if module.NORMALIZATION == Normalization() else "by default dataset"
+        assert default in told and (own is None or f"dataset {own}" in told), name
+    digits = open_data("digits", "train", normalize="dataset").example(2000)
+    assert abs(digits.mean()) < 0.01 and abs(digits.std() - 1) < 0.01
+    assert open_data("digits", "train").example(2000).min() == 0  # as it was
+
+
+def test_usual_normalisations_have_names():
+    data = {name: open_data("digits", "test", normalize=name).example() for name in ("unit", "half", "raw")}
+    assert data["half"].min() == -1 and data["raw"].max() == pytest.approx(255)
+    with pytest.raises(UsageError, match="3 channels"):
+        open_data("digits", "test", normalize="imagenet")
+
+
+def test_data_of_ones_own_say_no_mean_and_deviation_and_the_message_does(tmp_path):
+    images, labels = np.full((4, 2, 2), 51, np.uint8), np.arange(4)
+    np.savez(tmp_path / "own.npz", x_test=images, y_test=labels)
+    with pytest.raises(UsageError, match="does not say its own mean and deviation") as caught:
+        open_data(f"npz:{tmp_path}/own.npz", "test", normalize="dataset")
+    assert "4 samples have 0.2/0.0" in caught.value.hint and "--normalize MEAN/STD" in caught.value.hint
+
+
 def test_normalize_overrides_the_default_of_the_data_set():
     assert open_data("digits", "test", normalize="0.5/2").example().min() == -0.25
 
@@ -571,6 +602,13 @@ def test_the_batches_of_a_users_loader_are_used_as_they_are(tmp_path):
         ("def loader(split):\n    raise KeyError(split)\n", "failed on 'train': KeyError"),
         ("def loader(split):\n    return 3\n", "not iterable"),
         ("def loader(split):\n    yield 1\n", "read only once"),
+        ("def loader(batch_size=8):\n    return range(batch_size)\n", "and gets it as its batch_size"),
+        ("def loader():\n    return []\n", r"yours takes \(\)"),
+        ("def loader(split, root):\n    return []\n", r"yours takes \(split, root\)"),
+        ("def loader(train):\n    return []\n", "takes a truth value"),
+        ("def loader(train=True):\n    return []\n", "takes a truth value"),
+        ("def loader(split):\n    return range(3), range(3)\n", "several splits at once"),
+        ("def loader(split):\n    return {'train': [], 'test': []}\n", "several splits at once"),
         ("raise ValueError('broken')\n", "ValueError: broken"),
     ],
 )

@@ -1,6 +1,8 @@
 """All that a network returns stays, but for records of its inside and what the user names."""
 
 import dataclasses
+import logging
+import threading
 import types
 from collections import namedtuple
 
@@ -139,7 +141,23 @@ def test_what_is_measured_is_kept_and_so_is_all_else():
     assert not measured.fitted.words and measured.kept == ("logits", "hidden_states")
 
 
+def test_what_only_sounds_like_a_record_stays():
+    names = [
+        "hidden_state",
+        "last_hidden_state",
+        "pooler_output",
+        "attention",
+        "past",
+        "cached",
+        "cache_logits",
+    ]
+    for name in names:
+        found = infer_spec(Net(lambda logits, one, two, more, name=name: {"logits": logits, name: two}), X)
+        assert found.kept == ("logits", name) and list(found.fitted.words.values()) == [5], name
+
+
 def test_a_network_that_returns_records_alone_means_them():
+    assert infer_spec(Net(lambda logits, one, two, more: DynamicCache(logits)), X).kept == ("layers",)
     found = infer_spec(Net(lambda logits, one, two, more: {"hidden_states": [logits, two]}), X)
     assert list(found.fitted.words.values()) == [5] and found.kept == ("hidden_states",)
 
@@ -209,6 +227,36 @@ def closed(logits, one, two, extra):
     return {"logits": logits, "later": (part for part in (one, two))}
 
 
+def deep(logits, one, two, more):
+    found = two
+    for _ in range(200):
+        found = [found]
+    return {"logits": logits, "deep": found}
+
+
+def test_what_is_returned_deeper_than_anybody_looks_is_not_taken_for_nothing():
+    with pytest.raises(NetworkError, match="type list, in which"):
+        infer_spec(Net(deep), X)
+    assert infer_spec(Net(deep), X, not_kept=["deep"]).kept == ("logits",)
+
+
+def test_programs_data_in_an_output_are_no_obstacle():
+    """Loggers, locks, modules, numbers, itself: what an object of a program may know beside its tensors."""
+
+    def wrap(logits, one, two, more):
+        found = types.SimpleNamespace(logits=logits, log=logging.getLogger("x"), lock=threading.RLock())
+        found.me, found.net, found.loss, found.nothing = found, nn.Linear(2, 2), 0.5, [None, {}]
+        return found
+
+    found = infer_spec(Net(wrap), X)
+    assert found.kept == ("logits",) and not found.not_kept and len(found.fitted.words) == 2
+
+
+def test_a_distribution_is_its_tensors():
+    found = infer_spec(Net(lambda logits, one, two, more: torch.distributions.Normal(logits, more.exp())), X)
+    assert found.kept == ("loc", "scale") and torch.distributions.Distribution._validate_args
+
+
 def test_an_object_that_nobody_can_look_into_is_told_with_the_next_step():
     with pytest.raises(NetworkError, match="type generator, in which") as refused:
         infer_spec(Net(closed), X)
@@ -232,7 +280,7 @@ def test_names_of_nothing_and_of_everything_are_refused():
             call(not_kept=["logits"], output="logits")
     with pytest.raises(UsageError) as refused:
         infer_spec(Net(lambda logits, one, two, more: logits), X, not_kept=["0"])
-    assert refused.value.problems == ("it returns one tensor",)
+    assert refused.value.problems == ("it returns float32 (2, 4)",)
 
 
 def test_a_parameter_may_be_the_output():

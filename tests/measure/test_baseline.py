@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from rebasin_cli.datasets._batches import LoaderData
 from rebasin_cli.errors import UsageError
 from rebasin_cli.measure import pairing
 from rebasin_cli.measure.baseline import Subject, against, check_baseline
@@ -16,7 +17,7 @@ from rebasin_cli.reports import Barrier, Curve, Middle, Report, Row
 from rebasin_cli.reports import json as json_format
 
 SAMPLES = 2_000
-DATA = {"name": "mnist", "normalization": "0/1", "samples": {"test": SAMPLES}}
+DATA = {"name": "mnist", "normalization": "0/1", "samples": {"test": SAMPLES}, "sha256": "f6"}
 SPEC = {"sha256": "c3", "log10_symmetries": 12.5}
 BATCHES = [(torch.arange(20.0).reshape(10, 2), torch.arange(10)), (torch.ones(4, 2), torch.ones(4).long())]
 
@@ -161,6 +162,8 @@ def test_equal_models_miss_a_gate_once_in_a_hundred_runs_and_planted_differences
         ({"data": DATA | {"samples": {"test": 10}}}, "test samples (--limit): 10 there, 2000 here"),
         ({"data": DATA | {"scores": {"loss": "my.py:f"}}}, "--loss: my.py:f there, None here"),
         ({"data": DATA | {"scores": {"output": "b"}}}, "--output: b there, None here"),
+        ({"data": DATA | {"sha256": "e5"}}, "samples themselves (SHA-256): e5 there, f6 here"),
+        ({"data": DATA | {"samples": 5}}, "test samples (--limit): None there, 2000 here"),
         ({"spec": SPEC | {"sha256": "d4"}}, "the spec: d4 there, c3 here"),
         ({"spec": SPEC | {"log10_symmetries": 13.0}}, "the widths of the network: 13.0 there, 12.5 here"),
     ],
@@ -207,6 +210,32 @@ def test_the_digest_is_of_the_samples_and_not_of_their_batches():
     assert pairing.digest([(inputs, targets + 1)]) != whole
     assert pairing.digest([(inputs + 1e-3, targets)]) != whole
     assert pairing.digest([({"x": inputs, "y": targets}, targets)]) != whole
+
+
+def test_the_digest_of_all_is_of_the_data_in_any_order():
+    inputs, targets = torch.randn(12, 3, 40, generator=torch.Generator().manual_seed(0)), torch.arange(12)
+    whole = pairing.digest_of_all([(inputs, targets)])
+    order = torch.randperm(12)
+    for same in ([(inputs[:5], targets[:5]), (inputs[5:], targets[5:])], [(inputs[order], targets[order])]):
+        assert pairing.digest_of_all(same) == whole
+    nudged = inputs.clone()
+    nudged[3, 1, 7] += 1e-6
+    tokens, other = torch.arange(48).reshape(12, 4), torch.zeros(12, 40)
+    others = [(nudged, targets), (inputs, targets.flip(0)), (inputs[:11], targets[:11]), (other, targets)]
+    others += [(tokens, tokens.flatten()), (tokens, tokens + 1)]
+    assert len({whole, *(pairing.digest_of_all([another]) for another in others)}) == 1 + len(others)
+
+    class Drawn:
+        def __iter__(self):
+            return iter([(torch.rand(4, 2), torch.arange(4))])
+
+    assert pairing.digest_of_all(LoaderData("own", "test", Drawn())) is None  # others each time
+    assert pairing.digest_of_all(LoaderData("own", "test", [(inputs, targets)])) == whole
+
+
+def test_a_baseline_of_an_earlier_version_names_no_samples():
+    old = report(data={key: value for key, value in DATA.items() if key != "sha256"})
+    check_baseline(old, Subject.of(report()))
 
 
 def test_nothing_is_kept_of_losses_that_are_no_numbers_or_not_of_single_samples():

@@ -235,3 +235,36 @@ def test_the_bins_of_a_reliability_diagram():
     assert [k for k, count in enumerate(samples) if count] == [8, 13] and samples[8] == 2
     assert (confidence[8], confidence[13]) == (pytest.approx(0.59), pytest.approx(0.9))
     assert (accuracy[8], accuracy[13]) == (0.5, 1.0) and math.isnan(accuracy[0])
+
+
+def test_what_is_lacking_is_advised_and_no_more():
+    rows, floats = torch.zeros(4, 3), torch.zeros(4, 1)
+    mine = {"loss": lambda outputs, targets: 0.0, "metric": lambda outputs, targets: 1.0}
+    for given, advised in (("loss", "--metric"), ("metric", "--loss")):
+        with pytest.raises(DataError, match="targets are float32") as caught:
+            evaluate(Fixed(), [(rows, floats)], **{given: mine[given]})
+        assert f"give {advised} module" in caught.value.hint and f"--{given}" not in caught.value.hint
+    with pytest.raises(DataError, match="targets are float32") as caught:
+        evaluate(Fixed(), [(rows, floats)])
+    assert "--loss module:function and --metric module:function" in caught.value.hint
+    assert evaluate(Fixed(), [(rows, floats)], **mine).accuracy == 1
+
+
+def test_classes_in_the_last_axis_are_named_as_such():
+    """As language models return them; where both axes fit, it is the second, as always."""
+    with pytest.raises(
+        NetworkError, match=r"last axis, by the targets \(2, 5\); .* second, \(2, 7, 5\)"
+    ) as caught:
+        evaluate(Fixed(), [(torch.zeros(2, 5, 7), torch.zeros(2, 5, dtype=torch.int64))])
+    assert "movedim(-1, 1)" in caught.value.hint
+    assert evaluate(Fixed(), [(torch.zeros(2, 5, 5), torch.zeros(2, 5, dtype=torch.int64))]).samples == 2
+
+
+def test_a_dictionary_as_a_batch_is_told_how_to_become_a_pair():
+    batch = {"input_ids": torch.zeros(2, 3), "attention_mask": torch.ones(2, 3), "labels": torch.zeros(2)}
+    with pytest.raises(DataError, match="input_ids: float32") as caught:
+        evaluate(Fixed(), [batch])
+    assert "for key in ('input_ids', 'attention_mask',)}, batch['labels']" in caught.value.hint
+    with pytest.raises(DataError) as caught:
+        evaluate(Fixed(), [{"picture": torch.zeros(2, 3), "kind": torch.zeros(2)}])
+    assert "batch[KEY OF THE TARGETS]" in caught.value.hint

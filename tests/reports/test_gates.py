@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from rebasin_cli.errors import CheckpointError, GateNotMet, ResourceError
+from rebasin_cli.errors import CheckpointError, GateNotMet, ResourceError, UsageError
 from rebasin_cli.reports import _gates, _github
 from rebasin_cli.reports._gates import GateResult, junit, raise_unmet, summary
 
@@ -146,7 +146,11 @@ def test_a_summary_that_cannot_be_written_fails_only_where_it_was_asked_for(tmp_
         _github.StepSummary(path).add(STEPS)
     _github.StepSummary(path, asked=False).check()
     assert "cannot be written" in _github.StepSummary(path, asked=False).add(STEPS)
-    with pytest.raises(ResourceError, match="it is a folder"):
+    with pytest.raises(UsageError, match="is a folder"):
         _github.StepSummary(tmp_path).check()
+    assert "cannot be written" in _github.StepSummary(tmp_path, asked=False).add(STEPS)
+    (tmp_path / "link.md").symlink_to("elsewhere")
+    assert "cannot be written" in _github.StepSummary(tmp_path / "link.md", asked=False).add(STEPS)
+    assert not (tmp_path / "elsewhere").exists()
     _github.StepSummary(tmp_path / "s.md").check()
     assert not (tmp_path / "s.md").exists()

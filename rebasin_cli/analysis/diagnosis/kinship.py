@@ -27,7 +27,6 @@ Tensors = Mapping[str, Tensor]
 KIN, STRANGERS, SMALL = 0.4, 0.05, 0.1
 SIGMAS = 3.0  # of a cosine by chance: what strangers of small matrices have, up to `SMALL`
 FLAT = 1e-5  # deviations below this, of a matrix's own size, are rounding
-SURE = 0.9  # what strangers do not have, be they ever so small
 UNLIKE = 1 / 3  # of the matrices: so many may have nothing in common in kin, as new heads
 LEAST = 32  # free values of a matrix that tells something
 MATRICES, VALUES, PARTS = 32, 1 << 15, 4  # that are read: matrices, values of each, from so many places
@@ -83,7 +82,7 @@ def _judged(looked: list[dict[str, Any]], chances: list[float], same: int) -> Ki
     unlike = sum(row["cosine"] < min(KIN, max(SMALL, chance)) for row in looked)
     which = f"The middle one of {count} weight matrices" if count > 1 else "The one weight matrix that tells"
     found = f"{which} has cosine {middle:.3f}"
-    if middle >= max(KIN, min(chance, SURE)) and unlike <= UNLIKE * count:
+    if middle >= max(KIN, chance) and unlike <= UNLIKE * count:
         return Kinship("kin", f"{found}: of one ancestor, or aligned before.", middle, tensors, same)
     if abs(middle) < max(STRANGERS, min(chance, SMALL)) and chance < 1 and 2 * same < count:
         return Kinship("strangers", f"{found}: as of independent seeds.", middle, tensors, same)

@@ -21,7 +21,7 @@ BUILD, BUILDER = "urn:rebasin:command:v1", "urn:rebasin:cli"
 COMPUTE = ("torch", "numpy", "scipy")
 # What the metadata of an output says: what the user asked for, and what it was resolved to.
 ASKED = ("command", "method", "options", "seed")
-RESOLVED = ("spec", "spec_sha256", "proof", "inputs")
+RESOLVED = ("spec", "spec_sha256", "proof", "outputs", "inputs")
 
 Digest = Callable[[Path], str]
 

@@ -11,6 +11,7 @@ from ...averages.mixing import check_interpolation
 from ...averages.parts import check_choices
 from ...averages.weights import checked
 from ...errors import UsageError, unknown
+from .inputs import of_model
 from .outputs import Output
 from .settings import Asked
 
@@ -134,6 +135,10 @@ class Average:
                 f"{option} is for plain averages",
                 hint="Use it with --method none, and without --spec, --net, --data and repairs",
             )
+
+    def sources(self) -> list[Path]:
+        """The files of the model that is copied from, beside those that are averaged."""
+        return [] if self.copy_from is None else of_model(self.copy_from)
 
     def placed(self, output: Output, models: Sequence[Path]) -> Output:
         """The output, in a folder as the first model's where a folder was named. Raises UsageError."""

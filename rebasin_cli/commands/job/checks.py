@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from pathlib import Path
 
 from torch import nn
 
@@ -17,9 +15,11 @@ from ...permutations import permutation
 from ...repair import MATCHES
 from ...repair.options import SAMPLES, check_ridge
 from ...repair.repairing import settle
+from ...runtime import files
+from ...runtime.files import Inputs
 from ...spec.spec import FittedSpec
 from . import resume
-from .outputs import Output
+from .outputs import Output, check_distinct
 from .settings import Repair, Search
 
 GROUPS = ("permutations", "all")
@@ -54,23 +54,24 @@ def check_groups(groups: str) -> None:
         raise unknown("choice of --groups", groups, GROUPS)
 
 
-def check_log(search: Search, output: Output, inputs: Sequence[Path], *, steps: bool) -> None:
-    """Raise UsageError for a `--log` of what takes no `steps`, or over a file of the search itself.
+def check_kept(search: Search, output: Output, inputs: Inputs, *, steps: bool) -> None:
+    """Raise UsageError where a search's state or its `--log` would be one of the `inputs` or another output,
+    and for a log of what takes no `steps`.
 
-    OutputExists where it is there already, unless it is overwritten or gone on with.
+    OutputExists where a log is there already, unless it is overwritten or gone on with.
     """
+    state = resume.state_path(output.path)
+    files.check_output(state, inputs)
     if search.log is None:
         return
     if not steps:
         raise UsageError(f"--log: the method {search.method} takes no steps that could be logged")
-    own = (*inputs, output.path, permutation.beside(output.path), resume.state_path(output.path))
-    if os.path.realpath(search.log) in map(os.path.realpath, own):
-        raise UsageError(
-            f"--log {search.log} is a model, or an output of this very search", hint="Choose another name"
-        )
+    own = {"output": output.path, "permutation": permutation.beside(output.path), "state": state}
+    own |= {} if output.attest is None else {"statement": output.attest}
+    check_distinct([*own.items(), ("log", search.log)])
     if not output.resume:  # to overwrite the log of a search that can go on is no advice
-        resume.check_no_search(resume.state_path(output.path), force=output.force)
-    destination.check_output(search.log, force=output.force or output.resume, text=True)
+        resume.check_no_search(state, force=output.force)
+    destination.check_output(search.log, force=output.force or output.resume, text=True, inputs=inputs)
 
 
 def settle_repair(fitted: FittedSpec, repair: Repair, *, has_data: bool, has_network: bool = True) -> str:

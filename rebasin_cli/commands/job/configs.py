@@ -11,6 +11,7 @@ from typing import Any
 from ...averages.names import same_values
 from ...averages.parts import EMBEDDING, LOGITS
 from ...checkpoints.checkpoint import Checkpoint
+from ...runtime import files
 from ...spec.spec import Shapes
 from .outputs import Output
 
@@ -65,7 +66,7 @@ def beside(model: Path) -> Config | None:
     """The configuration in a model's folder, if there is one."""
     path = (model if model.is_dir() else model.parent) / CONFIG
     try:
-        return read(path.read_bytes()) if path.is_file() and path.stat().st_size <= LARGEST else None
+        return read(files.content(path, LARGEST))
     except OSError:
         return None
 

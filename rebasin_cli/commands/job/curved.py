@@ -17,7 +17,6 @@ from .averaging import Average
 from .job import Job
 from .outputs import Output, write
 from .settings import Search
-from .sources import check_not_among
 
 ABLE = ("auto", "none", "reset")
 
@@ -77,7 +76,6 @@ def merge(job: Job, output: Output, mean: Average) -> dict[str, Any]:
             f"--repair {job.asked.repair.repair} is for what lies on a straight line",
             hint="On a curve statistics are re-estimated, or nothing is: auto, reset or none",
         )
-    check_not_among([mean.curve], [output.path])
     kept = stored.load(mean.curve)
     a, b = job.models
     curve = kept.between(a, b, job.fitted)

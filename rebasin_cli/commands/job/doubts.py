@@ -92,7 +92,10 @@ def _settled(model: Checkpoint) -> bool:
 
 
 def better(model: Checkpoint, samples: DataSet, scores: Callable[[DataSet], Scores]) -> Iterator[Better]:
-    """The usual normalisation with which a model loses clearly least; nothing where that is the one used."""
+    """The usual normalisation with which a model loses clearly less; nothing where that is the one used.
+
+    Of several that are nearly as good, the one with most right answers.
+    """
     used = samples.normalization
     tried = {name: each for name, each in datasets.normalizations(samples).items() if each != used}
     few = samples.subset(FIRST).with_batch_size(FIRST)
@@ -110,7 +113,9 @@ def better(model: Checkpoint, samples: DataSet, scores: Callable[[DataSet], Scor
     found = {name: scores(dataclasses.replace(many, normalization=each)) for name, each in tried.items()}
     found = {name: after for name, after in found.items() if clearly(before, after, many.source.targets)}
     if found:
-        name, after = min(found.items(), key=lambda item: item[1].loss)
+        least = min(after.loss for after in found.values())
+        near = {name: after for name, after in found.items() if after.loss <= least / LESS}
+        name, after = max(near.items(), key=lambda item: (item[1].accuracy, -item[1].loss))
         yield Better(model, name, str(used), before, after)
 
 

@@ -13,6 +13,7 @@ import torch
 from ...checkpoints.folder import as_safetensors
 from ...checkpoints.locate import locate, read_index
 from ...errors import CheckpointError, UsageError
+from ...runtime import files
 from .outputs import Output
 
 # What transformers reads beside the weights; no code, which nobody has looked at.
@@ -69,7 +70,7 @@ def _beside(model: Path, dtype: torch.dtype | None) -> dict[str, bytes]:
             raise UsageError(
                 f"{path} is larger than any configuration", hint="Copy it yourself, if it belongs there"
             )
-        found[path.name] = path.read_bytes()
+        found[path.name] = files.content(path, LARGEST)
     if not found:
         raise UsageError(
             f"--copy-files: {folder} holds no configuration and no tokenizer",
@@ -97,5 +98,5 @@ def tell_differences(models: Sequence[Path], copies: Sequence[str], say: Callabl
     """Say which of the copied files are others in another model: a tokenizer may not be that of both."""
     for name in copies:
         there = [path / name for path in models if path.is_dir() and (path / name).is_file()]
-        if len({path.read_bytes() for path in there}) > 1:
+        if len({files.content(path, LARGEST) for path in there}) > 1:
             say(f"{name} differs: {', '.join(map(str, there))}")

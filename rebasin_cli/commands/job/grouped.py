@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +15,17 @@ from ...canonical.folding import folded
 from ...canonical.form import canonical, check_numbers
 from ...checkpoints.checking import digest
 from ...checkpoints.tensors import LazyTensors, overlaid, plan_of
-from ...errors import NotProven, UsageError
+from ...errors import CheckpointError, NotProven, UsageError
 from ...groups import elements as acts
 from ...groups import stored
-from ...groups.folds import Folds, Norm, Part, Reader, ValueBias
+from ...groups.folds import Folds
 from ...inference.trials import Runs, difference
 from ...matchers.search.align import Alignment
 from ...networks.returned import Kept
 from ...networks.running import fed
 from ...networks.state import fresh, own_state
 from ...permutations import permutation
+from ...reports.json import read_as
 from ...spec.fitting import fit
 from ...spec.parsing import parse
 from ...spec.spec import FittedSpec
@@ -32,12 +33,10 @@ from . import provenance
 from .models import check_its_weights, naming
 from .network import find_network, need_inputs, none_named
 from .outputs import Output, write
+from .roundoff import FINEST, allowed, near, own_size, shaken
 
 if TYPE_CHECKING:
     from .job import Job
-
-ALLOWED = 1e-9  # relative, in float64: what may change of the outputs; rounding changes 1e-14
-SAME = 1e-5  # relative: what a canonical form changes of a model that has it, in float32
 
 
 def symmetries(job: Job, plain: FittedSpec) -> tuple[FittedSpec, Folds]:
@@ -85,9 +84,10 @@ def check_reference(job: Job) -> None:
         return
     model = job.models[0]
     form = canonical(model, job.fitted, job.folds)
+    again = [canonical(each, job.fitted, job.folds).changed for each in shaken(model)]
     for name, tensor in form.changed.items():
         before = model[name].double()
-        if float((tensor - before).abs().max()) > SAME * float(before.abs().max().clamp_min(1e-30)):
+        if not near(tensor, before, allowed(tensor, (each[name] for each in again)), own_size(model[name])):
             raise UsageError(
                 f"{job.paths[0]} is not in canonical form, and --groups all aligns to that",
                 problems=[f"{name}  would change"],
@@ -118,9 +118,10 @@ def apply(job: Job, output: Output, path: Path, *, invert: bool) -> dict[str, An
         )
     with naming([path]):
         acts.check(elements, fitted)
-    acts.check_dtypes(model.dtypes, fitted, elements)
+    folds = read_folds(made[stored.FOLDS], path, model.shapes)
+    check_numbers(model.dtypes, fitted, folds)
     check_its_weights(path, made.get(permutation.WEIGHTS), model, invert, still=False)
-    wide = overlaid(model, folded(model, read_folds(made[stored.FOLDS])))
+    wide = overlaid(model, folded(model, folds))
     found = acts.invert(elements, fitted) if invert else elements
     moved = acts.acted(wide, fitted, found)
     given = {
@@ -146,11 +147,11 @@ def check_moved(job: Job, found: Alignment) -> None:
     reference, *others = job.models
     check_same_function(job, reference, canonical(reference, job.fitted, job.folds).wide)
     for model, elements in zip(others, found.elements, strict=True):
-        wide = overlaid(_doubled(model), folded(model, job.folds))
+        wide = overlaid(doubled(model), folded(model, job.folds))
         check_same_function(job, model, acts.acted(wide, job.fitted, elements))
 
 
-def _doubled(model: Mapping[str, torch.Tensor]) -> LazyTensors:
+def doubled(model: Mapping[str, torch.Tensor]) -> LazyTensors:
     plan = plan_of(model)
     dtypes = {name: torch.float64 if d.is_floating_point else d for name, (d, _) in plan.items()}
     return LazyTensors(
@@ -179,49 +180,56 @@ def folds_text(folds: Folds) -> str:
     return json.dumps(dataclasses.asdict(folds), separators=(",", ":"), sort_keys=True)
 
 
-def read_folds(text: str) -> Folds:
-    """What `folds_text` wrote."""
-    found = json.loads(text)
-
-    def reader(row: Mapping[str, Any]) -> Reader:
-        return Reader(row["weight"], row["bias"], row.get("axis", 1))
-
-    return Folds(
-        tuple(
-            Norm(n["weight"], n["bias"], tuple(map(reader, n["readers"])), n.get("free", False))
-            for n in found["norms"]
-        ),
-        tuple(
-            ValueBias(Part(**v["part"]), reader(v["reader"]), v["size"], v["times"]) for v in found["values"]
-        ),
-        tuple(Part(**part) for part in found["keys"]),
-        tuple((name, axis) for name, axis in found["means"]),
-        tuple((what, why) for what, why in found["left"]),
-    )
+def read_folds(text: str, path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Folds:
+    """What `folds_text` wrote into a file. Raises CheckpointError for anything else, or other tensors."""
+    problems: list[str] = []
+    try:
+        folds = read_as(Folds, json.loads(text), "", problems)
+    except (ValueError, ArithmeticError, RecursionError) as cause:
+        folds, problems = Folds(), [f"no JSON that can be read: {cause}"]
+    if problems := problems or folds.problems(shapes):
+        raise CheckpointError(
+            f"{path}: what it says is folded away ({stored.FOLDS}) does not fit",
+            problems=problems,
+            hint="Write it again with: rebasin align A B --groups all",
+        )
+    return folds
 
 
 def check_same_function(job: Job, before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
-    """As `outputs_differ`. Raises NotProven where that is more than rounding: no such thing is written."""
-    changed = outputs_differ(job, before, after)
-    if not changed <= ALLOWED:
+    """As `outputs_differ`. Raises NotProven where any of them changes by more than rounding: no such thing is
+    written.
+    """
+    own, other, *again = outputs(job, before, after, *shaken(before, FINEST))
+    if not all(near(*each) for each in zip(own, other, bounds(own, again), strict=True)):
         raise NotProven(
-            f"the canonical form or its turning changes the outputs by {changed:.2g} relative, allowed is "
-            f"{ALLOWED:.0e}",
+            "the canonical form or its turning changes the outputs by "
+            f"{difference(own, other):.2g} relative, more than rounding does",
             hint="Nothing was written. See what is folded with: rebasin spec explain --groups all",
         )
-    return changed
+    return difference(own, other)
+
+
+def bounds(own: Sequence[torch.Tensor], again: Iterable[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
+    """How far each number of the outputs may be from where it is, by the outputs of shaken weights."""
+    return [allowed(x, each) for x, *each in zip(own, *again, strict=True)]
 
 
 def outputs_differ(job: Job, before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
     """How much the network's outputs differ with these weights, relative to the largest, in float64."""
+    return difference(*outputs(job, before, after))
+
+
+def outputs(job: Job, *weights: Mapping[str, Any]) -> list[list[torch.Tensor]]:
+    """What the network returns with each of these weights, in float64."""
     network = job.need_network()
     inputs = need_inputs(network, job.asked.network, job.asked.data)
     found = []
     with fresh(network, inputs) as refresh, own_state(network, torch.float64), torch.no_grad():
         runs = Runs(network, refresh, torch.float64, Kept(job.output, job.not_kept))
         batch = fed(network, inputs, "cpu", quiet=True)
-        for tensors in (before, after):
+        for tensors in weights:
             for name, tensor in network.state_dict().items():
                 tensor.copy_(tensors[name])
             found.append(runs.outputs(batch))
-    return difference(*found)
+    return found

@@ -10,6 +10,7 @@ from ... import datasets
 from ...datasets import SPLITS
 from ...errors import DataError, UsageError
 from ...registry import is_reference
+from ...registry.numbers import real
 from ...runtime.seeds import derive
 
 HOW = "Give a fraction of the test split (0.1), a split (test), or a data set whose test split they are"
@@ -28,7 +29,7 @@ class HeldOut:
     def parse(text: str) -> HeldOut:
         """Raise UsageError for what is none of the three."""
         try:
-            fraction = float(text)
+            fraction = real(text)
         except ValueError:
             pass
         else:

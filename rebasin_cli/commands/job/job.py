@@ -25,10 +25,12 @@ from ...matchers.search import align as searching
 from ...networks.evaluation import Scores
 from ...permutations.permutation import Permutations
 from ...runtime import devices
+from ...runtime.files import Inputs
 from ...runtime.ranks import ALONE, Ranks
 from ...spec.spec import FittedSpec
 from . import checks, doubts, grouped, matching, method_options, provenance, samples, strangers
 from .held_out import HeldOut
+from .inputs import inputs_of
 from .listener import SILENT, Listener
 from .models import fit_spec, read_models, read_permutation
 from .network import find_network, need_inputs, none_named, origin
@@ -36,6 +38,8 @@ from .outputs import Output
 from .resume import Resumable
 from .samples import Splits
 from .settings import Asked, ForMerge, Search
+
+AVERAGING = ("merge", "barrier", "compare", "curve", "plane", "repair")  # commands that mix models' tensors
 
 
 class Job:
@@ -81,6 +85,14 @@ class Job:
 
     # ----------------------------------------------------------------------------- options, device, files
 
+    def inputs(self, *more: Path | None) -> Inputs:
+        """All files that this command reads, and `more` that its own options name."""
+        return self._named.and_files(more)
+
+    @cached_property
+    def _named(self) -> Inputs:
+        return inputs_of(self.paths, self.asked, [self.perm])
+
     def check_search(
         self, output: Output | None = None, *, or_none: bool = False, steps: bool = False
     ) -> None:
@@ -93,7 +105,7 @@ class Job:
         self.ranks.each(lambda: self.options)
         if output is not None:
             steps = steps or method_options.trains(self.asked.search.method)
-            self.ranks.first(checks.check_log, self.asked.search, output, self.paths, steps=steps)
+            self.ranks.first(checks.check_kept, self.asked.search, output, self.inputs(), steps=steps)
 
     @cached_property
     def options(self) -> Any:
@@ -137,8 +149,11 @@ class Job:
     @cached_property
     def fitted(self) -> FittedSpec:
         """The spec, fitted to the models; with groups, where these were asked for."""
+        asked, averaged = self.asked, self.command in AVERAGING
         fitted = self.ranks.each(
-            fit_spec, self.models, self.asked.loading, self.asked.network, self.asked.data, self.say
+            lambda: fit_spec(
+                self.models, asked.loading, asked.network, asked.data, self.say, averaged=averaged
+            )
         )
         if self.asked.search.groups == "permutations":
             return fitted.ordered

@@ -111,20 +111,24 @@ def fit_spec(
     network: Network,
     data: Data,
     say: Callable[[str], None],
+    *,
+    averaged: bool = False,
 ) -> FittedSpec:
     """The spec of these models: named, found, or inferred where `--net` says how.
 
-    Found are built-in specs alone; where none fits, it is inferred. SpecError names the files.
+    Found are built-in specs alone; where none fits, it is inferred. SpecError names the files. `averaged` is
+    as `resolve_spec` takes it.
     """
     how = "found from the tensors"
     with naming([model.path for model in models]):
         try:
             spec = _inferred(models, network, data, say) if loading.spec == "infer" else loading.spec
-            fitted = resolve_spec(spec, models)
+            fitted = resolve_spec(spec, models, averaged=averaged)
         except NoSpecFits as error:
             if network.net is None:
                 raise _wants_network(error, models) from None
-            fitted = resolve_spec(_inferred(models, network, data, say, instead=True), models)
+            inferred = _inferred(models, network, data, say, instead=True)
+            fitted = resolve_spec(inferred, models, averaged=averaged)
             how = f"no built-in spec fits, so it is inferred from {network.net}"
         for model in models:
             check_tied(model, fitted)
@@ -137,7 +141,8 @@ def fit_spec(
 
 def _wants_network(error: NoSpecFits, models: Sequence[Checkpoint]) -> NoSpecFits:
     """The same with the next step: no spec at all for models that are near, else the network tells it."""
-    near = [kinship(models[0], other) for other in models[1:]]
+    recorded = {model.metadata.get("rebasin.spec") for model in models} - {None}
+    near = [] if recorded else [kinship(models[0], other) for other in models[1:]]
     if near and all(kin.verdict == "kin" for kin in near):
         files = " ".join(shlex.quote(str(model.path)) for model in models)
         return NoSpecFits(
@@ -147,7 +152,6 @@ def _wants_network(error: NoSpecFits, models: Sequence[Checkpoint]) -> NoSpecFit
             f"rebasin merge {files} --method none. To align them all the same, give the network: "
             "--net file.py:factory",
         )
-    recorded = {model.metadata.get("rebasin.spec") for model in models} - {None}
     was = f"They record a spec named {recorded.pop()}, which is not built in. " if len(recorded) == 1 else ""
     hint = f"{was}Give the network, and the spec is inferred from it: --net file.py:factory; "
     hint += "or write one (docs/specs.md): --spec FILE.yaml"

@@ -5,23 +5,27 @@ Whether it can be written is asked before any work; it is written completely or 
 
 from __future__ import annotations
 
-import errno
-import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from ... import reports
 from ...checkpoints import destination, writing
 from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.staging import Staging, staged
 from ...checkpoints.tensors import LazyTensors, rows
-from ...errors import OutputExists, UsageError
+from ...errors import CheckpointError, OutputExists, UsageError
 from ...permutations import permutation
 from ...reports import Report
 from ...reports._github import StepSummary
+from ...runtime import files
+from ...runtime.files import NOTHING, Inputs
 
 CHECKPOINT_SUFFIXES = (".safetensors.index.json", ".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 LARGEST_REPORT = 1 << 28  # bytes
@@ -54,7 +58,7 @@ class Written:
     """Where a report goes: `files` maps formats to files, and every format of the command into `folder`.
 
     A `summary` of a CI run's step is added to. `command` is the command line that they name. A dry run writes
-    nothing; what can be interrupted goes on with `resume`.
+    nothing; what can be interrupted goes on with `resume`. `reads` are files that its options were read from.
     """
 
     folder: Path | None = None
@@ -64,19 +68,27 @@ class Written:
     dry_run: bool = False
     summary: StepSummary | None = None
     resume: bool = False
+    reads: Sequence[Path] = ()
 
-    def destinations(self, names: Mapping[str, str] | None = None) -> Destinations:
+    def destinations(self, names: Mapping[str, str] | None = None, inputs: Inputs = NOTHING) -> Destinations:
         """(format, file) for every file asked for; refuses what exists before any work begins.
 
-        `names` are those of the formats in the folder, by default a barrier report's.
+        `names` are those of the formats in the folder, by default a barrier report's. `inputs` are what the
+        command reads.
         """
         if names is None:
             named = {name: reports.registry.get(name).FILENAME for name in reports.registry.names()}
             names = {name: file for name, file in named.items() if file}
-        files = list(self.files.items())
+        asked = list(self.files.items())
         if self.folder is not None:
-            files += [(name, self.folder / file) for name, file in names.items()]
-        return check_files(files, folder=self.folder, force=self.force)
+            asked += [(name, self.folder / file) for name, file in names.items()]
+        inputs = inputs.and_files(self.reads)
+        found = check_files(asked, inputs, folder=self.folder, force=self.force)
+        if self.summary is not None and not self.dry_run:
+            self.summary.check(inputs)
+            if self.summary.asked:
+                check_distinct([*found, ("step summary", self.summary.path)])
+        return found
 
 
 def default_path(model: Path, what: str) -> Path:
@@ -86,29 +98,30 @@ def default_path(model: Path, what: str) -> Path:
     return Path(f"{name.removesuffix(suffix)}_{what}.safetensors")
 
 
-def check_outputs(output: Output, *, permutation_beside: bool = False) -> None:
-    """Whether everything can be written, before any work."""
-    if output.attest is not None:
-        check_files([("statement", output.attest)], force=output.force)
+def check_outputs(output: Output, inputs: Inputs, *, permutation_beside: bool = False) -> None:
+    """Whether everything can be written by a command that reads `inputs`, before any work."""
+    attest = [] if output.attest is None else [("statement", output.attest)]
+    check_distinct([("weights", output.path), *attest])
+    check_files(attest, inputs, force=output.force)
     if output.folder is not None and not output.folder.exists():
         destination.check_report_folder(output.folder)
         return
-    destination.check_output(output.path, force=output.force, layout=output.layout)
+    destination.check_output(output.path, force=output.force, layout=output.layout, inputs=inputs)
     if permutation_beside:
-        destination.check_output(permutation.beside(output.path), force=output.force)
-    for name in output.copies:
-        destination.check_output(output.path.with_name(name), force=output.force, text=True)
+        beside = permutation.beside(output.path)
+        check_distinct([("permutation", beside), *attest])
+        destination.check_output(beside, force=output.force, inputs=inputs)
+    for path in map(output.path.with_name, output.copies):
+        destination.check_output(path, force=output.force, text=True, inputs=inputs)
 
 
-def check_state(path: Path, what: str, *, again: bool) -> None:
+def check_state(path: Path, what: str, inputs: Inputs, *, again: bool) -> None:
     """Whether something ("training") may keep its state here; one that is there is gone on with, or not.
 
     Raises UsageError and OutputExists.
     """
+    files.check_output(path, inputs)
     article = "an" if what[0] in "aeiou" else "a"
-    if path.is_symlink():  # anybody may have put it there, and it would be written through
-        hint = f"{article.capitalize()} {what} keeps its state there: remove the link"
-        raise UsageError(f"{path} is a link", hint=hint)
     if path.exists() and not again:
         raise OutputExists(
             f"{path} exists: {article} {what} was interrupted",
@@ -128,12 +141,32 @@ def write(
 ) -> list[str]:
     """Write with the names, order and dtypes of the reference, `added` names last; the files written.
 
-    `tell` is as in `write_safetensors`.
+    `tell` is as in `write_safetensors`. Raises CheckpointError for integers that the reference's dtype does
+    not hold.
     """
     shapes = {**like.shapes} | {name: tuple(tensors[name].shape) for name in added}
     dtypes = {**like.dtypes} | {name: tensors[name].dtype for name in added}
-    named = LazyTensors(shapes, dtypes, lambda name: tensors[name], lambda *part: rows(tensors, *part))
+    named = LazyTensors(
+        shapes,
+        dtypes,
+        lambda name: _counted(name, tensors[name], dtypes[name]),
+        lambda name, *part: _counted(name, rows(tensors, name, *part), dtypes[name]),
+    )
     return write_as_planned(output, named, metadata, stage=stage, tell=tell)
+
+
+def _counted(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Integers in the reference's dtype: one model may count its batches in another than the next."""
+    if tensor.dtype == dtype or (tensor.is_floating_point() and dtype.is_floating_point):
+        return tensor  # floating point is rounded where it is written
+    found = tensor.to(dtype)
+    if not torch.equal(found.double(), tensor.double()):
+        own, other = (str(d).removeprefix("torch.") for d in (tensor.dtype, dtype))
+        raise CheckpointError(
+            f"{name} is {own} in one model and {other} in the reference, which cannot hold its values",
+            hint="Save both in one dtype. Nothing was written",
+        )
+    return found
 
 
 def write_as_planned(
@@ -141,12 +174,14 @@ def write_as_planned(
     tensors: LazyTensors,
     metadata: dict[str, str],
     *,
+    looked: Collection[str] = (),
     stage: Staging | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> list[str]:
     """Write with the names, order and dtypes that these tensors have; the files written.
 
-    They appear together with what belongs beside them, or nothing does.
+    They appear together with what belongs beside them, or nothing does. Raises CheckpointError where a tensor
+    holds NaN or infinity, but for those that were `looked` at, or are copied as they are.
     """
     copies = {output.path.with_name(name): content for name, content in output.copies.items()}
     with ExitStack() as whole:
@@ -159,7 +194,7 @@ def write_as_planned(
         if layout is not None:  # tensors that it does not know go to its last file
             last = max(layout.values())
             layout = {name: layout.get(name, last) for name in tensors}
-        files = writing.write_safetensors(
+        written = writing.write_safetensors(
             output.path,
             tensors,
             metadata=metadata,
@@ -167,10 +202,11 @@ def write_as_planned(
             shard_size=output.shard_size,
             out_dtype=output.dtype,
             layout=layout,
+            finite=tensors.keys() - {*looked},
             stage=stage,
             tell=tell,
         )
-    return [str(path) for path in (*files, *copies)]
+    return [str(path) for path in (*written, *copies)]
 
 
 def _make(output: Output, whole: ExitStack) -> None:
@@ -197,25 +233,34 @@ def write_with_permutation(
         path = destination.check_output(output.path, force=output.force, layout=output.layout)
         stage = whole.enter_context(staged(path.parent))
         told: list[str] = []
-        files = write(output, tensors, like, metadata, stage=stage, tell=told.append)
-        (digest,) = told or [writing.staged_digest(stage, [Path(file) for file in files])]
+        written = write(output, tensors, like, metadata, stage=stage, tell=told.append)
+        (digest,) = told or [writing.staged_digest(stage, [Path(file) for file in written])]
         whose = {permutation.WEIGHTS: digest}
         save(beside, metadata=metadata | whose, force=output.force, stage=stage)
-    return [*files, str(beside)]
+    return [*written, str(beside)]
 
 
-def check_files(destinations: Destinations, *, folder: Path | None = None, force: bool) -> Destinations:
-    """The same, each file once; refuses what exists or cannot be written before any work begins."""
+def check_files(
+    destinations: Destinations, inputs: Inputs, *, folder: Path | None = None, force: bool
+) -> Destinations:
+    """The same, each file once; refuses what exists or cannot be written by a command that reads `inputs`."""
     if folder is not None:
         destination.check_report_folder(folder)
-    formats: dict[Path, str] = {}
-    for name, path in destinations:
-        if formats.setdefault(path.resolve(), name) != name:
-            raise UsageError(f"{path} cannot be both the {formats[path.resolve()]} and the {name} report")
+    check_distinct(destinations)
+    for _, path in destinations:
         destination.check_report_folder(path.parent)
+        files.check_output(path, inputs)
         if path.parent.exists():
-            destination.check_output(path, force=force, text=True)
-    return list({path.resolve(): (name, path) for name, path in destinations}.values())
+            destination.check_output(path, force=force, text=True, inputs=inputs)
+    return list({os.path.realpath(path): (name, path) for name, path in destinations}.values())
+
+
+def check_distinct(destinations: Destinations) -> None:
+    """Raise UsageError where two outputs of one command would be the same file."""
+    known: dict[str, str] = {}
+    for name, path in destinations:
+        if (other := known.setdefault(os.path.realpath(path), name)) != name:
+            raise UsageError(f"{path} cannot be both the {other} and the {name}", hint="Name another file")
 
 
 def write_reports(report: Report, destinations: Destinations, *, force: bool) -> None:
@@ -255,20 +300,9 @@ def removed_on_failure(*paths: Path) -> Iterator[None]:
 
 def read_report(path: Path, option: str) -> Report:
     """The report in a JSON file, as `barrier` wrote it, that was named by `option`. Raises UsageError."""
+    text = files.text(path, f"{option} {path}", most=LARGEST_REPORT)
     try:
-        return reports.registry.get("json").load(_text_of(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{option} {path} cannot be read: {error}") from None
+        return reports.registry.get("json").load(text)
     except UsageError as error:
         message = f"{option} {path}: {error.message}"
         raise UsageError(message, problems=error.problems, hint=error.hint) from None
-
-
-def _text_of(path: Path) -> str:
-    """Raises OSError for what is no regular file, or too large to be a report: a device has no end."""
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "it is no regular file")
-    if status.st_size > LARGEST_REPORT:
-        raise OSError(errno.EFBIG, f"{status.st_size:,} bytes are no report")
-    return path.read_text(encoding="utf-8")

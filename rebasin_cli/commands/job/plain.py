@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from ...averages.combining import alike, combined
+from ...averages.combining import combined
+from ...averages.comparing import alike
 from ...averages.mean import BLOCK
 from ...averages.names import same_values
 from ...averages.numbers import finite_only
@@ -19,7 +20,7 @@ from ...averages.parts import Parts, parts_of
 from ...checkpoints import destination
 from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.tensors import CHUNK, LazyTensors
-from ...errors import SpecError, UsageError
+from ...errors import SpecError
 from ...spec import library
 from . import checks, configs, provenance, strangers
 from .averaging import Average
@@ -105,7 +106,8 @@ def average(job: Job, output: Output, mean: Average) -> dict[str, Any]:
         "merge", models, None, method="none", seed=asked.network.seed, options=options, like=models
     )
     averaged = {*parts.averaged, *parts.heads}
-    written = write_as_planned(output, looked_at(tensors, averaged, models, listener), meta)
+    made = looked_at(tensors, averaged, models, listener)
+    written = write_as_planned(output, made, meta, looked=tensors)
     return {"written": written} | _account(models, parts, mean)
 
 
@@ -122,7 +124,9 @@ def _plan(
         (min(size, max(CHUNK, size // max(1, (tensors.shapes[n] or (1,))[0]))) for n, size in sizes.items()),
         default=0,
     )
+    families = [sum(sizes[n] for n in family.members.values()) for family in parts.products.families]
     whole = max(sizes.values(), default=0) if mean.interpolation != "linear" or parts.heads else 0
+    whole = max(whole, len(models) * max(families, default=0))
     free = shutil.disk_usage(_there(output.path.parent)).free
     return _account(models, parts, mean) | {
         "parameters": sum(math.prod(shape) for shape in tensors.shapes.values()),
@@ -178,18 +182,14 @@ def _tell(
         f"{plan[f'{what}_bytes'] / 1e6:,.1f} MB" for what in ("read", "written", "free", "peak")
     )
     say(f"plan: reads {read}, writes {written} ({free} free on the disk), takes about {peak} of memory")
+    for kind in dict.fromkeys(family.kind for family in parts.products.families):
+        stems = [family.stem for family in parts.products.families if family.kind == kind]
+        say(f"averaged as {kind.means} ({kind.name}): {_some(stems)}")
     for why in dict.fromkeys(parts.copied.values()):
         names = [name for name, reason in parts.copied.items() if reason == why]
         say(f"copied from {whose} ({why}): {_some(names)}")
     with_all = models if source is None else [source, *models]
-    others = [n for n, why in parts.copied.items() if why != "ignored" and not alike(with_all, n)]
-    quantised = [name for name in others if parts.copied[name] == "quantised"]
-    if quantised:
-        raise UsageError(
-            "quantised weights differ among the models, and cannot be averaged",
-            problems=quantised,
-            hint="Convert them to floating point first, or take those of one model: --ignore GLOB",
-        )
+    others = [n for n, why in parts.copied.items() if why == "integers" and not alike(with_all, n)]
     if others:
         say(f"these differ among the models: {_some(others)}")
     if mean.heads and not parts.heads:

@@ -15,15 +15,17 @@ import torch
 
 from ...checkpoints.checkpoint import open_checkpoint
 from ...checkpoints.destination import make_folder
-from ...checkpoints.writing import write_safetensors
+from ...checkpoints.writing import write_safetensors, write_text_atomic
 from ...errors import CheckpointError, Lost, OutputExists, RebasinError, ResourceError, UsageError
 from ...matchers import State
 from ...matchers.straight_through.history import LOOKED
 from ...permutations import permutation
 from ...permutations.index_maps import PLAIN, Within
+from ...runtime import files
 from ...runtime.ranks import ALONE, Ranks
 
 LINE = b'{"step": '  # how every line of a log begins
+LARGEST = 1 << 30  # bytes of a log
 SAVE_EVERY = 60.0  # seconds; a long search may be killed at any time
 
 
@@ -66,10 +68,10 @@ class Resumable:
         start = self.start
         first = (start.notes.get("model", 0), start.sweep, _looked(start)) if start else (0, 0, False)
         try:
-            lines = self.log.read_bytes().splitlines() if self.start and self.log.exists() else []
+            lines = files.content(self.log, LARGEST).splitlines() if self.start and self.log.exists() else []
             places = [_step_of(line, self.log, last=k == len(lines)) for k, line in enumerate(lines, start=1)]
             kept = [line for line, place in zip(lines, places, strict=True) if place and place <= first]
-            self.log.write_bytes(b"".join(line + b"\n" for line in kept))
+            write_text_atomic(self.log, b"".join(line + b"\n" for line in kept), force=True)
         except OSError as cause:
             raise ResourceError(f"{self.log} cannot be written: {cause}") from cause
 
@@ -82,8 +84,7 @@ class Resumable:
         row |= {name: state.notes[name] for name in names if name in state.notes}
         row = {n: v if math.isfinite(v) else str(v) for n, v in row.items()}  # JSON has no infinity
         try:
-            with open(self.log, "a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
+            files.append(self.log, (json.dumps(row) + "\n").encode())
         except OSError as cause:
             raise ResourceError(f"{self.log} cannot be written: {cause}") from cause
 

@@ -51,6 +51,8 @@ def merge(job: Job, output: Output, mean: Average) -> dict[str, Any]:
     inputs, proof = job.match_inputs(), job.proof()
     found = job.search(inputs=inputs)
     models = found.models if found else job.models
+    if found:  # what was alike in all models need not be in their new order
+        parts = parts_of(models, ignore=mean.ignore, source=source)
     network.to(job.device)
 
     def made(chosen: Sequence[int]) -> Mapping[str, Tensor]:
@@ -94,7 +96,8 @@ def merge(job: Job, output: Output, mean: Average) -> dict[str, Any]:
         like=job.models,
         proof=proof if job.moved else None,
     )
-    return {"written": write_as_planned(output, tensors, meta)} | account
+    looked = tensors.keys() - {*parts.statistics}
+    return {"written": write_as_planned(output, tensors, meta, looked=looked)} | account
 
 
 def _network(job: Job) -> nn.Module:

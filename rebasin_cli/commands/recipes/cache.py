@@ -4,7 +4,7 @@ Beside the outputs, in one folder (`.rebasin` by default):
 
     steps/KEY.json     a step that was done: its outputs with their digests, and its result
     files/ID.json      a file's digest, with the size, the times and the inode it was read at; whether a step
-                       made it, or is making it
+                       made it, and what a step knew it by that was about to give it its name
     started/ID.json    the key of the step that began last to write these outputs
     locks/ID.lock      held by the job that writes this output
 
@@ -28,11 +28,14 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from ...checkpoints import digests
+from ...checkpoints.staging import watched
+from ...errors import UsageError
+from ...runtime import files
 from ..job.attesting import versions
 from .steps import Step
 
 SURROUNDINGS = ("REBASIN_DATA",)  # variables of the environment that tell where data is
-NOTATION = 1
+NOTATION = 2
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ class Cache:
         found = digests.of_file(path)
         if _stat(path) == now:
             made = {"made": True} if known.get("made") and known.get("sha256") == found else {}
-            made |= {"making": True} if known.get("making") else {}  # it ends with the step, and not before
+            made |= {"making": known["making"]} if known.get("making") else {}  # it ends with the step
             self._write("files", self._id(path), {"path": str(path), "stat": now, "sha256": found} | made)
         return found
 
@@ -87,7 +90,7 @@ class Cache:
             return None, ""
         for name, digest in kept["outputs"].items():
             path = Path(name)
-            if not path.exists():
+            if not os.path.exists(name):
                 return None, f"{name} is gone"
             if self.digest(path) != digest:
                 return None, f"{name} was changed"
@@ -110,19 +113,30 @@ class Cache:
             self._write("files", self._id(path), known | {"made": True})
         return digest
 
-    def making(self, paths: Sequence[Path]) -> None:
-        """Remember that a step is about to write these: what lies there after kill -9 is its own."""
-        for path in paths:
-            self._write(
-                "files", self._id(path), {"path": str(path), "stat": [], "sha256": "", "making": True}
-            )
+    @contextlib.contextmanager
+    def making(self, paths: Sequence[Path]) -> Iterator[list[Path]]:
+        """While these are written: what gets its name within is known for ours, also after a kill -9.
 
-    def settle(self, paths: Sequence[Path]) -> None:
-        """The end of `making`: what is there was made here, what is not is forgotten.
-
-        A record takes the place of another, and none is missing in between: a kill may come any time.
+        A file is known by its size, its time and its inode, told right before it gets its name: another one
+        that somebody puts there is not. What is in the list in the end was made here in whatever way.
         """
-        for path in paths:
+        places, told, made = {self._id(path) for path in paths}, [], list[Path]()
+
+        def arriving(path: Path, status: os.stat_result) -> None:
+            if places & {self._id(place) for place in (path, *path.parents)}:
+                known = self._read("files", self._id(path)) or {"path": str(path), "stat": [], "sha256": ""}
+                self._write("files", self._id(path), known | {"making": _identity(status)})
+                told.append(path)
+
+        try:
+            with watched(arriving):
+                yield made
+        finally:
+            self._settle([*told, *(path for path in made if self._id(path) in places)])
+
+    def _settle(self, paths: Sequence[Path]) -> None:
+        """What is there was made here. A record takes the place of another: none is missing in between."""
+        for path in dict.fromkeys(paths):
             for file in digests.files_below(path) if path.is_dir() else [path] * path.exists():
                 self.digest(file)
                 if known := self._read("files", self._id(file)):
@@ -134,7 +148,7 @@ class Cache:
     def is_ours(self, path: Path) -> bool:
         """Whether a step wrote this file, and nobody changed it since; of a folder, all files in it."""
         known = self._read("files", self._id(path)) or {}
-        if known.get("making"):
+        if known.get("making") and _is_that(path, known["making"]):
             return True
         if path.is_dir():
             return all(self.is_ours(file) for file in digests.files_below(path))
@@ -178,19 +192,21 @@ class Cache:
         return hashlib.sha256(os.fsencode(real)).hexdigest()[:32]
 
     def _read(self, kind: str, name: str) -> dict[str, Any] | None:
-        """A record, None where there is none or what is there is none of ours."""
+        """A record, None where there is none or what is there is not as it was written."""
         try:
-            found = json.loads((self.folder / kind / f"{name}.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            found = json.loads(files.content(self.folder / kind / f"{name}.json"))
+            seal = found.pop("seal")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
-        return found if isinstance(found, dict) and _NEEDS[kind] <= found.keys() else None
+        return found if seal == _seal(found) else None
 
     def _write(self, kind: str, name: str, content: Mapping[str, Any]) -> None:
         try:
             place = self._place(kind) / f"{name}.json"
             temporary = place.with_suffix(f".{os.getpid()}.tmp")
             try:
-                temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+                sealed = {**content, "seal": _seal(content)}
+                temporary.write_text(json.dumps(sealed, indent=1) + "\n", encoding="utf-8")
                 os.replace(temporary, place)
             except OSError:
                 with contextlib.suppress(OSError):
@@ -212,12 +228,52 @@ class Cache:
         """The folder of these records; git leaves all of the cache alone."""
         folder = self.folder / kind
         if not folder.is_dir():
+            self.check()
             folder.mkdir(parents=True, exist_ok=True)
-            (self.folder / ".gitignore").write_text("*\n", encoding="utf-8")
+            with contextlib.suppress(FileExistsError), open(self.folder / ".gitignore", "x") as file:
+                file.write("*\n")
         return folder
 
+    def check(self) -> None:
+        """Raise UsageError where the folder is there and holds other things than a cache."""
+        try:
+            others = sorted({*os.listdir(self.folder)} - OWN)
+            links = sorted(name for name in OWN if os.path.islink(self.folder / name))
+        except OSError:  # it is not there, or cannot be read: told where something is written
+            return
+        if others or links:
+            what = f"holds {others[0]}" if others else f"has a link in it, {links[0]}"
+            raise UsageError(
+                f"{self.folder} {what}: a cache is a folder of its own",
+                hint="Name one that is not there yet, or leave --cache out for .rebasin",
+            )
 
-_NEEDS = {"steps": {"outputs", "result"}, "files": {"stat", "sha256"}, "started": {"key"}}
+
+LOGGED = b'{"step": '  # how a log begins, which grows after it got its name
+
+
+def _is_that(path: Path, identity: list[int]) -> bool:
+    """Whether a file is the one that was about to get this name, or a log that it grew to."""
+    try:
+        with files.opened(path) as file:
+            now = _identity(os.fstat(file.fileno()))
+            return now == identity or (now[-1] == identity[-1] and file.read(len(LOGGED)) == LOGGED)
+    except OSError:
+        return False
+
+
+OWN = {"steps", "files", "started", "locks", "downloads", ".gitignore"}
+
+
+def _seal(content: Mapping[str, Any]) -> str:
+    """A record's own digest: what was cut off, or changed by hand, is no record."""
+    told = json.dumps({key: content[key] for key in content if key != "seal"}, sort_keys=True)
+    return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+
+def _identity(status: os.stat_result) -> list[int]:
+    """What a file keeps when it gets another name."""
+    return [status.st_size, status.st_mtime_ns, status.st_ino]
 
 
 def _stat(path: Path) -> list[int] | None:

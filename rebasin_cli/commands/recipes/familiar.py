@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import RebasinError, UsageError
+from ...runtime import files
 from .reading import MAX_BYTES, Problems, Value, read
 
 METHODS = ("linear", "slerp", "task_arithmetic")
@@ -79,10 +80,10 @@ def instead(error: RebasinError, arguments: Sequence[str]) -> RebasinError:
 def _read(path: Path) -> Value | None:
     """The file of mergekit, if it is one."""
     try:
-        if path.suffix not in (".yml", ".yaml") or not path.is_file() or path.stat().st_size > MAX_BYTES:
+        if path.suffix not in (".yml", ".yaml"):
             return None
-        root = read(path.read_text(encoding="utf-8"), {}, Problems())
-    except (OSError, ValueError, UsageError):
+        root = read(files.text(path, str(path), most=MAX_BYTES), {}, Problems())
+    except UsageError:
         return None
     return root if is_mergekit(root) else None
 

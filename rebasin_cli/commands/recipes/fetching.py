@@ -14,6 +14,7 @@ from typing import Any
 
 from ...checkpoints import digests
 from ...errors import CheckpointError, ResourceError, UsageError
+from ...runtime import files
 from .inputs import hub_parts
 
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.json", "tokenizer*", "*.model", "*.txt")
@@ -109,7 +110,7 @@ class Fetcher:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary, seen = path.with_name(f".{path.name}.{os.getpid()}.tmp"), hashlib.sha256()
         try:
-            with self.opened(address) as source, open(temporary, "wb") as file:
+            with self.opened(address) as source, open(temporary, "xb") as file:
                 while chunk := source.read(CHUNK):
                     seen.update(chunk)
                     file.write(chunk)
@@ -140,8 +141,8 @@ def _contents(place: Path) -> dict[str, str]:
 def _sealed(place: Path) -> Any:
     """What was there when all of it had been fetched; None where it never was."""
     try:
-        return json.loads((place / SEAL).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return json.loads(files.content(place / SEAL))
+    except (OSError, ValueError, RecursionError):
         return None
 
 

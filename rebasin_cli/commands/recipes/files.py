@@ -1,12 +1,13 @@
-"""What belongs to a file that a step names: shards of an index, what lies beside it, files of a report."""
+"""What belongs to a file that a step names: shards, included specs, imported code; files of a report."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from ...registry import Registry
+from ...registry import Registry, references
 from ...registry.options import constant
+from ...runtime import files
 
 
 def index(path: Path) -> Path:
@@ -18,21 +19,33 @@ def is_sharded(path: Path) -> bool:
 
 
 def opened(path: Path) -> list[Path]:
-    """A file, and the shards that it is an index of."""
+    """A file and all that is read with it: shards of an index, what a spec includes, what code imports."""
+    if path.suffix in (".yaml", ".yml") and path.is_file():
+        from ...spec import library
+
+        return library.files_of(path)
+    if path.suffix == ".py":
+        return [path, *(file for file in references.files_of(f"{path}:_") if file != path)]
     if not path.name.endswith(".index.json"):
         return [path]
     try:
-        shards = json.loads(path.read_text(encoding="utf-8"))["weight_map"].values()
+        shards = json.loads(files.content(path))["weight_map"].values()
         return [path, *(path.with_name(name) for name in sorted(set(shards)) if "/" not in name)]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return [path]  # its command says what is wrong with it
+
+
+def of_data_sets(root: Path) -> list[Path]:
+    """The files of the data sets that have names, as far as they lie below a folder of data."""
+    globs = constant("rebasin_cli.datasets._files", "LAID_OUT")
+    return sorted({file for glob in globs for file in root.glob(glob) if file.is_file()})
 
 
 def beside(path: Path) -> list[Path]:
     """The files that --copy-files takes from the folder of a model; a folder counts with all of its own."""
     globs = constant("rebasin_cli.commands.job.folders", "BESIDE")
-    files = [] if path.is_dir() or not path.parent.is_dir() else sorted(path.parent.iterdir())
-    return [file for file in files if file.is_file() and any(map(file.match, globs))]
+    there = [] if path.is_dir() or not path.parent.is_dir() else sorted(path.parent.iterdir())
+    return [file for file in there if file.is_file() and any(map(file.match, globs))]
 
 
 def report_files(command: str, folder: Path) -> dict[str, Path]:
@@ -42,5 +55,5 @@ def report_files(command: str, folder: Path) -> dict[str, Path]:
     else:
         formats = Registry("reports", "report format")
         names = {name: formats.constant(name, "FILENAME") for name in formats.names()}
-    files = {f"report.{name}": folder / file for name, file in names.items() if file}
-    return {"report": files["report.json"], **files}
+    found = {f"report.{name}": folder / file for name, file in names.items() if file}
+    return {"report": found["report.json"], **found}

@@ -14,11 +14,12 @@ from typing import Any
 import yaml
 
 from ...errors import UsageError
+from ...registry.numbers import real, whole
 from ...spec.slots import natural
 
 MAX_BYTES, MAX_VALUES, MAX_DEPTH = 1 << 20, 20_000, 20
 _VARIABLE = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_]\w*)(?::-(?P<default>[^}]*))?\}|\$\{(?P<bad>[^}]*)\}?")
-_KINDS = {"tag:yaml.org,2002:int": int, "tag:yaml.org,2002:float": float}
+_KINDS = {"tag:yaml.org,2002:int": whole, "tag:yaml.org,2002:float": real}
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ class _Reader:
         if plain and node.tag in _KINDS:
             try:
                 return _KINDS[node.tag](text)
-            except (ValueError, OverflowError):  # 0x1f, 1:30, 5,000 digits: what it means is for its option
+            except ValueError:  # 0x1f, 1:30, 0_05, 5,000 digits: what it means is for its option
                 return text
         return self._expanded(text, at)
 
@@ -149,8 +150,10 @@ def with_set(
     for text in assignments:
         path, equals, given = text.partition("=")
         at = Value(None, path, f"--set {text[:200]}")
-        if not equals or not all(path.split(".")):
-            problems.add(replace(at, path=""), "expected KEY=VALUE, such as steps.merged.method=wm")
+        words = path.split(".")
+        if not equals or not all(words) or len(words) > MAX_DEPTH:
+            where = Value(None, "", at.where)
+            problems.add(where, "expected KEY=VALUE, such as steps.merged.method=wm")
             continue
         try:
             node = yaml.compose(given, Loader=yaml.SafeLoader)
@@ -158,7 +161,7 @@ def with_set(
             problems.add(at, f"the value {given[:80]!r} is not YAML")
             continue
         value = _Reader(environment, problems, at.where).value(node, path, 0) if node else at
-        root = _replaced(root, path.split("."), value, at, problems)
+        root = _replaced(root, words, value, at, problems)
     return root
 
 

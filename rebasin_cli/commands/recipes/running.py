@@ -157,8 +157,10 @@ def _one(step: Step, cache: Cache, perform: Perform, listener: Listener, how: Ho
         check_outputs(step.files, cache, how)
         more = _replacing(step, how) | _resuming(step, cache, key, listener)
         cache.started(step, key)
-        with _making(step, cache):
+        with cache.making([path for path in step.files if not path.exists() or cache.is_ours(path)]) as made:
             done = perform(step.line(**more))
+            if done.error is None or isinstance(done.error, GateNotMet):
+                made += step.files  # those that grow line by line, too
         if done.error is not None:
             raise done.error
         _check_unchanged(step, cache, reads)
@@ -181,17 +183,6 @@ def placed(step: Step, error: RebasinError) -> RebasinError:
 
 def _since(began: float) -> float:
     return time.monotonic() - began
-
-
-@contextmanager
-def _making(step: Step, cache: Cache) -> Iterator[None]:
-    """What is killed within leaves files that the next run knows for its own."""
-    paths = [path for path in step.files if not path.exists() or cache.is_ours(path)]
-    cache.making(paths)
-    try:
-        yield
-    finally:
-        cache.settle(paths)
 
 
 def _check_pins(step: Step, reads: Mapping[str, str]) -> None:

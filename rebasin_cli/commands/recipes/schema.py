@@ -127,7 +127,8 @@ def _value(option: Parameter) -> dict[str, Any]:
     if option.count:
         return {"type": "array", "items": one, "minItems": option.count, "maxItems": option.count} | told
     if option.many or option.role == READS:
-        choices.append({"type": "array", "items": one})
+        some = {"type": ["number", "string"]} if option.many and option.kind is str else one
+        choices.append({"type": "array", "items": some})  # `not_kept: [0, aux]`
     elif option.kind is str:
         choices.append({"type": "array", "items": {"type": ["number", "string"]}})  # `weights: [0.3, 0.7]`
     kind = choices[0] if len(choices) == 1 else {"anyOf": choices}

@@ -11,8 +11,9 @@ from typing import Any
 
 from ...averages.weights import checked, parse
 from ...errors import UsageError, near
+from ...registry import references
 from . import checking, familiar
-from .files import beside, index, is_sharded, opened, report_files
+from .files import beside, index, is_sharded, of_data_sets, opened, report_files
 from .inputs import Fetch, Files, find
 from .reading import Problems, Value
 from .vocabulary import MAY_READ, MODELS, READS, WRITES, Command, Parameter
@@ -49,14 +50,12 @@ class Step:
     def found(self) -> Step:
         """The step where models that an earlier one wrote as shards are named by their index."""
         moved = {str(path): str(index(path)) for path in self.reads if is_sharded(path)}
-        if not moved:
-            return self
         reads = [Path(moved.get(str(path), path)) for path in self.reads]
         return replace(
             self,
             arguments=tuple(moved.get(text, text) for text in self.arguments),
             options={k: moved.get(v, v) if isinstance(v, str) else v for k, v in self.options.items()},
-            reads=tuple(part for path in reads for part in opened(path)),
+            reads=tuple(dict.fromkeys(part for path in reads for part in opened(path))),
         )
 
     def line(self, **more: Any) -> list[str]:
@@ -116,6 +115,9 @@ class Maker:
                 options[key] = self._option(self.command.options[key], value)
         if "weights" in given and isinstance(options.get("weights"), str):
             self._check_weights(options["weights"], models, given["weights"])
+        if self.command.has("data"):
+            root = options.get("data_root") or os.environ.get("REBASIN_DATA")
+            self.listed += of_data_sets(Path(root)) if root else []
         depends = self.step.value.get("depends")
         if depends is not None:
             self._files(depends)
@@ -125,7 +127,7 @@ class Maker:
             self.command,
             tuple(arguments),
             options,
-            tuple(self.reads),
+            tuple(dict.fromkeys(self.reads)),
             tuple(self.listed),
             writes,
             tuple(dict.fromkeys(self.needs)),
@@ -269,8 +271,12 @@ class Maker:
         plain = text.partition("?")[0]  # imagefolder:DIR?size=32
         for part in (plain, plain.rpartition(":")[0], plain.partition(":")[2]):
             if part and os.path.exists(part):  # a name may be too long to be one
-                (self.listed if Path(part).is_dir() else self.reads).append(Path(part))
-                break
+                if Path(part).is_dir():
+                    self.listed.append(Path(part))
+                else:
+                    self.reads += opened(Path(part))
+                return text
+        self.reads += references.files_of(text)  # package.module:name
         return text
 
     def _writes(self, options: dict[str, Any]) -> dict[str, Path]:

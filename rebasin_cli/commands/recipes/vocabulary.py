@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...registry.numbers import READ
+
 READS, WRITES, MAY_READ, TEXT = "reads", "writes", "may read", ""
 MODELS = "models"
 # What `rebasin run` itself decides, for all steps.
@@ -23,7 +25,7 @@ DATA_FOLDERS = ("data_root",)
 ENDINGS = dict.fromkeys(("train", "align", "apply", "canon", "merge", "repair"), ".safetensors")
 ENDINGS |= {"curve": ".curve.safetensors", "dream": ".npz"}
 # Texts that may name a file: a spec, a start, a data set or code of the user's.
-MAY_NAME_A_FILE = ("spec", "init", "net", "data", "loss", "metric")
+MAY_NAME_A_FILE = ("spec", "init", "net", "data", "held_out", "loss", "metric")
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Parameter:
 
     def _wrong_number(self, value: Any) -> str | None:
         try:
-            number = self.kind(str(value))
+            number = READ[self.kind](str(value))
         except ValueError:
             return f"expected {self.expected}, not {_shown(value)}"
         if self.kind is float and not math.isfinite(number):

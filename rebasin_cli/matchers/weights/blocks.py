@@ -151,7 +151,11 @@ class Blocks:
 
     def resting_on(self, word: str, known: Collection[str]) -> list[Atom]:
         """The atoms that carry the word once, and beside it only words that are known."""
-        return [atom for atom in self.single[word] if {*atom.words} - {word, None} <= {*known}]
+        return [
+            atom
+            for atom in self.single[word]
+            if all(other in known for other in atom.words if other is not None and other != word)
+        ]
 
     def columns(self, chosen: Iterable[Atom], word: str) -> int:
         """How many numbers a unit of the word has in these atoms."""

@@ -9,6 +9,7 @@ Starred words are solved together with what they lie within (`starred`).
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
@@ -76,38 +77,52 @@ class Descent:
         """
         pair, found = self.pair, dict(current)
         known = {word for name in self.members.keys() - {*order} for word in self.members[name]}
+        place = {name: k for k, name in enumerate(order)}
         total = {name: self._columns({w: pair.single[w] for w in self.members[name]}) for name in order}
-        waiting = list(order)
+        waiting: list[tuple[float, int, str]] = []  # a heap; a name stands there again where more is known
+
+        def look(name: str) -> None:
+            chosen = {w: pair.resting_on(w, known) for w in self.members[name]}
+            heapq.heappush(waiting, (-self._columns(chosen) / max(1, total[name]), place[name], name))
+
+        for name in order:
+            look(name)
         while waiting:
-            resting = {n: {w: pair.resting_on(w, known) for w in self.members[n]} for n in waiting}
-            word = max(waiting, key=lambda n: self._columns(resting[n]) / max(1, total[n]))
-            evidence = resting[word]
-            waiting.remove(word)
-            if (group := self.groups.get(word)) is not None:
-                known |= {*group.words}
-                changes, gained = starred.step(pair, self.similarities, group, found, known)
-                if gained > self._least(*group.words):
-                    found |= self._same(changes)
+            _, _, name = heapq.heappop(waiting)
+            if place.pop(name, None) is None:
                 continue
-            known.add(word)
-            if (perm := self._sampled(word, evidence[word], found)) is not None:
-                found[word] = perm
-                continue
-            similarity = self.similarities.matrix(word, found, chosen=evidence[word])
-            (solution,) = self.assignments.solved([word], [similarity])
-            if self._gain(similarity, solution.perm, found[word]) > self._least(word):
-                found[word] = solution.perm
+            known |= {*self.members[name]}
+            self._first(name, known, found)
+            for other in self.neighbours[name] & place.keys():
+                look(other)
         return found
+
+    def _first(self, name: str, known: set[str], found: dict[str, torch.Tensor]) -> None:
+        """Match a word, or coupled ones, on what is known alone; `found` changes in place."""
+        pair = self.pair
+        if (group := self.groups.get(name)) is not None:
+            changes, gained = starred.step(pair, self.similarities, group, found, known)
+            if gained > self._least(*group.words):
+                found |= self._same(changes)
+            return
+        evidence = pair.resting_on(name, known)
+        if (perm := self._sampled(name, evidence, found)) is not None:
+            found[name] = perm
+            return
+        similarity = self.similarities.matrix(name, found, chosen=evidence)
+        (solution,) = self.assignments.solved([name], [similarity])
+        if self._gain(similarity, solution.perm, found[name]) > self._least(name):
+            found[name] = solution.perm
 
     def sweep(self, order: Sequence[str], current: dict[str, torch.Tensor], stale: set[str]) -> float:
         """Every stale word once, words that do not touch together; `current` and `stale` change in place.
 
         What the objective gains.
         """
-        gained, waiting = 0.0, [word for word in order if word in stale]
+        gained, waiting, moving = 0.0, [word for word in order if word in stale], {*order}
         while waiting:
             together = self._apart(waiting)
-            waiting = [word for word in waiting if word not in together]
+            waiting = [word for word in waiting if word not in together.keys()]
             coupled = [word for word in together if word in self.groups]
             single = [word for word in together if word not in self.groups]
             steps = [(word, gain, {word: perm}) for word, gain, perm in self._improved(single, current)]
@@ -116,7 +131,7 @@ class Descent:
                 if gain > 0:
                     gained += gain
                     current |= changes
-                    stale |= self.neighbours[word] & set(order)
+                    stale |= self.neighbours[word] & moving
                     if any(self.pair.double[w] for w in changes):
                         stale.add(word)  # its own gradient has moved
         return gained
@@ -137,17 +152,17 @@ class Descent:
             self.sweep(self.order(seed, f"sweep {sweep}"), current, stale)
             sweep += 1
 
-    def _apart(self, waiting: Sequence[str]) -> list[str]:
-        """The first word, and those after it that touch none before them."""
-        together: list[str] = []
+    def _apart(self, waiting: Sequence[str]) -> dict[str, None]:
+        """The first word, and those after it that touch none before them, in their order."""
+        together: dict[str, None] = {}
         for word in waiting:
-            if not self.neighbours[word] & {*together}:
-                together.append(word)
+            if together.keys().isdisjoint(self.neighbours[word]):
+                together[word] = None
         return together
 
     def _improved(self, words: Sequence[str], current: Permutations):
         """For each word, what its best assignment gains with the others held, and the assignment."""
-        proven = [word for word in words if self._proven(word, current)]
+        proven = {word: None for word in words if self._proven(word, current)}
         yield from ((word, 0.0, current[word]) for word in proven)
         words = [word for word in words if word not in proven]
         for group in self.similarities.together([word for word in words if not self.pair.double[word]]):

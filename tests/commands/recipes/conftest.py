@@ -54,6 +54,7 @@ VOCABULARY = {command.name: command for command in (ALIGN, MERGE, BARRIER)}
 @pytest.fixture(autouse=True)
 def files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("REBASIN_DATA", raising=False)
     for name in ("a", "b", "step2", "step10"):
         (tmp_path / f"{name}.safetensors").write_text(name)
 

@@ -109,6 +109,11 @@ def test_set_puts_a_value_into_its_place(recipe, assignment, line):
     assert problems == [] and " ".join(made.steps[0].line()) == line
 
 
+def test_a_set_value_that_lies_too_deep_is_told(recipe):
+    _, problems = recipe("steps: []", assignments=[".".join("a" * 3_000) + "=1"])
+    assert any("expected KEY=VALUE" in text for text in problems)
+
+
 def test_what_is_wrong_with_a_set_value_names_it(recipe):
     _, problems = recipe(MERGE % "o.safetensors", assignments=["steps.merge.seed=3"])
     assert len(problems) == 1

@@ -72,10 +72,53 @@ def test_what_a_step_depends_on_is_read_too(recipe, tmp_path):
         "a.safetensors",
         "b.safetensors",
         "net.py",
-        "net.py",
     ]
     made, _ = recipe(text % (TWO, "imagefolder:pictures"))
     assert made.steps[0].listed == (Path("pictures"),)
+
+
+def test_what_a_file_includes_or_imports_is_read_too(recipe, tmp_path, monkeypatch):
+    """And files of data sets with names: by their names, sizes and times."""
+    code = {
+        "net.py": "import helper, os, numpy\nfrom own import part\n",
+        "helper.py": "from own.deep import thing  # and a circle: \nimport net\n",
+        "own/__init__.py": "",
+        "own/part.py": "from . import other\nfrom ..outside import x\n",
+        "own/other.py": "this is no Python",
+        "own/deep.py": "",
+        "own/unseen.py": "",
+        "own.yaml": "include: base\ntensors: {}\n",
+        "base.yaml": "{include: 'deep', tensors: {}}\n",
+        "deep.yaml": "include: own\n",
+        "data/mnist/train-images-idx3-ubyte": "",
+        "data/other/large": "",
+    }
+    for name, content in code.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    monkeypatch.setenv("REBASIN_DATA", "data")
+    text = "steps:\n  - align: {models: %s, data: %s}\n    depends: [own.yaml]"
+    for reference in ("net.py:load", "net:load"):
+        made, problems = recipe(text % (TWO, reference))
+        assert problems == []
+        read = {str(path) for path in made.steps[0].reads}
+        assert read == {*TWO.strip("[]").split(", ")} | code.keys() - {"own/unseen.py", *DATA}
+        assert made.steps[0].listed == (Path(DATA[0]),)
+
+
+DATA = ("data/mnist/train-images-idx3-ubyte", "data/other/large")
+
+
+def test_where_data_sets_lie_is_known_to_recipes():
+    from rebasin_cli.datasets import cifar10, cifar100, fashion_mnist
+    from rebasin_cli.datasets._files import LAID_OUT
+
+    both = (cifar10.LAYOUT, cifar100.LAYOUT)
+    folders = [folder for layout in both for folder in (layout.binary_folder, layout.pickle_folder)]
+    for folder in [*folders, *fashion_mnist.FOLDERS]:
+        assert any(Path(f"{folder}/x").match(glob) for glob in LAID_OUT), folder
+    for name in ("t10k-images-idx3-ubyte.gz", *(layout.archive for layout in both)):
+        assert any(Path(name).match(glob) for glob in LAID_OUT), name
 
 
 @pytest.mark.parametrize(
@@ -185,7 +228,7 @@ def test_a_model_that_became_shards_is_named_by_its_index(recipe, tmp_path):
         f"steps: [{{merge: {{models: {TWO}, out: m.safetensors}}}}, "
         "{align: {models: [a.safetensors, merge]}}]"
     )
-    assert made.steps[1].found() is made.steps[1]
+    assert made.steps[1].found() == made.steps[1]
     shards = {"weight_map": {"w": "m-00001-of-00001.safetensors"}}
     (tmp_path / "m.safetensors.index.json").write_text(json.dumps(shards))
     found = made.steps[1].found()

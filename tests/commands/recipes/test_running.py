@@ -1,11 +1,13 @@
 """Steps in their order, and the cache: what is run again, what is not, and what is left after a failure."""
 
 import json
+import os
 import threading
 from pathlib import Path
 
 import pytest
 
+from rebasin_cli.checkpoints.staging import staged
 from rebasin_cli.commands.job.listener import Listener
 from rebasin_cli.commands.recipes import judging, running
 from rebasin_cli.commands.recipes.cache import Cache
@@ -20,6 +22,12 @@ steps:
 """
 
 
+def put(path, text):
+    """As every command writes."""
+    with staged(path.parent) as stage, stage.open(path) as file:
+        file.write(text.encode())
+
+
 class Commands:
     """Stands for the command line: writes what it read into its output, and remembers what it was asked."""
 
@@ -32,10 +40,10 @@ class Commands:
         error = self.errors.get(out.stem)
         if error is not None and not isinstance(error, GateNotMet):
             return Performed({}, error)
-        out.write_text(" ".join(line[1:3]) + "".join(Path(name).read_text() for name in line[1:3]))
+        put(out, " ".join(line[1:3]) + "".join(Path(name).read_text() for name in line[1:3]))
         beside = [out.with_name(f"{out.stem}.perm.safetensors")] if line[0] == "align" else []
         for path in beside:
-            path.write_text("p")
+            put(path, "p")
         return Performed({"written": [str(out), *map(str, beside)]}, error)
 
 
@@ -185,11 +193,32 @@ def test_a_run_that_is_killed_is_run_again(recipe, tmp_path, when):
 
     made, _ = recipe(CHAIN)
     cache = Cache(tmp_path / ".rebasin")
-    cache.settle = lambda paths: None  # a killed process does nothing more
+    cache._settle = lambda paths: None  # a killed process does nothing more
     with pytest.raises(Killed):
         running.run(made.steps, cache, Kill(), Listener(), How())
     again = running.run(made.steps, Cache(tmp_path / ".rebasin"), Commands(), Listener(), How())
     assert [outcome.status for outcome in again] == ["done"] * 3
+
+
+def test_a_file_of_the_users_own_after_a_kill_is_not_taken_for_one_of_ours(recipe, tmp_path):
+    class Killed(BaseException):
+        pass
+
+    class Kill(Commands):
+        def __call__(self, line):
+            super().__call__(line)
+            raise Killed
+
+    made, _ = recipe(CHAIN)
+    cache = Cache(tmp_path / ".rebasin")
+    cache._settle = lambda paths: None
+    with pytest.raises(Killed):
+        running.run(made.steps, cache, Kill(), Listener(), How())
+    (tmp_path / "x.safetensors").unlink()
+    (tmp_path / "x.safetensors").write_text("mine")
+    (done, *_) = running.run(made.steps, Cache(tmp_path / ".rebasin"), Commands(), Listener(), How())
+    assert done.status == "failed" and isinstance(done.error, OutputExists)
+    assert (tmp_path / "x.safetensors").read_text() == "mine"
 
 
 def test_what_is_being_made_stays_ours_while_others_read_it_and_is_never_without_a_record(
@@ -197,10 +226,11 @@ def test_what_is_being_made_stays_ours_while_others_read_it_and_is_never_without
 ):
     """A kill may come between any two records."""
     cache, path = Cache(tmp_path / ".rebasin"), tmp_path / "out"
-    cache.making([path])
-    path.write_text("made")
-    cache.digest(path)  # a step that reads it asks for its key
-    assert cache.is_ours(path)
+    with monkeypatch.context() as patch, cache.making([path]):
+        put(path, "made")
+        cache.digest(path)  # a step that reads it asks for its key
+        assert cache.is_ours(path)
+        patch.setattr(Cache, "_settle", lambda *_: None)
     kept = Cache._write
 
     def looked_at(self, *record):
@@ -210,7 +240,7 @@ def test_what_is_being_made_stays_ours_while_others_read_it_and_is_never_without
     with monkeypatch.context() as patch:
         patch.setattr(Cache, "_write", looked_at)
         patch.setattr(Cache, "_forget", lambda *_: pytest.fail("a kill here would lose it"))
-        cache.settle([path])
+        cache._settle([path])
     assert cache.is_ours(path)
     path.write_text("somebody's")
     assert not cache.is_ours(path)
@@ -260,6 +290,35 @@ def test_a_cache_that_cannot_be_written_only_forgets(run, tmp_path):
     said = []
     assert run(say=said.append)[0] == ["done"] * 3
     assert len([text for text in said if "cannot be written" in text]) == 1
+
+
+def test_records_that_were_changed_are_none(run, tmp_path):
+    run()
+    odd = ["", "null", "[]", "{}", "[" * 100_000, "NaN", '{"outputs": 5, "result": null, "seal": 1}']
+    odd += ['{"stat": 5, "sha256": [], "made": {}, "seal": null}']
+    for content in odd:
+        for path in (tmp_path / ".rebasin").rglob("*.json"):
+            path.write_text(content)
+        assert run(how=How(force=True))[0] == ["done"] * 3, content
+    for path in (tmp_path / ".rebasin").rglob("*.json"):
+        path.unlink()
+        os.mkfifo(path)  # one that waits for ever
+    assert run(how=How(force=True))[0] == ["done"] * 3
+
+
+def test_a_cache_is_a_folder_of_its_own(tmp_path):
+    (tmp_path / ".gitignore").write_text("*.pt\n")
+    with pytest.raises(UsageError, match="a cache is a folder of its own"):
+        Cache(tmp_path).check()
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / ".gitignore").write_text("*.pt\n")
+    (tmp_path / "new" / "steps").symlink_to("..")
+    with pytest.raises(UsageError, match="a link in it"):
+        Cache(tmp_path / "new").check()
+    (tmp_path / "new" / "steps").unlink()
+    Cache(tmp_path / "new").digest(tmp_path / "a.safetensors")
+    assert (tmp_path / "new" / "files").is_dir()
+    assert (tmp_path / "new" / ".gitignore").read_text() == "*.pt\n"
 
 
 def test_jobs_that_write_the_same_file_by_other_commands_wait_for_one_another(recipe, tmp_path):

@@ -1,0 +1,31 @@
+"""Numbers as people type them. Python's own `float` and `int` read `0_05` as 5, and digits of any script."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+_WHOLE = re.compile(r"\s*[+-]?[0-9]{1,4000}\s*")
+_DIGITS = r"[0-9]{1,400}(?:\.[0-9]{0,400})?|\.[0-9]{1,400}"
+_REAL = re.compile(rf"\s*[+-]?((?:{_DIGITS})(e[+-]?[0-9]{{1,4}})?|inf|nan)\s*", re.IGNORECASE)
+
+
+def whole(text: str) -> int:
+    """A whole number: digits, and a sign. Raises ValueError."""
+    if not _WHOLE.fullmatch(text):
+        raise ValueError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+def real(text: str) -> float:
+    """A number with a point or an exponent, `inf` or `nan` too: who asks refuses those. Raises ValueError."""
+    if not _REAL.fullmatch(text):
+        raise ValueError(f"{text!r} is not a number")
+    return float(text)
+
+
+def is_number(text: str) -> bool:
+    return bool(_REAL.fullmatch(text))
+
+
+READ: dict[Any, Any] = {int: whole, float: real}

@@ -1,0 +1,167 @@
+"""What a person names as a file: one way to open it, and one place that says what may be written.
+
+Read is a regular file of at most so many bytes, without waiting: a pipe, a device or a file without end is
+refused, whatever links lead to it. Written is where nothing lies or a regular file, and nothing that the
+same command reads; no link is followed. Files are replaced by renames and added to by `append` alone.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import BinaryIO
+
+from ..errors import RebasinError, UsageError
+from ..registry.surroundings import with_us
+
+SMALL = 1 << 26  # bytes of what a person writes, or a program for one: more is something else
+WEIGHTS = (".safetensors", ".safetensors.index.json", ".pt", ".pth", ".bin", ".ckpt")
+_NO_WAITING = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_NOCTTY", "O_BINARY"))
+
+
+@contextmanager
+def opened(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A regular file, to be read. Raises OSError for anything else, without opening it."""
+    with open(_descriptor(path), "rb") as file:
+        yield file
+
+
+def _descriptor(path: str | os.PathLike[str]) -> int:
+    with_us()
+    try:
+        _check_regular(os.stat(path))  # before it is opened, which alone may do something to a device
+        descriptor = os.open(path, _NO_WAITING)
+    except ValueError:
+        raise OSError(errno.EINVAL, "no file can have this name") from None
+    try:
+        _check_regular(os.fstat(descriptor))  # it may be another one by now
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _check_regular(status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        what = "it is a folder" if stat.S_ISDIR(status.st_mode) else "it is no regular file"
+        raise OSError(errno.EINVAL, what)
+    if not status.st_size and status.st_dev in _made_up():  # reading may wait, or never end
+        raise OSError(errno.EINVAL, "it is no regular file: the system makes it up as it is read")
+
+
+@cache
+def _made_up() -> set[int]:
+    """The devices of what looks like files, and is the system's own account of itself."""
+    return {os.stat(place).st_dev for place in ("/proc", "/sys") if os.path.isdir(place)}
+
+
+def content(path: str | os.PathLike[str], most: int = SMALL) -> bytes:
+    """All bytes of a file that has at most so many. Raises OSError."""
+    with opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise OSError(errno.EFBIG, f"it has {size:,} bytes, and at most {most:,} are read")
+        return file.read(size)
+
+
+def text(
+    path: str | os.PathLike[str],
+    what: str,
+    *,
+    most: int = SMALL,
+    error: type[RebasinError] = UsageError,
+    hint: str | None = None,
+) -> str:
+    """The text of a file, UTF-8 with or without a byte-order mark; `what` names it in an `error`.
+
+    UsageError where there is none. A `hint` says what to do then.
+    """
+    try:
+        return content(path, most).decode("utf-8-sig")
+    except FileNotFoundError:
+        raise UsageError(f"{what}: no such file", hint=hint) from None
+    except (OSError, UnicodeDecodeError) as cause:
+        reason = "it is not UTF-8" if isinstance(cause, UnicodeDecodeError) else cause.strerror or str(cause)
+        raise error(f"{what} cannot be read: {reason}") from None
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a command reads: files, folders of weights (`models`), and folders of `data`."""
+
+    files: tuple[Path, ...] = ()
+    models: tuple[Path, ...] = ()
+    data: tuple[Path, ...] = ()
+
+    def and_files(self, more: Iterable[Path | None]) -> Inputs:
+        return replace(self, files=(*self.files, *(path for path in more if path is not None)))
+
+    def holds(self, path: Path, *, weights: bool = False) -> bool:
+        """Whether a file that is written here would be one of these, or change one: by another name, too.
+
+        New files may lie beside a model's own, but for `weights`.
+        """
+        if any(_same(path, file) for file in self.files) or any(_below(path, data) for data in self.data):
+            return True
+        added = weights or path.name.endswith(WEIGHTS)
+        return any(_below(path, model) for model in self.models if added or os.path.exists(path))
+
+
+NOTHING = Inputs()
+
+
+def _same(one: Path, other: Path) -> bool:
+    with suppress(OSError, ValueError):  # what is not there, and names that no file can have
+        return os.path.samefile(one, other)  # also hard links, and names that differ in case alone
+    with suppress(OSError, ValueError):
+        return os.path.realpath(one) == os.path.realpath(other)
+    return False
+
+
+def _below(path: Path, folder: Path) -> bool:
+    above = Path(os.path.realpath(path)).parents
+    return any(_same(place, folder) for place in above)
+
+
+def check_output(path: Path, inputs: Inputs = NOTHING, *, weights: bool = False) -> None:
+    """Raise UsageError where no command that reads `inputs` may write. This alone decides it."""
+    if inputs.holds(path, weights=weights):
+        raise UsageError(
+            f"{path} is read by this very command, and would be replaced"
+            if os.path.exists(path)
+            else f"{path} is in a folder that this very command reads",
+            hint="Name another file: --force is for what an earlier run wrote",
+        )
+    if os.path.islink(path):  # anybody may have put it there, and what it leads to is not named
+        raise UsageError(
+            f"{path} is a link, and none is followed to write",
+            hint="Remove the link, or name the file that it leads to",
+        )
+    if os.path.isdir(path):
+        raise UsageError(f"{path} is a folder, not a file")
+    if not os.path.lexists(path):
+        return
+    if not os.path.isfile(path):  # a rename would replace /dev/null itself
+        raise UsageError(
+            f"{path} is not a regular file: it cannot be replaced in one step",
+            hint="Name a file; --json prints to stdout",
+        )
+    if path.suffix == ".py":  # a network's or a loader's, or imported by one
+        raise UsageError(f"{path} is Python code, which no output replaces", hint="Name another file")
+
+
+def append(path: Path, added: bytes) -> None:
+    """Add to the end of a regular file, or make one. Raises OSError for anything else, links too."""
+    with_us()
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    flags |= sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_BINARY"))
+    descriptor = os.open(path, flags, 0o666)
+    with open(descriptor, "ab") as file:
+        _check_regular(os.fstat(file.fileno()))
+        file.write(added)
