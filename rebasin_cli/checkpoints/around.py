@@ -7,7 +7,7 @@ class is not known, its attributes where all are plain. Left out is what would b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,6 +111,53 @@ class _Walk:
             return {key: inner for key, inner in made.items() if inner is not _NOTHING}
         listed = [None if inner is _NOTHING else inner for inner in made.values()]
         return tuple(listed) if isinstance(value, tuple) else listed
+
+
+def fitted(tree: Any, names: Collection[str], renamed: Mapping[str, str]) -> Any:
+    """An envelope with a place for each of these tensors and for no other, under their names now.
+
+    `renamed` are the names that tensors have now by those in the tree. A tensor that is new gets its place
+    beside one of the same layer; None where there is none.
+    """
+    wanted, placed = {*names}, set()
+
+    def fit(value: Any) -> Any:
+        if isinstance(value, Slot):
+            name = renamed.get(value.name, value.name)
+            if name not in wanted or name in placed:
+                return _NOTHING
+            placed.add(name)
+            return Slot(name)
+        if isinstance(value, Mapping):
+            return {key: made for key, inner in value.items() if (made := fit(inner)) is not _NOTHING}
+        if isinstance(value, list | tuple):
+            made = [fit(inner) for inner in value]
+            return type(value)(None if inner is _NOTHING else inner for inner in made)
+        return value
+
+    made = fit(tree)
+    new: dict[str, list[str]] = {}
+    for name in names:
+        if name not in placed:
+            new.setdefault(_layer(name), []).append(name)
+    for holder in _mappings(made) if new else ():
+        for key, value in list(holder.items()):
+            if isinstance(value, Slot) and isinstance(key, str):
+                for name in new.pop(_layer(value.name), ()):
+                    holder[f"{key[: key.rfind('.') + 1]}{name.rpartition('.')[2]}"] = Slot(name)
+    return None if new else made
+
+
+def _layer(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _mappings(value: Any) -> Iterator[dict]:
+    if isinstance(value, dict):
+        yield value
+    if isinstance(value, dict | list | tuple):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _mappings(inner)
 
 
 def _has_slots(value: Any) -> bool:

@@ -11,12 +11,14 @@ envelope the bytes are the same. `torch.load(…, weights_only=True)` reads what
 
 from __future__ import annotations
 
+import hashlib
 import io
 import pickle
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
@@ -67,21 +69,36 @@ def write(
     file: BinaryIO,
     envelope: Any,
     plan: Mapping[str, tuple[torch.dtype, tuple[int, ...]]],
-    put: Callable[[str, Callable[[Any], Any]], None],
-) -> None:
-    """Write `envelope`, plain values with a `Slot` for every tensor of `plan`.
+    put: Callable[[str, BinaryIO], None],
+) -> str:
+    """Write `envelope`, plain values with a `Slot` for every tensor of `plan`; gives what `listing` will.
 
-    `put(name, take)` hands the bytes of one tensor to `take`, row by row, as many as its dtype and shape say.
-    Raises OSError as the file does.
+    `put(name, record)` writes the bytes of one tensor, as many as its dtype and shape say, into its record;
+    it is asked in the order of names. Raises OSError as the file does.
     """
-    keys = {name: str(number) for number, name in enumerate(slots(envelope))}
+    keys = {name: str(number) for number, name in enumerate(sorted(slots(envelope)))}
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         _record(archive, "data.pkl", _pickled(envelope, plan, keys))
         _record(archive, "byteorder", b"little")
         for name, key in keys.items():
             with archive.open(_aligned(archive, f"data/{key}"), "w", force_zip64=True) as record:
-                put(name, record.write)
+                put(name, record)
         _record(archive, "version", b"3\n")
+        return _listed(archive)
+
+
+def listing(path: Path) -> str:
+    """A digest of what a file's records are: their names, sizes and checksums. No values are read.
+
+    Raises OSError, BadZipFile and what else zipfile says of a file that is none of `torch.save`.
+    """
+    with zipfile.ZipFile(path) as archive:
+        return _listed(archive)
+
+
+def _listed(archive: zipfile.ZipFile) -> str:
+    lines = [f"{one.filename} {one.file_size} {one.CRC}\n" for one in archive.infolist()]
+    return hashlib.sha256("".join(lines).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _pickled(
