@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from ..errors import CheckpointError, UnsafeCheckpoint
 from ..registry.references import findable
+from ..runtime.memory import check_memory, uncollected
 from .inert import Reader, TooMuch
 from .opening import Unread, opened
 from .rebuilding import KNOWN
@@ -72,10 +73,10 @@ class Loaded:
 def load(path: Path) -> Loaded:
     """What was saved into this file, on the CPU; none of its code is run.
 
-    Raises UnsafeCheckpoint where nothing can be told without that code, else CheckpointError.
+    Raises UnsafeCheckpoint where nothing can be told without that code, else CheckpointError; ResourceError.
     """
     size = os.path.getsize(path)
-    with open(path, "rb") as file:
+    with open(path, "rb") as file, uncollected():
         head = file.read(len(LEGACY))
         zipped = head.startswith(ZIP)
         storages: Mapped | InStream | None = None
@@ -84,7 +85,9 @@ def load(path: Path) -> Loaded:
         elif head == LEGACY:
             storages = InStream(size)
         stored = storages.stored if storages else None
-        reader = Reader(KNOWN | NESTED, stored, size=storages.pickled if zipped else size)
+        whole = storages.pickled if zipped else size
+        check_memory(f"{path} is read whole, which takes", whole)
+        reader = Reader(KNOWN | NESTED, stored, size=whole)
         file.seek(0)
         try:
             saved = (
