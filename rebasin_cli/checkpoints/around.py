@@ -11,13 +11,11 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
-
 from .inert import Inert
 from .opening import attributes
-from .saved import MAX_DEPTH, STATES, Path, dotted, records, text_of
+from .saved import MAX_DEPTH, STATES, Path, records, text_of
 
-MOST = 100_000  # values that an envelope may hold beside the tensors
+MOST = 30_000  # values that an envelope may hold beside the tensors
 PLAIN = (str, int, float, bool, type(None))
 
 
@@ -63,54 +61,51 @@ _NOTHING = object()
 class _Walk:
     def __init__(self, names: Mapping[Path, str], skipped: Mapping[str, str]):
         self.names, self.skipped, self.count = names, skipped, 0
-        self.left_out: dict[str, None] = {}
+        self.left_out: list[str] = []
         self.open: set[int] = set()  # what the value lies in: a pickle may hold itself
 
-    def kept(self, value: Any, path: Path) -> Any:
+    def kept(self, value: Any, path: Path, called: str = "") -> Any:
+        """The value as it is written back, `_NOTHING` where it is left out; `called` is its dotted path."""
         if path in self.names:
             return Slot(self.names[path])
         self.count += 1
-        measured = len(path) == 1 and path[0] != "lr" and records(path[0]) and not isinstance(value, str)
-        if measured or self.skipped.get(dotted(path)) in STATES:
-            return self._left(path)
-        if self.count > MOST or len(path) > MAX_DEPTH or id(value) in self.open:
-            return self._left(path)
-        if isinstance(value, PLAIN) and type(value) in PLAIN:
+        measured = len(path) == 1 and called != "lr" and records(path[0]) and not isinstance(value, str)
+        plain = type(value) in PLAIN
+        deep = self.count > MOST or len(path) > MAX_DEPTH or id(value) in self.open
+        if not plain and not measured and not deep and self.skipped.get(called) not in STATES:
+            whole = type(value) is Inert
+            inner = attributes(value) if whole else value
+            if isinstance(inner, Mapping | list | tuple):
+                self.open.add(id(value))
+                made = self._entries(inner, path, called, whole=whole)
+                self.open.discard(id(value))
+                if made is not _NOTHING:
+                    return made
+        elif plain and not measured and not deep:
             return value
-        if type(value) is Inert:
-            value = attributes(value)
-            if value is None or isinstance(made := self._entries(value, path, whole=True), str):
-                return self._left(path)
-            return made
-        if isinstance(value, Mapping | list | tuple) and not isinstance(value, Tensor):
-            made = self._entries(value, path, whole=False)
-            return self._left(path) if isinstance(made, str) else made
-        return self._left(path)
-
-    def _left(self, path: Path) -> Any:
-        self.left_out[dotted(path)] = None
+        self.left_out.append(called)
         return _NOTHING
 
-    def _entries(self, value: Any, path: Path, *, whole: bool) -> Any:
-        """The same without what is left out; text where nothing of it would be right: what it lacks."""
-        self.open.add(id(value))
-        before = {**self.left_out}
-        items = value.items() if isinstance(value, Mapping) else enumerate(value)
-        made = {key: self.kept(inner, (*path, key)) for key, inner in items}
-        self.open.discard(id(value))
-        lacking = [key for key, inner in made.items() if inner is _NOTHING]
-        odd = [key for key in made if text_of(key) is None]
+    def _entries(self, value: Any, path: Path, called: str, *, whole: bool) -> Any:
+        """The same without what is left out, which is all where the rest would not be right by itself."""
+        before = len(self.left_out)
+        made = {}
+        for key, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
+            name = text_of(key)
+            if name is None:
+                del self.left_out[before:]
+                return _NOTHING
+            made[key] = self.kept(inner, (*path, key), f"{called}.{name}" if called else name)
+        lacking = sum(inner is _NOTHING for inner in made.values())
         # In a list without weights others would stand in the place of what lacks; an object is whole.
-        if lacking and (whole or not (_has_slots(made) or path == () or isinstance(value, Mapping))) or odd:
-            self.left_out = before
-            return "entries"
-        if lacking and not any(inner is not _NOTHING for inner in made.values()):
-            self.left_out = before
-            return "all"
+        listed = not isinstance(value, Mapping) and path != () and not _has_slots(made)
+        if lacking and (whole or listed or lacking == len(made)):
+            del self.left_out[before:]
+            return _NOTHING
         if isinstance(value, Mapping):
             return {key: inner for key, inner in made.items() if inner is not _NOTHING}
-        listed = [None if inner is _NOTHING else inner for inner in made.values()]
-        return tuple(listed) if isinstance(value, tuple) else listed
+        rest = [None if inner is _NOTHING else inner for inner in made.values()]
+        return tuple(rest) if isinstance(value, tuple) else rest
 
 
 def fitted(tree: Any, names: Collection[str], renamed: Mapping[str, str]) -> Any:

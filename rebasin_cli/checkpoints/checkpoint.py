@@ -157,8 +157,8 @@ class Checkpoint(Mapping[str, Tensor]):
         if self.skipped:
             left = [f"{name} ({what})" for name, what in self.skipped.items() if name not in self.beside]
             notes += [f"left out: {_some(left)}"] if left else []
-        if self.beside:
-            notes.append(f"plain values beside the weights: {_some([*self.beside])}")
+        if read := [name for name in self.beside if name in self.skipped]:
+            notes.append(f"plain values beside the weights: {_some(read)}")
         if self.tied:
             notes.append(f"tied: {'; '.join(' = '.join(group) for group in self.tied)}")
         if self.unread:

@@ -24,10 +24,9 @@ from ..errors import CheckpointError, UnsafeCheckpoint
 from ..registry.references import findable
 from ..runtime.memory import check_memory, uncollected
 from .inert import Reader, TooMuch
-from .opening import Unread, opened
+from .opening import Unread, holding, opened
 from .rebuilding import KNOWN
 from .safetensors_format import COPY_AGAIN
-from .saved import shows_tensors
 from .storages import LEGACY, NESTED, Bounded, InStream, Mapped, check_zip
 from .stored import Piece
 
@@ -103,9 +102,9 @@ def load(path: Path) -> Loaded:
             what = "is damaged or cut off" if storages else "is no checkpoint, or a damaged one"
             raise CheckpointError(f"{path} {what}: {_first_line(cause)}", hint=COPY_AGAIN) from cause
     loaded = Loaded(saved, storages.places if storages else None, unread, tuple(sorted(reader.unknown)))
-    if reader.unknown and not shows_tensors(saved):
+    if reader.unknown and not _shows_tensors(saved):
         raise unsafe(path, loaded)
-    if storages is None and not shows_tensors(saved):
+    if storages is None and not _shows_tensors(saved):
         raise CheckpointError(
             f"{path} is no checkpoint: a pickle that torch.save did not write, without tensors"
         )
@@ -123,6 +122,11 @@ _IMPORTABLE = (
     "The code that it was saved with must be importable: run from its folder, or save plain weights there."
 )
 _MAIN = "Its classes stand in the very script that saved it and cannot be imported: save plain weights there."
+
+
+def _shows_tensors(saved: Any) -> bool:
+    """Whether dictionaries, lists and tuples lead to a tensor."""
+    return isinstance(saved, Tensor) or id(saved) in holding(saved)
 
 
 def load_by_its_code(path: Path) -> Loaded:
