@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError, NoEnvelope
-from . import pieces
+from . import beside, pieces
+from .around import Around, Slot, fitted
 from .checking import digest, validate
 from .locate import kind_of_file, locate, read_index
 from .safetensors_format import COPY_AGAIN, SafetensorsFile
@@ -49,7 +50,7 @@ class Checkpoint(Mapping[str, Tensor]):
     dtypes: dict[str, torch.dtype]
     read: Callable[[str], Tensor]
     read_rows: Callable[[str, int, int], Tensor]  # a part of the first axis
-    metadata: dict[str, str] = field(default_factory=dict)  # empty for torch files
+    metadata: dict[str, str] = field(default_factory=dict)  # of torch files, what `beside` holds
     envelope: str = ""  # the dotted path to the state dict, such as "ema.shadow"; "" where there is none
     parts: dict[str, int] = field(default_factory=dict)  # where several were joined: how many values each has
     places: dict[str, tuple[Any, ...]] = field(
@@ -60,6 +61,8 @@ class Checkpoint(Mapping[str, Tensor]):
     skipped: dict[str, str] = field(default_factory=dict)  # what is no tensor of the model: name → what it is
     tied: tuple[tuple[str, ...], ...] = ()  # groups of names that share one piece of memory
     unread: tuple[str, ...] = ()  # objects beside the weights that need code of their own, and their classes
+    around: Around | None = None  # of a torch file: its envelope
+    stale: str = ""  # why metadata beside it is not used
     source: Checkpoint | None = None  # the same with the names that the file has, where these are others
 
     def __getitem__(self, name: str) -> Tensor:
@@ -120,6 +123,23 @@ class Checkpoint(Mapping[str, Tensor]):
         )
 
     @property
+    def beside(self) -> dict[str, Any]:
+        """Plain values that lie beside the weights of a torch file: settings, and how far training was."""
+        return {} if self.around is None else self.around.beside
+
+    def envelope_of(self, names: Collection[str]) -> Any:
+        """What these tensors are put into where they are written as this file is: `torch_writing.write`.
+
+        Of a file that is no torch file, and where there is no place for all, that is the names alone.
+        """
+        bare = {name: Slot(name) for name in names}
+        if self.around is None:
+            return bare
+        old_of = {path: old for old, path in (self.source or self).places.items()}
+        tree = fitted(self.around.tree, names, {old_of[path]: new for new, path in self.places.items()})
+        return bare if tree is None else tree
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What was chosen or left out on opening, a sentence each."""
         notes = []
@@ -135,12 +155,16 @@ class Checkpoint(Mapping[str, Tensor]):
         if self.stripped:
             notes.append(f"stripped from names: {', '.join(self.stripped)}")
         if self.skipped:
-            notes.append(f"left out: {_some([f'{name} ({what})' for name, what in self.skipped.items()])}")
+            left = [f"{name} ({what})" for name, what in self.skipped.items() if name not in self.beside]
+            notes += [f"left out: {_some(left)}"] if left else []
+        if read := [name for name in self.beside if name in self.skipped]:
+            notes.append(f"plain values beside the weights: {_some(read)}")
         if self.tied:
             notes.append(f"tied: {'; '.join(' = '.join(group) for group in self.tied)}")
         if self.unread:
             more = f" and {len(self.unread) - 5} more" if len(self.unread) > 5 else ""
             notes.append(f"not read: {', '.join(self.unread[:5])}{more}")
+        notes += [self.stale] if self.stale else []
         return tuple(notes)
 
 
@@ -259,6 +283,7 @@ def _open_torch(path: Path, inside: Path, key: str | None, unsafe_load: bool) ->
     file = TorchFile(inside, key, unsafe_load)
     shapes = {name: entry.shape for name, entry in file.entries.items()}
     pieces.check_values(inside, shapes)
+    metadata, stale = beside.read(inside)
     return Checkpoint(
         path=path,
         format="torch",
@@ -274,4 +299,7 @@ def _open_torch(path: Path, inside: Path, key: str | None, unsafe_load: bool) ->
         skipped=file.found.skipped,
         tied=file.tied,
         unread=file.unread,
+        around=file.around,
+        metadata=metadata,
+        stale=stale,
     )

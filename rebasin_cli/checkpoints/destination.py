@@ -6,7 +6,7 @@ import glob
 import os
 import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from ..errors import OutputExists, ResourceError, UsageError
@@ -26,22 +26,24 @@ def check_output(
     text: bool = False,
     layout: Mapping[str, str] | None = None,
     inputs: Inputs = NOTHING,
+    suffixes: Collection[str] = (SUFFIX,),
 ) -> Path:
     """Whether `path` can be written, asked before the work begins, by a command that reads `inputs`.
 
     Raises OutputExists without `force` where the file is there, or (weights, not `text`) its index or shards:
-    one form would shadow the other. UsageError where weights would not be safetensors, and where nothing may
-    be written (`files.check_output`); ResourceError where the folder is missing or cannot be written.
+    one form would shadow the other. UsageError where weights would have none of these `suffixes`, and where
+    nothing may be written (`files.check_output`); ResourceError where the folder is missing or not writable.
     """
     path = Path(path)
     if path.is_dir() and not text:
         raise UsageError(f"{path} is a folder, not a file", hint=f"Use {path / f'merged{SUFFIX}'}.")
     files.check_output(path, inputs, weights=not text)
-    if not text and path.suffix != SUFFIX:
+    if not text and path.suffix not in suffixes:
         wanted = path.with_suffix(SUFFIX) if path.suffix in TORCH_SUFFIXES else f"{path}{SUFFIX}"
-        raise UsageError(f"{path}: weights are written as safetensors", hint=f"Use {wanted}.")
+        what = "weights are" if len(suffixes) > 1 else "this is"
+        raise UsageError(f"{path}: {what} written as safetensors", hint=f"Use {wanted}.")
     recover(path.parent)  # what a run left that was killed while it renamed
-    there = [path] * path.exists() if text else earlier(path, layout)
+    there = [path] * path.exists() if text or path.suffix != SUFFIX else earlier(path, layout)
     for file in there:  # they give way, too
         files.check_output(file, inputs, weights=not text)
     if there and not force:

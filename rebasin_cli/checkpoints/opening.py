@@ -16,7 +16,7 @@ from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .inert import Global, Inert, Reader, TooMuch, kind
 from .rebuilding import TENSOR, Storage, array, of_storage
@@ -66,14 +66,14 @@ def opened(saved: Any, reader: Reader) -> tuple[Any, tuple[Unread, ...]]:
     """
     if reader.plain:
         return saved, ()
-    holding = _holding(saved)
+    held = holding(saved)
     made: dict[int, tuple[Any, Any]] = {}  # with the object itself, so that its id stays its own
 
     def open_one(value: Any) -> Any:
         if id(value) in made:
             return made[id(value)][1]
         if type(value) is Inert:
-            new = _opened(value, holding, reader)
+            new = _opened(value, held, reader)
         elif type(value) is tuple and any(type(part) is Inert for part in value):
             new = list(value)
         else:
@@ -85,7 +85,7 @@ def opened(saved: Any, reader: Reader) -> tuple[Any, tuple[Unread, ...]]:
     if type(saved) is Inert and root is not saved:
         unread.append(Unread((), saved.kind, whole=True))
     elif type(saved) is Inert:
-        unread.append(Unread((), saved.kind, id(saved) in holding))
+        unread.append(Unread((), saved.kind, id(saved) in held))
     todo: list[tuple[tuple[str, ...], Any]] = [((), root)]
     for path, value in _growing(todo):
         if id(value) in seen:
@@ -106,7 +106,7 @@ def opened(saved: Any, reader: Reader) -> tuple[Any, tuple[Unread, ...]]:
             if type(key) in (Inert, Global):
                 unread.append(Unread(where, "a key"))
             if type(new) is Inert or (type(new) is Global and type(key) is not Global):
-                unread.append(Unread(where, new.kind, id(new) in holding))
+                unread.append(Unread(where, new.kind, id(new) in held))
             elif type(inner) is Inert and isinstance(new, dict):
                 unread.append(Unread(where, inner.kind, whole=True))
     return root, tuple(dict.fromkeys(unread))
@@ -127,28 +127,28 @@ def _entries(value: Any) -> list[tuple[Any, Any]]:
     return list(enumerate(value)) if isinstance(value, list | tuple) else []
 
 
-def _holding(saved: Any) -> set[int]:
-    """The ids of all containers from which a tensor can be reached."""
+def holding(saved: Any) -> set[int]:
+    """The ids of all containers from which a tensor, or a module, can be reached."""
     parents: dict[int, list[int]] = {}
-    holding: list[int] = []
+    having: list[int] = []
     todo, seen = [saved], {id(saved)}
     while todo:
         value = todo.pop()
         for inner in _inside(value):
             if type(inner) in _ATOMS:
                 continue
-            if isinstance(inner, Tensor | Storage) or (type(inner) is Inert and inner.tensor):
-                holding.append(id(value))
+            if isinstance(inner, Tensor | Storage | nn.Module) or (type(inner) is Inert and inner.tensor):
+                having.append(id(value))
             if isinstance(inner, _CONTAINERS):
                 parents.setdefault(id(inner), []).append(id(value))
                 if id(inner) not in seen:
                     seen.add(id(inner))
                     todo.append(inner)
     found: set[int] = set()
-    while holding:
-        if (one := holding.pop()) not in found:
+    while having:
+        if (one := having.pop()) not in found:
             found.add(one)
-            holding += parents.get(one, ())
+            having += parents.get(one, ())
     return found
 
 
@@ -170,15 +170,15 @@ def attributes(value: Inert) -> dict | None:
     return state if isinstance(state, dict) else None
 
 
-def _opened(value: Inert, holding: set[int], reader: Reader) -> Any:
+def _opened(value: Inert, held: set[int], reader: Reader) -> Any:
     if value.tensor:
         return _strange(value, reader)
-    if id(value) not in holding:
+    if id(value) not in held:
         made = array(reader, value)
         return value if made is None else made
     if re.fullmatch(r"torch\.(cuda\.)?\w+Tensor", value.kind) and type(value.state) is tuple:
         return of_storage(reader, *value.state)  # as tensors were kept before PyTorch 0.2
-    if any(isinstance(arg, Tensor) or id(arg) in holding for arg in value.args):
+    if any(isinstance(arg, Tensor) or id(arg) in held for arg in value.args):
         return value
     state = attributes(value)
     if state is not None and is_network(state):

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ..errors import CheckpointError
 from .inert import kind
+from .opening import holding
 
 MAX_DEPTH = 64  # dictionaries in one another
 SHOWN = 100  # characters of a name that are looked at for words
@@ -50,7 +51,7 @@ _WEIGHTS = _words(
 )
 RECORD = "a record of training"
 OPTIMIZER = "an optimizer's state"
-_STATES = {
+STATES = {
     RECORD,
     OPTIMIZER,
     "a gradient scaler's state",
@@ -90,7 +91,8 @@ def look(saved: Any, path: Path = ()) -> Node:
 
     `path` leads to it. Raises CheckpointError where dictionaries lie too deep in one another.
     """
-    return _Walk().look(opened(saved), path)
+    saved = opened(saved)
+    return _Walk(holding(saved)).look(saved, path)
 
 
 def opened(value: Any) -> Any:
@@ -104,19 +106,6 @@ def entries(value: Any) -> Iterator[tuple[Any, Any]] | None:
     if isinstance(value, (list, tuple)):
         return iter(enumerate(value))
     return None
-
-
-def shows_tensors(saved: Any) -> bool:
-    """Whether dictionaries, lists and tuples lead to a tensor, however deep."""
-    todo, seen = [saved], set()
-    while todo:
-        value = todo.pop()
-        if isinstance(value, Tensor):
-            return True
-        if isinstance(value, dict | list | tuple) and id(value) not in seen:
-            seen.add(id(value))
-            todo += value.values() if isinstance(value, dict) else value
-    return False
 
 
 def text_of(key: Any) -> str | None:
@@ -155,13 +144,20 @@ def is_weights(key: Any, tensor: Tensor) -> bool:
     return tensor.numel() > 1 and (not found & _RECORDS or bool(found & _WEIGHTS))
 
 
+def records(key: Any) -> bool:
+    """Whether a name is of what was measured of a model, such as its best accuracy."""
+    found = words(key)
+    return bool(found & _RECORDS) and not found & _WEIGHTS
+
+
 class _Walk:
     """One look at all, each object once: a pickle may hold itself, or one dictionary under many names.
 
     What has two names is looked at twice, as far as that costs little.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, holding: set[int]) -> None:
+        self.holding = holding  # what leads to a tensor; nothing else is looked into
         self.seen: dict[
             int, tuple[Path, Any]
         ] = {}  # objects are kept, so that nothing else gets their number
@@ -170,10 +166,6 @@ class _Walk:
 
     def look(self, value: Any, path: Path) -> Node:
         if len(path) > MAX_DEPTH:
-            self.seen[id(value)] = path, value
-            self.sizes[id(value)] = MAX_AGAIN  # not again
-            if not shows_tensors(value):
-                return Node(path)
             raise CheckpointError(
                 f"{dotted(path)[:80]}…: more than {MAX_DEPTH} dictionaries lie in one another",
                 hint="Save the weights alone: torch.save(model.state_dict(), 'weights.pt')",
@@ -185,7 +177,7 @@ class _Walk:
             self.size += 1
             if node.listed and isinstance(item, (str, int, float)):
                 continue  # a list of numbers may be long, and is told as one
-            name, item = text_of(key), opened(item)
+            held, name, item = _held(item, self.holding), text_of(key), opened(item)
             if isinstance(item, Tensor) and name and "." in name:
                 node.tensors[key] = item  # as in every state dict: no word on the rest
             elif name is None:
@@ -194,7 +186,7 @@ class _Walk:
                 node.beside[name], of_the_run = what, True
             elif isinstance(item, Tensor):
                 node.tensors[key] = item
-            elif entries(item) is None or name.endswith("_extra_state"):
+            elif not held or name.endswith("_extra_state"):
                 node.beside[name] = kind(item)
             elif self.known(item):
                 node.beside[name] = f"the same as {dotted(self.seen[id(item)][0]) or 'the whole'}"
@@ -202,7 +194,7 @@ class _Walk:
                 child = self.look(item, (*path, key))
                 if not child.tensors and not child.inner:
                     told = set(child.beside.values())
-                    states = len(told) == 1 and told <= _STATES
+                    states = len(told) == 1 and told <= STATES
                     node.beside[name] = told.pop() if states else kind(item)
                 elif _is_record(key, child):
                     node.beside[name], of_the_run = RECORD, True
@@ -220,6 +212,10 @@ class _Walk:
             return False
         self.again -= self.sizes.get(id(item), MAX_AGAIN) + 1
         return self.again < 0
+
+
+def _held(item: Any, holding: set[int]) -> bool:
+    return isinstance(item, nn.Module) or (id(item) in holding and entries(item) is not None)
 
 
 def kind_of(value: Any) -> str:
@@ -267,7 +263,7 @@ def _is_record(key: Any, node: Node) -> bool:
     numbers = all(tensor.numel() == 1 for tensor in node.tensors.values())
     if node.listed and numbers:
         return True
-    if not words(key) & _RECORDS or words(key) & _WEIGHTS:
+    if not records(key):
         return False
     return not any(
         (tensor.ndim > 1 and not node.listed) or words(name) & _WEIGHTS

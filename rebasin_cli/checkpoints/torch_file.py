@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..errors import CheckpointError, UsageError
 from . import envelopes, pieces, torch_format
+from .around import around
 from .choosing import ENVELOPES
 from .opening import UnreadTensor
 from .stored import Piece, StoredFile
@@ -40,6 +41,7 @@ class TorchFile:
         self.unread = tuple(map(str, loaded.unread))
         named = {".".join(one.path) for one in loaded.unread}  # and need not be told twice
         skipped = {where: what for where, what in found.skipped.items() if where not in named}
+        self.around = around(loaded.saved, found.places, found.skipped)
         self.found = replace(found, tensors={}, skipped=skipped)  # tensors may be of a file that is mapped
         self.entries = {name: TorchEntry(each.dtype, tuple(each.shape)) for name, each in tensors.items()}
         self.tied = _tied(tensors)

@@ -22,11 +22,11 @@ from torch import Tensor, nn
 
 from ..errors import CheckpointError, UnsafeCheckpoint
 from ..registry.references import findable
+from ..runtime.memory import check_memory, uncollected
 from .inert import Reader, TooMuch
-from .opening import Unread, opened
+from .opening import Unread, holding, opened
 from .rebuilding import KNOWN
 from .safetensors_format import COPY_AGAIN
-from .saved import shows_tensors
 from .storages import LEGACY, NESTED, Bounded, InStream, Mapped, check_zip
 from .stored import Piece
 
@@ -72,10 +72,10 @@ class Loaded:
 def load(path: Path) -> Loaded:
     """What was saved into this file, on the CPU; none of its code is run.
 
-    Raises UnsafeCheckpoint where nothing can be told without that code, else CheckpointError.
+    Raises UnsafeCheckpoint where nothing can be told without that code, else CheckpointError; ResourceError.
     """
     size = os.path.getsize(path)
-    with open(path, "rb") as file:
+    with open(path, "rb") as file, uncollected():
         head = file.read(len(LEGACY))
         zipped = head.startswith(ZIP)
         storages: Mapped | InStream | None = None
@@ -84,7 +84,9 @@ def load(path: Path) -> Loaded:
         elif head == LEGACY:
             storages = InStream(size)
         stored = storages.stored if storages else None
-        reader = Reader(KNOWN | NESTED, stored, size=storages.pickled if zipped else size)
+        whole = storages.pickled if zipped else size
+        check_memory(f"{path} is read whole, which takes", whole)
+        reader = Reader(KNOWN | NESTED, stored, size=whole)
         file.seek(0)
         try:
             saved = (
@@ -100,9 +102,9 @@ def load(path: Path) -> Loaded:
             what = "is damaged or cut off" if storages else "is no checkpoint, or a damaged one"
             raise CheckpointError(f"{path} {what}: {_first_line(cause)}", hint=COPY_AGAIN) from cause
     loaded = Loaded(saved, storages.places if storages else None, unread, tuple(sorted(reader.unknown)))
-    if reader.unknown and not shows_tensors(saved):
+    if reader.unknown and not _shows_tensors(saved):
         raise unsafe(path, loaded)
-    if storages is None and not shows_tensors(saved):
+    if storages is None and not _shows_tensors(saved):
         raise CheckpointError(
             f"{path} is no checkpoint: a pickle that torch.save did not write, without tensors"
         )
@@ -120,6 +122,11 @@ _IMPORTABLE = (
     "The code that it was saved with must be importable: run from its folder, or save plain weights there."
 )
 _MAIN = "Its classes stand in the very script that saved it and cannot be imported: save plain weights there."
+
+
+def _shows_tensors(saved: Any) -> bool:
+    """Whether dictionaries, lists and tuples lead to a tensor."""
+    return isinstance(saved, Tensor) or id(saved) in holding(saved)
 
 
 def load_by_its_code(path: Path) -> Loaded:

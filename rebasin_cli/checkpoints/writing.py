@@ -18,9 +18,11 @@ import torch
 from torch import Tensor
 
 from ..errors import OutputExists, UsageError, unknown
+from . import beside, torch_writing
 from .checking import WritingDigest, Wrong, digest, hashing, refused
 from .destination import SUFFIX, check_output, check_space, earlier, index_of
 from .disk import disk
+from .folder import TORCH_SUFFIXES
 from .safetensors_format import CODES, SafetensorsFile, encode_header, is_text, nbytes
 from .staging import Staging, staged
 from .tensors import LazyTensors, blocks, chunks, plan_of
@@ -83,14 +85,7 @@ def write_safetensors(
     """
     path = check_output(path, force=force, text=any_name, layout=layout)
     plan = _output_plan(tensors, out_dtype)
-    texts = {"format": "pt", **(metadata or {})}
-    if not all(isinstance(text, str) for pair in texts.items() for text in pair):
-        raise TypeError("metadata maps text to text")
-    # A file name in the metadata need not be valid Unicode; the header must.
-    texts = {
-        key.encode("utf-8", "backslashreplace").decode(): value.encode("utf-8", "backslashreplace").decode()
-        for key, value in texts.items()
-    }
+    texts = {"format": "pt", **_texts(metadata)}
     total = sum(nbytes(*planned) for planned in plan.values())
     check_space(path.parent, total)
     shards = _shards(plan, shard_size) if layout is None else _shards_by(plan, layout)
@@ -111,6 +106,44 @@ def write_safetensors(
     return [*(path.with_name(name) for name in files), index_of(path)]
 
 
+def write_torch(
+    path: str | os.PathLike[str],
+    tensors: Mapping[str, Tensor],
+    envelope: Any,
+    *,
+    metadata: Mapping[str, str] | None = None,
+    force: bool = False,
+    out_dtype: torch.dtype | None = None,
+    finite: Collection[str] = (),
+    stage: Staging | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> list[Path]:
+    """The same as a file of `torch.save` in this `envelope`, and the metadata in a file beside it.
+
+    Both appear or none. Raises what `write_safetensors` does.
+    """
+    path = check_output(path, force=force, suffixes=TORCH_SUFFIXES)
+    about = check_output(beside.of(path), force=force, text=True)
+    plan = _output_plan(tensors, out_dtype)
+    check_space(path.parent, sum(nbytes(*planned) for planned in plan.values()))
+    with _in(stage, path) as stage, hashing() as (add, total):
+        stage.replaces(lambda: _giving_way(path, [one for one in (path, about) if one.exists()], force))
+        written = WritingDigest(plan, add)
+
+        def put(name: str, record: BinaryIO) -> None:
+            also = written.begin(name)
+            _write_tensor(record, path, tensors, name, *plan[name], also, look=name in finite)
+
+        with stage.open(path) as file, disk(path):
+            records = torch_writing.write(file, envelope, plan, put)
+        with stage.open(about) as file, disk(about):
+            file.write(beside.encoded(records, _texts(metadata)))
+        whole = written.whole()
+    if whole and tell is not None:
+        tell(total.hexdigest())
+    return [path, about]
+
+
 def write_text_atomic(
     path: str | os.PathLike[str],
     content: str | bytes,
@@ -128,6 +161,17 @@ def write_text_atomic(
         with stage.open(path) as file, disk(path):
             file.write(content.encode("utf-8") if isinstance(content, str) else content)
     return path
+
+
+def _texts(metadata: Mapping[str, str] | None) -> dict[str, str]:
+    """Text to text in valid Unicode, which a file name in it need not be."""
+    texts = metadata or {}
+    if not all(isinstance(text, str) for pair in texts.items() for text in pair):
+        raise TypeError("metadata maps text to text")
+    return {
+        key.encode("utf-8", "backslashreplace").decode(): value.encode("utf-8", "backslashreplace").decode()
+        for key, value in texts.items()
+    }
 
 
 def _in(stage: Staging | None, path: Path) -> contextlib.AbstractContextManager[Staging]:

@@ -31,7 +31,7 @@ def align(
     """
     output = placed(output, model)
     job = Job("align", [reference, model], listener, **subjects, ranks=ranks)
-    ranks.first(lambda: check_outputs(output, job.inputs(), permutation_beside=True))
+    ranks.first(lambda: check_outputs(output, job.inputs(), permutation_beside=True, as_torch=True))
     job.check_search(output)
     job.check_needs()
     ranks.first(grouped.check_reference, job)
@@ -47,7 +47,8 @@ def align(
             options = how_it_went(found)
             meta = job.describe(options=options, proof=proof, like=job.models[1:], results=True)
             save = grouped.saver(job, found, meta)
-            files = write_with_permutation(output, found.tensors, job.models[0], save, meta)
+            models = job.models
+            files = write_with_permutation(output, found.tensors, models[0], save, meta, around=models[1])
             return attested(job, output, {"written": files})["written"]
 
         written = ranks.last(write_both)

@@ -33,7 +33,7 @@ def apply(
     """
     output = placed(output, model)
     job = Job("apply", [model], listener, loading=loading, perm=perm, undo=invert)
-    check_outputs(output, job.inputs())
+    check_outputs(output, job.inputs(), as_torch=True)
     if stored.is_stored(perm):
         if loading.spec is not None:
             raise UsageError(

@@ -37,7 +37,7 @@ def canon(
     """
     output = placed(output, model)
     job = Job("canon", [model], listener, search=Search(groups="all"), **subjects)
-    check_outputs(output, job.inputs())
+    check_outputs(output, job.inputs(), as_torch=True)
     fitted, folds = job.fitted, job.folds
     form = canonical(job.models[0], fitted, folds)
     change = grouped.check_same_function(job, job.models[0], form.wide)

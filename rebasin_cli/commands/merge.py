@@ -36,7 +36,7 @@ def merge(
     curved.check(mean, subjects.get("search", Search()), len(paths))
     output = mean.placed(output, paths)
     job = Job("merge", paths, listener, **subjects, perm=mean.perm)
-    check_outputs(output, job.inputs(mean.curve, *mean.sources()))
+    check_outputs(output, job.inputs(mean.curve, *mean.sources()), as_torch=True)
     job.check_search(output, or_none=True)
     if mean.curve is not None:
         return attested(job, output, curved.merge(job, output, mean), mean=mean)

@@ -50,7 +50,7 @@ def repair(
     if not 0 < share < 1:
         raise UsageError(f"--lambda {share:g} is not between the endpoints", hint="Choose one in 0–1: 0.5")
     job = Job("repair", [path, *endpoints], listener, **subjects, perm=perm)
-    check_outputs(output, job.inputs())
+    check_outputs(output, job.inputs(), as_torch=True)
     how = job.settle_repair()
     if how not in SAMPLES and job.asked.data.limit is not None:
         raise UsageError("--limit is for --repair refit or distill", hint=f"Leave it out for --repair {how}")

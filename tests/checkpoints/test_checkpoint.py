@@ -382,7 +382,8 @@ def test_the_usual_envelopes_are_opened_and_reported(tmp_path, key):
     assert checkpoint.notes == (
         f"the weights are those under {key!r}",
         "also there, for --key: another",
-        "left out: epoch (int), optimizer (an optimizer's state)",
+        "left out: optimizer (an optimizer's state)",
+        "plain values beside the weights: epoch",
     )
 
 

@@ -22,7 +22,7 @@ from torch import nn
 
 from rebasin_cli.checkpoints import opening, torch_format
 from rebasin_cli.checkpoints.checkpoint import digest, open_checkpoint
-from rebasin_cli.errors import CheckpointError, UnsafeCheckpoint, UsageError
+from rebasin_cli.errors import CheckpointError, ResourceError, UnsafeCheckpoint, UsageError
 
 WEIGHTS = {"fc.weight": torch.arange(6.0).reshape(2, 3), "fc.bias": torch.tensor([0.5, -1.0]).bfloat16()}
 
@@ -480,6 +480,16 @@ def test_a_network_deeper_than_any_is_refused_and_one_that_holds_itself_too(tmp_
     torch.save(own, tmp_path / "own.pt")
     for name in ("deep.pt", "own.pt"):
         with pytest.raises(CheckpointError, match="deep in one another"):
+            open_checkpoint(tmp_path / name)
+
+
+def test_a_file_that_is_read_whole_has_to_fit_into_memory(tmp_path):
+    """Sparse, it takes nothing of the disk."""
+    for name, start in {"old.pt": torch_format.LEGACY, "plain.pt": pickle.dumps({})[:2]}.items():
+        with open(tmp_path / name, "wb") as file:
+            file.write(start)
+            file.truncate(1 << 42)
+        with pytest.raises(ResourceError, match="is read whole, which takes"):
             open_checkpoint(tmp_path / name)
 
 

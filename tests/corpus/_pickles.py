@@ -290,19 +290,22 @@ def bombs(size: int) -> dict[str, tuple[bytes, str]]:
             "refused",  # a part of the model as far down as this is none
         ),
         "networks that share their parts": (_network(60), "refused"),
+        "networks that share their parts, without weights": (_network(60, weights=False), "refused"),
     }
 
 
-def _network(levels: int) -> bytes:
-    """Each holds the one before twice: a state dict of 2 ** levels names."""
+def _network(levels: int, weights: bool = True) -> bytes:
+    """Each holds the one before twice: 2 ** levels names of one state dict, or networks without weights."""
 
     def one(parts: bytes, parameters: bytes = b"}") -> bytes:
         items = [text("_parameters"), parameters, text("_buffers"), b"}", text("_modules"), parts]
         return call(named("net", "Net")) + mapping(*items) + b"b"
 
-    made = one(b"}", mapping(text("w"), tensor())) + b"q\1"
+    made = one(b"}", mapping(text("w"), tensor()) if weights else b"}") + b"q\1"
     for _ in range(levels):
         made += b"0" + one(mapping(text("a"), b"h\1", text("b"), b"h\1")) + b"q\1"
+    if not weights:
+        made += b"0" + one(mapping(text("a"), b"h\1"), mapping(text("w"), tensor()))
     return made
 
 

@@ -94,6 +94,18 @@ def test_growth_nesting_and_collisions_are_bounded(monkeypatch):
         tried(name, opcodes, expected, ("zip", "old")[k % 2])
 
 
+def test_integers_that_cannot_be_shown_are_no_traceback():
+    """Python refuses to write out more than 4,300 digits."""
+    for key, code in ((p.number(1 << 79_999), 0), (p.number(-1 << 79_999), 0), (p.number(1 << 2000), 0)):
+        whole = p.mapping(p.text("model"), p.mapping(p.text("w"), p.tensor()), key, p.mapping(key, key))
+        outcome = rebasin("inspect", p.holding(p.Path("odd.pt"), b"\x80\x04" + whole + b"."))
+        assert outcome.code == code and "Traceback" not in outcome.err, outcome.err
+        outcome = rebasin(
+            "inspect", p.holding(p.Path("odd.pt"), b"\x80\x04" + p.mapping(key, p.tensor()) + b".")
+        )
+        assert outcome.code == 3 and "Traceback" not in outcome.err, outcome.err
+
+
 def test_messages_about_hostile_files_are_clean():
     """Names of classes come from outside: no escapes, no forged lines, no end of them."""
     for name in ("a class of an escape", "a class of a megabyte", "a class of half a surrogate"):

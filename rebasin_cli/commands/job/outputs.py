@@ -16,8 +16,10 @@ import torch
 from torch import Tensor
 
 from ... import reports
+from ...checkpoints import beside as provenance_beside
 from ...checkpoints import destination, writing
 from ...checkpoints.checkpoint import Checkpoint
+from ...checkpoints.locate import TORCH_SUFFIXES
 from ...checkpoints.staging import Staging, staged
 from ...checkpoints.tensors import LazyTensors, rows
 from ...errors import CheckpointError, OutputExists, UsageError
@@ -98,15 +100,29 @@ def default_path(model: Path, what: str) -> Path:
     return Path(f"{name.removesuffix(suffix)}_{what}.safetensors")
 
 
-def check_outputs(output: Output, inputs: Inputs, *, permutation_beside: bool = False) -> None:
-    """Whether everything can be written by a command that reads `inputs`, before any work."""
+def check_outputs(
+    output: Output, inputs: Inputs, *, permutation_beside: bool = False, as_torch: bool = False
+) -> None:
+    """Whether everything can be written by a command that reads `inputs`, before any work.
+
+    `as_torch`: weights may also be written as torch.save does, by the name of the output.
+    """
     attest = [] if output.attest is None else [("statement", output.attest)]
     check_distinct([("weights", output.path), *attest])
     check_files(attest, inputs, force=output.force)
     if output.folder is not None and not output.folder.exists():
         destination.check_report_folder(output.folder)
         return
-    destination.check_output(output.path, force=output.force, layout=output.layout, inputs=inputs)
+    suffixes = (destination.SUFFIX, *TORCH_SUFFIXES) if as_torch else (destination.SUFFIX,)
+    destination.check_output(
+        output.path, force=output.force, layout=output.layout, inputs=inputs, suffixes=suffixes
+    )
+    if output.path.suffix in TORCH_SUFFIXES:
+        if output.shard_size is not None:
+            raise UsageError(f"{output.path}: shards are safetensors", hint="Drop --out-shard-size")
+        about = provenance_beside.of(output.path)
+        check_distinct([("provenance", about), *attest])
+        destination.check_output(about, force=output.force, text=True, inputs=inputs)
     if permutation_beside:
         beside = permutation.beside(output.path)
         check_distinct([("permutation", beside), *attest])
@@ -136,13 +152,14 @@ def write(
     metadata: dict[str, str],
     *,
     added: Sequence[str] = (),
+    around: Checkpoint | None = None,
     stage: Staging | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> list[str]:
     """Write with the names, order and dtypes of the reference, `added` names last; the files written.
 
-    `tell` is as in `write_safetensors`. Raises CheckpointError for integers that the reference's dtype does
-    not hold.
+    `around` is whose envelope a torch file gets (the reference's). `tell` is as in `write_safetensors`.
+    Raises CheckpointError for integers that the reference's dtype does not hold.
     """
     shapes = {**like.shapes} | {name: tuple(tensors[name].shape) for name in added}
     dtypes = {**like.dtypes} | {name: tensors[name].dtype for name in added}
@@ -152,7 +169,7 @@ def write(
         lambda name: _counted(name, tensors[name], dtypes[name]),
         lambda name, *part: _counted(name, rows(tensors, name, *part), dtypes[name]),
     )
-    return write_as_planned(output, named, metadata, stage=stage, tell=tell)
+    return write_as_planned(output, named, metadata, around=around or like, stage=stage, tell=tell)
 
 
 def _counted(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
@@ -174,6 +191,7 @@ def write_as_planned(
     tensors: LazyTensors,
     metadata: dict[str, str],
     *,
+    around: Checkpoint,
     looked: Collection[str] = (),
     stage: Staging | None = None,
     tell: Callable[[str], None] | None = None,
@@ -194,18 +212,13 @@ def write_as_planned(
         if layout is not None:  # tensors that it does not know go to its last file
             last = max(layout.values())
             layout = {name: layout.get(name, last) for name in tensors}
-        written = writing.write_safetensors(
-            output.path,
-            tensors,
-            metadata=metadata,
-            force=output.force,
-            shard_size=output.shard_size,
-            out_dtype=output.dtype,
-            layout=layout,
-            finite=tensors.keys() - {*looked},
-            stage=stage,
-            tell=tell,
-        )
+        how = {"metadata": metadata, "force": output.force, "out_dtype": output.dtype, "stage": stage}
+        how |= {"finite": tensors.keys() - {*looked}, "tell": tell}
+        if output.path.suffix in TORCH_SUFFIXES:
+            written = writing.write_torch(output.path, tensors, around.envelope_of(tensors), **how)
+        else:
+            shards = {"shard_size": output.shard_size, "layout": layout}
+            written = writing.write_safetensors(output.path, tensors, **how, **shards)
     return [str(path) for path in (*written, *copies)]
 
 
@@ -222,6 +235,7 @@ def write_with_permutation(
     like: Checkpoint,
     save: Callable[..., None],
     metadata: dict[str, str],
+    around: Checkpoint,
 ) -> list[str]:
     """Weights and the permutation beside them, both or neither; the latter says whose it is.
 
@@ -230,10 +244,10 @@ def write_with_permutation(
     beside = permutation.beside(output.path)
     with ExitStack() as whole:
         _make(output, whole)
-        path = destination.check_output(output.path, force=output.force, layout=output.layout)
-        stage = whole.enter_context(staged(path.parent))
+        stage = whole.enter_context(staged(output.path.parent))
         told: list[str] = []
-        written = write(output, tensors, like, metadata, stage=stage, tell=told.append)
+        how = {"around": around, "stage": stage, "tell": told.append}
+        written = write(output, tensors, like, metadata, **how)
         (digest,) = told or [writing.staged_digest(stage, [Path(file) for file in written])]
         whose = {permutation.WEIGHTS: digest}
         save(beside, metadata=metadata | whose, force=output.force, stage=stage)

@@ -107,7 +107,7 @@ def average(job: Job, output: Output, mean: Average) -> dict[str, Any]:
     )
     averaged = {*parts.averaged, *parts.heads}
     made = looked_at(tensors, averaged, models, listener)
-    written = write_as_planned(output, made, meta, looked=tensors)
+    written = write_as_planned(output, made, meta, around=models[0], looked=tensors)
     return {"written": written} | _account(models, parts, mean)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from ...checkpoints.checkpoint import Checkpoint
+from ...checkpoints.saved import words
 from ...datasets._batches import LoaderData
 from ...repair.options import SAMPLES
 from ...reports import _accounts as accounts
@@ -19,6 +20,10 @@ from .held_out import HeldOut
 T = TypeVar("T")
 # Shared by models of one training.
 TRAINING = ("rebasin.data", "rebasin.normalization", "rebasin.vocabulary", "rebasin.net")
+BESIDE_KEY, BESIDE = "rebasin.beside", 1 << 14
+SECRET = frozenset(
+    "secret secrets token tokens password passwd credential credentials key apikey auth".split()
+)
 RESULTS = ("rebasin.train_accuracy", "rebasin.test_accuracy")  # a relabelled model keeps them
 
 
@@ -37,10 +42,10 @@ def describe(
     """Version, method, options, seed, digests of inputs and spec; no paths and no times.
 
     Without a spec nothing was permuted. What all of `like` record alike on their training is carried over,
-    with `results` their accuracies too. Of the `proof`, its status, whether for an assumed network, and
-    which outputs it is of.
+    and the plain values `beside` their weights; with `results` their accuracies too. Of the `proof`, its
+    status, whether for an assumed network, and which outputs it is of.
     """
-    keys = TRAINING + RESULTS * results
+    keys = (*TRAINING, BESIDE_KEY) + RESULTS * results
     proven = {} if proof is None else {"rebasin.proof": status(proof)} | _outputs(proof)
     return (
         proven
@@ -53,8 +58,40 @@ def describe(
             "rebasin.inputs": json.dumps([model.digest() for model in models]),
         }
         | ({} if fitted is None else _of_spec(fitted))
+        | beside(like or models)
         | {key: values.pop() for key in keys if len(values := _values(like, key)) == 1 and None not in values}
     )
+
+
+def beside(models: Sequence[Checkpoint]) -> dict[str, str]:
+    """The plain values that lie beside the weights of torch files, alike in all models, as JSON by name.
+
+    A program may need them to load its own weights: settings, sizes, names of classes. Together they have at
+    most `BESIDE` characters; text that may be a secret, by its name, is left out.
+    """
+    first, *others = [{name: _as_json(value) for name, value in model.beside.items()} for model in models]
+    kept, size = [], 0
+    for name, text in sorted(first.items()):
+        size += 0 if text is None else len(text) + len(name)
+        if text is not None and size <= BESIDE and all(other.get(name) == text for other in others):
+            kept.append(f"{json.dumps(name)}: {text}")
+    return {BESIDE_KEY: f"{{{', '.join(kept)}}}"} if kept else {}
+
+
+def _as_json(value: Any) -> str | None:
+    try:
+        return json.dumps(_open(value), sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):  # keys of several kinds, NaN, too deep
+        return None
+
+
+def _open(value: Any, name: Any = "") -> Any:
+    """The value without text that may be a secret."""
+    if isinstance(value, Mapping):
+        return {key: _open(inner, key) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_open(inner, name) for inner in value]
+    return "…" if isinstance(value, str) and SECRET & words(name) else value
 
 
 def _of_spec(fitted: FittedSpec) -> dict[str, str]:

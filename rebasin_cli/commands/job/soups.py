@@ -97,7 +97,7 @@ def merge(job: Job, output: Output, mean: Average) -> dict[str, Any]:
         proof=proof if job.moved else None,
     )
     looked = tensors.keys() - {*parts.statistics}
-    return {"written": write_as_planned(output, tensors, meta, looked=looked)} | account
+    return {"written": write_as_planned(output, tensors, meta, around=job.models[0], looked=looked)} | account
 
 
 def _network(job: Job) -> nn.Module:
