@@ -6,8 +6,6 @@ import re
 from functools import cache
 from pathlib import Path
 
-import yaml
-
 from ..errors import NoSpecFits, SpecError, UsageError, unknown
 from ..registry import entry_points, user_code
 from .fitting import fit
@@ -15,7 +13,6 @@ from .parsing import LARGEST, parse
 from .spec import FittedSpec, Shapes, Spec
 
 DEEPEST = 50  # specs that include one another
-COMPILED = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in a tenth of the time, and it says less of errors
 
 
 def folder() -> Path:
@@ -63,8 +60,8 @@ def read(path: Path, within: tuple[Path, ...] = ()) -> Spec:
             raise SpecError(f"{chain[0]}: more than {DEEPEST} specs include one another")
         return read(found, chain)
 
-    loader = COMPILED if path.parent == folder() else yaml.SafeLoader
-    return parse(text, name=path.stem, source=path.name, include=include, loader=loader)
+    shipped = path.parent == folder()
+    return parse(text, name=path.stem, source=path.name, include=include, compiled=shipped)
 
 
 @cache
