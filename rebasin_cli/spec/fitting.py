@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import fnmatch
 import math
-from collections.abc import Mapping
+import re
+from collections import deque
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import TypeVar
 
 from ..errors import SpecError
@@ -17,6 +20,7 @@ from .spec import Block, Entry, FittedSpec, Shapes, Spec
 from .within import find_blocks
 
 T = TypeVar("T")
+_WILD = re.compile(r"[*?\[]")  # what makes a name a glob
 
 
 def fit(spec: Spec, shapes: Shapes) -> FittedSpec:
@@ -27,7 +31,11 @@ def fit(spec: Spec, shapes: Shapes) -> FittedSpec:
     things, and every list whose members are not alike.
     """
     problems: list[str] = []
-    ignored = frozenset(n for n in shapes if any(fnmatch.fnmatchcase(n, glob) for glob in spec.ignore))
+    whole = {glob for glob in spec.ignore if not _WILD.search(glob)}
+    globs = [glob for glob in spec.ignore if glob not in whole]
+    ignored = frozenset(
+        n for n in shapes if n in whole or any(fnmatch.fnmatchcase(n, glob) for glob in globs)
+    )
     every = shapes
     chosen = _choose(spec, {n: s for n, s in shapes.items() if n not in ignored}, problems)
     chosen, lists = gathered(chosen)
@@ -78,11 +86,11 @@ def _choose(spec: Spec, shapes: Shapes, problems: list[str]) -> dict[str, tuple[
     for entry in spec.entries:
         if not entry.family:
             exact.setdefault(entry.name, []).append(entry)
-    families = [entry for entry in spec.entries if entry.family]
+    families = _Families([entry for entry in spec.entries if entry.family])
     chosen: dict[str, tuple[Entry, Mapping[str, str]]] = {}
     for tensor, shape in shapes.items():
         matches = [(e, m) for e in exact.get(tensor, ()) if (m := e.match(tensor, shape)) is not None]
-        matches = matches or [(e, m) for e in families if (m := e.match(tensor, shape)) is not None]
+        matches = matches or families.matches(tensor, shape)
         if not matches:
             problems.append(f"{tensor}  {_show(shape)} is in the checkpoint, not in the spec")
         elif len(matches) > 1:
@@ -91,16 +99,41 @@ def _choose(spec: Spec, shapes: Shapes, problems: list[str]) -> dict[str, tuple[
         else:
             chosen[tensor] = matches[0]
     used = {id(entry) for entry, _ in chosen.values()}
+    spoken = families.spoken_for({t: s for t, s in shapes.items() if t in exact or t not in chosen})
     for entry in spec.entries:
         if not entry.optional and id(entry) not in used:
             if entry.family:
                 # a family whose members all have exact lines of their own is still spoken for
-                if any(entry.match(tensor, shape) is not None for tensor, shape in shapes.items()):
+                if id(entry) in spoken:
                     continue
                 problems.append(f"{entry.name}  matches no tensor of the checkpoint")
             else:
                 problems.append(f"{entry.name}  is in the spec, not in the checkpoint")
     return chosen
+
+
+class _Families:
+    """Lines that stand for several tensors, by the text before their first slot: few of many can match."""
+
+    def __init__(self, entries: Sequence[Entry]):
+        self._by: dict[str, list[tuple[int, Entry]]] = {}
+        for place, entry in enumerate(entries):
+            self._by.setdefault(entry.name.partition("{")[0], []).append((place, entry))
+        self._lengths = sorted({len(before) for before in self._by})
+
+    def matches(self, tensor: str, shape: tuple[int, ...]) -> list[tuple[Entry, Mapping[str, str]]]:
+        """The lines that speak of a tensor, in their order, and what stands in their slots."""
+        near = [one for n in self._lengths if n <= len(tensor) for one in self._by.get(tensor[:n], ())]
+        found = [
+            (entry, m)
+            for _, entry in sorted(near, key=itemgetter(0))
+            if (m := entry.match(tensor, shape)) is not None
+        ]
+        return found
+
+    def spoken_for(self, shapes: Shapes) -> set[int]:
+        """Those that would speak of one of these tensors, had these no lines of their own."""
+        return {id(entry) for tensor, shape in shapes.items() for entry, _ in self.matches(tensor, shape)}
 
 
 def _found_values(chosen: Mapping[str, tuple[Entry, Mapping[str, str]]]) -> dict[str, set[tuple[str, ...]]]:
@@ -142,7 +175,9 @@ def _said(section: str, said: Mapping[str, T], words: set[str], problems: list[s
     given: dict[str, T] = {}
     by: dict[str, str] = {}
     for key in sorted(said, key=lambda key: "{" in key):
-        members = sorted(word for word in words if pattern_of(key).matches(word))
+        members = (
+            sorted(w for w in words if pattern_of(key).matches(w)) if "{" in key else [key] * (key in words)
+        )
         if not members:
             problems.append(f'{section}  "{key}" is no word of these tensors')
         for word in members:
@@ -198,16 +233,19 @@ def _word_sizes(
             claims.setdefault(axis.name, {}).setdefault(size, f"{tensor}  axis {k}")
     words = {word: min(sizes) for word, sizes in claims.items()}
     open_places = [place for place in places if isinstance(place[2], (Product, Sum))]
-    while True:
-        before = len(words)
-        for tensor, k, axis, size in open_places:
-            unknown = {word for word in words_of(axis) if word not in words}
-            if len(unknown) == 1 and (solved := _solve(axis, size, words)) is not None:
-                word = unknown.pop()
-                words[word] = solved
-                claims.setdefault(word, {})[solved] = f"{tensor}  axis {k}"
-        if len(words) == before:
-            break
+    having: dict[str, list[int]] = {}  # of each word that is not known, where it stands
+    for at, (_, _, axis, _) in enumerate(open_places):
+        for word in {*words_of(axis)} - words.keys():
+            having.setdefault(word, []).append(at)
+    waiting = deque(range(len(open_places)))
+    while waiting:
+        tensor, k, axis, size = open_places[waiting.popleft()]
+        unknown = {word for word in words_of(axis) if word not in words}
+        if len(unknown) == 1 and (solved := _solve(axis, size, words)) is not None:
+            word = unknown.pop()
+            words[word] = solved
+            claims.setdefault(word, {})[solved] = f"{tensor}  axis {k}"
+            waiting.extend(having[word])
     for word, sizes in claims.items():
         if len(sizes) > 1:
             problems += [f'{where} is "{word}", {size} units' for size, where in sizes.items()]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable
-from typing import Any
 
 import yaml
 
@@ -18,6 +17,9 @@ from .spec import Entry, Spec
 
 SCHEMA = 1
 LARGEST = 4 << 20  # characters, some 100,000 lines
+MOST_NODES, DEEPEST = 500_000, 100  # names and axes, and how far they lie within one another
+SHORT = 20_000  # characters that PyYAML's own reader takes: it says more of errors, in ten times the time
+COMPILED = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _KEYS = {
     "schema",
@@ -43,22 +45,24 @@ def parse(
     name: str,
     source: str = "",
     include: Callable[[str], Spec] | None = None,
-    loader: Any = yaml.SafeLoader,
+    compiled: bool = False,
 ) -> Spec:
     """The spec that a YAML text says.
 
-    `include` finds the spec that an `include:` line names; `loader` is PyYAML's. Raises SpecError with every
-    problem and its line.
+    `include` finds the spec that an `include:` line names. Long texts, and those to be read by what is
+    `compiled`, are read by libyaml. Raises SpecError with every problem and its line.
     """
     source = source or name
     problems: list[str] = []
     if len(text) > LARGEST:
         raise SpecError(f"{source} is no spec: {len(text):,} characters, at most {LARGEST:,} are read")
     try:
-        root = yaml.compose(text, Loader=loader)
+        root = (
+            _composed(text, source) if compiled or len(text) > SHORT else yaml.compose(text, yaml.SafeLoader)
+        )
     except RecursionError:
         raise SpecError(f"{source} is not a spec: too many things lie within one another") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeError) as error:
         reason = " ".join(str(error).split())
         raise SpecError(f"{source} is not YAML", problems=[reason]) from None
     if not isinstance(root, yaml.MappingNode):
@@ -123,6 +127,22 @@ def parse(
             f"{source} is not a valid spec", problems=problems, hint="The notation: specs/README.md"
         )
     return spec
+
+
+def _composed(text: str, source: str) -> yaml.Node | None:
+    """As `yaml.compose`, by libyaml, which must not see what lies too deep: it would overflow the stack."""
+    depth = nodes = 0
+    for event in yaml.parse(text, COMPILED):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        nodes += isinstance(event, yaml.NodeEvent)
+        if depth > DEEPEST:
+            raise RecursionError
+        if nodes > MOST_NODES:
+            raise SpecError(f"{source} is no spec: at most {MOST_NODES:,} names and axes are read")
+    return yaml.compose(text, COMPILED)
 
 
 def _items(node: yaml.MappingNode, problems: list[str]):

@@ -45,6 +45,8 @@ class Entry:
         """What the slots capture, or None where the line does not speak of this tensor."""
         if self.rank is not None and len(shape) != self.rank:
             return None
+        if not self.family:
+            return {} if tensor == self.name else None
         return self.pattern.match(tensor)
 
 

@@ -24,11 +24,11 @@ def find_blocks(
         for k, axis in enumerate(axes):
             for word, outer in starred_of(axis):
                 places.setdefault(word, []).append((tensor, k, outer))
-    blocks, given = {}, _given(spec, places.keys(), sizes, problems)
+    blocks, given, plain = {}, _given(spec, places.keys(), sizes, problems), _plain(tensors)
     for word, its in places.items():
         if word in given:  # a number before it is then one of copies: "(2 h*)"
             its = [(tensor, k, said if isinstance(said, Word) else None) for tensor, k, said in its]
-        found = _not_starred(word, its[0], tensors) or _disagreeing(word, its, given.get(word))
+        found = _not_starred(word, its[0], plain) or _disagreeing(word, its, given.get(word))
         outer = given.get(word) or next((outer for *_, outer in its if outer is not None), None)
         if outer is not None and not found:
             found = [text for place in its if (text := _missing(word, place, outer, tensors))]
@@ -45,7 +45,8 @@ def _given(
     """What the spec itself states under `within:`; an exact word beats families."""
     given: dict[str, Word] = {}
     for key in sorted(spec.within, key=lambda key: "{" in key):
-        members = {word: m for word in starred if (m := pattern_of(key).match(word)) is not None}
+        near = starred if "{" in key else [key] * (key in starred)
+        members = {word: m for word in near if (m := pattern_of(key).match(word)) is not None}
         if not members:
             problems.append(f'within  "{key}" is no starred word of these tensors')
         for word, captured in members.items():
@@ -59,14 +60,22 @@ def _given(
     return given
 
 
-def _not_starred(word: str, place: Place, tensors: Tensors) -> list[str]:
-    plain = [
-        f'{tensor}  axis {k} has "{word}" without a star, {place[0]} axis {place[1]} has "{word}*"'
-        for tensor, axes in tensors.items()
-        for k, axis in enumerate(axes)
-        if Word(word) in leaves_of(axis)
-    ]
-    return plain[:1]
+def _plain(tensors: Tensors) -> dict[str, tuple[str, int]]:
+    """The first place of every word without a star."""
+    found: dict[str, tuple[str, int]] = {}
+    for tensor, axes in tensors.items():
+        for k, axis in enumerate(axes):
+            for leaf in leaves_of(axis):
+                if isinstance(leaf, Word) and not leaf.each:
+                    found.setdefault(leaf.name, (tensor, k))
+    return found
+
+
+def _not_starred(word: str, place: Place, plain: Mapping[str, tuple[str, int]]) -> list[str]:
+    if word not in plain:
+        return []
+    tensor, k = plain[word]
+    return [f'{tensor}  axis {k} has "{word}" without a star, {place[0]} axis {place[1]} has "{word}*"']
 
 
 def _disagreeing(word: str, places: list[Place], given: Word | None) -> list[str]:
