@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import scipy.sparse.linalg
 import torch
 from torch import Tensor
 
@@ -151,6 +150,8 @@ def largest_singular(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         value = left.norm()
         left = left / value
         return (value, right, left) if wide else (value, left, right)
+    import scipy.sparse.linalg  # a quarter of a second, of no use to other merges
+
     start = matrix.sum(0).numpy() + 1.0
     u, values, v = scipy.sparse.linalg.svds(
         matrix.numpy(), k=1, v0=start if len(start) <= len(matrix) else None

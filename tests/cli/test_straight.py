@@ -227,8 +227,9 @@ def test_a_log_that_cannot_be_written_is_said_before_the_search(models, refused)
 def test_a_log_never_takes_the_place_of_something_else(models, done, refused, tmp_path):
     a, b, c = models
     search = ["merge", *models, "-m", "ste-mm", *SHORT, "-o", "out.safetensors"]
-    for own in (a, "out.safetensors", "out.perm.safetensors", "out.search.safetensors", "./out.safetensors"):
-        refused(2, *search, "--log", own, says="is a model, or an output of this very search")
+    refused(2, *search, "--log", a, says="is read by this very command, and would be replaced")
+    for own in ("out.safetensors", "out.perm.safetensors", "out.search.safetensors", "./out.safetensors"):
+        refused(2, *search, "--log", own, says="cannot be both the")
     (tmp_path / "log.jsonl").write_text("mine")
     refused(2, *search, "--log", "log.jsonl", says="log.jsonl exists")
     refused(2, "merge", *models, "-m", "wm", "--log", "new.jsonl", says="takes no steps that could be logged")
@@ -253,7 +254,6 @@ def test_a_limit_of_samples_is_taken_where_samples_are_looked_at_and_refused_els
     few, nothing = ("--data", "digits", "--limit", "90"), "--limit 90 limits nothing: "
     for command, options, why in (
         ("merge", ("-m", "wm"), "--method wm goes by weights alone, and repairs measure on 2,560"),
-        ("merge", ("-m", "none"), "--method none goes by weights alone"),
         ("merge", ("-m", "wm", "--repair", "none"), "--method wm goes by weights alone"),
         ("align", (), "--method wm goes by weights alone"),
     ):

@@ -100,4 +100,4 @@ def test_layers_without_units_give_a_message_or_a_model(layers, command, tmp_pat
 
 @no_warning
 def test_where_all_are_alike_the_proof_says_why_it_cannot_be(tmp_path):
-    assert "its units are dead" in run("wm", tmp_path, LAYERS["no units"]).err
+    assert "answers every input alike" in run("wm", tmp_path, LAYERS["no units"]).err

@@ -14,13 +14,13 @@ from typing import Any
 
 from torch import nn
 
+from ...averages.kinship import equal, kinship, same_values
 from ...errors import NetworkError, SpecError
 from ...spec.resolving import resolve_spec
 from ...spec.spec import FittedSpec, Spec
 from .activations import look
 from .facts import Fact, of_activations, of_kinship, of_weights
 from .judging import BY_TENSORS, EXACT, VERDICTS, judge
-from .kinship import equal, kinship, same_values
 from .weights import Tensors, weigh
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...averages.kinship import Kinship
 from ...spec.notation import words_of
 from ...spec.spec import FittedSpec
 from .judging import (
@@ -21,7 +22,6 @@ from .judging import (
     most_faded,
     narrowest,
 )
-from .kinship import Kinship
 from .weights import Tensors, Weights, ratio
 
 

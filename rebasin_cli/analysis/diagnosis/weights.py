@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
+from ...averages.kinship import FLAT
 from ...matchers import Problem, wm
 from ...permutations.permutation import permuted
 from ...runtime.seeds import generator
 from ...spec.notation import words_of
 from ...spec.spec import FittedSpec
-from .kinship import FLAT
 
 Tensors = Mapping[str, torch.Tensor]
 

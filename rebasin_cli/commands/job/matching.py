@@ -67,7 +67,7 @@ def check_needs(job: Job) -> None:
 def check_limit(job: Job) -> None:
     """Raise UsageError for a --limit of samples where nothing is looked at that it would limit."""
     search, repair = job.asked.search, job.asked.repair.repair
-    if (limit := job.asked.data.limit) is None or repair in SAMPLES:
+    if (limit := job.asked.data.limit) is None or repair in SAMPLES or search.method == "none":
         return
     why = "the permutation is given" if job.perm else f"--method {search.method} goes by weights alone"
     then = "choose a method that looks at samples, such as am or auto"

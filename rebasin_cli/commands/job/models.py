@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ... import networks
-from ...analysis.diagnosis.kinship import kinship
+from ...averages.kinship import kinship
 from ...averages.names import agreed
 from ...checkpoints.checking import digest, validate
 from ...checkpoints.checkpoint import Checkpoint, open_checkpoint

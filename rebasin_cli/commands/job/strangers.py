@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ...analysis.diagnosis.kinship import kinship
+from ...averages.kinship import kinship
 from ...checkpoints.checkpoint import Checkpoint
 
 MOST = 16  # models that are held against the first

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...checkpoints.tensors import plan_of, rows
+from ..checkpoints.tensors import plan_of, rows
 
 Tensors = Mapping[str, Tensor]
 
