@@ -235,12 +235,16 @@ class Cache:
         return folder
 
     def check(self) -> None:
-        """Raise UsageError where the folder is there and holds other things than a cache."""
+        """Raise UsageError where the folder is there and holds other things than a cache.
+
+        In one called `.rebasin` a job may keep what is its own.
+        """
         try:
             others = sorted({*os.listdir(self.folder)} - OWN)
             links = sorted(name for name in OWN if os.path.islink(self.folder / name))
         except OSError:  # it is not there, or cannot be read: told where something is written
             return
+        others = others if self.folder.name != ".rebasin" else []
         if others or links:
             what = f"holds {others[0]}" if others else f"has a link in it, {links[0]}"
             raise UsageError(
