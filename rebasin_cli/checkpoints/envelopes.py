@@ -27,6 +27,7 @@ from .saved import (
     kind_of,
     look,
     opened,
+    run_state,
     text_of,
 )
 from .wrappers import plain_names
@@ -235,9 +236,10 @@ def _nothing(saved: Any, root: Node, name: str) -> CheckpointError:
     contents = [f"{key}  {what}" for key, what in root.beside.items()]
     contents += [f"{key!r}  Tensor" for key in root.tensors]
     states = [key for key, what in root.beside.items() if what == OPTIMIZER]
-    if states:
+    whole = run_state("", saved) == OPTIMIZER
+    if states or whole:
         hint = "It is the state of a run, not a model: name the file with the weights."
-        if _is_named(look(_descend(saved, states[0])[1], (states[0],))):
+        if not whole and _is_named(look(_descend(saved, states[0])[1], (states[0],))):
             hint += f" To take it all the same: --key {states[0]}"
         return CheckpointError(f"{name} holds {OPTIMIZER}, and no weights", problems=contents, hint=hint)
     if entries(saved) is None:

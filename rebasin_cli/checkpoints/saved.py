@@ -182,7 +182,7 @@ class _Walk:
                 node.tensors[key] = item  # as in every state dict: no word on the rest
             elif name is None:
                 node.beside[f"{kind_of(key)} as a key"] = kind_of(item)
-            elif (what := _of_the_run(key, item)) is not None:
+            elif (what := run_state(key, item)) is not None:
                 node.beside[name], of_the_run = what, True
             elif isinstance(item, Tensor):
                 node.tensors[key] = item
@@ -223,7 +223,7 @@ def kind_of(value: Any) -> str:
     return f"{'an' if word[:1].lower() in 'aeiou' else 'a'} {word}"
 
 
-def _of_the_run(key: Any, item: Any) -> str | None:
+def run_state(key: Any, item: Any) -> str | None:
     """What an entry is that is no part of a model; None of what may be one."""
     is_mapping = isinstance(item, Mapping)
     if is_mapping and "param_groups" in item and "state" in item:

@@ -294,7 +294,8 @@ OutModel = Annotated[
         "-o",
         metavar="FILE|DIR/",
         panel=OUT,
-        help="Where to write, as safetensors; into a folder under the names of the model's own files.",
+        help="Where to write: safetensors; NAME.pt, .pth, .bin or .ckpt as the first file is, with new "
+        "weights; or a folder, under the names of the model's own files.",
     ),
 ]
 Force = Annotated[bool, option("--force", panel=OUT, help="Overwrite outputs that exist.")]

@@ -1,0 +1,121 @@
+"""`-o NAME.pth`: the first file's envelope with new weights, and what lies beside weights in the metadata."""
+
+import json
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from rebasin_cli.checkpoints.checkpoint import open_checkpoint
+
+
+class Net(nn.Module):
+    def __init__(self, seed):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.body = nn.Linear(3, 4)
+        self.norm = nn.LayerNorm(4)
+
+
+def saved(name, seed, **more):
+    """As a training script saves: names behind `module.`, an optimizer, an average, arguments, a record."""
+    state = {f"module.{key}": value for key, value in Net(seed).state_dict().items()}
+    run = {"optimizer": {"state": {0: {"exp_avg": torch.ones(4, 3)}}, "param_groups": [{"lr": 0.1}]}}
+    run |= {"ema": Net(9).state_dict(), "best_acc1": 76.1, "args": Namespace(arch="small", api_key="hunter2")}
+    torch.save({"epoch": 3, "config": {"width": (4, 3)}, "state_dict": state, **run, **more}, name)
+
+
+def mean_of(*seeds):
+    states = [Net(seed).state_dict() for seed in seeds]
+    return {n: (sum(s[n].double() for s in states) / len(seeds)).float() for n in states[0]}
+
+
+MERGE = ("merge", "a.pt", "b.pt", "--method", "none", "-o")
+
+
+def test_an_output_called_pth_is_the_first_file_with_new_weights(done):
+    saved("a.pt", 1)
+    saved("b.pt", 2, epoch=5)
+    done(*MERGE, "m.pth")
+    found = torch.load("m.pth", weights_only=True)
+    state = found.pop("state_dict")
+    args = {"arch": "small", "api_key": "hunter2"}  # in a file of his own
+    assert found == {"epoch": 3, "config": {"width": (4, 3)}, "args": args}  # no moments, averages, records
+    assert all(torch.equal(state[f"module.{name}"], value) for name, value in mean_of(1, 2).items())
+    Net(0).load_state_dict({name.removeprefix("module."): value for name, value in state.items()})
+    again = Path("m.pth").read_bytes()
+    done(*MERGE, "m.pth", "--force")
+    assert Path("m.pth").read_bytes() == again
+
+
+def test_what_was_done_is_told_beside_and_only_of_these_weights(done):
+    saved("a.pt", 1)
+    saved("b.pt", 2)
+    done(*MERGE, "m.pth")
+    assert open_checkpoint("m.pth").metadata["rebasin.command"] == "merge"
+    assert "rebasin.inputs" in done("inspect", "m.pth").out
+    Path("m.pth").write_bytes(Path("a.pt").read_bytes())
+    other = open_checkpoint("m.pth")
+    assert not other.metadata and "m.pth.rebasin.json lies beside other weights" in other.notes[-1]
+    for odd in ("", "[1]", '{"records": 1}', '{"records": "x", "metadata": {"a": 1}}', "[" * 9999):
+        Path("m.pth.rebasin.json").write_text(odd)
+        assert open_checkpoint("m.pth").metadata == {}, odd
+
+
+def test_parts_are_written_back_where_they_were_and_bare_files_stay_bare(done):
+    for name, seed in (("a.pt", 1), ("b.pt", 2)):
+        torch.save(
+            {"gan": [Net(seed).state_dict(), {"critic": {"w": torch.full((2, 2), float(seed))}}]}, name
+        )
+    done(*MERGE, "m.ckpt")
+    first, second = torch.load("m.ckpt")["gan"]
+    assert torch.equal(second["critic"]["w"], torch.full((2, 2), 1.5))
+    assert all(torch.equal(first[name], value) for name, value in mean_of(1, 2).items())
+    for name, seed in (("a.pt", 1), ("b.pt", 2)):
+        save_file(Net(seed).state_dict(), name.replace("pt", "safetensors"))
+    done("merge", "a.safetensors", "b.safetensors", "--method", "none", "-o", "m.bin", "--out-dtype", "bf16")
+    bare = torch.load("m.bin", weights_only=True)
+    assert {t.dtype for t in bare.values()} == {torch.bfloat16} and set(bare) == set(Net(0).state_dict())
+
+
+def test_an_aligned_model_keeps_its_own_envelope(done, pair):
+    weights = [load_file(path) for path in pair]
+    torch.save({"epoch": 1, "model": weights[0]}, "a.pt")
+    torch.save({"epoch": 2, "model": {f"module.{n}": t for n, t in weights[1].items()}}, "b.pt")
+    done("align", "a.pt", "b.pt", "-o", "moved.pt")
+    done("align", *pair, "-o", "plain.safetensors")
+    found = torch.load("moved.pt", weights_only=True)
+    assert found["epoch"] == 2
+    moved = load_file("plain.safetensors")
+    assert all(torch.equal(found["model"][f"module.{name}"], value) for name, value in moved.items())
+    assert Path("moved.perm.safetensors").exists()
+
+
+def test_plain_values_that_all_have_go_into_the_metadata_without_secrets(done):
+    saved("a.pt", 1)
+    saved("b.pt", 2, epoch=5, loss=float("nan"))
+    done(*MERGE, "m.safetensors")
+    beside = json.loads(open_checkpoint("m.safetensors").metadata["rebasin.beside"])
+    assert beside == {"args": {"arch": "small", "api_key": "…"}, "config": {"width": [4, 3]}}
+    done("merge", "m.safetensors", "m.safetensors", "--method", "none", "-o", "again.safetensors")
+    assert json.loads(open_checkpoint("again.safetensors").metadata["rebasin.beside"]) == beside
+
+
+def test_what_cannot_be_such_a_file_is_refused(refused, pair):
+    saved("a.pt", 1)
+    saved("b.pt", 2)
+    refused(2, *MERGE, "m.pth", "--out-shard-size", "1KB", says="shards are safetensors")
+    refused(2, *MERGE, "a.pt", "--force", says="is read by this very command")
+    refused(2, "train", "mlp", "--data", "digits", "-o", "t.pth", says="written as safetensors")
+    refused(2, "verify", *pair, "-o", "v.pth", says="written as safetensors")
+
+
+@pytest.mark.parametrize("kind", ["m.pth", "m.pth.rebasin.json"])
+def test_what_is_there_is_not_replaced_by_itself(kind, refused):
+    saved("a.pt", 1)
+    saved("b.pt", 2)
+    Path(kind).write_text("mine")
+    refused(2, *MERGE, "m.pth", says=f"{kind} exists")
