@@ -64,6 +64,10 @@ CASES = {
     "align over an older one": Case(("align", *PAIR), ("align", *TURNED)),
     "align to shards over shards": Case(("align", *PAIR, *SHARDS), ("align", *TURNED, *SHARDS)),
     "align to one file over shards": Case(("align", *PAIR), ("align", *TURNED, *SHARDS)),
+    "align to a file of torch over an older one": Case(
+        ("align", *PAIR[:2], "-o", "out.pth", *PAIR[4:]),
+        ("align", *TURNED[:2], "-o", "out.pth", "--no-prove"),
+    ),
     "merge": Case(("merge", *PAIR)),
     "merge to shards over one file": Case(("merge", *PAIR, *SHARDS), ("merge", *TURNED)),
     "merge with a statement": Case(
@@ -99,7 +103,7 @@ CASES = {
         ("card", "m.safetensors", "-o", "out.md", "--license", "mit", "--force"),
         ("card", "m.safetensors", "-o", "out.md"),
     ),
-    "merge-driver": Case((*DRIVER, "-o", "out.safetensors"), ("merge", *TURNED), anew=True),
+    "merge-driver": Case(DRIVER, ("merge", *TURNED), anew=True),
     "run": Case(("run", "recipe.yaml")),
     "run over another recipe's": Case(
         ("run", "recipe.yaml"), ("run", "recipe.yaml", "--set", "steps.mean.weights=[0.3,0.7]")
