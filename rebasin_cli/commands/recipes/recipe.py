@@ -150,9 +150,7 @@ def _steps(
             found.append(Step(title, Command((), "", ()), (), {}, (), (), {}, (), step.where))
             continue
         made = Maker(title, command, step, names, folder, problems, fetch).made(defaults)
-        names.outputs |= {
-            f"{title}.{suffix}" if suffix else title: (title, path) for suffix, path in made.writes.items()
-        }
+        names.add(title, made.writes)
         found.append(made)
     return [step for step in found if step.command.words]
 

@@ -70,9 +70,16 @@ class Names:
 
     inputs: dict[str, Files] = field(default_factory=dict)
     outputs: dict[str, tuple[str, Path]] = field(default_factory=dict)  # "merged.report" → its step, the file
+    makers: dict[str, str] = field(default_factory=dict)  # of the outputs' real paths: the step
     later: set[str] = field(default_factory=set)  # steps that come after
     written: set[str] = field(default_factory=set)  # real paths of all outputs
     downloads: list[Mapping[str, str]] = field(default_factory=list)  # addresses with digests
+
+    def add(self, step: str, writes: Mapping[str, Path]) -> None:
+        """The outputs of one more step, by the names that later ones may call them."""
+        for suffix, path in writes.items():
+            self.outputs[f"{step}.{suffix}" if suffix else step] = step, path
+            self.makers.setdefault(os.path.realpath(path), step)
 
 
 class Maker:
@@ -256,10 +263,7 @@ class Maker:
 
     def _made_earlier(self, text: str) -> str | None:
         """The step that writes this very file."""
-        for step, path in self.names.outputs.values():
-            if os.path.realpath(text) == os.path.realpath(path):
-                return step
-        return None
+        return self.names.makers.get(os.path.realpath(text))
 
     def _maybe_file(self, text: str) -> str:
         """A reference such as file.py:loader, as it is; if there is such a file, the step depends on it."""
