@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ..checkpoints.tensors import plan_of, rows
+from .comparing import same
 
 Tensors = Mapping[str, Tensor]
 
@@ -102,7 +103,7 @@ def same_values(a: Tensors, b: Tensors) -> bool:
 
 def equal(a: Tensors, b: Tensors) -> bool:
     """Whether all tensors of both are equal, bit for bit."""
-    return plan_of(a) == plan_of(b) and all(torch.equal(a[name], b[name]) for name in a)
+    return plan_of(a) == plan_of(b) and all(same(a, b, name) for name in a)
 
 
 def _matrices(a: Tensors, b: Tensors) -> Iterator[str]:

@@ -16,14 +16,14 @@ import io
 import pickle
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
 
-from .around import Slot
+from .around import Slot, slots
 from .safetensors_format import nbytes
 
 ROOT = "archive"  # what torch calls it where it is given no name
@@ -51,18 +51,6 @@ class _Record:
     key: str
     kind: Any
     count: int
-
-
-def slots(tree: Any) -> Iterator[str]:
-    """The names for which an envelope has places."""
-    if isinstance(tree, Slot):
-        yield tree.name
-    elif isinstance(tree, Mapping):
-        for value in tree.values():
-            yield from slots(value)
-    elif isinstance(tree, (list, tuple)):
-        for value in tree:
-            yield from slots(value)
 
 
 def write(

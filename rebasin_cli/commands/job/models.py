@@ -208,8 +208,7 @@ def infer_spec(
     module = networks.from_reference(network.net, shapes)
     batch = fed(module.float(), need_inputs(module, network, data), "cpu", quiet=True)
     args, kwargs = ((), batch) if isinstance(batch, Mapping) else (batch, {})
-    outputs = {"output": network.output, "not_kept": network.not_kept}
-    found = infer(module, args, kwargs, prove=prove, groups=groups, **outputs)
+    found = infer(module, args, kwargs, prove=prove, groups=groups, **network.outputs)
     if told := accounts.kept_in_words(found.kept, found.not_kept):
         say(f"outputs: {told}")
     for frozen in found.reasons:
