@@ -93,12 +93,21 @@ def _judged(looked: list[dict[str, Any]], chances: list[float], same: int) -> Ki
 
 
 def same_values(a: Tensors, b: Tensors) -> bool:
-    """Whether each tensor of one holds the values of the other's, in whatever order; the smallest first."""
+    """Whether each tensor of one holds the values of the other's, bit for bit, in whatever order.
+
+    The smallest are looked at first.
+    """
     ours, theirs = plan_of(a), plan_of(b)
     if ours != theirs:
         return False
     names = sorted(ours, key=lambda name: math.prod(ours[name][1]))
-    return all(torch.equal(*(model[name].flatten().sort().values for model in (a, b))) for name in names)
+    return all(torch.equal(*(_bits(model[name]).sort().values for model in (a, b))) for name in names)
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """The values as integers, (n,): torch sorts neither float8 nor complex numbers."""
+    sizes = {1: torch.int8, 2: torch.int16, 4: torch.int32}
+    return tensor.flatten().view(sizes.get(tensor.dtype.itemsize, torch.int64))
 
 
 def equal(a: Tensors, b: Tensors) -> bool:
