@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..checkpoints.tensors import plan_of, rows
-from .comparing import same
+from .comparing import planned, same
 
 Tensors = Mapping[str, Tensor]
 
@@ -146,7 +146,7 @@ def _sample(model: Tensors, name: str) -> tuple[Tensor, Tensor | None]:
     With them, for a tensor of as many rows as columns, where in each row its diagonal is: of a convolution
     (n, n, …) the places of a whole kernel, (rows, kernel).
     """
-    shape = tuple(model.shapes[name] if hasattr(model, "shapes") else model[name].shape)
+    _, shape = planned(model, name)
     height, width = _form(shape)
     wanted = min(height, max(2, VALUES // width))
     if shape[0] == 1 or wanted == height:
