@@ -141,6 +141,11 @@ class Checkpoint(Mapping[str, Tensor]):
         return bare if tree is None else tree
 
     @property
+    def largest_part(self) -> str | None:
+        """The part of several that has most values; None where none were joined."""
+        return max(sorted(self.parts), key=self.parts.__getitem__, default=None)
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What was chosen or left out on opening, a sentence each."""
         notes = []
@@ -149,7 +154,7 @@ class Checkpoint(Mapping[str, Tensor]):
         if self.parts:
             joined = some((f"{part} ({count:,} values)" for part, count in sorted(self.parts.items())), SHOWN)
             notes.append(
-                f"parts joined under their names: {joined}; --key chooses, such as --key {_key(self.parts)}"
+                f"parts joined under their names: {joined}; --key chooses, such as --key {self.largest_part}"
             )
         if self.alternatives:
             notes.append(f"also there, for --key: {', '.join(self.alternatives)}")
@@ -166,11 +171,6 @@ class Checkpoint(Mapping[str, Tensor]):
             notes.append(f"not read: {some(self.unread, 5)}")
         notes += [self.stale] if self.stale else []
         return tuple(notes)
-
-
-def _key(parts: Mapping[str, int]) -> str:
-    """The largest part, as an example."""
-    return max(sorted(parts), key=lambda part: parts[part])
 
 
 def open_checkpoint(
