@@ -39,7 +39,7 @@ def combined(
     if interpolation != "linear":
         beside = set(plans[0]) - averaged
         turning = JOINS[interpolation](*models, weights[1], keep=beside, straight={*parts.statistics})
-    together = {its for family in parts.products.families for its in family.members.values()}
+    together = parts.products.members
     products = parts.products.joined(
         models, weights, (), lambda views, keep: line(views, weights, keep), dtype
     )

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ..checkpoints.tensors import plan_of, rows
+from .comparing import planned, same
 
 Tensors = Mapping[str, Tensor]
 
@@ -92,17 +93,26 @@ def _judged(looked: list[dict[str, Any]], chances: list[float], same: int) -> Ki
 
 
 def same_values(a: Tensors, b: Tensors) -> bool:
-    """Whether each tensor of one holds the values of the other's, in whatever order; the smallest first."""
+    """Whether each tensor of one holds the values of the other's, bit for bit, in whatever order.
+
+    The smallest are looked at first.
+    """
     ours, theirs = plan_of(a), plan_of(b)
     if ours != theirs:
         return False
     names = sorted(ours, key=lambda name: math.prod(ours[name][1]))
-    return all(torch.equal(*(model[name].flatten().sort().values for model in (a, b))) for name in names)
+    return all(torch.equal(*(_bits(model[name]).sort().values for model in (a, b))) for name in names)
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """The values as integers, (n,): torch sorts neither float8 nor complex numbers."""
+    sizes = {1: torch.int8, 2: torch.int16, 4: torch.int32}
+    return tensor.flatten().view(sizes.get(tensor.dtype.itemsize, torch.int64))
 
 
 def equal(a: Tensors, b: Tensors) -> bool:
     """Whether all tensors of both are equal, bit for bit."""
-    return plan_of(a) == plan_of(b) and all(torch.equal(a[name], b[name]) for name in a)
+    return plan_of(a) == plan_of(b) and all(same(a, b, name) for name in a)
 
 
 def _matrices(a: Tensors, b: Tensors) -> Iterator[str]:
@@ -136,7 +146,7 @@ def _sample(model: Tensors, name: str) -> tuple[Tensor, Tensor | None]:
     With them, for a tensor of as many rows as columns, where in each row its diagonal is: of a convolution
     (n, n, …) the places of a whole kernel, (rows, kernel).
     """
-    shape = tuple(model.shapes[name] if hasattr(model, "shapes") else model[name].shape)
+    _, shape = planned(model, name)
     height, width = _form(shape)
     wanted = min(height, max(2, VALUES // width))
     if shape[0] == 1 or wanted == height:

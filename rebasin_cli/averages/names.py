@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..checkpoints.tensors import LazyTensors, plan_of, rows
+from ..checkpoints.wrappers import WRAPPERS
 from .comparing import same
 from .parts import EMBEDDING, LOGITS
 
@@ -23,7 +24,7 @@ Tensors = Mapping[str, Tensor]
 Plan = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 
 # What a program calls a network that it holds. Other names are of parts: an encoder is no decoder.
-CONTAINERS = {"model", "module", "net", "network", "nn", "base_model", "_orig_mod", "_forward_module"}
+CONTAINERS = {*WRAPPERS, "_forward_module", "model", "module", "net", "network", "nn", "base_model"}
 CONTAINERS |= {"wrapped", "wrapped_model", "inner_model", "backbone"}
 DEEPEST = 8  # segments of a prefix
 SAMPLE = 256  # names by which a prefix is ruled out

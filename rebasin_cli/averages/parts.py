@@ -103,7 +103,7 @@ def parts_of(
     names = dict.fromkeys(name for plan in (*plans, source_plan) for name in plan)
     ignored = {name for name in names if any(fnmatch.fnmatchcase(name, glob) for glob in ignore)}
     products = products_of(models, keep=ignored, source=source, resized=heads not in (None, "drop"))
-    together = {name for family in products.families for name in family.members.values()}
+    together = products.members
     for name in names:
         having = [k for k, plan in enumerate(plans) if name in plan]
         if name in ignored:

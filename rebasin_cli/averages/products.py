@@ -33,10 +33,14 @@ class Products:
     fixed: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def members(self) -> dict[str, Family]:
+        """The family of each tensor that is in one."""
+        return {name: family for family in self.families for name in family.members.values()}
+
+    @property
     def straight(self) -> set[str]:
         """Members that are sums over samples, which have no direction to turn."""
-        moments = (it for it in self.families if it.kind.name == "running moments")
-        return {name for family in moments for name in family.members.values()}
+        return {name for name, family in self.members.items() if family.kind.name == "running moments"}
 
     def joined(
         self,
@@ -54,7 +58,7 @@ class Products:
         if not self.families:
             return join(models, keep)
         carried = {its for family in self.families for its in _carried(family).values()}
-        beside = {its for family in self.families for its in family.members.values()} - carried
+        beside = self.members.keys() - carried
         found = join(
             [self._view(model, carried, k) for k, model in enumerate(models, start=1)], {*keep, *beside}
         )
@@ -80,7 +84,7 @@ class Products:
         A family that all models with a weight have bit for bit stays so.
         """
         there = [k for k, weight in enumerate(weights) if weight]
-        of = {its: family for family in self.families for its in family.members.values()}
+        of = self.members
         first = plan_of(models[0])
         dtypes = {name: first[name][0] if name in of else its for name, (its, _) in plan_of(joined).items()}
         if dtype is not None:

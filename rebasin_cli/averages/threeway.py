@@ -8,7 +8,7 @@ as what they stand for.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -33,13 +33,13 @@ WEIGHTS = {"average": (0.5, 0.5, 0.0), "sum": (1.0, 1.0, -1.0)}  # of ours, thei
 class ThreeWay:
     """Where every tensor comes from ("ours", "theirs", "average", "sum"); what conflicts, and why.
 
-    `families` are mixed as what they stand for.
+    `products` are mixed as what they stand for.
     """
 
     taken: dict[str, str]
     conflicts: dict[str, str]
     removed: tuple[str, ...] = ()
-    families: tuple[Family, ...] = ()
+    products: Products = field(default_factory=Products)
 
 
 def three_way(
@@ -60,7 +60,7 @@ def three_way(
     conflicts: dict[str, str] = {}
     removed: list[str] = []
     mixed: list[Family] = []
-    of = {its: family for family in families_of(plans.values()) for its in family.members.values()}
+    of = Products(tuple(families_of(plans.values()))).members
     sides: dict[str, tuple[str, str]] = {}  # of members of families, all of which are decided together
     for name in dict.fromkeys([*plans["ours"], *plans["theirs"], *plans["base"]]):
         if name in of and name not in sides:
@@ -80,7 +80,7 @@ def three_way(
             taken[name] = side
         else:
             removed.append(name)
-    return ThreeWay(taken, conflicts, tuple(removed), tuple(mixed))
+    return ThreeWay(taken, conflicts, tuple(removed), Products(tuple(mixed)))
 
 
 def _changed_by(base: Tensors, ours: Tensors, theirs: Tensors, name: str) -> str:
@@ -95,7 +95,7 @@ def _of_family(
     plans: Mapping[str, Plan],
     models: Mapping[str, Tensors],
     both: str,
-    norms: tuple[str, ...],
+    norms: Collection[str],
 ) -> dict[str, tuple[str, str]]:
     """What becomes of each member, and why that is a conflict: one side's all of them, or mixed together."""
     names, kind = [*family.members.values()], family.kind
@@ -160,10 +160,10 @@ def mixed(base: Tensors, ours: Tensors, theirs: Tensors, found: ThreeWay) -> Laz
     weights = WEIGHTS["sum" if "sum" in found.taken.values() else "average"]
     joining = [(model, w) for model, w in zip((ours, theirs, base), weights, strict=True) if w]
     shares = [w for _, w in joining]
-    products = Products(found.families).joined(
+    products = found.products.joined(
         [model for model, _ in joining], shares, (), lambda views, keep: line(views, shares, keep)
     )
-    together = {its for family in found.families for its in family.members.values()}
+    together = found.products.members
     side_of = {name: theirs if side == "theirs" else ours for name, side in found.taken.items()}
     plan = {name: planned(side, name) for name, side in side_of.items()}
 

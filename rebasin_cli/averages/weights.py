@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from fractions import Fraction
 
 from ..errors import UsageError, unknown
+from ..registry.numbers import is_number
 from .schedules import NAMES
 
 NEAR = 1e-6  # by which the sum of weights may miss 1
 DIGITS = 6  # of a suggestion
 LARGEST = 1_000  # the denominator of a suggestion
 SHOWN = 60  # characters of what is no number
-_DECIMAL = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?"
-_WEIGHT = re.compile(rf"([+-]?{_DECIMAL})(?:\s*/\s*({_DECIMAL}))?")
 
 
 def parse(text: str | None) -> list[float] | str | None:
@@ -38,9 +36,10 @@ def parse(text: str | None) -> list[float] | str | None:
 
 
 def _weight(part: str, text: str) -> float:
-    found = _WEIGHT.fullmatch(part)
+    above, slash, below = map(str.strip, part.partition("/"))
     try:
-        value = float(Fraction(found[1]) / Fraction(found[2] or 1)) if found else math.nan
+        plain = is_number(above) and (is_number(below) if slash else True)
+        value = float(Fraction(above) / Fraction(below or 1)) if plain else math.nan
     except (ValueError, ArithmeticError):  # too many digits, too large, a division by 0
         value = math.nan
     if not math.isfinite(value):

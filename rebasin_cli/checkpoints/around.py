@@ -155,8 +155,14 @@ def _mappings(value: Any) -> Iterator[dict]:
             yield from _mappings(inner)
 
 
+def slots(tree: Any) -> Iterator[str]:
+    """The names for which an envelope has places."""
+    if isinstance(tree, Slot):
+        yield tree.name
+    inner = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, list | tuple) else ()
+    for value in inner:
+        yield from slots(value)
+
+
 def _has_slots(value: Any) -> bool:
-    if isinstance(value, Slot):
-        return True
-    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    return any(map(_has_slots, inner))
+    return any(True for _ in slots(value))

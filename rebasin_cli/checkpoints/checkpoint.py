@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError, NoEnvelope
+from ..runtime.text import some
 from . import beside, pieces
 from .around import Around, Slot, fitted
 from .checking import digest, validate
@@ -140,15 +141,20 @@ class Checkpoint(Mapping[str, Tensor]):
         return bare if tree is None else tree
 
     @property
+    def largest_part(self) -> str | None:
+        """The part of several that has most values; None where none were joined."""
+        return max(sorted(self.parts), key=self.parts.__getitem__, default=None)
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What was chosen or left out on opening, a sentence each."""
         notes = []
         if self.envelope:
             notes.append(f"the weights are those under {self.envelope!r}")
         if self.parts:
-            joined = _some([f"{part} ({count:,} values)" for part, count in sorted(self.parts.items())])
+            joined = some((f"{part} ({count:,} values)" for part, count in sorted(self.parts.items())), SHOWN)
             notes.append(
-                f"parts joined under their names: {joined}; --key chooses, such as --key {_key(self.parts)}"
+                f"parts joined under their names: {joined}; --key chooses, such as --key {self.largest_part}"
             )
         if self.alternatives:
             notes.append(f"also there, for --key: {', '.join(self.alternatives)}")
@@ -156,26 +162,15 @@ class Checkpoint(Mapping[str, Tensor]):
             notes.append(f"stripped from names: {', '.join(self.stripped)}")
         if self.skipped:
             left = [f"{name} ({what})" for name, what in self.skipped.items() if name not in self.beside]
-            notes += [f"left out: {_some(left)}"] if left else []
+            notes += [f"left out: {some(left, SHOWN)}"] if left else []
         if read := [name for name in self.beside if name in self.skipped]:
-            notes.append(f"plain values beside the weights: {_some(read)}")
+            notes.append(f"plain values beside the weights: {some(read, SHOWN)}")
         if self.tied:
             notes.append(f"tied: {'; '.join(' = '.join(group) for group in self.tied)}")
         if self.unread:
-            more = f" and {len(self.unread) - 5} more" if len(self.unread) > 5 else ""
-            notes.append(f"not read: {', '.join(self.unread[:5])}{more}")
+            notes.append(f"not read: {some(self.unread, 5)}")
         notes += [self.stale] if self.stale else []
         return tuple(notes)
-
-
-def _some(names: list[str]) -> str:
-    more = f", and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
-
-
-def _key(parts: Mapping[str, int]) -> str:
-    """The largest part, as an example."""
-    return max(sorted(parts), key=lambda part: parts[part])
 
 
 def open_checkpoint(

@@ -223,9 +223,7 @@ def _modules(folder: Path, what: str, parts: Sequence[str]) -> CheckpointError:
 
 def _json(path: Path) -> dict | list:
     try:
-        if path.stat().st_size > MAX_LIST:
-            raise CheckpointError(f"{path}: a list of modules of more than {MAX_LIST:,} bytes")
-        parsed = json.loads(files.text(path, str(path), error=CheckpointError))
+        parsed = json.loads(files.text(path, str(path), most=MAX_LIST, error=CheckpointError))
     except (ValueError, RecursionError) as cause:
         raise CheckpointError(
             f"{path} is not valid JSON, and says what the folder holds", hint=COPY_AGAIN

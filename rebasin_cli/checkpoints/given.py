@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError
+from .tensors import odd
 
 Values = Tensor | np.ndarray
 Model = Mapping[str, Values] | Sequence[Values]
@@ -83,17 +84,6 @@ def _plain(number: int, model: Any) -> Mapping[str, Tensor]:
             hint="Load its weights first: what is on the meta device is a plan of a model",
         )
     return model if all(value is model[name] for name, value in made.items()) else made
-
-
-def odd(tensor: Tensor) -> str:
-    """What keeps a tensor from having plain values, wherever it lies; "" where nothing does."""
-    if tensor.is_nested:
-        return "is nested: its parts have shapes of their own"
-    if tensor.layout is not torch.strided:
-        return "is sparse: save it with .to_dense()"
-    if tensor.device.type == "meta":
-        return "has no values: it is on the device 'meta'"
-    return ""
 
 
 def _tensor(value: Any) -> Tensor | str:

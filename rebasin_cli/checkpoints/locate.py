@@ -127,10 +127,9 @@ def read_index(index: Path) -> dict[str, str]:
     """
     if pieces.SHARD.fullmatch(index.name):
         return _of_headers(index)
-    if index.stat().st_size > MAX_HEADER:
-        raise CheckpointError(f"{index}: an index of more than {MAX_HEADER:,} bytes")
     try:
-        parsed = json.loads(files.text(index, str(index), error=CheckpointError), object_pairs_hook=once)
+        content = files.text(index, str(index), most=MAX_HEADER, error=CheckpointError)
+        parsed = json.loads(content, object_pairs_hook=once)
     except (ValueError, RecursionError) as cause:
         raise CheckpointError(f"{index} is not valid JSON: {cause}", hint=COPY_AGAIN) from cause
     shard_of = parsed.get("weight_map") if isinstance(parsed, dict) else None

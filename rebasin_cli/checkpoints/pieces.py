@@ -110,12 +110,17 @@ def _several(pattern: re.Pattern[str], names: Collection[str]) -> bool:
 
 
 def deepspeed(what: Path, folder: Path) -> CheckpointError:
+    return CheckpointError(
+        f"{what} holds a piece of a model, as DeepSpeed leaves it on every rank", hint=_zero_to_fp32(folder)
+    )
+
+
+def _zero_to_fp32(folder: Path) -> str:
     """The folder of the run is the one above `global_step…`."""
     run = folder.parent if folder.name.startswith("global_step") else folder
-    return CheckpointError(
-        f"{what} holds a piece of a model, as DeepSpeed leaves it on every rank",
-        hint="Make the whole with DeepSpeed, and give that: "
-        f"python -m deepspeed.utils.zero_to_fp32 {_quoted(run)} whole/",
+    return (
+        "Make the whole with DeepSpeed, and give that: "
+        f"python -m deepspeed.utils.zero_to_fp32 {_quoted(run)} whole/"
     )
 
 
@@ -185,14 +190,11 @@ def check_values(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
     if len(parameters) >= 4 and all(shape in ((0,), (1,)) for shape in parameters.values()):
         empty = list(parameters)  # DeepSpeed once left one value of each
     if empty:
-        folder = path if path.is_dir() else path.parent
-        run = folder.parent if folder.name.startswith("global_step") else folder
         raise CheckpointError(
             f"{path} holds the names of {len(empty)} parameters without their values, "
             "as DeepSpeed ZeRO-3 leaves them",
             problems=[f"{name}  has no values" for name in empty],
-            hint="Make the whole with DeepSpeed, and give that: "
-            f"python -m deepspeed.utils.zero_to_fp32 {_quoted(run)} whole/",
+            hint=_zero_to_fp32(path if path.is_dir() else path.parent),
         )
 
 

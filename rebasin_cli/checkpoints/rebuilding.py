@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from .inert import Global, Inert, Known, Reader
 from .inert import kind as kind_of
+from .tensors import NESTED, SPARSE
 
 DTYPES = {str(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 PLAIN = {name: dtype for name, dtype in DTYPES.items() if dtype.is_floating_point or dtype.is_complex}
@@ -54,8 +55,6 @@ TENSOR = 256  # bytes beside the values, at least
 MAX_AXES = 64
 
 # What is said of a tensor that is none of plain values.
-SPARSE = "is sparse: save it with .to_dense()"
-NESTED = "is nested: its parts have shapes of their own"
 QUANTISED = "is quantised: save the floating-point weights"
 CONJUGATE = (
     "is stored as the conjugate or the negative of its values: save it with .resolve_conj().resolve_neg()"

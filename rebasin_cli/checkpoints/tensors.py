@@ -150,6 +150,19 @@ def blocks(tensors: Mapping[str, Tensor], name: str, size: int = CHUNK) -> Itera
         yield tensors.rows(name, start, min(start + step, shape[0]))
 
 
+SPARSE = "is sparse: save it with .to_dense()"
+NESTED = "is nested: its parts have shapes of their own"
+
+
+def odd(tensor: Tensor) -> str:
+    """What keeps a tensor from having plain values, wherever it lies; "" where nothing does."""
+    if tensor.is_nested:
+        return NESTED
+    if tensor.layout is not torch.strided:
+        return SPARSE
+    return "has no values: it is on the device 'meta'" if tensor.device.type == "meta" else ""
+
+
 def chunks(tensor: Tensor, size: int = CHUNK) -> Iterator[Tensor]:
     """The values in row-major order as contiguous 1-d tensors on the CPU, at most `size` bytes each.
 

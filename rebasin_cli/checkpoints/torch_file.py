@@ -15,6 +15,7 @@ from .around import around
 from .choosing import ENVELOPES
 from .opening import UnreadTensor
 from .stored import Piece, StoredFile
+from .tensors import odd
 
 MAX_REPEATED = 1 << 30  # bytes that the tensors of a file may claim beyond those stored
 
@@ -132,17 +133,8 @@ def _check_storage(tensors: Mapping[str, Tensor], path: Path) -> None:
     """Refuse tensors without plain values, and those that repeat few stored values without end."""
     problems, repeated = [], 0
     for name, tensor in tensors.items():
-        if isinstance(tensor, UnreadTensor):
-            problems.append(f"{name}  {tensor.what}")
-            continue
-        if tensor.is_nested:
-            problems.append(f"{name}  is nested: its parts have shapes of their own")
-            continue
-        if tensor.layout is not torch.strided:
-            problems.append(f"{name}  is sparse: save it with .to_dense()")
-            continue
-        if tensor.device.type != "cpu":
-            problems.append(f"{name}  has no values: it was saved from the device {tensor.device.type!r}")
+        if why := tensor.what if isinstance(tensor, UnreadTensor) else odd(tensor):
+            problems.append(f"{name}  {why}")
             continue
         claimed = tensor.numel() * tensor.element_size()  # a stride of 0 repeats values, within reason
         repeated += max(0, claimed - tensor.untyped_storage().nbytes())

@@ -16,14 +16,15 @@ import io
 import pickle
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
 
-from .around import Slot
+from .around import Slot, slots
+from .rebuilding import DTYPES, STORAGES
 from .safetensors_format import nbytes
 
 ROOT = "archive"  # what torch calls it where it is given no name
@@ -31,18 +32,8 @@ ALIGNED = 64
 EARLIEST = (1980, 1, 1, 0, 0, 0)  # a zip's first day: the time of writing is no part of a file
 
 # Storages that have a class of their own; all others are bytes, and their tensors name the dtype.
-TYPED: dict[torch.dtype, Any] = {
-    torch.float64: torch.DoubleStorage,
-    torch.float32: torch.FloatStorage,
-    torch.float16: torch.HalfStorage,
-    torch.bfloat16: torch.BFloat16Storage,
-    torch.int64: torch.LongStorage,
-    torch.int32: torch.IntStorage,
-    torch.int16: torch.ShortStorage,
-    torch.int8: torch.CharStorage,
-    torch.uint8: torch.ByteStorage,
-    torch.bool: torch.BoolStorage,
-    torch.complex64: torch.ComplexFloatStorage,
+TYPED = {
+    DTYPES[f"torch.{of}"]: getattr(torch, name) for name, of in STORAGES.items() if "Untyped" not in name
 }
 
 
@@ -51,18 +42,6 @@ class _Record:
     key: str
     kind: Any
     count: int
-
-
-def slots(tree: Any) -> Iterator[str]:
-    """The names for which an envelope has places."""
-    if isinstance(tree, Slot):
-        yield tree.name
-    elif isinstance(tree, Mapping):
-        for value in tree.values():
-            yield from slots(value)
-    elif isinstance(tree, (list, tuple)):
-        for value in tree:
-            yield from slots(value)
 
 
 def write(

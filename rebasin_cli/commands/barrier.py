@@ -206,7 +206,7 @@ def _measure(planned: _Plan, command: str, thresholds: Mapping[str, Any]) -> Rep
     splits, network, names = dict(job.splits), job.need_network(), thresholds.get("gates", ())
     fitted = splits.pop("fitted", None)
     done, total = itertools.count(1), sum(row.points for row in planned.rows)
-    run = {"network": network, "output": job.output, "not_kept": job.not_kept, "device": job.device}
+    run = {"network": network, "device": job.device} | job.outputs
     report = measuring.barrier(
         *job.models,
         job.fitted,

@@ -75,8 +75,7 @@ def signature(
     statistics = curve is not None and bool(fitted.statistics)
     splits = job.open_splits("match", *["reset"] * statistics)
     samples = splits["match"]
-    its = {"output": job.output, "not_kept": job.not_kept}
-    run = {"network": network, "device": job.device} | its
+    run = {"network": network, "device": job.device} | job.outputs
     stable, found, more = None, None, {}
     limit = job.asked.data.limit or MATCH_SAMPLES
     if curve is not None:
@@ -91,7 +90,7 @@ def signature(
         stable = signatures.stability(*models, fitted, counts, data=shuffled, options=job.options, **run)
         rows = stable.table
     else:
-        inputs = {"network": network, "data": samples, "prove": False} | its
+        inputs = {"network": network, "data": samples, "prove": False} | job.outputs
         found = job.search(inputs=inputs)
         permutations = found.permutations[0] if found else given or identity(fitted.words)
         rows = signatures.signature(*models, fitted, permutations, data=samples, limit=limit, **run)

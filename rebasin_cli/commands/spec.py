@@ -144,8 +144,7 @@ def prove(
     if (module := find_network(fitted, network, say)) is None:
         raise none_named(fitted)
     batch = need_inputs(module, network)
-    outputs = {"output": network.output, "not_kept": network.not_kept}
-    found = proving.prove(module, fitted, batch, seed=network.seed, each_word=True, **outputs)
+    found = proving.prove(module, fitted, batch, seed=network.seed, each_word=True, **network.outputs)
     models = []
     if checkpoint is not None:
         models = [_opened(checkpoint, loading)]

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..runtime.text import some
 from ..spec.groups import PERMUTATION, TOLD
 from ..spec.notation import Axis, Fixed, Product, Sum, Word, length_of, words_of
 from ..spec.spec import FittedSpec
@@ -165,7 +166,7 @@ def lines(told: Mapping[str, Any], *, tensors: bool = False) -> Iterator[str]:
     yield "moves:"
     for word, found in told["words"].items():
         yield f"  {word}  {found['told']}"
-        yield f"    {_some(found['axes'])}"
+        yield f"    {some(found['axes'], 4)}"
         if "group" in found:
             yield f"    {found['group']}: {TOLD[found['group']]}"
             yield from (f"    no larger: {why}" for why in found["no_larger"])
@@ -175,7 +176,7 @@ def lines(told: Mapping[str, Any], *, tensors: bool = False) -> Iterator[str]:
     yield "stays:"
     for found in told["stays"]:
         yield f"  {found['why']}"
-        yield f"    {_some(found['axes'])}"
+        yield f"    {some(found['axes'], 4)}"
     if not told["stays"]:
         yield "  nothing that has a choice"
     if told.get("not_folded"):
@@ -187,7 +188,7 @@ def lines(told: Mapping[str, Any], *, tensors: bool = False) -> Iterator[str]:
         yield "stays although it could move:"
     for found in told["missed"]:
         yield f"  {found['told']}"
-        yield f"    {_some(found['axes'])}"
+        yield f"    {some(found['axes'], 4)}"
     if tensors:
         yield ""
         yield "tensors:"
@@ -215,7 +216,7 @@ def comparison(told: Mapping[str, Any]) -> Iterator[str]:
             yield f"{_axes(len(told[key]))} {title}:"
         for said, axes in groups.items():
             yield f"  {said}"
-            yield f"    {_some(axes)}"
+            yield f"    {some(axes, 4)}"
     if told["tied"] or told["split"]:
         yield ""
     for word, others in told["tied"].items():
@@ -226,11 +227,6 @@ def comparison(told: Mapping[str, Any]) -> Iterator[str]:
 
 def _moved(at: Mapping[str, Any]) -> str:
     return f'"{at["word"]}"' + (f"; {'; '.join(at['why'])}" if at["why"] else "")
-
-
-def _some(axes: list[str], most: int = 4) -> str:
-    more = f" … {len(axes) - most} more" if len(axes) > most else ""
-    return ", ".join(axes[:most]) + more
 
 
 def _axes(count: int) -> str:

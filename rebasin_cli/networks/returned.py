@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from ..datasets._batches import describe
 from ..errors import NetworkError, UsageError
+from ..runtime.text import some
 from .running import pick
 
 DEPTH = 100  # objects within objects that are looked into
@@ -136,7 +137,7 @@ class Kept:
             unknown += [name] if not its else []
         if unknown:
             there = [leaf for leaf in leaves if leaf.way and _holds(leaf)]
-            names = _shortened(dict.fromkeys(name for leaf in there for name in _names(leaf)))
+            names = some(dict.fromkeys(name for leaf in there for name in _names(leaf)), SHOWN)
             raise UsageError(
                 f"--not-kept {', '.join(unknown)}: the network returns nothing of that name",
                 problems=[f"it returns {names or describe(returned)}"],
@@ -282,8 +283,3 @@ def _told(leaves: Sequence[Leaf], kept: Sequence[Leaf]) -> tuple[Way, Way]:
         whole = (leaf.way[:n] for n in range(least, len(leaf.way) + 1) if len(sides[leaf.way[:n]]) == 1)
         found[leaf.way in ways][".".join(next(whole, leaf.way)) or WHOLE] = None
     return tuple(found[True]), tuple(found[False])
-
-
-def _shortened(names: Iterable[str]) -> str:
-    names = list(names)
-    return ", ".join(names[:SHOWN]) + (f" … {len(names) - SHOWN} more" if len(names) > SHOWN else "")

@@ -1,4 +1,4 @@
-"""A user's own objects, by reference: `file.py:name` or `package.module:name`."""
+"""What a text refers to: a user's own object (`file.py:name`, `package.module:name`), or a file in it."""
 
 from __future__ import annotations
 
@@ -68,6 +68,13 @@ def import_reference(text: str, *, error: type[RebasinError]) -> Any:
     if found is missing:
         raise unknown(f"name in {module_name}:", attribute, names)
     return found
+
+
+def named_in(text: str) -> Path | None:
+    """The file or folder that lies there, of `npz:digits.npz`, `imagefolder:DIR?size=32`, `net.py:build`."""
+    plain = text.partition("?")[0]
+    parts = (plain, plain.rpartition(":")[0], plain.partition(":")[2])
+    return next((Path(part) for part in parts if part and os.path.exists(part)), None)
 
 
 def files_of(text: str) -> list[Path]:

@@ -11,7 +11,7 @@ from ..matchers import MatchResult
 from ..matchers.search.align import Alignment
 from ..repair import Repaired
 from ..repair.choosing import Choice
-from ..runtime.text import many
+from ..runtime.text import many, some
 from ..spec.spec import FittedSpec
 from ._format import clean, fixed
 
@@ -190,15 +190,14 @@ def kept_in_words(kept: Sequence[str], not_kept: Sequence[str], not_seen: Sequen
     """One line of the same; "" of a network with one output that shows all of its tensors."""
     told = []
     if len(kept) > 1 or not_kept:
-        told = [f"kept: {_names(kept)}", f"not kept: {_names(not_kept) or 'none'}"]
+        told = [f"kept: {_some(kept)}", f"not kept: {_some(not_kept) or 'none'}"]
     if not_seen:
-        told.append(f"not seen by any kept output: {_names(not_seen)}")
+        told.append(f"not seen by any kept output: {_some(not_seen)}")
     return "; ".join(told)
 
 
-def _names(names: Sequence[str]) -> str:
-    more = f" … {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(map(clean, names[:SHOWN])) + more
+def _some(names: Iterable[str]) -> str:
+    return some(map(clean, names), SHOWN)
 
 
 def describe_repair(done: Repaired | None, choice: Choice | None = None) -> dict[str, Any]:

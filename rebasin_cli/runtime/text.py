@@ -9,6 +9,7 @@ import os
 import re
 import traceback
 import unicodedata
+from collections.abc import Iterable
 from typing import Any
 
 LONGEST = 4000  # characters of a line: names may be of any length, and logs are read by people
@@ -30,6 +31,12 @@ def clean(value: Any) -> str:
 def many(count: int, what: str) -> str:
     """A count and its noun: "1 sample", "2,000 samples"."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def some(names: Iterable[str], most: int) -> str:
+    """The first of these names in a line, and how many more there are: "a, b … 3 more"."""
+    names = [*names]
+    return ", ".join(names[:most]) + f" … {len(names) - most:,} more" * (len(names) > most)
 
 
 def _safe(char: str) -> str:

@@ -153,6 +153,13 @@ def weighed(a, b, **more):
     return weigh(a, b, fit(parse(SPEC, name="m"), {n: tuple(t.shape) for n, t in a.items()}), **more)
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bfloat16, torch.int8, torch.complex64])
+def test_another_order_is_told_in_every_dtype(dtype):
+    one = {"w": (100 * mamba(1)["in_proj.weight"]).to(dtype), "n": torch.tensor(3)}
+    assert by_tensors(one, {"w": one["w"].flip(0), "n": torch.tensor(3)}).verdict == "relabelled"
+    assert by_tensors(one, {"w": one["w"].flip(0), "n": torch.tensor(4)}).verdict != "relabelled"
+
+
 def test_what_all_models_of_a_kind_begin_with_is_left_out():
     """As they are, A_log and the identities alone would give a cosine of 0.9."""
     a, b = mamba(1), mamba(2)

@@ -211,7 +211,7 @@ def test_a_class_as_a_key_and_objects_within_lists_are_told(tmp_path, script):
     many = {"model": WEIGHTS, "log": {str(k): script.Config() for k in range(9)}}
     torch.save(many, tmp_path / "many.pt")
     *_, note = open_checkpoint(tmp_path / "many.pt").notes
-    assert note.startswith("not read: log.0 (training_script.Config), ") and note.endswith(" and 4 more")
+    assert note.startswith("not read: log.0 (training_script.Config), ") and note.endswith(" … 4 more")
 
 
 def test_a_whole_network_of_unknown_classes_is_its_state_dict(tmp_path, script):

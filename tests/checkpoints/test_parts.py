@@ -178,7 +178,7 @@ def test_a_set_is_taken_alone_where_all_else_is_no_weights_or_a_copy(opened):
 
 def test_the_line_of_what_is_left_out_stays_short(opened):
     checkpoint = opened({"model": NET} | {f"option{number}": number for number in range(20)})
-    assert checkpoint.notes[-1].endswith("option7, and 12 more") and len(checkpoint.skipped) == 20
+    assert checkpoint.notes[-1].endswith("option7 … 12 more") and len(checkpoint.skipped) == 20
 
 
 def test_key_chooses_one_part_or_several(opened):

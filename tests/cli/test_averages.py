@@ -478,7 +478,7 @@ def test_copies_of_one_model_without_a_spec_are_sent_to_the_plain_average(comman
     strangers = {n: torch.randn(t.shape, generator=rng) for n, t in base.items()}
     write_safetensors(tmp_path / "d.safetensors", strangers)
     line = "rebasin merge 'a b.safetensors' c.safetensors --method none"
-    says = refused(4, command, "a b.safetensors", "c.safetensors", says=("are near each other", line)).err
+    says = refused(4, command, "a b.safetensors", "c.safetensors", says=("The models are kin", line)).err
     assert len(says.splitlines()) == 2 and "nearest" not in says
     done(*shlex.split(line)[1:], "-o", "mean.safetensors")
     assert "near each" not in refused(4, command, "c.safetensors", "d.safetensors", says="--net").err

@@ -227,7 +227,7 @@ def test_git_merges_and_rebases_a_checkpoint(repository, command):
 
 
 def test_git_merges_files_that_are_called_like_options(tmp_path):
-    """With the line that was documented once, without `--`: no file outside is written, no change is lost."""
+    """With a driver's line without `--`: no file outside is written, no change is lost."""
     outside = tmp_path / "outside"
     repository = Repository(tmp_path)
     names = ["-o.safetensors", f"-o{outside}/x.safetensors"]

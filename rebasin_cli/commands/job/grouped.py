@@ -61,10 +61,9 @@ def _symmetries(job: Job, plain: FittedSpec) -> tuple[FittedSpec, Folds]:
         raise none_named(plain)
     batch = fed(module, need_inputs(module, job.asked.network, job.asked.data), "cpu", quiet=True)
     if plain.groups:
-        return plain, folds_of(module, batch, job.output, job.not_kept)
+        return plain, folds_of(module, batch, **job.outputs)
     args, kwargs = ((), batch) if isinstance(batch, Mapping) else (batch, {})
-    outputs = {"output": job.output, "not_kept": job.not_kept}
-    found = infer(module, args, kwargs, prove=False, groups=True, **outputs)
+    found = infer(module, args, kwargs, prove=False, groups=True, **job.outputs)
     kinds = ", ".join(f"{word} {kind}" for word, kind in list(found.fitted.groups.items())[:4])
     more = " …" * (len(found.fitted.groups) > 4)
     job.say(
@@ -226,7 +225,7 @@ def outputs(job: Job, *weights: Mapping[str, Any]) -> list[list[torch.Tensor]]:
     inputs = need_inputs(network, job.asked.network, job.asked.data)
     found = []
     with fresh(network, inputs) as refresh, own_state(network, torch.float64), torch.no_grad():
-        runs = Runs(network, refresh, torch.float64, Kept(job.output, job.not_kept))
+        runs = Runs(network, refresh, torch.float64, Kept(**job.outputs))
         batch = fed(network, inputs, "cpu", quiet=True)
         for tensors in weights:
             for name, tensor in network.state_dict().items():

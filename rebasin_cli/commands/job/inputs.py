@@ -24,7 +24,7 @@ def inputs_of(paths: Sequence[Path], asked: Asked, more: Iterable[Path | None] =
     files = [file for model in paths for file in of_model(model)]
     files += [*of_spec(asked.loading.spec), *of_code(asked)]
     texts = [asked.data.data, asked.data.held_out]
-    named = [found for text in texts if text and (found := of_data(text)) is not None]
+    named = [found for text in texts if text and (found := references.named_in(text)) is not None]
     return Inputs(
         files=(*files, *(path for path in named if not os.path.isdir(path))),
         models=tuple(model for model in paths if os.path.isdir(model)),
@@ -53,15 +53,3 @@ def of_code(asked: Asked) -> list[Path]:
     """The user's own code: `net.py:factory`, `loader.py:load`."""
     texts = [asked.network.net, asked.data.loss, asked.data.metric, asked.data.data, asked.data.held_out]
     return [file for text in texts if text for file in references.files_of(text)]
-
-
-def of_data(text: str) -> Path | None:
-    """The file or folder in `npz:digits.npz`, `imagefolder:DIR?size=32`, where it is there."""
-    plain = text.partition("?")[0]
-    for part in (plain, plain.rpartition(":")[0], plain.partition(":")[2]):
-        try:
-            if part and Path(part).exists():
-                return Path(part)
-        except (OSError, ValueError):  # no name of a file
-            continue
-    return None

@@ -63,7 +63,7 @@ class Job:
         self.command, self.paths, self.listener, self.ranks = command, list(paths), listener, ranks
         self.asked, self.perm, self.undo = Asked(**subjects), perm, undo
         self.seed, self.output = self.asked.network.seed, self.asked.network.output
-        self.not_kept = self.asked.network.not_kept
+        self.outputs = self.asked.network.outputs
         self.splits: Splits = {}  # those that were opened
         self.took: dict[str, float] = {}  # seconds of what a result tells beside the search
         self.better: tuple[doubts.Better, ...] | None = None  # than its inputs; None: nobody looked yet

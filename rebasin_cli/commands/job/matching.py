@@ -39,8 +39,7 @@ def inputs_of(job: Job) -> dict[str, Any]:
         "match"
     ]
     job.look_at_inputs({"match": data}, network)
-    found = {"network": network, "data": data, "prove": False}
-    found |= {"output": job.output, "not_kept": job.not_kept}
+    found = {"network": network, "data": data, "prove": False} | job.outputs
     if job.held_out is not None:
         job.splits |= samples.open_splits(
             job.models, job.asked.data, job.seed, lambda text: None, wanted=["held"]
@@ -130,8 +129,7 @@ def prove(job: Job) -> dict[str, Any]:
     if (network := job.network) is None:
         return accounts.describe_proof(None)
     inputs = proof_inputs(network, job.asked.network, job.asked.data, job.splits)
-    outputs = {"output": job.output, "not_kept": job.not_kept}
-    proof = searching.prove_spec(network, job.fitted, inputs=inputs, seed=job.seed, **outputs)
+    proof = searching.prove_spec(network, job.fitted, inputs=inputs, seed=job.seed, **job.outputs)
     account = accounts.describe_proof(
         proof, "the network does not say its input: give --input SHAPE or --data"
     )

@@ -140,23 +140,23 @@ def fit_spec(
 
 
 def _wants_network(error: NoSpecFits, models: Sequence[Checkpoint]) -> NoSpecFits:
-    """The same with the next step: no spec at all for models that are near, else the network tells it."""
+    """The same with the next step: no spec at all for models that are kin, else the network tells it."""
     recorded = {model.metadata.get("rebasin.spec") for model in models} - {None}
-    near = [] if recorded else [kinship(models[0], other) for other in models[1:]]
-    if near and all(kin.verdict == "kin" for kin in near):
+    found = [] if recorded else [kinship(models[0], other) for other in models[1:]]
+    if found and all(each.verdict == "kin" for each in found):
         files = " ".join(shlex.quote(str(model.path)) for model in models)
         return NoSpecFits(
             error.message.partition("; the nearest is")[0],
-            hint=f"The models are near each other (cosine {min(kin.cosine for kin in near):.2g}), as copies "
-            "that were fine-tuned are: average them as they are, which takes no spec: "
+            hint=f"The models are kin (cosine {min(each.cosine for each in found):.2g}), as copies that were "
+            "fine-tuned are: average them as they are, which takes no spec: "
             f"rebasin merge {files} --method none. To align them all the same, give the network: "
             "--net file.py:factory",
         )
     was = f"They record a spec named {recorded.pop()}, which is not built in. " if len(recorded) == 1 else ""
     hint = f"{was}Give the network, and the spec is inferred from it: --net file.py:factory; "
     hint += "or write one (docs/specs.md): --spec FILE.yaml"
-    if parts := next((model.parts for model in models if model.parts), None):
-        hint = f"Choose one of the parts, such as --key {max(sorted(parts), key=parts.__getitem__)}. {hint}"
+    if part := next((model.largest_part for model in models if model.parts), None):
+        hint = f"Choose one of the parts, such as --key {part}. {hint}"
     return NoSpecFits(error.message, problems=error.problems, hint=hint)
 
 
@@ -208,8 +208,7 @@ def infer_spec(
     module = networks.from_reference(network.net, shapes)
     batch = fed(module.float(), need_inputs(module, network, data), "cpu", quiet=True)
     args, kwargs = ((), batch) if isinstance(batch, Mapping) else (batch, {})
-    outputs = {"output": network.output, "not_kept": network.not_kept}
-    found = infer(module, args, kwargs, prove=prove, groups=groups, **outputs)
+    found = infer(module, args, kwargs, prove=prove, groups=groups, **network.outputs)
     if told := accounts.kept_in_words(found.kept, found.not_kept):
         say(f"outputs: {told}")
     for frozen in found.reasons:

@@ -29,7 +29,6 @@ from ...reports._github import StepSummary
 from ...runtime import files
 from ...runtime.files import NOTHING, Inputs
 
-CHECKPOINT_SUFFIXES = (".safetensors.index.json", ".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 LARGEST_REPORT = 1 << 28  # bytes
 Destinations = Sequence[tuple[str, Path]]
 
@@ -96,7 +95,7 @@ class Written:
 def default_path(model: Path, what: str) -> Path:
     """`b_aligned.safetensors` in the working directory, for a model `elsewhere/b.pt`."""
     name = model.name or model.resolve().name
-    suffix = next((suffix for suffix in CHECKPOINT_SUFFIXES if name.endswith(suffix)), "")
+    suffix = next((suffix for suffix in files.WEIGHTS if name.endswith(suffix)), "")
     return Path(f"{name.removesuffix(suffix)}_{what}.safetensors")
 
 

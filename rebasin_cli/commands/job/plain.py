@@ -21,6 +21,7 @@ from ...checkpoints import destination
 from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.tensors import CHUNK, LazyTensors
 from ...errors import SpecError
+from ...runtime.text import some
 from ...spec import library
 from . import checks, configs, provenance, strangers
 from .averaging import Average
@@ -31,6 +32,7 @@ from .models import agreeing, naming, open_models
 from .outputs import Output, write_as_planned
 from .samples import data_reference, recorded_vocabulary
 
+SHOWN = 6  # names in a line
 OVERHEAD = 160 << 20  # torch's own scratch space and what the allocator holds back, in bytes
 
 
@@ -177,21 +179,21 @@ def _tell(
     weights = mean.weights or [1 / len(models)] * len(models)
     of = f" by {mean.schedule}" if mean.schedule else ""
     told = [f"{m.path} {w:.4g}" for m, w in zip(models, weights, strict=True)]
-    say(f"weights{of}: {', '.join(told[:20])}{f' … and {len(told) - 20} more' * (len(told) > 20)}")
+    say(f"weights{of}: {some(told, 20)}")
     read, written, free, peak = (
         f"{plan[f'{what}_bytes'] / 1e6:,.1f} MB" for what in ("read", "written", "free", "peak")
     )
     say(f"plan: reads {read}, writes {written} ({free} free on the disk), takes about {peak} of memory")
     for kind in dict.fromkeys(family.kind for family in parts.products.families):
         stems = [family.stem for family in parts.products.families if family.kind == kind]
-        say(f"averaged as {kind.means} ({kind.name}): {_some(stems)}")
+        say(f"averaged as {kind.means} ({kind.name}): {some(stems, SHOWN)}")
     for why in dict.fromkeys(parts.copied.values()):
         names = [name for name, reason in parts.copied.items() if reason == why]
-        say(f"copied from {whose} ({why}): {_some(names)}")
+        say(f"copied from {whose} ({why}): {some(names, SHOWN)}")
     with_all = models if source is None else [source, *models]
     others = [n for n, why in parts.copied.items() if why == "integers" and not alike(with_all, n)]
     if others:
-        say(f"these differ among the models: {_some(others)}")
+        say(f"these differ among the models: {some(others, SHOWN)}")
     if mean.heads and not parts.heads:
         say(f"--heads {mean.heads} changes nothing: no head differs")
     for group in dict.fromkeys(group for model in models for group in model.tied):
@@ -206,10 +208,6 @@ def _tied(model: Checkpoint, group: Sequence[str]) -> bool:
     first, *others = [name for name in group if name in model] or group[:1]
     stored = any({first, *others} <= {*tied} for tied in model.tied)
     return stored or all(same_values(model, first, other) for other in others)
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:6]) + f" … and {len(names) - 6} more" * (len(names) > 6)
 
 
 def _digests(models: Sequence[Checkpoint]) -> None:

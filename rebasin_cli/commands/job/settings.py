@@ -35,6 +35,11 @@ class Network:
     device: str = "auto"
     seed: int = 0
 
+    @property
+    def outputs(self) -> dict[str, Any]:
+        """The two settings of its outputs, as inference, proof and search take them."""
+        return {"output": self.output, "not_kept": self.not_kept}
+
 
 @dataclass(frozen=True)
 class Data:

@@ -46,5 +46,5 @@ def of(job: Job, output: Output, mean: Average | None = None) -> list[Path]:
     found += inputs.of_spec(job.asked.loading.spec) + inputs.of_code(job.asked)
     if job.asked.network.net is None and job.asked.network.trust_code and "fitted" in vars(job):
         found += references.files_of(job.fitted.spec.net or "")
-    data = inputs.of_data(job.asked.data.data or "")
+    data = references.named_in(job.asked.data.data or "")
     return [*found, *([data] if data is not None and data.is_file() else [])]

@@ -272,15 +272,13 @@ class Maker:
             named = name in self.names.outputs or name in self.names.inputs
             if named or (before and self._made_earlier(name)):
                 return f"{before}{next(iter(self._files(Value(name, '', self.step.where))), name)}"
-        plain = text.partition("?")[0]  # imagefolder:DIR?size=32
-        for part in (plain, plain.rpartition(":")[0], plain.partition(":")[2]):
-            if part and os.path.exists(part):  # a name may be too long to be one
-                if Path(part).is_dir():
-                    self.listed.append(Path(part))
-                else:
-                    self.reads += opened(Path(part))
-                return text
-        self.reads += references.files_of(text)  # package.module:name
+        path = references.named_in(text)
+        if path is None:
+            self.reads += references.files_of(text)  # package.module:name
+        elif path.is_dir():
+            self.listed.append(path)
+        else:
+            self.reads += opened(path)
         return text
 
     def _writes(self, options: dict[str, Any]) -> dict[str, Path]:
