@@ -17,7 +17,7 @@ OTHER = {"id2label": {"0": "x", "1": "y", "2": "z"}, "label2id": {"x": 0, "y": 1
 
 
 def model(folder, config, **rows):
-    folder.mkdir()
+    folder.mkdir(parents=True)
     rng = torch.Generator().manual_seed(len(folder.name))
     tensors = {f"{name}.weight": torch.randn(size, 4, generator=rng) for name, size in rows.items()}
     write_safetensors(folder / "model.safetensors", tensors)
@@ -107,6 +107,16 @@ def test_an_embedding_that_is_tied_no_more_is_told_as_such(tmp_path):
     rows = ({"embed": 6, "lm_head": 6},) * 2
     config, told = after(tmp_path, ({"tie_word_embeddings": True},) * 2, rows, rows[0], None)
     assert config == {"tie_word_embeddings": False} and "lm_head.weight and embed.weight differ" in told[0]
+
+
+def test_a_head_that_is_left_out_is_tied_where_the_other_model_ties_it_else_told(tmp_path):
+    rows = ({"embed": 6, "lm_head": 6}, {"embed": 6})
+    untied, tied = ({"tie_word_embeddings": value} for value in (False, True))
+    config, told = after(tmp_path / "a", (untied, tied), rows, rows[1], None)
+    assert config == tied and "lm_head.weight is not written, and embed.weight is" in told[0]
+    config, told = after(tmp_path / "b", (untied, untied), rows, rows[1], None)
+    assert config == untied and "lm_head.weight is not written: it would begin at random" in told[0]
+    assert after(tmp_path / "c", (untied, tied), rows, rows[0], None) == (untied, [])
 
 
 @pytest.mark.parametrize(

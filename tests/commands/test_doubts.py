@@ -95,6 +95,10 @@ def test_a_difference_has_to_be_large_certain_and_of_a_network_that_knows_someth
     before = scored(torch.full((400,), 2.0), half)
     assert doubts.clearly(before, scored(torch.full((400,), 0.2), torch.ones(400)), targets)
     assert doubts.clearly(before, scored(torch.full((400,), 0.2), half), targets)  # far less, as many right
+    fewer = half & (torch.arange(400) > 2)
+    assert doubts.clearly(before, scored(torch.full((400,), 0.2), fewer), targets)  # and two less
+    sure = torch.where(torch.arange(400) % 5 < 1, 6.0, 0.05)  # too sure of itself: it loses by a few alone
+    assert not doubts.clearly(scored(sure, half), scored(torch.full((400,), 0.2), fewer), targets)
     assert not doubts.clearly(before, scored(torch.full((400,), 1.9), half), targets)
     assert not doubts.clearly(before, scored(torch.full((400,), 0.69), half), targets)  # it guesses
     few = torch.arange(20)

@@ -40,7 +40,11 @@ def fitted(
     if config is None:
         return output
     others = [] if heads is None else [beside(model.path) for model in models]
-    told = _rows(config, of.shapes, written, heads, others) + _ties(config, models, written)
+    told = (
+        _rows(config, of.shapes, written, heads, others)
+        + _ties(config, models, written)
+        + _tied_now(config, of, models, written)
+    )
     done = any(certain for _, certain in told)
     for line, certain in told:
         if copied or not certain:
@@ -156,4 +160,23 @@ def _ties(config: Config, models: Sequence[Checkpoint], written: Shapes) -> Told
             if any(not same_values(model, head, name) for model in having):
                 config["tie_word_embeddings"] = False
                 return [(f'"tie_word_embeddings" is false: {head} and {name} differ', True)]
+    return []
+
+
+def _tied_now(config: Config, of: Checkpoint, models: Sequence[Checkpoint], written: Shapes) -> Told:
+    """A head of its own that the configuration promises, and that was left out beside its embedding.
+
+    What loads it would begin such a head at random. Certain where another model's configuration ties the two.
+    """
+    if config.get("tie_word_embeddings") is not False:
+        return []
+    for head, shape in of.shapes.items():
+        if head in written or len(shape) != 2 or EMBEDDING.search(head) or not LOGITS.search(head):
+            continue
+        for name in (name for name in written if written[name] == shape and EMBEDDING.search(name)):
+            if any((beside(model.path) or {}).get("tie_word_embeddings") is True for model in models):
+                config["tie_word_embeddings"] = True
+                return [(f'"tie_word_embeddings" is true: {head} is not written, and {name} is', True)]
+            told = f'"tie_word_embeddings" is false, and {head} is not written: it would begin at random'
+            return [(told, False)]
     return []

@@ -31,8 +31,12 @@ SHOWS = ("test", "held", "train", "match", "reset", "fitted")  # splits, the bes
 # A better normalisation takes a quarter off the loss and answers more samples right, or takes half of the
 # loss off: networks that are too sure of themselves, or not sure enough, may lose less of any scaled inputs.
 LESS, FAR_LESS, RIGHT = 0.75, 0.5, 0.01
+# Where it takes half off, and nearly all samples lose less, it may answer a few less right: of a network too
+# sure of itself most samples would lose more.
+ALL = 0.9
 # Or it answers a tenth more of them right, and most that guessing the largest class would not.
 FAR_MORE, MOST_RIGHT = 0.1, 0.6
+FEWER = 0.03  # right answers among the first few, of which one is much
 NATS, SIGMAS, FEWEST = 0.05, 4.0, 30  # of the difference, sample by sample: it matters, and is not by chance
 BEGUN = 100  # batches, before which the running statistics of a BatchNorm are still on their way
 # And with it the network knows something: less than this uncertainty is left, of what the classes' shares
@@ -103,7 +107,7 @@ def better(model: Checkpoint, samples: DataSet, scores: Callable[[DataSet], Scor
     tried = {
         name: each
         for name, each in tried.items()
-        if (after := scores(dataclasses.replace(few, normalization=each))).accuracy >= before.accuracy
+        if (after := scores(dataclasses.replace(few, normalization=each))).accuracy > before.accuracy - FEWER
         and (after.loss < before.loss or after.accuracy > before.accuracy + FAR_MORE / 2)
     }
     if not tried:
@@ -132,7 +136,8 @@ def clearly(before: Scores, after: Scores, targets: Tensor) -> bool:
     knows = (after.accuracy - guess) / (1 - guess) if guess < 1 else 0.0
     if more and right >= FAR_MORE and knows > MOST_RIGHT:
         return True
-    if not less or right < 0:
+    nearly_all = (gains[:, 0] > 0).double().mean().item() > ALL
+    if not less or right < (-RIGHT if nearly_all else 0):
         return False
     share = LESS if more and right >= RIGHT else FAR_LESS
     return (
