@@ -38,12 +38,16 @@ class Around:
     left_out: tuple[str, ...] = ()
 
 
-def around(saved: Any, places: Mapping[str, Path], skipped: Mapping[str, str]) -> Around | None:
+def around(
+    saved: Any, places: Mapping[str, Path], skipped: Mapping[str, str], others: Collection[str] = ()
+) -> Around | None:
     """The envelope of the tensors that lie at `places`; None where it holds more than `MOST` other values.
 
-    `skipped` says of what is no weights what it is, by dotted path.
+    `skipped` says of what is no weights what it is, by dotted path; `others` are those of copies and other
+    parts of the model, which are left out whole.
     """
-    walk = _Walk({path: name for name, path in places.items()}, skipped)
+    states = {called for called, what in skipped.items() if what in STATES}
+    walk = _Walk({path: name for name, path in places.items()}, states.union(others))
     tree = walk.kept(saved, ())
     if walk.count > MOST:
         return None
@@ -59,8 +63,8 @@ _NOTHING = object()
 
 
 class _Walk:
-    def __init__(self, names: Mapping[Path, str], skipped: Mapping[str, str]):
-        self.names, self.skipped, self.count = names, skipped, 0
+    def __init__(self, names: Mapping[Path, str], without: Collection[str]):
+        self.names, self.without, self.count = names, without, 0
         self.left_out: list[str] = []
         self.open: set[int] = set()  # what the value lies in: a pickle may hold itself
 
@@ -72,7 +76,7 @@ class _Walk:
         measured = len(path) == 1 and called != "lr" and records(path[0]) and not isinstance(value, str)
         plain = type(value) in PLAIN
         deep = self.count > MOST or len(path) > MAX_DEPTH or id(value) in self.open
-        if not plain and not measured and not deep and self.skipped.get(called) not in STATES:
+        if not plain and not measured and not deep and called not in self.without:
             whole = type(value) is Inert
             inner = attributes(value) if whole else value
             if isinstance(inner, Mapping | list | tuple):

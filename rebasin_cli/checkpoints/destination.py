@@ -41,7 +41,10 @@ def check_output(
     if not text and path.suffix not in suffixes:
         wanted = path.with_suffix(SUFFIX) if path.suffix in TORCH_SUFFIXES else f"{path}{SUFFIX}"
         what = "weights are" if len(suffixes) > 1 else "this is"
-        raise UsageError(f"{path}: {what} written as safetensors", hint=f"Use {wanted}.")
+        as_torch = ""
+        if len(suffixes) > 1 and path.stem.endswith(TORCH_SUFFIXES):  # x.pth.tar, which is no archive
+            as_torch = f", or {path.with_suffix('')} for a file of torch.save"
+        raise UsageError(f"{path}: {what} written as safetensors", hint=f"Use {wanted}{as_torch}.")
     recover(path.parent)  # what a run left that was killed while it renamed
     there = [path] * path.exists() if text or path.suffix != SUFFIX else earlier(path, layout)
     for file in there:  # they give way, too

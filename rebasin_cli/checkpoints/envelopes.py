@@ -88,10 +88,18 @@ def _find_keys(saved: Any, key: str, root: Node, name: str) -> Found:
         nodes.append(node)
     if not nodes:
         raise UsageError(f"--key {key!r} names nothing", hint="Such as --key ema, or --key generator,critic")
+    taken = [node.path for node in nodes]
+    left = [path for path in _sets(root) if not any(_meet(path, one) for one in taken)]
+    rest, others = _rest(root, taken + left), tuple(map(dotted, left))
     if len(nodes) > 1:
-        return _found(nodes, (), (), {}, False, name)
-    paths = [path for path in _sets(root) if path != nodes[0].path]
-    return _found(nodes, nodes[0].path, tuple(map(dotted, paths)), {}, _of_lightning(saved, nodes[0]), name)
+        return _found(nodes, (), others, rest, False, name)
+    return _found(nodes, nodes[0].path, others, rest, _of_lightning(saved, nodes[0]), name)
+
+
+def _meet(one: Path, other: Path) -> bool:
+    """Whether one of two ways leads on from the other."""
+    shared = min(len(one), len(other))
+    return one[:shared] == other[:shared]
 
 
 def _no_key(saved: Any, key: str, root: Node, name: str) -> UsageError:
@@ -168,7 +176,7 @@ def _found(
         plain, prefixes = plain_names(stored, lightning=lightning, name=name)
         stripped |= dict.fromkeys(prefixes)
         for text, what in node.beside.items():
-            skipped[f"{before}.{text}" if before else text] = what
+            skipped[dotted((*node.path, text))] = what
         for text, key in zip(stored, node.tensors, strict=True):
             full = f"{before}.{plain.get(text, text)}" if before else plain.get(text, text)
             if text not in plain:
@@ -230,6 +238,16 @@ def _beside(root: Node, chosen: Node, copies: list[Node]) -> dict[str, str]:
                 told[dotted(inner.path)] = "a copy without names" if inner.weight else "numbers"
         node = node.inner[key]
     return told
+
+
+def _rest(root: Node, sets: list[Path]) -> dict[str, str]:
+    """What is no weights beside those that a key names, and in none of these sets: by its dotted path."""
+    return {
+        dotted((*node.path, text)): what
+        for node in root.all()
+        for text, what in node.beside.items()
+        if not any(_meet((*node.path, text), path) for path in sets)
+    }
 
 
 def _nothing(saved: Any, root: Node, name: str) -> CheckpointError:

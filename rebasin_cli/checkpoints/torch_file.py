@@ -41,7 +41,7 @@ class TorchFile:
         self.unread = tuple(map(str, loaded.unread))
         named = {".".join(one.path) for one in loaded.unread}  # and need not be told twice
         skipped = {where: what for where, what in found.skipped.items() if where not in named}
-        self.around = around(loaded.saved, found.places, found.skipped)
+        self.around = around(loaded.saved, found.places, found.skipped, found.alternatives)
         self.found = replace(found, tensors={}, skipped=skipped)  # tensors may be of a file that is mapped
         self.entries = {name: TorchEntry(each.dtype, tuple(each.shape)) for name, each in tensors.items()}
         self.tied = _tied(tensors)

@@ -228,8 +228,11 @@ def _pairs(batch: Any) -> str:
     if not isinstance(batch, Mapping):
         return f"{expected}."
     last = next((key for key in TARGETS if key in batch), None)
-    keys = ", ".join(map(repr, [key for key in batch if key != last][:8]))
+    inputs = [key for key in batch if key != last]
+    keys = ", ".join(map(repr, inputs[:8]))
     targets = "batch[KEY OF THE TARGETS]" if last is None else f"batch[{last!r}]"
+    if last is not None and len(inputs) == 1:
+        return f"{expected}: yield batch[{keys}], {targets}."
     return (
         f"{expected}: yield {{key: batch[key] for key in ({keys},)}}, {targets}; or only a tensor as inputs."
     )

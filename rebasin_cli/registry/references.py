@@ -57,6 +57,10 @@ def import_reference(text: str, *, error: type[RebasinError]) -> Any:
     """
     module_name, _, attribute = text.rpartition(":")
     path, missing = Path(module_name), object()
+    if not module_name:
+        raise UsageError(
+            f"{text!r} names no module", hint="Write package.module:name, or file.py:name for a file."
+        )
     if module_name.endswith(".py") and not path.is_file():
         raise UsageError(f"{path}: no such file")
     file, folder = path.absolute(), (path.parent if module_name.endswith(".py") else Path()).absolute()

@@ -230,7 +230,7 @@ def test_dictionaries_that_hold_themselves_or_lie_deep_end_soon(opened):
     inner = {"w": W}
     inner["self"] = inner
     checkpoint = opened({"model": inner})
-    assert list(checkpoint) == ["w"] and checkpoint.skipped == {"self": "the same as model"}
+    assert list(checkpoint) == ["w"] and checkpoint.skipped == {"model.self": "the same as model"}
     with pytest.raises(UsageError, match="unknown key"):
         opened({"model": inner, "d": OTHER}, key="model" + ".self" * 3000)
     deep = {"w": W}
@@ -254,3 +254,23 @@ def test_many_names_take_time_as_many_and_no_more(opened):
     assert len(opened({"model": many, "ema": dict(many)})) == 5_000
     assert len(opened({"params": tree})) == 5_000
     assert time.monotonic() - started < 20
+
+
+def test_with_a_key_the_envelope_has_no_half_of_what_was_not_chosen(opened):
+    content = {
+        "actor": NET,
+        "critic": OTHER,
+        "rms": {"mean": torch.ones(3), "count": 9},
+        "step": 7,
+        "opt": ADAM,
+    }
+    for key, kept in {"actor": {"actor"}, "actor,critic": {"actor", "critic"}}.items():
+        checkpoint = opened(content, key=key)
+        assert set(checkpoint.around.tree) == {*kept, "step"} and set(checkpoint.around.left_out) >= {
+            "rms",
+            "opt",
+        }
+        assert checkpoint.skipped["opt"] == "an optimizer's state" and "rms" in checkpoint.alternatives
+        assert "rms.count" not in checkpoint.skipped  # of what is left out whole
+    inside = opened({"run": {"net": NET, "gen": OTHER, "optimizer": ADAM, "lr": 3}, "epoch": 2})
+    assert set(inside.around.tree["run"]) == {"net", "gen", "lr"} and "run.optimizer" in inside.skipped

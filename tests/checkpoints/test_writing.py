@@ -581,6 +581,9 @@ def test_an_output_that_is_not_named_safetensors_is_refused(tmp_path, name, bett
     assert caught.value.hint == f"Use {tmp_path / better}."
     with pytest.raises(UsageError):
         write_safetensors(tmp_path / name, WEIGHTS)
+    with pytest.raises(UsageError, match="weights are written") as caught:
+        check_output(tmp_path / "out.pth.tar", suffixes=(".safetensors", ".pth"))
+    assert caught.value.hint.endswith(f", or {tmp_path / 'out.pth'} for a file of torch.save.")
     assert listing(tmp_path) == []
 
 

@@ -268,3 +268,6 @@ def test_a_dictionary_as_a_batch_is_told_how_to_become_a_pair():
     with pytest.raises(DataError) as caught:
         evaluate(Fixed(), [{"picture": torch.zeros(2, 3), "kind": torch.zeros(2)}])
     assert "batch[KEY OF THE TARGETS]" in caught.value.hint
+    with pytest.raises(DataError) as caught:
+        evaluate(Fixed(), [{"image": torch.ones(1, 2), "label": torch.zeros(1).long()}])
+    assert "yield batch['image'], batch['label']." in caught.value.hint
