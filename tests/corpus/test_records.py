@@ -10,10 +10,10 @@ import torch
 
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.checkpoints.writing import write_safetensors
-from rebasin_cli.reports import Barrier, Curve, Report, Row
-from rebasin_cli.reports import json as reports
 from rebasin_cli.spec import library
 from tests.cli.conftest import rebasin
+
+from ._records import FOLDS, MADE, SHAPES, SPEC, changed, everywhere, report, write_elements, write_record
 
 ODD = [None, [], {}, "x", 1, -1, True, 1.5, float("nan"), [1], [None], {"a": 1}, 10**400, 2**63]
 NO_JSON = [
@@ -39,14 +39,6 @@ LIVE = [
     "\x1b[2J\x07\u202e\u2028",
     "&lt;img&gt; &#60;img src=x>",
 ]
-MADE = {
-    "rebasin.command": "merge",
-    "rebasin.version": "1",
-    "rebasin.method": "none",
-    "rebasin.options": "{}",
-    "rebasin.inputs": json.dumps(["a" * 64, "b" * 64]),
-    "rebasin.spec": "mlp",
-}
 
 
 def refused_in_one_message(line, *, codes=(3,)):
@@ -72,7 +64,7 @@ def test_what_a_model_records_is_shown_and_no_markup(key, tmp_path):
     for text in LIVE:
         if key in ("rebasin.command", "rebasin.options", "rebasin.inputs"):
             continue
-        write_safetensors("m.safetensors", {"w": torch.ones(2)}, metadata=MADE | {key: text}, force=True)
+        write_record(**{key.removeprefix("rebasin."): text})
         assert rebasin("card", "m.safetensors", "--force").code == 0, text
         card = (tmp_path / "README.md").read_text()
         assert card.count("---\n") - card.count("\n## ") < 3 and "\n# head" not in card
@@ -81,12 +73,8 @@ def test_what_a_model_records_is_shown_and_no_markup(key, tmp_path):
 
 def test_what_options_and_inputs_hold_is_shown_and_no_markup(tmp_path):
     for text in LIVE:
-        more = {
-            "rebasin.method": "auto",
-            "rebasin.options": json.dumps({"chosen": text, "kept": [text], "soup": [text]}),
-            "rebasin.inputs": json.dumps([text, text]),
-        }
-        write_safetensors("m.safetensors", {"w": torch.ones(2)}, metadata=MADE | more, force=True)
+        options = json.dumps({"chosen": text, "kept": [text], "soup": [text]})
+        write_record(method="auto", options=options, inputs=json.dumps([text, text]))
         assert rebasin("card", "m.safetensors", "--force").code == 0, text
         dead((tmp_path / "README.md").read_text().split("---\n", 2)[2])
 
@@ -98,7 +86,7 @@ def test_records_that_are_none_are_refused():
         "rebasin.inputs": [*wrong, "{}", "[1]", "[null]", "[[]]", '[{"a": 1}]'],
     }.items():
         for text in texts:
-            write_safetensors("m.safetensors", {"w": torch.ones(2)}, metadata=MADE | {key: text}, force=True)
+            write_record(**{key.removeprefix("rebasin."): text})
             outcome = refused_in_one_message(("card", "m.safetensors"))
             assert "what it records of its making is damaged" in outcome.err and key in outcome.err
 
@@ -130,44 +118,9 @@ def test_half_of_a_surrogate_pair_is_no_text(tmp_path):
 # ------------------------------------------------------------------------------------------------ reports
 
 
-def everywhere(value, path=()):
-    """Every place in nested dictionaries and lists, of lists the first two items."""
-    if path:
-        yield path
-    inside = (
-        value.items() if isinstance(value, dict) else enumerate(value[:2]) if isinstance(value, list) else ()
-    )
-    for key, item in inside:
-        yield from everywhere(item, (*path, key))
-
-
-def changed(values, path, new):
-    found = copy.deepcopy(values)
-    place = found
-    for key in path[:-1]:
-        place = place[key]
-    place[path[-1]] = new
-    return found
-
-
-def report():
-    curve = Curve((0.0, 0.5, 1.0), (0.1, 0.2, 0.1), (0.9, 0.8, 0.9), 100)
-    row = Row("naive", curves={"test": curve}, barriers={"test": Barrier(0.1, 0.1, 0.1, 0.1)}, shipped=True)
-    inputs = tuple(
-        {"file": f"{name}.safetensors", "sha256": name * 64, "recorded": {"rebasin.command": "align"}}
-        for name in "ab"
-    )
-    ends = tuple({"name": name, "test": {"loss": 0.1, "accuracy": 0.9, "ece": 0.1}} for name in "AB")
-    whole = Report(
-        "1", "rebasin barrier", 0, inputs, {"name": "mlp"}, {"name": "digits", "samples": {"test": 100}},
-        {"method": "wm", "history": [{"step": 1, "held_out_loss": 0.1}]}, {"status": "proven"}, ends, (row,),
-    )  # fmt: skip
-    return json.loads(reports.render(whole))
-
-
 def test_reports_with_anything_anywhere_make_a_card_or_are_refused(tmp_path):
     """A few kinds at every place; `make fuzz` draws others."""
-    write_safetensors("m.safetensors", {"w": torch.ones(2)}, metadata=MADE)
+    write_record()
     whole, path, made = report(), tmp_path / "r.json", 0
     line = ("card", "m.safetensors", "--barrier", "r.json", "--force", "-o", "README.md")
     path.write_text(json.dumps(whole))
@@ -191,33 +144,13 @@ def test_reports_with_anything_anywhere_make_a_card_or_are_refused(tmp_path):
 
 # ------------------------------------------------------------------------------------- elements and folds
 
-SPEC = 'tensors:\n  g: "."\n  c: "."\n  w: "h ."\n  b: "h"\n  v: ". h"\n  d: "."\n'
-SHAPES = {"g": (6,), "c": (6,), "w": (4, 6), "b": (4,), "v": (4, 4), "d": (4,)}
-FOLDS = {
-    "norms": [
-        {"weight": "g", "bias": "c", "readers": [{"weight": "w", "bias": "b", "axis": 1}], "free": False},
-    ],
-    "values": [
-        {
-            "part": {"tensor": "b", "start": 0, "length": 4},
-            "reader": {"weight": "v", "bias": "d", "axis": 1},
-            "size": 2,
-            "times": 1,
-        }
-    ],
-    "keys": [{"tensor": "b", "start": 1, "length": 2}],
-    "means": [["w", 0]],
-    "left": [["what", "why"]],
-}  # fmt: skip
-
 
 def test_folds_of_any_kind_are_refused_or_fold():
     write_safetensors("b.safetensors", {name: torch.ones(shape) for name, shape in SHAPES.items()})
     line = ("apply", "e.perm.safetensors", "b.safetensors", "-o", "y.safetensors", "--force")
 
     def apply(folds, spec=SPEC):
-        meta = {"rebasin.kind": "group elements", "rebasin.groups.spec": spec, "rebasin.groups.folds": folds}
-        write_safetensors("e.perm.safetensors", {"h": torch.arange(4)}, metadata=meta, force=True)
+        write_elements(folds, spec)
         return rebasin(*line)
 
     assert apply(json.dumps(FOLDS)).code == 0
@@ -235,6 +168,13 @@ def test_folds_of_any_kind_are_refused_or_fold():
             assert "folded away (rebasin.groups.folds) does not fit" in outcome.err, (text[:300], outcome.err)
         refused += outcome.code == 3
     assert refused > len(texts) / 2
+    for path, name in ((("norms", 0), "b"), (("norms", 0, "readers", 0), "v"), (("keys", 0), "w")):
+        wrong = copy.deepcopy(FOLDS)
+        place = wrong
+        for key in path:
+            place = place[key]
+        place |= {key: name for key in ("weight", "bias", "tensor") if key in place}
+        assert apply(json.dumps(wrong)).code == 3, (path, name)  # names and kinds are right, sizes are not
     for spec in ["", "null", "[]", "tensors: 1", "tensors: {w: [}", "[" * 5_000, 'tensors: {nowhere: "h"}']:
         assert apply(json.dumps(FOLDS), spec).code == 4, spec
 
