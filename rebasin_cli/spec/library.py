@@ -111,6 +111,7 @@ def load(reference: str) -> Spec:
     return builtin()[known[reference]]
 
 
+MANY = 2_000  # tensors, beyond which a spec whose own are not there is not held against them all
 MOST_TENSORS = 50_000  # each is held against every line of every built-in spec
 
 
@@ -134,11 +135,13 @@ def find(shapes: Shapes) -> FittedSpec:
             except SpecError as error:
                 misses.append((len(error.problems), name, error))
 
-    lacking = [name for name, spec in builtin().items() if _lacks(spec, shapes)]
-    attempt([name for name in builtin() if name not in lacking])
+    lacks = {name: _lacks(spec, shapes) for name, spec in builtin().items()}
+    lacking = sorted((name for name, count in lacks.items() if count), key=lambda name: lacks[name])
+    attempt([name for name, count in lacks.items() if not count])
     if fitting:
         return max(fitting, key=lambda fitted: (fitted.log10_symmetries(), fitted.spec.name))
-    attempt(lacking)  # in vain, but for what keeps them from fitting
+    # In vain, but for what keeps them from fitting: of many tensors the nearest is the one that lacks least.
+    attempt(lacking if len(shapes) <= MANY or not lacking else lacking[:1])
     count, nearest, error = min(misses, key=lambda miss: miss[:2])
     near = count < len(shapes)  # else it has nothing to do with them
     raise NoSpecFits(
@@ -148,6 +151,6 @@ def find(shapes: Shapes) -> FittedSpec:
     )
 
 
-def _lacks(spec: Spec, shapes: Shapes) -> bool:
-    """Whether a tensor is missing that a line names in full: seen at once, where a fit reads every name."""
-    return any(not (line.family or line.optional or line.name in shapes) for line in spec.entries)
+def _lacks(spec: Spec, shapes: Shapes) -> int:
+    """How many lines in full have no tensor: seen at once, where a fit reads every name."""
+    return sum(not (line.family or line.optional or line.name in shapes) for line in spec.entries)

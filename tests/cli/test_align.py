@@ -547,3 +547,22 @@ def test_a_folder_takes_the_names_of_the_models_own_files(pair, done, refused, t
     refused(2, "align", "a", "b", "-o", "two", says="exists")
     Path("bad.safetensors").write_bytes(b"")
     refused(3, "align", "a", "bad.safetensors", "-o", "four/", says="is empty")
+
+
+def test_counters_of_another_dtype_are_written_as_the_reference_has_them_or_refused(resnets, done, refused):
+    """One framework counts batches in int64, another in int32 or as floating point."""
+    a, b = map(tensors, resnets)
+    counters = [name for name in a if name.endswith("num_batches_tracked")]
+    large = {name: torch.tensor(300) for name in counters}
+    for dtype in (torch.int32, torch.float32, torch.uint16):
+        write_safetensors(
+            "other.safetensors", b | {name: t.to(dtype) for name, t in large.items()}, force=True
+        )
+        done("align", resnets[0], "other.safetensors", "-o", "aligned.safetensors", "--force")
+        written = tensors("aligned.safetensors")
+        assert counters and all(
+            written[name] == 300 and written[name].dtype == a[name].dtype for name in counters
+        )
+    write_safetensors("few.safetensors", a | {name: a[name].to(torch.uint8) for name in counters})
+    says = ("is uint16 in one model and uint8 in the reference", "cannot hold its values")
+    refused(3, "align", "few.safetensors", "other.safetensors", "-o", "x.safetensors", says=says)

@@ -17,6 +17,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from hypothesis import strategies as st
@@ -32,6 +33,7 @@ from rebasin_cli.errors import RebasinError
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.notation import parse_axes
 from rebasin_cli.spec.parsing import parse as parse_spec
+from tests.corpus import _records as right
 
 SECONDS = 10.0
 TIMES, SPARE = 4, 64 << 20  # memory: so many times the input, and what the program takes for anything
@@ -330,6 +332,77 @@ def _run(words: list[str]) -> tuple[int, str, str]:
     return code, out.getvalue(), err.getvalue()
 
 
+# -------------------------------------------------------------------------------------- records, reports
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | NAMES
+    | st.just("<img src=x>|"),
+    lambda inside: (
+        st.lists(inside, max_size=3) | st.dictionaries(st.text(max_size=6) | NAMES, inside, max_size=3)
+    ),
+    max_leaves=8,
+)
+TEXT = (
+    JSON.map(json.dumps) | st.text(max_size=30) | st.sampled_from(["[" * 5_000, "9" * 5_000, "<img src=x>|"])
+)
+
+
+def somewhere(whole: Any) -> st.SearchStrategy[str]:
+    """The text of something that is right, but for one place of it; or any text."""
+    places = st.sampled_from(list(right.everywhere(whole)))
+    return st.builds(lambda place, new: json.dumps(right.changed(whole, place, new)), places, JSON) | TEXT
+
+
+def records(drawn: dict[str, str]) -> None:
+    with watched(1 << 20):
+        right.write_record(**drawn)
+        _ends(["card", "m.safetensors"])
+
+
+def read_reports(text: str) -> None:
+    with watched(1 << 20) as folder:
+        right.write_record()
+        (folder / "r.json").write_text(text, errors="backslashreplace")
+        _ends(["card", "m.safetensors", "--barrier", "r.json"])
+
+
+def folds(text: str) -> None:
+    with watched(1 << 20) as folder:
+        model = {name: torch.ones(shape) for name, shape in right.SHAPES.items()}
+        write_safetensors(folder / "b.safetensors", model)
+        right.write_elements(text)
+        _ends(["apply", "e.perm.safetensors", "b.safetensors", "-o", "y.safetensors"])
+
+
+def curves(drawn: dict[str, str]) -> None:
+    with watched(1 << 20) as folder:
+        for name in "ab":
+            write_safetensors(folder / f"{name}.safetensors", {"w": torch.ones(2, 2)})
+        meta = {"rebasin.kind": "curve", "rebasin.curve": "bezier"} | drawn
+        names = [name for name in drawn.values() if name and name.isprintable()]
+        held = {f"control.1/{name}": torch.ones(2, 2) for name in ("w", *names)} | {"perm/h": torch.arange(2)}
+        write_safetensors(folder / "x.curve.safetensors", held, metadata=meta)
+        (folder / "s.yaml").write_text('tensors:\n  w: "h ."\n')
+        line = ["merge", "a.safetensors", "b.safetensors", "--spec", "s.yaml", "--repair", "none"]
+        _ends([*line, "--curve", "x.curve.safetensors", "--at", "0.5", "-o", "y.safetensors"])
+
+
+def _ends(words: list[str]) -> None:
+    """The whole program is done, or says in one message why not."""
+    code, _, err = _run(words)
+    if "Traceback" in err or code not in (0, 2, 3, 4) or (code and err.count("\nrebasin: ") > 0):
+        raise Finding(f"rebasin {words}: exit code {code}\n{err}")
+
+
+KEYS = st.sampled_from(["options", "inputs", "method", "version", "spec", "seed", "command", "x|<b>"])
+RECORD = st.dictionaries(KEYS, TEXT, max_size=3)
+CURVE = st.dictionaries(KEYS.map("rebasin.{}".format) | st.just("rebasin.curve"), TEXT, max_size=3)
+
 TARGETS: dict[str, tuple[st.SearchStrategy, Callable[..., None]]] = {
     "safetensors": (safetensors_bytes(), safetensors),
     "torch": (torch_bytes(), torch_files),
@@ -337,4 +410,8 @@ TARGETS: dict[str, tuple[st.SearchStrategy, Callable[..., None]]] = {
     "axes": (AXES, axes),
     "recipe": (RECIPE_TEXT, recipes),
     "command line": (command_lines(), commands),
+    "record": (RECORD, records),
+    "report": (somewhere(right.report()), read_reports),
+    "folds": (somewhere(right.FOLDS), folds),
+    "curve": (CURVE, curves),
 }

@@ -632,3 +632,27 @@ def test_a_word_on_two_axes_is_not_left_with_a_small_gain(monkeypatch):
         stale = {"h"}
         again = Descent(pair, 1e-12).sweep(["h"], dict(result.permutations[0]), stale)
     assert again == 0 and not stale
+
+
+def test_the_first_sweep_looks_again_only_at_what_a_word_touches(monkeypatch):
+    """Of a chain of words each is looked at as it begins, as it is placed, and as a neighbour is."""
+    looks = []
+    for n in (8, 16):
+        lines = "".join(f'  w{k}: "h{k} h{k - 1}"\n' for k in range(1, n))
+        text = f'tensors:\n  w0: "h0 ."\n{lines}'
+        fitted = fit(parse(text, name="chain"), {f"w{k}": (2, 2) for k in range(n)})
+        models = [
+            {f"w{k}": torch.randn(2, 2, generator=generator(m, str(k))) for k in range(n)} for m in (0, 1)
+        ]
+        pair = Pair(*models, fitted)
+        whole, count = pair.resting_on, [0]
+
+        def counted(*given, whole=whole, count=count):
+            count[0] += 1
+            return whole(*given)
+
+        monkeypatch.setattr(pair, "resting_on", counted)
+        descent = Descent(pair, 0.0)
+        descent.outward(descent.order(0, "test"), permutation.identity(fitted.words))
+        looks.append(count[0])
+    assert looks[1] <= 2 * looks[0] + 4, looks

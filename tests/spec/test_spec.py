@@ -7,12 +7,12 @@ import torch
 
 from rebasin_cli.errors import SpecError, UsageError
 from rebasin_cli.permutations import permutation
-from rebasin_cli.spec import library
+from rebasin_cli.spec import fitting, library, parsing
 from rebasin_cli.spec.atoms import atoms
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.notation import Fixed, Product, Sum, Word
 from rebasin_cli.spec.parsing import parse
-from rebasin_cli.spec.spec import Block
+from rebasin_cli.spec.spec import Block, Entry
 
 
 def read(text: str, **options):
@@ -523,3 +523,55 @@ def test_the_nearest_spec_is_named_where_none_fits():
 
 def test_the_spec_is_found_from_the_tensors():
     assert library.find({"layers.0.weight": (8, 4), "head.weight": (3, 8)}).words == {"h0": 8}
+
+
+# ------------------------------------------------------------------------------------------- long specs
+
+
+def calls(of, name, monkeypatch):
+    """How often a method is called from here on."""
+    whole, count = getattr(of, name), [0]
+
+    def counted(*given, **named):
+        count[0] += 1
+        return whole(*given, **named)
+
+    monkeypatch.setattr(of, name, counted)
+    return count
+
+
+def test_the_work_of_a_fit_grows_with_its_lines_alone(monkeypatch):
+    """Twice the lines and tensors, twice the work: exact ones, families, and sizes that follow each other."""
+    matched, solved = (
+        calls(Entry, "match", monkeypatch),
+        calls(fitting, "_solve", monkeypatch),
+    )
+    for lines in (
+        lambda n: [(f"a{k}", f"h{k} h{k + 1}", (2, 2)) for k in range(n)],
+        lambda n: [(f"b{k}.{{i}}", "h{i}", (2,)) for k in range(n)],
+        lambda n: [(f"c{k}", f"(2 h{k}) + h{k + 1}", (6,)) for k in range(n)] + [(f"c{n}", f"h{n}", (2,))],
+    ):
+        work = []
+        for n in (20, 40):
+            matched[0] = solved[0] = 0
+            made = lines(n)
+            text = "tensors:\n" + "".join(f'  {name}: "{axes}"\n' for name, axes, _ in made)
+            fit(read(text), {name.replace("{i}", "0"): shape for name, _, shape in made})
+            work.append(matched[0] + solved[0])
+        assert 0 < work[1] <= 2.2 * work[0], work
+
+
+def test_long_specs_are_read_as_short_ones_and_too_long_ones_are_refused(monkeypatch):
+    text = 'tensors:\n  w: "h ."\n  "b.{i}": "(2 h{i})"\nstatistics:\n  m: "h"\nsizes: {h: 3}\n'
+    short = read(text)
+    monkeypatch.setattr(parsing, "SHORT", 0)
+    assert read(text) == short
+    for wrong in ("tensors: {w: h, w: h}", "tensors: [", "tensors: {1: h}"):
+        told = problems(lambda wrong=wrong: read(wrong))
+        assert told and "line" in told[0]
+    for deep in ("[" * 10_000, "- " * 10_000, "{a: " * 10_000):  # libyaml would overflow the stack
+        with pytest.raises(SpecError, match="lie within one another"):
+            read(deep)
+    monkeypatch.setattr(parsing, "MOST_NODES", 5)
+    with pytest.raises(SpecError, match="at most 5 names and axes are read"):
+        read(text)
