@@ -363,7 +363,7 @@ def test_a_word_with_two_sizes(pair, refused, tmp_path):
         (["--input", "1x-3"], "cannot be read"),
         (["--out-dtype", "int8"], "unknown dtype 'int8'"),
         (["--out-shard-size", "big"], "is not a size"),
-        (["-o", "out.pt"], "Use out.safetensors"),
+        (["-o", "out.npz"], "Use out.npz.safetensors"),
         (["--key", "ema"], "nothing to choose with --key"),
         (["--resume"], "there is no b_aligned.search.safetensors"),
     ],
