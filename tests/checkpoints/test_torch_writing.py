@@ -7,12 +7,12 @@ import torch
 
 from rebasin_cli.checkpoints.around import Slot
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
+from rebasin_cli.checkpoints.safetensors_format import CODES
 from rebasin_cli.checkpoints.tensors import LazyTensors
-from rebasin_cli.checkpoints.torch_writing import TYPED
 from rebasin_cli.checkpoints.writing import write_torch
 from rebasin_cli.errors import CheckpointError
 
-DTYPES = [*TYPED, torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16, torch.uint32, torch.uint64]
+DTYPES = [*CODES]  # those that a safetensors file can hold
 
 
 def bits(tensor):
