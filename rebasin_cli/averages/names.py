@@ -109,6 +109,8 @@ def exchanged(first: Plan, other: Plan) -> Prefix | None:
     offered = [name for name in other if name not in first]
     if not wanting or not offered:
         return None
+    if (whole := _whole(first, other)) is not None:
+        return whole
     there, found = set(wanting), {}
     looked: list[tuple[str, str]] = []
     prefixes = [*_prefixes(_some(offered))]
@@ -130,6 +132,21 @@ def exchanged(first: Plan, other: Plan) -> Prefix | None:
     if len(best) > 1 and best[0].matched == best[1].matched:
         return None
     return best[0] if best else None
+
+
+def _whole(first: Plan, other: Plan) -> Prefix | None:
+    """The prefix before all names of the other that makes them all of the first's, or the other way round.
+
+    Names that both have are then of other tensors: `a.w` is `a.a.w` there, and `w` is `a.w`.
+    """
+    if len(first) != len(other):
+        return None
+    ways = [(wanted, "") for wanted in _prefixes([*first])] + [("", given) for given in _prefixes([*other])]
+    for wanted, given in ways:
+        pairs = _pairs({*first}, [*other], wanted, given)
+        if len({*pairs.values()}) == len(first) and _alike(pairs, first, other):
+            return Prefix(given, wanted, len(pairs), pairs)
+    return None
 
 
 def _some(names: Sequence[str]) -> Sequence[str]:

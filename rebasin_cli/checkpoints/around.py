@@ -13,9 +13,10 @@ from typing import Any
 
 from .inert import Inert
 from .opening import attributes
-from .saved import MAX_DEPTH, STATES, Path, records, text_of
+from .saved import MAX_DEPTH, STATES, Path, measured, settings, text_of
 
-MOST = 30_000  # values that an envelope may hold beside the tensors
+MOST = 30_000  # values that an envelope may hold beside the tensors: what has more is left out
+TOO_LARGE = 16  # entries that are looked into and have more; all after these are left out
 PLAIN = (str, int, float, bool, type(None))
 
 
@@ -40,8 +41,8 @@ class Around:
 
 def around(
     saved: Any, places: Mapping[str, Path], skipped: Mapping[str, str], others: Collection[str] = ()
-) -> Around | None:
-    """The envelope of the tensors that lie at `places`; None where it holds more than `MOST` other values.
+) -> Around:
+    """The envelope of the tensors that lie at `places`.
 
     `skipped` says of what is no weights what it is, by dotted path; `others` are those of copies and other
     parts of the model, which are left out whole.
@@ -49,8 +50,6 @@ def around(
     states = {called for called, what in skipped.items() if what in STATES}
     walk = _Walk({path: name for name, path in places.items()}, states.union(others))
     tree = walk.kept(saved, ())
-    if walk.count > MOST:
-        return None
     beside = tree if isinstance(tree, dict) else {}
     return Around(
         tree if tree is not _NOTHING else {},
@@ -64,8 +63,10 @@ _NOTHING = object()
 
 class _Walk:
     def __init__(self, names: Mapping[Path, str], without: Collection[str]):
-        self.names, self.without, self.count = names, without, 0
+        self.names, self.without, self.count, self.too_large = names, without, 0, 0
+        self.ways = {path[:end] for path in names for end in range(len(path))}  # to the tensors
         self.left_out: list[str] = []
+        self.given = 0  # in how many dictionaries of settings the value lies
         self.open: set[int] = set()  # what the value lies in: a pickle may hold itself
 
     def kept(self, value: Any, path: Path, called: str = "") -> Any:
@@ -73,37 +74,50 @@ class _Walk:
         if path in self.names:
             return Slot(self.names[path])
         self.count += 1
-        measured = len(path) == 1 and called != "lr" and records(path[0]) and not isinstance(value, str)
-        plain = type(value) in PLAIN
-        deep = self.count > MOST or len(path) > MAX_DEPTH or id(value) in self.open
-        if not plain and not measured and not deep and called not in self.without:
+        given = bool(path) and settings(path[-1])
+        self.given += given
+        made = self._kept(value, path, called)
+        self.given -= given
+        if made is _NOTHING:
+            self.left_out.append(called)
+        return made
+
+    def _kept(self, value: Any, path: Path, called: str) -> Any:
+        if path in self.ways or not self._is_false(value, path, called):
+            if type(value) in PLAIN:
+                return value
             whole = type(value) is Inert
             inner = attributes(value) if whole else value
             if isinstance(inner, Mapping | list | tuple):
                 self.open.add(id(value))
                 made = self._entries(inner, path, called, whole=whole)
                 self.open.discard(id(value))
-                if made is not _NOTHING:
-                    return made
-        elif plain and not measured and not deep:
-            return value
-        self.left_out.append(called)
+                return made
         return _NOTHING
+
+    def _is_false(self, value: Any, path: Path, called: str) -> bool:
+        """Whether this would be false beside other weights, or is too much."""
+        if self.count > MOST or len(path) > MAX_DEPTH or id(value) in self.open:
+            return True
+        if called in self.without:
+            return True
+        return not self.given and bool(path) and measured(path[-1]) and not isinstance(value, str)
 
     def _entries(self, value: Any, path: Path, called: str, *, whole: bool) -> Any:
         """The same without what is left out, which is all where the rest would not be right by itself."""
-        before = len(self.left_out)
+        before, way = len(self.left_out), path in self.ways
         made = {}
         for key, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
             name = text_of(key)
-            if name is None:
+            if not way and (name is None or self.count > MOST):
                 del self.left_out[before:]
                 return _NOTHING
-            made[key] = self.kept(inner, (*path, key), f"{called}.{name}" if called else name)
+            if name is not None:
+                dotted = f"{called}.{name}" if called else name
+                made[key] = (self._bounded if way else self.kept)(inner, (*path, key), dotted)
         lacking = sum(inner is _NOTHING for inner in made.values())
         # In a list without weights others would stand in the place of what lacks; an object is whole.
-        listed = not isinstance(value, Mapping) and path != () and not _has_slots(made)
-        if lacking and (whole or listed or lacking == len(made)):
+        if not way and lacking and (whole or not isinstance(value, Mapping) or lacking == len(made)):
             del self.left_out[before:]
             return _NOTHING
         if isinstance(value, Mapping):
@@ -111,12 +125,24 @@ class _Walk:
         rest = [None if inner is _NOTHING else inner for inner in made.values()]
         return tuple(rest) if isinstance(value, tuple) else rest
 
+    def _bounded(self, value: Any, path: Path, called: str) -> Any:
+        """`kept` for what lies beside the way to the weights: all of it or, where it is too much, none."""
+        if path in self.ways or path in self.names:
+            return self.kept(value, path, called)
+        count, before = self.count, len(self.left_out)
+        made = self.kept(value, path, called) if self.too_large < TOO_LARGE else _NOTHING
+        if self.count > MOST or self.too_large >= TOO_LARGE:
+            self.too_large += self.count > count + 1
+            self.count, self.left_out[before:] = count, [called]
+            return _NOTHING
+        return made
+
 
 def fitted(tree: Any, names: Collection[str], renamed: Mapping[str, str]) -> Any:
     """An envelope with a place for each of these tensors and for no other, under their names now.
 
     `renamed` are the names that tensors have now by those in the tree. A tensor that is new gets its place
-    beside one of the same layer; None where there is none.
+    beside one of the same layer, else where its name leads among those there; None where that is nowhere.
     """
     wanted, placed = {*names}, set()
 
@@ -144,7 +170,29 @@ def fitted(tree: Any, names: Collection[str], renamed: Mapping[str, str]) -> Any
             if isinstance(value, Slot) and isinstance(key, str):
                 for name in new.pop(_layer(value.name), ()):
                     holder[f"{key[: key.rfind('.') + 1]}{name.rpartition('.')[2]}"] = Slot(name)
-    return None if new else made
+    places = [*filter(None, map(_names_of, _mappings(made)))] if new else []
+    for name in (name for names in new.values() for name in names):
+        fits = [(off, before, holder) for off, before, holder in places if name.startswith(off)]
+        longest = [place for place in fits if len(place[0]) == max(len(off) for off, *_ in fits)]
+        if len(longest) != 1:
+            return None
+        ((off, before, holder),) = longest
+        if (key := before + name[len(off) :]) in holder:
+            return None
+        holder[key] = Slot(name)
+    return made
+
+
+def _names_of(holder: dict) -> tuple[str, str, dict] | None:
+    """What is taken off a tensor's name and what is put before it here, where that is one for all."""
+    found = set()
+    for key, value in holder.items():
+        if isinstance(value, Slot):
+            if not isinstance(key, str) or not (key.endswith(value.name) or value.name.endswith(key)):
+                return None
+            off = value.name[: max(0, len(value.name) - len(key))]
+            found.add((off, key[: max(0, len(key) - len(value.name))]))
+    return (*found.pop(), holder) if len(found) == 1 else None
 
 
 def _layer(name: str) -> str:

@@ -160,10 +160,9 @@ class Checkpoint(Mapping[str, Tensor]):
             notes.append(f"also there, for --key: {', '.join(self.alternatives)}")
         if self.stripped:
             notes.append(f"stripped from names: {', '.join(self.stripped)}")
-        if self.skipped:
-            left = [f"{name} ({what})" for name, what in self.skipped.items() if name not in self.beside]
-            notes += [f"left out: {some(left, SHOWN)}"] if left else []
-        if read := [name for name in self.beside if name in self.skipped]:
+        if left := [f"{name} ({what})" for name, what in self.skipped.items() if self._is_left_out(name)]:
+            notes.append(f"left out: {some(left, SHOWN)}")
+        if read := [name for name in self.skipped if not self._is_left_out(name)]:
             notes.append(f"plain values beside the weights: {some(read, SHOWN)}")
         if self.tied:
             notes.append(f"tied: {'; '.join(' = '.join(group) for group in self.tied)}")
@@ -171,6 +170,11 @@ class Checkpoint(Mapping[str, Tensor]):
             notes.append(f"not read: {some(self.unread, 5)}")
         notes += [self.stale] if self.stale else []
         return tuple(notes)
+
+    def _is_left_out(self, name: str) -> bool:
+        """Whether what lies beside the weights is in no envelope that is written with them."""
+        out = None if self.around is None else self.around.left_out
+        return out is None or any(name == each or name.startswith(f"{each}.") for each in out)
 
 
 def open_checkpoint(

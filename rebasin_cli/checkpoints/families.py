@@ -54,8 +54,8 @@ OF_ANY = ("_scale", "_scale_inv", "_scales", ".scale")
 WEIGHT = re.compile(r"(weight|kernel|bias)[^.]*$")
 
 ADAPTER = re.compile(
-    r"(?P<stem>.*?)(?P<role>"
-    r"lora_(?:embedding_)?[AB]|lora_E|lora_magnitude_vector|dora_scale|lora_(?:up|down|mid)"
+    r"(?P<stem>(?:.*?[._])?)(?P<role>"
+    r"lora_(?:embedding_)?[ABab]|lora_E|lora_magnitude_vector|dora_scale|lora_(?:up|down|mid)"
     r"|lora(?:_linear_layer|\d*)\.(?:up|down|mid)"
     r"|hada_(?:w[12]_[ab]|t[12])|lokr_(?:w[12](?:_[ab])?|t[12])|vera_(?:lambda_[bd]|[AB])|boft_[Rs])"
     r"(?:\.[^.]+)?(?:\.weight)?"

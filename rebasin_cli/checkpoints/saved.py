@@ -45,6 +45,10 @@ _RECORDS = _words(
     "loss losses history metric metrics acc accs accuracy accuracies score scores confusion confmat cm lr "
     "lrs psnr ssim fid curve curves reward rewards return returns err errs errors ppl perplexity auc iou miou"
 )
+# What plain numbers beside weights are called that were measured of them: no tensor is judged by these.
+_MEASURED = _words(
+    "prec recall top1 top5 f1 bleu rouge wer cer mse mae rmse kl elbo ece best result results performance"
+)
 _PROGRESS = _words("best epoch epochs step steps iter iters iteration global time seed total num count n")
 _WEIGHTS = _words(
     "weight weights bias mean std var alpha beta gamma tau sigma scale temperature temp embedding emb"
@@ -148,6 +152,17 @@ def records(key: Any) -> bool:
     """Whether a name is of what was measured of a model, such as its best accuracy."""
     found = words(key)
     return bool(found & _RECORDS) and not found & _WEIGHTS
+
+
+def measured(key: Any) -> bool:
+    """Whether a number that is called so was measured of the weights beside it, unless it is a setting."""
+    found = words(key)
+    return bool(found & (_RECORDS | _MEASURED)) and not found & (_WEIGHTS | {"epoch", "step", "iter"})
+
+
+def settings(key: Any) -> bool:
+    """Whether what lies under this name was given to a training, whatever its parts are called."""
+    return key == "lr" or bool(words(key) & (_SETTINGS | {"kwargs", "opt"}))
 
 
 class _Walk:

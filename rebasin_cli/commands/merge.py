@@ -82,7 +82,7 @@ def merge(
         tensors, options, account = repairing.finish(job, ready, merged.tensors, done)
         options |= {"weights": list(mean.weights or []), "interpolation": mean.interpolation}
         options |= of_given | how_it_went(found)
-        like = job.models[0]
+        like = around = job.models[0]
         if aside is not None:
             permutations = found.result.permutations[0] if found else given
             tensors = like = aside.put_back(tensors, job, permutations, mean.weights)
@@ -90,6 +90,6 @@ def merge(
             output = configs.fitted(output, aside.models, tensors.shapes, job.say, heads=aside.how)
         meta = job.describe(options=options, proof=proof, like=job.models)
         added = merged.repair.added if merged.repair else ()
-        written = write(output, tensors, like, meta, added=added)
+        written = write(output, tensors, like, meta, added=added, around=around)
     done = job.summary(found, proof, written=written) | {"models": len(paths)} | account
     return attested(job, output, done, mean=mean)

@@ -64,7 +64,7 @@ class Folds:
         found |= {name for norm in self.norms for name in (norm.weight, norm.bias) if name}
         found |= {bias.part.tensor for bias in self.values}
         for reader in [r for norm in self.norms for r in norm.readers] + [v.reader for v in self.values]:
-            found |= {name for name in (reader.weight, reader.bias) if name}
+            found |= {reader.weight, reader.bias or reader.weight}
         return frozenset(found)
 
     def problems(self, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:

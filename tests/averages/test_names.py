@@ -52,6 +52,15 @@ def test_a_prefix_is_exchanged_for_that_of_the_first_model(wanted, given, says, 
     )
 
 
+def test_a_prefix_before_all_names_is_exchanged_also_where_some_are_names_of_the_other_model():
+    first = drawn({"a.a.w": (3, 3), "a.w": (3, 3)})
+    other = drawn({"a.w": (3, 3), "w": (3, 3)}, seed=1)
+    for one, two, pairs in ((first, other, {"a.a.w": "a.w", "a.w": "w"}), (other, first, None)):
+        (_, found), told = agreed([one, two])
+        for name, old in (pairs or {"a.w": "a.a.w", "w": "a.w"}).items():
+            assert torch.equal(found[name], two[old]), told
+
+
 def test_what_lies_beside_keeps_its_name_but_for_further_layers():
     first, other = both("model.", "", {"lm_head.w": (5, 3)}, {"layers.2.w": (3, 3), "score.w": (1, 3)})
     (_, found), _ = agreed([first, other])

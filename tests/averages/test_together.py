@@ -39,6 +39,7 @@ REFUSED = {
         ),
         floats("m.embed.lora_embedding_A.default", "m.embed.lora_embedding_B.default"),
         floats("fc.lora_A", "fc.lora_B"),
+        floats("layers.0.attn.q_proj.lora_a.weight", "layers.0.attn.q_proj.lora_b.weight"),
         floats("lora_unet_q.lora_up.weight", "lora_unet_q.lora_down.weight")
         | {"lora_unet_q.alpha": (torch.float32,)},
         floats("unet.to_q.lora.up.weight", "unet.to_q.lora.down.weight"),

@@ -274,3 +274,5 @@ def test_with_a_key_the_envelope_has_no_half_of_what_was_not_chosen(opened):
         assert "rms.count" not in checkpoint.skipped  # of what is left out whole
     inside = opened({"run": {"net": NET, "gen": OTHER, "optimizer": ADAM, "lr": 3}, "epoch": 2})
     assert set(inside.around.tree["run"]) == {"net", "gen", "lr"} and "run.optimizer" in inside.skipped
+    assert "left out: run.optimizer (an optimizer's state)" in inside.notes  # and nothing that is kept
+    assert "plain values beside the weights: run.lr, epoch" in inside.notes

@@ -119,3 +119,75 @@ def test_what_is_there_is_not_replaced_by_itself(kind, refused):
     saved("b.pt", 2)
     Path(kind).write_text("mine")
     refused(2, *MERGE, "m.pth", says=f"{kind} exists")
+
+
+def test_no_number_that_was_measured_of_other_weights_is_in_the_envelope(done):
+    false = {
+        "best_prec1": 7.5,
+        "top1": 91.0,
+        "f1": 0.9,
+        "results": {"bleu": 1.0},
+        "log": {"loss": [1.0, 2.0]},
+    }
+    kept = {"config": {"loss": {"weight": 2.0, "margin": 0.5}}, "lr": 0.1, "best_epoch": 3, "loss": "mse"}
+    saved("a.pt", 1, **false, **kept, criterion={"loss": {"proxies": torch.ones(2, 2)}})
+    saved("b.pt", 2, criterion={"loss": {"proxies": torch.zeros(2, 2)}})
+    done(*MERGE, "m.pth")
+    found = torch.load("m.pth", weights_only=True)
+    assert not {*found} & {*false} - {"log"} and not found.get("log")
+    assert {name: found[name] for name in kept} == kept
+    assert torch.equal(found["criterion"]["loss"]["proxies"], torch.full((2, 2), 0.5))  # no number, weights
+
+
+def test_what_cannot_be_kept_in_an_envelope_costs_nothing_else_in_it(done):
+    odd = {"log": list(range(40_000)), 1.5: "a", (1.5,): 2, "size": 4}
+    for name, seed in (("a.pt", 1), ("b.pt", 2)):
+        saved(name, seed, **{"names": [*"abc"]})
+        torch.save(torch.load(name, weights_only=False) | odd, name)
+    done(*MERGE, "m.pth")
+    found = torch.load("m.pth", weights_only=True)
+    assert {*found} == {"epoch", "config", "args", "names", "size", "state_dict"}
+
+
+def test_tensors_that_only_one_model_has_get_their_place_in_the_envelope(done, pair):
+    for name, seed, more in (("a.pt", 1, {}), ("b.pt", 2, {"module.head.w": torch.ones(2)})):
+        saved(name, seed)
+        state = torch.load(name, weights_only=False)
+        state["state_dict"] |= more
+        torch.save(state, name)
+    done(*MERGE, "m.pth", "--extra", "keep")
+    found = torch.load("m.pth", weights_only=True)
+    assert found["epoch"] == 3 and torch.equal(found["state_dict"]["module.head.w"], torch.ones(2))
+    a, b = map(load_file, pair)
+    last = next(name for name in b if name.endswith("bias") and len(b[name]) == 10).removesuffix(".bias")
+    b |= {f"{last}.{kind}": torch.cat([b[f"{last}.{kind}"]] * 2) for kind in ("weight", "bias")}
+    torch.save({"epoch": 1, "model": a}, "a.pt")
+    torch.save({"epoch": 2, "model": b}, "b.pt")
+    done("merge", "a.pt", "b.pt", "--heads", "keep-b", "-o", "heads.pth")
+    found = torch.load("heads.pth", weights_only=True)
+    assert found["epoch"] == 1 and len(found["model"][f"{last}.bias"]) == 20
+
+
+def test_a_secret_is_one_wherever_it_lies(done):
+    hidden = {
+        "auth": {"user": "x", "of": ["y"]},
+        "token": ["z"],
+        "url": "https://me:pass@host/",
+        "n": ["hf_" + "a" * 20],
+    }
+    saved("a.pt", 1, run=hidden, tokens=["w"])
+    saved("b.pt", 2, run=hidden, tokens=["w"])
+    done(*MERGE, "m.safetensors")
+    beside = json.loads(open_checkpoint("m.safetensors").metadata["rebasin.beside"])
+    assert beside["run"] == {"auth": {"user": "…", "of": ["…"]}, "token": ["…"], "url": "…", "n": ["…"]}
+    assert beside["tokens"] == ["…"]
+
+
+def test_the_provenance_beside_an_input_is_no_output(done, refused):
+    saved("a.pt", 1)
+    saved("b.pt", 2)
+    done(*MERGE, "m.pth")
+    before = Path("m.pth.rebasin.json").read_bytes()
+    again = ("merge", "m.pth", "a.pt", "--method", "none", "-o", "n.pth")
+    refused(2, *again, "--attest", "m.pth.rebasin.json", "--force", says="is read by this very command")
+    assert Path("m.pth.rebasin.json").read_bytes() == before

@@ -322,8 +322,9 @@ def test_an_input_that_is_not_there_is_refused(tmp_path, told, what):
     f.safetensors(tmp_path / "a.safetensors", f.MLP)
     path, says = INPUTS[what]
     told(3, "inspect", path, says=says)
-    told(3, "align", "a.safetensors", path, "-o", "o.safetensors", says=says)
-    told(3, "merge", path, "a.safetensors", says=says)
+    if path != "/":  # in which the output would lie
+        told(3, "align", "a.safetensors", path, "-o", "o.safetensors", says=says)
+        told(3, "merge", path, "a.safetensors", says=says)
 
 
 VALUES = {
@@ -370,8 +371,6 @@ NAMES = {
     "an annotation": "::error file=x::forged",
     "an annotation after spaces": "   ::error::forged",
     "another direction": "\u202etxt.exe",
-    "half a surrogate": "w\ud800",
-    "both halves turned round": "\udc00\ud800",
     "NUL": "w\0",
     "a name of 5 MB": LONG,
     "an empty name": "",

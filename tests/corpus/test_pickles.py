@@ -154,7 +154,7 @@ open_checkpoint(p.put(Path("first.pt"), b"N"))
 events, on = [], False
 
 def hook(event, arguments):
-    own = event == "open" and str(arguments[0]).endswith("hostile.pt")
+    own = event == "open" and (type(arguments[0]) is int or str(arguments[0]).endswith("hostile.pt"))
     kinds = "import exec compile os subprocess open socket ctypes pickle shutil".split()
     if on and not own and event.split(".")[0] in kinds:
         events.append((event, str(arguments)[:100]))

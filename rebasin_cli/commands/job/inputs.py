@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from ...checkpoints import beside as provenance_beside
 from ...checkpoints.digests import files_below
 from ...checkpoints.locate import locate, read_index
 from ...errors import CheckpointError
@@ -33,13 +34,15 @@ def inputs_of(paths: Sequence[Path], asked: Asked, more: Iterable[Path | None] =
 
 
 def of_model(model: Path) -> list[Path]:
-    """A model's file, the shards of an index, and all files of a folder."""
+    """A model's file with what lies beside it, the shards of an index, and all files of a folder."""
     try:
         kind, file = locate(model)
         shards = read_index(file).values() if kind == "sharded" else ()
     except (CheckpointError, OSError):  # told where it is opened
         return [model]
     beside = files_below(model) if os.path.isdir(model) else []
+    if kind == "torch" and os.path.lexists(about := provenance_beside.of(file)):
+        beside = [*beside, about]
     return [*beside, file, *(file.parent / shard for shard in sorted(set(shards)))]
 
 

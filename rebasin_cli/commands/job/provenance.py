@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -22,7 +23,12 @@ T = TypeVar("T")
 TRAINING = ("rebasin.data", "rebasin.normalization", "rebasin.vocabulary", "rebasin.net")
 BESIDE_KEY, BESIDE = "rebasin.beside", 1 << 14
 SECRET = frozenset(
-    "secret secrets token tokens password passwd credential credentials key apikey auth".split()
+    "secret secrets token tokens password passwd pwd passphrase credential credentials key apikey auth "
+    "cookie bearer".split()
+)
+# What is one whatever it is called: tokens of known forms, and a password in an address.
+SECRETIVE = re.compile(
+    r"\b(hf_|sk-|ghp_|gho_|github_pat_|glpat-|xox[abp]-|AKIA)[\w-]{12,}|://[^/\s:@]{0,99}:[^/\s@]{1,999}@"
 )
 RESULTS = ("rebasin.train_accuracy", "rebasin.test_accuracy")  # a relabelled model keeps them
 
@@ -69,7 +75,9 @@ def beside(models: Sequence[Checkpoint]) -> dict[str, str]:
     A program may need them to load its own weights: settings, sizes, names of classes. Together they have at
     most `BESIDE` characters; text that may be a secret, by its name, is left out.
     """
-    first, *others = [{name: _as_json(value) for name, value in model.beside.items()} for model in models]
+    first, *others = [
+        {name: _as_json(name, value) for name, value in model.beside.items()} for model in models
+    ]
     kept, size = [], 0
     for name, text in sorted(first.items()):
         size += 0 if text is None else len(text) + len(name)
@@ -78,20 +86,20 @@ def beside(models: Sequence[Checkpoint]) -> dict[str, str]:
     return {BESIDE_KEY: f"{{{', '.join(kept)}}}"} if kept else {}
 
 
-def _as_json(value: Any) -> str | None:
+def _as_json(name: str, value: Any) -> str | None:
     try:
-        return json.dumps(_open(value), sort_keys=True, allow_nan=False)
+        return json.dumps(_open({name: value})[name], sort_keys=True, allow_nan=False)
     except (TypeError, ValueError, RecursionError):  # keys of several kinds, NaN, too deep
         return None
 
 
-def _open(value: Any, name: Any = "") -> Any:
-    """The value without text that may be a secret."""
+def _open(value: Any, hidden: bool = False) -> Any:
+    """The value without text that may be a secret, by the name of what it lies in or by itself."""
     if isinstance(value, Mapping):
-        return {key: _open(inner, key) for key, inner in value.items()}
+        return {key: _open(inner, hidden or bool(SECRET & words(key))) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_open(inner, name) for inner in value]
-    return "…" if isinstance(value, str) and SECRET & words(name) else value
+        return [_open(inner, hidden) for inner in value]
+    return "…" if isinstance(value, str) and (hidden or SECRETIVE.search(value)) else value
 
 
 def _of_spec(fitted: FittedSpec) -> dict[str, str]:
