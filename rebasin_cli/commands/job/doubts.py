@@ -21,6 +21,8 @@ from ...checkpoints.checkpoint import Checkpoint
 from ...datasets import Data as DataSet
 from ...errors import RebasinError
 from ...networks.evaluation import Scores
+from ...runtime.devices import for_search
+from . import samples
 
 if TYPE_CHECKING:
     from .job import Job
@@ -68,11 +70,12 @@ def look(job: Job, splits: Mapping[str, Any], network: nn.Module | None) -> tupl
     found = []
     asked = [model for model in job.models if not _recorded(model, split) and _settled(model)]
     if asked and split.normalization is not None:
-        own = networks.duplicate(network).to(job.device)
+        device = for_search(job.device)  # what is looked at before a search is looked at where it runs
+        own, scores = networks.duplicate(network).to(device), samples.scorer(data, job.output, device)
         for model in asked:
             try:
                 networks.load(own, model)
-                found += better(model, split, lambda batches: job.scores(own, batches, **CLASSES))
+                found += better(model, split, lambda batches: scores(own, batches, **CLASSES))
             except RebasinError:  # what does not run is told where it is measured
                 return ()
     for told in in_words(found, split):
