@@ -82,6 +82,8 @@ def test_text_has_no_normalisation_and_grey_pictures_no_three_channels():
     assert list(datasets.normalizations(grey)) == ["dataset", "unit", "half", "raw"]
     assert list(datasets.normalizations(pictures("npz:some.npz"))) == ["unit", "half", "imagenet", "raw"]
     assert datasets.normalizations(dataclasses.replace(grey, normalization=None)) == {}
+    features = Samples(torch.randn(9, 5), torch.zeros(9))  # no pixels: they are given as they are
+    assert list(datasets.normalizations(dataclasses.replace(grey, source=features))) == ["unit"]
 
 
 def scored(losses, right):
@@ -100,6 +102,9 @@ def test_a_difference_has_to_be_large_certain_and_of_a_network_that_knows_someth
     sure = torch.where(torch.arange(400) % 5 < 1, 6.0, 0.05)  # too sure of itself: it loses by a few alone
     assert not doubts.clearly(scored(sure, half), scored(torch.full((400,), 0.2), fewer), targets)
     assert not doubts.clearly(before, scored(torch.full((400,), 1.9), half), targets)
+    right = torch.ones(400)  # a network that answers all right is only surer with it
+    sure = scored(torch.full((400,), 0.3), right), scored(torch.full((400,), 0.01), right)
+    assert not doubts.clearly(*sure, targets)
     assert not doubts.clearly(before, scored(torch.full((400,), 0.69), half), targets)  # it guesses
     few = torch.arange(20)
     small = scored(torch.full((20,), 2.0), half[few]), scored(torch.full((20,), 0.2), torch.ones(20))
