@@ -64,7 +64,7 @@ def kinship(a: Tensors, b: Tensors) -> Kinship:
             same += 1
             continue
         cosine = (own * other).sum().item() / (own.norm().item() * other.norm().item())
-        ratio = x[0].norm().item() / y[0].norm().item()
+        ratio = _size(x[0]) / _size(y[0])
         looked.append({"tensor": name, "cosine": cosine, "norm_ratio": ratio})
         chances.append(SIGMAS / math.sqrt(_directions(own) * _directions(other)))
     return _judged(looked, chances, same)
@@ -165,10 +165,11 @@ def _sample(model: Tensors, name: str) -> tuple[Tensor, Tensor | None]:
 
 def _deviations(matrix: Tensor, diagonal: Tensor | None) -> Tensor | None:
     """A matrix without what is alike in its rows, its columns and its diagonal; None if nothing is left."""
-    size = matrix.norm().item()
-    if not math.isfinite(size) or not size:
+    largest = matrix.abs().max()
+    if not largest.isfinite() or not largest:
         return None
-    own = matrix
+    own = matrix = matrix / largest  # what is squared below stays a number
+    size = matrix.norm().item()
     if diagonal is not None:
         its = matrix.gather(1, diagonal)
         rest = (matrix.sum() - its.sum()) / max(1, matrix.numel() - its.numel())
@@ -176,6 +177,12 @@ def _deviations(matrix: Tensor, diagonal: Tensor | None) -> Tensor | None:
     own = own - own.mean(0, keepdim=True)
     own = own - own.mean(1, keepdim=True)
     return own if own.norm().item() > FLAT * size else None
+
+
+def _size(matrix: Tensor) -> float:
+    """The norm, of the smallest and of the largest numbers, too; of none that is zero."""
+    largest = matrix.abs().max()
+    return (largest * (matrix / largest).norm()).item()
 
 
 def _directions(matrix: Tensor) -> float:

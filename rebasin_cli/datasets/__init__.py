@@ -237,10 +237,15 @@ def own_normalization(reference: str) -> Normalization | None:
 
 
 def normalizations(data: Data) -> dict[str, Normalization]:
-    """The usual normalisations of such samples by what `--normalize` calls them, each once; {} for text."""
+    """The usual normalisations of such samples by what `--normalize` calls them, each once; {} for text.
+
+    Floats that do not lie in 0–1 are no pixels, and given as they are ("unit").
+    """
     if data.normalization is None:
         return {}
     own, inputs = own_normalization(data.name), data.source.inputs
+    if inputs.is_floating_point() and inputs.numel() and (inputs.min() < 0 or inputs.max() > 1):
+        return {"unit": UNIT}
     channels = inputs.shape[1] if inputs.ndim > 2 else 1
     known = ({} if own is None else {"dataset": own}) | USUAL
     fit = {name: each for name, each in known.items() if len(each.mean) in (1, channels)}

@@ -56,6 +56,18 @@ def shuffled(state):
     return {n: t[torch.randperm(len(t), generator=rng)] for n, t in state.items()}
 
 
+def drawn(seed):
+    return torch.randn(64, 64, generator=torch.Generator().manual_seed(seed)).double()
+
+
+def identities(seed):
+    return {str(k): torch.eye(64) + 0.02 * drawn(seed + 10 * k) for k in range(3)}
+
+
+def stepped(seed):
+    return {str(k): torch.arange(64.0)[:, None] + drawn(seed + 10 * k) for k in range(3)}
+
+
 A = mamba(1, learned=0.05)
 HEAD = mamba(5)["out_proj.weight"]
 CASES = {
@@ -75,6 +87,19 @@ CASES = {
         A,
         A | {n: t for n, t in mamba(2, learned=0.05).items() if n.endswith("proj.weight")},
         "undecided",
+    ),
+    "identities that moved": (identities(1), identities(2), "strangers"),
+    "rows that begin at steps of their own": (stepped(1), stepped(2), "strangers"),
+    "two of five another's": (
+        {str(k): drawn(k) for k in range(5)},
+        {str(k): drawn(k + 9 * (k > 2)) + 0.01 for k in range(5)},
+        "undecided",
+    ),
+    "numbers whose squares are none": ({"a": drawn(1) * 1e300}, {"a": drawn(2) * 1e-300}, "strangers"),
+    "numbers of a byte": (
+        {"a": drawn(1).to(torch.float8_e4m3fn)},
+        {"a": drawn(2).to(torch.float8_e4m3fn)},
+        "strangers",
     ),
     "nothing but constants": ({"a": torch.ones(9, 9)}, {"a": torch.full((9, 9), 2.0)}, "undecided"),
     "too small to tell": ({"a": torch.randn(3, 3)}, {"a": torch.randn(3, 3)}, "undecided"),

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from rebasin_cli import datasets
+from rebasin_cli.checkpoints.tensors import LazyTensors
 from rebasin_cli.commands.job import doubts
 from rebasin_cli.datasets import USUAL, Data, Samples
 from rebasin_cli.networks.evaluation import Scores, evaluate
@@ -82,6 +83,8 @@ def test_text_has_no_normalisation_and_grey_pictures_no_three_channels():
     assert list(datasets.normalizations(grey)) == ["dataset", "unit", "half", "raw"]
     assert list(datasets.normalizations(pictures("npz:some.npz"))) == ["unit", "half", "imagenet", "raw"]
     assert datasets.normalizations(dataclasses.replace(grey, normalization=None)) == {}
+    features = Samples(torch.randn(9, 5), torch.zeros(9))  # no pixels: they are given as they are
+    assert list(datasets.normalizations(dataclasses.replace(grey, source=features))) == ["unit"]
 
 
 def scored(losses, right):
@@ -100,9 +103,26 @@ def test_a_difference_has_to_be_large_certain_and_of_a_network_that_knows_someth
     sure = torch.where(torch.arange(400) % 5 < 1, 6.0, 0.05)  # too sure of itself: it loses by a few alone
     assert not doubts.clearly(scored(sure, half), scored(torch.full((400,), 0.2), fewer), targets)
     assert not doubts.clearly(before, scored(torch.full((400,), 1.9), half), targets)
+    more = torch.arange(400) % 20 < 16
+    assert doubts.clearly(before, scored(torch.full((400,), 1.4), more), targets)
+    most = torch.arange(400) % 20 < 17
+    known = scored(torch.full((400,), 2.0), more)
+    assert not doubts.clearly(known, scored(torch.full((400,), 1.6), most), targets)  # a fifth less, no more
+    assert doubts.clearly(known, scored(torch.full((400,), 1.4), most), targets)
+    right = torch.ones(400)  # a network that answers all right is only surer with it
+    sure = scored(torch.full((400,), 0.3), right), scored(torch.full((400,), 0.01), right)
+    assert not doubts.clearly(*sure, targets)
     assert not doubts.clearly(before, scored(torch.full((400,), 0.69), half), targets)  # it guesses
     few = torch.arange(20)
     small = scored(torch.full((20,), 2.0), half[few]), scored(torch.full((20,), 0.2), torch.ones(20))
     assert not doubts.clearly(*small, targets[few])
     broken = scored(torch.full((400,), float("inf")), half)
     assert not doubts.clearly(broken, broken, targets)
+
+
+def test_running_statistics_of_the_first_steps_are_no_reason_to_doubt():
+    def model(count):
+        state = {"norm.num_batches_tracked": torch.tensor(count), "w": torch.ones(2)}
+        return LazyTensors({n: tuple(t.shape) for n, t in state.items()}, {}, state.__getitem__)
+
+    assert [doubts._settled(model(count)) for count in (0, 30, 5_000)] == [True, False, True]

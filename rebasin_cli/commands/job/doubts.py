@@ -36,6 +36,7 @@ LESS, FAR_LESS, RIGHT = 0.75, 0.5, 0.01
 # Where it takes half off, and nearly all samples lose less, it may answer a few less right: of a network too
 # sure of itself most samples would lose more.
 ALL = 0.9
+WRONG = 2.5  # answers: where none is wrong, the surer network always loses less
 # Or it answers a tenth more of them right, and most that guessing the largest class would not.
 FAR_MORE, MOST_RIGHT = 0.1, 0.6
 FEWER = 0.03  # right answers among the first few, of which one is much
@@ -142,7 +143,10 @@ def clearly(before: Scores, after: Scores, targets: Tensor) -> bool:
     nearly_all = (gains[:, 0] > 0).double().mean().item() > ALL
     if not less or right < (-RIGHT if nearly_all else 0):
         return False
-    share = LESS if more and right >= RIGHT else FAR_LESS
+    better_answers = more and right >= RIGHT
+    if not better_answers and (1 - after.accuracy) * after.samples < WRONG:
+        return False
+    share = LESS if better_answers else FAR_LESS
     return (
         loss > NATS and after.loss < share * before.loss and (knows > KNOWS or after.loss < UNSURE * entropy)
     )
