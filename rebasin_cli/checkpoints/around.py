@@ -16,7 +16,7 @@ from .opening import attributes
 from .saved import MAX_DEPTH, STATES, Path, measured, settings, text_of
 
 MOST = 30_000  # values that an envelope may hold beside the tensors: what has more is left out
-TOO_LARGE = 16  # entries that are looked into and have more; all after these are left out
+TOO_LARGE = 4  # entries that are looked into and have more; all after these are left out
 PLAIN = (str, int, float, bool, type(None))
 
 
@@ -170,13 +170,15 @@ def fitted(tree: Any, names: Collection[str], renamed: Mapping[str, str]) -> Any
             if isinstance(value, Slot) and isinstance(key, str):
                 for name in new.pop(_layer(value.name), ()):
                     holder[f"{key[: key.rfind('.') + 1]}{name.rpartition('.')[2]}"] = Slot(name)
-    places = [*filter(None, map(_names_of, _mappings(made)))] if new else []
+    places: dict[str, list[tuple[str, dict]]] = {}  # by what is taken off a name there
+    for off, before, holder in filter(None, map(_names_of, _mappings(made))) if new else ():
+        places.setdefault(off, []).append((before, holder))
+    lengths = sorted({len(off) for off in places}, reverse=True)
     for name in (name for names in new.values() for name in names):
-        fits = [(off, before, holder) for off, before, holder in places if name.startswith(off)]
-        longest = [place for place in fits if len(place[0]) == max(len(off) for off, *_ in fits)]
-        if len(longest) != 1:
+        off = next((name[:length] for length in lengths if name[:length] in places), None)
+        if off is None or len(places[off]) != 1:
             return None
-        ((off, before, holder),) = longest
+        ((before, holder),) = places[off]
         if (key := before + name[len(off) :]) in holder:
             return None
         holder[key] = Slot(name)

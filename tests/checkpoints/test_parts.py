@@ -275,4 +275,4 @@ def test_with_a_key_the_envelope_has_no_half_of_what_was_not_chosen(opened):
     inside = opened({"run": {"net": NET, "gen": OTHER, "optimizer": ADAM, "lr": 3}, "epoch": 2})
     assert set(inside.around.tree["run"]) == {"net", "gen", "lr"} and "run.optimizer" in inside.skipped
     assert "left out: run.optimizer (an optimizer's state)" in inside.notes  # and nothing that is kept
-    assert "plain values beside the weights: run.lr, epoch" in inside.notes
+    assert "plain values beside the weights: epoch, run.lr" in inside.notes
