@@ -19,7 +19,8 @@
     │   └── NetworkError               6   the network's code
     └── Interrupted                  130   Ctrl-C
         ├── HungUp                   129   SIGHUP: the terminal is gone
-        └── Terminated               143   SIGTERM
+        ├── Terminated               143   SIGTERM
+        └── TimedOut                 124   the time that a run or a step was given is over
 
 The core states the fact; the command line adds file names once.
 """
@@ -157,6 +158,10 @@ class Terminated(Interrupted):
     exit_code = 143
 
 
+class TimedOut(Interrupted):
+    exit_code = 124
+
+
 # What a disk or a path may do to any command: no bug of ours.
 OF_THE_DISK = frozenset(
     (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EIO)
@@ -178,6 +183,16 @@ def account(error: BaseException) -> tuple[list[str], int] | None:
     if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error):
         return [f"out of memory: {str(error).splitlines()[0]}"], ResourceError.exit_code
     return None
+
+
+def as_error(error: BaseException) -> RebasinError:
+    """The same as one of ours, for what reports what a program ended with; a bug is one line and code 1."""
+    if isinstance(error, RebasinError):
+        return error
+    told, code = account(error) or ([f"{type(error).__name__}: {error}"], 1)
+    found = RebasinError("\n".join(told))
+    found.exit_code = code
+    return found
 
 
 def gathered(problems: Sequence[str]) -> list[str]:

@@ -10,7 +10,6 @@ import copy
 import functools
 import importlib
 import os
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,10 +18,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from ..errors import CheckpointError, Elsewhere, HungUp, Interrupted, SpecError, Terminated, UsageError
+from ..errors import CheckpointError, Elsewhere, SpecError, UsageError
 from ..registry.numbers import is_number
 from ..registry.user_code import outermost
-from ..runtime.signals import Stopped, stoppable
+from ..runtime.signals import ending, stoppable
 from ..runtime.text import line
 
 
@@ -41,12 +40,8 @@ class _Interruptible(TyperGroup):
         try:
             with stoppable(), _clean_errors(), outermost():
                 return super().invoke(ctx)
-        except Stopped as stopped:
-            if stopped.number == signal.SIGTERM:
-                raise Terminated("terminated") from stopped
-            raise HungUp("the terminal is gone") from stopped
         except KeyboardInterrupt as interrupt:
-            raise Interrupted("interrupted") from interrupt
+            raise ending(interrupt) from interrupt
 
 
 def _refuse_empty(arguments: list[str]) -> None:

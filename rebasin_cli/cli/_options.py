@@ -323,3 +323,11 @@ Quiet = Annotated[bool, option("--quiet", "-q", panel=OUT, help="Only results an
 Verbose = Annotated[bool, option("--verbose", "-v", panel=OUT, help="A line for every step.")]
 Html = Annotated[Path | None, report("--html", metavar="FILE", help="Write it as one HTML file.")]
 JsonFile = Annotated[Path | None, report("--json-file", metavar="FILE", help="Write the figures as JSON.")]
+StepSummary = Annotated[
+    Path | None,
+    report(
+        "--step-summary",
+        metavar="FILE",
+        help="Add gates and figures as Markdown to this file; by itself in GitHub Actions.",
+    ),
+]

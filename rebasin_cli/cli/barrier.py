@@ -102,14 +102,7 @@ def barrier(
     baseline_tolerance: Annotated[
         float, _gate("--baseline-tolerance", metavar="NATS", help="How much worse is still as good (0.01).")
     ] = 0.01,
-    step_summary: Annotated[
-        Path | None,
-        o.report(
-            "--step-summary",
-            metavar="FILE",
-            help="Add gates and figures as Markdown to this file; by itself in GitHub Actions.",
-        ),
-    ] = None,
+    step_summary: o.StepSummary = None,
     no_prove: o.NoProve = False,
     force: o.Force = False,
     dry_run: o.DryRun = False,

@@ -56,6 +56,15 @@ def run(
     schema: Annotated[
         bool, typer.Option("--schema", help="Print the JSON Schema of recipes, for editors.")
     ] = False,
+    junit: Annotated[
+        Path | None,
+        o.report("--junit", metavar="FILE", help="Write what became of the steps and gates as JUnit."),
+    ] = None,
+    step_summary: o.StepSummary = None,
+    result_file: Annotated[
+        Path | None,
+        o.report("--result", metavar="FILE", help="Write what became of every step as JSON."),
+    ] = None,
     force: o.Force = False,
     dry_run: o.DryRun = False,
     json: o.Json = False,
@@ -68,21 +77,22 @@ def run(
 
     Example: rebasin run merge.yaml --set defaults.seed=3
     """
-    from ..commands import run as running
     from ..errors import UsageError
     from ._vocabulary import perform, vocabulary
 
-    words = vocabulary()
-    if schema:
-        typer.echo(running.schema_text(words), nl=False)
-        return
-    if from_command is not None:
-        typer.echo(running.recipe_of(from_command, words, lambda text: typer.echo(text, err=True)), nl=False)
+    if schema or from_command is not None:
+        from ..commands import run as running
+
+        words = vocabulary()
+        text = running.schema_text(words) if schema else running.recipe_of(from_command, words, _remark)
+        typer.echo(text, nl=False)
         return
     if recipe is None:
         raise UsageError("no recipe is named", hint="rebasin run RECIPE.yaml; docs/recipes.md shows one")
-    how = running.How(again=no_cache, force=force, keep_going=keep_going)
-    asked = running.Asked(tuple(assign or ()), cache, download, dry_run, how)
+    from ..commands.recipes.cache import Cache
+    from ..commands.recipes.documents import Documents, Named
+    from ..commands.recipes.running import How
+
     stdout = sys.stdout
 
     def show(outcome: Any) -> None:
@@ -90,14 +100,33 @@ def run(
             with redirect_stdout(stdout):
                 _show(outcome)
 
+    def shown(account: Any) -> None:
+        if json:
+            with redirect_stdout(stdout):
+                result(account, True)
+
     with screen(quiet, verbose) as listener:
-        done = running.run(recipe, words, perform, asked, listener, show=show)
-    if json:
-        result(done.account, True)
-    elif dry_run:
-        _show_plan(done.account["steps"])
-    if done.failure is not None:
-        raise done.failure
+        documents = Documents(
+            recipe,
+            Cache(cache, listener.say),
+            Named(junit, step_summary, result_file),
+            tuple(assign or ()),
+            How(again=no_cache, force=force, keep_going=keep_going),
+            listener.say,
+            shown,
+            dry=dry_run,
+        )
+        with documents.at_every_end():
+            from ..commands import run as running  # heavy: what an earlier run left is gone by now
+
+            asked = running.Asked(download, dry_run)
+            plan = running.run(documents, vocabulary(), perform, asked, listener, show=show)
+    if dry_run and not json:
+        _show_plan(plan)
+
+
+def _remark(text: str) -> None:
+    typer.echo(text, err=True)
 
 
 def _show(outcome: Any) -> None:

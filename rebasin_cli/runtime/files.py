@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -22,6 +22,7 @@ from ..registry.surroundings import with_us
 
 SMALL = 1 << 26  # bytes of what a person writes, or a program for one: more is something else
 WEIGHTS = (".safetensors", ".safetensors.index.json", ".pt", ".pth", ".bin", ".ckpt")
+Destinations = Sequence[tuple[str, Path]]  # what is written where
 _NO_WAITING = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_NOCTTY", "O_BINARY"))
 
 
@@ -154,6 +155,14 @@ def check_output(path: Path, inputs: Inputs = NOTHING, *, weights: bool = False)
         )
     if path.suffix == ".py":  # a network's or a loader's, or imported by one
         raise UsageError(f"{path} is Python code, which no output replaces", hint="Name another file")
+
+
+def check_distinct(destinations: Destinations) -> None:
+    """Raise UsageError where two outputs of one command would be the same file."""
+    known: dict[str, str] = {}
+    for name, path in destinations:
+        if (other := known.setdefault(os.path.realpath(path), name)) != name:
+            raise UsageError(f"{path} cannot be both the {other} and the {name}", hint="Name another file")
 
 
 def append(path: Path, added: bytes) -> None:

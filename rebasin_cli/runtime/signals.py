@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from ..errors import HungUp, Interrupted, Terminated
+
 ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
@@ -35,6 +37,25 @@ def stoppable() -> Iterator[None]:
         for number in ENDING:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 stack.enter_context(_answered(number, stop))
+        yield
+
+
+def ending(interrupt: KeyboardInterrupt) -> Interrupted:
+    """The error that the program ends with."""
+    if not isinstance(interrupt, Stopped):
+        return Interrupted("interrupted")
+    if interrupt.number == signal.SIGTERM:
+        return Terminated("terminated")
+    return HungUp("the terminal is gone")
+
+
+@contextmanager
+def unanswered() -> Iterator[None]:
+    """Ctrl-C, SIGTERM and SIGHUP within the block are not answered: what they ask for is happening."""
+    with contextlib.ExitStack() as stack:
+        for number in (signal.SIGINT, *ENDING):
+            if callable(signal.getsignal(number)):
+                stack.enter_context(_answered(number, lambda number, frame: None))
         yield
 
 

@@ -27,10 +27,9 @@ from ...permutations import permutation
 from ...reports import Report
 from ...reports._github import StepSummary
 from ...runtime import files
-from ...runtime.files import NOTHING, Inputs
+from ...runtime.files import NOTHING, Destinations, Inputs, check_distinct
 
 LARGEST_REPORT = 1 << 28  # bytes
-Destinations = Sequence[tuple[str, Path]]
 
 
 @dataclass(frozen=True)
@@ -266,14 +265,6 @@ def check_files(
         if path.parent.exists():
             destination.check_output(path, force=force, text=True, inputs=inputs)
     return list({os.path.realpath(path): (name, path) for name, path in destinations}.values())
-
-
-def check_distinct(destinations: Destinations) -> None:
-    """Raise UsageError where two outputs of one command would be the same file."""
-    known: dict[str, str] = {}
-    for name, path in destinations:
-        if (other := known.setdefault(os.path.realpath(path), name)) != name:
-            raise UsageError(f"{path} cannot be both the {other} and the {name}", hint="Name another file")
 
 
 def write_reports(report: Report, destinations: Destinations, *, force: bool) -> None:

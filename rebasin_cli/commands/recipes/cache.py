@@ -7,6 +7,7 @@ Beside the outputs, in one folder (`.rebasin` by default):
                        made it, and what a step knew it by that was about to give it its name
     started/ID.json    the key of the step that began last to write these outputs
     locks/ID.lock      held by the job that writes this output
+    documents/ID.json  what the last run of a recipe left of itself (`documents.py`)
 
 A key is the SHA-256 of the command line, the digests of all files that it names, and the versions of rebasin
 and of the libraries that compute. A record counts only where every output still has its digest. Files are
@@ -184,6 +185,23 @@ class Cache:
 
     # --------------------------------------------------------------------------------------- records
 
+    def name_of(self, path: Path) -> str:
+        """A file as records know it."""
+        return self._id(path)
+
+    def record(self, kind: str, name: str) -> dict[str, Any] | None:
+        """What is recorded; None where nothing is, or what is there is not as it was written."""
+        return self._read(kind, name)
+
+    def records(self, kind: str) -> list[dict[str, Any]]:
+        """All records of a kind."""
+        names = sorted(path.stem for path in (self.folder / kind).glob("*.json"))
+        return [found for name in names if (found := self._read(kind, name)) is not None]
+
+    def put(self, kind: str, name: str, content: Mapping[str, Any]) -> None:
+        """Record something."""
+        self._write(kind, name, content)
+
     def _id(self, path: Path) -> str:
         """A file by its place beside the cache; one file has one name, whatever links lead to it."""
         place, real = self.folder.absolute().parent, os.path.realpath(path)
@@ -266,7 +284,7 @@ def _is_that(path: Path, identity: list[int]) -> bool:
         return False
 
 
-OWN = {"steps", "files", "started", "locks", "downloads", ".gitignore"}
+OWN = {"steps", "files", "started", "locks", "documents", "downloads", ".gitignore"}
 
 
 def _seal(content: Mapping[str, Any]) -> str:

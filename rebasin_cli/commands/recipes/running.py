@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -18,7 +19,10 @@ from ...errors import (
     OutputExists,
     RebasinError,
     ResourceError,
+    TimedOut,
     UsageError,
+    account,
+    as_error,
 )
 from ...reports._gates import GateResult, raise_unmet
 from ..job.listener import Listener
@@ -26,6 +30,8 @@ from .cache import Cache
 from .steps import Step
 
 DONE, UNCHANGED, MISSED, FAILED, NOT_RUN = "done", "unchanged", "gate not met", "failed", "not run"
+INTERRUPTED, TIMED_OUT = "interrupted", "timed out"
+BROKEN = (FAILED, INTERRUPTED, TIMED_OUT)  # it ended with an error, and nothing is run after it
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,44 @@ class How:
     again: bool = False
     force: bool = False
     keep_going: bool = False
+
+
+@dataclass
+class Progress:
+    """How far a run of these steps has come; `error` is what ended it that is no step's own."""
+
+    steps: Sequence[Step] = ()
+    outcomes: list[Outcome] = field(default_factory=list)
+    running: Step | None = None
+    began: float = 0.0
+    error: RebasinError | None = None
+
+    @property
+    def at(self) -> Outcome | None:
+        """Where it stopped: the step that ended it."""
+        return next((one for one in self.outcomes if not one.ok and one.status != NOT_RUN), None)
+
+    def begin(self, step: Step) -> None:
+        self.running, self.began = step, time.monotonic()
+
+    def add(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+        self.running = None
+
+    def end(self, error: RebasinError | None) -> None:
+        """The run is over. An `error` is that of the step that ran; what comes after is not run."""
+        self.error = error
+        if error is not None and self.running is not None:
+            self.add(_broken(self.running, error, seconds=_since(self.began)))
+        known = {outcome.step.name for outcome in self.outcomes}
+        self.outcomes += [Outcome(step, NOT_RUN) for step in self.steps if step.name not in known]
+
+
+def _broken(step: Step, error: RebasinError, **known: Any) -> Outcome:
+    """A step that ended with an error of its own, or with that of the whole run."""
+    kinds = {TimedOut: TIMED_OUT, Interrupted: INTERRUPTED}
+    status = next((status for kind, status in kinds.items() if isinstance(error, kind)), FAILED)
+    return Outcome(step, status, error=error, **known)
 
 
 @contextmanager
@@ -123,22 +167,27 @@ def run(
     how: How,
     *,
     show: Callable[[Outcome], None] = lambda outcome: None,
+    progress: Progress | None = None,
 ) -> list[Outcome]:
-    """What became of every step, in their order; `show` gets each as soon as it is known.
+    """What became of every step, in their order; `show` gets each as soon as it is known, as `progress` does.
 
-    After a failure nothing more is run; after a gate that is not met only what `keep_going` allows.
+    After a failure nothing more is run; after a gate that is not met only what `keep_going` allows. Ctrl-C,
+    SIGTERM and a time limit go through; `progress` knows where.
     """
-    found: list[Outcome] = []
+    progress = progress or Progress(steps)
+    found = progress.outcomes
     for number, step in enumerate(steps, start=1):
         broken = [outcome for outcome in found if not outcome.ok]
-        stopped = any(outcome.status == FAILED or not how.keep_going for outcome in broken)
+        stopped = any(outcome.status in BROKEN or not how.keep_going for outcome in broken)
         if stopped or {outcome.step.name for outcome in broken} & set(step.needs):
-            found.append(Outcome(step, NOT_RUN))
+            progress.add(Outcome(step, NOT_RUN))
             continue
         listener.say(f"step {number} of {len(steps)}: {step.name}")
+        progress.begin(step)
         with cache.alone(step, listener.say):
-            found.append(_one(step.found(), cache, perform, listener, how))
-        show(found[-1])
+            outcome = _one(step.found(), cache, perform, listener, how)
+        progress.add(outcome)
+        show(outcome)
     return found
 
 
@@ -168,8 +217,11 @@ def _one(step: Step, cache: Cache, perform: Perform, listener: Listener, how: Ho
         raise
     except GateNotMet as error:
         return Outcome(step, MISSED, done.result, _made(step, done, cache), reads, _since(began), error)
-    except RebasinError as error:
-        return Outcome(step, FAILED, reads=reads, seconds=_since(began), error=placed(step, error))
+    except Exception as error:
+        if account(error) is None:  # a bug
+            raise
+        failed = placed(step, as_error(error))
+        return Outcome(step, FAILED, reads=reads, seconds=_since(began), error=failed)
     outputs = _made(step, done, cache)
     cache.keep(step, key, outputs, done.result)
     return Outcome(step, DONE, done.result, outputs, reads, _since(began))
@@ -177,8 +229,9 @@ def _one(step: Step, cache: Cache, perform: Perform, listener: Listener, how: Ho
 
 def placed(step: Step, error: RebasinError) -> RebasinError:
     """The same error, with its step."""
-    message = f"{step.where}, step {step.name}: {error.message}"
-    return type(error)(message, problems=error.problems, hint=error.hint)
+    found = copy.copy(error)
+    found.message = f"{step.where}, step {step.name}: {error.message}"
+    return found
 
 
 def _since(began: float) -> float:
@@ -237,7 +290,7 @@ def _made(step: Step, done: Performed, cache: Cache) -> dict[str, str]:
 def failure(outcomes: Sequence[Outcome], gates: Sequence[GateResult]) -> RebasinError | None:
     """The error that the run ends with: a step's failure, else the gates of all steps that were missed."""
     for outcome in outcomes:
-        if outcome.status == FAILED:
+        if outcome.status in BROKEN:
             return outcome.error
     try:
         raise_unmet(gates)

@@ -16,7 +16,7 @@ from ...reports._gates import GateResult
 from ...reports._markup import code, escape, head, line
 from ..job import attesting
 from .recipe import Recipe
-from .running import FAILED, MISSED, Outcome
+from .running import BROKEN, MISSED, Outcome, Progress
 
 REPORT = "rebasin.report/"
 WEIGHTS = (".safetensors", ".safetensors.index.json")
@@ -31,7 +31,7 @@ def gates_of(outcomes: Iterable[Outcome]) -> list[GateResult]:
             found += _gates.results(json_format.load(json.dumps(outcome.result)), name)
         elif outcome.ok and command == "verify":
             found.append(GateResult(command, 1.0, "yes", True, "one is a relabelling of the other", name))
-        if outcome.status == FAILED or (outcome.status == MISSED and not any(g.step == name for g in found)):
+        if outcome.status in BROKEN or (outcome.status == MISSED and not any(g.step == name for g in found)):
             found.append(of_failure(outcome.error, command, name))
     return found
 
@@ -40,14 +40,53 @@ def of_failure(error: RebasinError | None, command: str, step: str) -> GateResul
     return GateResult(command, math.nan, "done", False, str(error).replace("\n", "; "), step)
 
 
-def junit(outcomes: Sequence[Outcome]) -> str:
-    """A suite for every step that has gates, a case for every gate."""
-    return _gates.junit(gates_of(outcomes), seconds={one.step.name: one.seconds for one in outcomes})
+def junit(outcomes: Sequence[Outcome], error: RebasinError | None, recipe: str) -> str:
+    """A suite for every step that has gates, a case for every gate; one for an `error` that is no step's."""
+    found = gates_of(outcomes)
+    if error is not None and all(gate.met for gate in found):
+        found.append(of_failure(error, "rebasin run", recipe))
+    return _gates.junit(found, seconds={one.step.name: one.seconds for one in outcomes})
 
 
-def refused(error: RebasinError, recipe: str) -> str:
-    """JUnit of a run that ended before any step was run."""
-    return _gates.junit([of_failure(error, "rebasin run", recipe)])
+def summary(
+    outcomes: Sequence[Outcome], error: RebasinError | None, *, asked: bool
+) -> tuple[list[GateResult], list[str]]:
+    """Gates and sections of the step summary; GitHub's own (not `asked` for) has the gates of barriers."""
+    sections = [steps_table(outcomes)] if outcomes else []
+    if error is not None:
+        sections.append(escape(f"exit code {error.exit_code}: {error.message}"))
+    return gates_of(outcomes) if asked else [], sections
+
+
+def account(progress: Progress, error: RebasinError | None, about: Mapping[str, Any]) -> dict[str, Any]:
+    """What became of a run, for programs; of a dry run `about` has the steps already.
+
+    `exit_code` and `error` are what the program ends with, `stopped_at` is the step that ended it.
+    """
+    at = progress.at
+    code, told = (0, None) if error is None else (error.exit_code, str(error))
+    stopped = None if error is None or at is None else at.step.name
+    found = dict(about) | {"exit_code": code, "error": told, "stopped_at": stopped}
+    if "steps" not in about:
+        times = {outcome.step.name: round(outcome.seconds, 3) for outcome in progress.outcomes}
+        found |= {"steps": [_told(outcome) for outcome in progress.outcomes], "times": times}
+    return found
+
+
+def _told(outcome: Outcome) -> dict[str, Any]:
+    told = {
+        "step": outcome.step.name,
+        "status": outcome.status,
+        "command": ["rebasin", *outcome.step.line()],
+        "outputs": dict(outcome.outputs),
+        "result": dict(outcome.result),
+    }
+    return told | ({"error": str(outcome.error)} if outcome.error else {})
+
+
+def as_json(account: Mapping[str, Any]) -> str:
+    """The same as text."""
+    return json_format.dump(account)
 
 
 def steps_table(outcomes: Sequence[Outcome]) -> str:

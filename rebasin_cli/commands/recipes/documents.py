@@ -1,0 +1,337 @@
+"""What a run says of itself: JUnit, step summary, JSON result, statement. They are this run's, or not there.
+
+Those of an earlier run are removed before anything else, also before the recipe is read: the cache remembers
+them (`documents/ID.json`, one for a recipe with its assignments). However the run ends, what is known by then
+is written: the steps, the error, the step that ran. Nothing here needs torch, so that a run whose torch is
+broken says so, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ...checkpoints import digests
+from ...checkpoints.disk import disk
+from ...checkpoints.staging import staged
+from ...errors import RebasinError, ResourceError, as_error
+from ...reports import _github
+from ...reports._github import StepSummary
+from ...runtime import files, signals
+from ...runtime.files import Inputs
+from . import running, telling
+from .cache import Cache
+from .recipe import Recipe
+from .running import How, Progress
+from .steps import Step
+
+RECORDS = "documents"
+
+
+@dataclass(frozen=True)
+class Named:
+    """The files that the command line names, beside those of the recipe."""
+
+    junit: Path | None = None
+    step_summary: Path | None = None
+    result: Path | None = None
+
+
+@dataclass
+class Documents:
+    """The documents of a run of the recipe in `path`, and how far it is; `shown` gets the JSON at its end.
+
+    A `dry` run removes none and writes none.
+    """
+
+    path: Path
+    cache: Cache
+    named: Named = Named()
+    assignments: Sequence[str] = ()
+    how: How = How()
+    say: Callable[[str], None] = lambda text: None
+    shown: Callable[[Mapping[str, Any]], object] = lambda account: None
+    dry: bool = False
+    about: dict[str, Any] = field(default_factory=dict)  # goes into the JSON
+    recipe: Recipe | None = None
+    progress: Progress = field(default_factory=Progress)
+    error: RebasinError | None = None  # what the run ended with
+    _cleared: bool = False  # whether nothing of a person's own lies where they go
+    _over: bool = False
+    _written: dict[str, None] = field(default_factory=dict)
+    _added: set[str] = field(default_factory=set)
+    _failed: set[str] = field(default_factory=set)
+    _writing: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.about = {"recipe": str(self.path), "set": list(self.assignments)} | self.about
+
+    @contextlib.contextmanager
+    def at_every_end(self) -> Iterator[Documents]:
+        """Within, the run: documents of an earlier one are gone, and at its end its own are written.
+
+        Raises what the run ended with: what the block raised, a step's failure, gates that were missed.
+        """
+        cause: BaseException | None = None
+        try:
+            try:
+                self.forget()
+                yield self
+            except BaseException as raised:
+                cause = raised
+            with signals.unanswered():
+                self.finish(cause)
+        except KeyboardInterrupt as late:  # between two of these lines
+            cause = cause or late
+            with signals.unanswered():
+                self.finish(cause)
+        if cause is not None:
+            raise cause
+        if self.error is not None:
+            raise self.error
+
+    # ------------------------------------------------------------------------------------ the beginning
+
+    def forget(self) -> None:
+        """Remove what the last run of this recipe left, and what the command line names if a run made it."""
+        if self.dry:
+            return
+        for place, digest in self._recorded(self._key()).items():
+            self._remove(self._found(place), digest)
+        for path in (self.named.junit, self.named.result):
+            if path is not None:
+                self._remove(path)
+
+    def unreadable(self) -> None:
+        """The recipe does not say what it writes: remove what any run of it left, whatever its assignments.
+
+        Where there is no such recipe, nobody knows whose documents are whose, and those of all are removed.
+        """
+        if self.dry:
+            return
+        whose = self._whose() if self.path.exists() else None
+        for record in self.cache.records(RECORDS):
+            if whose in (None, record.get("recipe")):
+                for place, digest in _documents(record).items():
+                    self._remove(self._found(place), digest)
+
+    def known(self, recipe: Recipe, *, sound: bool) -> None:
+        """What the recipe names, as soon as it is read: also of one that is not `sound`, and will not be run."""
+        self.recipe, self.progress.steps = recipe, recipe.steps if sound else ()
+        if self.dry:
+            return
+        for path in recipe.beside:
+            self._remove(path)
+        for path in self._places("step_summary"):  # as a run with other assignments left it
+            for record in self.cache.records(RECORDS):
+                digest = _documents(record).get(self._place(path))
+                if digest and record.get("recipe") == self._whose():
+                    self._remove(path, digest)
+
+    def check(self) -> None:
+        """Raise UsageError where something else lies where they go, or is read by this run."""
+        files.check_distinct([(kind.replace("_", " "), path) for kind, path in self._listed()])
+        for kind in ("junit", "attest", "result", "step_summary"):
+            for path in self._places(kind):
+                files.check_output(path, self._inputs())
+        made = [path for kind, path in self._listed() if kind != "step_summary"]
+        running.check_outputs(made, self.cache, self.how)
+        self._cleared = True
+        if not self.dry:
+            self._record()
+
+    # ------------------------------------------------------------------------------------------ the end
+
+    def finish(self, cause: BaseException | None) -> None:
+        """Write all of them, with what is known; once."""
+        with self._writing:
+            if self._over:
+                return
+            self._over = True
+            if isinstance(cause, KeyboardInterrupt):
+                cause = signals.ending(cause)
+            self.progress.end(None if cause is None else as_error(cause))
+            outcomes = self.progress.outcomes
+            self.error = self.progress.error or running.failure(outcomes, telling.gates_of(outcomes))
+            if not self.dry:
+                self._write()
+            self.shown(self.account())
+
+    def account(self) -> dict[str, Any]:
+        """What became of the run, for programs."""
+        about = self.about if self.dry else self.about | {"written": list(self._written)}
+        return telling.account(self.progress, self.error, about)
+
+    def _write(self) -> None:
+        """The summary comes last: what is added stays. What was written before an error tells it, too."""
+        told = self.error
+        for write in (self._attest, self._junit, self._result, self._summary):
+            write()
+            if self.error is not told:
+                told = self.error
+                self._junit()
+                self._result()
+        if self.error is not None and self.recipe is not None and self.recipe.attest is not None:
+            self._written.pop(str(self.recipe.attest), None)
+            self._try(self.recipe.attest, self._remove)
+        self._record()
+
+    def _attest(self) -> None:
+        if self.error is None and self.recipe is not None and self.recipe.attest is not None:
+            text = telling.statement(self.recipe, self.progress.outcomes, self.about)
+            self._try(self.recipe.attest, lambda path: self._put(path, text))
+
+    def _junit(self) -> None:
+        for path in self._places("junit"):
+            text = telling.junit(self.progress.outcomes, self.error, str(self.path))
+            self._try(path, lambda path, text=text: self._put(path, text))
+
+    def _result(self) -> None:
+        for path in self._places("result"):
+            self._try(path, lambda path: self._put(path, telling.as_json(self.account())))
+
+    def _summary(self) -> None:
+        """To the files that are named, else to GitHub's own, which barriers have told their gates already."""
+        for named in self._places("step_summary") or [None]:
+            if (summary := _github.step_summary(named)) is not None:
+                self._try(summary.path, partial(self._add, summary), added=True)
+
+    def _add(self, summary: StepSummary, path: Path) -> None:
+        found, sections = telling.summary(self.progress.outcomes, self.error, asked=summary.asked)
+        if told := summary.add(found, sections, title=f"rebasin run {self.path}"):
+            self.say(told)
+        elif not _is_githubs(path):
+            self._added.add(str(path))
+
+    def _try(self, path: Path, write: Callable[[Path], object], *, added: bool = False) -> None:
+        """Where a document cannot be written the run has failed, and the others say so."""
+        if str(path) in self._failed or not self._may_write(path, added=added):
+            return
+        try:
+            write(path)
+        except (RebasinError, OSError) as cause:
+            self._failed.add(str(path))
+            self._written.pop(str(path), None)
+            if self.error is None:
+                self.error = as_error(cause)
+            else:
+                self.say(str(as_error(cause)))
+
+    def _put(self, path: Path, text: str) -> None:
+        with disk(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with self.cache.making([path]) as made:
+            with staged(path.parent) as stage, stage.open(path) as file:
+                file.write(text.encode("utf-8", "backslashreplace"))
+            made.append(path)
+        self._written[str(path)] = None
+
+    # ----------------------------------------------------------------------------------- where they go
+
+    def _listed(self) -> list[tuple[str, Path]]:
+        kinds = ("junit", "attest", "result", "step_summary")
+        return [(kind, path) for kind in kinds for path in self._places(kind)]
+
+    def _places(self, kind: str) -> list[Path]:
+        """The files of this kind: those of the command line, and of the recipe as far as it was read."""
+        found = [getattr(source, kind, None) for source in (self.named, self.recipe)]
+        once = {os.path.realpath(path): path for path in reversed(found) if path is not None}
+        return list(once.values())[::-1]
+
+    def _steps(self) -> Sequence[Step]:
+        return () if self.recipe is None else self.recipe.steps
+
+    def _inputs(self) -> Inputs:
+        read = [self.path, *(file for step in self._steps() for file in step.reads)]
+        folders = tuple(place for place in read if place.is_dir())
+        return Inputs(tuple(place for place in read if not place.is_dir()), folders, ())
+
+    def _may_write(self, path: Path, *, added: bool) -> bool:
+        """Before all was checked: what is new or `added` to, and neither read nor made by a step."""
+        if self._cleared:
+            return True
+        real = os.path.realpath(path)
+        if any(real == os.path.realpath(made) for step in self._steps() for made in step.files):
+            return False
+        try:
+            files.check_output(path, self._inputs())
+        except RebasinError:
+            return False
+        return added or str(path) in self._written or not os.path.lexists(path)
+
+    # ------------------------------------------------------------------------------- what is remembered
+
+    def _whose(self) -> str:
+        return self.cache.name_of(self.path)
+
+    def _key(self) -> str:
+        told = json.dumps([self._whose(), list(self.assignments)])
+        return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+    def _recorded(self, key: str) -> dict[str, str]:
+        return _documents(self.cache.record(RECORDS, key) or {})
+
+    def _record(self) -> None:
+        """Remember what will lie there, at the end what does; of a summary its digest: others add to it."""
+        found: dict[str, str] = {}
+        for kind, path in self._listed():
+            if kind != "step_summary":
+                if not self._over or str(path) in self._written:
+                    found[self._place(path)] = ""
+            elif str(path) in self._added:
+                with contextlib.suppress(RebasinError):
+                    found[self._place(path)] = digests.of_file(path)
+        if found or self._recorded(self._key()):
+            self.cache.put(RECORDS, self._key(), {"recipe": self._whose(), "documents": found})
+
+    def _home(self) -> str:
+        return os.path.realpath(self.cache.folder.absolute().parent)
+
+    def _place(self, path: Path) -> str:
+        """A file by its place beside the cache, so that both may move together; it is no link itself."""
+        real = os.path.join(os.path.realpath(path.absolute().parent), path.name)
+        try:
+            return os.path.relpath(real, self._home())
+        except ValueError:  # another drive
+            return real
+
+    def _found(self, place: str) -> Path:
+        return Path(os.path.normpath(os.path.join(self._home(), place)))
+
+    def _remove(self, path: Path, digest: str = "") -> None:
+        """Remove a file that is as a run wrote it: no link, no input, nothing that somebody changed since."""
+        try:
+            files.check_output(path, Inputs((self.path,)))
+            if not path.is_file():
+                return
+            ours = digests.of_file(path) == digest if digest else self.cache.is_ours(path)
+        except (RebasinError, OSError):
+            return
+        if not ours:
+            return
+        try:
+            path.unlink()
+        except OSError as error:
+            raise ResourceError(
+                f"{path} of an earlier run cannot be removed: {error.strerror}",
+                hint="It must not pass for what this run says: remove it, then run again",
+            ) from None
+
+
+def _documents(record: Mapping[str, Any]) -> dict[str, str]:
+    found = record.get("documents")
+    listed = found.items() if isinstance(found, dict) else ()
+    return {place: digest for place, digest in listed if isinstance(place, str) and isinstance(digest, str)}
+
+
+def _is_githubs(path: Path) -> bool:
+    given = os.environ.get("GITHUB_STEP_SUMMARY")
+    return bool(given) and os.path.realpath(given) == os.path.realpath(path)
