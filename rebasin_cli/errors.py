@@ -21,6 +21,8 @@
         ├── HungUp                   129   SIGHUP: the terminal is gone
         └── Terminated               143   SIGTERM
 
+What is none of these ends with 70: an installation that is broken, or a bug (`runtime.broken`).
+
 The core states the fact; the command line adds file names once.
 """
 
