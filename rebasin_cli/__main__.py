@@ -1,20 +1,38 @@
-"""`python -m rebasin_cli` and the `rebasin` command: run; turn errors into one message and an exit code."""
+"""`python -m rebasin_cli` and the `rebasin` command: run; turn errors into one message and an exit code.
+
+Only what every Python has is imported here: whatever else cannot be imported is told, too.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+import traceback
 from contextlib import suppress
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and leave with DESIGN's exit codes; REBASIN_DEBUG=1 shows tracebacks."""
+    """Run the command line and leave with DESIGN's exit codes; REBASIN_DEBUG=1 shows tracebacks.
+
+    What is none of our errors, an installation that is broken or a bug, ends with exit code 70.
+    """
+    try:
+        from .runtime import broken
+    except BaseException as error:
+        sys.stderr.write(f"rebasin: this installation is broken: {error!a}\n")
+        sys.exit(70)
+    with broken.told():
+        broken.check_python()
+        _main(sys.argv[1:] if arguments is None else arguments)
+
+
+def _main(arguments: list[str]) -> None:
     from .runtime.streams import guarded
 
     prepare()
     try:
         with guarded():
-            _run(sys.argv[1:] if arguments is None else arguments)
+            _run(arguments)
     except KeyboardInterrupt as error:  # before the command began
         _tell(error)
     except Exception as error:  # of stdout itself: its disk is full
@@ -46,9 +64,10 @@ def _run(arguments: list[str]) -> None:
 
 def _tell(error: BaseException) -> None:
     from .errors import account
+    from .runtime.broken import importing
 
     told = account(error)
-    if told is None:
+    if told is None or (isinstance(error, OSError) and importing(error)):  # a package that nobody may read
         raise error
     _stop(*told, error)
 
@@ -57,14 +76,15 @@ def _stop(lines: list[str], code: int, error: BaseException) -> None:
     from .runtime.text import line
 
     if os.environ.get("REBASIN_DEBUG") == "1":
-        raise error
+        traceback.print_exception(error)
     rank, size = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))
     who = f"rank {rank} of {size}: " if rank and size not in ("", "1") else ""
     if lines and sys.stderr is not None:
         first, *others = lines
         shown = [line(f"rebasin: {who}{first}"), *map(line, others)]
         with suppress(OSError, ValueError):  # closed meanwhile: the exit code says it all the same
-            print("\n".join([*shown, *_annotations(error, "\n".join(shown))]), file=sys.stderr, flush=True)
+            # What a person reads stands last: a log is read from its end.
+            print("\n".join([*_annotations(error, "\n".join(shown)), *shown]), file=sys.stderr, flush=True)
     sys.exit(code)
 
 

@@ -22,6 +22,8 @@
         ├── Terminated               143   SIGTERM
         └── TimedOut                 124   the time that a run or a step was given is over
 
+What is none of these ends with 70: an installation that is broken, or a bug (`runtime.broken`).
+
 The core states the fact; the command line adds file names once.
 """
 

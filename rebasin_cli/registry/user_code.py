@@ -21,6 +21,10 @@ from .surroundings import at_home, with_them
 LONGEST = 500  # characters of a message that are shown
 OURS = str(Path(__file__).parents[1]) + os.sep
 PYTHON = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
+# The packages that rebasin itself imports (pyproject.toml): one that fails is no code of the user's.
+REQUIRED = frozenset(
+    ("torch", "numpy", "scipy", "safetensors", "typer", "rich", "yaml", "matplotlib", "PIL", "filelock")
+)
 INSTALLED = re.compile(r"[\\/](site|dist)-packages[\\/]")
 TORCH = re.compile(r"[\\/]torch[\\/]")
 
@@ -52,16 +56,24 @@ def outermost() -> Iterator[None]:
     """Around a whole command, for what no narrower `user_code` is around: hooks, `train()`, `__len__`.
 
     An exception is the user's where it was raised in a file that is neither ours nor installed; what is no
-    `Exception` always is, since rebasin raises none.
+    `Exception` always is, since rebasin raises none. Not where a package failed that we imported.
     """
     try:
         with at_home():
             yield
     except BaseException as cause:
         ours = isinstance(cause, Exception) and _own_frame(cause) is None
-        if passes(cause) or ours or (account(cause) or ("", 0))[1] != 0:
+        if passes(cause) or ours or _of_our_import(cause) or (account(cause) or ("", 0))[1] != 0:
             raise
         raise blamed("code that rebasin was given failed", cause, OutsideError) from cause
+
+
+def _of_our_import(cause: BaseException) -> bool:
+    """Whether it comes out of the body of a package that we require, before anything of the user's ran."""
+    for frame, _ in traceback.walk_tb(cause.__traceback__):
+        if frame.f_code.co_name == "<module>" and not frame.f_code.co_filename.startswith(OURS):
+            return str(frame.f_globals.get("__name__")).partition(".")[0] in REQUIRED
+    return False
 
 
 def passes(cause: BaseException) -> bool:
