@@ -205,13 +205,10 @@ class Documents:
         self._put_aside(made)
         lying = {each.path: each.aside for each in made if each.aside.is_file() and not each.path.exists()}
         if lying and not self.progress.not_passed:
-            folders = {
-                f"{each.root.parent / NOT_PASSED}{os.sep}": None for each in made if each.path in lying
-            }
+            folders = dict.fromkeys(each.root.parent / NOT_PASSED for each in made if each.path in lying)
+            where = ", ".join(f"{folder}{os.sep}" for folder in folders)
             names = ", ".join(path.name for path in lying)
-            self.say(
-                f"not passed, and put aside into {', '.join(folders)}: {names}; the next run takes them back"
-            )
+            self.say(f"not passed, and put aside into {where}: {names}; the next run takes them back")
         self.progress.not_passed = lying
         self.progress.outcomes[:] = [_moved(outcome, lying) for outcome in self.progress.outcomes]
 
