@@ -190,7 +190,7 @@ def test_a_step_that_fails_ends_the_run_with_its_exit_code(recipe, run, tmp_path
     recipe.write_text(RECIPE.replace("junit:", f"{broken}junit:"))
     outcome = run("run", recipe)
     assert outcome.code in (3, 4) and "Traceback" not in outcome.err
-    assert (tmp_path / "out/mean.safetensors").exists()
+    assert (tmp_path / "out/not-passed/mean.safetensors").exists()
     cases = ET.parse(tmp_path / "out/gates.xml").getroot().iter("testcase")
     assert [case.find("failure") is not None for case in cases] == [True]
 
@@ -265,6 +265,7 @@ def test_ctrl_c_and_the_next_run_goes_on(recipe, interrupted, done):
 def killed_before_it_was_recorded(monkeypatch):
     """As `kill -9` does: nothing that follows is done, what lies there stays."""
     monkeypatch.setattr("rebasin_cli.commands.recipes.cache.Cache.keep", lambda *_: 1 / 0)
+    monkeypatch.setattr("rebasin_cli.commands.recipes.documents.Documents.finish", lambda *_: None)
 
 
 def test_what_a_killed_run_wrote_is_replaced_without_force(recipe, done, run, monkeypatch, tmp_path):

@@ -33,6 +33,7 @@ from ...checkpoints.staging import watched
 from ...errors import UsageError
 from ...runtime import files
 from ..job.attesting import versions
+from .files import lies
 from .steps import Step
 
 SURROUNDINGS = ("REBASIN_DATA",)  # variables of the environment that tell where data is
@@ -70,8 +71,8 @@ class Cache:
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def digest(self, path: Path) -> str:
-        """Of a file or folder; a file that was not touched since is not read again."""
-        return digests.of_path(path, self._of_file)
+        """Of a file or folder, also of one that was put aside; one that was not touched is not read again."""
+        return digests.of_path(lies(path), self._of_file)
 
     def _of_file(self, path: Path) -> str:
         known, now = self._read("files", self._id(path)) or {}, _stat(path)
@@ -90,13 +91,13 @@ class Cache:
         if kept is None:
             return None, ""
         for name, digest in kept["outputs"].items():
-            path = Path(name)
-            if not os.path.exists(name):
+            path = lies(Path(name))
+            if not path.exists():
                 return None, f"{name} is gone"
             if self.digest(path) != digest:
                 return None, f"{name} was changed"
         for name in kept["outputs"]:  # also where only the records of steps were kept
-            self.made(Path(name))
+            self.made(lies(Path(name)))
         return Record(kept["outputs"], kept["result"]), ""
 
     def keep(self, step: Step, key: str, outputs: Mapping[str, str], result: Mapping[str, Any]) -> None:
@@ -155,6 +156,13 @@ class Cache:
             return all(self.is_ours(file) for file in digests.files_below(path))
         return bool(known.get("made")) and self._of_file(path) == known["sha256"]
 
+    def move(self, path: Path, to: Path) -> None:
+        """Give a file of ours another name; it stays ours, whenever this ends. Raises OSError."""
+        known = {"path": str(to), "sha256": self.digest(path), "made": True}
+        self._write("files", self._id(to), known | {"stat": []})
+        os.replace(path, to)
+        self._write("files", self._id(to), known | {"stat": _stat(to)})
+
     def started(self, step: Step, key: str | None = None) -> str | None:
         """The key of the step that last began to write these outputs; `key` is that of one that begins."""
         name = hashlib.sha256("\0".join(map(self._id, step.files)).encode()).hexdigest()[:32]
@@ -167,21 +175,40 @@ class Cache:
     def alone(self, step: Step, say: Callable[[str], None]) -> Iterator[None]:
         """While no other job runs a step that writes one of these files; another one's end is waited for."""
         with contextlib.ExitStack() as stack:
-            for name in sorted(
-                {self._id(path) for path in step.files}
-            ):  # one order, so that none waits for ever
-                try:
-                    lock = FileLock(self._place("locks") / f"{name}.lock")
-                    try:
-                        lock.acquire(timeout=0)
-                    except Timeout:
-                        say(f"{step.name}: another job writes the same files; waiting for it")
-                        lock.acquire()
-                except OSError as error:
-                    self._cannot(error)
-                    continue
-                stack.callback(lock.release)
+            waiting = f"{step.name}: another job writes the same files; waiting for it"
+            for name in sorted({self._id(path) for path in step.files}):  # one order: none waits for ever
+                stack.enter_context(self.held(name, lambda: say(waiting)))
             yield
+
+    @contextlib.contextmanager
+    def held(self, name: str, waits: Callable[[], object]) -> Iterator[None]:
+        """While no other job holds the lock of this name; `waits` is called where one does."""
+        lock = None
+        try:
+            lock = FileLock(self._place("locks") / f"{name}.lock")
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                waits()
+                lock.acquire()
+        except OSError as error:
+            self._cannot(error)
+            lock = None
+        try:
+            yield
+        finally:
+            if lock is not None:
+                lock.release()
+
+    def is_busy(self, path: Path) -> bool:
+        """Whether another job runs a step that writes this file."""
+        try:
+            with FileLock(self._place("locks") / f"{self._id(path)}.lock", timeout=0):
+                return False
+        except Timeout:
+            return True
+        except OSError:
+            return False
 
     # --------------------------------------------------------------------------------------- records
 

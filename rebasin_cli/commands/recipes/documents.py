@@ -9,12 +9,10 @@ broken says so, too.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,18 +20,19 @@ from typing import Any
 from ...checkpoints import digests
 from ...checkpoints.disk import disk
 from ...checkpoints.staging import staged
-from ...errors import RebasinError, ResourceError, as_error
+from ...errors import RebasinError, as_error
 from ...reports import _github
 from ...reports._github import StepSummary
 from ...runtime import files, signals
 from ...runtime.files import Inputs
 from . import running, telling
+from .aside import Aside, Made, of_outcomes, of_steps
 from .cache import Cache
+from .files import NOT_PASSED
 from .recipe import Recipe
-from .running import How, Progress
+from .remembered import Left, Remembered
+from .running import How, Outcome, Progress
 from .steps import Step
-
-RECORDS = "documents"
 
 
 @dataclass(frozen=True)
@@ -66,6 +65,7 @@ class Documents:
     error: RebasinError | None = None  # what the run ended with
     _cleared: bool = False  # whether nothing of a person's own lies where they go
     _over: bool = False
+    _earlier: list[Made] = field(default_factory=list)  # what earlier runs made of it
     _written: dict[str, None] = field(default_factory=dict)
     _added: set[str] = field(default_factory=set)
     _failed: set[str] = field(default_factory=set)
@@ -73,6 +73,7 @@ class Documents:
 
     def __post_init__(self) -> None:
         self.about = {"recipe": str(self.path), "set": list(self.assignments)} | self.about
+        self._remembered = Remembered(self.cache, self.path, self.assignments)
 
     @contextlib.contextmanager
     def at_every_end(self) -> Iterator[Documents]:
@@ -104,37 +105,41 @@ class Documents:
         """Remove what the last run of this recipe left, and what the command line names if a run made it."""
         if self.dry:
             return
-        for place, digest in self._recorded(self._key()).items():
-            self._remove(self._found(place), digest)
+        self._forget(self._remembered.last())
         for path in (self.named.junit, self.named.result):
             if path is not None:
-                self._remove(path)
+                self._remembered.remove(path)
 
     def unreadable(self) -> None:
         """The recipe does not say what it writes: remove what any run of it left, whatever its assignments.
 
         Where there is no such recipe, nobody knows whose documents are whose, and those of all are removed.
         """
-        if self.dry:
-            return
-        whose = self._whose() if self.path.exists() else None
-        for record in self.cache.records(RECORDS):
-            if whose in (None, record.get("recipe")):
-                for place, digest in _documents(record).items():
-                    self._remove(self._found(place), digest)
+        for left in self._remembered.every(recipe=self.path.exists()) if not self.dry else ():
+            self._forget(left)
+
+    def _forget(self, left: Left) -> None:
+        """Documents are removed, cards are put aside; weights stay until it is known how this run ends."""
+        for path, digest in left.documents.items():
+            self._remembered.remove(path, digest)
+        self._put_aside([made for made in left.made if made.speaks])
+        self._earlier += left.made
 
     def known(self, recipe: Recipe, *, sound: bool) -> None:
-        """What the recipe names, as soon as it is read: also of one that is not `sound`, and will not be run."""
+        """What the recipe names, as soon as it is read; one that is not `sound` will not be run."""
         self.recipe, self.progress.steps = recipe, recipe.steps if sound else ()
         if self.dry:
             return
         for path in recipe.beside:
-            self._remove(path)
+            self._remembered.remove(path)
         for path in self._places("step_summary"):  # as a run with other assignments left it
-            for record in self.cache.records(RECORDS):
-                digest = _documents(record).get(self._place(path))
-                if digest and record.get("recipe") == self._whose():
-                    self._remove(path, digest)
+            for left in self._remembered.every(recipe=True):
+                if digest := left.documents.get(self._remembered.as_kept(path)):
+                    self._remembered.remove(path, digest)
+        made = of_steps(recipe.steps)
+        self._put_aside([each for each in made if each.speaks])
+        if sound:
+            self._aside().take_back([each for each in (*self._earlier, *made) if not each.speaks])
 
     def check(self) -> None:
         """Raise UsageError where something else lies where they go, or is read by this run."""
@@ -146,7 +151,7 @@ class Documents:
         running.check_outputs(made, self.cache, self.how)
         self._cleared = True
         if not self.dry:
-            self._record()
+            self._keep()
 
     # ------------------------------------------------------------------------------------------ the end
 
@@ -162,6 +167,7 @@ class Documents:
             outcomes = self.progress.outcomes
             self.error = self.progress.error or running.failure(outcomes, telling.gates_of(outcomes))
             if not self.dry:
+                self._settle()
                 self._write()
             self.shown(self.account())
 
@@ -177,12 +183,45 @@ class Documents:
             write()
             if self.error is not told:
                 told = self.error
+                self._settle()
                 self._junit()
                 self._result()
         if self.error is not None and self.recipe is not None and self.recipe.attest is not None:
             self._written.pop(str(self.recipe.attest), None)
-            self._try(self.recipe.attest, self._remove)
-        self._record()
+            self._try(self.recipe.attest, self._remembered.remove)
+        self._keep()
+
+    def _made(self) -> list[Made]:
+        """What this run and those before it made that weights are in, or that speaks of them."""
+        known = (*self._earlier, *of_steps(self._steps()), *of_outcomes(self.progress.outcomes))
+        return list({self._remembered.as_kept(each.path): each for each in known}.values())
+
+    def _settle(self) -> None:
+        """After any end but a good one nothing of the run lies where it would be taken for passed."""
+        made = self._made()
+        if self.error is None:
+            self._aside().drop(made)
+            return
+        self._put_aside(made)
+        lying = {each.path: each.aside for each in made if each.aside.is_file() and not each.path.exists()}
+        if lying and not self.progress.not_passed:
+            folders = dict.fromkeys(each.root.parent / NOT_PASSED for each in made if each.path in lying)
+            where = ", ".join(f"{folder}{os.sep}" for folder in folders)
+            names = ", ".join(path.name for path in lying)
+            self.say(f"not passed, and put aside into {where}: {names}; the next run takes them back")
+        self.progress.not_passed = lying
+        self.progress.outcomes[:] = [_moved(outcome, lying) for outcome in self.progress.outcomes]
+
+    def _put_aside(self, made: Sequence[Made]) -> None:
+        for told in self._aside().put(made):
+            self.say(f"{told}: it is not put aside, and must not be taken for passed")
+
+    def _aside(self) -> Aside:
+        """No input is moved; what a step makes and another one reads is none."""
+        own = {os.path.realpath(path) for step in self._steps() for path in step.files}
+        inputs = self._inputs()
+        read = tuple(path for path in inputs.files if os.path.realpath(path) not in own)
+        return Aside(self.cache, Inputs(read))
 
     def _attest(self) -> None:
         if self.error is None and self.recipe is not None and self.recipe.attest is not None:
@@ -267,69 +306,24 @@ class Documents:
             return False
         return added or str(path) in self._written or not os.path.lexists(path)
 
-    # ------------------------------------------------------------------------------- what is remembered
-
-    def _whose(self) -> str:
-        return self.cache.name_of(self.path)
-
-    def _key(self) -> str:
-        told = json.dumps([self._whose(), list(self.assignments)])
-        return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-
-    def _recorded(self, key: str) -> dict[str, str]:
-        return _documents(self.cache.record(RECORDS, key) or {})
-
-    def _record(self) -> None:
+    def _keep(self) -> None:
         """Remember what will lie there, at the end what does; of a summary its digest: others add to it."""
-        found: dict[str, str] = {}
+        found: dict[Path, str] = {}
         for kind, path in self._listed():
             if kind != "step_summary":
                 if not self._over or str(path) in self._written:
-                    found[self._place(path)] = ""
+                    found[path] = ""
             elif str(path) in self._added:
                 with contextlib.suppress(RebasinError):
-                    found[self._place(path)] = digests.of_file(path)
-        if found or self._recorded(self._key()):
-            self.cache.put(RECORDS, self._key(), {"recipe": self._whose(), "documents": found})
-
-    def _home(self) -> str:
-        return os.path.realpath(self.cache.folder.absolute().parent)
-
-    def _place(self, path: Path) -> str:
-        """A file by its place beside the cache, so that both may move together; it is no link itself."""
-        real = os.path.join(os.path.realpath(path.absolute().parent), path.name)
-        try:
-            return os.path.relpath(real, self._home())
-        except ValueError:  # another drive
-            return real
-
-    def _found(self, place: str) -> Path:
-        return Path(os.path.normpath(os.path.join(self._home(), place)))
-
-    def _remove(self, path: Path, digest: str = "") -> None:
-        """Remove a file that is as a run wrote it: no link, no input, nothing that somebody changed since."""
-        try:
-            files.check_output(path, Inputs((self.path,)))
-            if not path.is_file():
-                return
-            ours = digests.of_file(path) == digest if digest else self.cache.is_ours(path)
-        except (RebasinError, OSError):
-            return
-        if not ours:
-            return
-        try:
-            path.unlink()
-        except OSError as error:
-            raise ResourceError(
-                f"{path} of an earlier run cannot be removed: {error.strerror}",
-                hint="It must not pass for what this run says: remove it, then run again",
-            ) from None
+                    found[path] = digests.of_file(path)
+        there = [each for each in self._made() if each.path.is_file() or each.aside.is_file()]
+        self._remembered.keep(Left(found, there))
 
 
-def _documents(record: Mapping[str, Any]) -> dict[str, str]:
-    found = record.get("documents")
-    listed = found.items() if isinstance(found, dict) else ()
-    return {place: digest for place, digest in listed if isinstance(place, str) and isinstance(digest, str)}
+def _moved(outcome: Outcome, lying: Mapping[Path, Path]) -> Outcome:
+    """The same with its outputs where they lie now."""
+    outputs = {str(lying.get(Path(name), name)): digest for name, digest in outcome.outputs.items()}
+    return replace(outcome, outputs=outputs)
 
 
 def _is_githubs(path: Path) -> bool:

@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from ...registry import Registry, references
 from ...registry.options import constant
 from ...runtime import files
+
+NOT_PASSED = "not-passed"  # the folder of what must not be taken for passed (`aside.py`)
+
+
+def aside_of(path: Path, root: Path) -> Path:
+    """Where a file of a step's output lies that has not passed; `root` is the output, a file or a folder."""
+    return root.parent / NOT_PASSED / root.name / path.relative_to(root)
+
+
+def lies(path: Path) -> Path:
+    """Where a file lies: in its place, or aside, by itself or in a folder that was the output."""
+    if os.path.lexists(path):
+        return path
+    asides = (aside_of(path, root) for root in (path, *path.parents) if root.name)
+    return next((aside for aside in asides if aside.exists()), path)
 
 
 def index(path: Path) -> Path:

@@ -27,6 +27,7 @@ def check(
     for step in steps:
         try:
             if is_done(step, cache, how):
+                coming += [path for path in step.files if not path.exists()]  # put aside
                 continue
             check_outputs(step.files, cache, how)
             plan = _judged(step, coming, perform)

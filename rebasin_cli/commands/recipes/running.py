@@ -27,6 +27,7 @@ from ...errors import (
 from ...reports._gates import GateResult, raise_unmet
 from ..job.listener import Listener
 from .cache import Cache
+from .files import lies
 from .steps import Step
 
 DONE, UNCHANGED, MISSED, FAILED, NOT_RUN = "done", "unchanged", "gate not met", "failed", "not run"
@@ -82,6 +83,7 @@ class Progress:
     running: Step | None = None
     began: float = 0.0
     error: RebasinError | None = None
+    not_passed: dict[Path, Path] = field(default_factory=dict)  # where weights lie, by where they would
 
     @property
     def at(self) -> Outcome | None:
@@ -150,7 +152,7 @@ def check_outputs(paths: Iterable[Path], cache: Cache, how: How) -> None:
 
 def is_done(step: Step, cache: Cache, how: How) -> bool:
     """Whether the cache has this very step; not where what it reads is still to be made."""
-    if how.again or not all(path.exists() for path in step.found().reads):
+    if how.again or not all(lies(path).exists() for path in step.found().reads):
         return False
     return cache.find(cache.key(step.found()))[0] is not None
 
@@ -200,6 +202,9 @@ def _one(step: Step, cache: Cache, perform: Perform, listener: Listener, how: Ho
         key = cache.key(step, reads)
         record, why = (None, "") if how.again else cache.find(key)
         if record is not None:
+            for name in record.outputs:  # a card, which was put aside before anything else
+                if (there := lies(Path(name))) != Path(name):
+                    cache.move(there, Path(name))
             return Outcome(step, UNCHANGED, record.result, record.outputs, reads)
         if why:
             listener.say(f"{step.name}: {why}, so it is run again")

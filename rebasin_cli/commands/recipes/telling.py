@@ -66,7 +66,8 @@ def account(progress: Progress, error: RebasinError | None, about: Mapping[str, 
     at = progress.at
     code, told = (0, None) if error is None else (error.exit_code, str(error))
     stopped = None if error is None or at is None else at.step.name
-    found = dict(about) | {"exit_code": code, "error": told, "stopped_at": stopped}
+    aside = {str(path): str(lies) for path, lies in progress.not_passed.items()}
+    found = dict(about) | {"exit_code": code, "error": told, "stopped_at": stopped, "not_passed": aside}
     if "steps" not in about:
         times = {outcome.step.name: round(outcome.seconds, 3) for outcome in progress.outcomes}
         found |= {"steps": [_told(outcome) for outcome in progress.outcomes], "times": times}

@@ -1,0 +1,113 @@
+"""What the last run of a recipe left of itself, as the cache remembers it: documents, and what steps made.
+
+One record for a recipe with its assignments (`documents/ID.json`). Files are known by their place beside the
+cache, so that both may move together. Nothing is removed that is not as a run wrote it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...checkpoints import digests
+from ...errors import RebasinError, ResourceError
+from ...runtime import files
+from ...runtime.files import Inputs
+from .aside import Made
+from .cache import Cache
+
+KIND = "documents"
+
+
+@dataclass(frozen=True)
+class Left:
+    """`documents` with their digests, "" where the cache knows it, and what steps `made`."""
+
+    documents: Mapping[Path, str]
+    made: Sequence[Made]
+
+
+class Remembered:
+    """Of the recipe in `path` with these `assignments`."""
+
+    def __init__(self, cache: Cache, path: Path, assignments: Sequence[str]):
+        self.cache, self.path = cache, path
+        self.recipe = cache.name_of(path)
+        told = json.dumps([self.recipe, list(assignments)])
+        self.name = hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+    def last(self) -> Left:
+        """Of the last run with the same assignments."""
+        return self._left(self.cache.record(KIND, self.name) or {})
+
+    def every(self, *, recipe: bool) -> list[Left]:
+        """Of runs with any assignments, of this `recipe` or of all that the cache knows."""
+        records = self.cache.records(KIND)
+        return [self._left(one) for one in records if not recipe or one.get("recipe") == self.recipe]
+
+    def keep(self, left: Left) -> None:
+        documents = {self._place(path): digest for path, digest in left.documents.items()}
+        made = [[self._place(one.path), self._place(one.root), one.speaks] for one in left.made]
+        if documents or made or self.cache.record(KIND, self.name):
+            content = {"recipe": self.recipe, "documents": documents, "made": made}
+            self.cache.put(KIND, self.name, content)
+
+    def remove(self, path: Path, digest: str = "") -> None:
+        """Remove a file that is as a run wrote it: no link, no input, nothing that somebody changed since.
+
+        Raises ResourceError where that cannot be done.
+        """
+        try:
+            files.check_output(path, Inputs((self.path,)))
+            if not path.is_file():
+                return
+            ours = digests.of_file(path) == digest if digest else self.cache.is_ours(path)
+        except (RebasinError, OSError):
+            return
+        if not ours:
+            return
+        try:
+            path.unlink()
+        except OSError as error:
+            raise ResourceError(
+                f"{path} of an earlier run cannot be removed: {error.strerror}",
+                hint="It must not pass for what this run says: remove it, then run again",
+            ) from None
+
+    def as_kept(self, path: Path) -> Path:
+        """A file by the name that a record gives back."""
+        return self._found(self._place(path))
+
+    def _left(self, record: Mapping[str, Any]) -> Left:
+        """What a record says. Anybody may have written it: what is of no use is passed over."""
+        documents, made = record.get("documents"), record.get("made")
+        listed = documents.items() if isinstance(documents, dict) else ()
+        found = {self._found(name): text for name, text in listed if isinstance(text, str)}
+        outputs = [
+            Made(self._found(each[0]), self._found(each[1]), each[2])
+            for each in (made if isinstance(made, list) else ())
+            if isinstance(each, list) and list(map(type, each)) == [str, str, bool]
+        ]
+        return Left(found, [each for each in outputs if each.path.is_relative_to(each.root)])
+
+    def _home(self) -> str:
+        return os.path.realpath(self.cache.folder.absolute().parent)
+
+    def _place(self, path: Path) -> str:
+        """A file by its place beside the cache; it is no link itself."""
+        real = os.path.join(os.path.realpath(path.absolute().parent), path.name)
+        try:
+            return os.path.relpath(real, self._home())
+        except ValueError:  # another drive
+            return real
+
+    def _found(self, place: str) -> Path:
+        """As a person would name it from here."""
+        whole = os.path.normpath(os.path.join(self._home(), place))
+        here = os.path.realpath(os.getcwd()) + os.sep
+        return Path(whole.removeprefix(here))
