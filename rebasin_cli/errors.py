@@ -37,6 +37,8 @@ from typing import Any
 
 MOST = 20  # problems that are shown
 FEW = 6  # of which each has a line of its own
+LISTED = 20  # names that are listed where none is like the one that was given
+NEAREST = 5  # of more
 _NUMBER = re.compile(r"[0-9]+")
 _SIZE = re.compile(r"(?<!\S)(?<!model )[0-9][0-9×,.]*(?=[\s,;)]|$)")  # a number that stands alone
 
@@ -271,7 +273,15 @@ def unknown(
 
 
 def near(word: str, known: Iterable[str], *, most: int = 1) -> str:
-    """The end of a sentence on a name that is not in a list: those that may be meant, or all there are."""
+    """The end of a sentence on a name that is not in a list: those that may be meant, or all there are.
+
+    Of many that are all unlike it, the nearest.
+    """
     known = sorted(known)
     found = difflib.get_close_matches(word, known, n=most, cutoff=0.5)
-    return f"did you mean {' or '.join(found)}?" if found else f"known: {', '.join(known)}"
+    if found:
+        return f"did you mean {' or '.join(found)}?"
+    if len(known) <= LISTED:
+        return f"known: {', '.join(known)}"
+    least = [*difflib.get_close_matches(word, known, n=NEAREST, cutoff=0.0)]
+    return f"the nearest of {len(known)}: {', '.join(least)}"
