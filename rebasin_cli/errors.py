@@ -36,6 +36,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 MOST = 20  # problems that are shown
+BROKEN = 70  # exit code of what is no error of ours (`runtime.broken`)
 FEW = 6  # of which each has a line of its own
 LISTED = 20  # names that are listed where none is like the one that was given
 NEAREST = 5  # of more
@@ -47,11 +48,16 @@ class RebasinError(Exception):
     """One clear message in four parts: where, found, expected, next.
 
     `message` says where and what; `problems` lists every single finding, a line each;
-    `hint` is the next command or step.
+    `hint` is the next command or step, `closing` are lines that stand last: where to look, what to run. Of
+    a recipe, `file` is its path, which a text that begins with "line 12" is of, and `step` what failed.
     """
 
     exit_code = 1
     whole = False  # whether every problem is shown, or what is alike in one line
+    most = MOST  # problems that are shown
+    closing: tuple[str, ...] = ()
+    file: str | None = None
+    step: str = ""
 
     def __init__(self, message: str, *, problems: Sequence[str] = (), hint: str | None = None):
         super().__init__(message)
@@ -65,17 +71,18 @@ class RebasinError(Exception):
     def lines(self) -> list[str]:
         """What is shown, a line each; names from outside may hold anything, so whoever prints cleans them."""
         told = list(self.problems) if self.whole else gathered(self.problems)
-        most = len(told) if self.whole else MOST
+        most = len(told) if self.whole else self.most
         shown = [f"  {problem}" for problem in told[:most]]
         if len(told) > most:
             shown.append(f"  … and {len(told) - most} more")
-        return [self.message, *shown, *([self.hint] if self.hint else [])]
+        return [self.message, *shown, *([self.hint] if self.hint else []), *self.closing]
 
 
 class GateNotMet(RebasinError):
     """`gates` are those that were missed, as values (`reports._gates.GateResult`)."""
 
     exit_code = 1
+    most = 5  # what is told has to be among the last lines of a log
     gates: tuple[Any, ...] = ()
 
 
@@ -190,10 +197,10 @@ def account(error: BaseException) -> tuple[list[str], int] | None:
 
 
 def as_error(error: BaseException) -> RebasinError:
-    """The same as one of ours, for what reports what a program ended with; a bug is one line and code 1."""
+    """The same as one of ours, for what reports what a program ended with; a bug is one line and code 70."""
     if isinstance(error, RebasinError):
         return error
-    told, code = account(error) or ([f"{type(error).__name__}: {error}"], 1)
+    told, code = account(error) or ([f"{type(error).__name__}: {error}"], BROKEN)
     found = RebasinError("\n".join(told))
     found.exit_code = code
     return found

@@ -6,8 +6,10 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from rebasin_cli.errors import CheckpointError, GateNotMet, ResourceError, UsageError
-from rebasin_cli.reports import _gates, _github
-from rebasin_cli.reports._gates import GateResult, junit, raise_unmet, summary
+from rebasin_cli.reports import _github, _summary
+from rebasin_cli.reports._gates import Ended, GateResult, raise_unmet
+from rebasin_cli.reports._junit import junit
+from rebasin_cli.reports._summary import summary
 
 
 def gate(name, met=True, *, step="", measured=0.04, message="is 0.04 nats, wanted at most 0.05 nats"):
@@ -30,7 +32,7 @@ def test_a_gate_on_what_is_no_number_cannot_be_met():
 def test_missed_gates_end_the_program_with_their_steps_and_sentences():
     with pytest.raises(GateNotMet, match="1 of 3 gates not met") as caught:
         raise_unmet(STEPS)
-    assert caught.value.problems == ("soup: loss: is 0.04 nats, wanted at most 0.05 nats",)
+    assert caught.value.problems == ("step soup: loss: is 0.04 nats, wanted at most 0.05 nats",)
     assert caught.value.gates == (STEPS[1],)
     raise_unmet([STEPS[0]])
     raise_unmet([])
@@ -68,7 +70,7 @@ def test_the_summary_begins_with_the_verdict_and_names_every_gate_with_its_step(
 def test_a_summary_is_never_more_than_its_room_and_ends_with_a_section():
     sections = [f"### Section {k}\n\n{'é' * 20_000}" for k in range(40)]
     text = summary(STEPS, sections)
-    assert 900_000 < len(text.encode()) <= _gates.MOST
+    assert 900_000 < len(text.encode()) <= _summary.MOST
     kept = text.count("### Section")
     assert text.endswith(f"\n*{40 - kept} sections are left out here: a step summary holds 1 MiB at most.*\n")
     assert text.count("é") == 20_000 * kept
@@ -77,7 +79,7 @@ def test_a_summary_is_never_more_than_its_room_and_ends_with_a_section():
 def test_of_too_many_gates_the_missed_ones_come_first():
     many = [gate(f"gate {k}", k < 20_000, message="m" * 60) for k in range(20_005)]
     text = summary(many, ["### More"])
-    assert len(text.encode()) <= _gates.MOST
+    assert len(text.encode()) <= _summary.MOST
     assert text.startswith("## rebasin: 5 of 20005 gates not met\n")
     assert text.count("✗ not met") == 5
     assert "gates (0 of them not met) are left out here" in text
@@ -93,7 +95,7 @@ def test_a_summary_cannot_be_forged_from_a_gates_name():
 
 def test_annotations_are_one_line_each_with_githubs_escapes():
     (line,) = _github.annotations([gate("x:y,z%", False, message="100%\r\n::warning::no", step="a,b:c")])
-    assert line.startswith("::error title=rebasin%3A gate not met in a%2Cb%3Ac::a,b:c: x:y,z%25: 100%25")
+    assert line.startswith("::error title=rebasin%3A gate not met in a%2Cb%3Ac::step a,b:c: x:y,z%25: 100%25")
     assert "\n" not in line and "\r" not in line
     assert _github.error("t", "one\ntwo") == "::error title=rebasin%3A t::one%0Atwo"
 
@@ -101,7 +103,7 @@ def test_annotations_are_one_line_each_with_githubs_escapes():
 def test_met_gates_have_no_annotation_and_the_tenth_says_how_many_more_there_are():
     assert _github.annotations([gate("g")]) == []
     lines = _github.annotations([gate(f"g{k}", False) for k in range(15)])
-    assert len(lines) == 10 and lines[-1].endswith("::6 more gates are not met")
+    assert len(lines) == 10 and lines[-1].endswith("::6 more gates are not met: see the log")
     assert len(_github.annotations([gate(f"g{k}", False) for k in range(10)])) == 10
 
 
@@ -129,13 +131,13 @@ def test_several_commands_share_the_room_of_one_summary(tmp_path):
     path = tmp_path / "s.md"
     for _ in range(4):
         assert _github.StepSummary(path).add(STEPS, ["x" * 400_000]) == ""
-    assert path.stat().st_size <= _gates.MOST
+    assert path.stat().st_size <= _summary.MOST
     text = path.read_text()
     assert text.count("x" * 400_000) == 2
     assert text.count("1 section is left out here") == 2
-    path.write_text("x" * _gates.MOST)
+    path.write_text("x" * _summary.MOST)
     _github.StepSummary(path).add(STEPS)
-    assert path.stat().st_size == _gates.MOST
+    assert path.stat().st_size == _summary.MOST
 
 
 def test_a_summary_that_cannot_be_written_fails_only_where_it_was_asked_for(tmp_path):
