@@ -58,6 +58,7 @@ class RebasinError(Exception):
     closing: tuple[str, ...] = ()
     file: str | None = None
     step: str = ""
+    kind: str = ""  # of another exception that is told as one of ours
 
     def __init__(self, message: str, *, problems: Sequence[str] = (), hint: str | None = None):
         super().__init__(message)
@@ -202,7 +203,7 @@ def as_error(error: BaseException) -> RebasinError:
         return error
     told, code = account(error) or ([f"{type(error).__name__}: {error}"], BROKEN)
     found = RebasinError("\n".join(told))
-    found.exit_code = code
+    found.exit_code, found.kind = code, type(error).__name__
     return found
 
 

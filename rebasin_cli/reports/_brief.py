@@ -16,8 +16,8 @@ def brief(report: Report) -> list[str]:
     for row in report.rows:
         if row.shipped:
             loss, accuracy, midpoint, chord, *_ = figures(row, split)
-            told = f"barrier {chord} nats (chord), {midpoint} (midpoint)" if chord != MISSING else ""
-            both = ", ".join(filter(None, [_both((loss, accuracy)), told]))
+            height = f"barrier {chord} nats (chord), {midpoint} (midpoint)" if chord != MISSING else ""
+            both = ", ".join(filter(None, [_both((loss, accuracy)), height]))
             lines.append(f"▸ {clean(row.name)}: {clean(split)} {both} at λ=½")
     return [*lines, *filter(None, [conclude(report)]), *told(results(report))]
 

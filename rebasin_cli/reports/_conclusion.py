@@ -145,27 +145,24 @@ def _of_refit(report: Report, rows: set[str], shipped: str, how: str) -> str:
     return text + _better_endpoint(report, shipped) + _fine_tuned(report, rows, shipped)
 
 
-MOVED = {"align": "aligned", "apply": "permuted"}  # commands after which units stand as in another model
-
-
 def _unaligned(report: Report) -> str:
     """What is to be said where this run aligned nothing: whether its models were aligned before.
 
     By what their files record: the digests of what they were made of, the first of them the reference.
     """
-    for place, given in enumerate(report.inputs[:2]):
-        recorded, other = _recorded(given), report.inputs[1 - place] if len(report.inputs) > 1 else {}
-        if (how := MOVED.get(recorded.get("rebasin.command", ""))) is None:
+    pair = report.inputs[:2]
+    for given, other in zip(pair, reversed(pair), strict=True):
+        recorded, others = _recorded(given), _recorded(other)
+        name, how = clean(given.get("file", "?")), f"by {clean(recorded.get('rebasin.method', '?'))}"
+        if recorded.get("rebasin.command") == "apply":
+            return f"already permuted: {name}, by a permutation that was given, as the file records"
+        if recorded.get("rebasin.command") != "align" or not (made_of := _digests(recorded)):
             continue
-        name, method = clean(given.get("file", "?")), clean(recorded.get("rebasin.method", "?"))
-        reference, *_ = [*_digests(recorded), ""]
-        if reference and reference == other.get("sha256") and how == "aligned":
-            return f"{name} was aligned to {clean(other.get('file', '?'))} before (by {method}, as it records)"
-        others = _recorded(other)
-        if reference and MOVED.get(others.get("rebasin.command", "")) == how == "aligned":
-            if _digests(others)[:1] == [reference]:
-                return f"both were aligned to one other model before (by {method}, as they record)"
-        return f"nothing was aligned here; {name} was {how} before (by {method}, as it records)"
+        if made_of[0] == other.get("sha256"):
+            return f"already aligned: {name} to {clean(other.get('file', '?'))}, {how}, as the file records"
+        if others.get("rebasin.command") == "align" and _digests(others)[:1] == made_of[:1]:
+            return f"already aligned: both to one other model, {how}, as the files record"
+        return f"nothing was aligned here; {name} was before, {how}, to another model than this one"
     return "nothing was aligned"
 
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import GateNotMet, RebasinError, ResourceError
 from ..runtime import files
 from ..runtime.files import Inputs
+from ._as_one import told_as_one
 from ._format import clean
 from ._gates import Case, GateResult, baselines
 from ._summary import MOST, summary
@@ -24,7 +24,6 @@ from ._summary import MOST, summary
 SHOWN = 10  # errors that GitHub shows of one step
 LONGEST = 4_000  # letters of one message
 _LINE = re.compile(r"line (\d{1,9})\b")
-_told_as_one: ContextVar[bool] = ContextVar("_told_as_one", default=False)
 
 
 def running(environ: Mapping[str, str] = os.environ) -> bool:
@@ -53,8 +52,8 @@ def of_error(failure: BaseException, told: str) -> list[str]:
         return annotations(failure.gates, file)
     if file is not None and isinstance(failure, RebasinError):
         places = [(line_of(problem), problem) for problem in failure.problems]
-        if found := [error("", clean(problem), file, line) for line, problem in places if line]:
-            return _few(found, "problems", file)
+        if any(line for line, _ in places):
+            return _few([error("", clean(text), file, line) for line, text in places], "problems", file)
     line = line_of(failure.message) if isinstance(failure, RebasinError) else None
     return [error("", "\n".join(map(clean, told.splitlines())), file, line)] if told else []
 
@@ -151,21 +150,14 @@ class StepSummary:
         )
 
 
-@contextmanager
-def as_one() -> Iterator[None]:
-    """Commands within leave GitHub's own summary to who runs them, and tells of all of them at once."""
-    token = _told_as_one.set(True)
-    try:
-        yield
-    finally:
-        _told_as_one.reset(token)
-
-
 def step_summary(named: Path | None = None, environ: Mapping[str, str] = os.environ) -> StepSummary | None:
-    """The file that the user named; else GitHub's, in a job of GitHub Actions; else None."""
+    """The file that the user named; else GitHub's, in a job of GitHub Actions; else None.
+
+    GitHub's is left to a run that tells of several commands.
+    """
     if named is not None:
         return StepSummary(named)
-    if _told_as_one.get():
+    if told_as_one():
         return None
     given = environ.get("GITHUB_STEP_SUMMARY")
     return StepSummary(Path(given), asked=False) if given and running(environ) else None

@@ -35,11 +35,11 @@ def junit(
     for case in found:
         steps.setdefault(case.step, []).append(case)
     every, took = [case for cases in steps.values() for case in cases], dict(seconds or {})
-    total = math.fsum(took.get(step, 0.0) for step in steps)
-    root = ET.Element("testsuites", _counts("rebasin", every, total))
+    total = _counts("rebasin", every, math.fsum(took.get(step, 0.0) for step in steps))
+    del total["skipped"]  # an attribute of suites alone
+    root = ET.Element("testsuites", total)
     for step, cases in steps.items():
-        skipped = {"skipped": str(sum(map(_is_skipped, cases)))}
-        suite = ET.SubElement(root, "testsuite", _counts(step or name, cases, took.get(step, 0.0)) | skipped)
+        suite = ET.SubElement(root, "testsuite", _counts(step or name, cases, took.get(step, 0.0)))
         if listed := list(properties):
             inner = ET.SubElement(suite, "properties")
             for key, value in listed:
@@ -59,12 +59,9 @@ def _counts(name: str, cases: Sequence[Case], seconds: float) -> dict[str, str]:
         "tests": str(len(cases)),
         "failures": str(sum(isinstance(case, GateResult) and not case.met for case in cases)),
         "errors": str(sum(isinstance(case, Ended) and bool(case.error) for case in cases)),
+        "skipped": str(sum(isinstance(case, Ended) and case.skipped for case in cases)),
         "time": f"{seconds:.3f}",
     }
-
-
-def _is_skipped(case: Case) -> bool:
-    return isinstance(case, Ended) and case.skipped
 
 
 def _tell(element: ET.Element, case: Case, remarks: Sequence[str]) -> None:

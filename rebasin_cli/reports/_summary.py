@@ -42,7 +42,7 @@ def summary(
 
 
 def _in_a_word(case: Ended) -> str:
-    return f"step {escape(case.step)} {case.status}" if case.step else escape(case.status)
+    return f"step {escape(case.step)} " * bool(case.step) + escape(case.status)
 
 
 def _failure(case: Ended) -> str:

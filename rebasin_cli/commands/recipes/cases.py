@@ -68,7 +68,7 @@ def _ended(error: RebasinError | None, name: str, step: str, status: str) -> End
     if error is None:
         return Ended(name, status, step, "RebasinError", status=status)
     first, *rest = str(error).split("\n")
-    return Ended(name, first, step, type(error).__name__, details=tuple(rest), status=status)
+    return Ended(name, first, step, error.kind or type(error).__name__, details=tuple(rest), status=status)
 
 
 def _written(outcome: Outcome) -> list[str]:
