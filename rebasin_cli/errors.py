@@ -36,7 +36,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 MOST = 20  # problems that are shown
+BROKEN = 70  # exit code of what is no error of ours (`runtime.broken`)
 FEW = 6  # of which each has a line of its own
+LISTED = 20  # names that are listed where none is like the one that was given
+NEAREST = 5  # of more
 _NUMBER = re.compile(r"[0-9]+")
 _SIZE = re.compile(r"(?<!\S)(?<!model )[0-9][0-9×,.]*(?=[\s,;)]|$)")  # a number that stands alone
 
@@ -45,11 +48,17 @@ class RebasinError(Exception):
     """One clear message in four parts: where, found, expected, next.
 
     `message` says where and what; `problems` lists every single finding, a line each;
-    `hint` is the next command or step.
+    `hint` is the next command or step, `closing` are lines that stand last: where to look, what to run. Of
+    a recipe, `file` is its path, which a text that begins with "line 12" is of, and `step` what failed.
     """
 
     exit_code = 1
     whole = False  # whether every problem is shown, or what is alike in one line
+    most = MOST  # problems that are shown
+    closing: tuple[str, ...] = ()
+    file: str | None = None
+    step: str = ""
+    kind: str = ""  # of another exception that is told as one of ours
 
     def __init__(self, message: str, *, problems: Sequence[str] = (), hint: str | None = None):
         super().__init__(message)
@@ -63,17 +72,18 @@ class RebasinError(Exception):
     def lines(self) -> list[str]:
         """What is shown, a line each; names from outside may hold anything, so whoever prints cleans them."""
         told = list(self.problems) if self.whole else gathered(self.problems)
-        most = len(told) if self.whole else MOST
+        most = len(told) if self.whole else self.most
         shown = [f"  {problem}" for problem in told[:most]]
         if len(told) > most:
             shown.append(f"  … and {len(told) - most} more")
-        return [self.message, *shown, *([self.hint] if self.hint else [])]
+        return [self.message, *shown, *([self.hint] if self.hint else []), *self.closing]
 
 
 class GateNotMet(RebasinError):
     """`gates` are those that were missed, as values (`reports._gates.GateResult`)."""
 
     exit_code = 1
+    most = 5  # what is told has to be among the last lines of a log
     gates: tuple[Any, ...] = ()
 
 
@@ -188,12 +198,12 @@ def account(error: BaseException) -> tuple[list[str], int] | None:
 
 
 def as_error(error: BaseException) -> RebasinError:
-    """The same as one of ours, for what reports what a program ended with; a bug is one line and code 1."""
+    """The same as one of ours, for what reports what a program ended with; a bug is one line and code 70."""
     if isinstance(error, RebasinError):
         return error
-    told, code = account(error) or ([f"{type(error).__name__}: {error}"], 1)
+    told, code = account(error) or ([f"{type(error).__name__}: {error}"], BROKEN)
     found = RebasinError("\n".join(told))
-    found.exit_code = code
+    found.exit_code, found.kind = code, type(error).__name__
     return found
 
 
@@ -271,7 +281,15 @@ def unknown(
 
 
 def near(word: str, known: Iterable[str], *, most: int = 1) -> str:
-    """The end of a sentence on a name that is not in a list: those that may be meant, or all there are."""
+    """The end of a sentence on a name that is not in a list: those that may be meant, or all there are.
+
+    Of many that are all unlike it, the nearest.
+    """
     known = sorted(known)
     found = difflib.get_close_matches(word, known, n=most, cutoff=0.5)
-    return f"did you mean {' or '.join(found)}?" if found else f"known: {', '.join(known)}"
+    if found:
+        return f"did you mean {' or '.join(found)}?"
+    if len(known) <= LISTED:
+        return f"known: {', '.join(known)}"
+    least = [*difflib.get_close_matches(word, known, n=NEAREST, cutoff=0.0)]
+    return f"the nearest of {len(known)}: {', '.join(least)}"

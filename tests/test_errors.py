@@ -8,7 +8,7 @@ import pytest
 
 from rebasin_cli import errors
 from rebasin_cli.cli._show import screen
-from rebasin_cli.errors import FEW, MOST, SpecError, gathered
+from rebasin_cli.errors import FEW, MOST, SpecError, gathered, near
 
 LAYERS = [
     f"model.layers.{k}.{part}.weight  is absent in {where}, float32 {size} elsewhere"
@@ -56,3 +56,11 @@ def test_all_are_shown_where_somebody_asks_for_them():
     assert len(told.value.lines()) == len(LAYERS) + 2
     many = SpecError("they differ", problems=[f"{'ab'[k % 2] * k}  is {k}{k * 'x'}" for k in range(1, 40)])
     assert many.lines()[-1] == f"  … and {39 - MOST} more"
+
+
+def test_of_many_names_that_are_all_unlike_it_the_nearest_are_told():
+    many = [f"{letter}{letter}_option" for letter in "abcdefghijklmnopqrstuvw"]
+    assert near("aa_optoin", many) == "did you mean aa_option?"
+    assert near("zz", many[:3]) == "known: aa_option, bb_option, cc_option"
+    told = near("cc", many)
+    assert told.startswith("the nearest of 23: ") and "cc_option" in told and told.count(",") == 4

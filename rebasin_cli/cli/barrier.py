@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +14,7 @@ from . import _groups as g
 from . import _options as o
 from . import app
 from ._settings import report_of, settings_of
-from ._show import result, screen
+from ._show import put, result, screen
 
 GATES = "Gates (exit code 1 where one is not met)"
 
@@ -117,9 +119,11 @@ def barrier(
     """
     from ..commands.barrier import Along
     from ..commands.barrier import barrier as run
+    from ..commands.job import since
     from ..commands.job.outputs import read_report
     from ..measure import gates
     from ..reports import _gates, _github
+    from ..reports._as_one import told_as_one
 
     own = {"method": method, "repair": repair, "full": full, "no_prove": no_prove}
     settings = settings_of(options, "loading", "network", "data", "search", "repair", **own)
@@ -154,7 +158,12 @@ def barrier(
         result(made, json)
         return
     show_report(made, as_json=json)
-    _gates.raise_unmet(_gates.results(made))
+    if json and not (options["quiet"] or told_as_one()):  # for the log: stdout is a file, or a program's
+        with redirect_stdout(sys.stderr):
+            show_brief(made)
+    missed = any(not gate.met for gate in made.gates)
+    known = since.account(baseline) if baseline is not None and missed else ""
+    _gates.raise_unmet(_gates.results(made, baseline=known))
 
 
 def _two(text: str) -> tuple[Path, Path]:
@@ -165,6 +174,14 @@ def _two(text: str) -> tuple[Path, Path]:
     if not (first and second) or "," in second:
         raise UsageError(f"--pair {text!r} is not two files", hint="Write them like --pair c.pt,d.pt")
     return Path(first), Path(second)
+
+
+def show_brief(report: Any) -> None:
+    """A report as a few lines: figures and gates."""
+    from ..reports._brief import brief
+
+    for text in brief(report):
+        put(f"   {text}")
 
 
 def show_report(report, *, as_json: bool = False) -> None:

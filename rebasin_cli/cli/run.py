@@ -12,7 +12,9 @@ import typer
 
 from . import _options as o
 from . import app
-from ._show import numbers, result, screen
+from ._last_lines import of_recipe
+from ._show import numbers, put, result, screen
+from .barrier import show_brief, show_report
 
 MEASURE = ("doctor", "eval", "inspect", "plane", "signature")  # a step of these is there for its figures
 
@@ -99,13 +101,15 @@ def run(
         if not json:
             with redirect_stdout(stdout):
                 _show(outcome)
+        elif not quiet:  # the log of a job, whose stdout is a file
+            _show(outcome, brief=True)
 
     def shown(account: Any) -> None:
         if json:
             with redirect_stdout(stdout):
                 result(account, True)
 
-    with screen(quiet, verbose) as listener:
+    with of_recipe(recipe, _again(recipe, assign, download)), screen(quiet, verbose) as listener:
         documents = Documents(
             recipe,
             Cache(cache, listener.say),
@@ -125,25 +129,34 @@ def run(
         _show_plan(plan)
 
 
+def _again(recipe: Path, assign: list[str] | None, download: bool) -> list[str]:
+    """The command line without what it leaves beside the steps' outputs."""
+    sets = [word for text in assign or () for word in ("--set", text)]
+    return ["rebasin", "run", str(recipe), *sets, *["--download"] * download]
+
+
 def _remark(text: str) -> None:
     typer.echo(text, err=True)
 
 
-def _show(outcome: Any) -> None:
-    """A step on stdout: its report, its figures or its facts, below a line with its name."""
-    typer.echo(f"── {outcome.step.name}: {outcome.status}")
-    command = outcome.step.command.name
-    if outcome.status == "unchanged" and command not in MEASURE:
-        result({"written": list(outcome.outputs) or None}, False)
-    elif outcome.result.get("schema", "").startswith("rebasin.report/"):
-        import json
+def _show(outcome: Any, *, brief: bool = False) -> None:
+    """A step on stdout: its report, its figures or its facts, below a line with its name.
 
-        from ..reports import json as json_format
-        from .barrier import show_report
+    Of a report that is shown in brief, or that nothing was measured anew for, the figures and gates alone.
+    """
+    from ..commands.recipes.cases import report_of
 
-        show_report(json_format.load(json.dumps(outcome.result)))
+    put(f"── {outcome.step.name}: {outcome.status}")
+    command, unchanged = outcome.step.command.name, outcome.status == "unchanged"
+    if (report := report_of(outcome)) is not None:
+        if brief or unchanged:
+            show_brief(report)
+        else:
+            show_report(report)
     elif command in MEASURE and outcome.result:
         import_module(f".{command}", __package__).show(numbers(outcome.result))
+    elif unchanged:
+        result({"written": list(outcome.outputs) or None}, False)
     elif outcome.result:
         shown = ("written", "spec", "match", "proof", "repair", "answer", "text")
         result({key: value for key, value in outcome.result.items() if key in shown}, False)

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..checkpoints.digests import of_file
 from ..errors import UsageError
+from ..reports._as_one import as_one
 from ..runtime import files
 from ..runtime.files import Inputs
 from .job.listener import SILENT, Listener
@@ -87,7 +88,8 @@ def run(
         if asked.dry_run:
             documents.about["steps"] = plan(recipe, cache, plans, how)
             return documents.about["steps"]
-    running.run(recipe.steps, cache, perform, listener, how, show=show, progress=documents.progress)
+    with as_one():
+        running.run(recipe.steps, cache, perform, listener, how, show=show, progress=documents.progress)
     return []
 
 

@@ -7,7 +7,10 @@ nats on.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from . import Report
 from ._format import clean
@@ -48,7 +51,8 @@ def conclude(report: Report) -> str:
     if shipped is None or "naive" not in rows:
         return ""
     if shipped == "naive":
-        return _and_ensemble(report, rows, shipped, "Nothing was aligned, and nothing is repaired")
+        text = _unaligned(report)
+        return _and_ensemble(report, rows, shipped, f"{text[0].upper()}{text[1:]}, and nothing is repaired")
     best, _, word = shipped.partition(" + ")
     if word in FITTED:
         return _and_ensemble(report, rows, shipped, _of_refit(report, rows, shipped, word))
@@ -65,7 +69,8 @@ def conclude(report: Report) -> str:
         )
         return _and_ensemble(report, rows, shipped, text)
     if best == "naive":
-        text = f"Repair gains {_number(total.gain)} nats over naive{total.sure()}; nothing was aligned"
+        gained = f"Repair gains {_number(total.gain)} nats over naive{total.sure()}"
+        text = f"{gained}; {_unaligned(report)}"
         return _and_ensemble(report, rows, shipped, text)
     word = word or next((row.name.split(" + ")[1] for row in report.rows if _is_candidate(row.name)), "")
     control, repaired = f"naive + {word}", f"aligned + {word}"
@@ -117,7 +122,8 @@ def _of_refit(report: Report, rows: set[str], shipped: str, how: str) -> str:
             f"which may be chance{total.sure()}"
         )
     elif shipped == control:
-        text = f"The {word} gains {_number(total.gain)} nats over {naive}{total.sure()}; nothing was aligned"
+        gained = f"The {word} gains {_number(total.gain)} nats over {naive}{total.sure()}"
+        text = f"{gained}; {_unaligned(report)}"
     else:
         text = f"{_number(total.gain)} nats are gained over {naive}{total.sure()}"
         more = _step(report, shipped, control)
@@ -137,6 +143,43 @@ def _of_refit(report: Report, rows: set[str], shipped: str, how: str) -> str:
         if aligned in rows:
             text += f"; without a {word}, alignment gains {_number(_step(report, aligned, naive).gain)}"
     return text + _better_endpoint(report, shipped) + _fine_tuned(report, rows, shipped)
+
+
+def _unaligned(report: Report) -> str:
+    """What is to be said where this run aligned nothing: whether its models were aligned before.
+
+    By what their files record: the digests of what they were made of, the first of them the reference.
+    """
+    pair = report.inputs[:2]
+    for given, other in zip(pair, reversed(pair), strict=True):
+        recorded, others = _recorded(given), _recorded(other)
+        name, how = clean(given.get("file", "?")), f"by {clean(recorded.get('rebasin.method', '?'))}"
+        if recorded.get("rebasin.command") == "apply":
+            return f"already permuted: {name}, by a permutation that was given, as the file records"
+        if recorded.get("rebasin.command") != "align" or not (made_of := _digests(recorded)):
+            continue
+        if made_of[0] == other.get("sha256"):
+            return f"already aligned: {name} to {clean(other.get('file', '?'))}, {how}, as the file records"
+        if others.get("rebasin.command") == "align" and _digests(others)[:1] == made_of[:1]:
+            return f"already aligned: both to one other model, {how}, as the files record"
+        return f"nothing was aligned here; {name} was before, {how}, to another model than this one"
+    return "nothing was aligned"
+
+
+def _recorded(given: Mapping[str, Any]) -> dict[str, str]:
+    """What a report tells of the record of one of its models, as far as it is text."""
+    found = given.get("recorded")
+    held = found.items() if isinstance(found, Mapping) else ()
+    return {key: text for key, text in held if isinstance(text, str)}
+
+
+def _digests(recorded: Mapping[str, str]) -> list[str]:
+    """Digests of what a file was made of."""
+    try:
+        found = json.loads(recorded.get("rebasin.inputs", "[]"))
+    except (ValueError, RecursionError):
+        return []
+    return [text for text in found if isinstance(text, str)] if isinstance(found, list) else []
 
 
 def _better_endpoint(report: Report, shipped: str) -> str:

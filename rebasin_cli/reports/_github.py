@@ -7,18 +7,23 @@ so that stdout stays the command's result.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import GateNotMet, ResourceError
+from ..errors import GateNotMet, RebasinError, ResourceError
 from ..runtime import files
 from ..runtime.files import Inputs
+from ._as_one import told_as_one
 from ._format import clean
-from ._gates import MOST, GateResult, summary
+from ._gates import Case, GateResult, baselines
+from ._summary import MOST, summary
 
 SHOWN = 10  # errors that GitHub shows of one step
 LONGEST = 4_000  # letters of one message
+_LINE = re.compile(r"line (\d{1,9})\b")
 
 
 def running(environ: Mapping[str, str] = os.environ) -> bool:
@@ -26,28 +31,65 @@ def running(environ: Mapping[str, str] = os.environ) -> bool:
     return environ.get("GITHUB_ACTIONS") == "true"
 
 
-def annotations(found: Sequence[GateResult]) -> list[str]:
-    """A line for every gate that is not met; of more than ten the last says how many more there are."""
-    missed = [gate for gate in found if not gate.met]
-    shown = missed if len(missed) <= SHOWN else missed[: SHOWN - 1]
-    lines = [error("gate not met" + f" in {gate.step}" * bool(gate.step), gate.told) for gate in shown]
-    if left := len(missed) - len(shown):
-        lines.append(error("gates not met", f"{left} more gates are not met"))
-    return lines
+def annotations(found: Sequence[GateResult], file: str | None = None) -> list[str]:
+    """A line for every gate that is not met, at its step in `file`."""
+    missed = [
+        error(
+            "gate not met" + f" in {gate.step}" * bool(gate.step),
+            "\n".join([gate.told, *baselines([gate])]),
+            *(file, line_of(gate.where)),
+        )
+        for gate in found
+        if not gate.met
+    ]
+    return _few(missed, "gates are not met", file)
 
 
 def of_error(failure: BaseException, told: str) -> list[str]:
-    """The lines for what ends the program: those of its gates, or one with the first line as its title."""
+    """The lines for what ends the program: those of its gates, of the lines of a recipe, or one for all."""
+    file = getattr(failure, "file", None)
     if isinstance(failure, GateNotMet) and failure.gates:
-        return annotations(failure.gates)
-    return [error("", "\n".join(map(clean, told.splitlines())))] if told else []
+        return annotations(failure.gates, file)
+    if file is not None and isinstance(failure, RebasinError):
+        places = [(line_of(problem), problem) for problem in failure.problems]
+        if any(line for line, _ in places):
+            return _few([error("", clean(text), file, line) for line, text in places], "problems", file)
+    line = line_of(failure.message) if isinstance(failure, RebasinError) else None
+    return [error("", "\n".join(map(clean, told.splitlines())), file, line)] if told else []
 
 
-def error(title: str, message: str) -> str:
-    """`::error title=…::…` on one line, whatever is in the texts."""
+def _few(lines: list[str], what: str, file: str | None) -> list[str]:
+    """Of more than GitHub shows the last says how many more there are."""
+    if len(lines) <= SHOWN:
+        return lines
+    left = len(lines) - SHOWN + 1
+    return [*lines[: SHOWN - 1], error(f"{left} more", f"{left} more {what}: see the log", file)]
+
+
+def line_of(text: str) -> int | None:
+    """The line of a recipe that a sentence begins with: `line 12: …`."""
+    found = _LINE.match(text)
+    return int(found[1]) if found else None
+
+
+def error(title: str, message: str, file: str | None = None, line: int | None = None) -> str:
+    """`::error file=…,line=…,title=…::…` on one line, whatever is in the texts."""
     cut = message if len(message) <= LONGEST else message[: LONGEST - 1] + "…"
     title = f"rebasin: {title}" if title else "rebasin"
-    return f"::error title={_escaped(title, ':,')}::{_escaped(cut)}"
+    where = {"file": _in_the_workspace(file) if file else None, "line": line, "title": title}
+    told = ",".join(f"{key}={_escaped(clean(value), ':,')}" for key, value in where.items() if value)
+    return f"::error {told}::{_escaped(cut)}"
+
+
+def _in_the_workspace(file: str, environ: Mapping[str, str] = os.environ) -> str:
+    """A file as the job's page knows it: from the top of what was checked out, where it lies there."""
+    top = environ.get("GITHUB_WORKSPACE")
+    if top:
+        with suppress(ValueError):  # another drive
+            inside = os.path.relpath(os.path.realpath(file), os.path.realpath(top))
+            if inside.partition(os.sep)[0] != os.pardir:
+                return inside.replace(os.sep, "/")
+    return file
 
 
 def _escaped(text: str, more: str = "") -> str:
@@ -86,10 +128,8 @@ class StepSummary:
         if wrong and self.asked:
             raise self._error(wrong)
 
-    def add(
-        self, found: Sequence[GateResult], sections: Sequence[str] = (), *, title: str = "rebasin"
-    ) -> str:
-        """Add the summary of these gates and sections; what to tell where that fails, else "".
+    def add(self, found: Sequence[Case], sections: Sequence[str] = (), *, title: str = "rebasin") -> str:
+        """Add the summary of these gates, steps and sections; what to tell where that fails, else "".
 
         Raises ResourceError where it was asked for.
         """
@@ -111,8 +151,13 @@ class StepSummary:
 
 
 def step_summary(named: Path | None = None, environ: Mapping[str, str] = os.environ) -> StepSummary | None:
-    """The file that the user named; else GitHub's, in a job of GitHub Actions; else None."""
+    """The file that the user named; else GitHub's, in a job of GitHub Actions; else None.
+
+    GitHub's is left to a run that tells of several commands.
+    """
     if named is not None:
         return StepSummary(named)
+    if told_as_one():
+        return None
     given = environ.get("GITHUB_STEP_SUMMARY")
     return StepSummary(Path(given), asked=False) if given and running(environ) else None

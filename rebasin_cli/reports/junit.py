@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from . import Report, _gates
+from . import Report
 from ._conclusion import conclude
 from ._format import figures, headline, splits, title
+from ._gates import Ended, results
+from ._junit import junit
 
 FILENAME = "junit.xml"
 HELP = "Write one JUnit case per gate."
@@ -16,8 +18,8 @@ KEYS = ("loss", "accuracy", "barrier_midpoint", "barrier_chord", "accuracy_midpo
 def render(report: Report) -> str:
     """A gate that is not met is a failure; without gates a single case says that it was measured."""
     said = "; ".join(filter(None, (headline(report), conclude(report))))
-    return _gates.junit(
-        _gates.results(report) or [_gates.GateResult("measured", 0.0, "", True, said)],
+    return junit(
+        results(report) or [Ended("measured", said)],
         name=title(report),
         classname=CLASSNAME,
         seconds={"": report.times.get("total", 0.0)},

@@ -31,8 +31,9 @@ from ._format import (
     splits,
     title,
 )
-from ._gates import results, table, verdict
+from ._gates import results, verdict
 from ._markup import code, escape, fence, head, line
+from ._summary import table
 
 FILENAME = "report.md"
 HELP = "Write the report as Markdown, for a CI summary."

@@ -10,7 +10,6 @@ import pytest
 import typer
 
 from rebasin_cli.cli import _built, app
-from rebasin_cli.errors import CheckpointError
 from rebasin_cli.registry import Registry
 from rebasin_cli.version import version
 

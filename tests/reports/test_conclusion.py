@@ -1,5 +1,7 @@
 """The verdict on a refit: what is refit, what alignment, what one of the models does alone."""
 
+import json
+
 import pytest
 
 from rebasin_cli.reports import Barrier, Curve, Report, Row
@@ -61,3 +63,40 @@ def test_a_refit_without_an_alignment_and_one_that_harms():
     assert told.startswith("Worse than naive: aligned + refit loses 0.100 nats more")
     told = verdict({"naive": 0.3, "aligned": 0.2, "aligned + refit": 0.3, "naive + refit": 0.3})
     assert told.startswith("Nothing is gained over naive")
+
+
+def recorded(name, command="train", *made_of, method="wm", **more):
+    facts = {"rebasin.command": command, "rebasin.method": method, "rebasin.inputs": json.dumps(made_of)}
+    return {"file": f"{name}.safetensors", "sha256": f"digest of {name}", "recorded": facts | more}
+
+
+REFERENCE = recorded("a")
+ALIGNED = recorded("b", "align", "digest of a", "digest of x")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "says"),
+    [
+        ((REFERENCE, ALIGNED), "Already aligned: b.safetensors to a.safetensors, by wm, as the file records"),
+        ((ALIGNED, REFERENCE), "Already aligned: b.safetensors to a.safetensors, by wm, as the file records"),
+        ((ALIGNED, recorded("c", "align", "digest of a")), "Already aligned: both to one other model, by wm"),
+        ((recorded("z"), ALIGNED), "Nothing was aligned here; b.safetensors was before, by wm, to another"),
+        ((REFERENCE, recorded("c", "apply")), "Already permuted: c.safetensors, by a permutation that was"),
+        ((REFERENCE, recorded("c", "align")), "Nothing was aligned, and"),
+        ((REFERENCE, recorded("c", "align", **{"rebasin.inputs": "[[1"})), "Nothing was aligned, and"),
+        ((REFERENCE, recorded("c", "align", **{"rebasin.inputs": "3", "x": 3})), "Nothing was aligned, and"),
+        ((REFERENCE, {"file": "c", "sha256": "digest of a", "recorded": None}), "Nothing was aligned, and"),
+        ((REFERENCE, recorded("c", 3, method=[])), "Nothing was aligned, and"),
+        ((REFERENCE,), "Nothing was aligned, and"),
+        ((), "Nothing was aligned, and"),
+    ],
+)
+def test_a_pair_that_was_aligned_before_is_not_called_unaligned(inputs, says):
+    """As recipes do it: align, then merge and measure with `method: none`."""
+    report = Report("0", "", 0, inputs, {}, {}, {}, {}, (), (row("naive", 0.3, shipped=True),))
+    assert conclude(report).startswith(says) and "nothing is repaired" in conclude(report)
+    repaired = (row("naive", 0.5), row("naive + repair", 0.3, shipped=True))
+    told = conclude(Report("0", "", 0, inputs, {}, {}, {}, {}, (), repaired))
+    assert told.startswith(
+        f"Repair gains 0.200 nats over naive; {says[0].lower()}{says[1:].split(', and')[0]}"
+    )

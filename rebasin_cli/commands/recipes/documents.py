@@ -28,6 +28,7 @@ from ...runtime.files import Inputs
 from . import running, telling
 from .aside import Aside, Made, of_outcomes, of_steps
 from .cache import Cache
+from .cases import gates_of
 from .files import NOT_PASSED
 from .recipe import Recipe
 from .remembered import Left, Remembered
@@ -165,7 +166,7 @@ class Documents:
                 cause = signals.ending(cause)
             self.progress.end(None if cause is None else as_error(cause))
             outcomes = self.progress.outcomes
-            self.error = self.progress.error or running.failure(outcomes, telling.gates_of(outcomes))
+            self.error = self.progress.error or running.failure(outcomes, gates_of(outcomes))
             if not self.dry:
                 self._settle()
                 self._write()
@@ -238,13 +239,13 @@ class Documents:
             self._try(path, lambda path: self._put(path, telling.as_json(self.account())))
 
     def _summary(self) -> None:
-        """To the files that are named, else to GitHub's own, which barriers have told their gates already."""
+        """To the files that are named, else to GitHub's own."""
         for named in self._places("step_summary") or [None]:
             if (summary := _github.step_summary(named)) is not None:
                 self._try(summary.path, partial(self._add, summary), added=True)
 
     def _add(self, summary: StepSummary, path: Path) -> None:
-        found, sections = telling.summary(self.progress.outcomes, self.error, asked=summary.asked)
+        found, sections = telling.summary(self.progress.outcomes, self.error)
         if told := summary.add(found, sections, title=f"rebasin run {self.path}"):
             self.say(told)
         elif not _is_githubs(path):

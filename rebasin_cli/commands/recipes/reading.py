@@ -17,6 +17,11 @@ from ...errors import UsageError
 from ...registry.numbers import real, whole
 from ...spec.slots import natural
 
+# What a step says beside its command, and what each holds.
+OF_A_STEP = {
+    "name": "what other steps call its output",
+    "depends": "further files that its result depends on",
+}
 MAX_BYTES, MAX_VALUES, MAX_DEPTH = 1 << 20, 20_000, 20
 _VARIABLE = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_]\w*)(?::-(?P<default>[^}]*))?\}|\$\{(?P<bad>[^}]*)\}?")
 _KINDS = {"tag:yaml.org,2002:int": whole, "tag:yaml.org,2002:float": real}
@@ -66,9 +71,11 @@ def read(text: str, environment: Mapping[str, str], problems: Problems) -> Value
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}: " if mark is not None else ""
         reason = " ".join(str(error).split())
         hint = "Within { } a ${NAME} stands in quotes" if "${" in text else None
-        raise UsageError("the recipe is not YAML", problems=[reason[:300]], hint=hint) from None
+        raise UsageError("the recipe is not YAML", problems=[where + reason[:300]], hint=hint) from None
     if not isinstance(root, yaml.MappingNode):
         raise UsageError(
             "this is no recipe: expected keys such as `steps:`", hint="docs/recipes.md shows one"
@@ -191,7 +198,7 @@ def _replaced(tree: Value, words: list[str], new: Value, at: Value, problems: Pr
 def _in_step(step: Value, words: list[str], new: Value, at: Value, problems: Problems) -> Value:
     """`steps.merged.out` means the option `out` of the command that the step runs."""
     command = step_command(step)
-    own = words[:1] == [command] or words[:1] in (["name"], ["depends"])
+    own = words[:1] == [command] or (words and words[0] in OF_A_STEP)
     within = words if command is None or own else [command, *words]
     return _replaced(step, within, new, at, problems)
 
@@ -205,7 +212,7 @@ def _index(items: Value, word: str) -> int | None:
 
 def step_command(step: Value) -> str | None:
     """The one key of a step that is its command."""
-    words = [key for key in step.value if key not in ("name", "depends")] if step.is_map else []
+    words = [key for key in step.value if key not in OF_A_STEP] if step.is_map else []
     return words[0] if len(words) == 1 else None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...errors import near
+from . import placing
 from .inputs import Fetch, find
 from .reading import Problems, Value, step_command
 from .steps import Maker, Names, Step
@@ -59,7 +59,7 @@ def parse(
     """
     for key, value in root.items():
         if key not in TOP:
-            problems.add(value, f"unknown key; {near(key, TOP)}")
+            problems.add(value, placing.unknown_at_the_top(key, TOP, vocabulary))
     _check_version(root, problems)
     names = Names()
     for name, value in _map(root, "inputs", problems).items():
@@ -117,7 +117,7 @@ def _check_defaults(
         options = [c.options[key] for c in commands.values() if key in c.keys() and c.has(key)]
         if not options:
             known = {key for command in commands.values() for key in command.keys() if command.has(key)}
-            problems.add(value, f"no command has this option; {near(key, known)}")
+            problems.add(value, placing.unknown_default(key, known))
         elif key == "out":
             problems.add(value, "two steps would write one file; name it in the step")
 
@@ -133,7 +133,7 @@ def _steps(
 ) -> list[Step]:
     given = root.value.get("steps")
     if given is None or not given.is_list or not given.value:
-        problems.add(given or root, "expected `steps:` with a list of commands")
+        problems.add(given or root, placing.not_a_list(given or root, vocabulary))
         return []
     titles = _titles(given.value, names, problems)
     names.written = _planned(given.value, folder, titles)
@@ -143,10 +143,7 @@ def _steps(
         word = step_command(step)
         command = vocabulary.get(word) if word else None
         if command is None:
-            expected = (
-                f"no command {word!r}; {near(word, vocabulary)}" if word else "expected one command a step"
-            )
-            problems.add(step, expected)
+            placing.no_step(step, vocabulary, problems)
             found.append(Step(title, Command((), "", ()), (), {}, (), (), {}, (), step.where))
             continue
         made = Maker(title, command, step, names, folder, problems, fetch).made(defaults)

@@ -236,6 +236,7 @@ def placed(step: Step, error: RebasinError) -> RebasinError:
     """The same error, with its step."""
     found = copy.copy(error)
     found.message = f"{step.where}, step {step.name}: {error.message}"
+    found.step = step.name
     return found
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .familiar import METHODS
+from .reading import OF_A_STEP
 from .recipe import TOP
 from .vocabulary import MODELS, OF_THE_RUN, READS, Command, Parameter
 
@@ -22,8 +23,9 @@ def schema(vocabulary: Mapping[str, Command]) -> dict[str, Any]:
     step = {
         "type": "object",
         "properties": {
-            "name": {"type": "string", "description": "What other steps call its output."},
-            "depends": _FILES | {"description": "Further files that its result depends on."},
+            key: (_FILES if key == "depends" else {"type": "string"})
+            | {"description": f"{told.capitalize()}."}
+            for key, told in OF_A_STEP.items()
         }
         | {name: {"$ref": f"#/$defs/{name}"} for name in commands},
         "additionalProperties": False,

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ...averages.weights import checked, parse
-from ...errors import UsageError, near
+from ...errors import UsageError
 from ...registry import references
-from . import checking, familiar
+from . import checking, familiar, placing
 from .files import beside, index, is_sharded, of_data_sets, opened, report_files
 from .inputs import Fetch, Files, find
 from .reading import Problems, Value
@@ -159,7 +159,7 @@ class Maker:
             body = familiar.merge_options(body, self.problems)
         known = self.command.keys()
         for key in [key for key in body if key not in known]:
-            self.problems.add(body.pop(key), f"`{self.command.name}` has no {key!r}; {near(key, known)}")
+            self.problems.add(body.pop(key), placing.unknown_option(key, self.command))
         return body
 
     def _arguments(self, given: Mapping[str, Value]) -> list[str]:

@@ -2,60 +2,39 @@
 
 from __future__ import annotations
 
-import json
-import math
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ...errors import RebasinError
-from ...reports import _gates
+from ...reports import _junit, markdown
 from ...reports import json as json_format
-from ...reports._gates import GateResult
+from ...reports._format import title
+from ...reports._gates import Case
 from ...reports._markup import code, escape, head, line
 from ..job import attesting
+from .cases import cases_of, report_of
 from .recipe import Recipe
-from .running import BROKEN, MISSED, Outcome, Progress
+from .running import Outcome, Progress
 
-REPORT = "rebasin.report/"
 WEIGHTS = (".safetensors", ".safetensors.index.json")
 
 
-def gates_of(outcomes: Iterable[Outcome]) -> list[GateResult]:
-    """Every gate of every step; a step that failed is one that is not met, `verify` has one of its own."""
-    found: list[GateResult] = []
-    for outcome in outcomes:
-        name, command = outcome.step.name, outcome.step.command.name
-        if str(outcome.result.get("schema", "")).startswith(REPORT):
-            found += _gates.results(json_format.load(json.dumps(outcome.result)), name)
-        elif outcome.ok and command == "verify":
-            found.append(GateResult(command, 1.0, "yes", True, "one is a relabelling of the other", name))
-        if outcome.status in BROKEN or (outcome.status == MISSED and not any(g.step == name for g in found)):
-            found.append(of_failure(outcome.error, command, name))
-    return found
-
-
-def of_failure(error: RebasinError | None, command: str, step: str) -> GateResult:
-    return GateResult(command, math.nan, "done", False, str(error).replace("\n", "; "), step)
-
-
 def junit(outcomes: Sequence[Outcome], error: RebasinError | None, recipe: str) -> str:
-    """A suite for every step that has gates, a case for every gate; one for an `error` that is no step's."""
-    found = gates_of(outcomes)
-    if error is not None and all(gate.met for gate in found):
-        found.append(of_failure(error, "rebasin run", recipe))
-    return _gates.junit(found, seconds={one.step.name: one.seconds for one in outcomes})
+    """A suite for every step, a case for every gate; one of its own for an `error` that is no step's."""
+    seconds = {one.step.name: one.seconds for one in outcomes}
+    return _junit.junit(cases_of(outcomes, error), name=f"rebasin run {recipe}", seconds=seconds)
 
 
-def summary(
-    outcomes: Sequence[Outcome], error: RebasinError | None, *, asked: bool
-) -> tuple[list[GateResult], list[str]]:
-    """Gates and sections of the step summary; GitHub's own (not `asked` for) has the gates of barriers."""
-    sections = [steps_table(outcomes)] if outcomes else []
-    if error is not None:
-        sections.append(escape(f"exit code {error.exit_code}: {error.message}"))
-    return gates_of(outcomes) if asked else [], sections
+def summary(outcomes: Sequence[Outcome], error: RebasinError | None) -> tuple[list[Case], list[str]]:
+    """What the step summary tells: gates and what failed, then the steps and the figures of every barrier."""
+    figures = [
+        f"### {escape(outcome.step.name)}: {escape(title(report))}\n\n{markdown.sections(report)[0]}"
+        for outcome in outcomes
+        if (report := report_of(outcome)) is not None
+    ]
+    return cases_of(outcomes, error), [*([steps_table(outcomes)] if outcomes else []), *figures]
 
 
 def account(progress: Progress, error: RebasinError | None, about: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,40 @@
+"""The last lines of a log that ends badly: where to look, and the command to see it at home."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ..errors import Interrupted, RebasinError, UsageError
+
+# The folder that a CI server has checked out, from which a person at home starts.
+TOPS = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")
+
+
+@contextmanager
+def of_recipe(recipe: Path, line: Sequence[str]) -> Iterator[None]:
+    """What fails within says that its lines are of this recipe, and how it is run again."""
+    try:
+        yield
+    except RebasinError as error:
+        error.file = str(recipe)
+        if not isinstance(error, UsageError | Interrupted):
+            error.closing = (*error.closing, at_home(line))
+        raise
+
+
+def at_home(line: Sequence[str], environ: Mapping[str, str] = os.environ) -> str:
+    """The command line as it is typed at the top of what was checked out."""
+    return f"See it at home: {_change(environ)}{shlex.join(line)}"
+
+
+def _change(environ: Mapping[str, str]) -> str:
+    for top in filter(None, map(environ.get, TOPS)):
+        with suppress(ValueError, OSError):  # another drive; a folder that is gone
+            inside = os.path.relpath(os.getcwd(), os.path.realpath(top))
+            if inside != os.curdir and inside.partition(os.sep)[0] != os.pardir:
+                return f"cd {shlex.quote(inside)} && "
+    return ""

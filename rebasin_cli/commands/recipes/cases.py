@@ -1,0 +1,81 @@
+"""What became of steps, as gates and cases: for documents, for the log, for the exit code."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from ...errors import RebasinError, UsageError
+from ...reports import Report, _gates
+from ...reports import json as json_format
+from ...reports._gates import Case, Ended, GateResult
+from ..job import since
+from .running import FAILED, MISSED, NOT_RUN, Outcome
+
+REPORT = "rebasin.report/"
+
+
+def report_of(outcome: Outcome) -> Report | None:
+    """The barrier report that a step left, now or when it was run last."""
+    if not str(outcome.result.get("schema", "")).startswith(REPORT):
+        return None
+    return json_format.load(json.dumps(outcome.result))
+
+
+def gates_of(outcomes: Iterable[Outcome]) -> list[GateResult]:
+    """Every gate of every step that has any."""
+    return [case for outcome in outcomes for case in _cases(outcome, "") if isinstance(case, GateResult)]
+
+
+def cases_of(
+    outcomes: Sequence[Outcome], error: RebasinError | None = None, line: str = "rebasin run"
+) -> list[Case]:
+    """The gates of every step; of one without gates what became of it; and an `error` that is no step's."""
+    broken = next((one for one in outcomes if not one.ok and one.status != NOT_RUN), None)
+    why = f"not run, since step {broken.step.name} ended before: {broken.status}" if broken else "not run"
+    found = [case for outcome in outcomes for case in _cases(outcome, why)]
+    if error is not None and broken is None:
+        found.insert(0, _ended(error, line, "", "refused" if isinstance(error, UsageError) else FAILED))
+    return found
+
+
+def _cases(outcome: Outcome, why: str) -> list[Case]:
+    step, command = outcome.step.name, f"rebasin {outcome.step.command.name}"
+    if outcome.status == NOT_RUN:
+        return [Ended(command, why, step, skipped=True)]
+    found: list[Case] = []
+    if (report := report_of(outcome)) is not None:
+        missed = any(not gate.met for gate in report.gates)
+        found += _gates.results(
+            report, step, where=outcome.step.where, baseline=_baseline(outcome) if missed else ""
+        )
+    if outcome.ok and outcome.step.command.name == "verify":
+        one = "one is a relabelling of the other"
+        found.append(GateResult(command, 1.0, "yes", True, one, step, outcome.step.where))
+    if outcome.ok:
+        return found or [Ended(command, "; ".join([outcome.status, *_written(outcome)]), step)]
+    if outcome.status != MISSED:
+        found.append(_ended(outcome.error, command, step, outcome.status))
+    elif all(gate.met for gate in found):
+        said = str(outcome.error).replace("\n", "; ")
+        found.append(GateResult(command, math.nan, "done", False, said, step, outcome.step.where))
+    return found
+
+
+def _ended(error: RebasinError | None, name: str, step: str, status: str) -> Ended:
+    if error is None:
+        return Ended(name, status, step, "RebasinError", status=status)
+    first, *rest = str(error).split("\n")
+    return Ended(name, first, step, error.kind or type(error).__name__, details=tuple(rest), status=status)
+
+
+def _written(outcome: Outcome) -> list[str]:
+    return [f"written: {', '.join(outcome.outputs)}"] if outcome.outputs else []
+
+
+def _baseline(outcome: Outcome) -> str:
+    """Which baseline a step was held against, and since when that is what it is."""
+    path = outcome.step.options.get("baseline")
+    return since.account(Path(path)) if isinstance(path, str) else ""
