@@ -49,13 +49,14 @@ def test_a_wrong_head_is_seen_beside_numbers_of_any_size():
 def test_what_is_left_where_large_numbers_cancel_is_as_exact_as_they_are():
     def rest(heads):
         large, small = heads
-        return torch.cat([large, (large.sum(1, keepdim=True) + 1) - large.sum(1, keepdim=True), small], 1)
+        one, two, three = large.split(1, dim=1)
+        return torch.cat([large, small, ((one + two) + three) - (one + (two + three))], 1)
 
-    for size in (1e3, 1e12):
+    for size in (1e3, 1e7):
         for x in (X, X[:1]):
             network = Heads(size, rest)
             proof = prove(network, spec_for(network, RIGHT), x)
-            assert proof.largest_difference <= proof.tolerance < 1e-7, (size, len(x))
+            assert proof.largest_difference <= proof.tolerance < 1e-11, (size, len(x))
             with pytest.raises(NotProven):
                 prove(network, spec_for(network, RIGHT | {"small.weight": ". ."}), x)
 
