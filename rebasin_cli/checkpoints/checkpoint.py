@@ -124,6 +124,11 @@ class Checkpoint(Mapping[str, Tensor]):
         )
 
     @property
+    def knows_ties(self) -> bool:
+        """Whether `tied` are all ties that there are: formats other than torch's store each name apart."""
+        return self.format == "torch"
+
+    @property
     def beside(self) -> dict[str, Any]:
         """Plain values that lie beside the weights of a torch file: settings, and how far training was."""
         return {} if self.around is None else self.around.beside

@@ -14,7 +14,7 @@ import torch
 from ...averages.combining import combined
 from ...averages.comparing import alike
 from ...averages.mean import BLOCK
-from ...averages.names import same_values
+from ...averages.names import equal_values
 from ...averages.numbers import finite_only
 from ...averages.parts import Parts, parts_of
 from ...checkpoints import destination
@@ -207,7 +207,7 @@ def _tied(model: Checkpoint, group: Sequence[str]) -> bool:
     """Whether those of these tensors that the model has are one, in memory or by their values."""
     first, *others = [name for name in group if name in model] or group[:1]
     stored = any({first, *others} <= {*tied} for tied in model.tied)
-    return stored or all(same_values(model, first, other) for other in others)
+    return stored or all(equal_values(model, first, other) for other in others)
 
 
 def _digests(models: Sequence[Checkpoint]) -> None:
