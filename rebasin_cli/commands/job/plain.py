@@ -109,7 +109,7 @@ def average(job: Job, output: Output, mean: Average) -> dict[str, Any]:
     )
     averaged = {*parts.averaged, *parts.heads}
     made = looked_at(tensors, averaged, models, listener)
-    written = write_as_planned(output, made, meta, around=models[0], looked=tensors)
+    written = write_as_planned(output, made, meta, around=models[0], looked=tensors, say=listener.say)
     return {"written": written} | _account(models, parts, mean)
 
 
