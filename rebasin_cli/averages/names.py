@@ -28,6 +28,8 @@ CONTAINERS = {*WRAPPERS, "_forward_module", "model", "module", "net", "network",
 CONTAINERS |= {"wrapped", "wrapped_model", "inner_model", "backbone"}
 DEEPEST = 8  # segments of a prefix
 SAMPLE = 256  # names by which a prefix is ruled out
+LOOKED_AT = 64  # rows of a tensor
+FEW = 8  # different numbers
 MOST = 64  # pairs of tensors that are compared for a tie
 
 
@@ -64,13 +66,16 @@ def agreed(models: Sequence[Tensors], called: Sequence[str] = ()) -> tuple[list[
     called = called or [f"model {k}" for k in range(1, len(models) + 1)]
     made, told = [*models[:1]], []
     for model, name in zip(models[1:], called[1:], strict=True):
-        found, lines = _agreed(models[0], model, name, called[0])
+        found, lines = _prefixed(models[0], model, name, called[0])
         made.append(found)
+        told += lines
+    for k, name in enumerate(called[1:], start=1):
+        made[k], lines = _retied(made, k, name, called[0])
         told += lines
     return made, told
 
 
-def _agreed(first: Tensors, model: Tensors, name: str, as_in: str) -> tuple[Tensors, list[str]]:
+def _prefixed(first: Tensors, model: Tensors, name: str, as_in: str) -> tuple[Tensors, list[str]]:
     if first is model or [*first] == [*model]:
         return model, []
     told = []
@@ -85,7 +90,15 @@ def _agreed(first: Tensors, model: Tensors, name: str, as_in: str) -> tuple[Tens
                 f"{name}: {many} would be as in {as_in} with {prefix.wanted!r} in place of {prefix.given!r}; "
                 "these may be two parts of a network, so nothing is exchanged"
             )
-    ties = {**dict(_ties(first, model)), **{copy: None for copy, _ in _ties(model, first)}}
+    return model, told
+
+
+def _retied(models: Sequence[Tensors], k: int, name: str, as_in: str) -> tuple[Tensors, list[str]]:
+    """Model `k` with ties as the first has them."""
+    first, model, told = models[0], models[k], []
+    if first is model or {*first} == {*model}:
+        return model, []
+    ties = {**dict(_ties(first, model, models)), **{copy: None for copy, _ in _ties(model, first, models)}}
     for copy, kept in ties.items():
         if kept is None:
             told.append(f"{name}: {copy} is stored twice, and once in {as_in}: it is left out")
@@ -195,15 +208,15 @@ def _further(offered: Sequence[str], wanted: str, given: str, pairs: Mapping[str
 # ------------------------------------------------------------------------------------------------ ties
 
 
-def _ties(having: Tensors, lacking: Tensors) -> Iterator[tuple[str, str]]:
+def _ties(having: Tensors, lacking: Tensors, models: Sequence[Tensors]) -> Iterator[tuple[str, str]]:
     """(copy, tensor) where `having` holds one tensor under two names, of which `lacking` has only the second.
 
-    The two are one piece of memory, or equal bit by bit and no constants.
+    So it must be in all `models` that have both: in one piece of memory where that can be told, as in torch
+    files. Where it cannot, as in safetensors: equal bit by bit, and values that are drawn or learnt.
     """
     plan, there = plan_of(having), plan_of(lacking)
     copies = [name for name in plan if name not in there and len(plan[name][1]) > 1]
     copies.sort(key=lambda name: not (LOGITS.search(name) or EMBEDDING.search(name)))  # the likely ones first
-    stored = [set(group) for group in getattr(having, "tied", ())]
     by_plan: dict[tuple, list[str]] = {}
     for name in there:
         if name in plan:
@@ -213,23 +226,40 @@ def _ties(having: Tensors, lacking: Tensors) -> Iterator[tuple[str, str]]:
         for kept in by_plan.get(plan[copy], ()):
             if there[kept][1][1:] != plan[kept][1][1:]:  # of another vocabulary it may be
                 continue
-            if any({copy, kept} <= group for group in stored):
-                yield copy, kept
-                break
-            compared += 1
+            compared += not _one_memory(having, copy, kept)
             if compared > MOST:
                 return
-            if same_values(having, copy, kept):
+            both = (model for model in (having, *models) if copy in model and kept in model)
+            if all(_are_one(model, copy, kept) for model in both):
                 yield copy, kept
                 break
 
 
-def same_values(model: Tensors, one: str, other: str) -> bool:
-    """Whether two tensors of a model are equal bit by bit, and no constants, as fresh norms are."""
-    if not same(under(model, {"w": one}), under(model, {"w": other}), "w"):
-        return False
-    part = rows(model, one, 0, 2).double().flatten()
-    return bool((part[1:] != part[:-1]).any())
+def _are_one(model: Tensors, one: str, other: str) -> bool:
+    if _one_memory(model, one, other):
+        return True
+    known = getattr(model, "knows_ties", False)
+    return not known and equal_values(model, one, other) and _learnt(model, one)
+
+
+def _one_memory(model: Tensors, one: str, other: str) -> bool:
+    """Whether two names are of one piece of memory; False also where nobody knows."""
+    return any({one, other} <= {*group} for group in getattr(model, "tied", ()))
+
+
+def _learnt(model: Tensors, name: str) -> bool:
+    """Whether values may have been drawn or learnt: constants, unit matrices, filters of a few numbers are
+    equal in many tensors that have nothing to do with each other.
+    """
+    part = rows(model, name, 0, min(LOOKED_AT, plan_of(model)[name][1][0]))
+    part = (torch.view_as_real(part) if part.is_complex() else part).double().flatten()
+    distinct = len(part.unique())
+    return 2 * int(part.count_nonzero()) > len(part) and distinct >= min(FEW, len(part))
+
+
+def equal_values(model: Tensors, one: str, other: str) -> bool:
+    """Whether two tensors of a model are equal bit by bit."""
+    return same(under(model, {"w": one}), under(model, {"w": other}), "w")
 
 
 def under(model: Tensors, names: Mapping[str, str]) -> Tensors:

@@ -195,7 +195,7 @@ def _likely_ties(plans: Sequence[Plan]) -> list[dict[Any, str]]:
 def _other_half(name: str, planned: Any, likely: Sequence[Mapping[Any, str]]) -> str | None:
     """The tensor that all have and those without `name` may use in its place: an embedding, for logits.
 
-    By names and shapes: values were compared before (`averages.names`), and differ where both are there.
+    By names and shapes: values were compared before (`averages.names`), and no tie where both are there.
     """
     embeddings, logits = likely
     if EMBEDDING.search(name):
@@ -206,7 +206,7 @@ def _other_half(name: str, planned: Any, likely: Sequence[Mapping[Any, str]]) ->
 def _untied(name: str, tied: str, plans: Sequence[Plan], having: Sequence[int]) -> str:
     """What keeps a tensor from being taken whole where the other one that it may be is averaged."""
     lacking = ", ".join(str(k + 1) for k in range(len(plans)) if k not in having)
-    return f"{name}  is absent in model {lacking}, which may use {tied} for it; the two differ elsewhere"
+    return f"{name}  is absent in model {lacking}, which may use {tied} for it; elsewhere they are two"
 
 
 def _is_head(sizes: Sequence[tuple[int, ...]]) -> bool:

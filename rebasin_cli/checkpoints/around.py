@@ -138,11 +138,12 @@ class _Walk:
         return made
 
 
-def fitted(tree: Any, names: Collection[str], renamed: Mapping[str, str]) -> Any:
+def fitted(tree: Any, names: Collection[str], renamed: Mapping[str, str]) -> tuple[Any, tuple[str, ...]]:
     """An envelope with a place for each of these tensors and for no other, under their names now.
 
     `renamed` are the names that tensors have now by those in the tree. A tensor that is new gets its place
-    beside one of the same layer, else where its name leads among those there; None where that is nowhere.
+    beside one of the same layer, else where its name leads among those there; second are the names of those
+    that it leads nowhere.
     """
     wanted, placed = {*names}, set()
 
@@ -173,16 +174,17 @@ def fitted(tree: Any, names: Collection[str], renamed: Mapping[str, str]) -> Any
     places: dict[str, list[tuple[str, dict]]] = {}  # by what is taken off a name there
     for off, before, holder in filter(None, map(_names_of, _mappings(made))) if new else ():
         places.setdefault(off, []).append((before, holder))
+    homeless = []
     lengths = sorted({len(off) for off in places}, reverse=True)
     for name in (name for names in new.values() for name in names):
         off = next((name[:length] for length in lengths if name[:length] in places), None)
-        if off is None or len(places[off]) != 1:
-            return None
-        ((before, holder),) = places[off]
-        if (key := before + name[len(off) :]) in holder:
-            return None
-        holder[key] = Slot(name)
-    return made
+        before, holder = places[off][0] if off is not None else ("", {})
+        key = before + name[len(off or "") :]
+        if off is None or len(places[off]) != 1 or key in holder:
+            homeless.append(name)
+        else:
+            holder[key] = Slot(name)
+    return made, tuple(homeless)
 
 
 def _names_of(holder: dict) -> tuple[str, str, dict] | None:

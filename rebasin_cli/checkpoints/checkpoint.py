@@ -124,21 +124,28 @@ class Checkpoint(Mapping[str, Tensor]):
         )
 
     @property
+    def knows_ties(self) -> bool:
+        """Whether `tied` are all ties that there are: formats other than torch's store each name apart."""
+        return self.format == "torch"
+
+    @property
     def beside(self) -> dict[str, Any]:
         """Plain values that lie beside the weights of a torch file: settings, and how far training was."""
         return {} if self.around is None else self.around.beside
 
-    def envelope_of(self, names: Collection[str]) -> Any:
+    def envelope_of(self, names: Collection[str]) -> tuple[Any, tuple[str, ...]]:
         """What these tensors are put into where they are written as this file is: `torch_writing.write`.
 
-        Of a file that is no torch file, and where there is no place for all, that is the names alone.
+        Of a file that is no torch file, and where some have no place in it, that is the names alone. Second
+        are the names of those.
         """
         bare = {name: Slot(name) for name in names}
         if self.around is None:
-            return bare
+            return bare, ()
         old_of = {path: old for old, path in (self.source or self).places.items()}
-        tree = fitted(self.around.tree, names, {old_of[path]: new for new, path in self.places.items()})
-        return bare if tree is None else tree
+        now = {old_of[path]: new for new, path in self.places.items()}
+        tree, homeless = fitted(self.around.tree, names, now)
+        return bare if homeless else tree, homeless
 
     @property
     def largest_part(self) -> str | None:

@@ -39,12 +39,14 @@ def check_output(
         raise UsageError(f"{path} is a folder, not a file", hint=f"Use {path / f'merged{SUFFIX}'}.")
     files.check_output(path, inputs, weights=not text)
     if not text and path.suffix not in suffixes:
-        wanted = path.with_suffix(SUFFIX) if path.suffix in TORCH_SUFFIXES else f"{path}{SUFFIX}"
-        what = "weights are" if len(suffixes) > 1 else "this is"
-        as_torch = ""
-        if len(suffixes) > 1 and path.stem.endswith(TORCH_SUFFIXES):  # x.pth.tar, which is no archive
-            as_torch = f", or {path.with_suffix('')} for a file of torch.save"
-        raise UsageError(f"{path}: {what} written as safetensors", hint=f"Use {wanted}{as_torch}.")
+        bare, of_torch = _without_suffix(path)
+        if len(suffixes) == 1:
+            raise UsageError(f"{path}: this is written as safetensors", hint=f"Use {bare}{SUFFIX}.")
+        others = ", ".join(suffix for suffix in TORCH_SUFFIXES if suffix != of_torch)
+        raise UsageError(
+            f"{path}: weights are written as safetensors, or as torch.save does",
+            hint=f"Use {bare}{SUFFIX}, or {bare}{of_torch} for a file of torch.save ({others} are, too).",
+        )
     recover(path.parent)  # what a run left that was killed while it renamed
     there = [path] * path.exists() if text or path.suffix != SUFFIX else earlier(path, layout)
     for file in there:  # they give way, too
@@ -53,6 +55,17 @@ def check_output(
         raise OutputExists(f"{there[0]} exists", hint="Overwrite it with --force, or choose another name.")
     _check_folder(path.parent)
     return path
+
+
+def _without_suffix(path: Path) -> tuple[Path, str]:
+    """A name that was meant to end as weights do, without that end; and the suffix for a file of torch.save.
+
+    X.PTH is one, x.pth.tar, which is no archive, and x.pth.gz; whatever else stays as it is.
+    """
+    for bare in (path, path.with_suffix("")):
+        if (suffix := bare.suffix.lower()) in (SUFFIX, *TORCH_SUFFIXES):
+            return bare.with_suffix(""), suffix if suffix in TORCH_SUFFIXES else ".pth"
+    return path, ".pth"
 
 
 def check_report_folder(folder: Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -35,56 +35,71 @@ class Family:
         return f"{self.stem}  {self.kind.name}: {', '.join(self.members.values())}"
 
 
-def _by_last() -> dict[str, list[str]]:
-    """The endings of all forms by what follows their last separator."""
-    found: dict[str, list[str]] = {}
-    for ending in dict.fromkeys(
-        end for form in FORMS for end in (*form.endings.values(), *form.beside.values())
-    ):
-        found.setdefault(_last(ending), []).append(ending)
-    return found
-
-
 def _last(name: str) -> str:
     return name[max(name.rfind("."), name.rfind("_")) + 1 :]
 
 
-ENDINGS = _by_last()
 OF_ANY = ("_scale", "_scale_inv", "_scales", ".scale")
 WEIGHT = re.compile(r"(weight|kernel|bias)[^.]*$")
 
+# names of adapters as libraries write them, with dots, underscores or slashes between their parts
 ADAPTER = re.compile(
-    r"(?P<stem>(?:.*?[._])?)(?P<role>"
+    r"(?P<stem>(?:.*?[._/])?)(?P<role>"
     r"lora_(?:embedding_)?[ABab]|lora_E|lora_magnitude_vector|dora_scale|lora_(?:up|down|mid)"
-    r"|lora(?:_linear_layer|\d*)\.(?:up|down|mid)"
-    r"|hada_(?:w[12]_[ab]|t[12])|lokr_(?:w[12](?:_[ab])?|t[12])|vera_(?:lambda_[bd]|[AB])|boft_[Rs])"
-    r"(?:\.[^.]+)?(?:\.weight)?"
+    r"|lora(?:_linear_layer|\d*)[._](?:up|down|mid)|randlora_(?:[AB]|lambda|gamma)|vblora_logits_[AB]"
+    r"|hada_(?:w[12]_[ab]|t[12])|lokr_(?:w[12](?:_[ab])?|t[12])|vera_(?:lambda_[bd]|[AB])"
+    r"|b?oft_(?:[Rrs]|blocks)|hra_u)"
+    r"(?:[._/].*)?"
 )
-LOOKS_ADAPTED = ("lora", "dora_scale", "hada_", "lokr_", "vera_", "boft_")
-PARAMETRIZED = re.compile(r"((?:.*\.)?)parametrizations\.([^.]+)\.(.+)")
+CURVED = re.compile(r"b?oft_|vblora_|hra_")  # what is computed of one alone is not linear in it
+LOOKS_ADAPTED = ("dora_scale", "hada_", "lokr_", "vera_", "oft_", "hra_")
+# and as people do: one of two sides behind the word LoRA, what else there is between them and behind
+SIDES = re.compile(
+    r"(?P<stem>(?:.*?(?<![A-Za-z]))?)(?i:lora)"
+    r"(?P<between>[._/](?:[^._/]+[._/])?(?=(?i:[ab])(?![A-Za-z0-9]))|(?=[AB](?![A-Za-z0-9])|Up|Down)"
+    r"|[._/](?:layer[._/])?(?=(?i:up|down|left|right|in|out)(?![A-Za-z0-9])))"
+    r"(?P<side>(?i:a|b|up|down|left|right|in|out))(?P<rest>.*)"
+)
+PAIRS = ({"a", "b"}, {"up", "down"}, {"left", "right"}, {"in", "out"})
+PARAMETRIZED = re.compile(
+    r"((?:.*[._/])?)parametrizations(?:[./]([^./]+)[./](.+)|_(.+?)_(original\d*|\d+_.+))"
+)
 
 
 def _adapters(names: Sequence[str], plan: Plan) -> Iterator[Family]:
     """Factors by the module that they adapt, one adapter's or several; one factor alone is none."""
     stems: dict[str, dict[str, str]] = {}
+    sides: dict[tuple[str, ...], dict[str, str]] = {}
     for name in names:
-        if not any(part in name for part in LOOKS_ADAPTED) or len(name) > 1000:
+        if len(name) > 1000 or not ("lora" in name.lower() or any(part in name for part in LOOKS_ADAPTED)):
             continue
         if found := ADAPTER.fullmatch(name):
-            stems.setdefault(found["stem"], {})[name] = name
-    for stem, members in stems.items():
-        if len(members) < 2 and "boft_" not in next(iter(members)):
-            continue
-        alpha = f"{stem}alpha"
-        yield Family(KINDS["adapter"], stem.rstrip("._"), members | ({alpha: alpha} if alpha in plan else {}))
+            stems.setdefault(found["stem"], {})[name] = found["role"]
+        elif found := SIDES.fullmatch(name):
+            key = found["stem"], found["between"], found["rest"]
+            sides.setdefault(key, {})[found["side"].lower()] = name
+    for (stem, *_), its in sides.items():
+        if its.keys() in PAIRS and _factors_of_one(*(plan[name][1] for name in its.values())):
+            stems.setdefault(stem, {}).update({name: side for side, name in its.items()})
+    for stem, roles in stems.items():
+        if len({*roles.values()}) > 1 or CURVED.match(next(iter(roles.values()))):
+            names = [*roles, *[name for name in (f"{stem}alpha",) if name in plan]]
+            yield Family(KINDS["adapter"], stem.rstrip("._/"), {name: name for name in names})
+
+
+def _factors_of_one(one: Shape, other: Shape) -> bool:
+    """Whether two factors have an axis in common, over which their product adds up, and no longer one."""
+    ends = ((0, 1), (1, 0), (-2, -1), (-1, -2))
+    return min(len(one), len(other)) > 1 and any(one[k] == other[j] <= min(one[j], other[k]) for k, j in ends)
 
 
 def _parametrizations(names: Sequence[str], plan: Plan) -> Iterator[Family]:
     """What torch.nn.utils.parametrize stores of a weight; one tensor alone is as any other weight."""
     groups: dict[str, dict[str, str]] = {}
     for name in names:
-        if "parametrizations." in name and (found := PARAMETRIZED.fullmatch(name)):
-            groups.setdefault(found[1] + found[2], {})[found[3]] = name
+        if "parametrizations" in name and len(name) <= 1000 and (found := PARAMETRIZED.fullmatch(name)):
+            role = found[3] or re.sub(r"^(\d+)_", r"\1.", found[5])
+            groups.setdefault(found[1] + (found[2] or found[4]), {})[role.replace("/", ".")] = name
     for stem, members in groups.items():
         if len(members) > 1:
             yield _parametrized(stem, members, plan)
@@ -149,29 +164,55 @@ def _found(plan: Plan) -> Iterator[Family]:
     for family in (*_parametrizations(names, plan), *_adapters(names, plan)):
         taken |= {*family.members.values()}
         yield family
-    stems: dict[str, dict[str, str]] = {ending: {} for endings in ENDINGS.values() for ending in endings}
-    for name in names:
-        for ending in ENDINGS.get(_last(name), ()):
-            if f".{name}".endswith(ending):
-                stems[ending][f".{name}"[: -len(ending)]] = name
-    for form in FORMS:
+    yield from _of_forms(plan, taken, FORMS, str)
+    yield from _of_forms(plan, taken, FLAT, _flat)  # as names are that were made one word
+    for name, (dtype, _) in plan.items():  # whatever has a scale named after it
+        if dtype.itemsize == 1 and name not in taken:
+            members = {"codes": name} | {end: name + end for end in OF_ANY if name + end in plan}
+            if len(members) > 1 and scaled({role: plan[its] for role, its in members.items()}):
+                yield Family(KINDS["scaled float8"], name, members)
+
+
+def _flat(name: str) -> str:
+    return name.replace(".", "_").replace("/", "_")
+
+
+def _flattened(form: Form) -> Form:
+    endings, beside = ({role: _flat(end) for role, end in of.items()} for of in (form.endings, form.beside))
+    return replace(form, endings=endings, beside=beside, stands_for=_flat(form.stands_for))
+
+
+FLAT = [_flattened(form) for form in FORMS]
+
+
+def _of_forms(
+    plan: Plan, taken: set[str], forms: Sequence[Form], spelled: Callable[[str], str]
+) -> Iterator[Family]:
+    """Families of what is not `taken`, which grows, by names as they are `spelled` in these forms."""
+    by_last: dict[str, dict[str, dict[str, str]]] = {}
+    for form in forms:
+        for ending in (*form.endings.values(), *form.beside.values()):
+            by_last.setdefault(_last(ending), {})[ending] = {}
+    stems = {ending: its for endings in by_last.values() for ending, its in endings.items()}
+    start = spelled(".")
+    for name in plan:
+        whole = start + spelled(name)
+        for ending, its in by_last.get(_last(whole), {}).items():
+            if whole.endswith(ending) and name not in taken:
+                its.setdefault(whole[: -len(ending)], name)
+    for form in forms:
         for stem in _stems(form, stems):
             roles = form.endings | form.beside
             members = {role: stems[end][stem] for role, end in roles.items() if stem in stems[end]}
             members = {role: name for role, name in members.items() if name not in taken}
             if not form.endings.keys() <= members.keys() or len(members) < len(form.endings) + form.some:
                 continue
-            product = (stem + form.stands_for).removeprefix(".")
+            product = (stem + form.stands_for).removeprefix(start)
             if form.weight and (product in plan or not WEIGHT.search(product)):
                 continue
             if form.fits({role: plan[name] for role, name in members.items()}):
                 taken |= {*members.values()}
                 yield Family(KINDS[form.kind], product, members)
-    for name, (dtype, _) in plan.items():  # whatever has a scale named after it
-        if dtype.itemsize == 1 and name not in taken:
-            members = {"codes": name} | {end: name + end for end in OF_ANY if name + end in plan}
-            if len(members) > 1 and scaled({role: plan[its] for role, its in members.items()}):
-                yield Family(KINDS["scaled float8"], name, members)
 
 
 def _stems(form: Form, stems: Mapping[str, Mapping[str, str]]) -> list[str]:

@@ -124,7 +124,7 @@ def write_torch(
     """
     path = check_output(path, force=force, suffixes=TORCH_SUFFIXES)
     about = check_output(beside.of(path), force=force, text=True)
-    plan = _output_plan(tensors, out_dtype)
+    plan = _output_plan(tensors, out_dtype, as_torch=True)
     check_space(path.parent, sum(nbytes(*planned) for planned in plan.values()))
     with _in(stage, path) as stage, hashing() as (add, total):
         stage.replaces(lambda: _giving_way(path, [one for one in (path, about) if one.exists()], force))
@@ -205,7 +205,10 @@ def staged_digest(stage: Staging, files: Sequence[Path]) -> str:
     )
 
 
-def _output_plan(tensors: Mapping[str, Tensor], out_dtype: torch.dtype | None) -> Plan:
+def _output_plan(
+    tensors: Mapping[str, Tensor], out_dtype: torch.dtype | None, *, as_torch: bool = False
+) -> Plan:
+    """What is written. Raises UsageError for what such a file cannot hold: torch's holds any name."""
     plan = plan_of(tensors)
     if out_dtype is not None:
         plan = {
@@ -213,10 +216,17 @@ def _output_plan(tensors: Mapping[str, Tensor], out_dtype: torch.dtype | None) -
             for name, (dtype, shape) in plan.items()
         }
     wrong = [f"{name}  {dtype}" for name, (dtype, _) in plan.items() if dtype not in CODES]
-    wrong += [f"{name}  is a reserved name" for name in plan if name == "__metadata__"]
-    wrong += [f"{name!a}  is no text: half of a surrogate pair" for name in plan if not is_text(name)]
+    if not as_torch:
+        wrong += [f"{name}  is a reserved name" for name in plan if name == "__metadata__"]
+        wrong += [f"{name!a}  is no text: half of a surrogate pair" for name in plan if not is_text(name)]
     if wrong:
-        raise UsageError("a safetensors file cannot hold these tensors", problems=wrong)
+        what = (
+            "these tensors cannot be written" if as_torch else "a safetensors file cannot hold these tensors"
+        )
+        names = not as_torch and all(dtype in CODES for dtype, _ in plan.values())
+        raise UsageError(
+            what, problems=wrong, hint="Write a file of torch.save: -o NAME.pth" if names else None
+        )
     return plan
 
 

@@ -130,7 +130,7 @@ def prove(
         done = overview.prove(fitted, listener.say, checkpoint=checkpoint, **run)
     result(done if json else {k: v for k, v in done.items() if k != "differences"}, json)
     if not json:
-        put("largest difference when one word alone is permuted, relative to the largest output:")
+        put("largest difference when one word alone is permuted, relative to the outputs:")
         for word, difference in done["differences"].items():
             put(f"  {word:<32} {difference:.1e}")
 

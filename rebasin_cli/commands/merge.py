@@ -90,6 +90,6 @@ def merge(
             output = configs.fitted(output, aside.models, tensors.shapes, job.say, heads=aside.how)
         meta = job.describe(options=options, proof=proof, like=job.models)
         added = merged.repair.added if merged.repair else ()
-        written = write(output, tensors, like, meta, added=added, around=around)
+        written = write(output, tensors, like, meta, added=added, around=around, say=job.say)
     done = job.summary(found, proof, written=written) | {"models": len(paths)} | account
     return attested(job, output, done, mean=mean)

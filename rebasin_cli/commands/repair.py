@@ -84,7 +84,7 @@ def repair(
     options = {"lambda": share, "added": []} | options | of_given
     about = {"method": options["repair"], "seed": job.seed, "options": options, "like": job.models}
     meta = provenance.describe("repair", job.models, job.fitted, **about)
-    written = write(output, tensors, merged, meta, added=options["added"])
+    written = write(output, tensors, merged, meta, added=options["added"], say=job.say)
     done = {"written": written, "spec": accounts.describe_spec(job.fitted), **account}
     return attested(job, output, done)
 

@@ -12,7 +12,7 @@ from ..canonical.folding import folded
 from ..canonical.form import canonical
 from ..checkpoints.tensors import overlaid
 from ..groups.elements import acted
-from ..inference.trials import difference
+from ..inference.comparing import difference
 from ..matchers.search.align import Alignment, align
 from ..permutations import permutation
 from ..permutations.lists import stacked

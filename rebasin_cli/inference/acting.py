@@ -18,7 +18,8 @@ from ..runtime.seeds import generator
 from ..spec.groups import MATRICES, TOLD
 from ..spec.notation import Word, leaves_of
 from ..spec.spec import FittedSpec
-from .trials import Answers, Runs, alive, answers_to, difference
+from .comparing import difference, own_sizes
+from .trials import Answers, Runs, alive, answers_to, sizes_by_rounding
 
 ALL = ""  # the key of the difference that all words make together
 ROUNDING = 10  # how much more a product with a matrix rounds than a permutation, which does not
@@ -45,18 +46,22 @@ def prove(
         return answers_to(runs, inputs, seed)
 
     found = alive(runs, seed, "prove groups", answered)
-    batch, before = found.batch, found.outputs
+    batch, before, scale = found.batch, found.outputs, own_sizes(found.outputs)
     kept = {name: tensor.clone() for name, tensor in network.state_dict().items()}
 
     def changed(drawn: acts.Elements) -> float:
         _act(network, fitted, drawn, kept)
         try:
-            return difference(before, runs.outputs(batch))
+            return difference(before, runs.outputs(batch), scale)
         finally:
             for name, tensor in network.state_dict().items():
                 tensor.copy_(kept[name])
 
-    sizes = {ALL: changed(acts.random(fitted, generator(seed, "prove all groups")))}
+    everything = acts.random(fitted, generator(seed, "prove all groups"))
+    sizes = {ALL: changed(everything)}
+    if not sizes[ALL] <= allowed:  # it may be rounding
+        scale = sizes_by_rounding(runs, batch, before)
+        sizes[ALL] = changed(everything)
     if each_word or not sizes[ALL] <= allowed:
         for word, kind in sorted(fitted.groups.items()):
             drawn = acts.random(fitted, generator(seed, f"prove group {word}"), of={word: kind})

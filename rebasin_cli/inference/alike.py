@@ -21,8 +21,9 @@ from ..networks.returned import Kept
 from ..networks.running import fed
 from ..networks.state import fresh, own_state
 from .axes import constants, variables
+from .comparing import difference
 from .program import Program
-from .trials import Answers, Runs, alive, answers_to, difference
+from .trials import Answers, Runs, alive, answers_to
 from .walk import INPUT, OUTPUT, UNUSED, Walk
 
 ALIKE = 1e-9  # relative: what may change where modules change places

@@ -29,7 +29,7 @@ from ..spec.notation import words_of
 from ..spec.spec import FittedSpec
 from . import acting, seeing, stale
 from .shuffling import Changed, apart, draw
-from .trials import Fails, Runs, answers, difference, nudged
+from .trials import Fails, Runs, answers
 
 MARGIN = 1000  # how much larger than rounding a difference has to be
 MORE = 4  # trials for tensors whose effect the others could not see, such as those of units that were dead
@@ -38,7 +38,8 @@ SHOWN = 10  # tensors that a refusal names
 
 @dataclass(frozen=True)
 class Proof:
-    """`largest_difference`: of any output, relative to the largest output, over `trials` draws.
+    """`largest_difference`: of any number of the outputs, relative to its size (`own_sizes`), over `trials`
+    draws.
 
     `tolerance` is what it was held against: `MARGIN` times the least rounding that there is, and times the
     rounding that is measured only where outputs differ by more. `words` says how
@@ -128,15 +129,12 @@ def _proven(
             close = done == 0 or done >= trials
             found = answers(runs, inputs, seed, trial, close)
             changed = Changed(runs, fitted, found.batch, found.outputs)
-            most = changed(draw(fitted, fitted.words, generator(seed, f"prove {trial}")))
-            if done == 0:
-                each = (draw(fitted, some, generator(seed, "prove apart")) for some in apart(fitted))
-                most = max(most, *map(changed, each), 0.0)
-            if not (measured or most <= allowed):  # it may be rounding
-                changed.undo()
-                rounding = difference(found.outputs, runs.outputs(nudged(found.batch)))
-                allowed, measured = _tolerance(rounding, dtype), True
-                if done and most <= allowed:  # what was seen with less allowed may be hidden now
+            most = _permuted(changed, fitted, seed, trial, done == 0)
+            if not most <= allowed:  # it may be rounding
+                rounding, before = changed.rounding(), measured
+                allowed, measured = (allowed if before else _tolerance(rounding, dtype)), True
+                most = _permuted(changed, fitted, seed, trial, done == 0)
+                if done and not before and most <= allowed:  # what was seen with less may be hidden now
                     largest, untested, without_effect, done = 0.0, None, [], 0
                     unread.clear()
                     continue
@@ -170,6 +168,14 @@ def _proven(
     precision, not_seen = str(dtype).removeprefix("torch."), tuple(n for n in without_effect if n in unread)
     outputs = runs.last.kept, runs.last.left_out
     return Proof(largest, words, done, allowed, precision, tuple(without_effect), not_seen, *outputs)
+
+
+def _permuted(changed: Changed, fitted: FittedSpec, seed: int, trial: int, first: bool) -> float:
+    """How much outputs differ at most: all words permuted together, and at first those apart that need it."""
+    most = changed(draw(fitted, fitted.words, generator(seed, f"prove {trial}")))
+    few = apart(fitted) if first else []
+    each = (draw(fitted, some, generator(seed, "prove apart")) for some in few)
+    return max([most, *map(changed, each)])
 
 
 def _refused(

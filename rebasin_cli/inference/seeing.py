@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from ..errors import NetworkError
+from .comparing import own_sizes
 from .drawing import tensors_of
 
 if TYPE_CHECKING:
@@ -77,11 +78,11 @@ def _effects(outputs: Sequence[torch.Tensor], tensors: dict[str, torch.Tensor]) 
     """None: the outputs are not computed from it."""
     rng = torch.Generator().manual_seed(0)
     told = []
-    for tensor in outputs:
+    for tensor, size in zip(outputs, own_sizes([tensor.detach() for tensor in outputs]), strict=True):
         if tensor.requires_grad and tensor.numel():
             weights = torch.randn(tensor.shape, generator=rng, dtype=tensor.dtype)
             finite = torch.where(tensor.isfinite(), tensor, 0.0)  # of masked logits
-            told.append((finite * weights).sum() / finite.detach().abs().max().clamp_min(1e-300))
+            told.append((finite * weights / size).sum())
     gradients = torch.autograd.grad(torch.stack(told).sum(), list(tensors.values()), allow_unused=True)
     with torch.no_grad():
         return {

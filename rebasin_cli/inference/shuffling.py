@@ -12,7 +12,8 @@ from ..errors import NotProven
 from ..permutations import index_maps, permutation
 from ..spec.spec import FittedSpec
 from . import drawing
-from .trials import Runs, differences
+from .comparing import difference, differences, own_sizes
+from .trials import Runs, nudged, sizes_by_rounding
 
 FEW = 5  # units: of more, two words are drawn alike once in 700 times at most
 
@@ -23,6 +24,7 @@ class Changed:
     def __init__(self, runs: Runs, fitted: FittedSpec, batch: Any, before: list[torch.Tensor]) -> None:
         self._runs, self._fitted, self._batch, self._before = runs, fitted, batch, before
         self._done: permutation.Permutations | None = None
+        self._sizes = own_sizes(before)
         self._most: list[float] = []  # by any permutation so far, of every output
 
     def __call__(self, permutations: permutation.Permutations) -> float:
@@ -36,9 +38,19 @@ class Changed:
         return self.difference()
 
     def difference(self) -> float:
-        its = differences(self._before, self._runs.outputs(self._batch))
+        its = differences(self._before, self._runs.outputs(self._batch), self._sizes)
         self._most = list(map(max, self._most or its, its))
         return max(its, default=0.0)
+
+    def rounding(self) -> float:
+        """How much rounding of the inputs alone changes; from now on numbers are as large as it shows.
+
+        Everything is as it was before, and so are the differences of permutations: none is known.
+        """
+        self.undo()
+        self._most = []
+        self._sizes = sizes_by_rounding(self._runs, self._batch, self._before)
+        return difference(self._before, self._runs.outputs(nudged(self._batch)), self._sizes)
 
     def outputs(self, names: Sequence[str], allowed: float) -> dict[str, bool]:
         """Whether each output, of these names, has changed by more than what is allowed."""

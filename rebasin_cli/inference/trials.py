@@ -18,6 +18,7 @@ from ..networks.running import forward
 from ..networks.state import buffers_kept
 from ..runtime.seeds import generator
 from . import drawing, seeing
+from .comparing import difference, own_sizes, same_shapes
 from .float64 import in_float64
 
 SIDE = 64  # pixels that drawn inputs have at most, where the network takes so few
@@ -58,7 +59,7 @@ class Runs:
         if isinstance(inputs, Series):
             first, *others = inputs.batches
             each = [self.outputs(first, scale=scale), *map(self.outputs, others)]
-            return [torch.stack(its) for its in zip(*each, strict=True)] if _alike(each) else each[0]
+            return [torch.stack(its) for its in zip(*each, strict=True)] if same_shapes(each) else each[0]
         self._refresh()
         try:
             with contextlib.ExitStack() as modes:
@@ -74,13 +75,13 @@ class Runs:
         return [self._real(tensor) for tensor in self.last.tensors]
 
     def _real(self, tensor: torch.Tensor) -> torch.Tensor:
-        whole = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+        whole = _real_view(tensor.resolve_conj())
         whole = whole if whole.layout is torch.strided else whole.to_dense()
         return whole.to(self._dtype).clone()
 
 
-def _alike(each: Sequence[Sequence[torch.Tensor]]) -> bool:
-    return len({tuple(tensor.shape for tensor in its) for its in each}) == 1
+def _real_view(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 @dataclass(frozen=True)
@@ -224,6 +225,25 @@ def nudged(inputs: Any) -> Any:
     return map_tensors(nudge, inputs)
 
 
+def sizes_by_rounding(runs: Runs, batch: Any, before: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """As `own_sizes` of these outputs, by what rounding of the batch and of all weights changes."""
+    with _nudged(runs.network):
+        return own_sizes(before, runs.outputs(nudged(batch)))
+
+
+@contextlib.contextmanager
+def _nudged(network: nn.Module) -> Iterator[None]:
+    """While it lasts, each weight is the next number; there and back is the same number."""
+    own = [_real_view(tensor) for tensor in network.state_dict().values() if drawing.draws(tensor)]
+    try:
+        for tensor in own:
+            tensor.copy_(torch.nextafter(tensor, torch.full_like(tensor, math.inf)))
+        yield
+    finally:
+        for tensor in own:
+            tensor.copy_(torch.nextafter(tensor, torch.full_like(tensor, -math.inf)))
+
+
 def _check_outputs(outputs: Sequence[torch.Tensor], names: Sequence[str]) -> None:
     if not outputs:
         raise NetworkError("the network returns no tensor, so the spec cannot be proven")
@@ -240,29 +260,3 @@ def _check_outputs(outputs: Sequence[torch.Tensor], names: Sequence[str]) -> Non
             if len(broken) < len(outputs)
             else None,
         )
-
-
-def difference(before: Sequence[torch.Tensor], after: Sequence[torch.Tensor]) -> float:
-    """Largest absolute difference relative to the largest value of the same output.
-
-    Infinite where shapes differ, and where one is infinite, or NaN, and the other not.
-    """
-    return max(differences(before, after), default=0.0)
-
-
-def differences(before: Sequence[torch.Tensor], after: Sequence[torch.Tensor]) -> list[float]:
-    """As `difference`, of every output."""
-    if not _alike([before, after]):
-        return [math.inf] * max(1, len(before))
-    return [_difference(x, y) for x, y in zip(before, after, strict=True)]
-
-
-def _difference(x: torch.Tensor, y: torch.Tensor) -> float:
-    if not x.numel():
-        return 0.0
-    value = ((x - y).abs().max() / x.abs().max().clamp_min(1e-300)).item()
-    if math.isnan(value):  # infinities
-        there = x.isfinite()
-        same = torch.equal(x[~there], y[~there]) and y[there].isfinite().all()
-        return _difference(x[there], y[there]) if same else math.inf
-    return value

@@ -155,7 +155,7 @@ def test_ties_of_files_are_told_and_keep_their_digest(tmp_path):
 def test_two_that_differ_are_never_half_averaged_and_half_copied(extra):
     (once, _), (_, twice) = tied(0), tied(1)
     twice["lm_head.weight"] = twice["lm_head.weight"] + 1
-    with pytest.raises(SpecError, match="may use embed.weight for it; the two differ") as refused:
+    with pytest.raises(SpecError, match="may use embed.weight for it; elsewhere they are two") as refused:
         rebasin_cli.average([twice, once], extra=extra)
     assert "--ignore lm_head.weight" in refused.value.hint
     found = rebasin_cli.average([twice, once], extra=extra, ignore=["lm_head.*"])
@@ -163,11 +163,41 @@ def test_two_that_differ_are_never_half_averaged_and_half_copied(extra):
     assert "lm_head.weight" not in rebasin_cli.average([twice, once], extra="drop")
 
 
-def test_equal_constants_are_no_tie():
-    once, _ = tied(0, **{"a.weight": torch.ones(4, 4)})
-    twice = once | {"b.weight": torch.ones(4, 4)}
-    with pytest.raises(SpecError, match="b.weight  is absent in model 2"):
-        rebasin_cli.average([twice, once])
+def test_equal_values_that_nobody_learnt_are_no_tie():
+    filters = torch.tensor([[1.0, 2.0, 1.0], [2.0, 4.0, 2.0], [1.0, 2.0, 1.0]]).expand(4, 1, 3, 3).clone()
+    for values in (torch.ones(4, 4), torch.eye(4), torch.eye(40) * 3, filters, torch.zeros(4, 4)):
+        once, _ = tied(0, **{"a.weight": values})
+        twice = once | {"b.weight": values.clone()}
+        for models in ([twice, once], [once, twice]):
+            with pytest.raises(SpecError, match="b.weight  is absent in model"):
+                rebasin_cli.average(models)
+
+
+def test_where_memory_tells_of_ties_equal_values_do_not(tmp_path):
+    (once, _), (_, twice) = tied(0), tied(1)
+    shared = twice | {"lm_head.weight": twice["embed.weight"]}
+    torch.save(twice, tmp_path / "apart.pt")
+    torch.save(shared, tmp_path / "shared.pt")
+    torch.save(shared | {"a": torch.eye(4), "b": torch.eye(4)}, tmp_path / "more.pt")
+    torch.save(once | {"a": torch.eye(4)}, tmp_path / "once.pt")
+    apart, one, more, other = (
+        open_checkpoint(tmp_path / f"{name}.pt") for name in ("apart", "shared", "more", "once")
+    )
+    (_, found), told = agreed([one, once])
+    assert "lm_head.weight" in found and len(told) == 1
+    (_, found), told = agreed([more, other])
+    assert {*found} == {*more} - {"b"} and len(told) == 1
+    assert agreed([apart, once]) == ([apart, once], [])
+    with pytest.raises(SpecError, match="for it; elsewhere they are two"):
+        rebasin_cli.average([apart, once])
+
+
+def test_a_tie_is_one_in_all_models_that_have_both_tensors():
+    (once, _), (_, twice), (_, more) = tied(0), tied(1), tied(2)
+    assert "lm_head.weight" in agreed([twice, once, more])[0][1]
+    more["lm_head.weight"] = more["lm_head.weight"] * 2
+    for models in ([twice, once, more], [once, twice, more], [twice, more, once]):
+        assert agreed(models)[1] == []
 
 
 def test_a_tie_of_another_vocabulary_stays_one():

@@ -1,5 +1,7 @@
 """Which families of tensors are averaged as what they stand for, kept, ignored, or refused by name."""
 
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -11,6 +13,7 @@ from rebasin_cli.averages.parts import parts_of
 from rebasin_cli.averages.together import families_of, products_of
 from rebasin_cli.averages.writing_back import WAYS
 from rebasin_cli.checkpoints.checking import validate
+from rebasin_cli.checkpoints.families import families
 from rebasin_cli.checkpoints.forms import FORMS, KINDS
 from rebasin_cli.checkpoints.tensors import plan_of
 from rebasin_cli.errors import CheckpointError, SpecError
@@ -47,6 +50,7 @@ REFUSED = {
         floats("a.hada_w1_a", "a.hada_w1_b", "a.hada_w2_a", "a.hada_w2_b"),
         floats("a.lokr_w1", "a.lokr_w2_a", "a.lokr_w2_b"),
         floats("a.vera_lambda_b.default", "a.vera_lambda_d.default"),
+        floats("a.oft_R.default.weight"),
     ],
     "scaled float8": [
         {"l.weight": (F8, 4, 4), f"l.{scale}": (torch.float32, 1)}
@@ -101,6 +105,65 @@ def model(case, seed):
     return {name: some(seed * 100 + k, *planned) for k, (name, planned) in enumerate(case.items())} | {
         "norm.weight": some(seed, torch.float32, 3)
     }
+
+
+FREE = (  # how people name the factors of their own adapters
+    *("lora_A_weight", "0_lora_A", "layers_0_lora_A_default_weight", "x.lora_A_q", "x.lora_q_A.weight"),
+    *(
+        "x.loraA.weight",
+        "x.lora.A",
+        "x.LoRA_A",
+        "x.lora_matrix_A",
+        "x/lora_A/kernel",
+        "x.lora_A.adapter.v1.w",
+    ),
+    *("x.lora_layer.down.weight", "x_lora_down_weight", "x.loraDown", "x.lora_left", "x.lora_in.weight"),
+)
+OTHER = {"A": "B", "a": "b", "down": "up", "Down": "Up", "left": "right", "in": "out"}
+
+
+def other(name):
+    """The other factor of the same adapter."""
+    side = r"(?<![A-Za-z])(A|down|left|in)(?![A-Za-z])|(?<=lora)(A|Down)"
+    return re.sub(side, lambda found: OTHER[found[0]], name)
+
+
+def test_names_made_of_other_parts_or_of_one_word_are_the_same_families():
+    for kind, case in CASES:
+        for separator in "_/":
+            plan = {name.replace(".", separator): (its[0], its[1:]) for name, its in case.items()}
+            found = families(plan, loose=lambda name, dtype, shape: dtype in (F8, I8, U8, I32))
+            assert [(its.kind.name, {*its.members.values()}) for its in found] == [(kind, {*plan})]
+    for name in FREE:
+        pair = {name: (torch.float32, (2, 8)), other(name): (torch.float32, (6, 2))}
+        assert [{*its.members.values()} for its in families(pair)] == [{*pair}], name
+        assert len(pair) == 2 and families(pair)[0].kind.name == "adapter"
+    layer = nn.utils.spectral_norm(nn.Linear(6, 8)), nn.utils.weight_norm(nn.Linear(6, 8))
+    for kind, states in zip(
+        ("spectral norm", "weight norm"), (its.state_dict() for its in layer), strict=True
+    ):
+        (family,) = families({f"layers_0_{name}": (its.dtype, its.shape) for name, its in states.items()})
+        assert family.kind.name == kind and family.stem == "layers_0_weight"
+    statistics = {
+        f"obs_{of}": (torch.float32, shape) for of, shape in (("mean", (3,)), ("var", (3,)), ("count", ()))
+    }
+    assert families(statistics)[0].kind.name == "running moments"
+
+
+def test_names_that_only_look_like_adapters_are_none():
+    wide, tall = (torch.float32, (2, 8)), (torch.float32, (6, 2))
+    for one, two in (
+        *(("flora_A.weight", "flora_B.weight"), ("explora.a", "explora.b"), ("A", "B"), ("net.A", "net.B")),
+        *(("lora_A.x", "lora_A.y"), ("lora.in_proj_a", "lora.out_proj_b"), ("soft_R", "left_R")),
+        *(
+            ("x.down.weight", "x.up.weight"),
+            ("lora_1.weight", "lora_2.weight"),
+            ("x.lora_bias", "x.lora_about"),
+        ),
+    ):
+        assert families({one: wide, two: tall}) == [], (one, two)
+    assert families({"lora.mlp.up.weight": (torch.float32, (8, 2)), "lora.mlp.down.weight": wide}) == []
+    assert families({"x.lora.A": (torch.float32, (3,)), "x.lora.B": (torch.float32, (3,))}) == []
 
 
 @pytest.mark.parametrize("kind, case", CASES, ids=[f"{kind}: {next(iter(case))}" for kind, case in CASES])

@@ -581,9 +581,22 @@ def test_an_output_that_is_not_named_safetensors_is_refused(tmp_path, name, bett
     assert caught.value.hint == f"Use {tmp_path / better}."
     with pytest.raises(UsageError):
         write_safetensors(tmp_path / name, WEIGHTS)
-    with pytest.raises(UsageError, match="weights are written") as caught:
-        check_output(tmp_path / "out.pth.tar", suffixes=(".safetensors", ".pth"))
-    assert caught.value.hint.endswith(f", or {tmp_path / 'out.pth'} for a file of torch.save.")
+    for torch_name, as_torch in (
+        *(
+            ("out.pth.tar", "out.pth"),
+            ("out.pt.gz", "out.pt"),
+            ("out.PTH", "out.pth"),
+            ("out.Bin", "out.bin"),
+        ),
+        *(("out", "out.pth"), ("out.SafeTensors", "out.pth"), ("out.txt", "out.txt.pth")),
+    ):
+        with pytest.raises(UsageError, match="weights are written as safetensors, or as torch") as caught:
+            check_output(tmp_path / torch_name, suffixes=(".safetensors", ".pt", ".pth", ".bin", ".ckpt"))
+        bare = tmp_path / as_torch
+        used = f"Use {bare.with_suffix('.safetensors')}, or {bare} for a file of torch.save ("
+        if torch_name == "out.txt":
+            used = f"Use {tmp_path / 'out.txt.safetensors'}, or {bare} for a file of torch.save ("
+        assert caught.value.hint.startswith(used) and ".ckpt are, too)" in caught.value.hint
     assert listing(tmp_path) == []
 
 

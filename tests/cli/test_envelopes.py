@@ -121,6 +121,28 @@ def test_what_is_there_is_not_replaced_by_itself(kind, refused):
     refused(2, *MERGE, "m.pth", says=f"{kind} exists")
 
 
+def test_a_file_of_torch_holds_names_that_safetensors_cannot(done, refused):
+    names = ("half \udc80", "__metadata__")
+    for name, seed in (("a.pt", 1), ("b.pt", 2)):
+        torch.save({"model": {own: torch.full((2,), float(seed)) for own in names}, "epoch": 3}, name)
+    done(*MERGE, "m.pth")
+    found = torch.load("m.pth", weights_only=True)
+    assert found["epoch"] == 3 and {*found["model"]} == {*names}
+    assert all(torch.equal(open_checkpoint("m.pth")[name], torch.full((2,), 1.5)) for name in names)
+    said = refused(2, *MERGE, "m.safetensors", says="a safetensors file cannot hold these tensors").err
+    assert "-o NAME.pth" in said and "reserved" in said and "surrogate" in said
+
+
+def test_where_an_envelope_has_no_place_for_a_tensor_all_are_bare_and_it_is_told(done):
+    one = {"gen": {"w": torch.ones(2, 2)}, "critic": {"v": torch.ones(2, 3)}, "epoch": 3}
+    torch.save(one, "a.pt")
+    torch.save(one | {"third": {"w": torch.zeros(2, 2)}}, "b.pt")
+    told = done(*MERGE, "m.pth", "--extra", "keep").err
+    assert "m.pth holds tensors under their names alone" in told and "no place for third.w" in told
+    assert {*torch.load("m.pth", weights_only=True)} == {"gen.w", "critic.v", "third.w"}
+    assert "alone" not in done(*MERGE, "n.pth", "--extra", "drop").err
+
+
 def test_no_number_that_was_measured_of_other_weights_is_in_the_envelope(done):
     false = {
         "best_prec1": 7.5,

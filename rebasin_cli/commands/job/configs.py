@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ...averages.names import same_values
+from ...averages.names import equal_values
 from ...averages.parts import EMBEDDING, LOGITS
 from ...checkpoints.checkpoint import Checkpoint
 from ...runtime import files
@@ -157,7 +157,7 @@ def _ties(config: Config, models: Sequence[Checkpoint], written: Shapes) -> Told
             if written[name] != written[head] or not EMBEDDING.search(name):
                 continue
             having = [model for model in models if head in model and name in model]
-            if any(not same_values(model, head, name) for model in having):
+            if any(not equal_values(model, head, name) for model in having):
                 config["tie_word_embeddings"] = False
                 return [(f'"tie_word_embeddings" is false: {head} and {name} differ', True)]
     return []

@@ -91,5 +91,5 @@ def merge(job: Job, output: Output, mean: Average) -> dict[str, Any]:
     tensors, options, account = repairing.finish(job, ready, replaced(merged, done.tensors), done)
     options |= {"curve": kept.digest, "at": mean.at}
     meta = job.describe(method="curve", options=options, like=job.models)
-    written = write(output, tensors, a, meta)
+    written = write(output, tensors, a, meta, say=job.say)
     return {"written": written, "curve": kept.kind, "at": mean.at} | account

@@ -19,7 +19,8 @@ from ...errors import CheckpointError, NotProven, UsageError
 from ...groups import elements as acts
 from ...groups import stored
 from ...groups.folds import Folds
-from ...inference.trials import Runs, difference
+from ...inference.comparing import difference
+from ...inference.trials import Runs
 from ...matchers.search.align import Alignment
 from ...networks.returned import Kept
 from ...networks.running import fed

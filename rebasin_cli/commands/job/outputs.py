@@ -28,7 +28,10 @@ from ...reports import Report
 from ...reports._github import StepSummary
 from ...runtime import files
 from ...runtime.files import NOTHING, Destinations, Inputs, check_distinct
+from ...runtime.text import some
+from .listener import SILENT
 
+SHOWN = 3  # tensors that a line names
 LARGEST_REPORT = 1 << 28  # bytes
 
 
@@ -153,10 +156,12 @@ def write(
     around: Checkpoint | None = None,
     stage: Staging | None = None,
     tell: Callable[[str], None] | None = None,
+    say: Callable[[str], None] = SILENT.say,
 ) -> list[str]:
     """Write with the names, order and dtypes of the reference, `added` names last; the files written.
 
-    `around` is whose envelope a torch file gets (the reference's). `tell` is as in `write_safetensors`.
+    `around` is whose envelope a torch file gets (the reference's). `tell` is as in `write_safetensors`,
+    `say` as in `write_as_planned`.
     Raises CheckpointError for integers that the reference's dtype does not hold.
     """
     shapes = {**like.shapes} | {name: tuple(tensors[name].shape) for name in added}
@@ -167,7 +172,7 @@ def write(
         lambda name: _counted(name, tensors[name], dtypes[name]),
         lambda name, *part: _counted(name, rows(tensors, name, *part), dtypes[name]),
     )
-    return write_as_planned(output, named, metadata, around=around or like, stage=stage, tell=tell)
+    return write_as_planned(output, named, metadata, around=around or like, stage=stage, tell=tell, say=say)
 
 
 def _counted(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
@@ -193,8 +198,11 @@ def write_as_planned(
     looked: Collection[str] = (),
     stage: Staging | None = None,
     tell: Callable[[str], None] | None = None,
+    say: Callable[[str], None] = SILENT.say,
 ) -> list[str]:
     """Write with the names, order and dtypes that these tensors have; the files written.
+
+    `say` hears in a line where a torch file cannot be as the one that it is written like.
 
     They appear together with what belongs beside them, or nothing does. Raises CheckpointError where a tensor
     holds NaN or infinity, but for those that were `looked` at, or are copied as they are.
@@ -213,7 +221,13 @@ def write_as_planned(
         how = {"metadata": metadata, "force": output.force, "out_dtype": output.dtype, "stage": stage}
         how |= {"finite": tensors.keys() - {*looked}, "tell": tell}
         if output.path.suffix in TORCH_SUFFIXES:
-            written = writing.write_torch(output.path, tensors, around.envelope_of(tensors), **how)
+            envelope, homeless = around.envelope_of(tensors)
+            if homeless:
+                say(
+                    f"{output.path} holds tensors under their names alone: what lies around them in "
+                    f"{around.path} has no place for {some(homeless, SHOWN)}"
+                )
+            written = writing.write_torch(output.path, tensors, envelope, **how)
         else:
             shards = {"shard_size": output.shard_size, "layout": layout}
             written = writing.write_safetensors(output.path, tensors, **how, **shards)

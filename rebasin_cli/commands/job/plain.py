@@ -14,7 +14,7 @@ import torch
 from ...averages.combining import combined
 from ...averages.comparing import alike
 from ...averages.mean import BLOCK
-from ...averages.names import same_values
+from ...averages.names import equal_values
 from ...averages.numbers import finite_only
 from ...averages.parts import Parts, parts_of
 from ...checkpoints import destination
@@ -109,7 +109,7 @@ def average(job: Job, output: Output, mean: Average) -> dict[str, Any]:
     )
     averaged = {*parts.averaged, *parts.heads}
     made = looked_at(tensors, averaged, models, listener)
-    written = write_as_planned(output, made, meta, around=models[0], looked=tensors)
+    written = write_as_planned(output, made, meta, around=models[0], looked=tensors, say=listener.say)
     return {"written": written} | _account(models, parts, mean)
 
 
@@ -207,7 +207,7 @@ def _tied(model: Checkpoint, group: Sequence[str]) -> bool:
     """Whether those of these tensors that the model has are one, in memory or by their values."""
     first, *others = [name for name in group if name in model] or group[:1]
     stored = any({first, *others} <= {*tied} for tied in model.tied)
-    return stored or all(same_values(model, first, other) for other in others)
+    return stored or all(equal_values(model, first, other) for other in others)
 
 
 def _digests(models: Sequence[Checkpoint]) -> None:

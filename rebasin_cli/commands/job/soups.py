@@ -97,7 +97,9 @@ def merge(job: Job, output: Output, mean: Average) -> dict[str, Any]:
         proof=proof if job.moved else None,
     )
     looked = tensors.keys() - {*parts.statistics}
-    return {"written": write_as_planned(output, tensors, meta, around=job.models[0], looked=looked)} | account
+    around = job.models[0]
+    written = write_as_planned(output, tensors, meta, around=around, looked=looked, say=job.say)
+    return {"written": written} | account
 
 
 def _network(job: Job) -> nn.Module:
