@@ -67,6 +67,15 @@ def run(
         Path | None,
         o.report("--result", metavar="FILE", help="Write what became of every step as JSON."),
     ] = None,
+    time_limit: Annotated[
+        str | None,
+        typer.Option(
+            "--time-limit",
+            metavar="TIME",
+            show_default=False,
+            help="End the run after so long (90s, 20m, 2h) with exit code 124; what it has found is kept.",
+        ),
+    ] = None,
     force: o.Force = False,
     dry_run: o.DryRun = False,
     json: o.Json = False,
@@ -79,7 +88,9 @@ def run(
 
     Example: rebasin run merge.yaml --set defaults.seed=3
     """
-    from ..errors import UsageError
+    from ..errors import TimedOut, UsageError
+    from ..registry import numbers
+    from ..runtime.watching import Watch
     from ._vocabulary import perform, vocabulary
 
     if schema or from_command is not None:
@@ -95,7 +106,9 @@ def run(
     from ..commands.recipes.documents import Documents, Named
     from ..commands.recipes.running import How
 
-    stdout = sys.stdout
+    stdout, seconds = sys.stdout, None if time_limit is None else numbers.seconds(time_limit)
+    if time_limit is not None and seconds is None:
+        raise UsageError(f"--time-limit {time_limit!r} is no time", hint="Write it like 90s, 20m or 2h")
 
     def show(outcome: Any) -> None:
         if not json:
@@ -120,11 +133,12 @@ def run(
             shown,
             dry=dry_run,
         )
-        with documents.at_every_end():
+        watch, over = Watch(documents.finish), TimedOut(f"the time limit of {time_limit} was reached")
+        with watch.on(), documents.at_every_end(), watch.limited(seconds, over):
             from ..commands import run as running  # heavy: what an earlier run left is gone by now
 
             asked = running.Asked(download, dry_run)
-            plan = running.run(documents, vocabulary(), perform, asked, listener, show=show)
+            plan = running.run(documents, vocabulary(), perform, asked, listener, watch, show=show)
     if dry_run and not json:
         _show_plan(plan)
 

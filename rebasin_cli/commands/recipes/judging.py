@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,13 @@ from .steps import Step
 
 
 def check(
-    steps: Sequence[Step], cache: Cache, perform: Perform, how: How, *, coming: Iterable[Path] = ()
+    steps: Sequence[Step],
+    cache: Cache,
+    perform: Perform,
+    how: How,
+    *,
+    coming: Iterable[Path] = (),
+    around: Callable[[Step], AbstractContextManager[object]] = nullcontext,
 ) -> dict[str, Mapping[str, Any]]:
     """The plans of steps, by their own dry runs; raises for every step that can be refused before any is run.
 
@@ -30,7 +37,8 @@ def check(
                 coming += [path for path in step.files if not path.exists()]  # put aside
                 continue
             check_outputs(step.files, cache, how)
-            plan = _judged(step, coming, perform)
+            with around(step):  # it may run code of the user's
+                plan = _judged(step, coming, perform)
             if plan is not None:
                 plans[step.name] = plan
         except Interrupted:
