@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,11 +83,7 @@ def run(
         error = TimedOut(f"the time limit of {step.time_limit} was reached")
         return watch.limited(step.time_limit and numbers.seconds(step.time_limit), error)
 
-    @contextmanager
-    def around(step: Step) -> Iterator[None]:
-        with documents.progress.at(step), limited(step):
-            yield
-
+    told = {"progress": documents.progress, "limited": limited}
     fetcher = Fetcher(cache.folder / "downloads", listener.say, allowed=asked.download)
     cache.check()
     recipe = read(documents, vocabulary, fetcher.expected)
@@ -96,16 +92,15 @@ def run(
     with running.folders(recipe.files, keep=not asked.dry_run):
         documents.check()
         if recipe.downloads:  # what is wrong without them is told before the first of them is fetched
-            judging.check(recipe.steps, cache, perform, how, coming=fetcher.missing, around=around)
+            judging.check(recipe.steps, cache, perform, how, coming=fetcher.missing, **told)
             recipe = read(documents, vocabulary, fetcher)
-        plans = judging.check(recipe.steps, cache, perform, how, around=around)
+        plans = judging.check(recipe.steps, cache, perform, how, **told)
         documents.about["downloads"] = list(recipe.downloads)
         if asked.dry_run:
             documents.about["steps"] = plan(recipe, cache, plans, how)
             return documents.about["steps"]
-    told = {"show": show, "progress": documents.progress, "limited": limited}
     with as_one():
-        running.run(recipe.steps, cache, perform, listener, how, **told)
+        running.run(recipe.steps, cache, perform, listener, how, show=show, **told)
     return []
 
 
