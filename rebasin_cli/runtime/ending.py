@@ -90,6 +90,9 @@ def _end_hard(reading: socket.socket, ending: Ending) -> None:
 def in_any_case(code: int) -> None:
     """The process ends with this code in a while, if it does not by itself: threads and children may hang."""
     end_children()
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)  # what it asks for is happening
     threading.Thread(target=lambda: (time.sleep(LAST), os._exit(code)), daemon=True).start()
 
 

@@ -265,7 +265,11 @@ class Documents:
 
     def _result(self) -> None:
         for path in self._places("result"):
-            self._try(path, lambda path: self._put(path, telling.as_json(self.account())))
+            self._try(path, self._put_result)
+
+    def _put_result(self, path: Path) -> None:
+        self._written[str(path)] = None  # it says so itself
+        self._put(path, telling.as_json(self.account()))
 
     def _summary(self) -> None:
         """To the files that are named, else to GitHub's own."""
