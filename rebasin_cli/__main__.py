@@ -10,6 +10,8 @@ import sys
 import traceback
 from contextlib import suppress
 
+STOPPED = (124, 129, 130, 143)  # by a time limit or a signal
+
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and leave with DESIGN's exit codes; REBASIN_DEBUG=1 shows tracebacks.
@@ -21,9 +23,16 @@ def main(arguments: list[str] | None = None) -> None:
     except BaseException as error:
         sys.stderr.write(f"rebasin: this installation is broken: {error!a}\n")
         sys.exit(70)
-    with broken.told():
-        broken.check_python()
-        _main(sys.argv[1:] if arguments is None else arguments)
+    try:
+        with broken.told():
+            broken.check_python()
+            _main(sys.argv[1:] if arguments is None else arguments)
+    except SystemExit as stop:
+        if arguments is None and stop.code in STOPPED:  # a process of its own, and whoever stopped it waits
+            from .runtime import ending
+
+            ending.in_any_case(stop.code)
+        raise
 
 
 def _main(arguments: list[str]) -> None:

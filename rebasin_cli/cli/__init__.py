@@ -32,7 +32,6 @@ class _Interruptible(TyperGroup):
     """
 
     def make_context(self, info_name: str | None, args: list[str], **kwargs: Any) -> Any:
-        _refuse_empty(args)
         with _clean_errors():
             return super().make_context(info_name, args, **kwargs)
 
@@ -44,7 +43,7 @@ class _Interruptible(TyperGroup):
             raise ending(interrupt) from interrupt
 
 
-def _refuse_empty(arguments: list[str]) -> None:
+def _refuse_empty(arguments: Sequence[str]) -> None:
     """An empty name would be the current folder, an empty option none at all: a variable is unset."""
     for number, text in enumerate(arguments, start=1):
         if not text or (text.startswith("--") and text.endswith("=")):
@@ -118,7 +117,13 @@ for _path in sorted(Path(__file__).parent.glob("[!_]*.py")):
 
 def execute(arguments: Sequence[str], *, standalone: bool, shown: Sequence[str]) -> Any:
     """Run a command line; `shown` is what reports name as their command."""
-    _refuse_odd_numbers(arguments)
+    try:
+        _refuse_empty(arguments)
+        _refuse_odd_numbers(arguments)
+    except UsageError as error:
+        if arguments[0] == "run":  # which leaves what it is asked for at every end
+            importlib.import_module(f"{__name__}.run").refused(arguments[1:], error)
+        raise
     command = _built(arguments[0] if arguments else "")
     try:
         return command(args=[*arguments], prog_name="rebasin", standalone_mode=standalone, obj=shown)

@@ -3,23 +3,40 @@
 from __future__ import annotations
 
 import sys
-from contextlib import redirect_stdout
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
+from ..errors import TimedOut, UsageError
+from . import ClickException, app
 from . import _options as o
-from . import app
 from ._last_lines import of_recipe
 from ._show import numbers, put, result, screen
 from .barrier import show_brief, show_report
 
+NONE = Path("RECIPE")  # where none is named
 MEASURE = ("doctor", "eval", "inspect", "plane", "signature")  # a step of these is there for its figures
 
 
-@app.command(rich_help_panel="Align and merge")
+class _Run(TyperCommand):
+    """Also a command line that cannot be read leaves its documents, and none of an earlier run."""
+
+    def make_context(self, info_name: Any, args: list[str], parent: Any = None, **more: Any) -> Any:
+        given = list(args)
+        try:
+            return super().make_context(info_name, args, parent, **more)
+        except ClickException as error:
+            if not more.get("resilient_parsing"):
+                refused(given, UsageError(error.format_message()))
+            raise
+
+
+@app.command(cls=_Run, rich_help_panel="Align and merge")
 def run(
     recipe: Annotated[
         Path | None, typer.Argument(metavar="RECIPE", help="A YAML file (docs/recipes.md), or mergekit's.")
@@ -67,6 +84,15 @@ def run(
         Path | None,
         o.report("--result", metavar="FILE", help="Write what became of every step as JSON."),
     ] = None,
+    time_limit: Annotated[
+        str | None,
+        typer.Option(
+            "--time-limit",
+            metavar="TIME",
+            show_default=False,
+            help="End the run after so long (90s, 20m, 2h) with exit code 124; what it has found is kept.",
+        ),
+    ] = None,
     force: o.Force = False,
     dry_run: o.DryRun = False,
     json: o.Json = False,
@@ -79,7 +105,7 @@ def run(
 
     Example: rebasin run merge.yaml --set defaults.seed=3
     """
-    from ..errors import UsageError
+    from ..registry import numbers
     from ._vocabulary import perform, vocabulary
 
     if schema or from_command is not None:
@@ -89,13 +115,10 @@ def run(
         text = running.schema_text(words) if schema else running.recipe_of(from_command, words, _remark)
         typer.echo(text, nl=False)
         return
-    if recipe is None:
-        raise UsageError("no recipe is named", hint="rebasin run RECIPE.yaml; docs/recipes.md shows one")
-    from ..commands.recipes.cache import Cache
-    from ..commands.recipes.documents import Documents, Named
     from ..commands.recipes.running import How
+    from ..runtime.watching import Watch
 
-    stdout = sys.stdout
+    stdout, seconds = sys.stdout, None if time_limit is None else numbers.seconds(time_limit)
 
     def show(outcome: Any) -> None:
         if not json:
@@ -104,29 +127,65 @@ def run(
         elif not quiet:  # the log of a job, whose stdout is a file
             _show(outcome, brief=True)
 
-    def shown(account: Any) -> None:
-        if json:
-            with redirect_stdout(stdout):
-                result(account, True)
-
-    with of_recipe(recipe, _again(recipe, assign, download)), screen(quiet, verbose) as listener:
-        documents = Documents(
-            recipe,
-            Cache(cache, listener.say),
-            Named(junit, step_summary, result_file),
-            tuple(assign or ()),
-            How(again=no_cache, force=force, keep_going=keep_going),
-            listener.say,
-            shown,
-            dry=dry_run,
-        )
-        with documents.at_every_end():
+    named = {"junit": junit, "step_summary": step_summary, "result_file": result_file, "json": json}
+    path = recipe or NONE
+    with of_recipe(path, _again(path, assign, download)), screen(quiet, verbose) as listener:
+        how = How(again=no_cache, force=force, keep_going=keep_going)
+        documents = _documents(path, cache, assign, named, how, listener.say, stdout, dry_run=dry_run)
+        watch, over = Watch(documents.finish), TimedOut(f"the time limit of {time_limit} was reached")
+        with watch.on(), documents.at_every_end(), watch.limited(seconds, over):
+            if recipe is None:
+                hint = "rebasin run RECIPE.yaml; docs/recipes.md shows one"
+                raise UsageError("no recipe is named", hint=hint)
+            if time_limit is not None and seconds is None:
+                hint = "Write it like 90s, 20m or 2h"
+                raise UsageError(f"--time-limit {time_limit!r} is no time", hint=hint)
             from ..commands import run as running  # heavy: what an earlier run left is gone by now
 
             asked = running.Asked(download, dry_run)
-            plan = running.run(documents, vocabulary(), perform, asked, listener, show=show)
+            plan = running.run(documents, vocabulary(), perform, asked, listener, watch, show=show)
     if dry_run and not json:
         _show_plan(plan)
+
+
+def _documents(
+    recipe: Path,
+    cache: Path,
+    assign: list[str] | None,
+    named: Mapping[str, Any],
+    how: Any,
+    say: Callable[[str], None],
+    stdout: Any,
+    *,
+    dry_run: bool,
+) -> Any:
+    """What the run leaves; its JSON is printed at every end, where that is asked for."""
+    from ..commands.recipes.cache import Cache
+    from ..commands.recipes.documents import Documents, Named
+
+    def shown(account: Any) -> None:
+        if named["json"]:
+            with redirect_stdout(stdout):
+                result(account, True)
+
+    files = Named(named["junit"], named["step_summary"], named["result_file"])
+    return Documents(recipe, Cache(cache, say), files, tuple(assign or ()), how, say, shown, dry=dry_run)
+
+
+def refused(arguments: Sequence[str], error: UsageError) -> None:
+    """What a run leaves whose command line cannot be read, as far as it can."""
+    from ..commands.recipes.running import How
+
+    command = typer.main.get_command(app).commands["run"]
+    lenient = {"resilient_parsing": True, "ignore_unknown_options": True, "allow_extra_args": True}
+    given = command.make_context("run", list(arguments), **lenient).params
+    if given["recipe"] is None or given["schema"] or given["from_command"]:
+        return
+    told, dry = (given["recipe"], given["cache"], given["assign"], given), given["dry_run"]
+    documents = _documents(*told, How(), _remark, sys.stdout, dry_run=dry)
+    with suppress(UsageError), documents.at_every_end():
+        documents.unreadable()
+        raise error
 
 
 def _again(recipe: Path, assign: list[str] | None, download: bool) -> list[str]:

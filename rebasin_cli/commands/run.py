@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 from ..checkpoints.digests import of_file
-from ..errors import UsageError
+from ..errors import TimedOut, UsageError
+from ..registry import numbers
 from ..reports._as_one import as_one
 from ..runtime import files
 from ..runtime.files import Inputs
+from ..runtime.watching import Watch
 from .job.listener import SILENT, Listener
 from .recipes import familiar, judging, reading, running, schema
 from .recipes.cache import Cache
@@ -22,6 +25,7 @@ from .recipes.from_line import recipe_of
 from .recipes.inputs import Fetch
 from .recipes.recipe import Recipe, parse
 from .recipes.running import How, Outcome, Perform
+from .recipes.steps import Step
 from .recipes.vocabulary import Command
 
 __all__ = ["Asked", "read", "recipe_of", "run", "schema_text"]
@@ -65,6 +69,7 @@ def run(
     perform: Perform,
     asked: Asked,
     listener: Listener = SILENT,
+    watch: Watch | None = None,
     *,
     show: Callable[[Outcome], None] = lambda outcome: None,
 ) -> list[dict[str, Any]]:
@@ -72,7 +77,13 @@ def run(
 
     What becomes of them is told to the documents; a step that fails is no error here. The plan of a dry run.
     """
-    cache, how = documents.cache, documents.how
+    cache, how, watch = documents.cache, documents.how, watch or Watch(documents.finish)
+
+    def limited(step: Step) -> AbstractContextManager[None]:
+        error = TimedOut(f"the time limit of {step.time_limit} was reached")
+        return watch.limited(step.time_limit and numbers.seconds(step.time_limit), error)
+
+    told = {"progress": documents.progress, "limited": limited}
     fetcher = Fetcher(cache.folder / "downloads", listener.say, allowed=asked.download)
     cache.check()
     recipe = read(documents, vocabulary, fetcher.expected)
@@ -81,15 +92,15 @@ def run(
     with running.folders(recipe.files, keep=not asked.dry_run):
         documents.check()
         if recipe.downloads:  # what is wrong without them is told before the first of them is fetched
-            judging.check(recipe.steps, cache, perform, how, coming=fetcher.missing)
+            judging.check(recipe.steps, cache, perform, how, coming=fetcher.missing, **told)
             recipe = read(documents, vocabulary, fetcher)
-        plans = judging.check(recipe.steps, cache, perform, how)
+        plans = judging.check(recipe.steps, cache, perform, how, **told)
         documents.about["downloads"] = list(recipe.downloads)
         if asked.dry_run:
             documents.about["steps"] = plan(recipe, cache, plans, how)
             return documents.about["steps"]
     with as_one():
-        running.run(recipe.steps, cache, perform, listener, how, show=show, progress=documents.progress)
+        running.run(recipe.steps, cache, perform, listener, how, show=show, **told)
     return []
 
 

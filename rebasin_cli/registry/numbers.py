@@ -28,4 +28,16 @@ def is_number(text: str) -> bool:
     return bool(_REAL.fullmatch(text))
 
 
+_TIME = re.compile(r"\s*([0-9]{1,15}(?:\.[0-9]{0,15})?|\.[0-9]{1,15})\s*([smh]?)\s*")
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+LONGEST = 30 * 24 * 3600.0  # seconds
+
+
+def seconds(text: str) -> float | None:
+    """A time: `60`, `60s`, `5m`, `1.5h`; None for what is none, nothing, or longer than 30 days."""
+    found = _TIME.fullmatch(text)
+    time = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    return time if 0 < time <= LONGEST else None
+
+
 READ: dict[Any, Any] = {int: whole, float: real}

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import Lost
 
+LAST = 1.0  # seconds, once all is written
 GRACE = 15.0  # seconds between SIGTERM and a hard end; torchrun sends SIGKILL after 30
 STOPPED = "told to stop (SIGTERM), as torchrun does to all ranks once one has ended"
 HINT = "Nothing was written. See what the other ranks say (one killed for its memory says nothing); run again"
@@ -45,27 +48,64 @@ def listening(ending: Ending) -> Iterator[None]:
             ending.begun = True
             raise Lost(STOPPED, hint=HINT)
 
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    threading.Thread(target=_end_hard, args=(reading, ending), daemon=True).start()
-    before = signal.signal(signal.SIGTERM, stop)
-    wakeup = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    with heard(lambda reading: _end_hard(reading, ending)):
+        before = signal.signal(signal.SIGTERM, stop)
+        try:
+            yield
+        except BaseException:
+            before = signal.SIG_IGN  # a handler in Python would go, before the process does
+            raise
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def heard(listen: Callable[[socket.socket], object]) -> Iterator[None]:
+    """Within, `listen` runs in a thread: it reads a byte, its number, of every signal as it comes.
+
+    It hears of it also while the main thread, which alone answers signals, is busy in C. b"" is the end.
+    """
+    reading, writing = socket.socketpair()
+    writing.setblocking(False)
+    before = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
+    thread = threading.Thread(target=listen, args=(reading,), daemon=True)
+    thread.start()
     try:
         yield
-    except BaseException:
-        before = signal.SIG_IGN  # a handler in Python would go, before the process does
-        raise
     finally:
-        signal.signal(signal.SIGTERM, before)
-        signal.set_wakeup_fd(wakeup)
-        os.close(writing)  # ends the thread
+        signal.set_wakeup_fd(before)
+        writing.close()  # ends the thread
 
 
-def _end_hard(reading: int, ending: Ending) -> None:
+def _end_hard(reading: socket.socket, ending: Ending) -> None:
     """Wait for SIGTERM, give the main thread time to end by itself, then end all the same."""
-    while heard := os.read(reading, 1):
+    while heard := reading.recv(1):
         if heard[0] == signal.SIGTERM and not ending.over.wait(GRACE):
             who = f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}"
             print(f"rebasin: {who}: {STOPPED}", file=sys.stderr, flush=True)
             os._exit(Lost.exit_code)
-    os.close(reading)
+    reading.close()
+
+
+def in_any_case(code: int) -> None:
+    """The process ends with this code in a while, if it does not by itself: threads and children may hang."""
+    end_children()
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)  # what it asks for is happening
+    threading.Thread(target=lambda: (time.sleep(LAST), os._exit(code)), daemon=True).start()
+
+
+def at_once(told: str, code: int) -> None:
+    """The process ends now."""
+    with suppress(Exception):  # closed meanwhile, or none
+        print(f"rebasin: {told}", file=sys.stderr, flush=True)
+    end_children()
+    os._exit(code)
+
+
+def end_children() -> None:
+    """Those of multiprocessing, such as the workers of a loader."""
+    if (multiprocessing := sys.modules.get("multiprocessing")) is not None:
+        for child in multiprocessing.active_children():
+            child.kill()

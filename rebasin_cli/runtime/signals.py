@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from ..errors import HungUp, Interrupted, Terminated
+from ..errors import HungUp, Interrupted, Terminated, TimedOut
 
 ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
@@ -20,6 +20,9 @@ class Stopped(KeyboardInterrupt):
     def __init__(self, number: int):
         super().__init__(number)
         self.number = number
+
+
+limits: list[TimedOut] = []  # reached: SIGTERM is then our own (`watching`), and ends with the last of them
 
 
 @contextmanager
@@ -44,6 +47,8 @@ def ending(interrupt: KeyboardInterrupt) -> Interrupted:
     """The error that the program ends with."""
     if not isinstance(interrupt, Stopped):
         return Interrupted("interrupted")
+    if interrupt.number == signal.SIGTERM and limits:
+        return limits[-1]
     if interrupt.number == signal.SIGTERM:
         return Terminated("terminated")
     return HungUp("the terminal is gone")

@@ -115,7 +115,7 @@ def interrupted(monkeypatch, tmp_path):
             patch.setattr("rebasin_cli.cli._show.Screen.step", step)
             outcome = rebasin(*arguments)
         assert outcome.code == 130, (outcome.code, outcome.err)
-        assert outcome.out == "" and outcome.err.endswith("rebasin: interrupted\n")
+        assert outcome.out == "" and "\nrebasin: interrupted" in f"\n{outcome.err}"
         return set(contents(tmp_path)) - before
 
     return interrupted

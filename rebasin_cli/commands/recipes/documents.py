@@ -9,10 +9,11 @@ broken says so, too.
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 from ...checkpoints import digests
 from ...checkpoints.disk import disk
 from ...checkpoints.staging import staged
-from ...errors import RebasinError, as_error
+from ...errors import Interrupted, RebasinError, TimedOut, as_error
 from ...reports import _github
 from ...reports._github import StepSummary
 from ...runtime import files, signals
@@ -32,7 +33,7 @@ from .cases import gates_of
 from .files import NOT_PASSED
 from .recipe import Recipe
 from .remembered import Left, Remembered
-from .running import How, Outcome, Progress
+from .running import How, Progress
 from .steps import Step
 
 
@@ -66,6 +67,9 @@ class Documents:
     error: RebasinError | None = None  # what the run ended with
     _cleared: bool = False  # whether nothing of a person's own lies where they go
     _over: bool = False
+    _locked: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    _mine: bool = False
+    _waits: bool = False  # for another job that runs the same recipe
     _earlier: list[Made] = field(default_factory=list)  # what earlier runs made of it
     _written: dict[str, None] = field(default_factory=dict)
     _added: set[str] = field(default_factory=set)
@@ -80,25 +84,38 @@ class Documents:
     def at_every_end(self) -> Iterator[Documents]:
         """Within, the run: documents of an earlier one are gone, and at its end its own are written.
 
-        Raises what the run ended with: what the block raised, a step's failure, gates that were missed.
+        Raises what the run ended with: what the block raised, a step's failure, gates that were missed. Of
+        two runs of one recipe at once the second waits.
         """
         cause: BaseException | None = None
-        try:
+        with self._locked:
             try:
-                self.forget()
-                yield self
-            except BaseException as raised:
-                cause = raised
-            with signals.unanswered():
-                self.finish(cause)
-        except KeyboardInterrupt as late:  # between two of these lines
-            cause = cause or late
-            with signals.unanswered():
-                self.finish(cause)
-        if cause is not None:
+                try:
+                    if self.cache.folder.is_dir():
+                        self._lock()
+                    self.forget()
+                    yield self
+                except BaseException as raised:
+                    cause = raised
+                with signals.unanswered():
+                    self.finish(cause)
+            except KeyboardInterrupt as late:  # between two of these lines
+                cause = cause or late
+                with signals.unanswered():
+                    self.finish(cause)
+        if cause is not None and not isinstance(self.error, Interrupted):
             raise cause
         if self.error is not None:
-            raise self.error
+            raise self.error from cause
+
+    def _lock(self) -> None:
+        """Wait until no other job runs the same recipe: its documents and outputs are its own until then."""
+        if self.dry or self._mine:
+            return
+        self._waits = True
+        waiting = f"another job runs {self.path}: waiting for its end"
+        self._locked.enter_context(self.cache.held(self._remembered.name, lambda: self.say(waiting)))
+        self._waits, self._mine = False, True
 
     # ------------------------------------------------------------------------------------ the beginning
 
@@ -148,6 +165,7 @@ class Documents:
         for kind in ("junit", "attest", "result", "step_summary"):
             for path in self._places(kind):
                 files.check_output(path, self._inputs())
+        self._lock()
         made = [path for kind, path in self._listed() if kind != "step_summary"]
         running.check_outputs(made, self.cache, self.how)
         self._cleared = True
@@ -157,20 +175,32 @@ class Documents:
     # ------------------------------------------------------------------------------------------ the end
 
     def finish(self, cause: BaseException | None) -> None:
-        """Write all of them, with what is known; once."""
+        """Write all of them, with what is known; once. Whoever waits for another job leaves what is its."""
         with self._writing:
             if self._over:
+                if self.error is not None and not self.dry and not self._waits:
+                    self._settle()  # a thread has written them, and the step has gone on since
                 return
             self._over = True
-            if isinstance(cause, KeyboardInterrupt):
-                cause = signals.ending(cause)
-            self.progress.end(None if cause is None else as_error(cause))
+            self.progress.end(None if cause is None else self._placed(cause))
             outcomes = self.progress.outcomes
             self.error = self.progress.error or running.failure(outcomes, gates_of(outcomes))
-            if not self.dry:
+            if not self.dry and not self._waits:
                 self._settle()
                 self._write()
             self.shown(self.account())
+
+    def _placed(self, cause: BaseException) -> RebasinError:
+        """What ended the run; of what came from outside, with the step that was running."""
+        error = signals.ending(cause) if isinstance(cause, KeyboardInterrupt) else as_error(cause)
+        step = self.progress.running
+        if not isinstance(error, Interrupted) or self.dry or self._waits:
+            return error
+        found = copy.copy(error)
+        found.message += f" in step {step.name} of {self.path}" if step else f", {self.path} in no step"
+        more = ", with more time" * isinstance(error, TimedOut)
+        found.hint = error.hint or f"Run it again{more}: it goes on from there, finished steps are kept"
+        return found
 
     def account(self) -> dict[str, Any]:
         """What became of the run, for programs."""
@@ -211,7 +241,6 @@ class Documents:
             names = ", ".join(path.name for path in lying)
             self.say(f"not passed, and put aside into {where}: {names}; the next run takes them back")
         self.progress.not_passed = lying
-        self.progress.outcomes[:] = [_moved(outcome, lying) for outcome in self.progress.outcomes]
 
     def _put_aside(self, made: Sequence[Made]) -> None:
         for told in self._aside().put(made):
@@ -236,7 +265,11 @@ class Documents:
 
     def _result(self) -> None:
         for path in self._places("result"):
-            self._try(path, lambda path: self._put(path, telling.as_json(self.account())))
+            self._try(path, self._put_result)
+
+    def _put_result(self, path: Path) -> None:
+        self._written[str(path)] = None  # it says so itself
+        self._put(path, telling.as_json(self.account()))
 
     def _summary(self) -> None:
         """To the files that are named, else to GitHub's own."""
@@ -319,12 +352,6 @@ class Documents:
                     found[path] = digests.of_file(path)
         there = [each for each in self._made() if each.path.is_file() or each.aside.is_file()]
         self._remembered.keep(Left(found, there))
-
-
-def _moved(outcome: Outcome, lying: Mapping[Path, Path]) -> Outcome:
-    """The same with its outputs where they lie now."""
-    outputs = {str(lying.get(Path(name), name)): digest for name, digest in outcome.outputs.items()}
-    return replace(outcome, outputs=outputs)
 
 
 def _is_githubs(path: Path) -> bool:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from ...checkpoints.locate import ToCome, to_come
 from ...errors import Interrupted, RebasinError
 from .cache import Cache
-from .running import How, Perform, check_outputs, is_done, placed
+from .running import FAILED, How, Outcome, Perform, Progress, check_outputs, is_done, placed
 from .steps import Step
 
 
 def check(
-    steps: Sequence[Step], cache: Cache, perform: Perform, how: How, *, coming: Iterable[Path] = ()
+    steps: Sequence[Step],
+    cache: Cache,
+    perform: Perform,
+    how: How,
+    *,
+    coming: Iterable[Path] = (),
+    progress: Progress | None = None,
+    limited: Callable[[Step], AbstractContextManager[object]] = nullcontext,
 ) -> dict[str, Mapping[str, Any]]:
     """The plans of steps, by their own dry runs; raises for every step that can be refused before any is run.
 
@@ -23,23 +31,25 @@ def check(
     """
     plans: dict[str, Mapping[str, Any]] = {}
     failed: list[tuple[Step, RebasinError]] = []
-    coming = list(coming)
+    coming, progress = list(coming), progress or Progress(steps)
     for step in steps:
         try:
             if is_done(step, cache, how):
                 coming += [path for path in step.files if not path.exists()]  # put aside
                 continue
             check_outputs(step.files, cache, how)
-            plan = _judged(step, coming, perform)
+            with progress.at(step), limited(step):  # it may run code of the user's
+                plan = _judged(step, coming, perform)
             if plan is not None:
                 plans[step.name] = plan
         except Interrupted:
             raise
         except RebasinError as error:
-            failed.append((step, error))
+            failed.append((step, placed(step, error)))
         coming += step.files
     if failed:
-        raise _refusal(failed)
+        progress.outcomes += [Outcome(step, FAILED, error=error) for step, error in failed]
+        raise _refusal([error for _, error in failed])
     return plans
 
 
@@ -60,9 +70,9 @@ def _judged(step: Step, coming: Sequence[Path], perform: Perform) -> Mapping[str
     return None if done.error is not None else done.result
 
 
-def _refusal(failed: Sequence[tuple[Step, RebasinError]]) -> RebasinError:
+def _refusal(failed: Sequence[RebasinError]) -> RebasinError:
     """One error for the steps that cannot be run, with the exit code of the first."""
     if len(failed) == 1:
-        return placed(*failed[0])
-    told = [str(placed(step, error)).replace("\n", "; ") for step, error in failed]
-    return type(failed[0][1])(f"{len(failed)} steps cannot be run", problems=told)
+        return failed[0]
+    told = [str(error).replace("\n", "; ") for error in failed]
+    return type(failed[0])(f"{len(failed)} steps cannot be run", problems=told)

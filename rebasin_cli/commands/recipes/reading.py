@@ -21,6 +21,7 @@ from ...spec.slots import natural
 OF_A_STEP = {
     "name": "what other steps call its output",
     "depends": "further files that its result depends on",
+    "time_limit": "how long it may take, such as 90s, 20m or 2h",
 }
 MAX_BYTES, MAX_VALUES, MAX_DEPTH = 1 << 20, 20_000, 20
 _VARIABLE = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_]\w*)(?::-(?P<default>[^}]*))?\}|\$\{(?P<bad>[^}]*)\}?")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,24 +86,30 @@ class Progress:
     not_passed: dict[Path, Path] = field(default_factory=dict)  # where weights lie, by where they would
 
     @property
-    def at(self) -> Outcome | None:
-        """Where it stopped: the step that ended it."""
+    def stopped(self) -> Outcome | None:
+        """The step that ended it."""
         return next((one for one in self.outcomes if not one.ok and one.status != NOT_RUN), None)
 
-    def begin(self, step: Step) -> None:
+    @contextmanager
+    def at(self, step: Step) -> Iterator[None]:
+        """While a step runs, or is checked; what goes through, but for a finding, ends the run there."""
         self.running, self.began = step, time.monotonic()
-
-    def add(self, outcome: Outcome) -> None:
-        self.outcomes.append(outcome)
+        try:
+            yield
+        except RebasinError as error:
+            if not isinstance(error, Interrupted):
+                self.running = None
+            raise
         self.running = None
 
     def end(self, error: RebasinError | None) -> None:
         """The run is over. An `error` is that of the step that ran; what comes after is not run."""
         self.error = error
+        known = {outcome.step.name: outcome for outcome in self.outcomes}
         if error is not None and self.running is not None:
-            self.add(_broken(self.running, error, seconds=_since(self.began)))
-        known = {outcome.step.name for outcome in self.outcomes}
-        self.outcomes += [Outcome(step, NOT_RUN) for step in self.steps if step.name not in known]
+            broken = _broken(self.running, error, seconds=_since(self.began))
+            known.setdefault(self.running.name, broken)
+        self.outcomes[:] = [known.get(step.name, Outcome(step, NOT_RUN)) for step in self.steps]
 
 
 def _broken(step: Step, error: RebasinError, **known: Any) -> Outcome:
@@ -170,11 +176,12 @@ def run(
     *,
     show: Callable[[Outcome], None] = lambda outcome: None,
     progress: Progress | None = None,
+    limited: Callable[[Step], AbstractContextManager[object]] = nullcontext,
 ) -> list[Outcome]:
     """What became of every step, in their order; `show` gets each as soon as it is known, as `progress` does.
 
     After a failure nothing more is run; after a gate that is not met only what `keep_going` allows. Ctrl-C,
-    SIGTERM and a time limit go through; `progress` knows where.
+    SIGTERM and a time limit go through; `progress` knows where. `limited` is around each step, and ends it.
     """
     progress = progress or Progress(steps)
     found = progress.outcomes
@@ -182,14 +189,12 @@ def run(
         broken = [outcome for outcome in found if not outcome.ok]
         stopped = any(outcome.status in BROKEN or not how.keep_going for outcome in broken)
         if stopped or {outcome.step.name for outcome in broken} & set(step.needs):
-            progress.add(Outcome(step, NOT_RUN))
+            found.append(Outcome(step, NOT_RUN))
             continue
         listener.say(f"step {number} of {len(steps)}: {step.name}")
-        progress.begin(step)
-        with cache.alone(step, listener.say):
-            outcome = _one(step.found(), cache, perform, listener, how)
-        progress.add(outcome)
-        show(outcome)
+        with progress.at(step), limited(step), cache.alone(step, listener.say):
+            found.append(_one(step.found(), cache, perform, listener, how))
+        show(found[-1])
     return found
 
 

@@ -14,6 +14,7 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", "path": "string"}
 _VARIABLE = {"type": "string", "pattern": r"\$\{"}  # what the environment tells may be of any type
 _FILES = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+_OF_A_STEP = {"name": {"type": "string"}, "depends": _FILES, "time_limit": {"type": ["string", "number"]}}
 _SHA256 = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 
 
@@ -23,9 +24,7 @@ def schema(vocabulary: Mapping[str, Command]) -> dict[str, Any]:
     step = {
         "type": "object",
         "properties": {
-            key: (_FILES if key == "depends" else {"type": "string"})
-            | {"description": f"{told.capitalize()}."}
-            for key, told in OF_A_STEP.items()
+            key: _OF_A_STEP[key] | {"description": f"{told.capitalize()}."} for key, told in OF_A_STEP.items()
         }
         | {name: {"$ref": f"#/$defs/{name}"} for name in commands},
         "additionalProperties": False,

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...averages.weights import checked, parse
 from ...errors import UsageError
-from ...registry import references
+from ...registry import numbers, references
 from . import checking, familiar, placing
 from .files import beside, index, is_sharded, of_data_sets, opened, report_files
 from .inputs import Fetch, Files, find
@@ -25,7 +25,8 @@ class Step:
 
     `reads` are all files that its result depends on, `listed` folders of data, of which names, sizes and
     times count; `writes` are what it leaves, by the suffix under which other steps name them ("" is the main
-    one). `needs` are the steps that make what it reads, `pins` the digests that files must have.
+    one). `needs` are the steps that make what it reads, `pins` the digests that files must have. After its
+    `time_limit`, as it was written, it is ended.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Step:
     needs: tuple[str, ...]
     where: str
     pins: Mapping[str, str] = field(default_factory=dict)
+    time_limit: str | None = None
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -140,7 +142,16 @@ class Maker:
             tuple(dict.fromkeys(self.needs)),
             self.step.where,
             self.pins,
+            self._time_limit(),
         )
+
+    def _time_limit(self) -> str | None:
+        value = self.step.value.get("time_limit")
+        if value is None:
+            return None
+        if isinstance(value.value, bool) or numbers.seconds(str(value.value)) is None:
+            self.problems.add(value, f"expected a time, such as 90s, 20m or 2h, not {value.value!r}")
+        return str(value.value)
 
     def _given(self) -> dict[str, Value]:
         """The step's keys, in our words, as far as the command knows them."""

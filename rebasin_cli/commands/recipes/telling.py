@@ -42,23 +42,23 @@ def account(progress: Progress, error: RebasinError | None, about: Mapping[str, 
 
     `exit_code` and `error` are what the program ends with, `stopped_at` is the step that ended it.
     """
-    at = progress.at
+    at = progress.stopped
     code, told = (0, None) if error is None else (error.exit_code, str(error))
     stopped = None if error is None or at is None else at.step.name
     aside = {str(path): str(lies) for path, lies in progress.not_passed.items()}
     found = dict(about) | {"exit_code": code, "error": told, "stopped_at": stopped, "not_passed": aside}
     if "steps" not in about:
         times = {outcome.step.name: round(outcome.seconds, 3) for outcome in progress.outcomes}
-        found |= {"steps": [_told(outcome) for outcome in progress.outcomes], "times": times}
+        found |= {"steps": [_told(outcome, aside) for outcome in progress.outcomes], "times": times}
     return found
 
 
-def _told(outcome: Outcome) -> dict[str, Any]:
+def _told(outcome: Outcome, aside: Mapping[str, str]) -> dict[str, Any]:
     told = {
         "step": outcome.step.name,
         "status": outcome.status,
         "command": ["rebasin", *outcome.step.line()],
-        "outputs": dict(outcome.outputs),
+        "outputs": {aside.get(name, name): digest for name, digest in outcome.outputs.items()},
         "result": dict(outcome.result),
     }
     return told | ({"error": str(outcome.error)} if outcome.error else {})

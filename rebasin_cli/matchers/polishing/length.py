@@ -8,10 +8,10 @@ import time
 from dataclasses import dataclass
 
 from ...errors import UsageError
+from ...registry import numbers
 
-TIMES = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 WORK = {"G": 1e9, "T": 1e12, "P": 1e15}  # as SI has them: 2T are two million million
-LONGEST, MOST = 30 * 24 * 3600.0, 1e21  # seconds, multiplications
+MOST = 1e21  # multiplications
 NUMBER = r"([0-9]{1,15}(?:\.[0-9]*)?|\.[0-9]+)"
 
 
@@ -38,10 +38,8 @@ class Length:
             if not int(found[1]):
                 raise UsageError(f"{flag} {text!r} leaves nothing to do", hint="Give one step or more")
             return Length(steps=int(found[1]))
-        if (found := re.fullmatch(NUMBER + r"\s*([smh]?)", text)) and (
-            0 < (seconds := float(found[1]) * TIMES[found[2]]) <= LONGEST
-        ):
-            return Length(seconds=seconds)
+        if (time := numbers.seconds(text)) is not None:
+            return Length(seconds=time)
         if (found := re.fullmatch(NUMBER + r"\s*([GTP])", text)) and (
             0 < (work := float(found[1]) * WORK[found[2]]) <= MOST
         ):
