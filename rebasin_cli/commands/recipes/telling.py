@@ -14,7 +14,7 @@ from ...reports._format import title
 from ...reports._gates import Case
 from ...reports._markup import code, escape, head, line
 from ..job import attesting
-from .cases import cases_of, report_of
+from .cases import cases_of
 from .recipe import Recipe
 from .running import Outcome, Progress
 
@@ -32,7 +32,7 @@ def summary(outcomes: Sequence[Outcome], error: RebasinError | None) -> tuple[li
     figures = [
         f"### {escape(outcome.step.name)}: {escape(title(report))}\n\n{markdown.sections(report)[0]}"
         for outcome in outcomes
-        if (report := report_of(outcome)) is not None
+        if (report := outcome.report) is not None
     ]
     return cases_of(outcomes, error), [*([steps_table(outcomes)] if outcomes else []), *figures]
 
