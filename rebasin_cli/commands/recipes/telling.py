@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...errors import RebasinError
+from ...errors import GateNotMet, RebasinError
 from ...reports import _junit, markdown
 from ...reports import json as json_format
 from ...reports._format import title
@@ -34,7 +34,9 @@ def summary(outcomes: Sequence[Outcome], error: RebasinError | None) -> tuple[li
         for outcome in outcomes
         if (report := outcome.report) is not None
     ]
-    return cases_of(outcomes, error), [*([steps_table(outcomes)] if outcomes else []), *figures]
+    where = error.closing if isinstance(error, GateNotMet) else ()  # a crash is told with all that it says
+    told = [escape(text) for text in where if not text.startswith(" ")]
+    return cases_of(outcomes, error), [*told, *([steps_table(outcomes)] if outcomes else []), *figures]
 
 
 def account(progress: Progress, error: RebasinError | None, about: Mapping[str, Any]) -> dict[str, Any]:
