@@ -30,6 +30,7 @@ from rebasin_cli.matchers import Problem, wm
 from rebasin_cli.nets.mlp import MLP
 from rebasin_cli.permutations.permutation import permuted, random
 from rebasin_cli.registry import Registry
+from rebasin_cli.runtime import broken
 from rebasin_cli.runtime.seeds import derive
 from rebasin_cli.spec import library
 from rebasin_cli.spec.fitting import fit
@@ -286,6 +287,7 @@ def test_every_exit_code_is_explained():
     kinds = [value for value in vars(errors).values() if isinstance(value, type)]
     assert table == {kind.exit_code for kind in kinds if issubclass(kind, errors.RebasinError)} | {
         0,
+        broken.EXIT_CODE,
         130,
         141,
     }

@@ -203,11 +203,9 @@ def _show(outcome: Any, *, brief: bool = False) -> None:
 
     Of a report that is shown in brief, or that nothing was measured anew for, the figures and gates alone.
     """
-    from ..commands.recipes.cases import report_of
-
     put(f"── {outcome.step.name}: {outcome.status}")
     command, unchanged = outcome.step.command.name, outcome.status == "unchanged"
-    if (report := report_of(outcome)) is not None:
+    if (report := outcome.report) is not None:
         if brief or unchanged:
             show_brief(report)
         else:

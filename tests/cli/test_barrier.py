@@ -91,8 +91,8 @@ def test_the_summary_of_a_ci_step_and_annotations_of_missed_gates(trained, run, 
 
 def test_whatever_ends_the_program_is_one_annotation_in_a_job_of_github(trained, refused, monkeypatch):
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    outcome = refused(3, *barrier(trained[0], "none.pt"), says="\n::error title=rebasin::none.pt")
-    assert outcome.err.count("::error") == 1
+    outcome = refused(3, *barrier(trained[0], "none.pt"), says="::error title=rebasin::none.pt")
+    assert outcome.err.startswith("::error") and outcome.err.count("::error") == 1  # the message is last
     monkeypatch.setenv("GITHUB_ACTIONS", "false")
     assert "::error" not in refused(3, *barrier(trained[0], "none.pt")).err
 

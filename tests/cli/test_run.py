@@ -14,6 +14,7 @@ from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.cli import _show
 from rebasin_cli.spec import library
 
+from ..reports.junit_schema import problems
 from .conftest import contents, same, tensors
 
 RECIPE = """
@@ -192,7 +193,7 @@ def test_a_step_that_fails_ends_the_run_with_its_exit_code(recipe, run, tmp_path
     assert outcome.code in (3, 4) and "Traceback" not in outcome.err
     assert (tmp_path / "out/not-passed/mean.safetensors").exists()
     cases = ET.parse(tmp_path / "out/gates.xml").getroot().iter("testcase")
-    assert [case.find("error") is not None for case in cases] == [False, False, True]
+    assert [inner.tag for case in cases for inner in case] == ["system-out", "system-out", "error"]
 
 
 def test_gates_of_all_steps_are_in_one_junit_file_and_the_exit_code_is_theirs(
@@ -401,6 +402,9 @@ def test_what_an_earlier_run_said_does_not_outlive_it(recipe, done, run, tmp_pat
     assert outcome.code == 3 and "step align" in outcome.err
     align, mean = ET.parse(tmp_path / "out/gates.xml").getroot().iter("testcase")
     assert align.find("error") is not None and mean.find("skipped") is not None
+    text = (tmp_path / "out/gates.xml").read_text()
+    errors = [*ET.fromstring(text).iter("error")]
+    assert [error.get("type") for error in errors] == ["CheckpointError"] and problems(text) == []
     assert not (tmp_path / "out/run.intoto.json").exists()
 
 
@@ -414,6 +418,104 @@ def test_every_missed_gate_of_every_step_is_told(trained, tmp_path, run):
     outcome = run("run", "r.yaml", "--keep-going")
     assert outcome.code == 1 and "2 of 2 gates not met" in outcome.err
     assert "one: --max-barrier" in outcome.err and "two: --max-barrier" in outcome.err
+
+
+GATED = """
+defaults: {{data: digits, method: none, repair: none, limit: 100}}
+steps:
+  - name: path
+    barrier: {{models: ['{}', '{}'], max_barrier: 99, json_file: path.json}}
+  - name: copy
+    merge: {{models: ['{}', '{}']}}
+"""
+
+
+@pytest.fixture
+def gated(trained, tmp_path, monkeypatch):
+    """A recipe with a gate, in a folder of what a job of GitHub has checked out."""
+    path = tmp_path / "merge it" / "r.yaml"
+    path.parent.mkdir()
+    path.write_text(GATED.format(*trained, *trained))
+    monkeypatch.chdir(path.parent)
+    for name, value in {"ACTIONS": "true", "WORKSPACE": tmp_path, "STEP_SUMMARY": tmp_path / "s.md"}.items():
+        monkeypatch.setenv(f"GITHUB_{name}", str(value))
+    return "r.yaml"
+
+
+def test_the_log_and_the_summary_of_a_job_that_passes_hold_its_figures(gated, done, tmp_path):
+    """Also where stdout is a file, and where nothing was measured anew; and once."""
+    for status in ("done", "unchanged"):
+        told = done("run", gated, "--json")
+        lines = told.err.splitlines()
+        assert f"── path: {status}" in lines and f"── copy: {status}" in lines
+        assert sum(line.strip().startswith("A ") and "test loss" in line for line in lines) == 1
+        assert sum("▸ naive: test loss" in line and "nats (chord)" in line for line in lines) == 1
+        assert sum("✓ met  --max-barrier 99: naive, test: loss barrier" in line for line in lines) == 1
+        summary = (tmp_path / "s.md").read_text()
+        assert summary.startswith("## rebasin run r.yaml: 1 gate met\n") and summary.count("## rebasin") == 1
+        assert summary.count("| path | --max-barrier 99 | ✓ met |") == 1
+        assert summary.count("| **test** 100 samples |") == 1 and "**naive: test barrier" in summary
+        (tmp_path / "s.md").unlink()
+    shown = done("run", gated).out
+    assert "── path: unchanged" in shown and "✓ met  --max-barrier 99: naive, test: loss barrier" in shown
+    assert not done("run", gated, "--json", "-q").err
+
+
+def test_the_last_lines_of_a_missed_gate_tell_all_that_is_needed_at_night(gated, run, done, tmp_path):
+    done("run", gated)
+    os.rename("path.json", "good ones.json")
+    good = json.loads(Path("good ones.json").read_text())
+    for curve in [curve for row in good["rows"] for curve in row["curves"].values()]:  # surely better
+        inner = [loss - 1.0 for loss in curve["loss"][1:-1]]
+        curve["loss"] = [curve["loss"][0], *inner, curve["loss"][-1]]
+    good["each"] = {}
+    Path("good ones.json").write_text(json.dumps(good))
+    line = ("run", gated, "--json", "--set", "steps.path.baseline=good ones.json")
+    outcome = run(*line, "--set", "steps.path.max_barrier=-5")
+    assert outcome.code == 1
+    last = outcome.err.splitlines()[-10:]
+    begin = next(k for k, text in enumerate(last) if text.startswith("rebasin: 2 of 3 gates not met"))
+    first, second, baseline, *_, home = last[begin + 1 :]
+    assert first.startswith("  step path: --max-barrier -5: naive, test: loss barrier (chord) is ")
+    assert "wanted at most -5 nats: missed by 5" in first
+    assert second.startswith("  step path: --baseline chord: ") and "worse than the baseline's" in second
+    assert (
+        baseline.startswith("  the baseline is good ones.json, sha256 ") and " UTC by the file's" in baseline
+    )
+    assert home == (
+        "See it at home: cd 'merge it' && rebasin run r.yaml --set 'steps.path.baseline=good ones.json' "
+        "--set steps.path.max_barrier=-5"
+    )
+    marks = [text for text in outcome.err.splitlines() if text.startswith("::error")]
+    assert len(marks) == 2 and all(
+        text.startswith("::error file=merge it/r.yaml,line=4,title=rebasin%3A gate not met in path::")
+        for text in marks
+    )
+    assert "*The baseline is good ones.json, sha256 " in (tmp_path / "s.md").read_text()
+
+
+def test_so_do_those_of_a_crash_and_its_summary(gated, run, tmp_path):
+    (tmp_path / "merge it" / "own.py").write_text("def load(split):\n    raise ValueError('it broke')\n")
+    outcome = run("run", gated, "--set", "steps.path.data=own.py:load")
+    assert outcome.code == 6
+    *_, mark, what, where, home = outcome.err.splitlines()
+    assert mark.startswith("::error file=merge it/r.yaml,line=4,title=rebasin::line 4, step path: ")
+    assert what.startswith("rebasin: line 4, step path: ") and "ValueError: it broke" in what
+    assert where == "  in own.py:2" and home.startswith("See it at home: cd 'merge it' && rebasin run r.yaml")
+    summary = (tmp_path / "s.md").read_text()
+    assert "(DataError)" in summary and "ValueError: it broke" in summary and "own.py:2" in summary
+
+
+def test_a_recipe_that_cannot_be_run_has_an_annotation_a_problem(gated, run, tmp_path):
+    Path(gated).write_text("steps:\n  - merge: {models: [x]}\n  - algin: {}\n")
+    outcome = run("run", gated)
+    marks = [text.partition(",title")[0] for text in outcome.err.splitlines() if text.startswith("::error")]
+    assert outcome.code == 2 and marks == [f"::error file=merge it/r.yaml,line={k}" for k in (2, 3)]
+    summary = (tmp_path / "s.md").read_text()
+    assert "refused (UsageError)" in summary and "no command 'algin'" in summary
+    Path(gated).write_text("steps: [")
+    outcome = run("run", gated)
+    assert outcome.code == 2 and "::error file=merge it/r.yaml,line=1,title=rebasin::line 1: " in outcome.err
 
 
 def test_a_report_can_be_made_again_after_a_missed_gate(trained, tmp_path, run, done):

@@ -69,6 +69,7 @@ def ended(capsys, monkeypatch, error):
     def fails(*_, **__):
         raise error
 
+    monkeypatch.setattr("rebasin_cli.__main__.prepare", lambda: None)  # this process is not the command's
     monkeypatch.setattr("rebasin_cli.cli.execute", fails)
     with pytest.raises(SystemExit) as stop:
         main(["list"])

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ...errors import RebasinError, UsageError
-from ...reports import Report, _gates
-from ...reports import json as json_format
+from ...reports import _gates
 from ...reports._gates import Case, Ended, GateResult
 from ..job import since
 from .running import FAILED, MISSED, NOT_RUN, Outcome
-
-REPORT = "rebasin.report/"
-
-
-def report_of(outcome: Outcome) -> Report | None:
-    """The barrier report that a step left, now or when it was run last."""
-    if not str(outcome.result.get("schema", "")).startswith(REPORT):
-        return None
-    return json_format.load(json.dumps(outcome.result))
 
 
 def gates_of(outcomes: Iterable[Outcome]) -> list[GateResult]:
@@ -46,7 +35,7 @@ def _cases(outcome: Outcome, why: str) -> list[Case]:
     if outcome.status == NOT_RUN:
         return [Ended(command, why, step, skipped=True)]
     found: list[Case] = []
-    if (report := report_of(outcome)) is not None:
+    if (report := outcome.report) is not None:
         missed = any(not gate.met for gate in report.gates)
         found += _gates.results(
             report, step, where=outcome.step.where, baseline=_baseline(outcome) if missed else ""

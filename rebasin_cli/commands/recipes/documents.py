@@ -26,6 +26,7 @@ from ...reports import _github
 from ...reports._github import StepSummary
 from ...runtime import files, signals
 from ...runtime.files import Inputs
+from ...runtime.text import some
 from . import running, telling
 from .aside import Aside, Made, of_outcomes, of_steps
 from .cache import Cache
@@ -35,6 +36,8 @@ from .recipe import Recipe
 from .remembered import Left, Remembered
 from .running import How, Progress
 from .steps import Step
+
+SHOWN = 6  # names of files in a line
 
 
 @dataclass(frozen=True)
@@ -238,8 +241,12 @@ class Documents:
         if lying and not self.progress.not_passed:
             folders = dict.fromkeys(each.root.parent / NOT_PASSED for each in made if each.path in lying)
             where = ", ".join(f"{folder}{os.sep}" for folder in folders)
-            names = ", ".join(path.name for path in lying)
-            self.say(f"not passed, and put aside into {where}: {names}; the next run takes them back")
+            names = some([path.name for path in lying], SHOWN)
+            told = f"not passed, and put aside into {where}: {names}; the next run takes them back"
+            if isinstance(self.error, Interrupted):
+                self.say(told)
+            else:  # among the last lines of the log
+                self.error.closing = (*self.error.closing, told)
         self.progress.not_passed = lying
 
     def _put_aside(self, made: Sequence[Made]) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,8 @@ from ...errors import (
     account,
     as_error,
 )
+from ...reports import Report
+from ...reports import json as json_format
 from ...reports._gates import GateResult, raise_unmet
 from ..job.listener import Listener
 from .cache import Cache
@@ -32,6 +36,7 @@ from .steps import Step
 
 DONE, UNCHANGED, MISSED, FAILED, NOT_RUN = "done", "unchanged", "gate not met", "failed", "not run"
 INTERRUPTED, TIMED_OUT = "interrupted", "timed out"
+REPORT = "rebasin.report/"  # how the schema of a barrier report begins
 BROKEN = (FAILED, INTERRUPTED, TIMED_OUT)  # it ended with an error, and nothing is run after it
 
 
@@ -58,6 +63,13 @@ class Outcome:
     @property
     def ok(self) -> bool:
         return self.status in (DONE, UNCHANGED)
+
+    @cached_property
+    def report(self) -> Report | None:
+        """The barrier report that it left, now or when it was run last."""
+        if not str(self.result.get("schema", "")).startswith(REPORT):
+            return None
+        return json_format.load(json.dumps(self.result))
 
 
 Perform = Callable[[Sequence[str]], Performed]

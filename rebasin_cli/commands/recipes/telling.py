@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...errors import RebasinError
+from ...errors import GateNotMet, RebasinError
 from ...reports import _junit, markdown
 from ...reports import json as json_format
 from ...reports._format import title
 from ...reports._gates import Case
 from ...reports._markup import code, escape, head, line
 from ..job import attesting
-from .cases import cases_of, report_of
+from .cases import cases_of
 from .recipe import Recipe
 from .running import Outcome, Progress
 
@@ -32,9 +32,11 @@ def summary(outcomes: Sequence[Outcome], error: RebasinError | None) -> tuple[li
     figures = [
         f"### {escape(outcome.step.name)}: {escape(title(report))}\n\n{markdown.sections(report)[0]}"
         for outcome in outcomes
-        if (report := report_of(outcome)) is not None
+        if (report := outcome.report) is not None
     ]
-    return cases_of(outcomes, error), [*([steps_table(outcomes)] if outcomes else []), *figures]
+    where = error.closing if isinstance(error, GateNotMet) else ()  # a crash is told with all that it says
+    told = [escape(text) for text in where if not text.startswith(" ")]
+    return cases_of(outcomes, error), [*told, *([steps_table(outcomes)] if outcomes else []), *figures]
 
 
 def account(progress: Progress, error: RebasinError | None, about: Mapping[str, Any]) -> dict[str, Any]:
