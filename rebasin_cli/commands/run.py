@@ -69,7 +69,7 @@ def read(
     if problems:
         found = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         hint = "Editors find most of them as you type, by the schema: rebasin run --schema"
-        hint = hint if limits is None else HINT
+        hint = HINT if limits is not None and limits.refused else hint
         message = f"{path} is not a recipe that can be run: {found}"
         raise UsageError(message, problems=problems.in_order(), hint=hint)
     return recipe

@@ -8,12 +8,13 @@ it is used for anything: whether a file is there, and what lies beside it, is to
 
 from __future__ import annotations
 
+import functools
 import glob
 import os
 import sys
 import sysconfig
 import unicodedata
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PureWindowsPath
@@ -38,6 +39,18 @@ UNSEEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")  # letters that a reader doe
 MODULES = (".py", ".pyc", ".pyi", ".so", ".pyd")
 
 
+def _noted(judge: Callable[..., str | None]) -> Callable[..., str | None]:
+    """A judgement of which it is known that it was against the recipe."""
+
+    @functools.wraps(judge)
+    def noting(limits: Limits, *given: Any) -> str | None:
+        why = judge(limits, *given)
+        limits.refused |= why is not None
+        return why
+
+    return noting
+
+
 @dataclass
 class Limits:
     """Of one recipe, in the folder `home`; `variables` are those that the command line gives it."""
@@ -47,6 +60,7 @@ class Limits:
     home: str = field(default_factory=lambda: os.path.realpath(os.getcwd()))
     own: set[str] = field(default_factory=set)  # code and trust that the command line itself names
     nowhere: bool = False  # the output folder was refused
+    refused: bool = False  # whether anything was
 
     def check_start(self, recipe: Path) -> None:
         """Raise UsageError where the recipe's folder has a hand in this process, or the recipe is a link."""
@@ -60,7 +74,7 @@ class Limits:
                     f"--allow-env {name}: it is a secret by its name, and a recipe may show it to anybody",
                     hint="Give what may be seen, under another name",
                 )
-        places = [_real(place or ".") for place in sys.path]
+        places = [_real(place or ".") for place in sys.path if os.path.exists(place or ".")]
         installed = {
             _real(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")
         }
@@ -85,11 +99,13 @@ class Limits:
 
     # ----------------------------------------------------------------------------------- what is said
 
+    @_noted
     def wrong_command(self, name: str) -> str | None:
         return (
             None if name in SAID else f"nobody has said yet what `{name}` may do in a recipe of a stranger's"
         )
 
+    @_noted
     def wrong(self, option: Parameter, value: Value) -> str | None:
         """What keeps this option from having this value; None where nothing does. No file is looked at."""
         text = str(value.value)
@@ -117,6 +133,11 @@ class Limits:
             if not colon and not text.endswith(".py"):
                 return self.wrong_name(text)  # what is unknown is told by its command, which imports nothing
             taken = "a data set by its name, npz:FILE, imagefolder:DIR or text:FILE"
+        elif key == "set":
+            given = text.partition("=")[2]
+            if not (set(given) & set(":/\\") or given.endswith(".py")):
+                return None
+            taken = "a number, a word or the name of a data set"
         elif key == "net":
             if text in own_networks() or not (colon or "." in text or "/" in text):
                 return None
@@ -143,6 +164,7 @@ class Limits:
 
     # ----------------------------------------------------------------------------------- what is read
 
+    @_noted
     def wrong_file(self, value: Value) -> str | None:
         """As `wrong_name`, of a file, a folder or a glob; links are followed as far as the name goes."""
         text = str(value.value)
@@ -156,6 +178,7 @@ class Limits:
             text = os.path.dirname(text)
         return self.leads_out([Path(text)]) if text else None
 
+    @_noted
     def leads_out(self, paths: Iterable[Path]) -> str | None:
         """Which of these is a link out of this folder, or has one in it; each with what lies beside it."""
         from ...checkpoints import beside  # heavy
@@ -174,12 +197,14 @@ class Limits:
                     return f"{place} is a link that leads out of this folder, or to what is hidden"
         return None
 
+    @_noted
     def leads_out_beside(self, paths: Iterable[Path]) -> str | None:
         """The same of files that are taken along from the folders of models, as far as these are in here."""
         return self.leads_out(path for path in paths if self._is_inside(os.path.abspath(path)))
 
     # -------------------------------------------------------------------------------- what is written
 
+    @_noted
     def wrong_folder(self, value: Value | None) -> str | None:
         """What is wrong with `output_dir`."""
         if value is not None and value.own:
@@ -191,6 +216,7 @@ class Limits:
             )
         return self.wrong_output(value, Path())
 
+    @_noted
     def wrong_output(self, value: Value, folder: Path) -> str | None:
         """What keeps a file or a folder of this name from being written in `folder`."""
         text = str(value.value)

@@ -17,7 +17,7 @@ from .files import beside, index, is_sharded, of_data_sets, opened, report_files
 from .inputs import Fetch, Files, find
 from .limits import Limits
 from .reading import Problems, Value
-from .vocabulary import MAY_READ, MAY_RUN, MODELS, PLAIN, READS, UNSAID, WRITES, Command, Parameter
+from .vocabulary import MAY_READ, MAY_RUN, MODELS, PAIR, PLAIN, READS, UNSAID, WRITES, Command, Parameter
 
 
 @dataclass(frozen=True)
@@ -229,13 +229,11 @@ class Maker:
         """One value as the command line has it; several where a name stands for several files."""
         if value.is_list or value.is_map:
             plain = value.plain()  # such as `weights: [0.3, 0.7]`
-            joined = option.kind is str and option.role in (PLAIN, UNSAID)
+            joined = option.kind is str and option.role in (PLAIN, PAIR, UNSAID)
             if value.is_map or not joined or not all(_is_scalar(item) for item in plain):
                 self.problems.add(value, option.wrong(plain) or "expected one value")
                 return []
-            if self.names.limits is not None and self._refuse(value, self.names.limits.wrong(option, value)):
-                return []
-            return [",".join(map(str, plain))]
+            value = replace(value, value=",".join(map(str, plain)))
         if self.names.limits is not None and self._refuse(value, self.names.limits.wrong(option, value)):
             return []
         named = value.value in self.names.outputs if isinstance(value.value, str) else False
@@ -247,6 +245,9 @@ class Maker:
             return []
         if option.role == READS:
             return [str(path) for path in self._files(value)]
+        if option.role == PAIR:
+            parts = [replace(value, value=text) for text in str(value.value).split(",")]
+            return [",".join(str(path) for path in self._files(replace(value, value=parts)))]
         if option.role in (MAY_READ, MAY_RUN):
             return [self._maybe_file(value)]
         if option.role == WRITES:

@@ -32,8 +32,8 @@ def refusal(name: str, allowed: Collection[str] | None) -> str | None:
     if is_secret(name):
         where = "in none with --untrusted" if allowed is not None else "in the url: of an input alone"
         return (
-            f"${{{name}}} is a secret by its name, and what a recipe says is written into files and logs: it may "
-            f"stand {where}; what is no secret needs another name"
+            f"${{{name}}} is a secret by its name, and what a recipe says is written into files and logs: it "
+            f"may stand {where}; what is no secret needs another name"
         )
     if allowed is not None and name not in allowed:
         given = f"those of --allow-env ({', '.join(sorted(allowed))})" if allowed else "none"

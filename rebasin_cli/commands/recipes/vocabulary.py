@@ -17,6 +17,7 @@ from typing import Any
 from ...registry.numbers import READ
 
 READS, WRITES, MAY_READ, MAY_RUN, DATA = "reads", "writes", "may read", "may run", "data"
+PAIR = "reads two"  # files, with a comma between
 TRUSTS, PLAIN, UNSAID = "trusts", "plain", ""
 MODELS = "models"
 # What `rebasin run` itself decides, for all steps.
@@ -31,29 +32,32 @@ ENDINGS |= {"curve": ".curve.safetensors", "dream": ".npz"}
 # Texts that may name a file: a spec, a start.
 MAY_NAME_A_FILE = ("spec", "init")
 # Texts that may name a file, or code of the user's: a network, a loader, a function.
-MAY_NAME_CODE = ("net", "data", "held_out", "loss", "metric")
+# `set` may be of an experiment's data.
+MAY_NAME_CODE = ("net", "data", "held_out", "loss", "metric", "set")
+PAIRS = ("pair",)
 # Switches by which somebody answers for what is run or written: code of others, and what no check has seen.
 TRUSTING = ("trust_code", "unsafe_load", "no_prove", "skip_checks", "force", "resume")
 # Texts and switches that name neither a file nor code, whatever is in them.
 NAMING_NOTHING = frozenset(
     """
-    activation allow_new_bias as_published ascent at attack augment bake_temperature base_model bound bounds
-    budget choose classes_split copy_files cost device dry_run effort extra full gate groups heads help ignore
-    input interpolation invert json key kind library license memory method mixture name nesterov norm
-    normalize not_kept once optimizer out_dtype out_shard_size output pair parameter part pixels polish positions
-    precision projection quiet repair scale schedule set sharpness sites soup split stability tensors then
-    verbose weights weights_prior without_reference
+    activation allow_new_bias as_published ascent at attack augment bake_temperature base_model
+    bound bounds budget choose classes_split copy_files cost device dry_run effort extra full gate
+    groups heads help ignore input interpolation invert json key kind library license memory method
+    mixture name nesterov norm normalize not_kept once optimizer out_dtype out_shard_size output
+    parameter part pixels polish positions precision projection quiet repair scale schedule
+    sharpness sites soup split stability tensors then verbose weights weights_prior
+    without_reference
     """.split()
 )
 # Commands whose role in a recipe has been thought about with all their arguments; another is refused there.
 SAID = frozenset(
-    """
-    align, apply, barrier, canon, card, compare, curve, doctor, dream, eval, inspect, lab list, lab run,
-    lab show, merge, plane, repair, signature, spec check, spec explain, spec import, spec infer, spec list, spec prove,
-    spec show, train, verify
-    """.replace("\n", " ")
-    .strip()
-    .split(", ")
+    " ".join(
+        """
+        align, apply, barrier, canon, card, compare, curve, doctor, dream, eval, inspect, lab list, lab run,
+        lab show, merge, plane, repair, signature, spec check, spec explain, spec import, spec infer,
+        spec list, spec prove, spec show, train, verify
+        """.split()
+    ).split(", ")
 )
 
 
@@ -63,6 +67,8 @@ def role_of(key: str, kind: Any, *, written: bool = False) -> str:
         return WRITES
     if kind == "path":
         return DATA if key in DATA_FOLDERS else READS
+    if key in PAIRS:
+        return PAIR
     if key in MAY_NAME_CODE:
         return MAY_RUN
     if key in MAY_NAME_A_FILE:
