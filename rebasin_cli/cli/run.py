@@ -213,10 +213,16 @@ def refused(arguments: Sequence[str], error: UsageError) -> None:
             raise error
 
 
-def _again(recipe: Path, assign: list[str] | None, download: bool) -> list[str]:
-    """The command line without what it leaves beside the steps' outputs."""
-    sets = [word for text in assign or () for word in ("--set", text)]
-    return ["rebasin", "run", str(recipe), *sets, *["--download"] * download]
+def _again(
+    recipe: Path, assign: list[str] | None, download: bool, untrusted: bool, allow_env: list[str] | None
+) -> list[str]:
+    """The command line without what it leaves beside the steps' outputs, and without secrets of addresses."""
+    from ..commands.recipes.variables import public
+
+    sets = [word for text in assign or () for word in ("--set", public(text))]
+    variables = [word for name in allow_env or () for word in ("--allow-env", name)]
+    switches = ["--download"] * download + ["--untrusted"] * untrusted
+    return ["rebasin", "run", str(recipe), *sets, *switches, *variables]
 
 
 def _remark(text: str) -> None:

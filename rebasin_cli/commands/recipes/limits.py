@@ -35,6 +35,7 @@ HINT = (
     "--untrusted: a recipe names no code, files of this folder alone, and variables of --allow-env "
     "(docs/security.md); --set steps.NAME.OPTION=VALUE says what you have read and want all the same"
 )
+LINK = "is a link that leads out of this folder, or to what is hidden"
 UNSEEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")  # letters that a reader does not see
 MODULES = (".py", ".pyc", ".pyi", ".so", ".pyd")
 
@@ -172,11 +173,12 @@ class Limits:
             return None
         if (why := self.wrong_name(text)) is not None:
             return why
-        if "**" in text:
-            return "** goes through every folder; name the folder, such as runs/*.safetensors"
-        while glob.has_magic(text):
-            text = os.path.dirname(text)
-        return self.leads_out([Path(text)]) if text else None
+        if not glob.has_magic(text):
+            return self.leads_out([Path(text)])
+        folder = os.path.dirname(text)
+        if "**" in text or glob.has_magic(folder):
+            return "of a glob only the last part is drawn, such as runs/*.safetensors"
+        return None if self._is_open(_real(folder or ".")) else f"{folder} {LINK}"
 
     @_noted
     def leads_out(self, paths: Iterable[Path]) -> str | None:
@@ -191,10 +193,10 @@ class Limits:
                     if count >= MOST_DATA:
                         return f"{path} holds more than {MOST_DATA:,} files"
                     if place.is_symlink() and not self._is_open(_real(place)):
-                        return f"{place} is a link that leads out of this folder, or to what is hidden"
+                        return f"{place} {LINK}"
             for place in (path, beside.of(path)):
                 if not self._is_open(_real(place)):
-                    return f"{place} is a link that leads out of this folder, or to what is hidden"
+                    return f"{place} {LINK}"
         return None
 
     @_noted
@@ -214,7 +216,8 @@ class Limits:
                 "with --untrusted a recipe writes into a folder of its own; say `output_dir: out`, or "
                 "--set output_dir=out"
             )
-        return self.wrong_output(value, Path())
+        why = self.wrong_output(value, Path())
+        return why and why.replace("below the output folder", "below the folder in which rebasin was started")
 
     @_noted
     def wrong_output(self, value: Value, folder: Path) -> str | None:
