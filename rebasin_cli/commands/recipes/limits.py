@@ -118,10 +118,10 @@ class Limits:
             return None
         if option.role == MAY_RUN:
             return self._wrong_code(option.key, text)
-        if option.role == TRUSTS:
+        if option.role in (TRUSTS, DATA):
             flag = option.key.replace("_", "-")
             return None if value.value is False else f"only the command line may say --{flag}"
-        if option.role in (MAY_READ, DATA):
+        if option.role == MAY_READ:
             return self.wrong_name(text)
         return "nobody has said yet whether it may name a file or code" if option.role == UNSAID else None
 

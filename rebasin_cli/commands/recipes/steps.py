@@ -131,10 +131,7 @@ class Maker:
             self._check_weights(options["weights"], models, given["weights"])
         if self.command.has("data"):
             root = options.get("data_root") or os.environ.get("REBASIN_DATA")
-            found = of_data_sets(Path(root)) if root else []
-            if "data_root" in options:
-                self._follow({**given, **shared}["data_root"], found)
-            self.listed += found
+            self.listed += of_data_sets(Path(root)) if root else []
         depends = self.step.value.get("depends")
         if depends is not None:
             self._files(depends)

@@ -14,7 +14,7 @@ VARIABLE = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_]\w*)(?::-(?P<default>[^}]*)
 _SECRET = re.compile(r"secret|token(?!i[sz])|key|passw|passphrase|passcode|credential|auth(?!or(?!i[sz]))")
 _PART = re.compile(r"(?:^|[_\d])(?:pass|pat|sas)(?:$|[_\d])|.[_\d]pwd(?:$|[_\d])")
 _ADDRESS = re.compile(
-    r"(?P<scheme>[A-Za-z][\w+.-]*://)(?P<user>[^\s/?#]*@)?(?P<rest>[^\s?#]*)(?P<query>[?#]\S+)?"
+    r"(?P<scheme>[A-Za-z][\w+.-]{0,20}://)(?P<user>[^\s/?#]*@)?(?P<rest>[^\s?#]*)(?P<query>[?#]\S+)?"
 )
 
 

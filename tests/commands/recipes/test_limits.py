@@ -129,7 +129,7 @@ REFUSED = {
     step(spec="specs/own.yaml"): LINK,
     step(spec="/etc/spec.yaml"): OUTSIDE,
     step(init="../x.perm.safetensors"): OUTSIDE,
-    OUT + "steps: [{align: {models: [a, b], data: mnist, data_root: /data}}]": OUTSIDE,
+    OUT + "steps: [{align: {models: [a, b], data: mnist, data_root: data}}]": TRUST,
     "models: [{model: /etc/a}, {model: b}]\nmerge_method: linear\n": OUTSIDE,
     # files that are written
     "steps: [{align: {models: [a, b]}}]": "output_dir: out",
