@@ -12,7 +12,6 @@ import functools
 import glob
 import os
 import sys
-import sysconfig
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -75,16 +74,12 @@ class Limits:
                     f"--allow-env {name}: it is a secret by its name, and a recipe may show it to anybody",
                     hint="Give what may be seen, under another name",
                 )
-        places = [_real(place or ".") for place in sys.path if os.path.exists(place or ".")]
-        installed = {
-            _real(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")
-        }
-        for place in places:
-            if self._is_inside(place) and place not in installed:
+        for place in map(_real, (place or "." for place in sys.path if os.path.exists(place or "."))):
+            if self._is_inside(place):
                 raise UsageError(
-                    f"--untrusted: Python looks for modules in {place}, in the recipe's own folder",
-                    hint="Start the command `rebasin` itself, or python -P -m rebasin_cli, without a "
-                    "PYTHONPATH that leads here",
+                    f"--untrusted: Python looks for modules in {place}, where the recipe's folder may put some",
+                    hint="Install rebasin outside of this folder, and start the command `rebasin` itself, or "
+                    "python -P -m rebasin_cli, without a PYTHONPATH that leads here",
                 )
         if os.path.lexists(rc := os.path.join(self.home, "matplotlibrc")):
             raise UsageError(f"--untrusted: {rc} would tell matplotlib how to draw", hint="Remove it")

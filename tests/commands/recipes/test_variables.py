@@ -75,9 +75,8 @@ def fetcher(tmp_path):
 
 def test_an_address_gets_its_secret_when_it_is_asked_for_and_records_have_none(recipe, fetcher, tmp_path):
     fetch, asked, said = fetcher
-    text = (
-        "inputs: {x: {url: 'https://h/${RUN}/${API_TOKEN}/m.pt?s=${DB_PASSWORD}', sha256: '%s'}}\n" % DIGEST
-    )
+    text = "inputs: {x: {url: 'https://h/${RUN}/${API_TOKEN}/m.pt?s=${DB_PASSWORD}', sha256: '"
+    text += DIGEST + "'}}\n"
     text += "steps: [{align: {models: [a.safetensors, x]}}]"
     made, problems = recipe(text, environment=ENVIRONMENT, fetch=fetch)
     assert problems == [] and asked == ["https://h/a/hunter2/m.pt?s=1"]
