@@ -77,7 +77,7 @@ class Limits:
         for place in map(_real, (place or "." for place in sys.path if os.path.exists(place or "."))):
             if self._is_inside(place):
                 raise UsageError(
-                    f"--untrusted: Python looks for modules in {place}, where the recipe's folder may put some",
+                    f"--untrusted: Python looks for modules in {place}, in the recipe's own folder",
                     hint="Install rebasin outside of this folder, and start the command `rebasin` itself, or "
                     "python -P -m rebasin_cli, without a PYTHONPATH that leads here",
                 )
