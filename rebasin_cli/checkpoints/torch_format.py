@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import CheckpointError, UnsafeCheckpoint
+from ..registry import allowed
 from ..registry.references import findable
 from ..runtime.memory import check_memory, uncollected
 from .inert import Reader, TooMuch
@@ -131,6 +132,7 @@ def _shows_tensors(saved: Any) -> bool:
 
 def load_by_its_code(path: Path) -> Loaded:
     """The same, unpickled: this runs the code of the file's choice. What is saved from here is importable."""
+    allowed.check_unpickling(path)
     with open(path, "rb") as file, warnings.catch_warnings(), findable(Path()):
         warnings.simplefilter("ignore")  # about deprecated dtypes and storages: nothing the reader can act on
         head = file.read(len(LEGACY))

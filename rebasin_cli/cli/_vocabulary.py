@@ -16,17 +16,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import typer
 
 from ..commands.recipes.running import Performed
-from ..commands.recipes.vocabulary import (
-    DATA_FOLDERS,
-    MAY_NAME_A_FILE,
-    MAY_READ,
-    READS,
-    TEXT,
-    WRITES,
-    WRITTEN,
-    Command,
-    Parameter,
-)
+from ..commands.recipes.vocabulary import WRITES, Command, Parameter, role_of
 from ..errors import GateNotMet, RebasinError, UsageError
 from ..registry import Registry
 from . import app, execute
@@ -70,6 +60,7 @@ def _parameter(name: str, hint: Any, told: Any, default: Any) -> Parameter:
     flags, off = _flags(name, told, kind, default)
     long = next((flag for flag in flags if flag.startswith("--")), "")
     key = long.removeprefix("--").replace("-", "_") or name
+    role = role_of(key, kind, written=name.startswith(OF_FORMAT) or (kind == "path" and key in FORMATS))
     return Parameter(
         key,
         kind,
@@ -81,8 +72,9 @@ def _parameter(name: str, hint: Any, told: Any, default: Any) -> Parameter:
         default is Argument.empty,
         told.min,
         told.max,
-        WRITES if name.startswith(OF_FORMAT) else _role(key, kind),
+        role,
         (told.help or "").strip(),
+        str(default) if role == WRITES and isinstance(default, str | Path) else None,
     )
 
 
@@ -108,14 +100,6 @@ def _flags(name: str, told: Any, kind: Any, default: Any) -> tuple[list[str], st
     if kind is bool and not flags and default is None:
         off = f"--no-{plain[0].removeprefix('--')}"
     return plain, off
-
-
-def _role(key: str, kind: Any) -> str:
-    if key in WRITTEN or (kind == "path" and key in FORMATS):
-        return WRITES
-    if kind == "path" and key not in DATA_FOLDERS:
-        return READS
-    return MAY_READ if key in MAY_NAME_A_FILE else TEXT
 
 
 def perform(line: Sequence[str]) -> Performed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout, suppress
+from contextlib import nullcontext, redirect_stdout, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -63,6 +63,19 @@ def run(
     download: Annotated[
         bool, typer.Option("--download", help="Fetch the pinned files of hf: and https:, also for --dry-run.")
     ] = False,
+    untrusted: Annotated[
+        bool,
+        typer.Option("--untrusted", help="The recipe is a stranger's: no code of files, nothing outside."),
+    ] = False,
+    allow_env: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-env",
+            metavar="NAME",
+            show_default=False,
+            help="A variable that a stranger's recipe may read; repeatable.",
+        ),
+    ] = None,
     from_command: Annotated[
         str | None,
         typer.Option(
@@ -115,6 +128,8 @@ def run(
         text = running.schema_text(words) if schema else running.recipe_of(from_command, words, _remark)
         typer.echo(text, nl=False)
         return
+    from ..commands.recipes.cache import of_run
+    from ..commands.recipes.limits import Limits
     from ..commands.recipes.running import How
     from ..runtime.watching import Watch
 
@@ -129,20 +144,29 @@ def run(
 
     named = {"junit": junit, "step_summary": step_summary, "result_file": result_file, "json": json}
     path = recipe or NONE
-    with of_recipe(path, _again(path, assign, download)), screen(quiet, verbose) as listener:
+    limits = Limits(frozenset(allow_env or ()), download) if untrusted else None
+    with (
+        of_recipe(path, _again(path, assign, download, untrusted, allow_env)),
+        screen(quiet, verbose) as listener,
+        of_run(cache, listener.say, stranger=untrusted) as records,
+        limits.second_lock() if limits is not None else nullcontext(),
+    ):
         how = How(again=no_cache, force=force, keep_going=keep_going)
-        documents = _documents(path, cache, assign, named, how, listener.say, stdout, dry_run=dry_run)
+        documents = _documents(path, records, assign, named, how, listener.say, stdout, dry_run=dry_run)
         watch, over = Watch(documents.finish), TimedOut(f"the time limit of {time_limit} was reached")
         with watch.on(), documents.at_every_end(), watch.limited(seconds, over):
             if recipe is None:
                 hint = "rebasin run RECIPE.yaml; docs/recipes.md shows one"
                 raise UsageError("no recipe is named", hint=hint)
+            if allow_env and not untrusted:
+                hint = "Without that a recipe may read every variable that is no secret"
+                raise UsageError("--allow-env is for --untrusted", hint=hint)
             if time_limit is not None and seconds is None:
                 hint = "Write it like 90s, 20m or 2h"
                 raise UsageError(f"--time-limit {time_limit!r} is no time", hint=hint)
             from ..commands import run as running  # heavy: what an earlier run left is gone by now
 
-            asked = running.Asked(download, dry_run)
+            asked = running.Asked(download, dry_run, limits)
             plan = running.run(documents, vocabulary(), perform, asked, listener, watch, show=show)
     if dry_run and not json:
         _show_plan(plan)
@@ -150,7 +174,7 @@ def run(
 
 def _documents(
     recipe: Path,
-    cache: Path,
+    cache: Any,
     assign: list[str] | None,
     named: Mapping[str, Any],
     how: Any,
@@ -160,7 +184,6 @@ def _documents(
     dry_run: bool,
 ) -> Any:
     """What the run leaves; its JSON is printed at every end, where that is asked for."""
-    from ..commands.recipes.cache import Cache
     from ..commands.recipes.documents import Documents, Named
 
     def shown(account: Any) -> None:
@@ -169,11 +192,12 @@ def _documents(
                 result(account, True)
 
     files = Named(named["junit"], named["step_summary"], named["result_file"])
-    return Documents(recipe, Cache(cache, say), files, tuple(assign or ()), how, say, shown, dry=dry_run)
+    return Documents(recipe, cache, files, tuple(assign or ()), how, say, shown, dry=dry_run)
 
 
 def refused(arguments: Sequence[str], error: UsageError) -> None:
     """What a run leaves whose command line cannot be read, as far as it can."""
+    from ..commands.recipes.cache import of_run
     from ..commands.recipes.running import How
 
     command = typer.main.get_command(app).commands["run"]
@@ -181,17 +205,24 @@ def refused(arguments: Sequence[str], error: UsageError) -> None:
     given = command.make_context("run", list(arguments), **lenient).params
     if given["recipe"] is None or given["schema"] or given["from_command"]:
         return
-    told, dry = (given["recipe"], given["cache"], given["assign"], given), given["dry_run"]
-    documents = _documents(*told, How(), _remark, sys.stdout, dry_run=dry)
-    with suppress(UsageError), documents.at_every_end():
-        documents.unreadable()
-        raise error
+    told, dry = (given["assign"], given, How(), _remark, sys.stdout), given["dry_run"]
+    with of_run(given["cache"], _remark, stranger=given["untrusted"]) as records:
+        documents = _documents(given["recipe"], records, *told, dry_run=dry)
+        with suppress(UsageError), documents.at_every_end():
+            documents.unreadable()
+            raise error
 
 
-def _again(recipe: Path, assign: list[str] | None, download: bool) -> list[str]:
-    """The command line without what it leaves beside the steps' outputs."""
-    sets = [word for text in assign or () for word in ("--set", text)]
-    return ["rebasin", "run", str(recipe), *sets, *["--download"] * download]
+def _again(
+    recipe: Path, assign: list[str] | None, download: bool, untrusted: bool, allow_env: list[str] | None
+) -> list[str]:
+    """The command line without what it leaves beside the steps' outputs, and without secrets of addresses."""
+    from ..commands.recipes.variables import public
+
+    sets = [word for text in assign or () for word in ("--set", public(text))]
+    variables = [word for name in allow_env or () for word in ("--allow-env", name)]
+    switches = ["--download"] * download + ["--untrusted"] * untrusted
+    return ["rebasin", "run", str(recipe), *sets, *switches, *variables]
 
 
 def _remark(text: str) -> None:

@@ -23,6 +23,7 @@ from .recipes.documents import Documents
 from .recipes.fetching import Fetcher
 from .recipes.from_line import recipe_of
 from .recipes.inputs import Fetch
+from .recipes.limits import HINT, MOST_BYTES, Limits
 from .recipes.recipe import Recipe, parse
 from .recipes.running import How, Outcome, Perform
 from .recipes.steps import Step
@@ -37,15 +38,25 @@ class Asked:
 
     download: bool = False
     dry_run: bool = False
+    limits: Limits | None = None  # of a recipe of a stranger's
 
 
-def read(documents: Documents, vocabulary: Mapping[str, Command], fetch: Fetch) -> Recipe:
-    """The recipe, which its documents hear of. Raises UsageError with all that is wrong, by its lines."""
+def read(
+    documents: Documents, vocabulary: Mapping[str, Command], fetch: Fetch, limits: Limits | None = None
+) -> Recipe:
+    """The recipe, which its documents hear of. Raises UsageError with all that is wrong, by its lines.
+
+    `limits` are those of a recipe of a stranger's.
+    """
     path, problems = documents.path, reading.Problems()
     try:
-        text = files.text(path, f"the recipe {path}", most=4 * reading.MAX_BYTES)
+        if limits is not None:
+            limits.check_start(path)
+        most = 4 * reading.MAX_BYTES if limits is None else MOST_BYTES
+        text = files.text(path, f"the recipe {path}", most=most)
         try:
-            root = reading.read(text, os.environ, problems)
+            variables = None if limits is None else limits.variables
+            root = reading.read(text, os.environ, problems, allowed=variables)
             root = familiar.as_recipe(root, problems) if familiar.is_mergekit(root) else root
         except UsageError as error:
             raise UsageError(f"{path}: {error.message}", problems=error.problems, hint=error.hint) from None
@@ -53,11 +64,12 @@ def read(documents: Documents, vocabulary: Mapping[str, Command], fetch: Fetch) 
         documents.unreadable()
         raise
     root = reading.with_set(root, list(documents.assignments), os.environ, problems)
-    recipe = parse(root, vocabulary, problems, fetch=fetch)
+    recipe = parse(root, vocabulary, problems, fetch=fetch, limits=limits)
     documents.known(recipe, sound=not problems)
     if problems:
         found = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         hint = "Editors find most of them as you type, by the schema: rebasin run --schema"
+        hint = HINT if limits is not None and limits.refused else hint
         message = f"{path} is not a recipe that can be run: {found}"
         raise UsageError(message, problems=problems.in_order(), hint=hint)
     return recipe
@@ -84,16 +96,17 @@ def run(
         return watch.limited(step.time_limit and numbers.seconds(step.time_limit), error)
 
     told = {"progress": documents.progress, "limited": limited}
-    fetcher = Fetcher(cache.folder / "downloads", listener.say, allowed=asked.download)
+    stranger = asked.limits is not None
+    fetcher = Fetcher(cache.folder / "downloads", listener.say, allowed=asked.download, stranger=stranger)
     cache.check()
-    recipe = read(documents, vocabulary, fetcher.expected)
+    recipe = read(documents, vocabulary, fetcher.expected, asked.limits)
     documents.about["recipe_sha256"] = of_file(documents.path)
     _check_steps(recipe, documents)
     with running.folders(recipe.files, keep=not asked.dry_run):
         documents.check()
         if recipe.downloads:  # what is wrong without them is told before the first of them is fetched
             judging.check(recipe.steps, cache, perform, how, coming=fetcher.missing, **told)
-            recipe = read(documents, vocabulary, fetcher)
+            recipe = read(documents, vocabulary, fetcher, asked.limits)
         plans = judging.check(recipe.steps, cache, perform, how, **told)
         documents.about["downloads"] = list(recipe.downloads)
         if asked.dry_run:

@@ -20,6 +20,7 @@ import numpy as np
 
 from ..checkpoints import destination, writing
 from ..errors import DataError, ResourceError, UsageError
+from ..registry import allowed
 
 TIMEOUT = 5  # seconds without a sign of life
 LARGEST = 1 << 30  # bytes; the largest archive has 170 MB
@@ -70,6 +71,8 @@ def missing(title: str, folders: Sequence[Path], names: Sequence[str], reason: o
 
 def download(urls: Sequence[str], md5: str) -> bytes:
     """One file from the first url that answers with the publisher's checksum. Raises NotDownloaded."""
+    if not allowed.may_download():
+        raise NotDownloaded("with --untrusted nothing is fetched without --download")
     reasons = []
     for url in urls:
         log.info("downloading %s", url)

@@ -184,7 +184,12 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class _Strict(yaml.SafeLoader):
-    """Keys that stand twice are errors."""
+    """Keys that stand twice are errors, and so are aliases: a few lines of them may stand for millions."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise ValueError(f"line {self.peek_event().start_mark.line + 1}: aliases are not expanded")
+        return super().compose_node(parent, index)
 
 
 def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from ..errors import RebasinError, UsageError, unknown
+from . import allowed
 from .user_code import user_code
 
 MOST_FILES = 300  # of a user's own code, that are looked through
@@ -55,6 +56,7 @@ def import_reference(text: str, *, error: type[RebasinError]) -> Any:
 
     Failures of the user's code are raised as `error` with their one-line reason and place.
     """
+    allowed.check_reference(text)
     module_name, _, attribute = text.rpartition(":")
     path, missing = Path(module_name), object()
     if not module_name:

@@ -169,6 +169,7 @@ def test_files_are_read_strictly(tmp_path):
         ("broken.json", "{", "is not JSON"),
         ("broken.yaml", "a: [", "is not YAML"),
         ("odd.yaml", "? [a]\n: b\n", "is not YAML"),
+        ("aliases.yaml", "a: &x []\nb: [*x, *x]\n", "line 2: aliases are not expanded"),
         ("tagged.yaml", "a: !!python/name:os.system\n", "is not YAML"),
     ]:
         (tmp_path / name).write_text(text)

@@ -21,6 +21,7 @@ import hashlib
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,10 +50,15 @@ class Record:
 
 
 class Cache:
-    """`say` is told once where nothing can be recorded: then every step is run."""
+    """`say` is told once where nothing can be recorded: then every step is run.
 
-    def __init__(self, folder: Path, say: Callable[[str], None] = lambda text: None):
-        self.folder, self.say, self._told = folder, say, False
+    Records of a `stranger`'s recipe are its own: no other run believes them.
+    """
+
+    def __init__(
+        self, folder: Path, say: Callable[[str], None] = lambda text: None, *, stranger: bool = False
+    ):
+        self.folder, self.say, self.stranger, self._told = folder, say, stranger, False
 
     def reads(self, step: Step) -> dict[str, str]:
         """The digest of every file that a step reads. Raises CheckpointError for one that is gone."""
@@ -68,6 +74,7 @@ class Cache:
             "listed": [[str(path), digests.of_listing(path)] for path in step.listed],
             "surroundings": {name: os.environ.get(name) for name in SURROUNDINGS},
         }
+        facts |= {"stranger": True} if self.stranger else {}
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def digest(self, path: Path) -> str:
@@ -296,6 +303,25 @@ class Cache:
                 f"{self.folder} {what}: a cache is a folder of its own",
                 hint="Name one that is not there yet, or leave --cache out for .rebasin",
             )
+
+
+@contextlib.contextmanager
+def of_run(folder: Path, say: Callable[[str], None], *, stranger: bool) -> Iterator[Cache]:
+    """The cache of one run.
+
+    What lies in the working folder of a `stranger`'s recipe may be of his making: records there, which could
+    say that a gate was met, are neither read nor written, and those of this run are gone with it.
+    """
+    if not stranger:
+        yield Cache(folder, say)
+        return
+    home, place = os.path.realpath(os.getcwd()), os.path.realpath(folder)
+    if place != home and not place.startswith(home.rstrip(os.sep) + os.sep):
+        yield Cache(folder, say, stranger=True)
+        return
+    say(f"the cache {folder} lies beside the recipe: nothing in it is believed, and every step is run")
+    with tempfile.TemporaryDirectory(prefix="rebasin-") as made:
+        yield Cache(Path(made) / "cache", say, stranger=True)
 
 
 LOGGED = b'{"step": '  # how a log begins, which grows after it got its name

@@ -36,6 +36,7 @@ from .recipe import Recipe
 from .remembered import Left, Remembered
 from .running import How, Progress
 from .steps import Step
+from .variables import public
 
 SHOWN = 6  # names of files in a line
 
@@ -80,7 +81,8 @@ class Documents:
     _writing: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        self.about = {"recipe": str(self.path), "set": list(self.assignments)} | self.about
+        told = {"recipe": str(self.path), "set": [public(text) for text in self.assignments]}
+        self.about = told | ({"untrusted": True} if self.cache.stranger else {}) | self.about
         self._remembered = Remembered(self.cache, self.path, self.assignments)
 
     @contextlib.contextmanager

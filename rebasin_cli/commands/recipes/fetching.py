@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import http.client
 import json
 import os
 import shutil
 import urllib.error
+import urllib.parse
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from ...checkpoints import digests
 from ...errors import CheckpointError, ResourceError, UsageError
 from ...runtime import files
 from .inputs import hub_parts
+from .variables import public, told
 
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.json", "tokenizer*", "*.model", "*.txt")
 SEAL = ".complete"  # in a folder of the hub's files: their digests, written last
@@ -26,8 +30,10 @@ CHUNK = 1 << 20
 class Fetcher:
     """Keeps what it fetched in `folder`, by address, and takes it from there the next time.
 
-    Without `allowed`, only what is there already is given. `opened` opens a web address, `hub` is the module
-    huggingface_hub; both can be replaced in tests.
+    Without `allowed`, only what is there already is given. Secrets that an address names are in
+    `environment`; they are put in where it is opened, and in no message. A `stranger`'s recipe gets no login
+    of the hub.
+    `opened` opens a web address, `hub` is the module huggingface_hub; both can be replaced in tests.
     """
 
     def __init__(
@@ -36,16 +42,19 @@ class Fetcher:
         say: Callable[[str], None],
         *,
         allowed: bool,
+        stranger: bool = False,
+        environment: Mapping[str, str] = os.environ,
         opened: Callable[[str], Any] | None = None,
         hub: Any = None,
     ):
         self.folder, self.say, self.allowed = folder, say, allowed
+        self.stranger, self.environment = stranger, environment
         self.opened, self.hub = opened or _open, hub
         self.missing: list[Path] = []  # of those that were expected
 
     def expected(self, address: str, digest: str | None) -> Path:
         """Where the file or folder will lie, without fetching it. Raises UsageError where it may not be."""
-        place = self._place(address)
+        place = self._place(address, digest)
         path = place / (hub_parts(address)[2] or "") if address.startswith("hf:") else _in(place, address)
         if not path.exists():
             self._check_allowed(address)
@@ -58,7 +67,7 @@ class Fetcher:
         Raises UsageError where it may not be fetched, CheckpointError where it is not what was pinned or
         cannot be reached.
         """
-        place = self._place(address)
+        place = self._place(address, digest)
         if address.startswith("hf:"):
             return self._of_hub(address, place)
         path = _in(place, address)
@@ -67,17 +76,20 @@ class Fetcher:
         self._ask(address, changed=path.exists())
         return self._of_web(address, digest, path)
 
-    def _place(self, address: str) -> Path:
-        return self.folder / hashlib.sha256(address.encode()).hexdigest()[:16]
+    def _place(self, address: str, digest: str | None) -> Path:
+        """By what of the address may be seen: a folder's name tells nothing of a signature, which changes."""
+        shown = public(address)
+        told = address if shown == address else f"{shown} {digest}"
+        return self.folder / hashlib.sha256(told.encode()).hexdigest()[:16]
 
     def _check_allowed(self, address: str, *, changed: bool = False) -> None:
         if not self.allowed:
             state = "was changed since it was fetched" if changed else "is not on this machine"
-            raise UsageError(f"{address} {state}", hint="--download allows to fetch it")
+            raise UsageError(f"{public(address)} {state}", hint="--download allows to fetch it")
 
     def _ask(self, address: str, *, changed: bool = False) -> None:
         self._check_allowed(address, changed=changed)
-        self.say(f"fetching {address}")
+        self.say(f"fetching {public(address)}")
 
     def _of_hub(self, address: str, place: Path) -> Path:
         repo, revision, file = hub_parts(address)
@@ -85,21 +97,22 @@ class Fetcher:
         if sealed is None or sealed != _contents(place):
             self._ask(address, changed=sealed is not None)
             hub = self.hub or _hub()
+            login = {"token": False} if self.stranger else {}  # else what this machine is logged in as
             try:
                 if (
                     sealed is not None
                 ):  # the hub's client might take what lies there; a broken-off fetch goes on
                     shutil.rmtree(place)
                 if file:
-                    hub.hf_hub_download(repo, file, revision=revision, local_dir=place)
+                    hub.hf_hub_download(repo, file, revision=revision, local_dir=place, **login)
                 else:
                     hub.snapshot_download(
-                        repo, revision=revision, local_dir=place, allow_patterns=list(WEIGHTS)
+                        repo, revision=revision, local_dir=place, allow_patterns=list(WEIGHTS), **login
                     )
                 place.mkdir(parents=True, exist_ok=True)
                 (place / SEAL).write_text(json.dumps(_contents(place), indent=1) + "\n", encoding="utf-8")
             except Exception as error:  # of a package of others: whatever it raises
-                reason = " ".join(str(error).split())[:300]
+                reason = public(" ".join(str(error).split()))[:300]
                 raise CheckpointError(f"{address} could not be fetched: {reason}") from error
         found = place / file if file else place
         if not found.exists():
@@ -110,18 +123,19 @@ class Fetcher:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary, seen = path.with_name(f".{path.name}.{os.getpid()}.tmp"), hashlib.sha256()
         try:
-            with self.opened(address) as source, open(temporary, "xb") as file:
+            with self.opened(told(address, self.environment)) as source, open(temporary, "xb") as file:
                 while chunk := source.read(CHUNK):
                     seen.update(chunk)
                     file.write(chunk)
             if seen.hexdigest() != digest:
                 raise CheckpointError(
-                    f"{address} is not the file that is pinned: its sha256 is {seen.hexdigest()}",
+                    f"{public(address)} is not the file that is pinned: its sha256 is {seen.hexdigest()}",
                     hint="It was changed, or the digest in the recipe is of another file",
                 )
             os.replace(temporary, path)
-        except (urllib.error.URLError, ValueError) as error:
-            raise CheckpointError(f"{address} could not be fetched: {error}") from None
+        except (urllib.error.URLError, http.client.HTTPException, ValueError) as error:
+            reason = _reason(error, secret="@" in address or "${" in address)
+            raise CheckpointError(f"{public(address)} could not be fetched: {reason}") from None
         except OSError as error:
             raise ResourceError(f"{path} cannot be written: {error.strerror or error}") from None
         finally:
@@ -129,8 +143,17 @@ class Fetcher:
         return path
 
 
+def _reason(error: Exception, *, secret: bool) -> str:
+    """What failed; only its kind where the message may repeat a `secret` of the address."""
+    if isinstance(error, urllib.error.HTTPError):
+        return f"HTTP {error.code}"
+    return (
+        type(error).__name__ if secret or not isinstance(error, urllib.error.URLError) else public(str(error))
+    )
+
+
 def _in(place: Path, address: str) -> Path:
-    return place / (Path(address.partition("?")[0]).name or "file")
+    return place / (Path(public(address).partition("?")[0]).name or "file")
 
 
 def _contents(place: Path) -> dict[str, str]:
@@ -149,12 +172,19 @@ def _sealed(place: Path) -> Any:
 class _OnlySecure(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, req, fp, code, msg, headers, newurl):
         if not newurl.startswith("https:"):
-            raise urllib.error.URLError(f"it leads on to {newurl}, which is not https:")
+            raise urllib.error.URLError(f"it leads on to {public(newurl)}, which is not https:")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def _open(address: str) -> Any:
-    return urllib.request.build_opener(_OnlySecure).open(address, timeout=SECONDS)
+    """The answer; user and password of an address go to its own host, and not where that leads on to."""
+    parts = urllib.parse.urlsplit(address)
+    login, at, host = parts.netloc.rpartition("@")
+    request = urllib.request.Request(urllib.parse.urlunsplit(parts._replace(netloc=host)))
+    if at:
+        encoded = base64.b64encode(urllib.parse.unquote(login).encode()).decode()
+        request.add_unredirected_header("Authorization", f"Basic {encoded}")
+    return urllib.request.build_opener(_OnlySecure).open(request, timeout=SECONDS)
 
 
 def _hub() -> Any:

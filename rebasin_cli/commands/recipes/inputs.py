@@ -20,7 +20,10 @@ from pathlib import Path
 from ...checkpoints.digests import of_path
 from ...errors import RebasinError
 from ...spec.slots import natural
+from .files import opened
+from .limits import Limits
 from .reading import Problems, Value
+from .variables import public
 
 ELSEWHERE = re.compile(r"(hf|https?):")
 _HUB = re.compile(r"hf:(?P<repo>[\w.-]+/[\w.-]+)@(?P<revision>[^:@/]+)(?::(?P<file>.+))?")
@@ -40,25 +43,35 @@ class Files:
     pins: Mapping[Path, str] = field(default_factory=dict)
 
 
-def find(value: Value, problems: Problems, fetch: Fetch | None, *, known: Iterable[str] = ()) -> Files:
-    """The files that a value means; what is wrong goes to `problems`. `known` names may have been meant."""
+def find(
+    value: Value,
+    problems: Problems,
+    fetch: Fetch | None,
+    *,
+    known: Iterable[str] = (),
+    limits: Limits | None = None,
+) -> Files:
+    """The files that a value means; what is wrong goes to `problems`. `known` names may have been meant.
+
+    `limits` are those of a recipe of a stranger's.
+    """
     if value.is_list:
-        parts = [find(item, problems, fetch, known=known) for item in value.value]
+        parts = [find(item, problems, fetch, known=known, limits=limits) for item in value.value]
         return Files(
             tuple(path for part in parts for path in part.paths),
             tuple(download for part in parts for download in part.downloads),
         )
     if value.is_map:
-        return _pinned(value, problems, fetch)
+        return _pinned(value, problems, fetch, limits)
     if not isinstance(value.value, str) or not value.value:
         problems.add(value, "expected a path, a glob, or a name under `inputs:`")
         return Files()
     if ELSEWHERE.match(value.value):
         return _elsewhere(value.value, None, value, problems, fetch)
-    return Files(tuple(_local(value, problems, known)))
+    return Files(tuple(_local(value, problems, known, limits)))
 
 
-def _pinned(value: Value, problems: Problems, fetch: Fetch | None) -> Files:
+def _pinned(value: Value, problems: Problems, fetch: Fetch | None, limits: Limits | None) -> Files:
     keys = set(value.value)
     given = {key: item.value for key, item in value.items()}
     if not (keys <= {"path", "sha256"} or keys <= {"url", "sha256"}) or not keys & {"path", "url"}:
@@ -70,7 +83,7 @@ def _pinned(value: Value, problems: Problems, fetch: Fetch | None) -> Files:
         return Files()
     if "url" in given:
         return _elsewhere(str(given["url"]), digest, value, problems, fetch)
-    found = _local(value.value["path"], problems, ())
+    found = _local(value.value["path"], problems, (), limits)
     if digest is not None and found:
         if len(found) > 1:
             problems.add(value, f"a pin is for one file, and {given['path']} are {len(found)}")
@@ -81,12 +94,24 @@ def _pinned(value: Value, problems: Problems, fetch: Fetch | None) -> Files:
     return Files(tuple(found), pins={path: str(digest) for path in found} if digest else {})
 
 
-def _local(value: Value, problems: Problems, known: Iterable[str]) -> list[Path]:
+def _local(value: Value, problems: Problems, known: Iterable[str], limits: Limits | None) -> list[Path]:
     text = value.value
     if not isinstance(text, str) or not text or "\0" in text:
         problems.add(value, "expected the name of a file")
         return []
-    path = Path(text)
+    if limits is not None and (why := limits.wrong_file(value)) is not None:
+        problems.add(value, why)
+        return []
+    found = _there(value, problems, known)
+    parts = (part for path in found for part in opened(path))
+    if limits is not None and not value.own and (why := limits.leads_out(parts)) is not None:
+        problems.add(value, why)
+        return []
+    return found
+
+
+def _there(value: Value, problems: Problems, known: Iterable[str]) -> list[Path]:
+    text, path = value.value, Path(value.value)
     if os.path.exists(path):  # unlike the path's own, not to fail for a name that no file can have
         return [path]
     if glob.has_magic(text):
@@ -115,12 +140,12 @@ def _elsewhere(
     if (problem := _not_pinned(address, digest)) is not None:
         problems.add(value, problem)
     elif fetch is None:
-        problems.add(value, f"{address} is not on this machine; --download allows to fetch it")
+        problems.add(value, f"{public(address)} is not on this machine; --download allows to fetch it")
     else:
         try:
             path = fetch(address, digest)
             seen = of_path(path) if path.exists() else ""  # it is only expected there
-            return Files((path,), ({"uri": address, "sha256": seen},))
+            return Files((path,), ({"uri": public(address), "sha256": seen},))
         except RebasinError as error:
             problems.add(value, "; ".join(line.strip() for line in error.lines()))
     return Files()

@@ -1,13 +1,14 @@
 """A recipe's text as values, each with its path and its line; `${NAME}` and `--set` are settled here.
 
 YAML is read strictly: keys stand once, anchors are not merged, only true and false are switches, and what
-looks like a date is text. Every problem is collected before anything is said.
+looks like a date is text. Every problem is collected before anything is said. Secrets are not put in
+(`variables.py`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +17,7 @@ import yaml
 from ...errors import UsageError
 from ...registry.numbers import real, whole
 from ...spec.slots import natural
+from .variables import VARIABLE, is_secret, public, refusal
 
 # What a step says beside its command, and what each holds.
 OF_A_STEP = {
@@ -24,17 +26,20 @@ OF_A_STEP = {
     "time_limit": "how long it may take, such as 90s, 20m or 2h",
 }
 MAX_BYTES, MAX_VALUES, MAX_DEPTH = 1 << 20, 20_000, 20
-_VARIABLE = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_]\w*)(?::-(?P<default>[^}]*))?\}|\$\{(?P<bad>[^}]*)\}?")
 _KINDS = {"tag:yaml.org,2002:int": whole, "tag:yaml.org,2002:float": real}
 
 
 @dataclass(frozen=True)
 class Value:
-    """A scalar, a list of `Value` or a dict of them; `path` is as a reader says it: `steps[1].merge.out`."""
+    """A scalar, a list of `Value` or a dict of them; `path` is as a reader says it: `steps[1].merge.out`.
+
+    `own` where the command line says it, and not the recipe.
+    """
 
     value: Any
     path: str
     where: str  # "line 12", or "--set steps.a.method=wm"
+    own: bool = False
 
     def items(self) -> Iterator[tuple[str, Value]]:
         return iter(self.value.items())
@@ -58,15 +63,24 @@ class Problems(list[str]):
     """What is wrong with a recipe, a line each: where, path, what."""
 
     def add(self, at: Value, what: str) -> None:
-        self.append(f"{at.where}: {at.path + ': ' if at.path else ''}{what}")
+        self.append(public(f"{at.where}: {at.path + ': ' if at.path else ''}{what}"))
 
     def in_order(self) -> list[str]:
         """By their lines."""
         return sorted(self, key=lambda text: natural(text.partition(":")[0]))
 
 
-def read(text: str, environment: Mapping[str, str], problems: Problems) -> Value:
-    """The values of a recipe. Raises UsageError for what is no YAML mapping at all."""
+def read(
+    text: str,
+    environment: Mapping[str, str],
+    problems: Problems,
+    *,
+    allowed: Collection[str] | None = None,
+) -> Value:
+    """The values of a recipe. Raises UsageError for what is no YAML mapping at all.
+
+    `allowed` are the variables that it may have; None: any that is no secret.
+    """
     if len(text) > MAX_BYTES:
         raise UsageError(f"a recipe of more than {MAX_BYTES:,} characters", hint="A recipe names files")
     try:
@@ -81,12 +95,20 @@ def read(text: str, environment: Mapping[str, str], problems: Problems) -> Value
         raise UsageError(
             "this is no recipe: expected keys such as `steps:`", hint="docs/recipes.md shows one"
         )
-    return _Reader(environment, problems).value(root, "", 0)
+    return _Reader(environment, problems, allowed=allowed).value(root, "", 0)
 
 
 class _Reader:
-    def __init__(self, environment: Mapping[str, str], problems: Problems, where: str | None = None):
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        problems: Problems,
+        where: str | None = None,
+        *,
+        allowed: Collection[str] | None = None,
+    ):
         self.environment, self.problems, self.where, self.count = environment, problems, where, 0
+        self.allowed = allowed
 
     def place(self, node: yaml.Node) -> str:
         return self.where or f"line {node.start_mark.line + 1}"
@@ -95,7 +117,7 @@ class _Reader:
         self.count += 1  # an alias counts each time that it is followed
         if self.count > MAX_VALUES or depth > MAX_DEPTH:
             raise UsageError(f"a recipe of more than {MAX_VALUES:,} values, or {MAX_DEPTH} levels deep")
-        at = Value(None, path, self.place(node))
+        at = Value(None, path, self.place(node), own=self.where is not None)
         if isinstance(node, yaml.MappingNode):
             return replace(at, value=self._map(node, at, depth))
         if isinstance(node, yaml.SequenceNode):
@@ -133,11 +155,21 @@ class _Reader:
         return self._expanded(text, at)
 
     def _expanded(self, text: str, at: Value) -> str:
+        address, kept = at.path.endswith(".url"), 0
+
         def variable(found: re.Match[str]) -> str:
+            nonlocal kept
             if found[0] == "$${":
                 return "${"
             if found["name"] is None:
                 self.problems.add(at, f"${{{found['bad']}}} is no name of a variable; $${{ stands for ${{")
+            elif address and self.allowed is None and is_secret(found["name"]):
+                kept += 1  # it is put in when the address is asked for
+                if found["name"] not in self.environment:
+                    self.problems.add(at, f"the environment has no {found['name']}")
+                return f"${{{found['name']}}}"
+            elif (why := refusal(found["name"], self.allowed)) is not None:
+                self.problems.add(at, why)
             elif found["name"] in self.environment:
                 return self.environment[found["name"]]
             elif found["default"] is not None:
@@ -148,16 +180,22 @@ class _Reader:
 
         if "\0" in text:  # no file name and no argument may hold it
             self.problems.add(at, "a text holds a NUL character")
-        return _VARIABLE.sub(variable, text).replace("\0", "")
+        expanded = VARIABLE.sub(variable, text).replace("\0", "")
+        if address and expanded.count("${") > kept:
+            self.problems.add(at, "an address holds no ${, but as the beginning of a variable that is there")
+        return expanded
 
 
 def with_set(
     root: Value, assignments: list[str], environment: Mapping[str, str], problems: Problems
 ) -> Value:
-    """The values with `key=value` of --set in their places; `steps.NAME.OPTION` is an option of that step."""
+    """The values with `key=value` of --set in their places; `steps.NAME.OPTION` is an option of that step.
+
+    They are the user's own word, whoever wrote the recipe.
+    """
     for text in assignments:
         path, equals, given = text.partition("=")
-        at = Value(None, path, f"--set {text[:200]}")
+        at = Value(None, path, f"--set {public(text)[:200]}", own=True)
         words = path.split(".")
         if not equals or not all(words) or len(words) > MAX_DEPTH:
             where = Value(None, "", at.where)

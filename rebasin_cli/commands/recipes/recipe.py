@@ -9,6 +9,7 @@ from pathlib import Path
 
 from . import placing
 from .inputs import Fetch, find
+from .limits import MOST_STEPS, Limits
 from .reading import Problems, Value, step_command
 from .steps import Maker, Names, Step
 from .vocabulary import Command
@@ -52,28 +53,40 @@ def parse(
     problems: Problems,
     *,
     fetch: Fetch | None = None,
+    limits: Limits | None = None,
 ) -> Recipe:
     """The recipe that these values say; what is wrong with it goes to `problems`.
 
     `fetch` brings a file of elsewhere here (an address and its digest); without it such files are refused.
+    `limits` are those of a recipe of a stranger's: a file that they refuse is in no recipe.
     """
     for key, value in root.items():
         if key not in TOP:
             problems.add(value, placing.unknown_at_the_top(key, TOP, vocabulary))
     _check_version(root, problems)
-    names = Names()
+    names = Names(limits=limits)
     for name, value in _map(root, "inputs", problems).items():
         if problem := _bad_name(name):
             problems.add(value, problem)
-        names.inputs[name] = find(value, problems, fetch)
+        names.inputs[name] = find(value, problems, fetch, limits=limits)
         names.downloads += names.inputs[name].downloads
     folder = Path(_text(root, "output_dir", problems) or ".")
+    if limits is not None and (why := limits.wrong_folder(root.value.get("output_dir"))) is not None:
+        problems.add(root.value.get("output_dir", root), why)
+        limits.nowhere = True
     defaults = {key.replace("-", "_"): value for key, value in _map(root, "defaults", problems).items()}
     _check_defaults(defaults, vocabulary, problems)
     steps = _steps(root, vocabulary, names, defaults, folder, problems, fetch)
     if not problems:
         _check_used(defaults, steps, problems)
     files = {key: _text(root, key, problems) for key in ("junit", "step_summary", "attest")}
+    if limits is not None:
+        for key in [key for key, text in files.items() if text]:
+            if limits.nowhere:
+                del files[key]
+            elif (why := limits.wrong_output(root.value[key], folder)) is not None:
+                problems.add(root.value[key], why)
+                del files[key]
     written = {key: folder / text for key, text in files.items() if text}
     _check_collisions(steps, written, root, problems)
     return Recipe(tuple(steps), tuple(names.downloads), **written)
@@ -135,6 +148,10 @@ def _steps(
     if given is None or not given.is_list or not given.value:
         problems.add(given or root, placing.not_a_list(given or root, vocabulary))
         return []
+    limits = names.limits
+    if limits is not None and len(given.value) > MOST_STEPS:
+        problems.add(given, f"with --untrusted a recipe has at most {MOST_STEPS} steps, and here are more")
+        return []
     titles = _titles(given.value, names, problems)
     names.written = _planned(given.value, folder, titles)
     found: list[Step] = []
@@ -142,6 +159,8 @@ def _steps(
         names.later = set(titles[len(found) :])
         word = step_command(step)
         command = vocabulary.get(word) if word else None
+        if limits is not None and command is not None and (why := limits.wrong_command(command.name)):
+            problems.add(step, why)
         if command is None:
             placing.no_step(step, vocabulary, problems)
             found.append(Step(title, Command((), "", ()), (), {}, (), (), {}, (), step.where))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,9 @@ from ...registry import numbers, references
 from . import checking, familiar, placing
 from .files import beside, index, is_sharded, of_data_sets, opened, report_files
 from .inputs import Fetch, Files, find
+from .limits import Limits
 from .reading import Problems, Value
-from .vocabulary import MAY_READ, MODELS, READS, WRITES, Command, Parameter
+from .vocabulary import MAY_READ, MAY_RUN, MODELS, PAIR, PLAIN, READS, UNSAID, WRITES, Command, Parameter
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ class Names:
     later: set[str] = field(default_factory=set)  # steps that come after
     written: set[str] = field(default_factory=set)  # real paths of all outputs
     downloads: list[Mapping[str, str]] = field(default_factory=list)  # addresses with digests
+    limits: Limits | None = None  # of a recipe of a stranger's
 
     def add(self, step: str, writes: Mapping[str, Path]) -> None:
         """The outputs of one more step, by the names that later ones may call them."""
@@ -115,9 +117,12 @@ class Maker:
         before = len(self.problems)
         arguments = self._arguments(given)
         models = len(arguments) if len(self.problems) == before else 0  # else nobody knows how many
-        copied = given.get("copy_files")
+        copied = {**given, **shared}.get("copy_files")
         if copied is not None and copied.value is True:  # configuration and tokenizer beside the models
-            self.reads += [file for path in self.reads for file in beside(path)]
+            taken = [file for path in self.reads for file in beside(path)]
+            if self.names.limits is not None:
+                self._refuse(copied, self.names.limits.leads_out_beside(taken))
+            self.reads += taken
         options: dict[str, Any] = {}
         for key, value in {**given, **shared}.items():
             if self.command.has(key):
@@ -189,7 +194,10 @@ class Maker:
         value, before = given.get(MODELS), len(self.problems)
         files = [] if value is None else [str(path) for path in self._files(value)]
         few, many = command.counts()
-        told = len(self.problems) > before or (self.body.value is not None and not self.body.is_map)
+        named = [] if value is None else [item.value for item in (value.value if value.is_list else [value])]
+        known = [self.names.inputs.get(name) for name in named if isinstance(name, str)]
+        told = len(self.problems) > before or any(files is not None and not files.paths for files in known)
+        told = told or (self.body.value is not None and not self.body.is_map)
         if not told and not (few <= len(files) and (many is None or len(files) <= many)):
             expected = f"{few}" if many == few else f"{few} or more" if many is None else f"{few} to {many}"
             self.problems.add(
@@ -221,10 +229,13 @@ class Maker:
         """One value as the command line has it; several where a name stands for several files."""
         if value.is_list or value.is_map:
             plain = value.plain()  # such as `weights: [0.3, 0.7]`
-            if value.is_map or option.kind is not str or not all(_is_scalar(item) for item in plain):
+            joined = option.kind is str and option.role in (PLAIN, PAIR, UNSAID)
+            if value.is_map or not joined or not all(_is_scalar(item) for item in plain):
                 self.problems.add(value, option.wrong(plain) or "expected one value")
                 return []
-            return [",".join(map(str, plain))]
+            value = replace(value, value=",".join(map(str, plain)))
+        if self.names.limits is not None and self._refuse(value, self.names.limits.wrong(option, value)):
+            return []
         named = value.value in self.names.outputs if isinstance(value.value, str) else False
         problem = option.wrong(value.value) or (
             None if named else checking.wrong(option.key, str(value.value))
@@ -234,12 +245,27 @@ class Maker:
             return []
         if option.role == READS:
             return [str(path) for path in self._files(value)]
-        if option.role == MAY_READ:
-            return [self._maybe_file(str(value.value))]
+        if option.role == PAIR:
+            parts = [replace(value, value=text) for text in str(value.value).split(",")]
+            return [",".join(str(path) for path in self._files(replace(value, value=parts)))]
+        if option.role in (MAY_READ, MAY_RUN):
+            return [self._maybe_file(value)]
         if option.role == WRITES:
             text = str(value.value)
+            if self.names.limits is not None:
+                self._refuse(value, self.names.limits.wrong_output(value, self.folder))
             return [str(self.folder / text) + "/" * text.endswith("/")]
         return [value.value]
+
+    def _refuse(self, value: Value, why: str | None) -> bool:
+        if why is not None:
+            self.problems.add(value, why)
+        return why is not None
+
+    def _follow(self, value: Value, found: Sequence[Path]) -> None:
+        """Refuse links that lead out, among what a value of a stranger's brings."""
+        if self.names.limits is not None and not value.own:
+            self._refuse(value, self.names.limits.leads_out(found))
 
     def _files(self, value: Value) -> list[Path]:
         """The files that a name, a path or a glob means, or several of them."""
@@ -260,7 +286,7 @@ class Maker:
                 found.append(Path(name))
             else:
                 known = [*self.names.inputs, *self.names.outputs]
-                files = find(item, self.problems, self.fetch, known=known)
+                files = find(item, self.problems, self.fetch, known=known, limits=self.names.limits)
                 self.names.downloads += files.downloads
                 self.pins |= {str(path): digest for path, digest in files.pins.items()}
                 drawn = glob.has_magic(name) if isinstance(name, str) else False
@@ -276,20 +302,22 @@ class Maker:
         """The step that writes this very file."""
         return self.names.makers.get(os.path.realpath(text))
 
-    def _maybe_file(self, text: str) -> str:
+    def _maybe_file(self, value: Value) -> str:
         """A reference such as file.py:loader, as it is; if there is such a file, the step depends on it."""
+        text = str(value.value)
         kind, colon, rest = text.partition(":")  # npz:STEP, or npz:FILE that a step writes
         for before, name in (("", text), *[(f"{kind}:", rest)] * bool(colon)):
             named = name in self.names.outputs or name in self.names.inputs
             if named or (before and self._made_earlier(name)):
                 return f"{before}{next(iter(self._files(Value(name, '', self.step.where))), name)}"
         path = references.named_in(text)
-        if path is None:
-            self.reads += references.files_of(text)  # package.module:name
-        elif path.is_dir():
+        if path is not None and path.is_dir():
             self.listed.append(path)
-        else:
-            self.reads += opened(path)
+            self._follow(value, [path])
+        else:  # package.module:name is no file of this name
+            read = references.files_of(text) if path is None else opened(path)
+            self._follow(value, read)
+            self.reads += read
         return text
 
     def _writes(self, options: dict[str, Any]) -> dict[str, Path]:
@@ -298,6 +326,8 @@ class Maker:
             options["out"] = str(self.folder / f"{self.name}{self.command.ending}")
         found: dict[str, Path] = {}
         for key, option in self.command.options.items():
+            if option.role == WRITES and options.get(key) is None and option.default is not None:
+                options[key] = str(self.folder / option.default)
             if option.role != WRITES or not options.get(key):
                 continue
             path = Path(options[key])

@@ -95,7 +95,7 @@ def statement(recipe: Recipe, outcomes: Sequence[Outcome], about: Mapping[str, A
     content = attesting.statement_of(
         weights,
         read,
-        asked={"recipe": about["recipe"], "set": about["set"], "steps": steps},
+        asked={key: about[key] for key in ("recipe", "set", "untrusted") if key in about} | {"steps": steps},
         resolved={"downloads": about["downloads"]},
     )
     return attesting.text(content)

@@ -2,6 +2,9 @@
 
 An option's key in a recipe is its flag without dashes, `max_barrier` for --max-barrier; positional models are
 `models`, in their order.
+
+Each has a role: what its value may bring about. One that nobody has said anything of is refused in a
+stranger's recipe (`limits.py`); numbers name nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +16,9 @@ from typing import Any
 
 from ...registry.numbers import READ
 
-READS, WRITES, MAY_READ, TEXT = "reads", "writes", "may read", ""
+READS, WRITES, MAY_READ, MAY_RUN, DATA = "reads", "writes", "may read", "may run", "data"
+PAIR = "reads two"  # files, with a comma between
+TRUSTS, PLAIN, UNSAID = "trusts", "plain", ""
 MODELS = "models"
 # What `rebasin run` itself decides, for all steps.
 OF_THE_RUN = ("force", "resume", "dry_run", "json", "quiet", "verbose", "help")
@@ -24,8 +29,53 @@ DATA_FOLDERS = ("data_root",)
 # What `out` of a command ends with, where other steps read it; a step that names none writes NAME with this.
 ENDINGS = dict.fromkeys(("train", "align", "apply", "canon", "merge", "repair"), ".safetensors")
 ENDINGS |= {"curve": ".curve.safetensors", "dream": ".npz"}
-# Texts that may name a file: a spec, a start, a data set or code of the user's.
-MAY_NAME_A_FILE = ("spec", "init", "net", "data", "held_out", "loss", "metric")
+# Texts that may name a file: a spec, a start.
+MAY_NAME_A_FILE = ("spec", "init")
+# Texts that may name a file, or code of the user's: a network, a loader, a function.
+# `set` may be of an experiment's data.
+MAY_NAME_CODE = ("net", "data", "held_out", "loss", "metric", "set")
+PAIRS = ("pair",)
+# Switches by which somebody answers for what is run or written: code of others, and what no check has seen.
+TRUSTING = ("trust_code", "unsafe_load", "no_prove", "skip_checks", "force", "resume")
+# Texts and switches that name neither a file nor code, whatever is in them.
+NAMING_NOTHING = frozenset(
+    """
+    activation allow_new_bias as_published ascent at attack augment bake_temperature base_model
+    bound bounds budget choose classes_split copy_files cost device dry_run effort extra full gate
+    groups heads help ignore input interpolation invert json key kind library license memory method
+    mixture name nesterov norm normalize not_kept once optimizer out_dtype out_shard_size output
+    parameter part pixels polish positions precision projection quiet repair scale schedule
+    sharpness sites soup split stability tensors then verbose weights weights_prior
+    without_reference
+    """.split()
+)
+# Commands whose role in a recipe has been thought about with all their arguments; another is refused there.
+SAID = frozenset(
+    " ".join(
+        """
+        align, apply, barrier, canon, card, compare, curve, doctor, dream, eval, inspect, lab list, lab run,
+        lab show, merge, plane, repair, signature, spec check, spec explain, spec import, spec infer,
+        spec list, spec prove, spec show, train, verify
+        """.split()
+    ).split(", ")
+)
+
+
+def role_of(key: str, kind: Any, *, written: bool = False) -> str:
+    """What the value of an option may bring about; `written` is a file of a format of reports."""
+    if written or key in WRITTEN:
+        return WRITES
+    if kind == "path":
+        return DATA if key in DATA_FOLDERS else READS
+    if key in PAIRS:
+        return PAIR
+    if key in MAY_NAME_CODE:
+        return MAY_RUN
+    if key in MAY_NAME_A_FILE:
+        return MAY_READ
+    if key in TRUSTING:
+        return TRUSTS
+    return PLAIN if key in NAMING_NOTHING or kind in (int, float) else UNSAID
 
 
 @dataclass(frozen=True)
@@ -33,7 +83,7 @@ class Parameter:
     """One option, or one argument (`flag` is ""). `kind` is int, float, bool, str or "path".
 
     `many` takes a list, `count` of them where it is not 0, behind one flag. `off` is the flag that says no.
-    `role` tells whether it names a file.
+    `role` tells what it may name; `default` is of those that are written.
     """
 
     key: str
@@ -46,8 +96,9 @@ class Parameter:
     required: bool = False
     min: float | None = None
     max: float | None = None
-    role: str = TEXT
+    role: str = UNSAID
     help: str = ""
+    default: str | None = None
 
     def wrong(self, value: Any) -> str | None:
         """What is wrong with one value; None where it is right."""

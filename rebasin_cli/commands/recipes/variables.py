@@ -1,0 +1,56 @@
+"""`${NAME}` in a recipe, and what of it may be seen: no secret gets into a text that is written or shown.
+
+A variable whose name says that it is a secret is not put into the recipe at all. Only in the address of a
+download does its name stay as it is written, until the very moment at which the address is asked for; records
+hold the name. Addresses are shown without what signs them: a password before the host, and the query.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+
+VARIABLE = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_]\w*)(?::-(?P<default>[^}]*))?\}|\$\{(?P<bad>[^}]*)\}?")
+_SECRET = re.compile(r"secret|token(?!i[sz])|key|passw|passphrase|passcode|credential|auth(?!or(?!i[sz]))")
+_PART = re.compile(r"(?:^|[_\d])(?:pass|pat|sas)(?:$|[_\d])|.[_\d]pwd(?:$|[_\d])")
+_ADDRESS = re.compile(
+    r"(?P<scheme>[A-Za-z][\w+.-]{0,20}://)(?P<user>[^\s/?#]*@)?(?P<rest>[^\s?#]*)(?P<query>[?#]\S+)?"
+)
+
+
+def is_secret(name: str) -> bool:
+    """Whether a variable's name says that nobody may see its value: HF_TOKEN, api_key, DB_PASSWORD."""
+    word = name.lower()
+    return bool(_SECRET.search(word) or _PART.search(word))
+
+
+def refusal(name: str, allowed: Collection[str] | None) -> str | None:
+    """Why this variable may not be put into a text of a recipe; None where it may.
+
+    `allowed` are the names that the command line gives to a stranger's recipe.
+    """
+    if is_secret(name):
+        where = "in none with --untrusted" if allowed is not None else "in the url: of an input alone"
+        return (
+            f"${{{name}}} is a secret by its name, and what a recipe says is written into files and logs: it "
+            f"may stand {where}; what is no secret needs another name"
+        )
+    if allowed is not None and name not in allowed:
+        given = f"those of --allow-env ({', '.join(sorted(allowed))})" if allowed else "none"
+        return f"${{{name}}}: with --untrusted a recipe reads {given}; --allow-env {name} gives it this one"
+    return None
+
+
+def told(text: str, environment: Mapping[str, str]) -> str:
+    """An address as it is asked for: with the secrets that it names."""
+    return VARIABLE.sub(lambda found: environment.get(found["name"] or "", found[0]), text)
+
+
+def public(text: str) -> str:
+    """A text with every address in it as it may be seen: without user, password and query."""
+    return _ADDRESS.sub(_shown, text) if "://" in text else text
+
+
+def _shown(found: re.Match[str]) -> str:
+    user = "***@" if found["user"] else ""
+    return f"{found['scheme']}{user}{found['rest']}" + ("?***" if found["query"] else "")
