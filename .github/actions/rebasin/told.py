@@ -41,7 +41,9 @@ def main(folder):
     steps = (told or {}).get("steps") or []
     written = [name for step in steps for name in step.get("outputs", {})]
     written += [name for name in (told or {}).get("written") or [] if isinstance(name, str)]
-    written = [name for name in dict.fromkeys(written) if "\n" not in name and "\r" not in name]
+    inside = os.path.realpath(folder) + os.sep  # its documents are there already
+    written = [name for name in dict.fromkeys(written) if not os.path.realpath(name).startswith(inside)]
+    written = [name for name in written if "\n" not in name and "\r" not in name]
     copied([name for name in written if not name.endswith(WEIGHTS)], reports)
     began = os.path.exists(os.path.join(folder, "began"))
     changed = began if told is None else any(step["status"] not in IDLE for step in steps)
