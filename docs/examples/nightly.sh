@@ -36,8 +36,15 @@ if [ -n "$told" ]; then
   exit "$code"
 fi
 
-# A release of its own, whole or not at all. `current` is what servers read.
-release="released/$(date -u +%Y%m%dT%H%M%SZ)"
+# A release of its own, whole or not at all: the files that this run tells of, and none that lie beside them.
+# `current` is what servers read.
+release="$(date -u +%Y%m%dT%H%M%SZ)"
+rm -rf released/.new && mkdir released/.new &&
+  python3 -I -c '
+import json
+told = json.load(open("reports/result.json"))
+print(*{name for step in told["steps"] for name in step["outputs"]}, *told["written"], sep="\n")
+' | grep '^out/' | tar --create --file - --files-from - | tar --extract --file - --directory released/.new &&
+  mv released/.new/out "released/$release" && ln -sfn "$release" released/.current && mv -T released/.current released/current || exit 5
 rm -rf released/.new
-cp -R out released/.new && mv released/.new "$release" && ln -sfn "${release##*/}" released/.current && mv -T released/.current released/current
 rebasin promote out/report/report.json baseline.json
