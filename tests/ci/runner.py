@@ -177,6 +177,7 @@ class Job:
     inputs: Mapping[str, str] = field(default_factory=dict)
     event: Mapping[str, Any] = field(default_factory=dict)
     run: str = ""
+    given: Mapping[str, str] | None = None  # inputs of a workflow that somebody starts
     matrix: Mapping[str, str] = field(default_factory=dict)
     needs: Mapping[str, Any] = field(default_factory=dict)
     signals: Callable[[Path], Signals] | None = None
@@ -231,7 +232,8 @@ class Job:
             "matrix": self.matrix,
             "needs": self.needs,
         }
-        return Context(values | ({"inputs": inputs} if inputs is not None else {}), self.workspace, status)
+        given = self.given if inputs is None else inputs
+        return Context(values | ({} if given is None else {"inputs": given}), self.workspace, status)
 
     def _step(self, step: Mapping[str, Any], context: Context) -> tuple[dict[str, str], bool]:
         given = {name: context.filled(value) for name, value in step.get("with", {}).items()}
@@ -289,6 +291,11 @@ class Job:
     # ------------------------------------------------------------------- what the server's own actions do
 
     def _checkout(self, given: Mapping[str, str]) -> None:
+        """A clone, where the repository is one of git; with a token to push only where it is asked for."""
+        if self.server.repository.suffix == ".git":
+            words = ["git", "clone", "--quiet", "--branch", given.get("ref", "main"), str(self.server.repository)]
+            subprocess.run([*words, str(self.workspace)], check=True)
+            return
         shutil.copytree(self.server.repository, self.workspace, dirs_exist_ok=True, symlinks=True)
 
     def _restore(self, given: Mapping[str, str]) -> dict[str, str]:
