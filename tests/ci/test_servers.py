@@ -19,6 +19,7 @@ from .runner import ACTION, EXAMPLES, ROOT, Server, Shell, read
 GITHUB = sorted(EXAMPLES.glob("github*.yml"))
 WORKFLOWS = [*sorted((ROOT / ".github" / "workflows").glob("*.yml")), *GITHUB]
 STUB = """\
+[ "$1" != promote ] || exit 0
 case "$*" in *--key*) echo "${KEY:-0123456789abcdef-fedcba9876543210}"; exit 0 ;; esac
 printf '%s\\n' "$@" > words
 env > environment
@@ -255,6 +256,17 @@ def test_the_comment_is_of_a_job_that_reads_no_models_and_not_for_forks(server):
     assert "## summary" in (commented.workspace / "comment.md").read_text()
 
 
+def test_whoever_is_on_call_is_told_by_exit_code(server):
+    told = {"0": None, "1": "a gate was not met", "6": "exit code 6", "124": None, "137": "killed, or rebasin did not"}
+    for code, words in told.items():
+        server.shell.program("rebasin", f"#!/bin/sh\nCODE={code}; [ $CODE != 137 ] || kill -9 $$\n{STUB}")
+        server.shell.program("git", "#!/bin/sh\n")
+        server.shell.calls.unlink(missing_ok=True)
+        done = server.job(cases.workflow("github_main.yml"))
+        issues = [call for call in calls(server, "gh") if call.startswith("issue create")]
+        assert [f"--title merge: {words}" in call for call in issues] == ([True] if words else []), done.log
+
+
 def test_the_container_is_run_as_who_owns_the_folder():
     text = (EXAMPLES / "Containerfile").read_text(encoding="utf-8")
     (line,) = [line for line in text.splitlines() if "docker run" in line]
@@ -298,7 +310,7 @@ def test_a_job_has_the_rights_that_it_needs_and_no_others():
         "release.yml": {"publish": {"id-token": "write"}},
         "test.yml": {},
         "github.yml": {"comment": {"pull-requests": "write"}},
-        "github_main.yml": {"merge": {"contents": "write"}},
+        "github_main.yml": {"merge": {"contents": "write", "issues": "write"}},
         "github_merge.yml": {"merge": {"contents": "write"}},
         "github_release.yml": {"release": {"contents": "write"}},
     }
