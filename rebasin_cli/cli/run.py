@@ -76,7 +76,8 @@ def run(
         bool, typer.Option("--schema", help="Print the JSON Schema of recipes, for editors.")
     ] = False,
     key: Annotated[
-        bool, typer.Option("--key", help="Print the key of a CI server's cache for this run, and run nothing.")
+        bool,
+        typer.Option("--key", help="Print the key of a CI server's cache for this run, and run nothing."),
     ] = False,
     junit: Annotated[
         Path | None,

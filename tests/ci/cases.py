@@ -123,7 +123,10 @@ def play(case: Case, home: Path, repository: Path, passed: Server | None) -> Job
     case.change(place / "merge")
     arguments = f"--set defaults.seed=0 {case.arguments}"
     return server.job(
-        workflow(), inputs={"arguments": arguments, **case.inputs}, event=event(case.head), signals=case.signals
+        workflow(),
+        inputs={"arguments": arguments, **case.inputs},
+        event=event(case.head),
+        signals=case.signals,
     )
 
 
@@ -132,7 +135,9 @@ def broken(shell: Shell) -> None:
     package = shell.home / "broken" / "torch"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text('raise ImportError("libtorch.so: cannot open shared object file")\n')
-    shell.program("rebasin", f'#!/bin/sh\nexport PYTHONPATH="{package.parent}:$PYTHONPATH"\n{shell.rebasin}\n')
+    shell.program(
+        "rebasin", f'#!/bin/sh\nexport PYTHONPATH="{package.parent}:$PYTHONPATH"\n{shell.rebasin}\n'
+    )
 
 
 # ------------------------------------------------------------------------------------- rows of the page
@@ -143,7 +148,9 @@ COLUMNS = ("what happened", "exit code", "JUnit", "steps", "weights", "uploaded"
 def row(case: Case, job: Job) -> dict[str, str]:
     """What a job left, a cell a column."""
     merge = job.workspace / "merge"
-    weights = sorted({path.parent.relative_to(merge).as_posix() for path in merge.glob("out/**/*.safetensors")})
+    weights = sorted(
+        {path.parent.relative_to(merge).as_posix() for path in merge.glob("out/**/*.safetensors")}
+    )
     return {
         "what happened": case.name,
         "exit code": code(job),

@@ -45,9 +45,7 @@ class Signals:
 
 def cancel(reached: Path) -> Signals:
     """As GitHub does it, also where a job's time is up."""
-    return Signals(
-        reached, ((signal.SIGINT, INTERRUPTED), (signal.SIGTERM, KILLED), (signal.SIGKILL, 60.0))
-    )
+    return Signals(reached, ((signal.SIGINT, INTERRUPTED), (signal.SIGTERM, KILLED), (signal.SIGKILL, 60.0)))
 
 
 def terminate(reached: Path) -> Signals:
@@ -212,9 +210,7 @@ class Job:
                 found[step["id"]] = {"outputs": outputs, "outcome": "success" if well else "failure"}
         return found
 
-    def _context(
-        self, steps: Mapping[str, Any], inputs: Mapping[str, str] | None, status: str
-    ) -> Context:
+    def _context(self, steps: Mapping[str, Any], inputs: Mapping[str, str] | None, status: str) -> Context:
         number = self.run or str(self.server.runs)
         github = {
             "run_id": number,
@@ -293,7 +289,14 @@ class Job:
     def _checkout(self, given: Mapping[str, str]) -> None:
         """A clone, where the repository is one of git; with a token to push only where it is asked for."""
         if self.server.repository.suffix == ".git":
-            words = ["git", "clone", "--quiet", "--branch", given.get("ref", "main"), str(self.server.repository)]
+            words = [
+                "git",
+                "clone",
+                "--quiet",
+                "--branch",
+                given.get("ref", "main"),
+                str(self.server.repository),
+            ]
             subprocess.run([*words, str(self.workspace)], check=True)
             return
         shutil.copytree(self.server.repository, self.workspace, dirs_exist_ok=True, symlinks=True)
@@ -354,7 +357,9 @@ def _matching(folder: Path, patterns: str) -> list[Path]:
     for line in filter(None, map(str.strip, patterns.splitlines())):
         path = folder / line.removeprefix("!")
         some = [path] if path.exists() else [folder / name for name in _glob(folder, line.removeprefix("!"))]
-        files = [f for one in some for f in (sorted(one.rglob("*")) if one.is_dir() else [one]) if f.is_file()]
+        files = [
+            f for one in some for f in (sorted(one.rglob("*")) if one.is_dir() else [one]) if f.is_file()
+        ]
         for file in files:
             if line.startswith("!"):
                 found.pop(file, None)

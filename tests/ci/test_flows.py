@@ -21,7 +21,10 @@ def folder(repository, tmp_path):
 
 def git(*words, folder):
     done = subprocess.run(
-        ["git", "-c", "user.name=t", "-c", "user.email=t@t", *words], cwd=folder, capture_output=True, text=True
+        ["git", "-c", "user.name=t", "-c", "user.email=t@t", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -45,7 +48,9 @@ def test_two_jobs_at_once_on_one_folder_make_it_once(folder, tmp_path):
     for steps in zip(*told.values(), strict=True):
         assert sorted(step["status"] for step in steps) in (["done", "unchanged"], ["unchanged", "unchanged"])
         assert steps[0]["outputs"] == steps[1]["outputs"]
-    assert [junit.told(str(folder / f"{name}.xml")) for name in "ab"] == [junit.told(str(folder / "a.xml"))] * 2
+    assert [junit.told(str(folder / f"{name}.xml")) for name in "ab"] == [
+        junit.told(str(folder / "a.xml"))
+    ] * 2
     assert (folder / "out" / "merged.intoto.json").exists() and not list(folder.rglob(".rebasin-*"))
 
 
@@ -61,7 +66,9 @@ def test_what_reads_what_was_changed_runs_again(change, statuses, repository, tm
     case = cases.Case("changed", cases.LOADED, change=cases.loader("split = split"), anew=True)
     first = cases.play(case, tmp_path / "first", repository, None)
     assert first.code == 0, first.log
-    again = cases.Case("again", cases.LOADED, change=lambda merge: (cases.loader("split = split")(merge), change(merge)))
+    again = cases.Case(
+        "again", cases.LOADED, change=lambda merge: (cases.loader("split = split")(merge), change(merge))
+    )
     job = cases.play(again, tmp_path / "again", repository, first.server)
     told = json.loads(open(job.outputs["result"]).read())["steps"]
     assert {step["status"] for step in told} == statuses
@@ -97,7 +104,9 @@ def test_a_release_is_published_after_its_gates_and_not_otherwise(repository, tm
     for name in ("merged.safetensors", "merged.intoto.json", "README.md", "report/report.json"):
         assert f"release/{name}" in call and (released.workspace / "release" / name).exists()
     server.artifacts.clear()
-    missed = server.job(cases.workflow("github_release.yml"), inputs={"arguments": "--set steps.path.min_accuracy=1"})
+    missed = server.job(
+        cases.workflow("github_release.yml"), inputs={"arguments": "--set steps.path.min_accuracy=1"}
+    )
     assert missed.status == "failed" and "release" not in server.artifacts
 
 
@@ -146,9 +155,16 @@ def test_the_gitlab_jobs_run(repository, tmp_path):
         assert (work / path).exists()
     assert junit.counts(work / "merge" / "gates.xml")["failures"] == 0
     shell.program("curl", f'#!/bin/sh\nprintf "%s\\n" "$*" >> {shell.calls}\n')
-    variables = {"CI_API_V4_URL": "https://x", "CI_PROJECT_ID": "1", "CI_COMMIT_SHORT_SHA": "c0", "CI_JOB_TOKEN": "t"}
+    variables = {
+        "CI_API_V4_URL": "https://x",
+        "CI_PROJECT_ID": "1",
+        "CI_COMMIT_SHORT_SHA": "c0",
+        "CI_JOB_TOKEN": "t",
+    }
     code, log = shell.run("\n".join(publish["script"]), work, **variables)
-    assert code == 0 and shell.calls.read_text().count("https://x/projects/1/packages/generic/merged/c0/") == 3
+    assert (
+        code == 0 and shell.calls.read_text().count("https://x/projects/1/packages/generic/merged/c0/") == 3
+    )
     shutil.rmtree(work / "merge" / "out")
     shell.calls.unlink()
     assert shell.run("\n".join(publish["script"]), work, **variables)[0] == 0 and not shell.calls.exists()

@@ -34,7 +34,10 @@ def test_it_releases_what_passed_whole_and_promotes_its_report(night):
     assert [path.name for path in (place / "released/current").iterdir()] == ["merged.safetensors"]
     assert (place / "promoted").read_text().split() == ["promote", "out/report/report.json", "baseline.json"]
     assert (place / "words").read_text().split()[:4] == ["run", "recipe.yaml", "--time-limit", "2h"]
-    assert {path.name for path in (place / "released").iterdir()} == {"current", os.readlink(place / "released/current")}
+    assert {path.name for path in (place / "released").iterdir()} == {
+        "current",
+        os.readlink(place / "released/current"),
+    }
 
 
 def test_every_exit_code_is_told_with_the_log_and_releases_nothing(night):

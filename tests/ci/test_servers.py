@@ -118,7 +118,10 @@ def calls(server, program):
         ("--set a=1\n--set b=2\n\n  --force\n", ["--set", "a=1", "--set", "b=2", "--force"]),
         ("--set 'a=x  y'\n\"b c\" ''", ["--set", "a=x  y", "b c", ""]),
         (r"--cache C:\new # * ~ $HOME `x`", ["--cache", r"C:\new", "#", "*", "~", "$HOME", "`x`"]),
-        ("; touch broken $(touch broken2) --set ü=é", [";", "touch", "broken", "$(touch", "broken2)", "--set", "ü=é"]),
+        (
+            "; touch broken $(touch broken2) --set ü=é",
+            [";", "touch", "broken", "$(touch", "broken2)", "--set", "ü=é"],
+        ),
     ],
 )
 def test_arguments_are_words_and_no_shell(server, arguments, expected):
@@ -213,7 +216,11 @@ def test_keys_part_jobs_and_find_the_nearest(server, monkeypatch):
     assert len(kept()) == 3 and f"{asked}-{newer}" in kept()[-1]
     first = server.caches[next(iter(server.caches))]
     (first / "merge" / "out" / "of-the-first").touch()
-    for key, found in ((f"{asked}-{inputs}", True), (f"{other}-{inputs}", False), ("c" * 16 + f"-{inputs}", False)):
+    for key, found in (
+        (f"{asked}-{inputs}", True),
+        (f"{other}-{inputs}", False),
+        ("c" * 16 + f"-{inputs}", False),
+    ):
         done = played(key, "unchanged")
         assert (done.workspace / "merge" / "out" / "of-the-first").exists() == found, key
     assert (done.workspace / "merge" / "out").exists(), "a recipe that is another one finds what was there"
@@ -237,7 +244,10 @@ def test_outputs_name_what_this_run_left_and_nothing_else(server):
         "merged.safetensors",
         "README.md",
     }
-    reports = {path.relative_to(server.artifacts["reports"]).as_posix() for path in server.artifacts["reports"].rglob("*.*")}
+    reports = {
+        path.relative_to(server.artifacts["reports"]).as_posix()
+        for path in server.artifacts["reports"].rglob("*.*")
+    }
     assert reports == {"result.json", "junit.xml", "summary.md", "out/README.md"}  # weights are elsewhere
     server.shell.program("rebasin", "#!/bin/sh\nexit 70\n")  # and nothing of before is named after it
     done = job(server)
@@ -257,7 +267,13 @@ def test_the_comment_is_of_a_job_that_reads_no_models_and_not_for_forks(server):
 
 
 def test_whoever_is_on_call_is_told_by_exit_code(server):
-    told = {"0": None, "1": "a gate was not met", "6": "exit code 6", "124": None, "137": "killed, or rebasin did not"}
+    told = {
+        "0": None,
+        "1": "a gate was not met",
+        "6": "exit code 6",
+        "124": None,
+        "137": "killed, or rebasin did not",
+    }
     for code, words in told.items():
         server.shell.program("rebasin", f"#!/bin/sh\nCODE={code}; [ $CODE != 137 ] || kill -9 $$\n{STUB}")
         server.shell.program("git", "#!/bin/sh\n")
@@ -300,7 +316,9 @@ def test_a_job_has_the_rights_that_it_needs_and_no_others():
     for path in WORKFLOWS:
         told = read(path)
         assert told["permissions"] == {"contents": "read"}, path.name
-        rights[path.name] = {name: job["permissions"] for name, job in told["jobs"].items() if "permissions" in job}
+        rights[path.name] = {
+            name: job["permissions"] for name, job in told["jobs"].items() if "permissions" in job
+        }
         for job in told["jobs"].values():
             writes = "write" in job.get("permissions", {}).values()
             checkouts = [step for step in job["steps"] if step.get("uses", "").startswith("actions/checkout")]

@@ -37,7 +37,9 @@ def kept(pair, tmp_path, done):
             if (place / name).exists():
                 shutil.copytree(place / name, tmp_path / name)
         told = done("run", "recipe.yaml", "--json", *arguments).json()
-        assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir() if path.is_file()} == made
+        assert {
+            path.name: path.read_bytes() for path in (tmp_path / "out").iterdir() if path.is_file()
+        } == made
         for name in (".rebasin", "out"):
             shutil.rmtree(tmp_path / name)
             shutil.move(tmp_path / f"whole{name}", tmp_path / name)
