@@ -1,13 +1,15 @@
-"""The ways in which a job ends: the pull request's workflow, the page's recipe, and one thing that is different."""
+"""How a job ends: the workflow of pull requests, the page's recipe, and one thing that differs."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from . import junit
 from .runner import EXAMPLES, Job, Server, Shell, Signals, cancel, kill, read, terminate
@@ -33,7 +35,11 @@ rebasin: 1
 output_dir: out
 steps:
   - name: path
-    barrier: {models: [models/a.safetensors, models/b.safetensors], net: net.py:build, data: digits, report: report}
+    barrier:
+      models: [models/a.safetensors, models/b.safetensors]
+      net: net.py:build
+      data: digits
+      report: report
 """
 
 
@@ -41,7 +47,8 @@ steps:
 class Case:
     """One way to end. `change` alters the checkout; `arguments` go to the recipe; `signals` when it runs.
 
-    Without `anew` the job comes after one that passed, whose cache it finds.
+    The job comes after one that passed, whose cache it finds: that of the page, or that of the case `before`;
+    or, `anew`, after none. Of `several` at once, in one folder, the last one tells.
     """
 
     name: str
@@ -53,6 +60,8 @@ class Case:
     rebasin: str = ""
     head: str = HERE
     quick: bool = False
+    before: Case | None = None
+    several: int = 1
 
 
 def slow(how: Callable[[Path], Signals]) -> Callable[[Path], Signals]:
@@ -81,12 +90,19 @@ CASES = (
     Case("first run, no baseline yet", anew=True, quick=True),
     Case("passed again, nothing changed"),
     Case("an input is another one", change=_other),
+    Case(
+        "the loader is another one",
+        LOADED,
+        change=loader("split = str(split)"),
+        before=Case("", LOADED, change=loader("pass")),
+    ),
+    Case("two jobs at once in one folder", inputs={"cache": "false"}, anew=True, several=2),
     Case("a gate is not met", "--set steps.path.min_accuracy=1", quick=True),
     Case("the recipe is wrong", "--set steps.path.max_barier=1"),
     Case("a checkpoint is cut off", change=_cut),
     Case("the loader crashes", LOADED, change=loader(CRASH)),
     Case("the loader calls `sys.exit(0)`", LOADED, change=loader("raise SystemExit(0)")),
-    Case("out of its own time", LOADED, {"time-limit": "20s"}, loader(SLOW)),
+    Case("out of its own time", LOADED, {"time-limit": "30s"}, loader(SLOW)),
     Case("cancelled, or out of the job's time", LOADED, {}, loader(SLOW), slow(cancel), quick=True),
     Case("SIGTERM", LOADED, {}, loader(SLOW), slow(terminate)),
     Case("`kill -9`, as without memory", LOADED, {}, loader(SLOW), slow(kill)),
@@ -116,18 +132,25 @@ def play(case: Case, home: Path, repository: Path, passed: Server | None) -> Job
     place = home / "repository"
     shutil.copytree(repository, place)
     server = Server(Shell(home), place)
-    if passed is not None and not case.anew:
+    if case.before is not None:
+        case.before.change(place / "merge")
+        assert server.job(workflow(), **_asked(case.before)).status == "success"
+    elif passed is not None and not case.anew:
         server.caches, server.runs = dict(passed.caches), passed.runs
+    server.artifacts.clear()
     if case.rebasin == "broken":
         broken(server.shell)
     case.change(place / "merge")
-    arguments = f"--set defaults.seed=0 {case.arguments}"
-    return server.job(
-        workflow(),
-        inputs={"arguments": arguments, **case.inputs},
-        event=event(case.head),
-        signals=case.signals,
-    )
+    if case.several > 1:
+        jobs = server.jobs(workflow(), case.several, **_asked(case))
+        assert {job.code for job in jobs} == {jobs[0].code}, [job.log for job in jobs]
+        return jobs[-1]
+    return server.job(workflow(), **_asked(case))
+
+
+def _asked(case: Case) -> dict[str, Any]:
+    inputs = {"arguments": f"--set defaults.seed=0 {case.arguments}", **case.inputs}
+    return {"inputs": inputs, "event": event(case.head), "signals": case.signals}
 
 
 def broken(shell: Shell) -> None:
@@ -177,4 +200,8 @@ def steps(result: str) -> str:
 
 def log(job: Job) -> list[str]:
     """The last ten lines of what the run said."""
-    return job.said.rstrip("\n").splitlines()[-10:]
+    said = job.said.replace(str(job.temp), "/home/runner/temp").replace(
+        str(job.workspace), "/home/runner/work"
+    )
+    said = re.sub(r"/\S+/python[\d.]*", "/usr/bin/python3", said)
+    return [line.rstrip() for line in said.rstrip("\n").splitlines()[-10:]]

@@ -27,7 +27,7 @@ class Context:
         return _FILLED.sub(lambda found: _text(self.value(found[1])), text)
 
     def holds(self, condition: str) -> bool:
-        """Whether a step with this `if:` is run: without a word on the job's status, where it is well so far."""
+        """Whether a step with this `if:` is run; without a word on the job's status, where it is well."""
         found = _FILLED.fullmatch(condition.strip())
         text = found[1] if found else condition
         said = any(f"{word}()" in text for word in STATUS)

@@ -1,4 +1,4 @@
-"""What servers accept as JUnit: elements in their places, attributes that have to be there, counts that are true."""
+"""What servers accept as JUnit: elements in their places, their attributes, counts that are true."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """A server that plays jobs: GitHub's, with its cache, its artefacts and its signals, and plain shell lines.
 
-Lines run as the server runs them: in a bare environment, without a terminal, in a process of their own that alone gets
-the signals of a job that is cancelled. `pip` and `gh` write down what they were called with, and do nothing else.
+Lines run as the server runs them: in a bare environment, without a terminal, in a process of their own that
+alone gets the signals of a job that is cancelled. `pip` and `gh` write down what they were called with, and
+do nothing else.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -162,12 +164,26 @@ class Server:
         job.play(told["steps"])
         return job
 
+    def jobs(self, told: Mapping[str, Any], number: int, **more: Any) -> list[Job]:
+        """Several at once, in one folder."""
+        self.runs += 1
+        made = [Job(self, self.home / f"job{self.runs}-{k}", **more) for k in range(number)]
+        for job in made:
+            job.workspace = made[0].workspace
+        made[0]._checkout({})
+        threads = [threading.Thread(target=job.play, args=(told["steps"],)) for job in made]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return made
+
 
 @dataclass
 class Job:
     """One job: how it stands, the log of its steps, and what each of these left for later ones.
 
-    `signals` are sent to the step that runs the recipe. `inputs` replace those that the workflow gives the action.
+    `signals` are sent to the step that runs the recipe; `inputs` replace those that the workflow gives.
     """
 
     server: Server
@@ -261,7 +277,7 @@ class Job:
         runs = "exec rebasin" in step["run"]
         signals = self.signals(self.workspace) if self.signals and runs else None
         folder = self.workspace / context.filled(step.get("working-directory", "."))
-        code, log = self.server.shell.run(step["run"], folder, signals, **env)
+        code, log = self.server.shell.run(step["run"], folder, signals, self.temp / "log", **env)
         self.log += log
         if runs:
             self.code, self.said = code, log
@@ -298,6 +314,8 @@ class Job:
                 str(self.server.repository),
             ]
             subprocess.run([*words, str(self.workspace)], check=True)
+            return
+        if any(self.workspace.iterdir()):  # somebody else's folder, too
             return
         shutil.copytree(self.server.repository, self.workspace, dirs_exist_ok=True, symlinks=True)
 

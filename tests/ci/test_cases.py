@@ -4,6 +4,7 @@ A case is a process or two; those that are quick are in `make test`, the others 
 """
 
 import json
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,26 @@ def test_the_first_run_passes_and_says_so(passed):
 
 def test_the_page_has_a_row_for_every_case():
     assert list(page.rows()) == [case.name for case in CASES]
+
+
+def test_what_is_no_junit_is_noticed(tmp_path):
+    """The checker checks: element, attribute, count."""
+    path = tmp_path / "junit.xml"
+    counts = 'tests="2" failures="1" errors="0" skipped="1"'
+    failed = '<testcase name="a" classname="c"><failure type="t" message="m"/></testcase>'
+    skipped = '<testcase name="b" classname="c"><skipped/></testcase>'
+    good = f'<testsuites {counts}><testsuite name="s" {counts}>{failed}{skipped}</testsuite></testsuites>'
+    path.write_text(good)
+    assert junit.told(str(path)) == "1 failed, 1 skipped"
+    for old, new in (
+        ("<skipped/>", ""),
+        ("<skipped/>", "<skipped/><error type='t' message='m'/>"),
+        ("failure", "failed"),
+        (' classname="c"', ""),
+        ('message="m"', ""),
+        ('errors="0"', 'errors="1"'),
+        ("<testsuites", "<testsuite"),
+    ):
+        path.write_text(good.replace(old, new))
+        with pytest.raises((AssertionError, ET.ParseError)):
+            junit.counts(path)

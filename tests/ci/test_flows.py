@@ -1,22 +1,14 @@
-"""Whole workflows with the real rebasin: two jobs on one folder, the main branch, a release, a merge in git, GitLab."""
+"""Whole workflows with the real rebasin: the main branch, a release, a merge in git, GitLab."""
 
-import json
 import shutil
 import subprocess
-import threading
 
 import pytest
 
 from . import cases, junit
-from .runner import EXAMPLES, Job, Server, Shell, read
+from .runner import EXAMPLES, Server, Shell, read
 
 pytestmark = pytest.mark.sweep  # every one of them starts several processes
-
-
-@pytest.fixture
-def folder(repository, tmp_path):
-    """The recipe and the models, in a folder that jobs share."""
-    return shutil.copytree(repository / "merge", tmp_path / "merge")
 
 
 def git(*words, folder):
@@ -28,51 +20,6 @@ def git(*words, folder):
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def test_two_jobs_at_once_on_one_folder_make_it_once(folder, tmp_path):
-    ended = {}
-
-    def job(name):
-        shell = Shell(tmp_path / name)
-        told = f"--result {name}.json --junit {name}.xml"
-        ended[name] = shell.run(f"exec rebasin run recipe.yaml {told}", folder)
-
-    jobs = [threading.Thread(target=job, args=(name,)) for name in "ab"]
-    for one in jobs:
-        one.start()
-    for one in jobs:
-        one.join()
-    assert [code for code, _ in ended.values()] == [0, 0], ended
-    told = {name: json.loads((folder / f"{name}.json").read_text())["steps"] for name in "ab"}
-    for steps in zip(*told.values(), strict=True):
-        assert sorted(step["status"] for step in steps) in (["done", "unchanged"], ["unchanged", "unchanged"])
-        assert steps[0]["outputs"] == steps[1]["outputs"]
-    assert [junit.told(str(folder / f"{name}.xml")) for name in "ab"] == [
-        junit.told(str(folder / "a.xml"))
-    ] * 2
-    assert (folder / "out" / "merged.intoto.json").exists() and not list(folder.rglob(".rebasin-*"))
-
-
-@pytest.mark.parametrize(
-    "change, statuses",
-    [
-        (cases._other, {"done"}),
-        (cases.loader("pass"), {"unchanged", "done"}),
-    ],
-    ids=["an input", "the loader"],
-)
-def test_what_reads_what_was_changed_runs_again(change, statuses, repository, tmp_path):
-    case = cases.Case("changed", cases.LOADED, change=cases.loader("split = split"), anew=True)
-    first = cases.play(case, tmp_path / "first", repository, None)
-    assert first.code == 0, first.log
-    again = cases.Case(
-        "again", cases.LOADED, change=lambda merge: (cases.loader("split = split")(merge), change(merge))
-    )
-    job = cases.play(again, tmp_path / "again", repository, first.server)
-    told = json.loads(open(job.outputs["result"]).read())["steps"]
-    assert {step["status"] for step in told} == statuses
-    assert next(step["status"] for step in told if step["step"] == "path") == "done"
 
 
 def test_the_main_branch_promotes_its_report_and_the_next_one_is_measured_against_it(repository, tmp_path):

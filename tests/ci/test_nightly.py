@@ -1,4 +1,4 @@
-"""The script for a plain machine: tells by exit code, releases what passed, one at a time, ends when it is told to."""
+"""The script for a plain machine: it tells by exit code, releases what passed, ends when it is told to."""
 
 import configparser
 import os
@@ -13,7 +13,8 @@ if [ "$1" = promote ]; then echo "$*" > promoted; exit; fi
 printf '%s\\n' "$@" > words
 for number in $(seq 1 12); do echo "line $number"; done
 mkdir -p out/report; echo made > out/merged.safetensors; echo old > out/old.safetensors
-echo '{"steps": [{"outputs": {"out/merged.safetensors": ""}}], "written": ["reports/junit.xml"]}' > reports/result.json
+told='{"steps": [{"outputs": {"out/merged.safetensors": ""}}], "written": ["reports/junit.xml"]}'
+echo "$told" > reports/result.json
 [ -z "${SLOW:-}" ] || { trap 'exit 143' TERM; touch reached; while :; do sleep 0.05; done; }
 exit "${CODE:-0}"
 """

@@ -29,8 +29,9 @@ while [ $# -gt 0 ]; do
 done
 mkdir -p out .rebasin; echo made > out/merged.safetensors; echo told > out/README.md
 STATUS=${STATUS:-done}; CODE=${CODE:-0}
-printf '{"exit_code": %s, "steps": [{"status": "%s", "outputs": {"out/merged.safetensors": "", "out/README.md": ""}}]}' \\
-  "$CODE" "$STATUS" > "$result"
+outputs='{"out/merged.safetensors": "", "out/README.md": ""}'
+steps="[{\\"status\\": \\"$STATUS\\", \\"outputs\\": $outputs}]"
+echo "{\\"exit_code\\": $CODE, \\"steps\\": $steps}" > "$result"
 echo '<testsuites/>' > "$junit"
 echo '## summary' >> "$GITHUB_STEP_SUMMARY"
 exit "$CODE"

@@ -1,4 +1,4 @@
-"""What a CI server's cache brings back, whole or in part: steps are unchanged where all is there, else run again."""
+"""What a CI server's cache brings back, whole or in part: what is not all there runs again."""
 
 import json
 import shutil

@@ -6,7 +6,7 @@ import sys
 
 
 def words(text: str) -> list[str]:
-    """The words of `arguments`: parted by spaces and ends of lines, held together by quotes, nothing expanded."""
+    """The words of `arguments`: parted by spaces and ends of lines, held together by quotes, nothing more."""
     found = shlex.shlex(text, posix=True)
     found.whitespace_split, found.commenters, found.escape = True, "", ""
     try:

@@ -1,7 +1,8 @@
 """What a run left, as outputs of the action; `python -I told.py FOLDER >> "$GITHUB_OUTPUT"`.
 
-FOLDER was new when the run began: what lies in it is of this run. Besides its documents, `reports` gets a copy of what
-its steps wrote, but no weights; `files` are all that it wrote, where it ended well, a line each.
+FOLDER was new when the run began: what lies in it is of this run. Besides its documents, `reports` gets a
+copy of what its steps wrote, but no weights; `files` are all that it wrote, where it ended well, a line each.
+Where the run left no result, this says so, since nobody else can.
 """
 
 import json
@@ -12,6 +13,10 @@ import uuid
 
 WEIGHTS = (".safetensors", ".safetensors.index.json", ".npz", ".bin", ".pt", ".pth", ".ckpt")
 IDLE = ("unchanged", "not run")
+SILENT = (
+    "rebasin left no result: it was killed, mostly for its memory (the exit code is 137 then), or did not "
+    "know an argument. What was done is kept: running again goes on"
+)
 
 
 def result(path):
@@ -46,6 +51,10 @@ def main(folder):
     written = [name for name in written if "\n" not in name and "\r" not in name]
     copied([name for name in written if not name.endswith(WEIGHTS)], reports)
     began = os.path.exists(os.path.join(folder, "began"))
+    if began and told is None:
+        print(f"::error title=rebasin::{SILENT}", file=sys.stderr)
+        with open(os.path.join(reports, "summary.md"), "a", encoding="utf-8") as file:
+            file.write(f"## rebasin run: no result\n\n{SILENT}.\n")
     changed = began if told is None else any(step["status"] not in IDLE for step in steps)
     code = (told or {}).get("exit_code", "")
     place = os.environ["PLACE"]
