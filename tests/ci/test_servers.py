@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 import yaml
 
-from . import cases
+from . import cases, junit
 from .expressions import Context
 from .runner import ACTION, EXAMPLES, ROOT, Server, Shell, read
 
@@ -252,7 +252,10 @@ def test_outputs_name_what_this_run_left_and_nothing_else(server):
     assert reports == {"result.json", "junit.xml", "summary.md", "out/README.md"}  # weights are elsewhere
     server.shell.program("rebasin", "#!/bin/sh\nexit 70\n")  # and nothing of before is named after it
     done = job(server)
-    assert not any(done.outputs.values()) and done.status == "failed"
+    assert done.status == "failed" and "::error title=rebasin::rebasin left no result" in done.log
+    assert not any(done.outputs[name] for name in ("files", "result", "exit-code"))
+    assert junit.told(done.outputs["junit"]) == "1 in error"
+    assert open(done.outputs["summary"]).read().startswith("## rebasin run: no result")
 
 
 def test_the_comment_is_of_a_job_that_reads_no_models_and_not_for_forks(server):

@@ -17,6 +17,14 @@ SILENT = (
     "rebasin left no result: it was killed, mostly for its memory (the exit code is 137 then), or did not "
     "know an argument. What was done is kept: running again goes on"
 )
+JUNIT = """\
+<?xml version="1.0" encoding="UTF-8"?>
+<testsuites name="rebasin" tests="1" failures="0" errors="1" skipped="0">
+  <testsuite name="rebasin run" tests="1" failures="0" errors="1" skipped="0">
+    <testcase classname="rebasin" name="result"><error type="NoResult" message="{message}" /></testcase>
+  </testsuite>
+</testsuites>
+"""
 
 
 def result(path):
@@ -55,6 +63,8 @@ def main(folder):
         print(f"::error title=rebasin::{SILENT}", file=sys.stderr)
         with open(os.path.join(reports, "summary.md"), "a", encoding="utf-8") as file:
             file.write(f"## rebasin run: no result\n\n{SILENT}.\n")
+        with open(os.path.join(reports, "junit.xml"), "w", encoding="utf-8") as file:
+            file.write(JUNIT.format(message=SILENT))
     changed = began if told is None else any(step["status"] not in IDLE for step in steps)
     code = (told or {}).get("exit_code", "")
     place = os.environ["PLACE"]
