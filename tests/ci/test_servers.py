@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -152,6 +153,7 @@ INSTALLS = [
     ({"lock": "lock.txt", "version": "1"}, None),
     ({"untrusted": "true", "requirements": "r.txt"}, None),
     ({"untrusted": "true", "lock": "/base/lock.txt"}, ["--require-hashes -r /base/lock.txt"]),
+    ({"untrusted": "yes"}, None),
     ({"version": "1; touch broken"}, ["rebasin-cli==1; touch broken"]),
 ]
 
@@ -255,7 +257,7 @@ def test_outputs_name_what_this_run_left_and_nothing_else(server):
     assert done.status == "failed" and "::error title=rebasin::rebasin left no result" in done.log
     assert not any(done.outputs[name] for name in ("files", "result", "exit-code"))
     assert junit.told(done.outputs["junit"]) == "1 in error"
-    assert open(done.outputs["summary"]).read().startswith("## rebasin run: no result")
+    assert Path(done.outputs["summary"]).read_text().startswith("## rebasin run: no result")
 
 
 def test_the_comment_is_of_a_job_that_reads_no_models_and_not_for_forks(server):

@@ -14,7 +14,7 @@ import uuid
 WEIGHTS = (".safetensors", ".safetensors.index.json", ".npz", ".bin", ".pt", ".pth", ".ckpt")
 IDLE = ("unchanged", "not run")
 SILENT = (
-    "rebasin left no result: it was killed, mostly for its memory (the exit code is 137 then), or did not "
+    "rebasin left no result: it was killed, mostly for its memory (exit code 137), could not begin, or did not "
     "know an argument. What was done is kept: running again goes on"
 )
 JUNIT = """\
