@@ -14,8 +14,8 @@ import uuid
 WEIGHTS = (".safetensors", ".safetensors.index.json", ".npz", ".bin", ".pt", ".pth", ".ckpt")
 IDLE = ("unchanged", "not run")
 SILENT = (
-    "rebasin left no result: it was killed, mostly for its memory (exit code 137), could not begin, or did not "
-    "know an argument. What was done is kept: running again goes on"
+    "rebasin left no result: it was killed, mostly for its memory (exit code 137), could not begin, or did "
+    "not know an argument. What was done is kept: running again goes on"
 )
 JUNIT = """\
 <?xml version="1.0" encoding="UTF-8"?>
