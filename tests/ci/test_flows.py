@@ -4,6 +4,8 @@ import shutil
 import subprocess
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from . import cases, junit
 from .runner import EXAMPLES, Server, Shell, read
@@ -83,11 +85,13 @@ def test_a_merge_of_branches_in_a_job_merges_checkpoints(repository, tmp_path):
     job = server.job(cases.workflow("github_merge.yml"), given={"branch": "change"})
     assert job.status == "success", job.log
     assert len(git("rev-list", "--merges", "change", folder=origin).splitlines()) == 1
+    git("fetch", "--quiet", folder=work)
+    git("checkout", "--quiet", "--force", "origin/change", folder=work)
+    merged, before = load_file(work / "model.safetensors"), load_file(models / "a.safetensors")
+    assert all(torch.allclose(tensor, before[name]) for name, tensor in merged.items())
 
 
 def _scaled(path, factor):
-    from safetensors.torch import load_file, save_file
-
     save_file({name: tensor * factor for name, tensor in load_file(path).items()}, path)
 
 
