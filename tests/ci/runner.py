@@ -91,9 +91,13 @@ class Shell:
     ) -> tuple[int, str]:
         """The exit code of these lines, and what they told; negative where a signal ended them."""
         log = log or self.home / "log"
+        script = log.with_suffix(
+            ".sh"
+        )  # from a file, as the server does: given by -c, bash would end in rebasin
+        script.write_text(lines)
         with open(log, "wb") as told:
             process = subprocess.Popen(
-                [*BASH, "-c", lines],
+                [*BASH, str(script)],
                 cwd=folder,
                 env=self.environment(**more),
                 stdin=subprocess.DEVNULL,
