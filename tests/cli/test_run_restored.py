@@ -101,3 +101,13 @@ def test_the_key_of_a_run_is_printed_and_nothing_is_run(pair, tmp_path, done, ru
     assert done("run", "recipe.yaml", "--key", "--set", "defaults.seed=1").out != first.out
     assert run("run", "recipe.yaml", "--key", "--set", "defaults.sed=1").code == 2
     assert contents(tmp_path) == before
+
+
+def test_documents_in_a_folder_of_another_job_are_its_own(pair, tmp_path, tmp_path_factory, done):
+    """A job that waited for another one in the same folder does not remove what that one has just written."""
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    first, second = tmp_path_factory.mktemp("first"), tmp_path_factory.mktemp("second")
+    done("run", "recipe.yaml", "--result", first / "result.json", "--junit", tmp_path / "gates.xml")
+    done("run", "recipe.yaml", "--result", second / "result.json")
+    assert (first / "result.json").exists() and (second / "result.json").exists()
+    assert not (tmp_path / "gates.xml").exists()  # beside the cache it could be taken for this run's
