@@ -28,9 +28,8 @@ def counts(path: Path) -> dict[str, int]:
     assert root.tag == "testsuites"
     _check(root)
     for suite in [root, *root.iter("testsuite")]:
-        assert _counted(suite) == {name: int(suite.get(name, "0")) for name in ("tests", *COUNTED)}, (
-            f"{suite.get('name')}: counts are not those of its cases"
-        )
+        said = {name: int(suite.get(name, count)) for name, count in _counted(suite).items()}
+        assert _counted(suite) == said, f"{suite.get('name')}: counts are not those of its cases"
     return _counted(root)
 
 
