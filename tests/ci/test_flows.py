@@ -42,8 +42,9 @@ def test_the_main_branch_promotes_its_report_and_the_next_one_is_measured_agains
 
 
 def test_a_release_is_published_after_its_gates_and_not_otherwise(repository, tmp_path):
-    (repository / "merge" / "lock.txt").write_text("")
-    server = Server(Shell(tmp_path / "home"), repository)
+    work = shutil.copytree(repository, tmp_path / "work")
+    (work / "merge" / "lock.txt").write_text("")
+    server = Server(Shell(tmp_path / "home"), work)
     merge = server.job(cases.workflow("github_release.yml"))
     assert merge.status == "success", merge.log
     released = server.job(cases.workflow("github_release.yml", "release"))
