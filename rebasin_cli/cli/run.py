@@ -88,6 +88,10 @@ def run(
     schema: Annotated[
         bool, typer.Option("--schema", help="Print the JSON Schema of recipes, for editors.")
     ] = False,
+    key: Annotated[
+        bool,
+        typer.Option("--key", help="Print the key of a CI server's cache for this run, and run nothing."),
+    ] = False,
     junit: Annotated[
         Path | None,
         o.report("--junit", metavar="FILE", help="Write what became of the steps and gates as JUnit."),
@@ -133,6 +137,12 @@ def run(
     from ..commands.recipes.running import How
     from ..runtime.watching import Watch
 
+    if key:
+        from ..commands import run as running
+
+        documents = Documents(recipe, Cache(cache), assignments=tuple(assign or ()), dry=True)
+        typer.echo(running.key(documents, vocabulary()))
+        return
     stdout, seconds = sys.stdout, None if time_limit is None else numbers.seconds(time_limit)
 
     def show(outcome: Any) -> None:

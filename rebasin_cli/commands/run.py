@@ -17,7 +17,7 @@ from ..runtime import files
 from ..runtime.files import Inputs
 from ..runtime.watching import Watch
 from .job.listener import SILENT, Listener
-from .recipes import familiar, judging, reading, running, schema
+from .recipes import familiar, judging, keys, reading, running, schema
 from .recipes.cache import Cache
 from .recipes.documents import Documents
 from .recipes.fetching import Fetcher
@@ -115,6 +115,12 @@ def run(
     with as_one():
         running.run(recipe.steps, cache, perform, listener, how, show=show, **told)
     return []
+
+
+def key(documents: Documents, vocabulary: Mapping[str, Command]) -> str:
+    """The name under which a CI server keeps what this run makes; nothing is run, fetched or written."""
+    elsewhere = Fetcher(documents.cache.folder / "downloads", SILENT.say, allowed=True)
+    return keys.of(read(documents, vocabulary, elsewhere.expected))
 
 
 def plan(

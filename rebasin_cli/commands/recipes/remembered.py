@@ -51,7 +51,9 @@ class Remembered:
         return [self._left(one) for one in records if not recipe or one.get("recipe") == self.recipe]
 
     def keep(self, left: Left) -> None:
-        documents = {self._place(path): digest for path, digest in left.documents.items()}
+        documents = {
+            self._place(path): digest for path, digest in left.documents.items() if self._is_near(path)
+        }
         made = [[self._place(one.path), self._place(one.root), one.speaks] for one in left.made]
         if documents or made or self.cache.record(KIND, self.name):
             content = {"recipe": self.recipe, "documents": documents, "made": made}
@@ -94,6 +96,11 @@ class Remembered:
             if isinstance(each, list) and list(map(type, each)) == [str, str, bool]
         ]
         return Left(found, [each for each in outputs if each.path.is_relative_to(each.root)])
+
+    def _is_near(self, path: Path) -> bool:
+        """Whether it lies beside the cache: in a folder of another job it is not for us to remove."""
+        real = os.path.join(os.path.realpath(path.absolute().parent), path.name)
+        return Path(real).is_relative_to(self._home())
 
     def _home(self) -> str:
         return os.path.realpath(self.cache.folder.absolute().parent)

@@ -1,0 +1,43 @@
+"""The name under which a CI server keeps what a recipe has made."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+from ...checkpoints import digests
+from ..job.attesting import versions
+from .recipe import Recipe
+
+DIGITS = 16
+
+
+def of(recipe: Recipe) -> str:
+    """`ASKED-INPUTS`, two times 16 digits of 0-9a-f, of which the first alone finds the nearest of before.
+
+    ASKED is of all command lines, of the versions of rebasin, Python and the libraries that compute, and of
+    the kind of machine; INPUTS of the content of all files that steps read and that none of them makes. It
+    only says where to look: what is found there is believed record by record, by its own digests. Folders of
+    data do not count, since their times are new on every machine. CheckpointError for a file that is gone.
+    """
+    made = {path.absolute() for step in recipe.steps for path in step.files}
+    asked = {
+        "versions": versions() | {"python": sys.version_info[:2]},
+        "machine": [platform.system(), platform.machine()],
+        "lines": [step.line() for step in recipe.steps],
+    }
+    inputs = {
+        str(path): digests.of_path(path)
+        for step in recipe.steps
+        for path in map(Path, step.reads)
+        if path.absolute() not in made and path.exists()
+    }
+    return f"{_digits(asked)}-{_digits(inputs)}"
+
+
+def _digits(facts: Any) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:DIGITS]

@@ -1,0 +1,24 @@
+"""Two models for the page's recipe."""
+
+from pathlib import Path
+
+import torch
+
+from rebasin_cli.checkpoints.checkpoint import open_checkpoint
+from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.networks.training import train
+from rebasin_cli.permutations import permutation
+from rebasin_cli.spec import library
+from rebasin_cli.spec.fitting import fit
+
+
+def pair(folder: Path) -> Path:
+    """a.safetensors, which was trained, and b.safetensors, the same with its units in another order."""
+    folder.mkdir()
+    made = train("mlp", "digits", seed=1, width=32, depth=1, epochs=12, learning_rate=0.01)
+    write_safetensors(folder / "a.safetensors", made.tensors, metadata=made.metadata)
+    fitted = fit(library.load("mlp"), open_checkpoint(folder / "a.safetensors").shapes)
+    moved = permutation.random(fitted.words, torch.Generator().manual_seed(0))
+    other = permutation.permuted(made.tensors, fitted, moved)
+    write_safetensors(folder / "b.safetensors", other, metadata=made.metadata)
+    return folder
