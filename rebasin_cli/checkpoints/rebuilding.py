@@ -291,6 +291,8 @@ def array(reader: Reader, value: Any) -> Tensor | None:
     else:
         return None
     dtype = _dtype(kind)
+    if type(data) is str:  # as Python 2 wrote bytes
+        data = data.encode("latin-1", "replace")
     if dtype is None or type(data) not in (bytes, bytearray) or type(shape) is not tuple:
         return None
     shape = _sizes(shape)
