@@ -117,6 +117,11 @@ def of_storage(
     hooks: Any = None,
     metadata: Any = None,
 ) -> Any:
+    """The tensor of these sizes and strides that begins at an offset in a storage, as torch rebuilds it.
+
+    Inert where it is a view with a meaning of its own, such as conjugate. Raises UnpicklingError where it
+    does not fit into the storage.
+    """
     made = _tensor(reader, storage, offset, size, stride)
     return made if not metadata else Inert("torch.Tensor", (made,), tensor=CONJUGATE)
 
