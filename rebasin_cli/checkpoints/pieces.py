@@ -152,7 +152,7 @@ def megatron(what: Path, iteration: Path) -> CheckpointError | None:
 
 
 def llama(what: Path, folder: Path) -> CheckpointError:
-    """Of Meta's own format for several devices: `consolidated.00.pth` and on, a slice of every matrix each."""
+    """Of Meta's own format for several devices: `consolidated.00.pth` and on, slices of every matrix."""
     return CheckpointError(
         f"{what} is of a model that is cut within its tensors, as Llama's own files are",
         hint="Make the whole with transformers' convert_llama_weights_to_hf.py "
