@@ -131,3 +131,29 @@ def test_the_floors_are_those_that_the_page_draws():
     drawn = page.partition("<!-- floors -->")[2].partition("<!-- end -->")[0]
     names = re.findall(r"([a-z_]+(?:/[a-z_]+)*)(?:/|\.py)(?=\s)", drawn)
     assert [name.replace("/", ".") for name in names] == [room for room in FLOORS if room != "version"]
+
+
+# Files of ours, and files that were looked at before: all else that a person names goes through
+# `registry.regular`, which opens regular files only, or is written.
+OPENERS = {
+    *("registry.regular", "runtime.files", "runtime.streams"),
+    *("registry", "registry.options", "lab.engine.parameters", "datasets.alice", "datasets.digits"),
+    *("checkpoints.torch_format", "checkpoints.safetensors_format", "checkpoints.storages"),
+    *("checkpoints.stored", "checkpoints.staging", "commands.recipes.cache", "commands.recipes.fetching"),
+}
+
+
+def test_whatever_a_person_names_is_opened_in_one_way():
+    """By names of calls: `Path.open` is not told from the `open` of an archive, and not looked for."""
+    for module, path in MODULES.items():
+        for node in nodes_of(path):
+            if not isinstance(node, ast.Call) or module in OPENERS:
+                continue
+            name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+            plain = isinstance(node.func, ast.Name) and name == "open"
+            first = node.args[0] if node.args else None
+            named = isinstance(first, ast.Name) and first.id == "path"
+            loads = name == "load" and named and ast.unparse(node.func) in ("np.load", "torch.load")
+            assert not (plain or loads or name in ("read_bytes", "read_text", "fromfile")), (
+                f"{module}:{node.lineno} opens a file by itself: see registry/regular.py"
+            )

@@ -244,7 +244,14 @@ def _are_one(model: Tensors, one: str, other: str) -> bool:
 
 def _one_memory(model: Tensors, one: str, other: str) -> bool:
     """Whether two names are of one piece of memory; False also where nobody knows."""
+    if isinstance(model, dict) and isinstance(model[one], Tensor) and isinstance(model[other], Tensor):
+        there = model[one].numel() and not model[one].is_meta
+        return bool(there) and _place(model[one]) == _place(model[other])
     return any({one, other} <= {*group} for group in getattr(model, "tied", ()))
+
+
+def _place(tensor: Tensor) -> tuple:
+    return tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
 def _learnt(model: Tensors, name: str) -> bool:

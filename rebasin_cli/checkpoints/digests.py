@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import CheckpointError
@@ -39,8 +40,8 @@ def of_listing(folder: Path) -> str:
     return listing.hexdigest()
 
 
-def of_path(path: Path, of_one=of_file) -> str:
-    """Of a file its digest; of a folder, one of the names and digests of all files in it."""
+def of_path(path: Path, of_one: Callable[[Path], str] = of_file) -> str:
+    """Of a file its digest by `of_one`; of a folder, one of the names and digests of all files in it."""
     if not path.is_dir():
         return of_one(path)
     listing = hashlib.sha256()

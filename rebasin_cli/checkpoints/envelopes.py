@@ -26,8 +26,8 @@ from .saved import (
     entries,
     kind_of,
     look,
-    opened,
     run_state,
+    state_of,
     text_of,
 )
 from .wrappers import plain_names
@@ -129,10 +129,10 @@ def _has(saved: Any, key: str) -> bool:
 
 def _descend(value: Any, key: str, depth: int = 0) -> tuple[Path, Any]:
     """Follow a dotted key: the keys as they are stored, which may hold dots, and the value. KeyError."""
-    by_text = {text_of(entry): (entry, inner) for entry, inner in entries(opened(value)) or ()}
+    by_text = {text_of(entry): (entry, inner) for entry, inner in entries(state_of(value)) or ()}
     if key in by_text:
         entry, inner = by_text[key]
-        return (entry,), opened(inner)
+        return (entry,), state_of(inner)
     parts = key.split(".") if depth < MAX_DEPTH else []
     for cut in range(1, min(len(parts), MAX_DEPTH)):
         head, rest = ".".join(parts[:cut]), ".".join(parts[cut:])

@@ -20,6 +20,7 @@ from .torch_file import Shard
 INDEX = ".safetensors.index.json"
 PERMUTATION = ".perm.safetensors"
 TORCH_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
+OLD_SUFFIXES = tuple(f"{suffix}.tar" for suffix in TORCH_SUFFIXES)  # which are no archives; read where named
 MAX_LIST = 1 << 20  # bytes of a list of modules
 MAX_SHARDS = 100_000
 FEW = 64  # files whose tensors are looked at
@@ -54,7 +55,7 @@ def is_model(folder: Path, name: str) -> bool:
     """Whether a name is one to propose: no state of a run, no shard, nothing hidden."""
     if name.startswith(".") or pieces.is_state(name) or pieces.suspicious(name):
         return False
-    known = name.endswith((".safetensors", *TORCH_SUFFIXES, ".index.json"))
+    known = name.endswith((".safetensors", *TORCH_SUFFIXES, *OLD_SUFFIXES, ".index.json"))
     return known or "." not in name or (folder / name).is_dir()
 
 
@@ -268,7 +269,8 @@ def _distributed(folder: Path, names: Sequence[str], folders: Sequence[str]) -> 
 def _nothing(folder: Path, names: Sequence[str], folders: Sequence[str]) -> CheckpointError:
     if other := foreign.of_folder(folder, names, folders):
         return other
-    within = [name for name in folders[:100] if _holds_weights(folder / name)][:SHOWN]
+    within = [name for name in names if name.endswith(OLD_SUFFIXES) and is_model(folder, name)]
+    within += [name for name in folders[:100] if _holds_weights(folder / name)]
     return CheckpointError(
         f"{folder} holds no weights: no .safetensors file, none of torch.save, and no index of them",
         hint=f"Did you mean {' or '.join(str(folder / name) for name in within[:3])}?" if within else None,

@@ -59,7 +59,7 @@ class UnreadTensor(Tensor):
     needs_code = False
 
 
-def opened(saved: Any, reader: Reader) -> tuple[Any, tuple[Unread, ...]]:
+def looked_into(saved: Any, reader: Reader) -> tuple[Any, tuple[Unread, ...]]:
     """The same with networks as their state dicts and holders of tensors as dictionaries; and what is unread.
 
     Dictionaries and lists within are changed in place; tuples of such objects become lists.
@@ -203,6 +203,7 @@ def _strange(value: Inert, reader: Reader) -> UnreadTensor:
 
 
 def is_network(state: dict) -> bool:
+    """Whether what an object was built from is that of a torch.nn.Module, whatever its class."""
     return all(isinstance(state.get(part), dict) for part in _PARTS)
 
 

@@ -110,6 +110,7 @@ def _several(pattern: re.Pattern[str], names: Collection[str]) -> bool:
 
 
 def deepspeed(what: Path, folder: Path) -> CheckpointError:
+    """Of ZeRO and pipelines: every rank's or layer's own file, in the `folder` of a step."""
     return CheckpointError(
         f"{what} holds a piece of a model, as DeepSpeed leaves it on every rank", hint=_zero_to_fp32(folder)
     )
@@ -151,6 +152,7 @@ def megatron(what: Path, iteration: Path) -> CheckpointError | None:
 
 
 def llama(what: Path, folder: Path) -> CheckpointError:
+    """Of Meta's own format for several devices: `consolidated.00.pth` and on, slices of every matrix."""
     return CheckpointError(
         f"{what} is of a model that is cut within its tensors, as Llama's own files are",
         hint="Make the whole with transformers' convert_llama_weights_to_hf.py "
@@ -159,6 +161,7 @@ def llama(what: Path, folder: Path) -> CheckpointError:
 
 
 def verl(what: Path, folder: Path) -> CheckpointError:
+    """Of verl's FSDP: `model_world_size_4_rank_0.pt` and on, each a slice of every tensor."""
     return CheckpointError(
         f"{what} holds what one rank had of a model, as verl leaves it",
         hint="Make the whole with verl, and give that: python -m verl.model_merger merge --backend fsdp "

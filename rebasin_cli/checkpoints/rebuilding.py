@@ -117,6 +117,11 @@ def of_storage(
     hooks: Any = None,
     metadata: Any = None,
 ) -> Any:
+    """The tensor of these sizes and strides that begins at an offset in a storage, as torch rebuilds it.
+
+    Inert where it is a view with a meaning of its own, such as conjugate. Raises UnpicklingError where it
+    does not fit into the storage.
+    """
     made = _tensor(reader, storage, offset, size, stride)
     return made if not metadata else Inert("torch.Tensor", (made,), tensor=CONJUGATE)
 
@@ -291,6 +296,8 @@ def array(reader: Reader, value: Any) -> Tensor | None:
     else:
         return None
     dtype = _dtype(kind)
+    if type(data) is str:  # as Python 2 wrote bytes
+        data = data.encode("latin-1", "replace")
     if dtype is None or type(data) not in (bytes, bytearray) or type(shape) is not tuple:
         return None
     shape = _sizes(shape)

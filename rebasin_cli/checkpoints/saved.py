@@ -95,11 +95,12 @@ def look(saved: Any, path: Path = ()) -> Node:
 
     `path` leads to it. Raises CheckpointError where dictionaries lie too deep in one another.
     """
-    saved = opened(saved)
+    saved = state_of(saved)
     return _Walk(holding(saved)).look(saved, path)
 
 
-def opened(value: Any) -> Any:
+def state_of(value: Any) -> Any:
+    """A network's state dict, and any other value as it is."""
     return value.state_dict() if isinstance(value, nn.Module) else value
 
 
@@ -124,6 +125,7 @@ def text_of(key: Any) -> str | None:
 
 
 def dotted(path: Path) -> str:
+    """A way through dictionaries and lists as it is named: "model.layers.0"."""
     return ".".join(text_of(key) or repr(key) for key in path)
 
 
@@ -192,7 +194,7 @@ class _Walk:
             self.size += 1
             if node.listed and isinstance(item, (str, int, float)):
                 continue  # a list of numbers may be long, and is told as one
-            held, name, item = _held(item, self.holding), text_of(key), opened(item)
+            held, name, item = _held(item, self.holding), text_of(key), state_of(item)
             if isinstance(item, Tensor) and name and "." in name:
                 node.tensors[key] = item  # as in every state dict: no word on the rest
             elif name is None:
@@ -234,6 +236,7 @@ def _held(item: Any, holding: set[int]) -> bool:
 
 
 def kind_of(value: Any) -> str:
+    """What a value is, with its article: "a list", "an argparse.Namespace"."""
     word = kind(value)
     return f"{'an' if word[:1].lower() in 'aeiou' else 'a'} {word}"
 

@@ -25,7 +25,7 @@ from ..registry import allowed
 from ..registry.references import findable
 from ..runtime.memory import check_memory, uncollected
 from .inert import Reader, TooMuch
-from .opening import Unread, holding, opened
+from .opening import Unread, holding, looked_into
 from .rebuilding import KNOWN
 from .safetensors_format import COPY_AGAIN
 from .storages import LEGACY, NESTED, Bounded, InStream, Mapped, check_zip
@@ -93,7 +93,7 @@ def load(path: Path) -> Loaded:
             saved = (
                 storages.read(Bounded(file, size), reader) if storages else reader.load(Bounded(file, size))
             )
-            saved, unread = opened(saved, reader)
+            saved, unread = looked_into(saved, reader)
         except TooMuch as cause:
             raise CheckpointError(
                 f"{path} was not read: {cause}",

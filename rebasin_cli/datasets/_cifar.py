@@ -14,8 +14,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..errors import DataError
+from ..runtime import files
 from . import Samples
-from ._files import NotDownloaded, download, missing, places, read_pickle, write_atomically
+from ._files import LARGEST, NotDownloaded, download, missing, places, read_pickle, write_atomically
 
 PIXELS = 3 * 32 * 32
 
@@ -71,15 +72,20 @@ def _read_binary(paths: Sequence[Path], layout: Layout) -> Samples:
     for path, size in zip(paths, sizes, strict=True):
         if not size or size % row:
             raise DataError(f"{path} is broken: {size} bytes; expected a multiple of {row}")
+        if size > LARGEST:
+            raise DataError(f"{path} has {size:,} bytes, and the publisher's files have at most {LARGEST:,}")
     counts = [size // row for size in sizes]
     images = torch.empty(sum(counts), PIXELS, dtype=torch.uint8)
     labels = torch.empty(len(images), dtype=torch.int64)
     buffer = np.empty(max(sizes), np.uint8)
     parts = zip(paths, sizes, images.split(counts), labels.split(counts), strict=True)
     for path, size, images_of, labels_of in parts:
-        with path.open("rb") as file:
-            if file.readinto(memoryview(buffer[:size])) < size:
-                raise DataError(f"{path} is broken: it became shorter while it was read")
+        try:
+            with files.opened(path) as file:
+                if file.readinto(memoryview(buffer[:size])) < size:
+                    raise DataError(f"{path} is broken: it became shorter while it was read")
+        except OSError as cause:
+            raise DataError(f"{path} cannot be read: {cause.strerror or cause}") from cause
         rows = torch.from_numpy(buffer[:size]).view(-1, row)
         images_of.copy_(rows[:, layout.label_bytes :])
         labels_of.copy_(rows[:, label])
@@ -96,7 +102,8 @@ def _read_pickled(paths: Sequence[Path], layout: Layout) -> Samples:
 def _unpickled(path: Path, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
     content = read_pickle(path)
     images, labels = (content.get(key, content.get(key.decode())) for key in (b"data", layout.label_key))
-    good = isinstance(images, np.ndarray) and images.dtype == np.uint8 and images.shape[1:] == (PIXELS,)
+    images = images.numpy() if isinstance(images, Tensor) else None
+    good = images is not None and images.dtype == np.uint8 and images.shape[1:] == (PIXELS,)
     if not good or not isinstance(labels, list) or len(labels) != len(images):
         raise DataError(f"{path}: expected 'data', {PIXELS} bytes an image, and as many labels")
     try:

@@ -9,18 +9,22 @@ import io
 import logging
 import math
 import os
-import pickle
 import urllib.request
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from ..checkpoints import destination, writing
+from ..checkpoints.inert import Reader, kind
+from ..checkpoints.rebuilding import KNOWN, array
 from ..errors import DataError, ResourceError, UsageError
 from ..registry import allowed
+from ..registry.user_code import told
+from ..runtime import files
 
 TIMEOUT = 5  # seconds without a sign of life
 LARGEST = 1 << 30  # bytes; the largest archive has 170 MB
@@ -103,10 +107,10 @@ _IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 def read_idx(path: Path) -> np.ndarray:
     """An idx file, gzipped or not, read no further than its header says. Raises DataError."""
     try:
-        with open(path, "rb") as raw:
-            packed = raw.peek(2)[:2] == b"\x1f\x8b"
+        with files.opened(path) as raw:
+            packed, size = raw.peek(2)[:2] == b"\x1f\x8b", os.fstat(raw.fileno()).st_size
             with gzip.open(raw) if packed else raw as file:
-                return _read_idx(path, file, path.stat().st_size, packed=packed)
+                return _read_idx(path, file, size, packed=packed)
     except (OSError, EOFError, zlib.error) as cause:
         raise DataError(f"{path} cannot be read: {cause}") from cause
 
@@ -140,29 +144,30 @@ def check_unpacked(path: Path, packed: int, unpacked: int) -> None:
         )
 
 
-class _ArraysOnly(pickle.Unpickler):
-    """Finds what rebuilds numpy arrays, and nothing else; nothing is imported by name."""
-
-    FOUND = {
-        ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
-        ("numpy._core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
-        ("numpy", "ndarray"): np.ndarray,
-        ("numpy", "dtype"): np.dtype,
-        ("_codecs", "encode"): lambda text, _: text.encode("latin1"),  # Python 3 spells bytes so
-    }
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in self.FOUND:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is refused")
-        return self.FOUND[module, name]
+# What a pickled array names; a plain array is made of it without them.
+ARRAYS = {f"numpy.{core}.multiarray._reconstruct" for core in ("core", "_core")}
+ARRAYS |= {f"numpy.{core}.numeric._frombuffer" for core in ("core", "_core")}
+CLASSES = {"numpy.ndarray", "numpy.dtype"}
 
 
 def read_pickle(path: Path) -> dict[Any, Any]:
-    """A pickled dictionary of arrays, lists, text and numbers; anything else is refused. Raises DataError."""
+    """A pickled dictionary of arrays, lists, text and numbers, read as data; anything else is refused.
+
+    Arrays come as tensors; of what is no plain array is left what the pickle says of it. Raises DataError.
+    """
     try:
-        content = _ArraysOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+        packed = files.content(path, LARGEST)
+        reader = Reader(KNOWN, None, size=len(packed))
+        content = reader.load(io.BytesIO(packed))
+        if asked := [name for name in reader.unknown if name not in ARRAYS | CLASSES]:
+            raise UnpicklingError(f"it asks for {asked[0]}, which is refused")
+        if not isinstance(content, dict):
+            raise DataError(f"{path} holds {kind(content)}; expected a dictionary")
+        if odd := [value for value in content.values() if kind(value) in CLASSES]:
+            raise UnpicklingError(f"it makes {kind(odd[0])} without values")
+        made = {key: array(reader, value) for key, value in content.items()}
+    except DataError:
+        raise
     except Exception as cause:  # a broken pickle may raise nearly anything
-        raise DataError(f"{path} is not a plain pickle of arrays: {cause}") from cause
-    if not isinstance(content, dict):
-        raise DataError(f"{path} holds {type(content).__name__}; expected a dictionary")
-    return content
+        raise DataError(f"{path} is not a plain pickle of arrays: {told(cause)}") from cause
+    return {key: value if made[key] is None else made[key] for key, value in content.items()}

@@ -20,6 +20,7 @@ from PIL import Image, UnidentifiedImageError
 
 from ..errors import DataError, RebasinError, UsageError
 from ..registry.user_code import told
+from ..runtime import files
 from ..runtime.memory import check_memory
 from . import UNIT, Samples
 
@@ -103,7 +104,7 @@ def _opened(path: Path) -> Iterator[Image.Image]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path, formats=FORMATS) as image:
+            with files.opened(path) as file, Image.open(file, formats=FORMATS) as image:
                 yield image
     except (MemoryError, RebasinError):
         raise

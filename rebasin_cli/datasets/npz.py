@@ -16,6 +16,7 @@ import torch
 
 from ..errors import DataError, RebasinError
 from ..registry.user_code import told
+from ..runtime import files
 from . import UNIT, Samples
 from ._files import check_unpacked
 
@@ -29,10 +30,12 @@ def load_from(argument: str, split: str) -> Samples:
     path = Path(argument)
     if not path.is_file():
         raise DataError(f"{path}: no such file")
-    if not zipfile.is_zipfile(path):
-        raise DataError(f"{path} is no .npz file; expected one with x_{split} and y_{split}")
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with files.opened(path) as file:
+            if not zipfile.is_zipfile(file):
+                raise DataError(f"{path} is no .npz file; expected one with x_{split} and y_{split}")
+            file.seek(0)
+            arrays = np.load(file, allow_pickle=False)
             _check_sizes(path, arrays.zip.infolist())
             inputs, targets = _pick(path, arrays, split)
     except (RebasinError, KeyboardInterrupt):

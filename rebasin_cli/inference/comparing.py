@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 
 FAR = 100  # times as large as a channel: what is larger in other channels does not tell how large that one is
+MASK = 1e30  # what stands for minus infinity where logits are masked is above it
 
 
 def difference(
@@ -51,7 +52,8 @@ def own_sizes(
 
     It is the largest number of an output; `FAR` times the largest of a number's own channel where that is
     less. A channel is a place on any axis but the first, the batch's. `rounded` are the outputs that rounding
-    alone has changed: what is left of larger numbers after they cancelled is as large as they were.
+    alone has changed: what is left of larger numbers after they cancelled is as large as they were. Numbers
+    above `MASK` are as large as they are, and make no other large.
     """
     return list(map(_own_size, outputs, rounded or outputs))
 
@@ -62,11 +64,14 @@ def _own_size(tensor: torch.Tensor, rounded: torch.Tensor) -> torch.Tensor:
         return finite
     moved = torch.nan_to_num(rounded - tensor, nan=0.0, posinf=0.0, neginf=0.0).abs()
     noise = moved / torch.finfo(tensor.dtype).eps
+    masks, whole = finite >= MASK, finite
+    finite = torch.where(masks, 0.0, finite)
     size = finite.amax()
     for axis in range(1, tensor.ndim):
         others = [dim for dim in range(tensor.ndim) if dim != axis]
         largest, lost = (values.amax(others, keepdim=True) for values in (finite, noise))
         size = torch.minimum(size, torch.maximum(FAR * largest, lost))
+    size = torch.where(masks, whole, size) if masks.any() else size
     return size.clamp_min(torch.finfo(tensor.dtype).tiny)
 
 

@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from ..checkpoints import writing
 from ..datasets import Data
 from ..errors import NetworkError, UsageError
+from ..runtime import files
 from ..runtime.seeds import derive, seeded
 from .attacks import Attack, Attacker, attacked, each_loss, statistics_kept
 from .evaluation import evaluate
@@ -243,7 +244,8 @@ def _resume(
     if not path.exists():
         return []
     try:
-        state = torch.load(path, weights_only=True, map_location=device)
+        with files.opened(path) as file:
+            state = torch.load(file, weights_only=True, map_location=device)
         found = state["identity"]
         differing = sorted(key for key in {*identity, *found} if identity.get(key) != found.get(key))
         if not differing:

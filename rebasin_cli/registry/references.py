@@ -15,8 +15,11 @@ from typing import Any
 
 from ..errors import RebasinError, UsageError, unknown
 from . import allowed
+from .regular import SMALL, content, opened
 from .user_code import user_code
 
+MOST_SOURCE = 1 << 22  # bytes of one that is looked through
+_UNPARSED = (ValueError, SyntaxError, RecursionError, MemoryError)
 MOST_FILES = 300  # of a user's own code, that are looked through
 
 
@@ -36,11 +39,13 @@ def unnamed(file: str, flag: str, what: str, hint: str) -> UsageError:
     The names that its source defines are listed; nothing in it is run.
     """
     path = Path(file)
-    if not path.is_file():
+    if not path.exists():
         return UsageError(f"{file}: no such file", hint=f"Expected {flag} file.py:{what}")
     try:
-        body = ast.parse(path.read_bytes()).body
-    except (OSError, ValueError, SyntaxError):  # told when it is imported
+        body = ast.parse(content(path, MOST_SOURCE)).body
+    except OSError as cause:
+        return UsageError(f"{file} cannot be read: {cause.strerror or cause}")
+    except _UNPARSED:  # told when it is imported
         body = []
     kinds = (ast.FunctionDef, ast.ClassDef)
     names = [node.name for node in body if isinstance(node, kinds) and not node.name.startswith("_")]
@@ -63,8 +68,8 @@ def import_reference(text: str, *, error: type[RebasinError]) -> Any:
         raise UsageError(
             f"{text!r} names no module", hint="Write package.module:name, or file.py:name for a file."
         )
-    if module_name.endswith(".py") and not path.is_file():
-        raise UsageError(f"{path}: no such file")
+    if module_name.endswith(".py"):
+        _check_source(path)
     file, folder = path.absolute(), (path.parent if module_name.endswith(".py") else Path()).absolute()
     with user_code(f"importing {module_name} failed", error):
         with findable(folder):
@@ -74,6 +79,19 @@ def import_reference(text: str, *, error: type[RebasinError]) -> Any:
     if found is missing:
         raise unknown(f"name in {module_name}:", attribute, names)
     return found
+
+
+def _check_source(path: Path) -> None:
+    """Raise UsageError where Python would wait for a file, or read without end."""
+    if not path.exists():
+        raise UsageError(f"{path}: no such file")
+    try:
+        with opened(path) as file:
+            size = os.fstat(file.fileno()).st_size
+    except OSError as cause:
+        raise UsageError(f"{path} cannot be read: {cause.strerror or cause}") from None
+    if size > SMALL:
+        raise UsageError(f"{path} cannot be read: it has {size:,} bytes, and no source has that many")
 
 
 def named_in(text: str) -> Path | None:
@@ -100,8 +118,8 @@ def files_of(text: str) -> list[Path]:
             continue
         found.append(path)
         try:
-            nodes = list(ast.walk(ast.parse(path.read_bytes())))
-        except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):  # told when it is imported
+            nodes = list(ast.walk(ast.parse(content(path, MOST_SOURCE))))
+        except (OSError, *_UNPARSED):  # told when it is imported
             continue
         for node in nodes:
             if isinstance(node, ast.Import):

@@ -102,6 +102,7 @@ def duration(seconds: Any) -> str:
 
 
 def is_number(value: Any) -> bool:
+    """Whether a value is a finite number, of any size; truth is none."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import UsageError
 from . import SCHEMA, Report
-from ._format import clean
+from ._format import clean, is_number
 
 FILENAME = "report.json"
 HELP = "Write the report as JSON."
@@ -126,9 +126,9 @@ def read_as(kind: Any, value: Any, path: str, problems: list[str]) -> Any:
         origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return _with_numbers(value)
-    if kind is float and (value in NON_FINITE if isinstance(value, str) else _is_number(value)):
+    if kind is float and (value in NON_FINITE if isinstance(value, str) else is_number(value)):
         return NON_FINITE[value] if isinstance(value, str) else float(value)
-    if kind is int and _is_number(value) and value == int(value):
+    if kind is int and is_number(value) and value == int(value):
         return int(value)
     if kind in (str, bool) and isinstance(value, kind):
         return value
@@ -165,10 +165,6 @@ def _read_fields(kind: Any, value: dict[str, Any], path: str, problems: list[str
     if "lambdas" in found and len({len(found[key]) for key in ("lambdas", "loss", "accuracy")}) > 1:
         problems.append(f"{path.lstrip('.')}: lambdas, loss and accuracy differ in length")
     return kind(**found)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _with_numbers(value: Any) -> Any:

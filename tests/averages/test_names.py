@@ -173,6 +173,12 @@ def test_equal_values_that_nobody_learnt_are_no_tie():
                 rebasin_cli.average(models)
 
 
+def test_one_tensor_under_two_names_is_a_tie_whatever_its_values():
+    once, _ = tied(0, **{"a.weight": torch.eye(4)})
+    twice = once | {"b.weight": once["a.weight"]}
+    assert torch.equal(rebasin_cli.average([twice, once])["b.weight"], torch.eye(4))
+
+
 def test_where_memory_tells_of_ties_equal_values_do_not(tmp_path):
     (once, _), (_, twice) = tied(0), tied(1)
     shared = twice | {"lm_head.weight": twice["embed.weight"]}

@@ -229,3 +229,38 @@ def test_the_largest_singular_value_has_its_vectors(shape):
     torch.testing.assert_close(value, torch.linalg.matrix_norm(matrix, 2))
     torch.testing.assert_close(left @ matrix @ right, value)
     torch.testing.assert_close(matrix @ right, value * left)
+
+
+def test_the_mean_of_four_checkpoints_of_a_run_with_spectral_norm_is_as_good_as_they_are():
+    """Factor by factor it is far worse: singular vectors turn meanwhile, and have no sign."""
+
+    def build():
+        sizes = ((6, 16), (16, 16), (16, 1))
+        layers = [nn.utils.spectral_norm(nn.Linear(*each)) for each in sizes]
+        return nn.Sequential(layers[0], nn.Tanh(), layers[1], nn.Tanh(), layers[2])
+
+    torch.manual_seed(2)
+    x = torch.randn(256, 6)
+    y = torch.tanh(x @ torch.randn(6, 1) * 0.5) * 0.7
+    network, run = build().train(), []
+    optimizer = torch.optim.SGD(network.parameters(), 0.03, momentum=0.9)
+    for step in range(1, 81):
+        optimizer.zero_grad()
+        (network(x) - y).square().mean().backward()
+        optimizer.step()
+        run += states([network]) if step % 20 == 0 else []
+
+    @torch.no_grad()
+    def loss(tensors):
+        other = build().eval()
+        other.load_state_dict(dict(tensors))
+        return (other(x) - y).square().mean().item()
+
+    each, found = [loss(tensors) for tensors in run], loss(average(run))
+    assert min(each) < found < sum(each) / 4
+    assert loss({name: sum(tensors[name] for tensors in run) / 4 for name in run[0]}) > 5 * found
+    turned = [
+        {name: -t if name.endswith(("_u", "_v")) and k % 2 else t for name, t in tensors.items()}
+        for k, tensors in enumerate(run)
+    ]
+    assert loss(average(turned)) == pytest.approx(found, rel=1e-4)

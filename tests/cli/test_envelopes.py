@@ -213,3 +213,17 @@ def test_the_provenance_beside_an_input_is_no_output(done, refused):
     again = ("merge", "m.pth", "a.pt", "--method", "none", "-o", "n.pth")
     refused(2, *again, "--attest", "m.pth.rebasin.json", "--force", says="is read by this very command")
     assert Path("m.pth.rebasin.json").read_bytes() == before
+
+
+def test_files_of_old_tutorials_are_read_by_name_and_named(done, refused, tmp_path):
+    (tmp_path / "run").mkdir()
+    for name, seed in (("a", 1), ("b", 2)):
+        torch.save({"whatever it is": {"net": Net(seed).state_dict()}}, f"run/{name}.pth.tar")
+    refused(3, "inspect", "run", says=("Did you mean", "run/a.pth.tar", "run/b.pth.tar"))
+    refused(3, "inspect", "run/a.pth", says="Did you mean run/a.pth.tar")
+    done("merge", "run/a.pth.tar", "run/b.pth.tar", "--method", "none", "-o", "m.pth")
+    (envelope,) = torch.load(
+        "m.pth", weights_only=True
+    ).values()  # one key around one, whatever they are called
+    assert {*envelope} == {"net"}
+    assert all(torch.equal(envelope["net"][name], value) for name, value in mean_of(1, 2).items())

@@ -156,7 +156,16 @@ def test_metric_and_loss_of_ones_own(trained, done, tmp_path):
         ([], 2, ("no data set is named, and the checkpoints record none", "--data")),
         (["--data", "digits", "--normalize", "7"], 2, "is no normalization"),
         (["--data", "digits", "--metric", "nofile.py:metric"], 2, "nofile.py: no such file"),
-        (["--data", "digits", "--loss", "mse_loss"], 2, "'mse_loss' names no module"),
+        *(
+            (["--data", "digits", "--loss", name], 2, f"such as torch.nn.functional:{known},")
+            for name, known in (
+                ("mse", "mse_loss"),
+                ("nn.SmoothL1Loss", "smooth_l1_loss"),
+                ("my", "mse_loss"),
+            )
+        ),
+        (["--data", "digits", "--loss", "ce"], 2, "cross-entropy is what is measured without it"),
+        (["--data", "digits", "--metric", "accuracy"], 2, "accuracy is what is measured without it"),
         (["--data", "digits", "--output", "logits"], 6, "which has no 'logits'"),
         (["--data", "npz:pictures.npz"], 6, "the network fails on inputs float32"),
     ],

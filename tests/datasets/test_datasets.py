@@ -399,6 +399,52 @@ def test_cifar_pickles_are_read_as_plain_arrays(tmp_path, protocol):
     assert data.source.targets.tolist() == [6, 9]
 
 
+def as_python_2(images, labels):
+    """As the publisher's file was pickled: bytes are strings."""
+    rows, data = len(images), images.tobytes()
+    kind = b"cnumpy\ndtype\n(U\x02u1K\x00K\x01tR(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+    array = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\nK\x00\x85U\x01btR(K\x01"
+    array += b"K" + bytes([rows]) + b"M\x00\x0c\x86" + kind + b"\x89T" + len(data).to_bytes(4, "little")
+    numbers = b"".join(b"K" + bytes([label]) for label in labels)
+    return b"\x80\x02}(U\x04data" + array + data + b"tbU\x06labels](" + numbers + b"eu."
+
+
+def test_cifar_pickles_of_python_2_are_read(tmp_path):
+    images = pixels(2, 3, 32, 32)
+    (tmp_path / "test_batch").write_bytes(as_python_2(images.reshape(2, -1), [6, 9]))
+    data = open_data("cifar10", "test", root=tmp_path)
+    assert torch.equal(data.source.inputs, torch.tensor(images)) and data.source.targets.tolist() == [6, 9]
+
+
+@pytest.mark.parametrize(
+    "data, name",
+    [
+        ("cifar10", "test_batch"),
+        ("cifar10", "test_batch.bin"),
+        ("mnist", "t10k-images-idx3-ubyte"),
+        ("npz:{}", "x.npz"),
+        ("imagefolder:.?size=8", "val/a/x.png"),
+    ],
+)
+def test_only_a_regular_file_of_a_possible_size_is_read(tmp_path, monkeypatch, data, name):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if name.startswith("t10k"):
+        np.array([0x01080000, 1], ">u4").tofile("t10k-labels-idx1-ubyte")
+    for kind in ("pipe", "endless", "kernel", "huge"):
+        if kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "huge":
+            with open(path, "wb") as file:
+                file.truncate(3073 << 30)
+        else:
+            path.symlink_to("/dev/zero" if kind == "endless" else "/proc/kmsg")
+        with pytest.raises((DataError, UsageError)):
+            open_data(data.format(path), "test", root=tmp_path)
+        path.unlink()
+
+
 class Malicious:
     def __init__(self, path):
         self.path = path

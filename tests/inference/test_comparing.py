@@ -35,7 +35,11 @@ class Heads(nn.Module):
 
 
 def test_a_wrong_head_is_seen_beside_numbers_of_any_size():
-    ways = tuple, lambda heads: torch.cat(heads, 1), lambda heads: torch.cat(heads, 1)[..., None].mT
+    def masked(heads):  # as logits of attention are
+        each = torch.cat(heads, 1)[:, :, None].expand(-1, -1, 5)
+        return each.masked_fill(torch.ones(5, 5).tril(-1).bool(), torch.finfo(torch.float32).min)
+
+    ways = tuple, lambda heads: torch.cat(heads, 1), lambda heads: torch.cat(heads, 1)[..., None].mT, masked
     for join in ways:
         for size, coarse in ((1e7, False), (1e14, False), (1e4, True), (1e14, True)):
             network = Heads(size, join, coarse)

@@ -36,6 +36,7 @@ class Fact:
 
 
 def of_weights(weights: Weights, fitted: FittedSpec) -> Iterator[Fact]:
+    """What the weights alone say of two models: how alike they are, as they are and matched."""
     cosine, related = weights.cosine, weights.cosine >= RELATED
     kind = (
         "they share an ancestor, or were aligned"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import nn
+from torch.nn import functional
 
 from ... import datasets
 from ...checkpoints.checkpoint import Checkpoint
@@ -15,7 +17,7 @@ from ...datasets import open_data
 from ...datasets._batches import LoaderData
 from ...errors import DataError, UsageError
 from ...matchers.activations import MATCH_BATCH
-from ...networks.evaluation import Scores, evaluate
+from ...networks.evaluation import MEASURED, Scores, evaluate
 from ...registry import import_reference
 from ...repair.options import REFIT_BATCH, SAMPLES
 from .held_out import HeldOut
@@ -26,6 +28,7 @@ Splits = dict[str, DataSet | LoaderData]
 TRAIN_SAMPLES, RESET_SAMPLES, RESET_BATCH = 5_000, 2_560, 256
 HELD_SAMPLES = 2_560  # to choose a repair and to fit a temperature on
 MATCH_SAMPLES = 10_000  # for methods that do not say how many they look at
+_CAPITALS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 MARGIN = 0.05  # an endpoint this far below its recorded accuracy is fed something else
 
 
@@ -267,13 +270,13 @@ def _number(text: str | None) -> float | None:
 
 def loss_of(data: Data) -> Callable[..., Any] | None:
     """The user's own loss; None for cross-entropy. Raises UsageError."""
-    return import_reference(data.loss, error=UsageError) if data.loss else None
+    return _own(data.loss, "--loss") if data.loss else None
 
 
 def scorer(data: Data, output: str | None, device: str) -> Callable[..., Scores]:
     """`evaluate` with the user's own loss, metric and output."""
     loss = loss_of(data)
-    metric = import_reference(data.metric, error=UsageError) if data.metric else None
+    metric = _own(data.metric, "--metric") if data.metric else None
 
     def scores(network: nn.Module, batches: Any, **more: Any) -> Scores:
         options = {
@@ -286,3 +289,17 @@ def scorer(data: Data, output: str | None, device: str) -> Callable[..., Scores]
         return evaluate(network, batches, **options)
 
     return scores
+
+
+def _own(text: str, flag: str) -> Any:
+    """The function that a text refers to. Raises UsageError, for a bare name with the way to write it."""
+    if ":" in text or text.endswith(".py"):
+        return import_reference(text, error=UsageError)
+    word = _CAPITALS.sub("_", text.rpartition(".")[2]).lower()
+    own = MEASURED[flag]
+    if word in ("ce", "cross_entropy", "cross_entropy_loss", "acc", "accuracy"):
+        hint = f"Leave it out: {own} is what is measured without it."
+    else:
+        known = [name for name in (word, f"{word}_loss") if hasattr(functional, name)] or ["mse_loss"]
+        hint = f"Write package.module:name, such as torch.nn.functional:{known[0]}, or file.py:name."
+    raise UsageError(f"{flag} {text} names no function", hint=hint)

@@ -1,0 +1,44 @@
+"""Files of a user's own code: regular ones of a possible size are read, and nothing waits for another."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rebasin_cli.errors import NetworkError, UsageError
+from rebasin_cli.registry.references import files_of, import_reference, unnamed
+
+
+def lay(path, kind):
+    """Something that has the name of a Python file, and is none."""
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "huge":
+        with open(path, "wb") as file:
+            file.truncate(1 << 40)
+    else:
+        path.symlink_to({"endless": "/dev/zero", "kernel": "/proc/kmsg"}[kind])
+
+
+@pytest.mark.parametrize("kind", ["pipe", "endless", "kernel", "huge"])
+def test_code_that_is_no_regular_file_or_far_too_long_is_told_in_one_message(kind, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lay(tmp_path / "net.py", kind)
+    with pytest.raises(UsageError, match="net.py cannot be read: it "):
+        import_reference("net.py:build", error=NetworkError)
+    told = unnamed("net.py", "--net", "factory", "")
+    assert "net.py cannot be read: it " in told.message
+    (tmp_path / "main.py").write_text("import net\nimport other\n")
+    (tmp_path / "other.py").write_text("x = 1\n")
+    found = files_of("main.py:build")
+    assert {Path("main.py"), Path("other.py")} <= {*found}
+
+
+def test_sources_are_looked_through_up_to_a_size(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for count, names in ((1, ["main.py", "other.py"]), (1 << 22, ["main.py"])):
+        (tmp_path / "main.py").write_text("import other\n#" + "x" * count)
+        (tmp_path / "other.py").write_text("")
+        assert [path.name for path in files_of("main.py:build")] == names
+    with pytest.raises(UsageError, match="absent.py: no such file"):
+        import_reference("absent.py:build", error=NetworkError)
