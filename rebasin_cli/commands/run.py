@@ -114,9 +114,10 @@ def plan(
 
 
 def _check_steps(recipe: Recipe, documents: Documents) -> None:
-    """Raise UsageError where a step would write the recipe itself."""
+    """Raise UsageError where a step would write the recipe itself, or a record of the cache."""
     for step in recipe.steps:
         for written in step.files:
+            documents.cache.check_output(written)
             if not written.is_dir():
                 files.check_output(written, Inputs((documents.path,)))
 

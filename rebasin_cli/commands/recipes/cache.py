@@ -297,6 +297,15 @@ class Cache:
                 hint="Name one that is not there yet, or leave --cache out for .rebasin",
             )
 
+    def check_output(self, path: Path) -> None:
+        """Raise UsageError for an output among the records: these are the cache's own."""
+        real = os.path.realpath(path)
+        own = {name: os.path.realpath(self.folder / name) for name in OWN}
+        if any(real == place or real.startswith(place + os.sep) for place in own.values()):
+            raise UsageError(
+                f"{path} is where the cache {self.folder} keeps its records", hint="Name a file outside of it"
+            )
+
 
 LOGGED = b'{"step": '  # how a log begins, which grows after it got its name
 
