@@ -316,7 +316,7 @@ HOLDS = {
 
 
 def _is_record(kind: str, found: Mapping[str, Any]) -> bool:
-    held = HOLDS[kind] | ({"making": list} if "making" in found else {})
+    held = HOLDS.get(kind, {}) | ({"making": list} if "making" in found else {})
     if not all(isinstance(found.get(name), what) for name, what in held.items()):
         return False
     return kind != "steps" or all(isinstance(digest, str) for digest in found["outputs"].values())
