@@ -315,6 +315,7 @@ class Documents:
         if any(real == os.path.realpath(made) for step in self._steps() for made in step.files):
             return False
         try:
+            self.cache.check_output(path)
             files.check_output(path, self._inputs())
         except RebasinError:
             return False
