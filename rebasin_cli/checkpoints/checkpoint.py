@@ -180,8 +180,10 @@ class Checkpoint(Mapping[str, Tensor]):
 
     def _is_left_out(self, name: str) -> bool:
         """Whether what lies beside the weights is in no envelope that is written with them."""
-        out = None if self.around is None else self.around.left_out
-        return out is None or any(name == each or name.startswith(f"{each}.") for each in out)
+        if self.around is None:
+            return True
+        words = name.split(".")
+        return any(".".join(words[:end]) in self.around.left_out for end in range(len(words), 0, -1))
 
 
 def open_checkpoint(

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError
+from ..runtime.text import once
 from .stored import Piece, StoredFile
 
 DTYPES: dict[str, torch.dtype] = {
@@ -129,16 +130,6 @@ def _parse(header: bytes, path: Path) -> dict[str, Any]:
     if not isinstance(parsed, dict):
         raise CheckpointError(f"{path}: the header is JSON, but not an object", hint=COPY_AGAIN)
     return parsed
-
-
-def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """For json.loads: an object whose names are all different. Raises ValueError."""
-    seen: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in seen:
-            raise ValueError(f"{key!r} appears twice")
-        seen[key] = value
-    return seen
 
 
 def _check_metadata(metadata: Any) -> list[str]:

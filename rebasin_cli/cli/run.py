@@ -132,17 +132,11 @@ def run(
         text = running.schema_text(words) if schema else running.recipe_of(from_command, words, _remark)
         typer.echo(text, nl=False)
         return
-    from ..commands.recipes.cache import of_run
+    from ..commands.recipes.cache import Cache, of_run
     from ..commands.recipes.limits import Limits
     from ..commands.recipes.running import How
     from ..runtime.watching import Watch
 
-    if key:
-        from ..commands import run as running
-
-        documents = Documents(recipe, Cache(cache), assignments=tuple(assign or ()), dry=True)
-        typer.echo(running.key(documents, vocabulary()))
-        return
     stdout, seconds = sys.stdout, None if time_limit is None else numbers.seconds(time_limit)
 
     def show(outcome: Any) -> None:
@@ -155,7 +149,13 @@ def run(
     named = {"junit": junit, "step_summary": step_summary, "result_file": result_file, "json": json}
     path = recipe or NONE
     limits = Limits(frozenset(allow_env or ()), download) if untrusted else None
-    with (
+    if key:
+        from ..commands import run as running
+        from ..commands.recipes.documents import Documents
+
+        documents = Documents(path, Cache(cache), assignments=tuple(assign or ()), dry=True)
+        typer.echo(running.key(documents, vocabulary(), limits))
+        return
         of_recipe(path, _again(path, assign, download, untrusted, allow_env)),
         screen(quiet, verbose) as listener,
         of_run(cache, listener.say, stranger=untrusted) as records,

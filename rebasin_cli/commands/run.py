@@ -117,10 +117,10 @@ def run(
     return []
 
 
-def key(documents: Documents, vocabulary: Mapping[str, Command]) -> str:
+def key(documents: Documents, vocabulary: Mapping[str, Command], limits: Limits | None = None) -> str:
     """The name under which a CI server keeps what this run makes; nothing is run, fetched or written."""
     elsewhere = Fetcher(documents.cache.folder / "downloads", SILENT.say, allowed=True)
-    return keys.of(read(documents, vocabulary, elsewhere.expected))
+    return keys.of(read(documents, vocabulary, elsewhere.expected, limits))
 
 
 def plan(
@@ -144,9 +144,10 @@ def plan(
 
 
 def _check_steps(recipe: Recipe, documents: Documents) -> None:
-    """Raise UsageError where a step would write the recipe itself."""
+    """Raise UsageError where a step would write the recipe itself, or a record of the cache."""
     for step in recipe.steps:
         for written in step.files:
+            documents.cache.check_output(written)
             if not written.is_dir():
                 files.check_output(written, Inputs((documents.path,)))
 

@@ -34,7 +34,7 @@ def train(
     run gives the plan instead.
     """
     again = output.resume or output.force
-    asked = Asked(network=Network(net=net), data=Data(data=data))
+    asked = Asked(network=Network(net=net), data=Data(data=data, data_root=recipe.get("root")))
     inputs = inputs_of([], asked)
     check_outputs(output, inputs)
     state = output.path.with_name(f"{output.path.stem}.training.pt")

@@ -54,8 +54,13 @@ def places(root: Path | None, folders: Sequence[str]) -> list[Path]:
     """The folders to look in, best first: in `root`, or where downloads are kept. Raises DataError."""
     if root is not None and not root.is_dir():
         raise DataError(f"{root}: no such folder", hint="--data-root is the folder of all data sets.")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rebasin"
-    return [(root or cache) / folder for folder in folders]
+    return [(root or all_data()) / folder for folder in folders]
+
+
+def all_data() -> Path:
+    """The folder of all data where none is named: REBASIN_DATA, or where downloads are kept."""
+    downloads = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rebasin"
+    return Path(os.environ.get("REBASIN_DATA") or downloads)
 
 
 def missing(title: str, folders: Sequence[Path], names: Sequence[str], reason: object) -> DataError:

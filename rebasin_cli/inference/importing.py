@@ -18,6 +18,7 @@ import yaml
 
 from ..errors import SpecError, UsageError
 from ..runtime import files
+from ..runtime.text import once
 from ..spec.parsing import parse
 from ..spec.spec import Shapes
 from .rendering import STATISTICS, spec_text
@@ -33,7 +34,7 @@ def read(path: Path) -> Any:
     text = files.text(path, str(path), most=LARGEST, error=SpecError)
     try:
         if path.suffix == ".json":
-            return json.loads(text, object_pairs_hook=_once)
+            return json.loads(text, object_pairs_hook=once)
         return yaml.load(text, Loader=_Strict)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         kind = "JSON" if path.suffix == ".json" else "YAML"
@@ -175,14 +176,6 @@ def _short(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:39]}…"
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice = next(key for key, _ in pairs if [k for k, _ in pairs].count(key) > 1)
-        raise ValueError(f'"{twice}" stands there twice')
-    return found
-
-
 class _Strict(yaml.SafeLoader):
     """Keys that stand twice are errors, and so are aliases: a few lines of them may stand for millions."""
 
@@ -198,7 +191,7 @@ def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
         for key, value in node.value
     ]
     try:
-        return _once(pairs)
+        return once(pairs)
     except TypeError:
         raise ValueError("a key is not text") from None
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from ..errors import RebasinError, UsageError, unknown
 from . import allowed
+from .options import constant
 from .regular import SMALL, content, opened
 from .user_code import user_code
 
@@ -99,6 +100,12 @@ def named_in(text: str) -> Path | None:
     plain = text.partition("?")[0]
     parts = (plain, plain.rpartition(":")[0], plain.partition(":")[2])
     return next((Path(part) for part in parts if part and os.path.exists(part)), None)
+
+
+def of_data_sets(root: Path) -> list[Path]:
+    """The files of the data sets that have names, as far as they lie below a folder of data."""
+    globs = constant("rebasin_cli.datasets._files", "LAID_OUT")
+    return sorted({file for glob in globs for file in root.glob(glob) if file.is_file()})
 
 
 def files_of(text: str) -> list[Path]:

@@ -2,7 +2,8 @@
 
 It has a working directory of its own: one that it moves into (as hydra does) is its own from then on, and
 ours stays, in which all names of files on the command line lie. `sys.stdout` and `sys.stderr` are what they
-were, also where it has closed or replaced them.
+were, also where it has closed or replaced them. A process that it has forked, and that comes back from it,
+ends there: a second one would write the same files.
 """
 
 from __future__ import annotations
@@ -53,13 +54,15 @@ def with_them() -> Iterator[None]:
     if _Places.home is None or _Places.depth or not _main():  # a thread shares all of this with the others
         yield
         return
-    home, streams = _Places.home, (sys.stdout, sys.stderr)
+    home, streams, process = _Places.home, (sys.stdout, sys.stderr), os.getpid()
     _Places.depth = 1
     try:
         if _Places.theirs is not None:
             _move(_Places.theirs, must=False)
         yield
     finally:
+        if os.getpid() != process:
+            os._exit(OutsideError.exit_code)
         _Places.depth, _Places.theirs = 0, None
         _streams_again(streams)
         _move(home)

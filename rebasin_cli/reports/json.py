@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import UsageError
+from ..runtime.text import once
 from . import SCHEMA, Report
 from ._format import clean, is_number
 
@@ -51,7 +52,7 @@ def load(text: str) -> Report:
     (every one of them, each with its path).
     """
     try:
-        content = json.loads(text.removeprefix("\ufeff"))
+        content = json.loads(text.removeprefix("\ufeff"), object_pairs_hook=once)
     except (ValueError, RecursionError) as cause:
         reason = "nested too deeply" if isinstance(cause, RecursionError) else str(cause)
         raise UsageError(f"not a JSON report: {reason}", hint=_NEXT) from cause

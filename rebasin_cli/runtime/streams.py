@@ -6,6 +6,7 @@ A reader of stdout that leaves stops nothing: the command goes on, and ends with
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import re
@@ -18,6 +19,7 @@ from ..errors import ResourceError
 from ..registry import surroundings
 
 BROKEN_PIPE = 141
+HIGH = 200  # descriptors from here on are seldom in use
 # Nothing but colours, and on a terminal what moves the cursor of a progress bar.
 _COLOURS, _CURSOR = r"\x1b\[[0-9;]*m", r"\x1b\[[0-9;?]*[A-Khl]|\r"
 _CONTROL = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]"
@@ -77,6 +79,8 @@ class Guarded:
         try:
             yield
         except OSError as error:
+            if self._needed and error.errno == errno.EBADF:
+                raise _closed() from None
             if self._needed and not isinstance(error, BrokenPipeError):
                 raise
             self.broken = True
@@ -116,10 +120,7 @@ def _guarded(out: Guarded, was: tuple[Any, Any]) -> Iterator[None]:
         sys.stderr.flush()
         done = left is None or not left.code
         if done and was[0] is None and out.tell():
-            raise ResourceError(
-                "stdout is closed: the result could not be shown",
-                hint="Send it to /dev/null where it is not needed",
-            )
+            raise _closed()
     finally:
         sys.stdout, sys.stderr = was
     if done and out.broken:
@@ -138,14 +139,17 @@ def _kept(stream: Any) -> Iterator[Any]:
     try:
         number = stream.fileno()
         stream.flush()
-        own = os.dup(number)
+        own = _copied(number)
+        was = os.fstat(own)
     except (AttributeError, OSError, ValueError):  # closed from the start, or not one of the system's
         yield stream
         return
 
     def again() -> None:
         with suppress(OSError):
-            if not _same(number, own):
+            if not _is(own, was):  # it has closed all descriptors, as daemons do
+                os.dup2(number, own)
+            elif not _is(number, was):
                 os.dup2(own, number)
 
     by_line = _is_terminal(stream) or number == 2
@@ -159,9 +163,24 @@ def _kept(stream: Any) -> Iterator[Any]:
             text.close()
 
 
-def _same(one: int, other: int) -> bool:
+def _closed() -> ResourceError:
+    return ResourceError(
+        "stdout is closed: the result could not be shown", hint="Send it to /dev/null where it is not needed"
+    )
+
+
+def _copied(number: int) -> int:
+    """Another descriptor of the same, where possible one that no file that is opened later gets."""
+    with suppress(ImportError, OSError):
+        import fcntl
+
+        return fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, HIGH)
+    return os.dup(number)
+
+
+def _is(number: int, file: os.stat_result) -> bool:
     try:
-        return os.path.sameopenfile(one, other)
+        return os.path.samestat(os.fstat(number), file)
     except OSError:
         return False
 

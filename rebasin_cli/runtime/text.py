@@ -28,6 +28,16 @@ def clean(value: Any) -> str:
     return text if text.isascii() and text.isprintable() else "".join(map(_safe, text))
 
 
+def once(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
+    """The `object_pairs_hook` of json.loads: an object whose names are all different. Raises ValueError."""
+    seen: dict[Any, Any] = {}
+    for key, value in pairs:
+        if key in seen:
+            raise ValueError(f"{key!r} appears twice")
+        seen[key] = value
+    return seen
+
+
 def many(count: int, what: str) -> str:
     """A count and its noun: "1 sample", "2,000 samples"."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"

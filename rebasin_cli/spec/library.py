@@ -8,15 +8,14 @@ from functools import cache
 from pathlib import Path
 
 from ..errors import NoSpecFits, SpecError, UsageError, unknown
-from ..registry import entry_points, user_code
+from ..registry import entry_points, references, user_code
 from ..runtime import files
 from .fitting import fit
-from .parsing import LARGEST, parse
+from .parsing import LARGEST, parse, refers_to
 from .spec import FittedSpec, Shapes, Spec
 
 DEEPEST = 50  # specs that include one another
 MOST_BYTES = 4 * LARGEST  # a character has four at most
-_INCLUDE = re.compile(r"""\binclude["']?\s*:\s*["']?([\w-][\w.-]{0,99})""")
 
 
 def folder() -> Path:
@@ -70,8 +69,11 @@ def _included(name: str, path: Path) -> Path | None:
 
 
 def files_of(path: Path) -> list[Path]:
-    """The file of a spec and all that it includes, as far as they are there; nothing is judged."""
+    """The file of a spec, all that it includes, and the code of the network that they name, as far as these
+    are there; nothing is judged.
+    """
     found: list[Path] = []
+    nets: list[str] = []
     waiting: list[Path | None] = [path]
     while waiting:
         file = waiting.pop()
@@ -80,8 +82,10 @@ def files_of(path: Path) -> list[Path]:
         found.append(file)
         with suppress(SpecError, UsageError):
             text = files.text(file, "", most=MOST_BYTES, error=SpecError)
-            waiting += [_included(name, file) for name in _INCLUDE.findall(text)]
-    return found
+            named = refers_to(text)
+            waiting += [_included(name, file) for key, name in named if key == "include"]
+            nets += [name for key, name in named if key == "net"]
+    return [*found, *(code for net in dict.fromkeys(nets) for code in references.files_of(net))]
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable
+from contextlib import suppress
 
 import yaml
 
@@ -143,6 +144,24 @@ def _composed(text: str, source: str) -> yaml.Node | None:
         if nodes > MOST_NODES:
             raise SpecError(f"{source} is no spec: at most {MOST_NODES:,} names and axes are read")
     return yaml.compose(text, COMPILED)
+
+
+def refers_to(text: str) -> list[tuple[str, str]]:
+    """("include", name) and ("net", reference), as far as a text says them; nothing is judged."""
+    found: list[tuple[str, str]] = []
+    depth, key, is_key = 0, "", True
+    with suppress(yaml.YAMLError, UnicodeError):
+        for event in yaml.parse(text, COMPILED):
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if depth == 1 and isinstance(event, yaml.NodeEvent | yaml.CollectionEndEvent):
+                if isinstance(event, yaml.ScalarEvent) and is_key:
+                    key = event.value
+                elif isinstance(event, yaml.ScalarEvent) and key in ("include", "net"):
+                    found.append((key, event.value))
+                if not isinstance(event, yaml.CollectionStartEvent):
+                    is_key = not is_key
+            depth += isinstance(event, yaml.CollectionStartEvent)
+    return found
 
 
 def _items(node: yaml.MappingNode, problems: list[str]):

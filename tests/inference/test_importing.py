@@ -164,8 +164,8 @@ def test_files_are_read_strictly(tmp_path):
     (tmp_path / "axes.yaml").write_text(yaml.safe_dump(MLP))
     assert read(tmp_path / "axes.yaml") == MLP
     for name, text, said in [
-        ("twice.json", '{"a": [], "a": []}', '"a" stands there twice'),
-        ("twice.yaml", "a: []\na: []\n", '"a" stands there twice'),
+        ("twice.json", '{"a": [], "a": []}', "'a' appears twice"),
+        ("twice.yaml", "a: []\na: []\n", "'a' appears twice"),
         ("broken.json", "{", "is not JSON"),
         ("broken.yaml", "a: [", "is not YAML"),
         ("odd.yaml", "? [a]\n: b\n", "is not YAML"),

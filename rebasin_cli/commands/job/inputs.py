@@ -9,6 +9,7 @@ from pathlib import Path
 from ...checkpoints import beside as provenance_beside
 from ...checkpoints.digests import files_below
 from ...checkpoints.locate import locate, read_index
+from ...datasets._files import all_data
 from ...errors import CheckpointError
 from ...registry import references
 from ...runtime.files import Inputs
@@ -20,10 +21,11 @@ from .settings import Asked
 def inputs_of(paths: Sequence[Path], asked: Asked, more: Iterable[Path | None] = ()) -> Inputs:
     """Models with their shards, the spec with what it includes, a search's start, data and code; and `more`.
 
-    Not in it: files of a named data set, and what the user's own code opens.
+    Of data sets that have names, their files below the folder of all data. Not in it: what the user's own
+    code opens.
     """
     files = [file for model in paths for file in of_model(model)]
-    files += [*of_spec(asked.loading.spec), *of_code(asked)]
+    files += [*of_spec(asked.loading.spec), *of_code(asked), *of_data(asked.data.data_root)]
     texts = [asked.data.data, asked.data.held_out]
     named = [found for text in texts if text and (found := references.named_in(text)) is not None]
     return Inputs(
@@ -50,6 +52,11 @@ def of_spec(named: str | None) -> list[Path]:
     """The files of a spec that is named as one: `spec.yaml`."""
     is_file = named is not None and (named.endswith((".yaml", ".yml")) or "/" in named)
     return library.files_of(Path(named)) if is_file else []
+
+
+def of_data(root: Path | None) -> list[Path]:
+    """The files of data sets that have names: below this folder, or where they are looked for without one."""
+    return references.of_data_sets(root or all_data())
 
 
 def of_code(asked: Asked) -> list[Path]:

@@ -95,7 +95,7 @@ class Cache:
     def find(self, key: str) -> tuple[Record | None, str]:
         """The record of a step, if all that it made is still there; else why it has to run."""
         kept = self._read("steps", key)
-        if kept is None:
+        if kept is None or kept["key"] != key:  # another step's, under this one's name
             return None, ""
         for name, digest in kept["outputs"].items():
             path = lies(Path(name))
@@ -110,7 +110,7 @@ class Cache:
     def keep(self, step: Step, key: str, outputs: Mapping[str, str], result: Mapping[str, Any]) -> None:
         """Record a step that was done."""
         kept = {"step": step.name, "line": step.line(), "outputs": dict(outputs), "result": dict(result)}
-        self._write("steps", key, kept)
+        self._write("steps", key, kept | {"key": key})
 
     # ------------------------------------------------------------------------------- whose a file is
 
@@ -250,7 +250,7 @@ class Cache:
             seal = found.pop("seal")
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
-        return found if seal == _seal(found) else None
+        return found if seal == _seal(found) and _is_record(kind, found) else None
 
     def _write(self, kind: str, name: str, content: Mapping[str, Any]) -> None:
         try:
@@ -303,6 +303,30 @@ class Cache:
                 f"{self.folder} {what}: a cache is a folder of its own",
                 hint="Name one that is not there yet, or leave --cache out for .rebasin",
             )
+
+    def check_output(self, path: Path) -> None:
+        """Raise UsageError for an output among the records: these are the cache's own."""
+        real = os.path.realpath(path)
+        own = {name: os.path.realpath(self.folder / name) for name in OWN}
+        if any(real == place or real.startswith(place + os.sep) for place in own.values()):
+            raise UsageError(
+                f"{path} is where the cache {self.folder} keeps its records", hint="Name a file outside of it"
+            )
+
+
+# What every record of a kind holds: anything else was not written by a cache.
+HOLDS = {
+    "steps": {"key": str, "outputs": dict, "result": dict},
+    "files": {"path": str, "stat": list, "sha256": str},
+    "started": {"key": str, "step": str},
+}
+
+
+def _is_record(kind: str, found: Mapping[str, Any]) -> bool:
+    held = HOLDS.get(kind, {}) | ({"making": list} if "making" in found else {})
+    if not all(isinstance(found.get(name), what) for name, what in held.items()):
+        return False
+    return kind != "steps" or all(isinstance(digest, str) for digest in found["outputs"].values())
 
 
 @contextlib.contextmanager

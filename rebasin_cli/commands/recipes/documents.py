@@ -21,7 +21,7 @@ from typing import Any
 from ...checkpoints import digests
 from ...checkpoints.disk import disk
 from ...checkpoints.staging import staged
-from ...errors import Interrupted, RebasinError, TimedOut, as_error
+from ...errors import Interrupted, RebasinError, TimedOut, UsageError, as_error
 from ...reports import _github
 from ...reports._github import StepSummary
 from ...runtime import files, signals
@@ -167,15 +167,28 @@ class Documents:
     def check(self) -> None:
         """Raise UsageError where something else lies where they go, or is read by this run."""
         files.check_distinct([(kind.replace("_", " "), path) for kind, path in self._listed()])
-        for kind in ("junit", "attest", "result", "step_summary"):
-            for path in self._places(kind):
-                files.check_output(path, self._inputs())
+        for _, path in self._listed():
+            self.cache.check_output(path)
+            files.check_output(path, self._inputs())
+        self._check_githubs()
         self._lock()
         made = [path for kind, path in self._listed() if kind != "step_summary"]
         running.check_outputs(made, self.cache, self.how)
         self._cleared = True
         if not self.dry:
             self._keep()
+
+    def _check_githubs(self) -> None:
+        """Raise UsageError where GitHub's own summary would be added to what this run reads or makes."""
+        if self._places("step_summary") or (summary := _github.step_summary()) is None:
+            return
+        made = [path for step in self._steps() for path in step.files]
+        made += [path for _, path in self._listed()]
+        if any(os.path.realpath(path) == os.path.realpath(summary.path) for path in made):
+            raise UsageError(f"{summary.path} cannot be both the step summary and an output of this run")
+        self.cache.check_output(summary.path)
+        if self._inputs().holds(summary.path):
+            files.check_output(summary.path, self._inputs())
 
     # ------------------------------------------------------------------------------------------ the end
 
@@ -344,6 +357,7 @@ class Documents:
         if any(real == os.path.realpath(made) for step in self._steps() for made in step.files):
             return False
         try:
+            self.cache.check_output(path)
             files.check_output(path, self._inputs())
         except RebasinError:
             return False

@@ -30,18 +30,28 @@ def index(path: Path) -> Path:
     return path.with_name(f"{path.name}.index.json")
 
 
+def beside_torch(path: Path) -> Path | None:
+    """Where the metadata of a torch file are kept; None for other files."""
+    if path.suffix not in constant("rebasin_cli.checkpoints.folder", "TORCH_SUFFIXES"):
+        return None
+    return path.with_name(path.name + constant("rebasin_cli.checkpoints.beside", "SUFFIX"))
+
+
 def is_sharded(path: Path) -> bool:
     return not path.exists() and index(path).exists()
 
 
 def opened(path: Path) -> list[Path]:
-    """A file and all that is read with it: shards of an index, what a spec includes, what code imports."""
+    """A file and all that is read with it: shards of an index, what a spec includes, what code imports, and
+    what a torch file's metadata are kept in."""
     if path.suffix in (".yaml", ".yml") and path.is_file():
         from ...spec import library
 
         return library.files_of(path)
     if path.suffix == ".py":
         return [path, *(file for file in references.files_of(f"{path}:_") if file != path)]
+    if (about := beside_torch(path)) is not None:
+        return [path, *[about] * about.is_file()]
     if not path.name.endswith(".index.json"):
         return [path]
     try:
@@ -49,12 +59,6 @@ def opened(path: Path) -> list[Path]:
         return [path, *(path.with_name(name) for name in sorted(set(shards)) if "/" not in name)]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return [path]  # its command says what is wrong with it
-
-
-def of_data_sets(root: Path) -> list[Path]:
-    """The files of the data sets that have names, as far as they lie below a folder of data."""
-    globs = constant("rebasin_cli.datasets._files", "LAID_OUT")
-    return sorted({file for glob in globs for file in root.glob(glob) if file.is_file()})
 
 
 def beside(path: Path) -> list[Path]:

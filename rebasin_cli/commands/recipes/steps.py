@@ -13,7 +13,7 @@ from ...averages.weights import checked, parse
 from ...errors import UsageError
 from ...registry import numbers, references
 from . import checking, familiar, placing
-from .files import beside, index, is_sharded, of_data_sets, opened, report_files
+from .files import beside, beside_torch, index, is_sharded, opened, report_files
 from .inputs import Fetch, Files, find
 from .limits import Limits
 from .reading import Problems, Value
@@ -131,7 +131,7 @@ class Maker:
             self._check_weights(options["weights"], models, given["weights"])
         if self.command.has("data"):
             root = options.get("data_root") or os.environ.get("REBASIN_DATA")
-            self.listed += of_data_sets(Path(root)) if root else []
+            self.listed += references.of_data_sets(Path(root)) if root else []
         depends = self.step.value.get("depends")
         if depends is not None:
             self._files(depends)
@@ -336,6 +336,8 @@ class Maker:
                 from ...permutations import permutation  # heavy
 
                 found["perm"] = permutation.beside(path)
+            if key == "out" and (about := beside_torch(path)) is not None:
+                found["metadata"] = about
             if key == "report":
                 found |= report_files(self.command.name, path)
         return found
