@@ -156,6 +156,7 @@ def run(
         documents = Documents(path, Cache(cache), assignments=tuple(assign or ()), dry=True)
         typer.echo(running.key(documents, vocabulary(), limits))
         return
+    with (
         of_recipe(path, _again(path, assign, download, untrusted, allow_env)),
         screen(quiet, verbose) as listener,
         of_run(cache, listener.say, stranger=untrusted) as records,
