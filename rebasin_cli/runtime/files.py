@@ -35,13 +35,32 @@ def text(
 
     UsageError where there is none. A `hint` says what to do then.
     """
+    return decoded(named(path, what, most=most, error=error, hint=hint), what, error=error)
+
+
+def named(
+    path: str | os.PathLike[str],
+    what: str,
+    *,
+    most: int = SMALL,
+    error: type[RebasinError] = UsageError,
+    hint: str | None = None,
+) -> bytes:
+    """The bytes of a file; errors are those of `text`."""
     try:
-        return content(path, most).decode("utf-8-sig")
+        return content(path, most)
     except FileNotFoundError:
         raise UsageError(f"{what}: no such file", hint=hint) from None
-    except (OSError, UnicodeDecodeError) as cause:
-        reason = "it is not UTF-8" if isinstance(cause, UnicodeDecodeError) else cause.strerror or str(cause)
-        raise error(f"{what} cannot be read: {reason}") from None
+    except OSError as cause:
+        raise error(f"{what} cannot be read: {cause.strerror or cause}") from None
+
+
+def decoded(content: bytes, what: str, *, error: type[RebasinError] = UsageError) -> str:
+    """These bytes as text, as `text` reads them."""
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise error(f"{what} cannot be read: it is not UTF-8") from None
 
 
 @dataclass(frozen=True)
