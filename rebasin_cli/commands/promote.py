@@ -11,8 +11,7 @@ from ..measure.baseline import Subject, check_baseline
 from ..measure.gates import contradicted
 from ..reports import Report, _gates
 from ..runtime import files
-from ..runtime.files import Inputs
-from .job.gating import is_missing
+from ..runtime.files import Inputs, is_missing
 from .job.outputs import Stored, stored_report, write_files
 
 

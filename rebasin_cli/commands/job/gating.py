@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import os
 from pathlib import Path
 
 from ...errors import UsageError
@@ -11,6 +9,7 @@ from ...measure import gates
 from ...measure.baseline import Baseline
 from ...reports import Report, _gates, markdown
 from ...reports._format import title
+from ...runtime.files import is_missing, meant
 from .listener import Listener
 from .outputs import Destinations, Written, stored_report, write_reports
 
@@ -39,27 +38,6 @@ def baseline(path: Path | None, missing: str = REFUSE) -> Baseline | None:
         raise UsageError(f"--baseline {path}: no such file{meant(path)}", hint=hint)
     found = stored_report(path, "--baseline")
     return Baseline(str(path), found.report, found.sha256)
-
-
-def is_missing(path: Path) -> bool:
-    """Whether nothing has this name: no link that leads nowhere, no file that may not be looked at."""
-    try:
-        os.lstat(path)
-    except FileNotFoundError:
-        return True
-    except (OSError, ValueError):  # told where it is read
-        return False
-    return False
-
-
-def meant(path: Path) -> str:
-    """The end of a sentence on a file that is not there: one of nearly its name, which may be meant."""
-    try:
-        names = os.listdir(path.parent)
-    except OSError:
-        return ""
-    near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.75)
-    return f"; did you mean {path.with_name(near[0])}?" if near else ""
 
 
 def put(
