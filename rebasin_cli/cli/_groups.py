@@ -24,7 +24,8 @@ from . import _options as o
 
 Group = dict[str, tuple[Any, Any]]  # parameter: its annotation and default
 OF_METHOD, OF_FORMAT = "method_", "file_"  # how parameters begin that were read off declarations
-DEFAULTS = {"device": "auto", "seed": 0, "batch_size": 500, "groups": "permutations", "bins": 15}
+DEFAULTS: dict[str, Any] = {"missing_baseline": "refuse", "baseline_tolerance": 0.01}
+DEFAULTS |= {"device": "auto", "seed": 0, "batch_size": 500, "groups": "permutations", "bins": 15}
 
 
 def _group(**hints: Any) -> Group:
@@ -130,6 +131,15 @@ RIDGE = {name: REPAIR[name] for name in ("ridge",) if name in REPAIR}
 RESUMABLE = _group(checkpoint_every=o.CheckpointEvery, log=o.Log, resume=o.Resume)
 FORMATS = of_formats(Registry("reports", "report format"))
 WRITTEN = _group(force=o.Force, out_dtype=o.OutDtype, out_shard_size=o.OutShardSize, attest=o.Attest)
+GATES = _group(
+    max_barrier=o.MaxBarrier,
+    min_accuracy=o.MinAccuracy,
+    max_accuracy_drop=o.MaxAccuracyDrop,
+    gate=o.Gates,
+    baseline=o.Baseline,
+    missing_baseline=o.MissingBaseline,
+    baseline_tolerance=o.BaselineTolerance,
+)
 SCREEN = _group(quiet=o.Quiet, verbose=o.Verbose)
 
 

@@ -323,6 +323,49 @@ Quiet = Annotated[bool, option("--quiet", "-q", panel=OUT, help="Only results an
 Verbose = Annotated[bool, option("--verbose", "-v", panel=OUT, help="A line for every step.")]
 Html = Annotated[Path | None, report("--html", metavar="FILE", help="Write it as one HTML file.")]
 JsonFile = Annotated[Path | None, report("--json-file", metavar="FILE", help="Write the figures as JSON.")]
+
+
+def gate(*names: str, **kwargs: Any) -> Any:
+    """An option that asks for a gate."""
+    return option(*names, panel=GATES, **kwargs)
+
+
+GATES = "Gates (exit code 1 where one is not met)"
+
+MaxBarrier = Annotated[
+    float | None,
+    gate("--max-barrier", metavar="NATS", help="Test-loss barrier (chord) of the shipped row."),
+]
+MinAccuracy = Annotated[
+    float | None,
+    gate("--min-accuracy", metavar="0–1", help="Test accuracy of the shipped row at λ = ½."),
+]
+MaxAccuracyDrop = Annotated[
+    float | None, gate("--max-accuracy-drop", metavar="0–1", help="… below the mean of the endpoints.")
+]
+Gates = Annotated[
+    list[str] | None,
+    gate(
+        "--gate",
+        metavar="ROW:SPLIT:DEFINITION<=X",
+        help="Any figure, such as 'naive:test:midpoint<=1'; repeatable.",
+    ),
+]
+Baseline = Annotated[
+    Path | None, gate("--baseline", metavar="FILE", help="A report.json that must not get worse.")
+]
+MissingBaseline = Annotated[
+    str,
+    gate(
+        "--missing-baseline",
+        metavar="refuse|accept",
+        help="A baseline that is not there is an error (refuse), or passes with a warning (accept): on a "
+        "first run.",
+    ),
+]
+BaselineTolerance = Annotated[
+    float, gate("--baseline-tolerance", metavar="NATS", help="How much worse is still as good (0.01).")
+]
 StepSummary = Annotated[
     Path | None,
     report(

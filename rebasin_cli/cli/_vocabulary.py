@@ -20,7 +20,7 @@ from ..commands.recipes.vocabulary import WRITES, Command, Parameter, role_of
 from ..errors import GateNotMet, RebasinError, UsageError
 from ..registry import Registry
 from . import app, execute
-from ._groups import OF_FORMAT
+from ._groups import GATES, OF_FORMAT
 
 FORMATS = [name.replace("-", "_") for name in Registry("reports", "report format").names()]
 # They make no part of a recipe: a tour, a recipe itself, what is there to name, and git's own.
@@ -60,7 +60,8 @@ def _parameter(name: str, hint: Any, told: Any, default: Any) -> Parameter:
     flags, off = _flags(name, told, kind, default)
     long = next((flag for flag in flags if flag.startswith("--")), "")
     key = long.removeprefix("--").replace("-", "_") or name
-    role = role_of(key, kind, written=name.startswith(OF_FORMAT) or (kind == "path" and key in FORMATS))
+    written = name.startswith(OF_FORMAT) or (kind == "path" and key in FORMATS)
+    role = role_of(key, kind, written=written, argument=isinstance(told, typer.models.ArgumentInfo))
     return Parameter(
         key,
         kind,
@@ -75,6 +76,7 @@ def _parameter(name: str, hint: Any, told: Any, default: Any) -> Parameter:
         role,
         (told.help or "").strip(),
         str(default) if role == WRITES and isinstance(default, str | Path) else None,
+        name in GATES,
     )
 
 

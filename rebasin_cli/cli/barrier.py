@@ -13,20 +13,15 @@ import typer
 from . import _groups as g
 from . import _options as o
 from . import app
+from ._gating import end, gates_of
 from ._settings import report_of, settings_of
 from ._show import put, result, screen
-
-GATES = "Gates (exit code 1 where one is not met)"
-
-
-def _gate(*names: str, **kwargs):
-    return typer.Option(*names, rich_help_panel=GATES, show_default=False, **kwargs)
 
 
 @app.command(rich_help_panel="Measure")
 @g.shared(
     *(g.LOADING, g.NETWORK, g.KEPT, g.DATA, g.SAMPLES, g.CHOOSING, g.SCORES, g.BINS),
-    *(g.METHOD, g.GROUPS, g.POLISHING, g.RIDGE, g.FORMATS, g.SCREEN),
+    *(g.METHOD, g.GROUPS, g.POLISHING, g.RIDGE, g.GATES, g.FORMATS, g.SCREEN),
 )
 def barrier(
     context: typer.Context,
@@ -79,31 +74,6 @@ def barrier(
         ),
     ] = None,
     json: Annotated[bool, o.report("--json", help="Print the report as JSON.")] = False,
-    max_barrier: Annotated[
-        float | None,
-        _gate("--max-barrier", metavar="NATS", help="Test-loss barrier (chord) of the shipped row."),
-    ] = None,
-    min_accuracy: Annotated[
-        float | None,
-        _gate("--min-accuracy", metavar="0–1", help="Test accuracy of the shipped row at λ = ½."),
-    ] = None,
-    max_accuracy_drop: Annotated[
-        float | None, _gate("--max-accuracy-drop", metavar="0–1", help="… below the mean of the endpoints.")
-    ] = None,
-    gate: Annotated[
-        list[str] | None,
-        _gate(
-            "--gate",
-            metavar="ROW:SPLIT:DEFINITION<=X",
-            help="Any figure, such as 'naive:test:midpoint<=1'; repeatable.",
-        ),
-    ] = None,
-    baseline: Annotated[
-        Path | None, _gate("--baseline", metavar="FILE", help="A report.json that must not get worse.")
-    ] = None,
-    baseline_tolerance: Annotated[
-        float, _gate("--baseline-tolerance", metavar="NATS", help="How much worse is still as good (0.01).")
-    ] = 0.01,
     step_summary: o.StepSummary = None,
     no_prove: o.NoProve = False,
     force: o.Force = False,
@@ -119,28 +89,15 @@ def barrier(
     """
     from ..commands.barrier import Along
     from ..commands.barrier import barrier as run
-    from ..commands.job import since
-    from ..commands.job.outputs import read_report
-    from ..measure import gates
-    from ..reports import _gates, _github
+    from ..reports import _github
     from ..reports._as_one import told_as_one
 
     own = {"method": method, "repair": repair, "full": full, "no_prove": no_prove}
     settings = settings_of(options, "loading", "network", "data", "search", "repair", **own)
-    limits = {
-        "max_barrier": max_barrier,
-        "min_accuracy": min_accuracy,
-        "max_accuracy_drop": max_accuracy_drop,
-        "baseline_tolerance": baseline_tolerance,
-    }
-    gates.check_limits(**limits)
-    thresholds = limits | {
-        "gates": [gates.parse_gate(text) for text in gate or ()],
-        "baseline": read_report(baseline, "--baseline") if baseline else None,
-    }
+    gates = gates_of(options)
     written = report_of(context, report, options, force=force, dry_run=dry_run)
-    summary, reads = _github.step_summary(step_summary), [baseline] if baseline else []
-    written = dataclasses.replace(written, summary=summary, reads=reads)
+    summary, baseline = _github.step_summary(step_summary), options["baseline"]
+    written = dataclasses.replace(written, summary=summary, reads=[baseline] if baseline else [])
     pairs = [_two(text) for text in pair or ()]
     with screen(options["quiet"], options["verbose"]) as listener:
         made = run(
@@ -151,7 +108,7 @@ def barrier(
             along=Along(interpolation, points, curve or (), attack or ()),
             perm=perm,
             pairs=pairs,
-            thresholds=thresholds,
+            gates=gates,
             **settings,
         )
     if dry_run:
@@ -161,9 +118,7 @@ def barrier(
     if json and not (options["quiet"] or told_as_one()):  # for the log: stdout is a file, or a program's
         with redirect_stdout(sys.stderr):
             show_brief(made)
-    missed = any(not gate.met for gate in made.gates)
-    known = since.account(baseline) if baseline is not None and missed else ""
-    _gates.raise_unmet(_gates.results(made, baseline=known))
+    end(made, baseline)
 
 
 def _two(text: str) -> tuple[Path, Path]:

@@ -15,6 +15,7 @@ from typer.core import TyperCommand
 from ..errors import TimedOut, UsageError
 from . import ClickException, app
 from . import _options as o
+from ._gating import warn
 from ._last_lines import of_recipe
 from ._show import numbers, put, result, screen
 from .barrier import show_brief, show_report
@@ -135,11 +136,14 @@ def run(
     from ..commands.recipes.cache import Cache, of_run
     from ..commands.recipes.limits import Limits
     from ..commands.recipes.running import How
+    from ..reports._gates import results
     from ..runtime.watching import Watch
 
     stdout, seconds = sys.stdout, None if time_limit is None else numbers.seconds(time_limit)
 
     def show(outcome: Any) -> None:
+        if outcome.report is not None:
+            warn(results(outcome.report, outcome.step.name, where=outcome.step.where), path)
         if not json:
             with redirect_stdout(stdout):
                 _show(outcome)

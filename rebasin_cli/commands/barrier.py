@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
@@ -13,9 +13,10 @@ from .. import networks
 from ..analysis import signatures
 from ..averages.mixing import check_interpolation
 from ..errors import UsageError
-from ..measure import gates, intervals, pairing
+from ..measure import intervals, pairing
 from ..measure import report as measuring
 from ..measure.baseline import Subject, check_baseline
+from ..measure.gates import Asked, check_gate_names, fixed_rows, judged
 from ..measure.rows import (
     ATTACKED,
     MIDDLE,
@@ -30,20 +31,19 @@ from ..measure.rows import (
 from ..measure.settings import Rows, repaired_label
 from ..networks.attacks import Attack, Attacker
 from ..repair.repairing import few
-from ..reports import Report, _gates, markdown
-from ..reports._format import title
-from .job import planning, provenance, repairing
+from ..reports import Report
+from .job import gating, planning, provenance, repairing
 from .job.curved import between
 from .job.inputs import of_model
 from .job.job import Job
 from .job.listener import SILENT, Listener
+from .job.measured import known
 from .job.method_options import bounded, start_file
-from .job.outputs import Written, write_reports
+from .job.outputs import Written
 from .job.progress import shown
 from .job.settings import ForMerge
 
 MEASURED = ("train", "test")
-REPAIRED = " + "  # in the names of rows whose repair, or temperature, a search may decide
 
 
 @dataclass(frozen=True)
@@ -66,28 +66,34 @@ def barrier(
     along: Along = Along(),  # noqa: B008 (frozen)
     perm: Path | None = None,
     pairs: Sequence[tuple[Path, Path]] = (),
-    thresholds: Mapping[str, Any] | None = None,
+    gates: Asked = Asked(),  # noqa: B008 (frozen)
     **subjects: Unpack[ForMerge],
 ) -> Report | dict[str, Any]:
     """Measure the path between two models, and write the report in every format asked for.
 
     Trained curves between the two get rows of their own. Further `pairs` of the same architecture are
-    measured alike, for means over pairs; all else is of A and B.
+    measured alike, for means over pairs; all else is of A and B. What was `measured` before is not again.
     Gates are judged in the report and never raised here: everything is written first. A dry run gives the
     plan instead.
     """
-    thresholds = thresholds or {}
     if along.points is not None:
         check_points(along.points)
     check_interpolation(along.interpolation)
     job = Job("barrier", [a, b], listener, **subjects, perm=perm)
     others = [file for model in itertools.chain(*pairs) for file in of_model(model)]
     destinations = written.destinations(inputs=job.inputs(*along.curves, *others))
+    command = written.command or "rebasin barrier"
+    if (before := known()) is not None:
+        if written.dry_run:
+            judged(before, gates)
+            return {"measuring": "nothing: the figures are known, and gates are judged by them"}
+        before = dataclasses.replace(before, command=command)
+        return gating.put(before, gates, written, destinations, listener)
     job.check_search(or_none=True)
-    planned = _plan(job, pairs, along, thresholds)
+    planned = _plan(job, pairs, along, gates)
     if written.dry_run:
         return planned.job.plan() | repairing.tries(planned.job) | planned.figures
-    report = _measure(planned, written.command or "rebasin barrier", thresholds)
+    report = _measure(planned, command, gates)
     measured = []
     subjects["search"] = dataclasses.replace(planned.job.asked.search, open=False)  # all pairs by one method
     for number, (c, d) in enumerate(pairs, start=2):
@@ -96,13 +102,7 @@ def barrier(
         same = dataclasses.replace(along, curves=())
         measured.append(barrier(c, d, listener=quiet, along=same, **subjects))
     report = intervals.with_pairs(report, measured) if measured else report
-    report = dataclasses.replace(report, gates=gates.evaluate_gates(report, **thresholds))
-    write_reports(report, destinations, force=written.force)
-    if written.summary is not None:
-        found = _gates.results(report)
-        if told := written.summary.add(found, markdown.sections(report), title=title(report)):
-            listener.say(told)
-    return report
+    return gating.put(report, gates, written, destinations, listener)
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def _plan(
     job: Job,
     pairs: Sequence[tuple[Path, Path]],
     along: Along,
-    thresholds: Mapping[str, Any],
+    gates: Asked,
 ) -> _Plan:
     """Everything that can be refused before an hour of measuring; the minutes are told."""
     _ = job.scores
@@ -130,8 +130,7 @@ def _plan(
     job.fitted  # noqa: B018 (models and spec, before the pairs)
     _check_pairs(job, pairs)
     job.tell_strangers()
-    names = [gate.row for gate in thresholds.get("gates", ())]
-    if fixed := next((name for name in names if REPAIRED in name), None):
+    if fixed := next(iter(fixed_rows(gates.gates)), None):
         if job.asked.search.open:
             job.say(
                 f"method: wm, as a gate names {fixed!r}: auto chooses its repair itself (gates: shipped:…)"
@@ -173,11 +172,11 @@ def _plan(
     rows += plan_attacks(rows, settings.attacks, statistics=statistics)
     for attack in settings.attacks:  # refused before anything is measured
         Attacker(attack, splits["test"])
-    gates.check_gate_names(thresholds.get("gates", ()), [row.name for row in rows], MEASURED)
+    check_gate_names(gates.gates, [row.name for row in rows], MEASURED)
     subject = None
-    if thresholds.get("baseline"):
+    if gates.baseline is not None and gates.baseline.report is not None:
         subject = _subject(job)
-        check_baseline(thresholds["baseline"], subject)
+        check_baseline(gates.baseline.report, subject)
     count = 1 + len(pairs)
     run = {"output": job.output, "device": job.device}
     figures = planning.plan_report(network, splits, rows, **run, pairs=count, fits=word)
@@ -199,11 +198,11 @@ def _attacks(job: Job, along: Along) -> Sequence[Attack]:
     return list(dict.fromkeys(map(Attack.parse, along.attacks)))
 
 
-def _measure(planned: _Plan, command: str, thresholds: Mapping[str, Any]) -> Report:
+def _measure(planned: _Plan, command: str, gates: Asked) -> Report:
     """The report of A and B."""
     job = planned.job
     inputs, proof = job.match_inputs(), job.proof()
-    splits, network, names = dict(job.splits), job.need_network(), thresholds.get("gates", ())
+    splits, network = dict(job.splits), job.need_network()
     fitted = splits.pop("fitted", None)
     done, total = itertools.count(1), sum(row.points for row in planned.rows)
     run = {"network": network, "device": job.device} | job.outputs
@@ -223,7 +222,7 @@ def _measure(planned: _Plan, command: str, thresholds: Mapping[str, Any]) -> Rep
         scores=job.scores,
         seed=job.seed,
         check=job.endpoint_check(),
-        planned=lambda rows: gates.check_gate_names(names, [row.name for row in rows], MEASURED),
+        planned=lambda rows: check_gate_names(gates.gates, [row.name for row in rows], MEASURED),
         measured=lambda: job.listener.step("measuring", next(done), total, ""),
         options=bounded(job.options),
         data=inputs.get("data"),
@@ -247,6 +246,7 @@ def _measure(planned: _Plan, command: str, thresholds: Mapping[str, Any]) -> Rep
     subject = planned.subject or _subject(job)
     more = {"scores": subject.scores} if subject.scores else {}
     more |= {"sha256": subject.digest} if subject.digest else {}
+    more |= {"checks": "skipped"} if job.asked.data.skip_checks else {}
     if job.held_out is not None:
         more["held_out"] = job.held_out.account(splits["held"].samples)
     return dataclasses.replace(report, data=report.data | more)

@@ -73,20 +73,36 @@ class Subject:
         return [f"{what}: {clean(one)} there, {clean(two)} here" for what, (one, two) in apart.items()]
 
 
+@dataclass(frozen=True)
+class Baseline:
+    """What `--baseline` names: its `report`, with the digest of the file; None where it is not there yet."""
+
+    file: str
+    report: Report | None = None
+    sha256: str = ""
+
+    @property
+    def account(self) -> dict[str, Any]:
+        """What a report says of it."""
+        return {"file": self.file} | ({"missing": True} if self.report is None else {"sha256": self.sha256})
+
+
 def _part(content: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     """What a file says there; {} where it says something else than a report does."""
     found = content.get(key)
     return found if isinstance(found, Mapping) else {}
 
 
-def check_baseline(baseline: Report, subject: Subject | None = None) -> None:
+def check_baseline(
+    baseline: Report, subject: Subject | None = None, *, named: str = "--baseline", of: str = "this run"
+) -> None:
     """Raise UsageError if `baseline` holds nothing to compare with, or is not of `subject`."""
     if subject is not None and (problems := Subject.of(baseline).unlike(subject)):
-        raise UsageError("--baseline is of something else than this run", problems=problems, hint=NEXT)
-    row = shipped(baseline, "--baseline")
+        raise UsageError(f"{named} is of something else than {of}", problems=problems, hint=NEXT)
+    row = shipped(baseline, named)
     for figure in FIGURES:
         if not math.isfinite(at_middle(row, figure)):
-            raise UsageError(f"--baseline has no finite test {figure} for {clean(row.name)!r}", hint=NEXT)
+            raise UsageError(f"{named} has no finite test {figure} for {clean(row.name)!r}", hint=NEXT)
 
 
 def against(baseline: Report, report: Report, tolerance: float = TOLERANCE) -> list[Gate]:

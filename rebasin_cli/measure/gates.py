@@ -2,21 +2,21 @@
 
 `parse_gate` reads `ROW:SPLIT:DEFINITION<=X`; `check_gate_names` and `check_limits` find mistakes before an
 hour of measuring, as `check_baseline` does for `baseline`; `evaluate_gates` holds the thresholds against the
-report.
+report, and `judged` puts what it found into it: right after measuring, or years later.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from ..errors import RebasinError, UsageError, unknown
 from ..registry import numbers
 from ..reports import Gate, Report, Row
 from ..reports._format import number
-from .baseline import TOLERANCE, against, at_middle, shipped
+from .baseline import TOLERANCE, Baseline, against, at_middle, shipped
 
 # What a gate may ask for: (words for a sentence, unit, whether larger is better).
 DEFINITIONS = {
@@ -29,6 +29,8 @@ DEFINITIONS = {
 }
 FORM = "expected ROW:SPLIT:DEFINITION<=X, for example 'aligned:test:chord<=0.05'"
 _GATE = re.compile(r"\s*([^:<>=≤≥]+):([^:<>=≤≥]+):([^:<>=≤≥]+)(<=|>=|==|[≤≥<>=])([^:<>=≤≥]+)")
+
+REPAIRED = " + "  # in the names of rows whose repair, or temperature, a search may decide
 
 # What a figure may miss its limit by, by its unit. Accuracies are multiples of 1/samples: a drop of exactly
 # the limit must not miss it by the last bit. Losses are of float32: between equal models they rise by 1e-8.
@@ -44,6 +46,69 @@ class Threshold:
     split: str
     definition: str
     limit: float
+
+
+@dataclass(frozen=True)
+class Asked:
+    """All gates that a command is asked for. Raises UsageError for limits that cannot be meant."""
+
+    max_barrier: float | None = None
+    min_accuracy: float | None = None
+    max_accuracy_drop: float | None = None
+    gates: tuple[Threshold, ...] = ()
+    baseline: Baseline | None = None
+    baseline_tolerance: float = TOLERANCE
+
+    def __post_init__(self) -> None:
+        check_limits(**self.limits)
+
+    @property
+    def limits(self) -> dict[str, float | None]:
+        """The limits by their options."""
+        return {
+            "max_barrier": self.max_barrier,
+            "min_accuracy": self.min_accuracy,
+            "max_accuracy_drop": self.max_accuracy_drop,
+            "baseline_tolerance": self.baseline_tolerance,
+        }
+
+    @property
+    def any(self) -> bool:
+        """Whether anything is asked for at all."""
+        limits = (self.max_barrier, self.min_accuracy, self.max_accuracy_drop)
+        return any(limit is not None for limit in limits) or bool(self.gates) or self.baseline is not None
+
+
+def judged(report: Report, asked: Asked) -> Report:
+    """The report with these gates in the place of those that it had, all held against its figures."""
+    baseline = asked.baseline
+    found = evaluate_gates(report, gates=asked.gates, baseline=baseline and baseline.report, **asked.limits)
+    return replace(report, gates=found, baseline=baseline.account if baseline else {})
+
+
+def contradicted(report: Report) -> Iterator[str]:
+    """A sentence for every gate of a report that its own figures say something else of.
+
+    Gates against a baseline are not looked at: what they were held against is not in the report.
+    """
+    for gate in report.gates:
+        option, _, _ = gate.text.partition(" ")
+        limit = {option.removeprefix("--").replace("-", "_"): gate.limit}
+        if option == "--baseline":
+            continue
+        try:
+            known = (
+                limit if option in _LIMITS else {"gates": [replace(parse_gate(gate.text), limit=gate.limit)]}
+            )
+            (again,) = evaluate_gates(report, **known)
+        except RebasinError as error:
+            yield f"{gate.text}: {error.message}"
+            continue
+        if again.met != gate.met:
+            yield f"{gate.text}: it says {'met' if gate.met else 'not met'}, and {again.detail}"
+
+
+_LIMITS = ("--max-barrier", "--min-accuracy", "--max-accuracy-drop")
 
 
 def parse_gate(text: str) -> Threshold:
@@ -87,6 +152,14 @@ def check_gate_names(gates: Iterable[Threshold], rows: Iterable[str], splits: It
     if wrong:
         problems = [f"{error.message}. {error.hint}" for error in wrong]
         raise UsageError("gates ask for what is not measured", problems=problems)
+
+
+def fixed_rows(gates: Iterable[Threshold]) -> list[str]:
+    """The rows that gates name with a repair, or a temperature: these a search may not choose otherwise.
+
+    Of all that gates say, this alone changes what is measured.
+    """
+    return sorted({gate.row for gate in gates if REPAIRED in gate.row})
 
 
 def check_limits(

@@ -150,6 +150,8 @@ class Report:
     endpoints: tuple[dict[str, Any], ...]
     rows: tuple[Row, ...]
     gates: tuple[Gate, ...] = ()
+    # What `--baseline` named: {"file", "sha256"}, or {"file", "missing": True} where that was accepted
+    baseline: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # plain sentences, most important first
     differences: tuple[Difference, ...] = ()  # of rows that are worth comparing
     choice: dict[str, Any] = field(default_factory=dict)  # of --repair auto: {"chosen", "losses", …}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from . import Report
 from ._conclusion import conclude
 from ._format import MISSING, clean, endpoint_figures, endpoints, figures, splits
-from ._gates import GateResult, baselines, results
+from ._gates import GateResult, baselines, results, shouted
 
 
 def brief(report: Report) -> list[str]:
@@ -24,8 +24,7 @@ def brief(report: Report) -> list[str]:
 
 def told(gates: list[GateResult]) -> list[str]:
     """A line a gate, and which baseline they were held against."""
-    marks = {True: "✓ met", False: "✗ NOT MET"}
-    return [*(f"{marks[gate.met]}  {clean(gate.told)}" for gate in gates), *baselines(gates)]
+    return [*(f"{shouted(gate)}  {clean(gate.told)}" for gate in gates), *baselines(gates)]
 
 
 def _both(figures: tuple[str, str]) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..errors import GateNotMet
-from . import Gate, Report
+from . import Report
 from ._format import clean
 
 BASELINE = "--baseline"  # how gates against a baseline begin
@@ -24,7 +24,8 @@ class GateResult:
 
     `name` is the gate as the user wrote it, `wanted` its bound in words ("at most 0.05 nats"), `measured`
     NaN where there was nothing to measure, `message` a whole sentence. `step` names the step of a recipe,
-    `where` its line ("line 12"). `against` tells of a baseline which it is, and of when.
+    `where` its line ("line 12"). `against` tells of a baseline which it is, and of when. One that is
+    `skipped` passes, since there is no baseline yet and that was accepted.
     """
 
     name: str
@@ -35,9 +36,10 @@ class GateResult:
     step: str = ""
     where: str = ""
     against: str = ""
+    skipped: bool = False
 
     def __post_init__(self):
-        if self.met and not math.isfinite(self.measured):
+        if self.met and not (self.skipped or math.isfinite(self.measured)):
             raise ValueError(f"{self.name}: a gate on {self.measured} cannot be met")
 
     @property
@@ -71,23 +73,38 @@ Case = GateResult | Ended
 
 
 def results(report: Report, step: str = "", *, where: str = "", baseline: str = "") -> list[GateResult]:
-    """The gates of a barrier report; `baseline` tells which one it was held against."""
-    return [
+    """The gates of a barrier report; `baseline` tells which one it was held against.
+
+    A baseline that is not there yet is one of them, where that was accepted.
+    """
+    found = [
         GateResult(
             *(gate.text, gate.measured, gate.wanted, gate.met, gate.detail, step, where),
             baseline if gate.text.startswith(BASELINE) else "",
         )
         for gate in report.gates
     ]
+    if report.baseline.get("missing"):
+        name = clean(report.baseline.get("file", ""))
+        told = f"{name} is not there yet, and that was accepted: nothing was held against a baseline"
+        about = {"step": step, "where": where, "skipped": True}
+        found.append(
+            GateResult(f"{BASELINE} {name}", math.nan, "a report to compare with", True, told, **about)
+        )
+    return found
 
 
-def verdict(found: Sequence[GateResult | Gate]) -> str:
+def verdict(found: Sequence[GateResult]) -> str:
     """How many gates hold, "" where there are none."""
-    count, missed = len(found), sum(not gate.met for gate in found)
-    if not count:
-        return ""
+    count, missed = sum(not gate.skipped for gate in found), sum(not gate.met for gate in found)
     many = "1 gate" if count == 1 else f"{missed} of {count} gates" if missed else f"all {count} gates"
-    return f"{many} {'not met' if missed else 'met'}"
+    said = [f"{many} {'not met' if missed else 'met'}"] if count else []
+    return ", ".join([*said, *["no baseline yet"] * (count < len(found))])
+
+
+def mark(gate: GateResult) -> str:
+    """Whether it is met, in a word."""
+    return "– no baseline yet" if gate.skipped else "✓ met" if gate.met else "✗ not met"
 
 
 def baselines(found: Iterable[GateResult]) -> list[str]:
@@ -96,12 +113,18 @@ def baselines(found: Iterable[GateResult]) -> list[str]:
     return [f"the baseline is {clean(text)}" for text in told]
 
 
+def shouted(gate: GateResult) -> str:
+    """The same, so that nobody passes over what is not met."""
+    return mark(gate) if gate.met and not gate.skipped else mark(gate).upper()
+
+
 def raise_unmet(found: Iterable[GateResult]) -> None:
     """Raise GateNotMet listing every gate that was missed: once everything has been written."""
     found = list(found)
     missed = [gate for gate in found if not gate.met]
     if missed:
-        many = "1 gate" if len(found) == 1 else f"{len(found)} gates"
+        count = sum(not gate.skipped for gate in found)
+        many = "1 gate" if count == 1 else f"{count} gates"
         error = GateNotMet(f"{len(missed)} of {many} not met", problems=[gate.told for gate in missed])
         error.gates = tuple(missed)
         error.closing = tuple(f"  {text}" for text in baselines(missed))

@@ -1,4 +1,4 @@
-"""What GitHub Actions reads besides an exit code: `::error` lines, and the file of the step's summary.
+"""What GitHub Actions reads besides an exit code: `::error` and `::warning` lines, and a step's summary.
 
 GitHub's documents call them workflow commands. They go to stderr, which a runner reads as it does stdout,
 so that stdout stays the command's result.
@@ -45,6 +45,12 @@ def annotations(found: Sequence[GateResult], file: str | None = None) -> list[st
     return _few(missed, "gates are not met", file)
 
 
+def warnings(found: Sequence[GateResult], file: str | None = None) -> list[str]:
+    """A `::warning` for every baseline that is not there yet, at its step in `file`."""
+    skipped = [gate for gate in found if gate.skipped]
+    return [_line("warning", "no baseline yet", gate.told, file, line_of(gate.where)) for gate in skipped]
+
+
 def of_error(failure: BaseException, told: str) -> list[str]:
     """The lines for what ends the program: those of its gates, of the lines of a recipe, or one for all."""
     file = getattr(failure, "file", None)
@@ -74,11 +80,15 @@ def line_of(text: str) -> int | None:
 
 def error(title: str, message: str, file: str | None = None, line: int | None = None) -> str:
     """`::error file=…,line=…,title=…::…` on one line, whatever is in the texts."""
+    return _line("error", title, message, file, line)
+
+
+def _line(kind: str, title: str, message: str, file: str | None, line: int | None) -> str:
     cut = message if len(message) <= LONGEST else message[: LONGEST - 1] + "…"
     title = f"rebasin: {title}" if title else "rebasin"
     where = {"file": _in_the_workspace(file) if file else None, "line": line, "title": title}
     told = ",".join(f"{key}={_escaped(clean(value), ':,')}" for key, value in where.items() if value)
-    return f"::error {told}::{_escaped(cut)}"
+    return f"::{kind} {told}::{_escaped(cut)}"
 
 
 def _in_the_workspace(file: str, environ: Mapping[str, str] = os.environ) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ..runtime.text import line as cut
 from ._format import number
-from ._gates import Case, Ended, GateResult, baselines, verdict
+from ._gates import Case, Ended, GateResult, baselines, mark, verdict
 from ._markup import escape, fence, head, line
 
 MOST = 1 << 20  # bytes of a step summary: GitHub refuses more
@@ -75,8 +75,9 @@ def _row_of(found: Sequence[GateResult]) -> Callable[[GateResult], str]:
     stepped = any(gate.step for gate in found)
 
     def row(gate: GateResult) -> str:
-        mark = "✓ met" if gate.met else "**✗ not met**"
-        cells = [escape(gate.name), mark, number(gate.measured), escape(gate.wanted), escape(gate.message)]
+        said = f"**{mark(gate)}**" if gate.skipped or not gate.met else mark(gate)
+        measured = "—" if gate.skipped else number(gate.measured)
+        cells = [escape(gate.name), said, measured, escape(gate.wanted), escape(gate.message)]
         return line([escape(gate.step)] * stepped + cells)
 
     return row

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
+from itertools import zip_longest
 from typing import Any
 
 from . import Report, Row, png
@@ -54,7 +55,7 @@ from ._format import (
     title,
     within,
 )
-from ._gates import verdict
+from ._gates import mark, results, verdict
 from ._plot import describe, legend, logarithmic, styles, svg
 
 FILENAME = "report.html"
@@ -69,7 +70,7 @@ def render(report: Report) -> str:
         *(section(_heading(report, split), _rows(report, split)) for split in splits(report)),
         f'<p class="legend">{text(LEGEND)} <b aria-hidden="true">▸</b> {sentence(SHIPPED)}.</p>',
         *_more(report),
-        section("Gates", _gates(report)) if report.gates else "",
+        section("Gates", _gates(report)) if results(report) else "",
         section("Notes", items(sentence(note) for note in report.notes)) if report.notes else "",
         section("How it was measured", _facts(report)),
         section("Inputs", _inputs(report)),
@@ -83,9 +84,10 @@ def render(report: Report) -> str:
 
 def _header(report: Report) -> str:
     badge = ""
-    if report.gates:
-        css, mark = ("met", "✓") if all(gate.met for gate in report.gates) else ("missed", "✗")
-        badge = f'<p class="badge {css}">{mark} {text(verdict(report.gates))}</p>'
+    if found := results(report):
+        css = "met" if all(gate.met for gate in found) else "missed"
+        sign = {"met": "✓ " * bool(report.gates), "missed": "✗ "}[css]
+        badge = f'<p class="badge {css}">{sign}{text(verdict(found))}</p>'
     said = f"<b>{text(conclude(report))}</b>" if conclude(report) else ""
     return header(title(report), text(headline(report)), said, badge=badge)
 
@@ -220,17 +222,17 @@ def _compared(report: Report) -> list[str]:
 
 
 def _gates(report: Report) -> str:
-    rows = []
-    for gate in report.gates:
-        mark = "✓ met" if gate.met else "✗ not met"
-        css = "met" if gate.met else "missed"
+    rows, found = [], results(report)
+    for gate, limit in zip_longest(found, (gate.limit for gate in report.gates)):
+        css = "met" if gate.met and not gate.skipped else "missed"
+        figures = ("—", "—") if gate.skipped else (number(gate.measured), number(limit))
         rows.append(
-            f'<tr class="{css}"><th scope="row"><code>{breakable(gate.text)}</code></th>'
-            f'<td class="mark">{mark}</td><td class="n">{number(gate.measured)}</td>'
-            f'<td class="n">{number(gate.limit)}</td><td>{text(gate.detail)}</td></tr>'
+            f'<tr class="{css}"><th scope="row"><code>{breakable(gate.name)}</code></th>'
+            f'<td class="mark">{mark(gate)}</td><td class="n">{figures[0]}</td>'
+            f'<td class="n">{figures[1]}</td><td>{text(gate.message)}</td></tr>'
         )
     head = [("gate", ""), ("result", ""), ("measured", "n"), ("limit", "n"), ("in words", "")]
-    return table(text(verdict(report.gates)), head, rows)
+    return table(text(verdict(found)), head, rows)
 
 
 def _facts(report: Report) -> str:

@@ -41,7 +41,8 @@ HELP = "Write the report as Markdown, for a CI summary."
 
 def render(report: Report) -> str:
     """GitHub-flavoured Markdown. Text from outside (file names, gates, notes) is escaped."""
-    gates = [f"### Gates: {verdict(report.gates)}\n\n{table(results(report))}"] if report.gates else []
+    found = results(report)
+    gates = [f"### Gates: {verdict(found)}\n\n{table(found)}"] if found else []
     figures_, *rest = sections(report)
     return "\n\n".join([f"## {escape(title(report))}", figures_, *gates, *rest]) + "\n"
 

@@ -36,6 +36,7 @@ from ._format import (
     tail,
     title,
 )
+from ._gates import GateResult, results, shouted
 
 FILENAME = None  # for the screen; report.md is its twin for a folder
 
@@ -81,8 +82,8 @@ def show(report: Report, console: Console) -> None:
             console.print()
             put(table, left=0)
     console.print()
-    if report.gates:
-        put(_gates(report))
+    if found := results(report):
+        put(_gates(found))
         console.print()
     lines = [*facts(report), *(("note", clean(note)) for note in report.notes)]
     put(_pairs(lines + ([("took", took(report.times))] if report.times else [])))
@@ -163,13 +164,14 @@ def _figure(text: str) -> Text:
     return Text(text, style="red" if text in ("nan", "inf", "-inf") else "")
 
 
-def _gates(report: Report) -> Table:
+def _gates(found: Sequence[GateResult]) -> Table:
     grid = Table.grid(padding=(0, 2, 0, 0))
-    for gate in report.gates:
-        mark = Text("✓ met", style="green") if gate.met else Text("✗ NOT MET", style="bold red")
-        sentence = Text(clean(gate.text))
-        sentence.append(f"\n{clean(gate.detail)}", style="dim" if gate.met else "")
-        grid.add_row(mark, sentence)
+    for gate in found:
+        met = gate.met and not gate.skipped
+        said = Text(shouted(gate), style="green" if met else "bold yellow" if gate.skipped else "bold red")
+        sentence = Text(clean(gate.name))
+        sentence.append(f"\n{clean(gate.message)}", style="dim" if met else "")
+        grid.add_row(said, sentence)
     return grid
 
 

@@ -7,6 +7,7 @@ same command reads; no link is followed. Files are replaced by renames and added
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -35,13 +36,53 @@ def text(
 
     UsageError where there is none. A `hint` says what to do then.
     """
+    return decoded(named(path, what, most=most, error=error, hint=hint), what, error=error)
+
+
+def named(
+    path: str | os.PathLike[str],
+    what: str,
+    *,
+    most: int = SMALL,
+    error: type[RebasinError] = UsageError,
+    hint: str | None = None,
+) -> bytes:
+    """The bytes of a file; errors are those of `text`."""
     try:
-        return content(path, most).decode("utf-8-sig")
+        return content(path, most)
     except FileNotFoundError:
         raise UsageError(f"{what}: no such file", hint=hint) from None
-    except (OSError, UnicodeDecodeError) as cause:
-        reason = "it is not UTF-8" if isinstance(cause, UnicodeDecodeError) else cause.strerror or str(cause)
-        raise error(f"{what} cannot be read: {reason}") from None
+    except OSError as cause:
+        raise error(f"{what} cannot be read: {cause.strerror or cause}") from None
+
+
+def decoded(content: bytes, what: str, *, error: type[RebasinError] = UsageError) -> str:
+    """These bytes as text, as `text` reads them."""
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise error(f"{what} cannot be read: it is not UTF-8") from None
+
+
+def is_missing(path: Path) -> bool:
+    """Whether nothing has this name: no link that leads nowhere, no file that may not be looked at."""
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return True
+    except (OSError, ValueError):  # told where it is read
+        return False
+    return False
+
+
+def meant(path: Path) -> str:
+    """The end of a sentence on a file that is not there: one of nearly its name, which may be meant."""
+    try:
+        names = os.listdir(path.parent)
+    except OSError:
+        return ""
+    near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.75)
+    return f"; did you mean {path.with_name(near[0])}?" if near else ""
 
 
 @dataclass(frozen=True)

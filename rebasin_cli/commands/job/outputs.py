@@ -5,6 +5,7 @@ Whether it can be written is asked before any work; it is written completely or 
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -22,7 +23,7 @@ from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.locate import TORCH_SUFFIXES
 from ...checkpoints.staging import Staging, staged
 from ...checkpoints.tensors import LazyTensors, rows
-from ...errors import CheckpointError, OutputExists, UsageError
+from ...errors import CheckpointError, OutputExists, RebasinError, UsageError
 from ...permutations import permutation
 from ...reports import Report
 from ...reports._github import StepSummary
@@ -316,11 +317,29 @@ def removed_on_failure(*paths: Path) -> Iterator[None]:
         raise
 
 
-def read_report(path: Path, option: str) -> Report:
-    """The report in a JSON file, as `barrier` wrote it, that was named by `option`. Raises UsageError."""
-    text = files.text(path, f"{option} {path}", most=LARGEST_REPORT)
+@dataclass(frozen=True)
+class Stored:
+    """A report in a file: its `content` as it lies there, the SHA-256 of that, and what it says."""
+
+    content: bytes
+    sha256: str
+    report: Report
+
+
+def stored_report(path: Path, option: str = "", *, error: type[RebasinError] = UsageError) -> Stored:
+    """The report in a JSON file, as `barrier` wrote it, that was named by `option`, or by itself.
+
+    Raises UsageError where there is no such file, and an `error` for what is no report.
+    """
+    what = f"{option} {path}".strip()
+    content = files.named(path, what, most=LARGEST_REPORT, error=error)
     try:
-        return reports.registry.get("json").load(text)
-    except UsageError as error:
-        message = f"{option} {path}: {error.message}"
-        raise UsageError(message, problems=error.problems, hint=error.hint) from None
+        report = reports.registry.get("json").load(files.decoded(content, what, error=error))
+    except UsageError as wrong:
+        raise error(f"{what}: {wrong.message}", problems=wrong.problems, hint=wrong.hint) from None
+    return Stored(content, hashlib.sha256(content).hexdigest(), report)
+
+
+def read_report(path: Path, option: str) -> Report:
+    """The report that `option` names. Raises UsageError."""
+    return stored_report(path, option).report

@@ -3,6 +3,7 @@
 Beside the outputs, in one folder (`.rebasin` by default):
 
     steps/KEY.json     a step that was done: its outputs with their digests, and its result
+    measured/KEY.json  what a step has measured, whatever its gates said (`measured.py`)
     files/ID.json      a file's digest, with the size, the times and the inode it was read at; whether a step
                        made it, and what a step knew it by that was about to give it its name
     started/ID.json    the key of the step that began last to write these outputs
@@ -64,8 +65,11 @@ class Cache:
         """The digest of every file that a step reads. Raises CheckpointError for one that is gone."""
         return {str(path): self.digest(path) for path in dict.fromkeys(step.reads)}
 
-    def key(self, step: Step, reads: Mapping[str, str] | None = None) -> str:
-        """What this step's result depends on, as one digest. CheckpointError for a file that is gone."""
+    def key(self, step: Step, reads: Mapping[str, str] | None = None, **more: Any) -> str:
+        """What this step's result depends on, as one digest, with what `more` it does.
+
+        CheckpointError for a file that is gone.
+        """
         facts = {
             "notation": NOTATION,
             "versions": versions() | {"python": sys.version_info[:2]},
@@ -75,6 +79,7 @@ class Cache:
             "surroundings": {name: os.environ.get(name) for name in SURROUNDINGS},
         }
         facts |= {"stranger": True} if self.stranger else {}
+        facts |= more
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def digest(self, path: Path) -> str:
@@ -317,6 +322,7 @@ class Cache:
 # What every record of a kind holds: anything else was not written by a cache.
 HOLDS = {
     "steps": {"key": str, "outputs": dict, "result": dict},
+    "measured": {"key": str, "result": dict, "beside": dict},
     "files": {"path": str, "stat": list, "sha256": str},
     "started": {"key": str, "step": str},
 }
@@ -361,7 +367,7 @@ def _is_that(path: Path, identity: list[int]) -> bool:
         return False
 
 
-OWN = {"steps", "files", "started", "locks", "documents", "downloads", ".gitignore"}
+OWN = {"steps", "measured", "files", "started", "locks", "documents", "downloads", ".gitignore"}
 
 
 def _seal(content: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from ...errors import RebasinError, near
 from ...registry import Registry
 from ...registry.options import constant
+from .vocabulary import ACCEPTED
 
 
 def wrong(key: str, text: str) -> str | None:
@@ -90,6 +91,11 @@ def _repair(text: str) -> str | None:
     return None if text in REPAIRS else f"unknown repair {text!r}; {near(text, REPAIRS)}"
 
 
+def _missing(text: str) -> str | None:
+    known = ("refuse", ACCEPTED)  # those of `commands.job.gating`, which is heavy
+    return None if text in known else f"unknown {text!r}; {near(text, known)}"
+
+
 _CHECKS: dict[str, Callable[[str], str | None]] = {
     "method": _method,
     "net": _reference,
@@ -98,6 +104,7 @@ _CHECKS: dict[str, Callable[[str], str | None]] = {
     "data": _data,
     "spec": _spec,
     "gate": _by(_gate),
+    "missing_baseline": _missing,
     "repair": _repair,
     "interpolation": _one_of("averages.mixing", "INTERPOLATIONS"),
     "heads": _one_of("averages.parts", "HEADS"),

@@ -345,7 +345,7 @@ class Documents:
         return () if self.recipe is None else self.recipe.steps
 
     def _inputs(self) -> Inputs:
-        read = [self.path, *(file for step in self._steps() for file in step.reads)]
+        read = [self.path, *(file for step in self._steps() for file in (*step.reads, *step.awaited))]
         folders = tuple(place for place in read if place.is_dir())
         return Inputs(tuple(place for place in read if not place.is_dir()), folders, ())
 

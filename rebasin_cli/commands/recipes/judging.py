@@ -9,8 +9,9 @@ from typing import Any
 
 from ...checkpoints.locate import ToCome, to_come
 from ...errors import Interrupted, RebasinError
+from ..job import measured as taken
 from .cache import Cache
-from .running import FAILED, How, Outcome, Perform, Progress, check_outputs, is_done, placed
+from .running import FAILED, How, Outcome, Perform, Progress, check_outputs, is_done, known, placed
 from .steps import Step
 
 
@@ -37,8 +38,9 @@ def check(
             if is_done(step, cache, how):
                 coming += [path for path in step.files if not path.exists()]  # put aside
                 continue
-            check_outputs(step.files, cache, how)
-            with progress.at(step), limited(step):  # it may run code of the user's
+            check_outputs(step.guarded, cache, how)
+            with progress.at(step), limited(step), taken.measured(known(step, cache, how)):
+                # It may run code of the user's.
                 plan = _judged(step, coming, perform)
             if plan is not None:
                 plans[step.name] = plan

@@ -23,7 +23,7 @@ from ...errors import UsageError
 from ...registry import Registry, allowed
 from .reading import Value
 from .variables import is_secret
-from .vocabulary import DATA, MAY_READ, MAY_RUN, SAID, TRUSTS, UNSAID, Parameter
+from .vocabulary import DATA, MAY_READ, MAY_RUN, REPLACES, SAID, TRUSTS, UNSAID, Parameter
 
 MOST_BYTES = 1 << 18  # of a recipe
 MOST_STEPS = 100
@@ -116,6 +116,8 @@ class Limits:
         if option.role in (TRUSTS, DATA):
             flag = option.key.replace("_", "-")
             return None if value.value is False else f"only the command line may say --{flag}"
+        if option.role == REPLACES:
+            return "it is no file of the recipe's own: only the command line may say what is replaced"
         if option.role == MAY_READ:
             return self.wrong_name(text)
         return "nobody has said yet whether it may name a file or code" if option.role == UNSAID else None

@@ -10,6 +10,7 @@ from pathlib import Path
 from . import placing
 from .inputs import Fetch, find
 from .limits import MOST_STEPS, Limits
+from .parts import parted
 from .reading import Problems, Value, step_command
 from .steps import Maker, Names, Step
 from .vocabulary import Command
@@ -75,6 +76,7 @@ def parse(
         problems.add(root.value.get("output_dir", root), why)
         limits.nowhere = True
     defaults = {key.replace("-", "_"): value for key, value in _map(root, "defaults", problems).items()}
+    defaults = parted(defaults, problems)
     _check_defaults(defaults, vocabulary, problems)
     steps = _steps(root, vocabulary, names, defaults, folder, problems, fetch)
     if not problems:
@@ -234,9 +236,10 @@ def _check_collisions(
         if real in made:
             problems.add(root.value[key], f"{path} is written by {made[real]} too")
         made.setdefault(real, f"`{key}:`")
+    _check_promoted(steps, problems)
     for step in steps:
         own = {f"step {name!r}" for name in step.needs}
-        for path in step.reads:
+        for path in (*step.reads, *step.awaited):
             real = os.path.realpath(path)
             inside = [maker for place, maker in made.items() if place.startswith(real + os.sep)]
             for maker in [made[real]] if real in made else inside[:1]:
@@ -247,3 +250,16 @@ def _check_collisions(
                         else "is read here, and written into by"
                     )
                     problems.append(f"{step.where}: {step.name}: {path} {what} {maker}")
+
+
+def _check_promoted(steps: Sequence[Step], problems: Problems) -> None:
+    """What a step is held against is replaced in no run that holds something against it."""
+    held = {os.path.realpath(path): step.name for step in steps for path in step.held_against}
+    for step in steps:
+        for path in step.replaces:
+            if (name := held.get(os.path.realpath(path))) is not None:
+                message = (
+                    f"step {name!r} is held against {path} in this very run: replace it by a run of its own "
+                    f"(`rebasin {step.command.name} …`), once this one has ended with 0"
+                )
+                problems.append(f"{step.where}: {step.name}: {message}")

@@ -29,7 +29,10 @@ from ...errors import (
 from ...reports import Report
 from ...reports import json as json_format
 from ...reports._gates import GateResult, raise_unmet
+from ...runtime.files import is_missing
+from ..job import measured as taken
 from ..job.listener import Listener
+from . import measured
 from .cache import Cache
 from .files import lies
 from .steps import Step
@@ -175,6 +178,13 @@ def is_done(step: Step, cache: Cache, how: How) -> bool:
     return cache.find(cache.key(step.found()))[0] is not None
 
 
+def known(step: Step, cache: Cache, how: How) -> Report | None:
+    """What this step has measured before; None where it has to, or what it reads is still to be made."""
+    if how.again or not all(lies(path).exists() for path in step.found().reads):
+        return None
+    return measured.find(step.found(), cache.reads(step.found()), cache)
+
+
 def _replacing(step: Step, how: How) -> dict[str, bool]:
     return {"force": True} if how.force or any(path.exists() for path in step.files) else {}
 
@@ -225,16 +235,22 @@ def _one(step: Step, cache: Cache, perform: Perform, listener: Listener, how: Ho
             return Outcome(step, UNCHANGED, record.result, record.outputs, reads)
         if why:
             listener.say(f"{step.name}: {why}, so it is run again")
-        check_outputs(step.files, cache, how)
+        check_outputs(step.guarded, cache, how)
+        before = None if how.again else measured.find(step, reads, cache)
+        if before is not None:
+            listener.say(f"{step.name}: nothing is measured again; gates are judged by the figures of before")
         more = _replacing(step, how) | _resuming(step, cache, key, listener)
         cache.started(step, key)
-        with cache.making([path for path in step.files if not path.exists() or cache.is_ours(path)]) as made:
+        own = [path for path in step.files if not path.exists() or cache.is_ours(path)]
+        with cache.making(own) as made, taken.measured(before):
             done = perform(step.line(**more))
             if done.error is None or isinstance(done.error, GateNotMet):
                 made += step.files  # those that grow line by line, too
+        if done.error is None or isinstance(done.error, GateNotMet):
+            _check_unchanged(step, cache, reads)
+            measured.keep(step, reads, cache, done.result)
         if done.error is not None:
             raise done.error
-        _check_unchanged(step, cache, reads)
     except Interrupted:
         raise
     except GateNotMet as error:
@@ -277,6 +293,12 @@ def _check_unchanged(step: Step, cache: Cache, reads: Mapping[str, str]) -> None
             raise CheckpointError(
                 f"{name} was changed while the step ran: what it made is not to be trusted",
                 hint="Run the recipe again, when nobody writes its inputs",
+            )
+    for path in step.awaited:
+        if not is_missing(path):
+            raise CheckpointError(
+                f"{path} was not there when the step began, and is now: what it found is not to be trusted",
+                hint="Run the recipe again",
             )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from .familiar import METHODS
 from .reading import OF_A_STEP
 from .recipe import TOP
-from .vocabulary import MODELS, OF_THE_RUN, READS, Command, Parameter
+from .vocabulary import MODELS, OF_THE_RUN, PARTS, READS, Command, Parameter
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", "path": "string"}
@@ -41,7 +41,7 @@ def schema(vocabulary: Mapping[str, Command]) -> dict[str, Any]:
         "inputs": {"type": "object", "additionalProperties": {"$ref": "#/$defs/input"}},
         "defaults": {
             "type": "object",
-            "properties": {key: _value(option) for key, option in sorted(shared.items())},
+            "properties": {key: _value(option, shared) for key, option in sorted(shared.items())},
             "additionalProperties": False,
         },
         "steps": {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/step"}},
@@ -77,9 +77,9 @@ def _command(command: Command) -> dict[str, Any]:
         few, many = command.counts()
         properties[MODELS] = _models(command) | {"description": f"{few}{'' if many else ' or more'} models."}
     else:
-        properties |= {argument.key: _value(argument) for argument in command.arguments}
+        properties |= {argument.key: _value(argument, {}) for argument in command.arguments}
     own = {key: option for key, option in command.options.items() if key not in OF_THE_RUN}
-    properties |= {key: _value(option) for key, option in own.items()}
+    properties |= {key: _value(option, own) for key, option in own.items()}
     if command.name == "merge":
         properties |= {
             "merge_method": {
@@ -116,7 +116,8 @@ def _models(command: Command) -> dict[str, Any]:
     return {"anyOf": [{"type": "string"}, {"type": "array", "items": item}]}
 
 
-def _value(option: Parameter) -> dict[str, Any]:
+def _value(option: Parameter, known: Mapping[str, Parameter]) -> dict[str, Any]:
+    """What an option may be; one with parts also these, which are options that are `known`, too."""
     one: dict[str, Any] = {"type": _TYPES[option.kind]}
     if option.kind in (int, float):
         one |= {"minimum": option.min} if option.min is not None else {}
@@ -132,5 +133,10 @@ def _value(option: Parameter) -> dict[str, Any]:
         choices.append({"type": "array", "items": some})  # `not_kept: [0, aux]`
     elif option.kind is str:
         choices.append({"type": "array", "items": {"type": ["number", "string"]}})  # `weights: [0.3, 0.7]`
+    if option.key in PARTS and option.key in known:
+        parts = {word: known[key] for word, key in PARTS[option.key].items()}
+        of_parts = {word: _value(part, {}) for word, part in parts.items()}
+        of_parts = {"properties": of_parts, "required": ["file"], "additionalProperties": False}
+        choices.append({"type": "object", **of_parts})
     kind = choices[0] if len(choices) == 1 else {"anyOf": choices}
     return kind | told

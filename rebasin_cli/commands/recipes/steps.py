@@ -12,12 +12,27 @@ from typing import Any
 from ...averages.weights import checked, parse
 from ...errors import UsageError
 from ...registry import numbers, references
-from . import checking, familiar, placing
+from ...runtime.files import is_missing, meant
+from . import checking, familiar, parts, placing
 from .files import beside, beside_torch, index, is_sharded, opened, report_files
-from .inputs import Fetch, Files, find
+from .inputs import ELSEWHERE, Fetch, Files, find
 from .limits import Limits
 from .reading import Problems, Value
-from .vocabulary import MAY_READ, MAY_RUN, MODELS, PAIR, PLAIN, READS, UNSAID, WRITES, Command, Parameter
+from .vocabulary import (
+    ACCEPTED,
+    MAY_BE_MISSING,
+    MAY_READ,
+    MAY_RUN,
+    MODELS,
+    PAIR,
+    PLAIN,
+    READS,
+    REPLACES,
+    UNSAID,
+    WRITES,
+    Command,
+    Parameter,
+)
 
 
 @dataclass(frozen=True)
@@ -27,7 +42,9 @@ class Step:
     `reads` are all files that its result depends on, `listed` folders of data, of which names, sizes and
     times count; `writes` are what it leaves, by the suffix under which other steps name them ("" is the main
     one). `needs` are the steps that make what it reads, `pins` the digests that files must have. After its
-    `time_limit`, as it was written, it is ended.
+    `time_limit`, as it was written, it is ended. `judging` are files that its gates alone depend on,
+    `awaited` those that it would read and that are not there yet, which was accepted. What it `replaces` it
+    may, whoever made that.
     """
 
     name: str
@@ -41,6 +58,26 @@ class Step:
     where: str
     pins: Mapping[str, str] = field(default_factory=dict)
     time_limit: str | None = None
+    judging: tuple[Path, ...] = ()
+    awaited: tuple[Path, ...] = ()
+    replaces: tuple[Path, ...] = ()
+
+    @property
+    def held_against(self) -> tuple[Path, ...]:
+        """The files of its baselines, there or not."""
+        named = (self.options.get(key) for key in MAY_BE_MISSING if self.command.has(key))
+        return tuple(Path(text) for text in named if text)
+
+    @property
+    def gates(self) -> dict[str, Any]:
+        """What it asks of gates."""
+        known = self.command.options
+        return {key: value for key, value in self.options.items() if known[key].gate}
+
+    def measuring(self) -> Step:
+        """The step without its gates: what it measures depends on the rest alone."""
+        options = {key: value for key, value in self.options.items() if key not in self.gates}
+        return replace(self, options=options, reads=tuple(p for p in self.reads if p not in self.judging))
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -49,6 +86,11 @@ class Step:
         if self.options.get("out_shard_size") and "" in self.writes:
             found.append(index(self.writes[""]))
         return tuple(dict.fromkeys(found))
+
+    @property
+    def guarded(self) -> tuple[Path, ...]:
+        """Of these, what has to be a recipe's own where it is there already."""
+        return tuple(path for path in self.files if path not in self.replaces)
 
     def found(self) -> Step:
         """The step where models that an earlier one wrote as shards are named by their index."""
@@ -106,6 +148,8 @@ class Maker:
         self.listed: list[Path] = []
         self.pins: dict[str, str] = {}
         self.needs: list[str] = []
+        self.awaited: list[Path] = []
+        self.accepted: set[str] = set()  # options whose files may be missing
 
     def made(self, defaults: Mapping[str, Value]) -> Step:
         given = self._given()
@@ -113,7 +157,10 @@ class Maker:
             key: value
             for key, value in defaults.items()
             if key not in given and key in self.command.keys() and self.command.has(key)
+            if not parts.overridden(given, value)
         }
+        may = {**given, **shared}
+        self.accepted = {key for key, by in MAY_BE_MISSING.items() if by in may and may[by].value == ACCEPTED}
         before = len(self.problems)
         arguments = self._arguments(given)
         models = len(arguments) if len(self.problems) == before else 0  # else nobody knows how many
@@ -124,9 +171,14 @@ class Maker:
                 self._refuse(copied, self.names.limits.leads_out_beside(taken))
             self.reads += taken
         options: dict[str, Any] = {}
+        judging: list[Path] = []
         for key, value in {**given, **shared}.items():
             if self.command.has(key):
+                known = len(self.reads)
                 options[key] = self._option(self.command.options[key], value)
+                if self.command.options[key].gate:
+                    judging += self.reads[known:]
+                    del self.reads[known:]
         if "weights" in given and isinstance(options.get("weights"), str):
             self._check_weights(options["weights"], models, given["weights"])
         if self.command.has("data"):
@@ -135,20 +187,31 @@ class Maker:
         depends = self.step.value.get("depends")
         if depends is not None:
             self._files(depends)
+        judging = [path for path in dict.fromkeys(judging) if path not in self.reads]
         writes = self._writes(options)
+        replaced = {key: Path(text) for key, text in self._named(arguments).items()}
         return Step(
             self.name,
             self.command,
             tuple(arguments),
             options,
-            tuple(dict.fromkeys(self.reads)),
+            (*dict.fromkeys(self.reads), *judging),
             tuple(self.listed),
-            writes,
+            replaced | writes,
             tuple(dict.fromkeys(self.needs)),
             self.step.where,
             self.pins,
             self._time_limit(),
+            tuple(judging),
+            tuple(self.awaited),
+            tuple(replaced.values()),
         )
+
+    def _named(self, arguments: Sequence[str]) -> dict[str, str]:
+        """Arguments that name what is replaced; other steps call the first by this one's name alone."""
+        both = zip(self.command.arguments, arguments, strict=False)
+        found = [text for option, text in both if option.role == REPLACES]
+        return {"" if not number else str(number): text for number, text in enumerate(found)}
 
     def _time_limit(self) -> str | None:
         value = self.step.value.get("time_limit")
@@ -173,6 +236,7 @@ class Maker:
             body[key] = value
         if self.command.name == "merge":
             body = familiar.merge_options(body, self.problems)
+        body = parts.parted(body, self.problems)
         known = self.command.keys()
         for key in [key for key in body if key not in known]:
             self.problems.add(body.pop(key), placing.unknown_option(key, self.command))
@@ -241,13 +305,18 @@ class Maker:
             None if named else checking.wrong(option.key, str(value.value))
         )
         if problem:
-            self.problems.add(value, problem)
+            first = f"; on a first run: {parts.form(option.key)}" * (option.key in MAY_BE_MISSING)
+            self.problems.add(value, problem + first * (value.value in (None, "")))
             return []
         if option.role == READS:
+            if option.key in MAY_BE_MISSING and self._is_missing(value):
+                return self._without(option, value)
             return [str(path) for path in self._files(value)]
+        if option.role == REPLACES:
+            return [str(value.value)]
         if option.role == PAIR:
-            parts = [replace(value, value=text) for text in str(value.value).split(",")]
-            return [",".join(str(path) for path in self._files(replace(value, value=parts)))]
+            two = [replace(value, value=text) for text in str(value.value).split(",")]
+            return [",".join(str(path) for path in self._files(replace(value, value=two)))]
         if option.role in (MAY_READ, MAY_RUN):
             return [self._maybe_file(value)]
         if option.role == WRITES:
@@ -256,6 +325,28 @@ class Maker:
                 self._refuse(value, self.names.limits.wrong_output(value, self.folder))
             return [str(self.folder / text) + "/" * text.endswith("/")]
         return [value.value]
+
+    def _is_missing(self, value: Value) -> bool:
+        """Whether this is the plain name of a file, of no step and no input, and nothing is called so."""
+        name, names = value.value, self.names
+        if not isinstance(name, str) or glob.has_magic(name) or ELSEWHERE.match(name):
+            return False
+        known = name in names.outputs or name in names.inputs or name.partition(".")[0] in names.later
+        if known or self._made_earlier(name) is not None:
+            return False
+        if names.limits is not None and names.limits.wrong_file(value) is not None:  # told where it is found
+            return False
+        return is_missing(Path(name))
+
+    def _without(self, option: Parameter, value: Value) -> list[str]:
+        """The option with a file that is not there, where that is accepted."""
+        path = Path(value.value)
+        if option.key not in self.accepted:
+            how = parts.form(option.key, value.value)
+            self.problems.add(value, f"{path}: no such file{meant(path)}; on a first run: {how}")
+            return []
+        self.awaited.append(path)
+        return [str(path)]
 
     def _refuse(self, value: Value, why: str | None) -> bool:
         if why is not None:

@@ -17,6 +17,7 @@ from typing import Any
 from ...registry.numbers import READ
 
 READS, WRITES, MAY_READ, MAY_RUN, DATA = "reads", "writes", "may read", "may run", "data"
+REPLACES = "replaces"  # a file that its command replaces by a rule of its own; where it is named
 PAIR = "reads two"  # files, with a comma between
 TRUSTS, PLAIN, UNSAID = "trusts", "plain", ""
 MODELS = "models"
@@ -24,6 +25,12 @@ MODELS = "models"
 OF_THE_RUN = ("force", "resume", "dry_run", "json", "quiet", "verbose", "help")
 # Options that name a file to write, or a folder; all other files are read.
 WRITTEN = ("out", "report", "log", "attest", "step_summary", "plot", "json_file")
+# Arguments that are no models, and have keys of their own: what a command reads, and what it replaces.
+REPORTS, REPLACED = ("report",), ("baseline",)
+# Options that a step may write as one with parts: `baseline: {file: FILE, missing: accept}`.
+PARTS = {"baseline": {"file": "baseline", "missing": "missing_baseline", "tolerance": "baseline_tolerance"}}
+# Options whose file may be missing where another one says so.
+MAY_BE_MISSING, ACCEPTED = {"baseline": "missing_baseline"}, "accept"
 # Folders of data: large, and the same under their name; their content is not looked at.
 DATA_FOLDERS = ("data_root",)
 # What `out` of a command ends with, where other steps read it; a step that names none writes NAME with this.
@@ -36,16 +43,16 @@ MAY_NAME_A_FILE = ("spec", "init")
 MAY_NAME_CODE = ("net", "data", "held_out", "loss", "metric", "set")
 PAIRS = ("pair",)
 # Switches by which somebody answers for what is run or written: code of others, and what no check has seen.
-TRUSTING = ("trust_code", "unsafe_load", "no_prove", "skip_checks", "force", "resume")
+TRUSTING = ("trust_code", "unsafe_load", "no_prove", "skip_checks", "ungated", "force", "resume")
 # Texts and switches that name neither a file nor code, whatever is in them.
 NAMING_NOTHING = frozenset(
     """
     activation allow_new_bias as_published ascent at attack augment bake_temperature base_model
     bound bounds budget choose classes_split copy_files cost device dry_run effort extra full gate
     groups heads help ignore input interpolation invert json key kind library license memory method
-    mixture name nesterov norm normalize not_kept once optimizer out_dtype out_shard_size output
-    parameter part pixels polish positions precision projection quiet repair scale schedule
-    sharpness sites soup split stability tensors then verbose weights weights_prior
+    missing_baseline mixture name nesterov norm normalize not_kept once optimizer out_dtype
+    out_shard_size output parameter part pixels polish positions precision projection quiet repair scale
+    schedule sharpness sites soup split stability tensors then verbose weights weights_prior
     without_reference
     """.split()
 )
@@ -53,16 +60,21 @@ NAMING_NOTHING = frozenset(
 SAID = frozenset(
     " ".join(
         """
-        align, apply, barrier, canon, card, compare, curve, doctor, dream, eval, inspect, lab list, lab run,
-        lab show, merge, plane, repair, signature, spec check, spec explain, spec import, spec infer,
-        spec list, spec prove, spec show, train, verify
+        align, apply, barrier, canon, card, compare, curve, doctor, dream, eval, gate, inspect, lab
+        list, lab run, lab show, merge, plane, promote, repair, signature, spec check, spec explain,
+        spec import, spec infer, spec list, spec prove, spec show, train, verify
         """.split()
     ).split(", ")
 )
 
 
-def role_of(key: str, kind: Any, *, written: bool = False) -> str:
-    """What the value of an option may bring about; `written` is a file of a format of reports."""
+def role_of(key: str, kind: Any, *, written: bool = False, argument: bool = False) -> str:
+    """What the value of an option may bring about; `written` is a file of a format of reports.
+
+    An `argument` is read, but for those that are `REPLACED`.
+    """
+    if argument and kind == "path":
+        return REPLACES if key in REPLACED else READS
     if written or key in WRITTEN:
         return WRITES
     if kind == "path":
@@ -83,7 +95,8 @@ class Parameter:
     """One option, or one argument (`flag` is ""). `kind` is int, float, bool, str or "path".
 
     `many` takes a list, `count` of them where it is not 0, behind one flag. `off` is the flag that says no.
-    `role` tells what it may name; `default` is of those that are written.
+    `role` tells what it may name; `default` is of those that are written. A `gate` changes nothing that is
+    measured.
     """
 
     key: str
@@ -99,6 +112,7 @@ class Parameter:
     role: str = UNSAID
     help: str = ""
     default: str | None = None
+    gate: bool = False
 
     def wrong(self, value: Any) -> str | None:
         """What is wrong with one value; None where it is right."""
@@ -152,7 +166,7 @@ class Command:
     @property
     def takes_models(self) -> bool:
         """Whether all its arguments are files that are read, so that a step names them as `models`."""
-        return bool(self.arguments) and all(p.role == READS for p in self.arguments)
+        return bool(self.arguments) and all(p.role == READS and p.key not in REPORTS for p in self.arguments)
 
     @property
     def ending(self) -> str | None:

@@ -1,0 +1,45 @@
+"""`rebasin gate` on files: a report that was stored, held against gates by what it says alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from ..errors import CheckpointError, UsageError
+from ..measure.gates import Asked
+from ..reports import Report
+from ..runtime.files import Inputs
+from .job import gating
+from .job.listener import SILENT, Listener
+from .job.outputs import Written, stored_report
+
+LATER = "Gates were judged later, by: "
+
+
+def gate(
+    path: Path,
+    written: Written = Written(),  # noqa: B008 (frozen)
+    listener: Listener = SILENT,
+    *,
+    gates: Asked = Asked(),  # noqa: B008 (frozen)
+) -> Report:
+    """The report with these gates in the place of those that it had, written in every format asked for.
+
+    Nothing is measured: a gate on what the report has no figures of is a UsageError that says what would
+    measure them. A file that is no report is a CheckpointError. Gates are never raised here.
+    """
+    report = stored_report(path, error=CheckpointError).report
+    if not gates.any:
+        raise UsageError("no gate is named", hint="Such as --max-barrier 0.1, or --baseline FILE")
+    destinations = written.destinations(inputs=Inputs((path,)))
+    notes = [note for note in report.notes if not note.startswith(LATER)]
+    notes += [f"{LATER}{written.command}"] * bool(written.command)
+    try:
+        return gating.put(replace(report, notes=tuple(notes)), gates, written, destinations, listener)
+    except UsageError as error:
+        again = f"What was not measured needs a new measurement: {report.command}"
+        raise UsageError(
+            f"{path}: {error.message}",
+            problems=error.problems,
+            hint=" ".join(filter(None, (error.hint, again * bool(report.command)))),
+        ) from None

@@ -1,0 +1,53 @@
+"""Gates of a report, whenever they are judged: right after measuring, or of a report that was stored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ...errors import UsageError
+from ...measure import gates
+from ...measure.baseline import Baseline
+from ...reports import Report, _gates, markdown
+from ...reports._format import title
+from ...runtime.files import is_missing, meant
+from .listener import Listener
+from .outputs import Destinations, Written, stored_report, write_reports
+
+REFUSE, ACCEPT = "refuse", "accept"
+MISSING = (REFUSE, ACCEPT)  # what may be said of a baseline that is not there
+
+
+def baseline(path: Path | None, missing: str = REFUSE) -> Baseline | None:
+    """What `--baseline` names, where it names anything. Raises UsageError for all that is no report.
+
+    A file that is not there is accepted where that was asked for; whatever is there has to be a report.
+    """
+    if missing not in MISSING:
+        raise UsageError(f"--missing-baseline is {' or '.join(MISSING)}, not {missing!r}")
+    if path is None:
+        if missing == ACCEPT:
+            raise UsageError(
+                "--missing-baseline accept, and no baseline is named", hint="Add --baseline FILE"
+            )
+        return None
+    if missing == ACCEPT and is_missing(path):
+        return Baseline(str(path))
+    if is_missing(path):
+        hint = "On a first run there is none: --missing-baseline accept lets that pass (in a recipe: "
+        hint += "`baseline: {file: FILE, missing: accept}`)"
+        raise UsageError(f"--baseline {path}: no such file{meant(path)}", hint=hint)
+    found = stored_report(path, "--baseline")
+    return Baseline(str(path), found.report, found.sha256)
+
+
+def put(
+    report: Report, asked: gates.Asked, written: Written, destinations: Destinations, listener: Listener
+) -> Report:
+    """The report with its gates judged, written wherever it was asked for, added to the step summary."""
+    report = gates.judged(report, asked)
+    write_reports(report, destinations, force=written.force)
+    if written.summary is not None:
+        found = _gates.results(report)
+        if told := written.summary.add(found, markdown.sections(report), title=title(report)):
+            listener.say(told)
+    return report

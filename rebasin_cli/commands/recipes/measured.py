@@ -1,0 +1,66 @@
+"""What a step has measured: its gates may be others the next time, and nothing is measured again.
+
+A record (`measured/KEY.json`) holds the report as the step made it, whatever its gates said, under a key of
+all that it depends on but its gates and baselines. So it is as good as measuring anew: gates are judged by
+its figures whenever they are asked for, and never taken over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...errors import RebasinError
+from ...reports import Report
+from ...reports import json as json_format
+from .cache import Cache
+from .steps import Step
+
+KIND = "measured"
+MEASURING = ("barrier",)  # commands that take what was measured before (`commands.job.measured`)
+GROWING = ("log",)  # outputs that only measuring writes
+
+
+def find(step: Step, reads: Mapping[str, str], cache: Cache) -> Report | None:
+    """The report that this step would measure; None where nobody knows."""
+    key = _key(step, reads, cache)
+    kept = None if key is None else cache.record(KIND, key)
+    if kept is None or kept["key"] != key:
+        return None
+    for name, digest in kept["beside"].items():
+        if not os.path.exists(name) or cache.digest(Path(name)) != digest:
+            return None
+    try:
+        return json_format.load(json.dumps(kept["result"]))
+    except RebasinError:
+        return None
+
+
+def keep(step: Step, reads: Mapping[str, str], cache: Cache, result: Mapping[str, Any]) -> None:
+    """Record what a step has measured."""
+    key = _key(step, reads, cache)
+    if key is not None and str(result.get("schema", "")).startswith("rebasin.report/"):
+        beside = [step.writes[key] for key in GROWING if key in step.writes]
+        told = {"key": key, "step": step.name, "result": dict(result)}
+        cache.put(KIND, key, told | {"beside": {str(path): cache.digest(path) for path in beside}})
+
+
+def _key(step: Step, reads: Mapping[str, str], cache: Cache) -> str | None:
+    """Of all that is measured; rows that gates name with a repair are, whatever a search chooses."""
+    if step.command.name not in MEASURING:
+        return None
+    apart = {str(path) for path in step.judging}
+    depends = {name: digest for name, digest in reads.items() if name not in apart}
+    return cache.key(step.measuring(), depends, rows=_fixed_rows(step.options.get("gate") or ()))
+
+
+def _fixed_rows(gates: Sequence[str]) -> list[str]:
+    from ...measure import gates as judging  # heavy
+
+    try:
+        return judging.fixed_rows(map(judging.parse_gate, gates))
+    except RebasinError:  # told by the step
+        return list(gates)
