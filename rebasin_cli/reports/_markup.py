@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from ..runtime.text import cut
 from ._format import clean
 
 
 def escape(text: object) -> str:
-    """`text` on one line, with whatever Markdown, HTML or GitHub would take for markup made literal."""
-    escaped = re.sub(r"([\\`*_\[\]<>|~$&#@])", r"\\\1", clean(text))
+    """`text` on one line, with whatever Markdown, HTML or GitHub would take for markup made literal.
+
+    Of one that is too long its beginning and its end, here and in `code`.
+    """
+    escaped = re.sub(r"([\\`*_\[\]<>|~$&#@])", r"\\\1", clean(cut(text)))
     # A mention or an address works in spite of a backslash; an entity does not.
     escaped = escaped.replace("\\@", "&#64;").replace("://", "&#58;//")
     return re.sub(r"(?i)(www)\.", r"\1&#46;", escaped)
@@ -18,7 +22,7 @@ def escape(text: object) -> str:
 
 def code(text: object) -> str:
     """A code span whose fence is longer than any run of backquotes inside; also in a table."""
-    text = clean(text)
+    text = clean(cut(text))
     if "|" in text:  # it ends a cell, in a span as well: what stood behind it would be Markdown
         return f"<code>{re.sub(r'[^A-Za-z0-9 ]', lambda found: f'&#{ord(found[0])};', text)}</code>"
     longest = max(map(len, re.findall("`+", text)), default=0)

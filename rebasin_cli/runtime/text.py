@@ -56,13 +56,18 @@ def _safe(char: str) -> str:
     return "\ufffd" if hidden else char
 
 
+def cut(value: Any, longest: int = LONGEST) -> str:
+    """`value` as text, with its beginning and its end alone where it is longer than that."""
+    text = str(value)
+    if len(text) <= longest:
+        return text
+    start, end = longest * 2 // 3, longest // 4
+    return f"{text[:start]} … {len(text) - start - end:,} characters … {text[-end:]}"
+
+
 def line(value: Any, longest: int = LONGEST) -> str:
     """`value` as a line of a terminal or a log: clean, not too long, and no command to a CI system."""
-    text = str(value)
-    if len(text) > longest:
-        start, end = longest * 2 // 3, longest // 4
-        text = f"{text[:start]} … {len(text) - start - end:,} characters … {text[-end:]}"
-    text = _ANYWHERE.sub("# #", clean(text))
+    text = _ANYWHERE.sub("# #", clean(cut(value, longest)))
     return _AT_THE_BEGINNING.sub(r"\1\\::", text)
 
 
