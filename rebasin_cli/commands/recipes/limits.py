@@ -89,9 +89,17 @@ class Limits:
     @contextmanager
     def second_lock(self) -> Iterator[None]:
         """Within, no code is imported and nothing fetched but what the command line names."""
-        references = None if "trust_code" in self.own else frozenset(self.own)
-        with allowed.only(allowed.Allowed(references, "unsafe_load" in self.own, self.downloads)):
+        with allowed.only(self):
             yield
+
+    @property
+    def references(self) -> Collection[str] | None:
+        """The code that may be imported, None for any: a spec's own, which is not named here."""
+        return None if "trust_code" in self.own else self.own
+
+    @property
+    def unsafe_load(self) -> bool:
+        return "unsafe_load" in self.own
 
     # ----------------------------------------------------------------------------------- what is said
 
