@@ -147,7 +147,7 @@ class Limits:
                 return None
             taken = "a network by its name, of rebasin or of an installed package"
         else:
-            taken = "none"
+            return f"{text} is code, and only the command line may name some"
         return f"{text} is code, or may be; taken is {taken}"
 
     def wrong_name(self, text: str) -> str | None:
@@ -187,6 +187,7 @@ class Limits:
     def leads_out(self, paths: Iterable[Path]) -> str | None:
         """Which of these is a link out of this folder, or has one in it; each with what lies beside it."""
         from ...checkpoints import beside  # heavy
+        from ...spec import library
 
         for number, path in enumerate(paths):
             if number >= MOST_FILES:
@@ -198,7 +199,7 @@ class Limits:
                     if place.is_symlink() and not self._is_open(_real(place)):
                         return f"{place} {LINK}"
             for place in (path, beside.of(path)):
-                if not self._is_open(_real(place)):
+                if not self._is_open(_real(place)) and path not in library.known():
                     return f"{place} {LINK}"
         return None
 
