@@ -9,24 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import Protocol
 
 from ..errors import UsageError
 
 HINT = "Name it on the command line, with --set, if you have read it (docs/security.md)"
 
 
-@dataclass(frozen=True)
-class Allowed:
+class Allowed(Protocol):
     """`references` are the code that may be imported (None: any), such as `net.py:build`."""
 
-    references: Collection[str] | None = None
-    unsafe_load: bool = True
-    downloads: bool = True
+    @property
+    def references(self) -> Collection[str] | None: ...
+
+    @property
+    def unsafe_load(self) -> bool: ...
+
+    @property
+    def downloads(self) -> bool: ...
+
+
+class _All:
+    references, unsafe_load, downloads = None, True, True
 
 
 class _Now:
-    allowed = Allowed()
+    allowed: Allowed = _All()
 
 
 @contextmanager

@@ -35,6 +35,11 @@ def _files() -> dict[str, Path]:
     return files
 
 
+def known() -> frozenset[Path]:
+    """The files of all specs that have names: shipped, or of an installed package."""
+    return frozenset(_files().values())
+
+
 def read(path: Path, within: tuple[Path, ...] = ()) -> Spec:
     """The spec in a file; `include:` names are looked up beside it, then among the built-in ones.
 

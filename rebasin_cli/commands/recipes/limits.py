@@ -89,9 +89,17 @@ class Limits:
     @contextmanager
     def second_lock(self) -> Iterator[None]:
         """Within, no code is imported and nothing fetched but what the command line names."""
-        references = None if "trust_code" in self.own else frozenset(self.own)
-        with allowed.only(allowed.Allowed(references, "unsafe_load" in self.own, self.downloads)):
+        with allowed.only(self):
             yield
+
+    @property
+    def references(self) -> Collection[str] | None:
+        """The code that may be imported, None for any: a spec's own, which is not named here."""
+        return None if "trust_code" in self.own else self.own
+
+    @property
+    def unsafe_load(self) -> bool:
+        return "unsafe_load" in self.own
 
     # ----------------------------------------------------------------------------------- what is said
 
@@ -141,7 +149,7 @@ class Limits:
                 return None
             taken = "a network by its name, of rebasin or of an installed package"
         else:
-            taken = "none"
+            return f"{text} is code, and only the command line may name some"
         return f"{text} is code, or may be; taken is {taken}"
 
     def wrong_name(self, text: str) -> str | None:
@@ -181,6 +189,7 @@ class Limits:
     def leads_out(self, paths: Iterable[Path]) -> str | None:
         """Which of these is a link out of this folder, or has one in it; each with what lies beside it."""
         from ...checkpoints import beside  # heavy
+        from ...spec import library
 
         for number, path in enumerate(paths):
             if number >= MOST_FILES:
@@ -192,7 +201,7 @@ class Limits:
                     if place.is_symlink() and not self._is_open(_real(place)):
                         return f"{place} {LINK}"
             for place in (path, beside.of(path)):
-                if not self._is_open(_real(place)):
+                if not self._is_open(_real(place)) and path not in library.known():
                     return f"{place} {LINK}"
         return None
 

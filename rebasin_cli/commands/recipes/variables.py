@@ -30,10 +30,11 @@ def refusal(name: str, allowed: Collection[str] | None) -> str | None:
     `allowed` are the names that the command line gives to a stranger's recipe.
     """
     if is_secret(name):
-        where = "in none with --untrusted" if allowed is not None else "in the url: of an input alone"
+        if allowed is not None:
+            return f"${{{name}}} is a secret by its name, and with --untrusted a recipe is given none"
         return (
             f"${{{name}}} is a secret by its name, and what a recipe says is written into files and logs: it "
-            f"may stand {where}; what is no secret needs another name"
+            "may stand in the url: of an input alone; call what is no secret otherwise"
         )
     if allowed is not None and name not in allowed:
         given = f"those of --allow-env ({', '.join(sorted(allowed))})" if allowed else "none"
