@@ -132,7 +132,7 @@ def run(
         text = running.schema_text(words) if schema else running.recipe_of(from_command, words, _remark)
         typer.echo(text, nl=False)
         return
-    from ..commands.recipes.cache import Cache, of_run
+    from ..commands.recipes.cache import of_run
     from ..commands.recipes.limits import Limits
     from ..commands.recipes.running import How
     from ..runtime.watching import Watch
@@ -157,7 +157,8 @@ def run(
         limits.second_lock() if limits is not None else nullcontext(),
     ):
         how = How(again=no_cache, force=force, keep_going=keep_going)
-        documents = _documents(path, records, assign, named, how, listener.say, stdout, dry_run=dry_run or key)
+        dry = dry_run or key
+        documents = _documents(path, records, assign, named, how, listener.say, stdout, dry_run=dry)
         watch, over = Watch(documents.finish), TimedOut(f"the time limit of {time_limit} was reached")
         with watch.on(), documents.at_every_end(), watch.limited(seconds, over):
             if recipe is None:
