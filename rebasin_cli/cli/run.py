@@ -133,7 +133,7 @@ def run(
         text = running.schema_text(words) if schema else running.recipe_of(from_command, words, _remark)
         typer.echo(text, nl=False)
         return
-    from ..commands.recipes.cache import Cache, of_run
+    from ..commands.recipes.cache import of_run
     from ..commands.recipes.limits import Limits
     from ..commands.recipes.running import How
     from ..reports._gates import results
@@ -150,16 +150,10 @@ def run(
         elif not quiet:  # the log of a job, whose stdout is a file
             _show(outcome, brief=True)
 
-    named = {"junit": junit, "step_summary": step_summary, "result_file": result_file, "json": json}
+    named = {"junit": junit, "step_summary": step_summary, "result_file": result_file}
+    named |= {"json": json and not key}
     path = recipe or NONE
     limits = Limits(frozenset(allow_env or ()), download) if untrusted else None
-    if key:
-        from ..commands import run as running
-        from ..commands.recipes.documents import Documents
-
-        documents = Documents(path, Cache(cache), assignments=tuple(assign or ()), dry=True)
-        typer.echo(running.key(documents, vocabulary(), limits))
-        return
     with (
         of_recipe(path, _again(path, assign, download, untrusted, allow_env)),
         screen(quiet, verbose) as listener,
@@ -167,7 +161,8 @@ def run(
         limits.second_lock() if limits is not None else nullcontext(),
     ):
         how = How(again=no_cache, force=force, keep_going=keep_going)
-        documents = _documents(path, records, assign, named, how, listener.say, stdout, dry_run=dry_run)
+        dry = dry_run or key
+        documents = _documents(path, records, assign, named, how, listener.say, stdout, dry_run=dry)
         watch, over = Watch(documents.finish), TimedOut(f"the time limit of {time_limit} was reached")
         with watch.on(), documents.at_every_end(), watch.limited(seconds, over):
             if recipe is None:
@@ -181,10 +176,15 @@ def run(
                 raise UsageError(f"--time-limit {time_limit!r} is no time", hint=hint)
             from ..commands import run as running  # heavy: what an earlier run left is gone by now
 
-            asked = running.Asked(download, dry_run, limits)
-            plan = running.run(documents, vocabulary(), perform, asked, listener, watch, show=show)
-    if dry_run and not json:
-        _show_plan(plan)
+            asked, words = running.Asked(download, dry_run, limits), vocabulary()
+            if key:
+                told = running.key(documents, words, limits)
+            else:
+                told = running.run(documents, words, perform, asked, listener, watch, show=show)
+    if key:
+        typer.echo(told)
+    elif dry_run and not json:
+        _show_plan(told)
 
 
 def _documents(

@@ -106,6 +106,7 @@ CASES = (
     Case("cancelled, or out of the job's time", LOADED, {}, loader(SLOW), slow(cancel), quick=True),
     Case("SIGTERM", LOADED, {}, loader(SLOW), slow(terminate)),
     Case("`kill -9`, as without memory", LOADED, {}, loader(SLOW), slow(kill)),
+    Case("a fork's recipe, of models alone", anew=True, head="stranger/models"),
     Case("a fork's recipe that runs code", change=_fork, anew=True, head="stranger/models"),
     Case("the installation is broken", rebasin="broken", quick=True),
 )

@@ -170,7 +170,7 @@ def test_what_is_installed_is_what_the_inputs_say(server):
     assert not list(server.home.rglob("broken*"))
 
 
-def test_a_fork_is_untrusted_brings_no_cache_and_is_not_imported(server):
+def test_a_fork_is_untrusted_has_no_cache_and_is_not_imported(server):
     merge = server.repository / "merge"
     for name in ("json", "shlex", "pip"):
         (merge / f"{name}.py").write_text("from pathlib import Path\nPath('ran').touch()\n")
@@ -178,10 +178,8 @@ def test_a_fork_is_untrusted_brings_no_cache_and_is_not_imported(server):
     assert done.status == "success" and not list(done.workspace.rglob("ran"))
     assert words(done)[4:7] == ["--untrusted", "--allow-env", "BASELINE"]
     assert "--untrusted" not in words(job(server))
-    (merge / ".rebasin").symlink_to("nowhere")
-    done = job(server, head="stranger/models")
-    assert done.status == "failed" and "would pass for what was measured" in done.log
-    assert job(server, {"cache": "false"}).status == "success"
+    assert len(server.caches) == 1  # of the other job
+    assert not any("what steps have made" in name for name in job(server, head="stranger/models").ran)
 
 
 def test_the_baseline_reaches_the_recipe_by_its_variable_alone(server):
