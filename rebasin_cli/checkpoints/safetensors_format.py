@@ -13,9 +13,8 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,8 +47,7 @@ MAX_RANK = 64
 COPY_AGAIN = "Copy or download the file again."
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """Where one tensor lies; `start` and `stop` in bytes from the beginning of the file."""
 
     dtype: torch.dtype
@@ -133,12 +131,12 @@ def _parse(header: bytes, path: Path) -> dict[str, Any]:
 
 def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """For json.loads: an object whose names are all different. Raises ValueError."""
-    seen: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in seen:
-            raise ValueError(f"{key!r} appears twice")
-        seen[key] = value
-    return seen
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))
+        raise ValueError(f"{twice!r} appears twice")
+    return found
 
 
 def _check_metadata(metadata: Any) -> list[str]:
