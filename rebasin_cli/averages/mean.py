@@ -26,20 +26,23 @@ def mean_of(parts: Sequence[Tensor], weights: Sequence[float], dtype: torch.dtyp
     shape, complex_ = parts[0].shape, dtype.is_complex
     device = parts[0].device
     flat = [(torch.view_as_real(part) if part.is_complex() else part).reshape(-1) for part in parts]
-    flat, count = [values.to(device) for values in flat], len(flat[0])
-    result = torch.empty(count, dtype=torch.float32 if complex_ else dtype, device=device)
+    flat = [values if values.device == device else values.to(device) for values in flat]
+    result = torch.empty(flat[0].numel(), dtype=torch.float32 if complex_ else dtype, device=device)
     wide = torch.float32 if device.type == "mps" else torch.float64  # MPS has no float64
-    sums = torch.empty(min(count, BLOCK), dtype=wide, device=device)
-    mean = _is_mean(weights)
-    for start in range(0, count, BLOCK):
-        blocks = [values[start : start + BLOCK] for values in flat]
-        total = _add(blocks, weights, sums[: len(blocks[0])], mean=mean)
-        result[start : start + BLOCK].copy_(odd(total, result.dtype))
+    sums, mean = torch.empty(min(result.numel(), BLOCK), dtype=wide, device=device), _is_mean(weights)
+    for *blocks, made in zip(*map(_blocks, (*flat, result)), strict=True):
+        total = sums if made.numel() == sums.numel() else sums[: made.numel()]
+        made.copy_(odd(_add(blocks, weights, total, mean=mean), result.dtype))
     return torch.view_as_complex(result.view(*shape, 2)) if complex_ else result.view(shape)
 
 
+def _blocks(values: Tensor) -> Sequence[Tensor]:
+    count = values.numel()
+    return values.split(BLOCK) if count > BLOCK else [values][:count]
+
+
 def _is_mean(weights: Sequence[float]) -> bool:
-    return all(weight == weights[0] for weight in weights) and abs(weights[0] * len(weights) - 1) < 1e-12
+    return len({*weights}) == 1 and abs(weights[0] * len(weights) - 1) < 1e-12
 
 
 def _add(blocks: Sequence[Tensor], weights: Sequence[float], total: Tensor, *, mean: bool) -> Tensor:

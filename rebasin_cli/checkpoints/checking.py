@@ -157,7 +157,7 @@ def hashing() -> Iterator[tuple[Callable[[Any], None], Any]]:
 
 def _line(name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> bytes:
     """A JSON line a tensor, so that no two sets of tensors can read as the same bytes."""
-    return json.dumps([name, CODES[dtype], shape]).encode() + b"\n"
+    return f'[{json.dumps(name)}, "{CODES[dtype]}", {[*shape]}]\n'.encode()
 
 
 def _chunks(tensors: Mapping[str, Tensor], name: str) -> Iterator[Tensor]:
@@ -187,7 +187,7 @@ def finite(values: Tensor) -> bool:
     if values.is_complex():
         values = torch.view_as_real(values)
     wide = values.float() if values.dtype.itemsize == 1 else values
-    if math.isfinite(wide.sum(dtype=torch.float64 if wide.dtype == torch.float64 else torch.float32).item()):
+    if math.isfinite((wide.sum(dtype=torch.float32) if wide.dtype.itemsize == 2 else wide.sum()).item()):
         return True
     return bool(torch.isfinite(wide).all())
 

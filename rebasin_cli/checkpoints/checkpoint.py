@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError, NoEnvelope
+from ..runtime.memory import uncollected
 from ..runtime.text import some
 from . import beside, pieces
 from .around import Around, Slot, fitted
@@ -201,14 +202,17 @@ def open_checkpoint(
     """
     path = Path(path)
     try:
-        kind, file = locate(path)
-        if kind == "torch":
-            return _open_torch(path, file, key, unsafe_load)
-        if key:
-            raise NoEnvelope(
-                f"{path} holds safetensors: there is nothing to choose with --key", hint="Drop --key."
+        with uncollected():
+            kind, file = locate(path)
+            if kind == "torch":
+                return _open_torch(path, file, key, unsafe_load)
+            if key:
+                raise NoEnvelope(
+                    f"{path} holds safetensors: there is nothing to choose with --key", hint="Drop --key."
+                )
+            return (
+                _open_shards(path, file, unsafe_load) if kind == "sharded" else _open_safetensors(path, file)
             )
-        return _open_shards(path, file, unsafe_load) if kind == "sharded" else _open_safetensors(path, file)
     except OSError as cause:
         raise CheckpointError(f"{path} cannot be read: {cause.strerror or cause}") from cause
 

@@ -13,9 +13,8 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import torch
 from torch import Tensor
@@ -49,8 +48,7 @@ MAX_RANK = 64
 COPY_AGAIN = "Copy or download the file again."
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """Where one tensor lies; `start` and `stop` in bytes from the beginning of the file."""
 
     dtype: torch.dtype

@@ -10,10 +10,8 @@ from __future__ import annotations
 import errno
 import math
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,21 +19,17 @@ from torch import Tensor
 from ..errors import CheckpointError
 from ..runtime import files
 
+AHEAD = 1 << 16  # bytes
 STEP = 1 << 30  # bytes asked for at once: systems read at most 2 GB
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """A tensor in a file: where its first value lies, in bytes, and how the others lie from there."""
 
     start: int
     dtype: torch.dtype
     shape: tuple[int, ...]
     stride: tuple[int, ...] | None = None  # in values; None: row by row
-
-    @property
-    def in_rows(self) -> bool:
-        return self.stride is None or self.stride == _in_rows(self.shape)
 
     def rows(self, start: int, stop: int) -> Piece:
         """A part of the first axis, of a piece that lies row by row."""
@@ -46,15 +40,17 @@ class Piece:
 class StoredFile:
     """A file as it was when it was opened. No descriptor is kept: a model may have hundreds of shards.
 
-    `reading` raises CheckpointError where the file is another one by now: replaced, longer or shorter, or
+    What is asked for is read with what lies behind it, up to `AHEAD` bytes: small tensors lie side by side.
+    CheckpointError is raised where the file is another one by now: replaced, longer or shorter, or
     written to. What was written within one tick of the clock that the system keeps times by is not seen.
     """
 
     def __init__(self, path: Path):
         self.path, self._place = path, os.path.abspath(path)
+        self._ahead = 0, memoryview(b"")  # the first byte, and those that were read from there on
         try:
             with files.opened(path) as file:
-                self._was = _identity(file)
+                self._was = _identity(os.fstat(file.fileno()))
         except OSError as cause:
             if cause.errno != errno.EINVAL:  # told by who knows which file was meant
                 raise
@@ -62,24 +58,43 @@ class StoredFile:
 
     def tensor(self, piece: Piece) -> Tensor:
         """Its values, in memory that nothing else uses."""
-        if math.prod(piece.shape) == 0:
-            return torch.empty(piece.shape, dtype=piece.dtype)
-        reach = _reach(piece)
-        values = torch.empty(reach, dtype=piece.dtype)
-        self.reading(lambda file: _fill(file, piece.start, values))
-        return values.view(piece.shape) if piece.in_rows else values.as_strided(piece.shape, piece.stride)
+        start, dtype, shape, stride = piece
+        reach = math.prod(shape) if stride is None else _reach(shape, stride)
+        if not reach:
+            return torch.empty(shape, dtype=dtype)
+        values = torch.empty(reach, dtype=dtype)
+        self._fill(memoryview(values.view(torch.uint8).numpy()), start)
+        return values.view(shape) if stride is None else values.as_strided(shape, stride)
 
-    def reading(self, read: Callable[[BinaryIO], bool]) -> None:
-        """Let `read` read, which says whether all was there."""
+    def _fill(self, memory: memoryview, start: int) -> None:
+        """Fill `memory` with the file's bytes from `start` on."""
+        first, ahead = self._ahead
+        at = start - first
         try:
-            with open(self._place, "rb", buffering=0) as file:
-                same = _identity(file) == self._was and read(file) and _identity(file) == self._was
+            same = _identity(os.stat(self._place)) == self._was
+            if same and not 0 <= at <= len(ahead) - len(memory):
+                at, (same, ahead) = 0, self._read(memory, start)
         except FileNotFoundError:
             raise self._changed("it is gone") from None
         except OSError as cause:
             raise CheckpointError(f"{self.path} cannot be read: {cause.strerror or cause}") from cause
         if not same:
             raise self._changed("its size, its time or the file itself is another")
+        if ahead is not memory:
+            memory[:] = ahead[at : at + len(memory)]
+
+    def _read(self, memory: memoryview, start: int) -> tuple[bool, memoryview]:
+        """Whether all bytes were there, and what they are in: `memory` itself, or more than that."""
+        ahead = memory if len(memory) >= AHEAD else memoryview(bytearray(AHEAD))
+        with open(self._place, "rb", buffering=0) as file:
+            file.seek(start)
+            done = 0
+            while got := file.readinto(ahead[done : done + STEP]):
+                done += got
+            same = done >= len(memory) and _identity(os.fstat(file.fileno())) == self._was
+        if same and ahead is not memory:
+            self._ahead = start, ahead[:done]
+        return same, ahead
 
     def _changed(self, how: str) -> CheckpointError:
         return CheckpointError(
@@ -89,30 +104,10 @@ class StoredFile:
         )
 
 
-def _identity(file: BinaryIO) -> tuple[int, ...]:
-    found = os.fstat(file.fileno())
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _fill(file: BinaryIO, start: int, values: Tensor) -> bool:
-    """Read the file's bytes from `start` on into all of `values`; whether there were so many."""
-    memory = memoryview(values.view(torch.uint8).numpy())
-    file.seek(start)
-    done = 0
-    while done < len(memory):
-        got = file.readinto(memory[done : done + STEP])
-        if not got:
-            return False
-        done += got
-    return True
-
-
-def _reach(piece: Piece) -> int:
-    """How many values lie between the first and the last, both counted."""
-    if piece.stride is None:
-        return math.prod(piece.shape)
-    return 1 + sum((size - 1) * step for size, step in zip(piece.shape, piece.stride, strict=True))
-
-
-def _in_rows(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(math.prod(shape[k + 1 :]) for k in range(len(shape)))
+def _reach(shape: tuple[int, ...], stride: tuple[int, ...]) -> int:
+    """How many values lie between the first and the last, both counted; none where there are no values."""
+    return 1 + sum((n - 1) * step for n, step in zip(shape, stride, strict=True)) if math.prod(shape) else 0

@@ -170,11 +170,11 @@ def chunks(tensor: Tensor, size: int = CHUNK) -> Iterator[Tensor]:
     """
     tensor = tensor.detach()
     count = max(1, size // tensor.dtype.itemsize)
-    if tensor.is_contiguous():
+    if tensor.numel() <= count:
+        yield tensor.contiguous().reshape(-1).cpu()
+    elif tensor.is_contiguous():
         for chunk in tensor.reshape(-1).split(count):
             yield chunk.cpu()
-    elif tensor.numel() <= count:
-        yield tensor.contiguous().reshape(-1).cpu()
     else:
         rows = max(1, count // math.prod(tensor.shape[1:]))
         for part in tensor.split(rows) if rows > 1 else tensor:

@@ -57,7 +57,7 @@ class TorchFile:
 
     def rows(self, name: str, start: int, stop: int) -> Tensor:
         kept = self._kept[name]
-        if isinstance(kept, Piece) and kept.in_rows:
+        if isinstance(kept, Piece) and kept.stride is None:
             return self.file.tensor(kept.rows(start, stop))
         last = self._last
         if last is None or last[0] != name:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from ..errors import CheckpointError, UnsafeCheckpoint
 from ..registry import allowed
 from ..registry.references import findable
-from ..runtime.memory import check_memory, uncollected
+from ..runtime.memory import check_memory
 from .inert import Reader, TooMuch
 from .opening import Unread, holding, looked_into
 from .rebuilding import KNOWN
@@ -67,7 +67,8 @@ class Loaded:
         if place is None:
             return None
         start = place[0] + tensor.storage_offset() * tensor.dtype.itemsize
-        return Piece(start, tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()))
+        stride = None if tensor.is_contiguous() else tuple(tensor.stride())
+        return Piece(start, tensor.dtype, tuple(tensor.shape), stride)
 
 
 def load(path: Path) -> Loaded:
@@ -76,7 +77,7 @@ def load(path: Path) -> Loaded:
     Raises UnsafeCheckpoint where nothing can be told without that code, else CheckpointError; ResourceError.
     """
     size = os.path.getsize(path)
-    with open(path, "rb") as file, uncollected():
+    with open(path, "rb") as file:
         head = file.read(len(LEGACY))
         zipped = head.startswith(ZIP)
         storages: Mapped | InStream | None = None

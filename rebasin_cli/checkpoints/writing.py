@@ -21,7 +21,7 @@ from ..errors import OutputExists, UsageError, unknown
 from . import beside, torch_writing
 from .checking import WritingDigest, Wrong, digest, hashing, refused
 from .destination import SUFFIX, check_output, check_space, earlier, index_of
-from .disk import disk
+from .disk import disk, resource_error
 from .folder import TORCH_SUFFIXES
 from .safetensors_format import CODES, SafetensorsFile, encode_header, is_text, nbytes
 from .staging import Staging, staged
@@ -292,7 +292,7 @@ def _write_tensor(
 ) -> None:
     """Into the file; `also` gets the same bytes. Raises CheckpointError for no number, if to `look`."""
     made, wrong = 0, Wrong(shape) if look and (dtype.is_floating_point or dtype.is_complex) else None
-    for block in blocks(tensors, name):  # outside of _disk: what fails in making a tensor is not the disk
+    for block in blocks(tensors, name):  # what fails in making a tensor is not the disk
         made += len(block) if shape else 1
         if (*block.shape[1:],) != shape[1:] or block.ndim != len(shape):
             raise ValueError(f"{name} has shape {tuple(block.shape)}, {shape} was announced")
@@ -305,8 +305,10 @@ def _write_tensor(
             data = own.view(torch.uint8).numpy().data
             if also is not None:
                 also(data)
-            with disk(path):
+            try:
                 file.write(data)
+            except OSError as cause:
+                raise resource_error(path, cause) from cause
     if made != (shape[0] if shape else 1):
         raise ValueError(f"{name} has {made} rows, {shape} was announced")
     if told := str(wrong or ""):

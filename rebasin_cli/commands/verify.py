@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -10,7 +10,7 @@ import torch
 
 from ..canonical.folding import folded
 from ..canonical.form import canonical
-from ..checkpoints.tensors import overlaid
+from ..checkpoints.tensors import overlaid, plan_of
 from ..groups.elements import acted
 from ..inference.comparing import difference
 from ..matchers.search.align import Alignment, align
@@ -60,19 +60,24 @@ def verify(
     models, fitted, seed = job.models, job.fitted, job.seed
     if job.folds is not None:
         return _by_groups(job, listener, output, force)
-    compared = [name for name in fitted.shapes if not _counters(*(model[name] for model in models))]
+    plans = [plan_of(model) for model in models]
+    compared = {
+        name
+        for name in fitted.shapes
+        if not all(shape == () and not dtype.is_floating_point for dtype, shape in (p[name] for p in plans))
+    }
     one, other = (stacked(model, fitted) for model in models)  # a list's values are anywhere in it
-    counters = {fitted.places.get(name, (name, 0))[0] for name in fitted.shapes.keys() - {*compared}}
+    counters = {fitted.places.get(name, (name, 0))[0] for name in fitted.shapes.keys() - compared}
     different = [n for n in one if n not in counters and not _same_values(one[n], other[n])]
     if different:
         return {"answer": "no", "reason": "these tensors hold other values", "tensors": different}
     best = None
     for attempt in range(TRIES):
         found = align(models, fitted, seed=seed if attempt == 0 else derive(seed, f"verify {attempt}"))
-        largest = _largest_difference(models[0], found.tensors, fitted)
+        same, largest = _differences(models[0], found.tensors, fitted, compared)
         best = largest if best is None else min(best, largest)
         listener.step("searching", attempt + 1, TRIES, f"largest difference {largest:.2g}")
-        if all(equal(models[0][name], found.tensors[name]) for name in compared):
+        if same:
             break
     else:
         return {
@@ -187,8 +192,12 @@ def _counters(*tensors: torch.Tensor) -> bool:
     return all(tensor.ndim == 0 and not tensor.is_floating_point() for tensor in tensors)
 
 
-def _largest_difference(a: Mapping, b: Mapping, fitted: FittedSpec) -> float:
-    return max(
-        ((a[n].double() - b[n].double()).abs().max().item() for n in fitted.tensors if a[n].numel()),
-        default=0.0,
-    )
+def _differences(a: Mapping, b: Mapping, fitted: FittedSpec, compared: Collection[str]) -> tuple[bool, float]:
+    """Whether all that is compared is equal, and the largest difference of what the spec permutes."""
+    same, largest = True, 0.0
+    for name in fitted.shapes:
+        x, y = a[name], b[name]
+        same = same and (name not in compared or equal(x, y))
+        if name in fitted.tensors and x.numel():
+            largest = max(largest, (x.double() - y.double()).abs().max().item())
+    return same, largest

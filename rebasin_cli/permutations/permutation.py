@@ -114,22 +114,26 @@ def permute(
     within: Within = PLAIN,
     *,
     room: torch.Tensor | None = None,
+    known: dict[Axis, torch.Tensor | None] | None = None,
 ) -> torch.Tensor:
     """One tensor with every axis permuted; the tensor itself where nothing moves.
 
     `room` of its shape and dtype may hold the result: new memory of a large tensor costs more than moving it.
+    `known` keeps what each axis is indexed by, for other tensors with the same permutations.
     """
-    if any(elsewhere(axis, within) for axis in axes):
+    if within and any(elsewhere(axis, within) for axis in axes):
         words = {word for axis in axes for word in words_of(axis)}
         if is_identity({word: permutations[word] for word in words}):
             return tensor
         return _gather(tensor, axes, permutations, within)
-    moved = {}
+    known, moved = {} if known is None else known, {}
     for dim, axis in enumerate(axes):
         if isinstance(axis, Fixed):
             continue
-        index = axis_index(axis, permutations, within)
-        if not torch.equal(index, torch.arange(len(index))):
+        if axis not in known:
+            index = axis_index(axis, permutations, within)
+            known[axis] = None if torch.equal(index, torch.arange(len(index))) else index
+        if (index := known[axis]) is not None:
             moved[dim] = index.to(tensor.device)
     return _select(tensor, moved, room) if moved else tensor
 
@@ -145,8 +149,12 @@ def _select(
     if room is None:
         room = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
     here, there = _bytes(tensor), _bytes(room)
+    if len(moved) == 1:
+        ((dim, index),) = moved.items()
+        torch.index_select(here, dim, index, out=there)
+        return room
     step = max(1, len(tensor))
-    if len(moved) > 1 and tensor.device.type == "cpu":
+    if tensor.device.type == "cpu":
         step = max(1, BLOCK * step // max(1, tensor.numel() * tensor.element_size()))
     for start in range(0, len(tensor), step):
         block = slice(start, start + step)
@@ -212,6 +220,7 @@ def permuted(tensors: Tensors, fitted: FittedSpec, permutations: Permutations) -
     plan = plan_of(tensors)
     check_lists({name: dtype for name, (dtype, _) in plan.items()}, fitted)
     last: tuple[str, torch.Tensor] | None = None  # the tensor that is asked for in parts is read once
+    known: dict[Axis, torch.Tensor | None] = {}
 
     def whole(name: str) -> torch.Tensor:
         nonlocal last
@@ -222,7 +231,7 @@ def permuted(tensors: Tensors, fitted: FittedSpec, permutations: Permutations) -
 
     def get(name: str) -> torch.Tensor:
         old, axes, own, within = listed(name, fitted, permutations)
-        return permute(tensors[old], axes, own, within)
+        return permute(tensors[old], axes, own, within, known=known if own is permutations else None)
 
     def part(name: str, start: int, stop: int) -> torch.Tensor:
         old, axes, own, within = listed(name, fitted, permutations)

@@ -30,12 +30,13 @@ def clean(value: Any) -> str:
 
 def once(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
     """The `object_pairs_hook` of json.loads: an object whose names are all different. Raises ValueError."""
-    seen: dict[Any, Any] = {}
-    for key, value in pairs:
-        if key in seen:
-            raise ValueError(f"{key!r} appears twice")
-        seen[key] = value
-    return seen
+    pairs = list(pairs)
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[Any] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))
+        raise ValueError(f"{twice!r} appears twice")
+    return found
 
 
 def many(count: int, what: str) -> str:

@@ -44,7 +44,8 @@ def fit(spec: Spec, shapes: Shapes) -> FittedSpec:
     axes: dict[str, tuple[Axis, ...]] = {}
     for tensor, (entry, captured) in chosen.items():
         try:
-            filled = tuple(_filled(axis, captured, found) for axis in entry.axes)
+            slots = entry.slots
+            filled = tuple(_filled(axis, captured, found) for axis in entry.axes) if slots else entry.axes
         except SpecError as error:
             problems.append(f"{tensor}  {error.message}")
             continue
@@ -140,7 +141,7 @@ def _found_values(chosen: Mapping[str, tuple[Entry, Mapping[str, str]]]) -> dict
     """For every stem, the values that plain uses of it (`h{i}`, no offset) are bound to."""
     found: dict[str, set[tuple[str, ...]]] = {}
     for entry, captured in chosen.values():
-        for word in (word for axis in entry.axes for word in words_of(axis)):
+        for word in entry.slots:
             slots = slots_of(word)
             if slots and all(slot.name in captured and not slot.offset for slot in slots):
                 found.setdefault(stem_of(word), set()).add(tuple(captured[slot.name] for slot in slots))
@@ -158,11 +159,11 @@ def _filled(axis: Axis, captured: Mapping[str, str], found: dict[str, set[tuple[
 
 def _expand_rest(axes: tuple[Axis, ...], rank: int) -> tuple[Axis, ...] | None:
     """`...` replaced by as many fixed axes as are missing; None where the ranks cannot agree."""
-    missing = rank - (len(axes) - 1 if Rest() in axes else len(axes))
-    if Rest() in axes and missing >= 0:
-        at = axes.index(Rest())
-        return (*axes[:at], *[Fixed()] * missing, *axes[at + 1 :])
-    return axes if missing == 0 and Rest() not in axes else None
+    at = next((k for k, axis in enumerate(axes) if isinstance(axis, Rest)), None)
+    if at is None:
+        return axes if rank == len(axes) else None
+    missing = rank - (len(axes) - 1)
+    return (*axes[:at], *[Fixed()] * missing, *axes[at + 1 :]) if missing >= 0 else None
 
 
 def _given_sizes(spec: Spec, words: set[str], problems: list[str]) -> dict[str, int]:

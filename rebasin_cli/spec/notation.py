@@ -19,6 +19,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from ..errors import SpecError
 
@@ -87,6 +88,7 @@ _TOKEN = re.compile(
 SLOT = re.compile(r"\{(?P<name>[A-Za-z]\w*)(?P<offset>[+-][1-9][0-9]{0,8}|-0)?(?:\|(?P<fallback>[^{}]+))?\}")
 
 
+@lru_cache(1 << 16)  # long specs say the same of many tensors
 def parse_axes(text: str) -> tuple[Axis, ...]:
     """The axes of one tensor. Raises SpecError that points at the character."""
     if len(text) > LONGEST or text.count("(") > DEEPEST:
@@ -148,7 +150,9 @@ def _sequence(tokens: list[tuple[str, str]], text: str, *, closing: bool) -> tup
             left = axes.pop()
             if isinstance(axis, Rest) or isinstance(left, Rest):
                 raise SpecError(f'"{text}": "..." cannot be a segment')
-            axis = Sum((*(left.terms if isinstance(left, Sum) else (left,)), axis))
+            axis = Sum(
+                tuple(t for side in (left, axis) for t in (side.terms if isinstance(side, Sum) else (side,)))
+            )
             joining = False
         axes.append(axis)
     else:
@@ -183,7 +187,9 @@ def _leaf(kind: str, value: str, text: str) -> Axis:
 
 def words_of(axis: Axis) -> Iterator[str]:
     """Every word in an axis, in order, with repetitions."""
-    return (leaf.name for leaf in leaves_of(axis) if isinstance(leaf, Word))
+    if isinstance(axis, Word):
+        return iter((axis.name,))
+    return (leaf.name for leaf in leaves_of(axis) if isinstance(leaf, Word)) if parts_of(axis) else iter(())
 
 
 def leaves_of(axis: Axis) -> Iterator[Axis]:

@@ -37,6 +37,7 @@ _KEYS = {
 }
 _WORD = re.compile(r"(?:[A-Za-z]|\{[A-Za-z]\w*\})(?:[\w.-]|\{[A-Za-z]\w*\})*")
 _SLOTS = re.compile(r"\{(\w+)\}")
+_ANY_SLOT, _BRACE = re.compile(r"\{([A-Za-z]\w*)?\}"), re.compile(r"[{}]")
 _NAME = re.compile(r"(?P<name>[^\[\]?\s]+?)(?:\[(?P<rank>[0-9]{1,3})\])?(?P<optional>\?)?")
 
 
@@ -252,7 +253,7 @@ def _entry(key: str, node: yaml.Node, statistic: bool, problems: list[str]) -> E
     line = node.start_mark.line + 1
     text = _text(node, f'"{key}"', problems)
     name = _NAME.fullmatch(key)
-    if name is None or re.search(r"[{}]", re.sub(r"\{([A-Za-z]\w*)?\}", "", name["name"])):
+    if name is None or ("{" in key or "}" in key) and _BRACE.search(_ANY_SLOT.sub("", name["name"])):
         problems.append(f'line {line}: cannot read the tensor name "{key}"')
         return None
     if text is None:
@@ -270,8 +271,8 @@ def _entry(key: str, node: yaml.Node, statistic: bool, problems: list[str]) -> E
             f'line {line}: "{key}" has {name["name"].count("{}")} empty slots; one list at a time'
         )
         return None
-    captures = set(re.findall(r"\{(\w+)\}", name["name"]))
-    for word in (word for axis in axes for word in words_of(axis)):
+    captures = set(_SLOTS.findall(name["name"]))
+    for word in (word for axis in axes for word in words_of(axis) if "{" in text):
         for slot in slots_of(word):
             if slot.name not in captures and slot.name not in ENDS:
                 problems.append(

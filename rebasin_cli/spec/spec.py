@@ -38,6 +38,11 @@ class Entry:
         return "{" in self.name
 
     @cached_property
+    def slots(self) -> tuple[str, ...]:
+        """The words on its axes that have slots."""
+        return tuple(word for axis in self.axes for word in words_of(axis) if "{" in word)
+
+    @cached_property
     def pattern(self) -> Pattern:
         return pattern_of(self.name.replace("{}", f"{{{EMPTY}}}"))
 

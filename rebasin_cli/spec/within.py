@@ -24,6 +24,8 @@ def find_blocks(
         for k, axis in enumerate(axes):
             for word, outer in starred_of(axis):
                 places.setdefault(word, []).append((tensor, k, outer))
+    if not places and not spec.within:
+        return {}
     blocks, given, plain = {}, _given(spec, places.keys(), sizes, problems), _plain(tensors)
     for word, its in places.items():
         if word in given:  # a number before it is then one of copies: "(2 h*)"

@@ -167,6 +167,7 @@ def test_a_file_that_changes_after_it_was_opened_is_told(tmp_path, form, change)
     path = kept(tmp_path / "a", form)
     checkpoint = open_checkpoint(path)
     assert float(checkpoint["7.weight"][0, 0]) == 7
+    assert float(checkpoint.rows("7.weight", 0, 1)[0, 0]) == 7  # and what was read with it is known
     time.sleep(0.02)  # times are kept in ticks
     if change == "replaced":
         kept(tmp_path / "b", form).replace(path)

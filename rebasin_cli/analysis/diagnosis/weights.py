@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ...averages.kinship import FLAT
+from ...checkpoints.tensors import plan_of
 from ...matchers import Problem, wm
 from ...permutations.permutation import permuted
 from ...runtime.seeds import generator
-from ...spec.notation import words_of
+from ...spec.notation import Axis, words_of
 from ...spec.spec import FittedSpec
 
 Tensors = Mapping[str, torch.Tensor]
+Products = tuple[float, float, float, float]  # ⟨x, y⟩, ‖x‖², ‖y‖², ‖x − y‖²
+WAYS = ("naive", "aligned", "chance")  # B as it is, matched, and shuffled and matched
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,19 @@ class Weights:
     left_out: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class _Compared:
+    """A matrix of A beside B's in all `WAYS`: whole, and what is a unit's own of both.
+
+    `flat`: one of A and B has nothing of a unit's own. `equal`: A and B as they are, bit for bit.
+    """
+
+    whole: tuple[Products, ...]
+    own: tuple[Products, ...]
+    flat: bool
+    equal: bool
+
+
 def weigh(
     a: Tensors, b: Tensors, fitted: FittedSpec, *, seed: int = 0, begin_alike: Collection[str] = ()
 ) -> Weights:
@@ -46,51 +62,34 @@ def weigh(
 
     `begin_alike` are tensors that any two networks begin with alike, where that is known.
     """
+    plan = plan_of(a)
     evidence = [
         name
-        for name, axes in fitted.tensors.items()
-        if name not in fitted.statistics and a[name].is_floating_point() and a[name].numel()
+        for name in fitted.tensors
+        if name not in fitted.statistics and plan[name][0].is_floating_point and math.prod(plan[name][1])
     ]
     # Vectors lie: norms' scales are all near 1, and biases near 0, in networks that have nothing in common
-    names = [name for name in evidence if len(fitted.shapes[name]) > 1] or evidence
-    telling = _telling(a, b, names, fitted, begin_alike)
+    names = [name for name in evidence if len(plan[name][1]) > 1] or evidence
     options = wm.Options(effort="fast")
     found = wm.match(Problem(fitted, (a, b), seed), options).permutations[0]
-    aligned = permuted(b, fitted, found)
     shuffled = _shuffled(b, seed)
     by_chance = wm.match(Problem(fitted, (a, shuffled), seed), options).permutations[0]
-    chance = permuted(shuffled, fitted, by_chance)
-    rows, totals = [], {which: [0.0] * 4 for which in ("naive", "aligned", "chance")}
-    cosines = {which: [0.0] * 4 for which in totals}
-    for name in names:
-        own = a[name].double()
-        of_units = _deviations(own, name, fitted) if name in telling else own
-        row = {}
-        for which, model in (("naive", b), ("aligned", aligned), ("chance", chance)):
-            other = model[name].double()
-            its = _products(own, other)
-            totals[which] = [x + y for x, y in zip(totals[which], its, strict=True)]
-            if name in telling:
-                its = _products(of_units, _deviations(other, name, fitted))
-                cosines[which] = [x + y for x, y in zip(cosines[which], its, strict=True)]
-            row[which] = _cosine(its)
-        rows.append(
-            {
-                "tensor": name,
-                "cosine": row["naive"],
-                "aligned_cosine": row["aligned"],
-                "norm_ratio": ratio(own.norm().item(), b[name].double().norm().item()),
-            }
-        )
+    models = b, permuted(b, fitted, found), permuted(shuffled, fitted, by_chance)  # as WAYS says
+    compared = {name: _compared(a[name], (m[name] for m in models), fitted.tensors[name]) for name in names}
+    telling = _telling(compared, begin_alike)
+    rows = tuple(_row(name, its, name in telling) for name, its in compared.items())
+    totals = _summed(its.whole for its in compared.values())
+    own = _summed(its.own for its in telling.values())
+    cosines = {which: _cosine(products) for which, products in own.items()}
     units = sum(fitted.words.values())
     stay = sum(int((perm == torch.arange(len(perm))).sum()) for perm in found.values())
     return Weights(
-        tuple(rows),
-        _cosine(cosines["naive"]),
+        rows,
+        cosines["naive"],
         ratio(totals["naive"][3] ** 0.5, totals["naive"][1] ** 0.5),
-        _cosine(cosines["aligned"]),
+        cosines["aligned"],
         ratio(totals["aligned"][3] ** 0.5, totals["aligned"][1] ** 0.5),
-        _cosine(cosines["chance"]),
+        cosines["chance"],
         stay / units if units else 1.0,
         all(torch.equal(a[name], b[name]) for name in fitted.shapes if fitted.shapes[name]),
         found,
@@ -98,31 +97,39 @@ def weigh(
     )
 
 
-def _telling(
-    a: Tensors, b: Tensors, names: Sequence[str], fitted: FittedSpec, begin_alike: Collection[str]
-) -> Collection[str]:
+def _telling(compared: Mapping[str, _Compared], begin_alike: Collection[str]) -> dict[str, _Compared]:
     """The matrices that tell kin from strangers: all but those that all models of this kind have alike.
 
     These are flat, with nothing of a unit's own; or known to begin alike; or equal in both, bit for bit.
     Where most begin alike, the factory loads weights or draws the same ones, and where most are equal, these
     are kin with a new head: then they tell something. All of them where nothing is left.
     """
-    own = [name for name in names if not any(_flat(model[name].double(), name, fitted) for model in (a, b))]
-    for few in (set(begin_alike), {name for name in own if torch.equal(a[name], b[name])}):
+    own = [name for name, its in compared.items() if not its.flat]
+    for few in ({*begin_alike}, {name for name in own if compared[name].equal}):
         rest = [name for name in own if name not in few]
         own = rest if 2 * len(rest) >= len(own) else own
-    return set(own or names)
+    return {name: compared[name] for name in own or compared}
 
 
-def _flat(tensor: torch.Tensor, name: str, fitted: FittedSpec) -> bool:
-    return bool(_deviations(tensor, name, fitted).norm() <= FLAT * tensor.norm())
+def _compared(a: torch.Tensor, others: Iterable[torch.Tensor], axes: Sequence[Axis]) -> _Compared:
+    units = [k for k, axis in enumerate(axes) if next(words_of(axis), None) is not None]
+    x = a.double()
+    own = _deviations(x, units)
+    square, square_of_own = _square(x), _square(own)
+    whole, deviations, equal = [], [], []
+    for other in others:
+        y = other.double()
+        equal.append(torch.equal(x, y))
+        whole.append(_products(x, y, square))
+        deviations.append(_products(own, _deviations(y, units), square_of_own))
+    flat = any(deviations[0][k] <= FLAT**2 * whole[0][k] for k in (1, 2))
+    return _Compared(tuple(whole), tuple(deviations), flat, equal[0])
 
 
-def _deviations(tensor: torch.Tensor, name: str, fitted: FittedSpec) -> torch.Tensor:
+def _deviations(tensor: torch.Tensor, units: Sequence[int]) -> torch.Tensor:
     """What is a unit's own: the tensor without its means over the axes that units lie on."""
-    for k, axis in enumerate(fitted.tensors[name]):
-        if any(True for _ in words_of(axis)):
-            tensor = tensor - tensor.mean(k, keepdim=True)
+    for k in units:
+        tensor = tensor - tensor.mean(k, keepdim=True)
     return tensor
 
 
@@ -135,12 +142,32 @@ def _shuffled(tensors: Tensors, seed: int) -> dict[str, torch.Tensor]:
     }
 
 
-def _products(x: torch.Tensor, y: torch.Tensor) -> list[float]:
-    """⟨x, y⟩, ‖x‖², ‖y‖², ‖x − y‖²."""
-    return [(x * y).sum().item(), *(t.square().sum().item() for t in (x, y, x - y))]
+def _products(x: torch.Tensor, y: torch.Tensor, square: float) -> Products:
+    """⟨x, y⟩, ‖x‖², which is `square`, ‖y‖², ‖x − y‖²."""
+    return (x * y).sum().item(), square, _square(y), _square(x - y)
 
 
-def _cosine(products: list[float]) -> float:
+def _square(x: torch.Tensor) -> float:
+    return x.square().sum().item()
+
+
+def _summed(each: Iterable[Sequence[Products]]) -> dict[str, Products]:
+    its = [*zip(*each, strict=True)] or [[(0.0, 0.0, 0.0, 0.0)]] * len(WAYS)
+    return {which: tuple(map(sum, zip(*its[k], strict=True))) for k, which in enumerate(WAYS)}
+
+
+def _row(name: str, its: _Compared, telling: bool) -> dict[str, Any]:
+    naive, aligned, _ = map(_cosine, its.own if telling else its.whole)
+    _, ours, theirs, _ = its.whole[0]
+    return {
+        "tensor": name,
+        "cosine": naive,
+        "aligned_cosine": aligned,
+        "norm_ratio": ratio(ours**0.5, theirs**0.5),
+    }
+
+
+def _cosine(products: Products) -> float:
     return ratio(products[0], (products[1] * products[2]) ** 0.5)
 
 

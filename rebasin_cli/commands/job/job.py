@@ -32,7 +32,7 @@ from . import checks, doubts, grouped, matching, method_options, provenance, sam
 from .held_out import HeldOut
 from .inputs import inputs_of
 from .listener import SILENT, Listener
-from .models import fit_spec, read_models, read_permutation
+from .models import fit_spec, looked_through, open_models, read_permutation
 from .network import find_network, need_inputs, none_named, origin
 from .outputs import Output
 from .resume import Resumable
@@ -138,10 +138,15 @@ class Job:
         return samples.scorer(self.asked.data, self.output, self.device)
 
     @cached_property
+    def opened(self) -> list[Checkpoint]:
+        """The checkpoints as they are, none looked through."""
+        return self.ranks.each(open_models, self.paths, self.asked.loading, self.say)
+
+    @cached_property
     def models(self) -> list[Checkpoint]:
-        """The checkpoints, opened and looked through; a device that is not there is refused before."""
+        """The same, looked through, under the names of the first; a device that is not there comes first."""
         _ = self.device
-        found = self.ranks.each(read_models, self.paths, self.asked.loading, self.say, self.ranks)
+        found = self.ranks.each(looked_through, self.paths, self.opened, self.say, self.ranks)
         if self.command in ("align", "merge"):
             samples.recorded_vocabulary(found)  # where no data is read, nobody else asks
         return found

@@ -37,16 +37,14 @@ if TYPE_CHECKING:
 REASONS = 8  # that an error names
 
 
-def read_models(
-    paths: Sequence[Path], loading: Loading, say: Callable[[str], None], ranks: Ranks = ALONE
+def looked_through(
+    paths: Sequence[Path], opened: Sequence[Checkpoint], say: Callable[[str], None], ranks: Ranks = ALONE
 ) -> list[Checkpoint]:
-    """Open checkpoints and check their values. Says what was chosen on opening.
+    """The models that were opened, under common names, their values checked. Says what was chosen on opening.
 
-    `key` is for the files that have several state dicts, of which there must be one.
     Several `ranks` look at the values of a share each: that reads whole files, which may lie far away.
     """
-    models = []
-    for path, model in zip(paths, _opened(paths, loading, say), strict=True):
+    for path, model in zip(paths, opened, strict=True):
         tell_notes(path, model, say)
         if ranks.size == 1:
             model.look(name=str(path))
@@ -54,16 +52,21 @@ def read_models(
             validate(_share(model, ranks), name=str(path))
         if not len(model):
             raise CheckpointError(f"{path} holds no tensors")
-        models.append(model)
-    return agreeing(models, say)
+    return agreeing(opened, say)
 
 
-def open_models(paths: Sequence[Path], loading: Loading, say: Callable[[str], None]) -> list[Checkpoint]:
+def as_opened(
+    paths: Sequence[Path], opened: Sequence[Checkpoint], say: Callable[[str], None]
+) -> list[Checkpoint]:
     """The same without a look at the values, which are checked where they are averaged."""
-    models = _opened(paths, loading, say)
-    for path, model in zip(paths, models, strict=True):
+    for path, model in zip(paths, opened, strict=True):
         tell_notes(path, model, say)
-    return agreeing(models, say)
+    return agreeing(opened, say)
+
+
+def open_model(path: Path, loading: Loading, say: Callable[[str], None]) -> Checkpoint:
+    """One model beside those of the job, such as whose tensors are copied."""
+    return as_opened([path], open_models([path], loading, say), say)[0]
 
 
 def agreeing(models: Sequence[Checkpoint], say: Callable[[str], None]) -> list[Checkpoint]:
@@ -79,7 +82,11 @@ def tell_notes(path: Path, model: Checkpoint, say: Callable[[str], None]) -> Non
         say(f"{path}: {note}")
 
 
-def _opened(paths: Sequence[Path], loading: Loading, say: Callable[[str], None]) -> list[Checkpoint]:
+def open_models(paths: Sequence[Path], loading: Loading, say: Callable[[str], None]) -> list[Checkpoint]:
+    """Open checkpoints, without a look at their values or a word on them.
+
+    `key` is for the files that have several state dicts, of which there must be one.
+    """
     opened: list[Checkpoint] = []
     whole: dict[Path, NoEnvelope] = {}
     for path in paths:

@@ -28,7 +28,7 @@ from .averaging import Average
 from .folders import tell_differences
 from .job import Job
 from .listener import Listener
-from .models import agreeing, naming, open_models
+from .models import agreeing, as_opened, naming, open_model
 from .outputs import Output, write_as_planned
 from .samples import data_reference, recorded_vocabulary
 
@@ -47,10 +47,9 @@ def suffices(job: Job, mean: Average) -> bool:
         return False
     if asked.repair.repair == "none" or mean.for_plain_only():
         return True
-    models = open_models(job.paths, asked.loading, lambda text: None)
-    if data_reference(models, asked.data) is None:
+    if data_reference(job.opened, asked.data) is None:
         return True
-    return not _is_known(models[0])
+    return not _is_known(job.opened[0])
 
 
 def _is_known(model: Checkpoint) -> bool:
@@ -69,11 +68,11 @@ def average(job: Job, output: Output, mean: Average) -> dict[str, Any]:
     """
     mean.check_nothing_kept(output)
     paths, asked, listener = job.paths, job.asked, job.listener
-    models = open_models(paths, asked.loading, listener.say)
+    models = as_opened(paths, job.opened, listener.say)
     recorded_vocabulary(models)  # of texts of different characters there is no mean
     source = None
     if mean.copy_from is not None:
-        source = open_models([mean.copy_from], asked.loading, listener.say)[0]
+        source = open_model(mean.copy_from, asked.loading, listener.say)
         source = agreeing([models[0], source], listener.say)[1]
     with naming(paths):
         parts = parts_of(models, ignore=mean.ignore, source=source, heads=mean.heads, extra=mean.extra)

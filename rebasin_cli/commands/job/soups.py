@@ -19,7 +19,7 @@ from . import checks, provenance, samples
 from .averaging import Average
 from .job import Job
 from .listener import SILENT
-from .models import agreeing, naming, open_models
+from .models import agreeing, naming, open_model
 from .outputs import Output, write_as_planned
 from .plain import looked_at
 from .samples import Splits
@@ -33,7 +33,7 @@ def merge(job: Job, output: Output, mean: Average) -> dict[str, Any]:
     mean.check_nothing_kept(output)
     paths = job.paths
     with naming(paths):
-        source = open_models([mean.copy_from], job.asked.loading, job.say)[0] if mean.copy_from else None
+        source = open_model(mean.copy_from, job.asked.loading, job.say) if mean.copy_from else None
         source = source and agreeing([job.models[0], source], job.say)[1]
         parts = parts_of(job.models, ignore=mean.ignore, source=source)
     network = _network(job)
