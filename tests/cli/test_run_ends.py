@@ -257,6 +257,26 @@ def test_after_a_kill_nothing_of_the_run_before_is_left(begun, run, tmp_path):
     assert run("run", "r.yaml", "--result", "result.json").code == 0
 
 
+@pytest.mark.parametrize("package", ["typer", "torch"])
+def test_a_broken_install_leaves_nothing_of_the_run_before(recipe, run, tmp_path, package):
+    """In a process: a package is imported once. What can be told without it is told."""
+    assert run("run", recipe, *OPTIONS).code == 0
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "__init__.py").write_text("raise ImportError('broken')\n")
+    env = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(watching.__file__).parents[2])])
+    }
+    command = [sys.executable, "-m", "rebasin_cli", "run", str(recipe), *OPTIONS]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 70, done.stderr
+    assert not names("out") & PASSED and names("out/not-passed") == PASSED
+    left = names("out") | names(".")
+    if package == "typer":
+        assert not left & {*SAYS, "job.xml", "result.json"}
+    else:
+        assert json.loads(done.stdout)["exit_code"] == 70 and ends("job.xml") == {"rebasin": "error"}
+
+
 def test_code_that_does_not_hear_of_a_limit_is_ended_all_the_same(tmp_path, monkeypatch):
     """In a process, which ends hard; and patience is short."""
     lines = """
