@@ -127,7 +127,7 @@ WAYS = {
     "a bug": (bug, [], 70, "skipped"),
     "Ctrl-C": (step_raises(KeyboardInterrupt()), [], 130, "error"),
     "a step takes too long": (slow, [], 124, "error"),
-    "the run takes too long": (None, ["--time-limit", "0.0001"], 124, None),
+    "the run takes too long": (None, ["--time-limit", "0.0001"], 124, ...),  # anywhere
 }
 
 
@@ -150,7 +150,7 @@ def test_whatever_way_a_run_ends_its_documents_are_its_own_and_nothing_passes(
     assert told["exit_code"] == code and told == json.loads((tmp_path / "result.json").read_text())
     junit = ends("job.xml")
     assert set(junit.values()) & {"failure", "error"}  # it does not pass
-    assert junit.get("rebasin.mean") == mean
+    assert mean is ... or junit.get("rebasin.mean") == mean
     if "gates.xml" in names("out"):
         assert ends("out/gates.xml") == junit
         assert f"{recipe.name}" in (tmp_path / "out/summary.md").read_text()
