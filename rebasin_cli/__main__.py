@@ -62,13 +62,24 @@ def _run(arguments: list[str]) -> None:
     from .errors import Elsewhere
 
     try:
-        from .cli import execute
-
+        try:
+            from .cli import execute
+        except BaseException:
+            _forget(arguments)
+            raise
         execute(arguments, standalone=True, shown=arguments)
     except Elsewhere as error:  # of several processes, another one tells
         _stop([], error.exit_code, error)
     except (Exception, KeyboardInterrupt) as error:
         _tell(error)
+
+
+def _forget(arguments: list[str]) -> None:
+    """What an earlier run of a recipe left must not pass for what one leaves that cannot begin."""
+    with suppress(Exception):
+        from .commands.recipes import early
+
+        early.forget(arguments[1:] if arguments[:1] == ["run"] else [])
 
 
 def _tell(error: BaseException) -> None:

@@ -290,6 +290,7 @@ def test_every_exit_code_is_explained():
         broken.EXIT_CODE,
         130,
         141,
+        errors.BROKEN,
     }
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 
 from rebasin_cli.checkpoints.staging import Staging
 from rebasin_cli.commands.recipes.cache import Cache
+from rebasin_cli.commands.recipes.documents import Documents
 from rebasin_cli.commands.recipes.remembered import Left, Remembered
 from rebasin_cli.runtime import watching
 
@@ -125,7 +127,7 @@ WAYS = {
     "a bug": (bug, [], 70, "skipped"),
     "Ctrl-C": (step_raises(KeyboardInterrupt()), [], 130, "error"),
     "a step takes too long": (slow, [], 124, "error"),
-    "the run takes too long": (None, ["--time-limit", "0.0001"], 124, None),
+    "the run takes too long": (None, ["--time-limit", "0.0001"], 124, ...),  # anywhere
 }
 
 
@@ -148,7 +150,7 @@ def test_whatever_way_a_run_ends_its_documents_are_its_own_and_nothing_passes(
     assert told["exit_code"] == code and told == json.loads((tmp_path / "result.json").read_text())
     junit = ends("job.xml")
     assert set(junit.values()) & {"failure", "error"}  # it does not pass
-    assert junit.get("rebasin.mean") == mean
+    assert mean is ... or junit.get("rebasin.mean") == mean
     if "gates.xml" in names("out"):
         assert ends("out/gates.xml") == junit
         assert f"{recipe.name}" in (tmp_path / "out/summary.md").read_text()
@@ -217,12 +219,14 @@ def begun(pair, tmp_path):
         process.stderr.close()
 
 
-@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    "number, code", [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.sweep)]
+)
 def test_a_signal_ends_a_run_within_a_moment_and_says_where(begun, tmp_path, number, code):
     """In a process: a signal is sent to it."""
     process, since = begun(), time.monotonic()
     process.send_signal(number)
-    assert process.wait(20) == code and time.monotonic() - since < 10
+    assert process.wait(20) == code and time.monotonic() - since < 20
     told = json.loads((tmp_path / "result.json").read_text())
     assert (told["exit_code"], told["stopped_at"]) == (code, "slow")
     assert [step["status"] for step in told["steps"]] == ["done", "interrupted"]
@@ -237,7 +241,7 @@ def test_a_second_signal_ends_code_that_catches_the_first(begun, tmp_path):
     time.sleep(0.3)
     assert process.poll() is None
     process.terminate()
-    assert process.wait(20) == 143 and time.monotonic() - since < 10
+    assert process.wait(20) == 143 and time.monotonic() - since < 20
     assert json.loads((tmp_path / "result.json").read_text())["stopped_at"] == "slow"
     assert "error" in ends("gates.xml").values() and names("not-passed") == {"first.safetensors"}
 
@@ -248,13 +252,33 @@ def test_after_a_kill_nothing_of_the_run_before_is_left(begun, run, tmp_path):
     (tmp_path / "r.yaml").write_text(text)
     assert run("run", "r.yaml", "--result", "result.json").code == 0
     assert {"gates.xml", "result.json"} <= names(".")
-    (tmp_path / "r.yaml").write_text(SLOW)
+    (tmp_path / "r.yaml").write_text(SLOW.replace("gates.xml", "others.xml"))
     process = begun()
     process.kill()
     process.wait()
     assert not {"gates.xml", "result.json"} & names(".")
     (tmp_path / "r.yaml").write_text(text)
     assert run("run", "r.yaml", "--result", "result.json").code == 0
+
+
+@pytest.mark.parametrize("package", ["typer", "torch"])
+def test_a_broken_install_leaves_nothing_of_the_run_before(recipe, run, tmp_path, package):
+    """In a process: a package is imported once. What can be told without it is told."""
+    assert run("run", recipe, *OPTIONS).code == 0
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "__init__.py").write_text("raise ImportError('broken')\n")
+    env = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(watching.__file__).parents[2])])
+    }
+    command = [sys.executable, "-m", "rebasin_cli", "run", str(recipe), *OPTIONS]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 70, done.stderr
+    assert not names("out") & PASSED and names("out/not-passed") == PASSED
+    left = names("out") | names(".")
+    if package == "typer":
+        assert not left & {*SAYS, "job.xml", "result.json"}
+    else:
+        assert json.loads(done.stdout)["exit_code"] == 70 and ends("job.xml") == {"rebasin": "error"}
 
 
 def test_code_that_does_not_hear_of_a_limit_is_ended_all_the_same(tmp_path, monkeypatch):
@@ -324,6 +348,45 @@ def test_recipes_that_share_a_cache_leave_each_other_alone(recipe, run, tmp_path
     assert run("run", recipe).code == 0
     assert run("run", other).code == 1 and run("run", other, "--set", "steps.verify.x=1").code == 2
     assert PASSED | SAYS == names("out") and ends("other.xml") == {"rebasin": "error"}
+
+
+@pytest.mark.parametrize("change", [no_yaml, no_recipe])
+def test_a_recipe_that_cannot_be_read_leaves_nothing_of_a_run_with_other_values(
+    recipe, run, tmp_path, change
+):
+    assert run("run", recipe, "--set", "defaults.seed=3").code == 0
+    change(tmp_path, None)
+    outcome = run("run", recipe)
+    assert outcome.code == 2 and not names("out") and names("out/not-passed") == PASSED
+
+
+def test_a_summary_that_others_add_to_stays(recipe, run, tmp_path):
+    run("run", recipe)
+    with open(tmp_path / "out/summary.md", "a") as file:
+        file.write("theirs\n")
+    run("run", recipe)
+    told = (tmp_path / "out/summary.md").read_text()
+    assert "theirs" in told and told.count("## rebasin run") == 2
+
+
+def test_a_second_run_of_a_recipe_waits_for_the_first(recipe, tmp_path):
+    """Needs a thread: one waits for the other."""
+    said, begun, seen = [], threading.Event(), []
+    documents = [Documents(recipe, Cache(tmp_path / ".rebasin"), say=said.append) for _ in range(2)]
+    (tmp_path / ".rebasin").mkdir()
+
+    def second():
+        with documents[1].at_every_end():
+            seen.append(begun.is_set())
+
+    with documents[0].at_every_end():
+        thread = threading.Thread(target=second)
+        thread.start()
+        while not said:
+            time.sleep(0.01)
+        begun.set()
+    thread.join(10)
+    assert seen == [True] and "another job runs" in said[0]
 
 
 def test_weights_in_a_folder_of_their_own_are_put_aside_as_a_whole(pair, run, done, tmp_path):

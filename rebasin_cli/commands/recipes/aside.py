@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...checkpoints import digests
 from ...errors import RebasinError
@@ -21,8 +22,10 @@ from ...runtime import files
 from ...runtime.files import Inputs
 from .cache import Cache
 from .files import NOT_PASSED, aside_of
-from .running import Outcome
-from .steps import Step
+
+if TYPE_CHECKING:
+    from .running import Outcome
+    from .steps import Step
 
 APART = ("card",)  # commands whose output speaks of weights
 MODELS = ("", "perm")  # what of a step's outputs is weights or goes with them; `attest` speaks of them

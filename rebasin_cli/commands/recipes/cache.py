@@ -26,9 +26,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from filelock import FileLock, Timeout
+from typing import TYPE_CHECKING, Any
 
 from ...checkpoints import digests
 from ...checkpoints.staging import watched
@@ -36,7 +34,9 @@ from ...errors import UsageError
 from ...runtime import files
 from ..job.attesting import versions
 from .files import lies
-from .steps import Step
+
+if TYPE_CHECKING:
+    from .steps import Step
 
 SURROUNDINGS = ("REBASIN_DATA",)  # variables of the environment that tell where data is
 NOTATION = 2
@@ -195,6 +195,8 @@ class Cache:
     @contextlib.contextmanager
     def held(self, name: str, waits: Callable[[], object]) -> Iterator[None]:
         """While no other job holds the lock of this name; `waits` is called where one does."""
+        from filelock import FileLock, Timeout
+
         lock = None
         try:
             lock = FileLock(self._place("locks") / f"{name}.lock")
@@ -214,6 +216,10 @@ class Cache:
 
     def is_busy(self, path: Path) -> bool:
         """Whether another job runs a step that writes this file."""
+        try:
+            from filelock import FileLock, Timeout
+        except ImportError:  # nor can another job
+            return False
         try:
             with FileLock(self._place("locks") / f"{self._id(path)}.lock", timeout=0):
                 return False

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import GateNotMet, RebasinError
-from ...reports import _junit, markdown
+from ...reports import Report, _junit
 from ...reports import json as json_format
 from ...reports._format import title
 from ...reports._gates import Case
@@ -29,14 +29,17 @@ def junit(outcomes: Sequence[Outcome], error: RebasinError | None, recipe: str) 
 
 def summary(outcomes: Sequence[Outcome], error: RebasinError | None) -> tuple[list[Case], list[str]]:
     """What the step summary tells: gates and what failed, then the steps and the figures of every barrier."""
-    figures = [
-        f"### {escape(outcome.step.name)}: {escape(title(report))}\n\n{markdown.sections(report)[0]}"
-        for outcome in outcomes
-        if (report := outcome.report) is not None
-    ]
+    reports = [(one, one.report) for one in outcomes if one.report is not None]
+    figures = [_figures(outcome, report) for outcome, report in reports]
     where = error.closing if isinstance(error, GateNotMet) else ()  # a crash is told with all that it says
     told = [escape(text) for text in where if not text.startswith(" ")]
     return cases_of(outcomes, error), [*told, *([steps_table(outcomes)] if outcomes else []), *figures]
+
+
+def _figures(outcome: Outcome, report: Report) -> str:
+    from ...reports import markdown  # heavy, and broken where torch is
+
+    return f"### {escape(outcome.step.name)}: {escape(title(report))}\n\n{markdown.sections(report)[0]}"
 
 
 def account(progress: Progress, error: RebasinError | None, about: Mapping[str, Any]) -> dict[str, Any]:
