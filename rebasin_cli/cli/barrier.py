@@ -90,7 +90,6 @@ def barrier(
     from ..commands.barrier import Along
     from ..commands.barrier import barrier as run
     from ..reports import _github
-    from ..reports._as_one import told_as_one
 
     own = {"method": method, "repair": repair, "full": full, "no_prove": no_prove}
     settings = settings_of(options, "loading", "network", "data", "search", "repair", **own)
@@ -114,10 +113,7 @@ def barrier(
     if dry_run:
         result(made, json)
         return
-    show_report(made, as_json=json)
-    if json and not (options["quiet"] or told_as_one()):  # for the log: stdout is a file, or a program's
-        with redirect_stdout(sys.stderr):
-            show_brief(made)
+    show_report(made, as_json=json, quiet=options["quiet"])
     end(made, baseline)
 
 
@@ -139,12 +135,16 @@ def show_brief(report: Any) -> None:
         put(f"   {text}")
 
 
-def show_report(report, *, as_json: bool = False) -> None:
-    """A report on stdout, as a table or as JSON."""
+def show_report(report: Any, *, as_json: bool = False, quiet: bool = False) -> None:
+    """A report on stdout, as a table or as JSON; beside JSON, for the log, in brief on stderr."""
     if as_json:
         from ..reports import json as json_format
+        from ..reports._as_one import told_as_one
 
         typer.echo(json_format.render(report), nl=False)
+        if not (quiet or told_as_one()):  # else a run tells of it
+            with redirect_stdout(sys.stderr):
+                show_brief(report)
         return
     from rich.console import Console
 

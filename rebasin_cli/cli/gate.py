@@ -44,7 +44,7 @@ def gate(
     with screen(quiet) as listener:
         made = run(report, written, listener, gates=gates)
     if json:
-        show_report(made, as_json=True)
+        show_report(made, as_json=True, quiet=quiet)
     else:
         show_brief(made)
     end(made, baseline)

@@ -240,10 +240,10 @@ def _judged(
     if not met and shown == number(limit):
         shown = f"{measured:.9g}"  # "is 0.05, wanted at most 0.05" would be a riddle
     found = "was not measured or is not a number" if math.isnan(measured) else f"is {shown}{unit}"
-    missed = (
-        "" if met or not math.isfinite(measured) else f": missed by {number(abs(measured - limit))}{unit}"
-    )
-    return Gate(text, measured, limit, met, f"{subject} {found}, wanted {bound}{missed}", bound)
+    told = f"{subject} {found}, wanted {bound}"
+    if not met and math.isfinite(measured):
+        told += f": missed by {number(abs(measured - limit))}{unit}"
+    return Gate(text, measured, limit, met, told, bound)
 
 
 def _accuracy_drop(report: Report, limit: float) -> Gate:

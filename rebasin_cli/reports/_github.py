@@ -95,7 +95,7 @@ def _in_the_workspace(file: str, environ: Mapping[str, str] = os.environ) -> str
     """A file as the job's page knows it: from the top of what was checked out, where it lies there."""
     top = environ.get("GITHUB_WORKSPACE")
     if top:
-        with suppress(ValueError):  # another drive
+        with suppress(ValueError, OSError):  # another drive; a working directory that is gone
             inside = os.path.relpath(os.path.realpath(file), os.path.realpath(top))
             if inside.partition(os.sep)[0] != os.pardir:
                 return inside.replace(os.sep, "/")

@@ -97,6 +97,15 @@ def test_whatever_ends_the_program_is_one_annotation_in_a_job_of_github(trained,
     assert "::error" not in refused(3, *barrier(trained[0], "none.pt")).err
 
 
+def test_the_log_has_the_figures_where_stdout_has_json(trained, done):
+    line = ("barrier", *trained, "--method", "none", "--limit", 50, "--max-barrier", 99, "--json")
+    told = done(*line)
+    log = [text.strip() for text in told.err.splitlines()]
+    assert told.json()["gates"][0]["met"] and "✓ met  --max-barrier 99" in told.err
+    assert sum(text.startswith("▸ naive: test loss ") for text in log) == 1
+    assert done(*line, "-q").err == ""
+
+
 def test_a_summary_that_cannot_be_written_is_told_first(trained, refused, run, monkeypatch):
     refused(5, *barrier(*trained, "--step-summary", "no/s.md"), says="there is no folder")
     monkeypatch.setenv("GITHUB_ACTIONS", "true")

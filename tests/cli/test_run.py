@@ -120,6 +120,14 @@ def test_what_a_command_would_refuse_is_refused_before_anything_runs(recipe, run
     outcome = run("run", recipe)
     assert outcome.code == 2 and "step merge" in outcome.err and "--limit" in outcome.err
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["gates.xml"]
+    text = (tmp_path / "out/gates.xml").read_text()
+    cases = ET.fromstring(text).findall("testsuite")
+    assert problems(text) == []
+    assert [(suite.get("name"), suite.find("testcase")[0].tag) for suite in cases] == [
+        ("align", "skipped"),
+        ("mean", "skipped"),
+        ("merge", "error"),
+    ]
 
 
 LATE = """

@@ -50,3 +50,15 @@ def test_a_commit_tells_more_than_the_time_of_a_checkout_but_only_of_this_very_c
     assert shallow.endswith(f", in git since 2026-11-20 or before (commit {later}, a shallow clone)")
     report.write_text("[]")
     assert "by the file's own time" in since.account(report)
+
+
+def test_a_name_is_no_pattern(report):
+    named = report.rename("report[0-9]*.json")
+    git("init", "-q", ".")
+    git("add", "--all")
+    git("commit", "-qm", "good")
+    commit = git("rev-parse", "--short", "HEAD")
+    report.with_name("report5.json").write_text("another")
+    git("add", "--all")
+    git("commit", "-qm", "later")
+    assert since.account(named).endswith(f"(commit {commit})")

@@ -16,8 +16,9 @@ from ...runtime.text import clean
 
 SHOWN = 12  # digits of a digest
 PATIENCE = 10  # seconds for git
-# Nothing is locked, fetched or asked for.
+# Nothing is locked, fetched or asked for; a name is a name, whatever it holds.
 QUIET = {"GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0"}
+QUIET |= {"GIT_LITERAL_PATHSPECS": "1"}
 
 
 def account(path: Path) -> str:

@@ -21,13 +21,24 @@ def gates_of(outcomes: Iterable[Outcome]) -> list[GateResult]:
 def cases_of(
     outcomes: Sequence[Outcome], error: RebasinError | None = None, line: str = "rebasin run"
 ) -> list[Case]:
-    """The gates of every step; of one without gates what became of it; and an `error` that is no step's."""
+    """The gates of every step; of one without gates what became of it; and an `error` that is no outcome's.
+
+    That one is the case of its step, where it has one: it was refused before any was run.
+    """
     broken = next((one for one in outcomes if not one.ok and one.status != NOT_RUN), None)
-    why = f"not run, since step {broken.step.name} ended before: {broken.status}" if broken else "not run"
-    found = [case for outcome in outcomes for case in _cases(outcome, why)]
-    if error is not None and broken is None:
-        found.insert(0, _ended(error, line, "", "refused" if isinstance(error, UsageError) else FAILED))
-    return found
+    if broken is not None or error is None:
+        why = f"not run, since step {broken.step.name} ended before: {broken.status}" if broken else "not run"
+        return [case for outcome in outcomes for case in _cases(outcome, why)]
+    status = "refused" if isinstance(error, UsageError) else FAILED
+    found: list[Case] = []
+    for outcome in outcomes:
+        step, command = outcome.step.name, f"rebasin {outcome.step.command.name}"
+        if step == error.step:
+            found.append(_ended(error, command, step, status))
+        else:
+            found += _cases(outcome, f"not run, since the run ended before any step: {status}")
+    whole = [] if any(isinstance(case, Ended) and case.error for case in found) else [""]
+    return [*(_ended(error, line, step, status) for step in whole), *found]
 
 
 def _cases(outcome: Outcome, why: str) -> list[Case]:

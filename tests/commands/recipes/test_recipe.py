@@ -149,6 +149,7 @@ def test_where_data_sets_lie_is_known_to_recipes():
         ("seed: 3", "an option of commands: it stands under `defaults:`, or in a step"),
         ("defaults: {depends: x}", "is of one step: it stands beside its command"),
         ("steps: [{merge: {models: AB, depends: x}}]", "as in `- {depends: …, merge: {…}}`"),
+        ("steps: [{merge: {models: AB, time_limit: 5m}}]", "(how long it may take, such as 90s, 20m or 2h)"),
         ("steps: [{merge: {models: AB, name: x}}]", "is of the step, not an option of `merge`"),
         ("steps: [{merge: {models: AB}, out-dtype: float16}]",
          "steps[1].out-dtype: stands among the options of `merge`: `merge: {out-dtype: …}`"),
