@@ -29,10 +29,9 @@ def promote(
     json: o.Json = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Make a report the baseline of those that come, in one step, if its gates were met (else exit code 1).
+    """Make a report the baseline of those that come. Exit code 1 where one of its gates was not met.
 
-    Never in the run that measures against it: what has passed is promoted by a step of its own. Only a
-    report of the same data and architecture is replaced.
+    Never in the run that is held against it. Only a report of the same data and network is replaced.
 
     Example: rebasin promote out/report/report.json baseline.json
     """

@@ -6,11 +6,15 @@ import math
 import pytest
 
 from rebasin_cli.errors import GateNotMet, UsageError
+from rebasin_cli.measure.baseline import Baseline
 from rebasin_cli.measure.gates import (
     DEFINITIONS,
+    Asked,
     check_gate_names,
     check_limits,
+    contradicted,
     evaluate_gates,
+    judged,
     parse_gate,
 )
 from rebasin_cli.reports import Barrier, Curve, Report, Row
@@ -235,3 +239,29 @@ def test_a_gate_on_the_shipped_row_holds_whatever_row_that_is():
     other = _one(report(), gates=["aligned + reset:test:loss<=1"])
     assert (gate.measured, gate.met) == (other.measured, other.met)
     assert gate.detail == other.detail and gate.text == "shipped:test:loss<=1"
+
+
+def test_a_report_whose_gates_say_what_its_figures_do_not_is_contradicted():
+    asked = Asked(max_barrier=0.1, min_accuracy=0.99, gates=(parse_gate("naive:test:chord<=1"),))
+    made = judged(report(), asked)
+    assert [gate.met for gate in made.gates] == [True, False, False] and list(contradicted(made)) == []
+    for place, gate in enumerate(made.gates):
+        turned = [*made.gates]
+        turned[place] = dataclasses.replace(gate, met=not gate.met, measured=0.5)
+        (said,) = contradicted(dataclasses.replace(made, gates=tuple(turned)))
+        assert said.startswith(f"{gate.text}: it says {'not met' if gate.met else 'met'}, and ")
+    odd = dataclasses.replace(made.gates[0], text="gone:test:chord<=1")
+    assert "unknown row 'gone'" in next(contradicted(dataclasses.replace(made, gates=(odd,))))
+
+
+def test_gates_that_are_judged_anew_take_the_place_of_those_before():
+    first = judged(report(), Asked(max_barrier=0.1, baseline=Baseline("base.json")))
+    assert first.baseline == {"file": "base.json", "missing": True} and len(first.gates) == 1
+    base = Baseline("base.json", report(), "ab")
+    second = judged(first, Asked(min_accuracy=0.5, baseline=base))
+    assert second.baseline == {"file": "base.json", "sha256": "ab"}
+    assert [gate.text.split()[0] for gate in second.gates] == ["--min-accuracy", "--baseline", "--baseline"]
+    assert judged(second, Asked()) == report()
+    assert [Asked().any, Asked(max_barrier=0.0).any, Asked(baseline=Baseline("b")).any] == [False, True, True]
+    with pytest.raises(UsageError, match="the limit is nan"):
+        Asked(max_barrier=math.nan)
