@@ -98,7 +98,8 @@ def _worse(merge: Path) -> None:
     with safe_open(path, "pt") as file:
         metadata = file.metadata()
     moved = {
-        name: tensor + torch.randn(tensor.shape, generator=noise) for name, tensor in load_file(path).items()
+        name: tensor + 0.1 * torch.randn(tensor.shape, generator=noise)
+        for name, tensor in load_file(path).items()
     }
     save_file(moved, path, metadata)
 
