@@ -30,6 +30,7 @@ def load(split):
 SLOW = 'Path("reached").touch(); time.sleep(120)'
 CRASH = 'raise RuntimeError("the disk of samples is gone")'
 LOADED = "--set defaults.data=loader.py:load"
+OTHER_GATES = "--set steps.path.max_barrier=9 --set steps.path.min_accuracy=0"
 FORK = """\
 rebasin: 1
 output_dir: out
@@ -48,7 +49,8 @@ class Case:
     """One way to end. `change` alters the checkout; `arguments` go to the recipe; `signals` when it runs.
 
     The job comes after one that passed, whose cache it finds: that of the page, or that of the case `before`;
-    or, `anew`, after none. Of `several` at once, in one folder, one that waited tells.
+    or, `anew`, after none. Of `several` at once, in one folder, one that waited tells. With a
+    `baseline`, that is the report of the one that passed.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Case:
     quick: bool = False
     before: Case | None = None
     several: int = 1
+    baseline: bool = False
 
 
 def slow(how: Callable[[Path], Signals]) -> Callable[[Path], Signals]:
@@ -86,9 +89,14 @@ def _other(merge: Path) -> None:
     shutil.copy(merge / "models" / "a.safetensors", merge / "models" / "b.safetensors")
 
 
+def _worse(merge: Path) -> None:
+    shutil.copy(merge / "models" / "c.safetensors", merge / "models" / "b.safetensors")
+
+
 CASES = (
     Case("first run, no baseline yet", anew=True, quick=True),
     Case("passed again, nothing changed"),
+    Case("passed, not worse than the baseline", baseline=True),
     Case("an input is another one", change=_other),
     Case(
         "the loader is another one",
@@ -98,6 +106,7 @@ CASES = (
     ),
     Case("two jobs at once in one folder", inputs={"cache": "false"}, anew=True, several=2),
     Case("a gate is not met", "--set steps.path.min_accuracy=1", quick=True),
+    Case("worse than the baseline", OTHER_GATES, change=_worse, baseline=True),
     Case("the recipe is wrong", "--set steps.path.max_barier=1"),
     Case("a checkpoint is cut off", change=_cut),
     Case("the loader crashes", LOADED, change=loader(CRASH)),
@@ -141,6 +150,9 @@ def play(case: Case, home: Path, repository: Path, passed: Server | None) -> Job
     server.artifacts.clear()
     if case.rebasin == "broken":
         broken(server.shell)
+    if case.baseline:
+        assert passed is not None
+        shutil.copy(passed.artifacts["reports"] / "out/report/report.json", place / "merge/baseline.json")
     case.change(place / "merge")
     if case.several > 1:
         jobs = server.jobs(workflow(), case.several, **_asked(case))

@@ -1,4 +1,4 @@
-"""Two models for the page's recipe."""
+"""Models for the page's recipe."""
 
 from pathlib import Path
 
@@ -13,10 +13,11 @@ from rebasin_cli.spec.fitting import fit
 
 
 def pair(folder: Path) -> Path:
-    """a.safetensors, which was trained, and b.safetensors, the same with its units in another order."""
+    """a.safetensors, which was trained; b, the same with its units in another order; c, of another seed."""
     folder.mkdir()
-    made = train("mlp", "digits", seed=1, width=32, depth=1, epochs=12, learning_rate=0.01)
-    write_safetensors(folder / "a.safetensors", made.tensors, metadata=made.metadata)
+    for name, seed in (("c", 2), ("a", 1)):
+        made = train("mlp", "digits", seed=seed, width=32, depth=1, epochs=12, learning_rate=0.01)
+        write_safetensors(folder / f"{name}.safetensors", made.tensors, metadata=made.metadata)
     fitted = fit(library.load("mlp"), open_checkpoint(folder / "a.safetensors").shapes)
     moved = permutation.random(fitted.words, torch.Generator().manual_seed(0))
     other = permutation.permuted(made.tensors, fitted, moved)
