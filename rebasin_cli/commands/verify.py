@@ -192,9 +192,7 @@ def _counters(*tensors: torch.Tensor) -> bool:
     return all(tensor.ndim == 0 and not tensor.is_floating_point() for tensor in tensors)
 
 
-def _differences(
-    a: Mapping, b: Mapping, fitted: FittedSpec, compared: Collection[str]
-) -> tuple[bool, float]:
+def _differences(a: Mapping, b: Mapping, fitted: FittedSpec, compared: Collection[str]) -> tuple[bool, float]:
     """Whether all that is compared is equal, and the largest difference of what the spec permutes."""
     same, largest = True, 0.0
     for name in fitted.shapes:

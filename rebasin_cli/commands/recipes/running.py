@@ -129,16 +129,20 @@ def run(
     After a failure nothing more is run; after a gate that is not met only what `keep_going` allows.
     """
     found: list[Outcome] = []
+    broken: set[str] = set()
+    stopped = False
     for number, step in enumerate(steps, start=1):
-        broken = [outcome for outcome in found if not outcome.ok]
-        stopped = any(outcome.status == FAILED or not how.keep_going for outcome in broken)
-        if stopped or {outcome.step.name for outcome in broken} & set(step.needs):
-            found.append(Outcome(step, NOT_RUN))
-            continue
-        listener.say(f"step {number} of {len(steps)}: {step.name}")
-        with cache.alone(step, listener.say):
-            found.append(_one(step.found(), cache, perform, listener, how))
-        show(found[-1])
+        if stopped or broken.intersection(step.needs):
+            outcome = Outcome(step, NOT_RUN)
+        else:
+            listener.say(f"step {number} of {len(steps)}: {step.name}")
+            with cache.alone(step, listener.say):
+                outcome = _one(step.found(), cache, perform, listener, how)
+            show(outcome)
+        found.append(outcome)
+        if not outcome.ok:
+            broken.add(step.name)
+            stopped = stopped or outcome.status == FAILED or not how.keep_going
     return found
 
 
