@@ -7,6 +7,7 @@ attestations). The same files, options and versions give the same bytes: it hold
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -58,13 +59,14 @@ def statement_of(
                 "internalParameters": dict(resolved),
                 "resolvedDependencies": _described(parents),
             },
-            "runDetails": {"builder": {"id": BUILDER, "version": versions()}},
+            "runDetails": {"builder": {"id": BUILDER, "version": dict(versions())}},
         },
     }
 
 
-def versions() -> dict[str, str]:
-    """Of rebasin, and of the libraries that compute."""
+@functools.cache
+def versions() -> Mapping[str, str]:
+    """Of rebasin, and of the libraries that compute, as they are in this process."""
     return {"rebasin": version()} | {name: importlib.metadata.version(name) for name in COMPUTE}
 
 

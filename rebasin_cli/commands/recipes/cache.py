@@ -72,7 +72,7 @@ class Cache:
         """
         facts = {
             "notation": NOTATION,
-            "versions": versions() | {"python": sys.version_info[:2]},
+            "versions": {**versions(), "python": sys.version_info[:2]},
             "line": step.line(),
             "reads": self.reads(step) if reads is None else dict(reads),
             "listed": [[str(path), digests.of_listing(path)] for path in step.listed],

@@ -237,19 +237,18 @@ def _check_collisions(
             problems.add(root.value[key], f"{path} is written by {made[real]} too")
         made.setdefault(real, f"`{key}:`")
     _check_promoted(steps, problems)
+    inside: dict[str, str] = {}  # who writes into a folder first
+    for place, maker in made.items():
+        while (place := os.path.dirname(place)) not in inside:
+            inside[place] = maker
     for step in steps:
         own = {f"step {name!r}" for name in step.needs}
         for path in (*step.reads, *step.awaited):
             real = os.path.realpath(path)
-            inside = [maker for place, maker in made.items() if place.startswith(real + os.sep)]
-            for maker in [made[real]] if real in made else inside[:1]:
-                if maker not in own:
-                    what = (
-                        "is read here, and written by"
-                        if real in made
-                        else "is read here, and written into by"
-                    )
-                    problems.append(f"{step.where}: {step.name}: {path} {what} {maker}")
+            maker = made.get(real) or inside.get(real)
+            if maker is not None and maker not in own:
+                how = "written by" if real in made else "written into by"
+                problems.append(f"{step.where}: {step.name}: {path} is read here, and {how} {maker}")
 
 
 def _check_promoted(steps: Sequence[Step], problems: Problems) -> None:

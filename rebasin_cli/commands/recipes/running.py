@@ -207,16 +207,19 @@ def run(
     """
     progress = progress or Progress(steps)
     found = progress.outcomes
+    broken = {outcome.step.name for outcome in found if not outcome.ok}
+    stopped = False
     for number, step in enumerate(steps, start=1):
-        broken = [outcome for outcome in found if not outcome.ok]
-        stopped = any(outcome.status in BROKEN or not how.keep_going for outcome in broken)
-        if stopped or {outcome.step.name for outcome in broken} & set(step.needs):
+        if stopped or broken.intersection(step.needs):
             found.append(Outcome(step, NOT_RUN))
-            continue
-        listener.say(f"step {number} of {len(steps)}: {step.name}")
-        with progress.at(step), limited(step), cache.alone(step, listener.say):
-            found.append(_one(step.found(), cache, perform, listener, how))
-        show(found[-1])
+        else:
+            listener.say(f"step {number} of {len(steps)}: {step.name}")
+            with progress.at(step), limited(step), cache.alone(step, listener.say):
+                found.append(_one(step.found(), cache, perform, listener, how))
+            show(found[-1])
+        if not found[-1].ok:
+            broken.add(step.name)
+            stopped = stopped or found[-1].status in BROKEN or not how.keep_going
     return found
 
 
