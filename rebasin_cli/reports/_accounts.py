@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..inference.prove import Proof
-from ..matchers import MatchResult
-from ..matchers.search.align import Alignment
-from ..repair import Repaired
-from ..repair.choosing import Choice
 from ..runtime.text import many, some
-from ..spec.spec import FittedSpec
 from ._format import clean, fixed
+
+if TYPE_CHECKING:  # they bring torch, and what a run says of itself has to be told without it
+    from ..inference.prove import Proof
+    from ..matchers import MatchResult
+    from ..matchers.search.align import Alignment
+    from ..repair import Repaired
+    from ..repair.choosing import Choice
+    from ..spec.spec import FittedSpec
 
 SHOWN = 12  # names of outputs, or of tensors, in one line
 

@@ -102,7 +102,7 @@ def test_the_log_has_the_figures_where_stdout_has_json(trained, done):
     told = done(*line)
     log = [text.strip() for text in told.err.splitlines()]
     assert told.json()["gates"][0]["met"] and "✓ met  --max-barrier 99" in told.err
-    assert sum(text.startswith("▸ naive: test loss ") for text in log) == 1
+    assert sum(text.startswith("▸ ") and ": test loss " in text for text in log) == 1
     assert done(*line, "-q").err == ""
 
 

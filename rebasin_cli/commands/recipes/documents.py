@@ -258,7 +258,7 @@ class Documents:
             where = ", ".join(f"{folder}{os.sep}" for folder in folders)
             names = some([path.name for path in lying], SHOWN)
             told = f"not passed, and put aside into {where}: {names}; the next run takes them back"
-            if isinstance(self.error, Interrupted):
+            if self.error.kind or isinstance(self.error, Interrupted):  # another one is raised for it
                 self.say(told)
             else:  # among the last lines of the log
                 self.error.closing = (*self.error.closing, told)
