@@ -63,6 +63,11 @@ class Guarded:
     def detach(self) -> Any:
         raise io.UnsupportedOperation("this stream is rebasin's")
 
+    @property
+    def lost(self) -> bool:
+        """Whether somebody closed it for good: what was shown since is nowhere."""
+        return getattr(self._stream, "lost", False)
+
     def last_flush(self) -> None:
         """As `flush`; what cannot be written is not tried again when the process ends."""
         try:
@@ -72,6 +77,8 @@ class Guarded:
             raise
 
     def __getattr__(self, name: str) -> Any:
+        if name == "buffer":  # where ours could not be made: its own, which would be closed
+            raise AttributeError(name)
         return getattr(self._stream, name)
 
     @contextmanager
@@ -119,7 +126,7 @@ def _guarded(out: Guarded, was: tuple[Any, Any]) -> Iterator[None]:
         out.last_flush()
         sys.stderr.flush()
         done = left is None or not left.code
-        if done and was[0] is None and out.tell():
+        if done and (out.lost or (was[0] is None and out.tell())):
             raise _closed()
     finally:
         sys.stdout, sys.stderr = was
@@ -146,11 +153,19 @@ def _kept(stream: Any) -> Iterator[Any]:
         return
 
     def again() -> None:
+        ours, theirs = _is(own, was), _is(number, was)
         with suppress(OSError):
-            if not _is(own, was):  # it has closed all descriptors, as daemons do
-                os.dup2(number, own)
-            elif not _is(number, was):
+            if ours and not theirs:
                 os.dup2(own, number)
+            elif theirs and not ours:  # it has closed all that it did not know, as daemons do
+                os.dup2(number, own)
+            elif not theirs:  # all of them, and nobody can be told
+                text.lost = True
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                for gone in (number, own):  # no file of ours gets the number
+                    os.dup2(nowhere, gone)
+                if nowhere not in (number, own):
+                    os.close(nowhere)
 
     by_line = _is_terminal(stream) or number == 2
     text = open(own, "w", buffering=1 if by_line else -1, encoding=stream.encoding, errors=stream.errors)

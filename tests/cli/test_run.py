@@ -9,13 +9,14 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
+import torch
 
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.cli import _show
 from rebasin_cli.spec import library
 
 from ..reports.junit_schema import problems
-from .conftest import contents, same, tensors
+from .conftest import contents, rebasin, same, tensors
 
 RECIPE = """
 rebasin: 1
@@ -356,6 +357,60 @@ def test_an_included_spec_that_breaks_breaks_the_step(pair, done, run, tmp_path)
     assert "unchanged" in done("run", "r.yaml").out
     (tmp_path / "base.yaml").write_text("tensors: 5\n")
     assert run("run", "r.yaml").code == 4
+
+
+def test_what_a_step_reads_beside_its_files_makes_it_run_again(trained, done, run, tmp_path):
+    """The code that a spec names, and what a torch file's metadata lie in."""
+    (tmp_path / "own.yaml").write_text('"\\x69nclude": base\nnet: net.py:build\n')
+    (tmp_path / "base.yaml").write_text((library.folder() / "mlp.yaml").read_text())
+    (tmp_path / "net.py").write_text("from helper import MLP\ndef build(): return MLP([64, 16, 10])\n")
+    (tmp_path / "helper.py").write_text("from rebasin_cli.nets.mlp import MLP\n")
+    a = trained[0]
+    (tmp_path / "r.yaml").write_text(
+        f"steps: [eval: {{models: ['{a}'], data: digits, limit: 32, spec: own.yaml, trust_code: true}}]"
+    )
+    done("run", "r.yaml")
+    assert "unchanged" in done("run", "r.yaml").out
+    base = tmp_path / "base.yaml"
+    base.write_text(base.read_text() + "# other\n")
+    assert "unchanged" not in done("run", "r.yaml").out
+    (tmp_path / "helper.py").write_text("raise RuntimeError('broken')\n")
+    assert "unchanged" not in run("run", "r.yaml").out
+    done("merge", *trained, "--method", "none", "-o", "m.safetensors")
+    torch.save(tensors("m.safetensors"), "m.pth")
+    done("merge", "m.pth", "m.pth", "--method", "none", "-o", "n.pth")
+    (tmp_path / "s.yaml").write_text("steps: [inspect: {models: [n.pth]}]")
+    done("run", "s.yaml")
+    assert "unchanged" in done("run", "s.yaml").out
+    beside = tmp_path / "n.pth.rebasin.json"
+    beside.write_text(beside.read_text().replace('"merge"', '"other"'))
+    assert "unchanged" not in done("run", "s.yaml").out
+
+
+def test_what_a_run_says_of_itself_spares_inputs_outputs_and_records(pair, refused, monkeypatch, tmp_path):
+    """GitHub's own summary, too, wherever its variable leads."""
+    step = "merge: {models: [a.safetensors, b.safetensors], method: none, repair: none, out: m.safetensors}"
+    as_torch = step.replace("m.safetensors", "m.pth")
+    records, read = "is where the cache .rebasin keeps its records", "is read by this very command"
+    for text in (f"steps: [{step.replace('m.safetensors', '.rebasin/files/x.safetensors')}]",
+                 f"steps: [{step}]\njunit: .rebasin/steps/x.json",
+                 f"steps: [{step}]\nattest: .rebasin/.gitignore",
+                 f"steps: [{step}]\nstep_summary: .rebasin/steps/../started/x.json"):  # fmt: skip
+        (tmp_path / "r.yaml").write_text(text)
+        refused(2, "run", "r.yaml", "--force", says=records)
+    (tmp_path / "r.yaml").write_text(f"steps: [{as_torch}]\njunit: m.pth.rebasin.json")
+    refused(2, "run", "r.yaml", "--force", says="is written by")
+    (tmp_path / "r.yaml").write_text(f"steps: [{step}]")
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    for name, says in {
+        "a.safetensors": read, "r.yaml": read, "m.safetensors": "cannot be both", ".rebasin/files/x": records
+    }.items():  # fmt: skip
+        monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / name))
+        before = contents(tmp_path)
+        outcome = rebasin("run", "r.yaml", "--force")
+        assert outcome.code == 2 and says in outcome.err, outcome.err
+        after = {name: held for name, held in contents(tmp_path).items() if "locks" not in name}
+        assert after.items() - {(".rebasin/.gitignore", b"*\n")} == before.items()
 
 
 def test_mergekits_file_is_a_plain_average(pair, done, tmp_path):

@@ -6,7 +6,7 @@ import os
 from .test_main import shell
 
 CODE = """
-import os, sys
+import os, sys, torch
 from rebasin_cli.nets.mlp import MLP
 os.makedirs({there!r}, exist_ok=True)
 os.chdir({there!r})
@@ -21,6 +21,19 @@ def spoiled():
         except Exception:
             pass
     sys.stdout, sys.stderr = None, None
+
+def closed_files(split):
+    os.closerange(3, 4000)
+    return [(torch.rand(8, 1, 8, 8), torch.arange(8))]
+
+def closed_all(split):
+    os.closerange(3, 4000)  # as daemons do
+    return load(split)
+
+def forked(split):
+    if child := os.fork():  # it comes back twice
+        os.waitpid(child, 0)
+    return load(split)
 
 def load(split):
     import torch
@@ -43,5 +56,11 @@ def test_outputs_lie_where_they_were_named_and_results_are_shown(trained, tmp_pa
     assert out.splitlines()[-1] == "0", err
     assert json.loads(out[: out.rindex("}") + 1]) == json.loads((tmp_path / "r.json").read_text())
     assert os.listdir(tmp_path / "elsewhere") == ["own"] and "theirs" in err
+    for code in ("closed_files", "forked"):
+        out, err = shell(f"{line}{code} --json; echo $?")
+        assert out.splitlines()[-1] == "0", err
+        assert json.loads(out[: out.rindex("}") + 1])["schema"]  # one report
+    out, err = shell(f"{line}closed_all --json; echo $?")
+    assert out in ("5\n", "6\n")  # nobody can be told, and what nobody sees is not done
     out, err = shell(f"{line}fails; echo $?")
     assert out == "6\n" and "it is broken" in err and "Traceback" not in err

@@ -438,6 +438,7 @@ def test_json_shows_values_it_does_not_know_as_text():
         ("", "not a JSON report"),
         ('{"schema": "rebasin.report/2"', "not a JSON report"),
         ("[" * 100_000, "not a JSON report"),
+        ('{"schema": "rebasin.report/2", "rows": [], "rows": [1]}', "'rows' appears twice"),
         ("[1]", "not a rebasin report"),
         ('{"schema": 3}', "not a rebasin report"),
         ('{"schema": "rebasin.report/3"}', "'rebasin.report/3'"),

@@ -11,7 +11,7 @@ from rebasin_cli.spec import fitting, library, parsing
 from rebasin_cli.spec.atoms import atoms
 from rebasin_cli.spec.fitting import fit
 from rebasin_cli.spec.notation import Fixed, Product, Sum, Word
-from rebasin_cli.spec.parsing import parse
+from rebasin_cli.spec.parsing import parse, refers_to
 from rebasin_cli.spec.spec import Block, Entry
 
 
@@ -575,3 +575,19 @@ def test_long_specs_are_read_as_short_ones_and_too_long_ones_are_refused(monkeyp
     monkeypatch.setattr(parsing, "MOST_NODES", 5)
     with pytest.raises(SpecError, match="at most 5 names and axes are read"):
         read(text)
+
+
+def test_what_a_spec_refers_to_is_found_however_it_is_written():
+    for text, found in {
+        "include: base\nnet: a.py:b\ntensors:\n  include: x\n": [("include", "base"), ("net", "a.py:b")],
+        "{tensors: {a: b}, include: base}": [("include", "base")],
+        '"\\x69nclude": "ba\\x73e"': [("include", "base")],
+        "? include\n: base": [("include", "base")],
+        "include: >-\n  base\nnet: !!str n.py:f": [("include", "base"), ("net", "n.py:f")],
+        "? [include]\n: net\n? {a: b}\n: [c]\ninclude: z": [("include", "z")],
+        "a: {include: x}\nb: [[], {net: y}]\nnet: c": [("net", "c")],
+        "- include": [],
+        "include: a\n]": [("include", "a")],
+        "\x00": [],
+    }.items():
+        assert refers_to(text) == found, text

@@ -1,5 +1,6 @@
 """Steps in their order, and the cache: what is run again, what is not, and what is left after a failure."""
 
+import itertools
 import json
 import os
 import threading
@@ -9,7 +10,7 @@ import pytest
 
 from rebasin_cli.checkpoints.staging import staged
 from rebasin_cli.commands.job.listener import Listener
-from rebasin_cli.commands.recipes import judging, running
+from rebasin_cli.commands.recipes import cache, judging, running
 from rebasin_cli.commands.recipes.cache import Cache
 from rebasin_cli.commands.recipes.running import How, Performed
 from rebasin_cli.errors import GateNotMet, Interrupted, OutputExists, SpecError, UsageError
@@ -131,6 +132,24 @@ def test_a_damaged_record_is_none(run, tmp_path, damage):
         (tmp_path / f"{name}.safetensors").unlink()
     (tmp_path / "x.perm.safetensors").unlink()
     assert run()[0] == ["done"] * 3
+
+
+def test_a_record_is_one_of_its_kind_and_of_its_own_name(run, tmp_path):
+    """Sealed all the same: the seal is of what was cut off, and no secret."""
+    run()
+    steps = sorted((tmp_path / ".rebasin/steps").iterdir())
+    for kind in ("steps", "files", "started"):
+        record = min((tmp_path / ".rebasin" / kind).iterdir())
+        whole = json.loads(record.read_text())
+        whole.pop("seal")
+        for key, odd in itertools.product(whole, (None, 5, [[]], {"a": 1})):
+            changed = {**whole, key: odd}
+            record.write_text(json.dumps({**changed, "seal": cache._seal(changed)}))
+            assert set(run()[0]) <= {"done", "unchanged"}, (kind, key, odd)
+    content = steps[0].read_text()
+    for other in steps:
+        other.write_text(content)
+    assert run()[0].count("unchanged") <= 1
 
 
 def test_after_a_failure_nothing_more_is_run(run, tmp_path):
