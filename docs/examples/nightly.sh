@@ -11,10 +11,12 @@ exec 9> .nightly.lock
 flock --nonblock 9 || { echo "nightly: the run before still goes on"; exit 0; }
 
 # rebasin as a child that is waited for: a signal to this script is handed on, and reports are sent after it.
-trap 'kill -TERM "$run" 2> /dev/null' TERM INT HUP
+run="" ended=""
+trap 'ended=yes; [ -z "$run" ] || kill -TERM "$run" 2> /dev/null' TERM INT HUP
 rebasin run recipe.yaml --time-limit "${TIME_LIMIT:-2h}" \
   --junit reports/junit.xml --result reports/result.json --step-summary reports/summary.md > reports/log.txt 2>&1 &
 run=$!
+[ -z "$ended" ] || kill -TERM "$run" 2> /dev/null # it was told before it was known whom to tell
 wait "$run"; code=$?
 while kill -0 "$run" 2> /dev/null; do wait "$run"; code=$?; done
 trap - TERM INT HUP

@@ -26,7 +26,7 @@ def night(tmp_path):
     shell, place = Shell(tmp_path / "home", rebasin=STUB), tmp_path / "merge"
     place.mkdir()
     shutil.copy(EXAMPLES / "nightly.sh", place)
-    return lambda signals=None, **more: (*shell.run("./nightly.sh", place, signals, **more), place)
+    return lambda signals=None, **more: (*shell.run("exec ./nightly.sh", place, signals, **more), place)
 
 
 def test_it_releases_what_passed_whole_and_promotes_its_report(night):
