@@ -93,12 +93,10 @@ def _part(content: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def check_baseline(
-    baseline: Report, subject: Subject | None = None, *, named: str = "--baseline", of: str = "this run"
-) -> None:
+def check_baseline(baseline: Report, subject: Subject | None = None, *, named: str = "--baseline") -> None:
     """Raise UsageError if `baseline` holds nothing to compare with, or is not of `subject`."""
     if subject is not None and (problems := Subject.of(baseline).unlike(subject)):
-        raise UsageError(f"{named} is of something else than {of}", problems=problems, hint=NEXT)
+        raise UsageError("--baseline is of something else than this run", problems=problems, hint=NEXT)
     row = shipped(baseline, named)
     for figure in FIGURES:
         if not math.isfinite(at_middle(row, figure)):
