@@ -265,6 +265,11 @@ def test_outputs_name_what_this_run_left_and_nothing_else(server):
         for path in server.artifacts["reports"].rglob("*.*")
     }
     assert reports == {"result.json", "junit.xml", "summary.md", "out/README.md"}  # weights are elsewhere
+    forged = STUB.replace("out/README.md", "junit.xml").replace(
+        "echo made", "echo forged > junit.xml; echo made"
+    )
+    server.shell.program("rebasin", f"#!/bin/sh\n{forged}")
+    assert Path(job(server).outputs["junit"]).read_text() == "<testsuites/>\n"
     server.shell.program("rebasin", "#!/bin/sh\nexit 70\n")  # and nothing of before is named after it
     done = job(server)
     assert done.status == "failed" and "::error title=rebasin::rebasin left no result" in done.log
