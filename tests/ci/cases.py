@@ -112,7 +112,7 @@ CASES = (
     Case("the loader crashes", LOADED, change=loader(CRASH)),
     Case("the loader calls `sys.exit(0)`", LOADED, change=loader("raise SystemExit(0)")),
     Case("out of its own time", LOADED, {"time-limit": "30s"}, loader(SLOW)),
-    Case("cancelled, or out of the job's time", LOADED, {}, loader(SLOW), slow(cancel), quick=True),
+    Case("cancelled, or out of the job's time", LOADED, {}, loader(SLOW), slow(cancel)),
     Case("SIGTERM", LOADED, {}, loader(SLOW), slow(terminate)),
     Case("`kill -9`, as without memory", LOADED, {}, loader(SLOW), slow(kill)),
     Case("a fork's recipe, of models alone", anew=True, head="stranger/models"),

@@ -240,6 +240,18 @@ def test_without_a_key_nothing_is_restored_or_kept(server):
 # ------------------------------------------------------------------------------------ what is left, and where
 
 
+def test_a_cancelled_job_ends_rebasin_itself_and_keeps_what_is_done(server):
+    """The signal goes to the shell alone; what it began without `exec` would live on."""
+    waits = "trap 'ended=yes' INT; touch reached; while [ -z \"${ended:-}\" ]; do sleep 0.02; done"
+    _, key, told = STUB.partition("case")
+    lines = [waits, "CODE=130 STATUS=interrupted", told.partition("esac\n")[2]]
+    asked = key + told.partition("esac\n")[0] + "esac"
+    server.shell.program("rebasin", "\n".join(["#!/bin/bash", asked, *lines]))
+    done = job(server, signals=cases.slow(cases.cancel))
+    assert (done.code, done.status) == (130, "cancelled") and done.outputs["exit-code"] == "130"
+    assert set(server.artifacts) == {"reports"} and len(server.caches) == 1 and not done.outputs["files"]
+
+
 def test_outputs_name_what_this_run_left_and_nothing_else(server):
     done = job(server)
     assert done.outputs["files"].splitlines() == ["merge/out/merged.safetensors", "merge/out/README.md"]
@@ -253,6 +265,11 @@ def test_outputs_name_what_this_run_left_and_nothing_else(server):
         for path in server.artifacts["reports"].rglob("*.*")
     }
     assert reports == {"result.json", "junit.xml", "summary.md", "out/README.md"}  # weights are elsewhere
+    forged = STUB.replace("out/README.md", "junit.xml").replace(
+        "echo made", "echo forged > junit.xml; echo made"
+    )
+    server.shell.program("rebasin", f"#!/bin/sh\n{forged}")
+    assert Path(job(server).outputs["junit"]).read_text() == "<testsuites/>\n"
     server.shell.program("rebasin", "#!/bin/sh\nexit 70\n")  # and nothing of before is named after it
     done = job(server)
     assert done.status == "failed" and "::error title=rebasin::rebasin left no result" in done.log

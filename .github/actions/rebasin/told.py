@@ -12,6 +12,7 @@ import sys
 import uuid
 
 WEIGHTS = (".safetensors", ".safetensors.index.json", ".npz", ".bin", ".pt", ".pth", ".ckpt")
+OWN = ("result.json", "junit.xml", "summary.md", "comparison.md")  # no output of a recipe passes for these
 IDLE = ("unchanged", "not run")
 SILENT = (
     "rebasin left no result: it was killed, mostly for its memory (exit code 137), could not begin, or did "
@@ -43,7 +44,7 @@ def copied(names, folder):
         inside = os.path.relpath(name)
         inside = os.path.basename(name) if inside.startswith(os.pardir) or os.path.isabs(inside) else inside
         place = os.path.join(folder, inside)
-        if os.path.isfile(name) and not os.path.islink(name):
+        if os.path.isfile(name) and not os.path.islink(name) and inside.lower() not in OWN:
             os.makedirs(os.path.dirname(place), exist_ok=True)
             shutil.copyfile(name, place)
 
