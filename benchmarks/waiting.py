@@ -1,7 +1,7 @@
 """What a user waits for: whole commands from the shell, beside `import torch` and plain loops.
 
     python benchmarks/waiting.py --work DIR [--mlp A B] [--cnn A B] [--large] [--against PYTHON] [--runs 5]
-                                 [--only NAME] [--files]
+                                 [--only NAME] [--files] [--many]
 
 Every run is a process. Programs alternate, so that what else the machine does touches all of them; a row
 is the median of its wall and of its processor seconds, since wall times of a shared machine say little; of
@@ -10,7 +10,7 @@ Models are fresh random networks unless files are named (an MLP 3×512 for MNIST
 for CIFAR-10); rows that measure need REBASIN_DATA. `--against` is the interpreter of another version.
 Modules are compiled before the first run, as those of an installed package are, also where the environment
 forbids to write bytecode (PYTHONDONTWRITEBYTECODE): it goes to the folder of `--work`. `--large` adds two
-models of 2.2 GB each.
+models of 2.2 GB each. `--many` runs commands on very many small tensors, lines and steps, and nothing else.
 
 The plain loop of a report runs as many samples as the report's rows do, in inference mode and batches of the
 size that is fastest here, images channels last and norms folded into convolutions, and measures loss and
@@ -36,6 +36,7 @@ from datetime import date
 from pathlib import Path
 
 import torch
+from _many_names import commands
 
 from rebasin_cli import nets
 from rebasin_cli.checkpoints.writing import write_safetensors
@@ -131,13 +132,14 @@ main(sys.argv[2:])
 @dataclass(frozen=True)
 class Row:
     """A command line, or a program, by name; `plain` ones need no version of rebasin, `own` ones say their
-    seconds, `kept` ones keep freed memory."""
+    seconds, `kept` ones keep freed memory, and one that `fails` is refused."""
 
     name: str
     words: tuple[str, ...]
     plain: bool = False
     own: bool = False
     kept: bool = False
+    fails: bool = False
 
 
 def rows(work: Path, files: dict[str, Sequence[str]], measured: bool) -> Iterator[Row]:
@@ -217,7 +219,7 @@ def seconds(python: str, row: Row, work: Path) -> tuple[float, ...]:
         compiled |= {"MALLOC_TRIM_THRESHOLD_": str(RETAINED), "MALLOC_MMAP_THRESHOLD_": str(BLOCK)}
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     elsewhere = tempfile.gettempdir()  # not where a package lies
-    done = subprocess.run([python, *words], check=True, cwd=elsewhere, env=compiled, **streams)
+    done = subprocess.run([python, *words], check=not row.fails, cwd=elsewhere, env=compiled, **streams)
     if row.own:
         wall, own = map(float, done.stdout.split())
         return wall, own
@@ -252,10 +254,11 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--only", default="", help="rows whose names hold this")
     parser.add_argument("--files", action="store_true", help="align less its search, against its files alone")
+    parser.add_argument("--many", action="store_true", help="very many tensors, lines and steps")
     options = parser.parse_args()
     work = options.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
-    names = [*FRESH, *(LARGE if options.large else ())]
+    names = [] if options.many else [*FRESH, *(LARGE if options.large else ())]
     files = {name: made(work, name) for name in names}
     for name in ("mlp", "cnn"):
         if given := getattr(options, name):
@@ -264,7 +267,11 @@ def main() -> None:
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {platform.processor()}")
     load = f"load at the start {os.getloadavg()[0]:.1f}"
     print(f"{load}; medians of {options.runs}: wall / processor (/ search) seconds")
-    every = list(rows(work, files, bool(os.environ.get("REBASIN_DATA"))))
+    if options.many:
+        found = list(commands(work))
+        every = [Row(name, words, fails=name.endswith("refused")) for name, words in found]
+    else:
+        every = list(rows(work, files, bool(os.environ.get("REBASIN_DATA"))))
     if options.files:
         beside_files({row.name: row for row in every}, work, options.runs)
         return

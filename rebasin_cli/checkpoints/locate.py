@@ -10,7 +10,7 @@ import difflib
 import json
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
@@ -31,17 +31,17 @@ class ToCome(CheckpointError):
     """A file that is not made yet is asked for, see `to_come`."""
 
 
-_to_come: frozenset[str] = frozenset()
+_to_come: Collection[str] = ()
 
 
 @contextmanager
-def to_come(paths: Iterable[Path]) -> Iterator[None]:
-    """Within, whoever opens one of these gets ToCome, whatever lies there: they are still to be made.
+def to_come(places: Set[str]) -> Iterator[None]:
+    """Within, whoever opens one of these real paths gets ToCome, whatever lies there: still to be made.
 
     So a command can be judged as far as it can without them: all that it says before is of its options.
     """
     global _to_come
-    before, _to_come = _to_come, frozenset(os.path.realpath(path) for path in paths)
+    before, _to_come = _to_come, places
     try:
         yield
     finally:

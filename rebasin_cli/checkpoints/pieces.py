@@ -22,6 +22,8 @@ SHARD = re.compile(
 )
 DCP = (".distcp", ".metadata")
 
+MOST_EMPTY = 100_000  # tensors without values: the largest models have as many with values, and few without
+
 # What a run keeps for itself: never the weights, whatever a name looks like.
 _STATES = re.compile(
     r"(optim(izer)?s?|scheduler|lr_scheduler|scaler|rng|rng_states?|random_states?|training_args|trainer_state"
@@ -180,6 +182,11 @@ def check_content(path: Path, saved: Any) -> None:
 
 def check_values(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Raise CheckpointError where names stand for values that are elsewhere, or for one rank's flat piece."""
+    if (without := sum(0 in shape for shape in shapes.values())) > MOST_EMPTY:
+        raise CheckpointError(
+            f"{path} holds {without:,} tensors without values, and at most {MOST_EMPTY:,} are read",
+            hint="No model has so many: save its weights anew where it was made.",
+        )
     flat = [name for name in shapes if name.rpartition(".")[2].lstrip("_") == "flat_param"]
     if flat:
         raise CheckpointError(

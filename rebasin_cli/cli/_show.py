@@ -126,9 +126,10 @@ def result(values: Mapping[str, Any], as_json: bool) -> None:
             put(f"{name.replace('_', ' '):<20} {told}")
 
 
-def put(text: str) -> None:
-    """A line on stdout, for a person: nothing in it can begin another one, or command a terminal."""
-    typer.echo(line(text))
+def put(*texts: str) -> None:
+    """Lines on stdout, for a person: nothing in one can begin another one, or command a terminal."""
+    if texts:
+        typer.echo("\n".join(map(line, texts)))
 
 
 def _plain(value: Any) -> Any:

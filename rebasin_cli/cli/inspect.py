@@ -58,5 +58,9 @@ def show(seen: Mapping[str, Any]) -> None:
     for name, value in seen["metadata"].items():
         put(f"{name:<28} {value}")
     typer.echo()
-    for name, tensor in seen["tensors"].items():
-        put(f"{name:<48} {tensor['dtype']:<9} {'×'.join(map(str, tensor['shape'])) or 'scalar'}")
+    put(
+        *(
+            f"{name:<48} {tensor['dtype']:<9} {'×'.join(map(str, tensor['shape'])) or 'scalar'}"
+            for name, tensor in seen["tensors"].items()
+        )
+    )

@@ -5,11 +5,13 @@ import json
 import tarfile
 import time
 import zipfile
+from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
 
+from rebasin_cli.checkpoints import pieces
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.checkpoints.folder import as_safetensors
 from rebasin_cli.checkpoints.locate import locate, read_index
@@ -239,6 +241,13 @@ def test_a_piece_of_a_model_is_refused_with_the_way_to_the_whole(tmp_path, what)
     files, given, message, step = PIECES[what]
     error = refused(write(tmp_path, files) / given)
     assert message in error.message and step in error.hint, error
+
+
+def test_more_tensors_without_values_than_any_model_has_are_refused():
+    names = {f"w{k}": (0, 3) for k in range(100_001)}
+    with pytest.raises(CheckpointError, match="a.pt holds 100,001 tensors without values"):
+        pieces.check_values(Path("a.pt"), names)
+    pieces.check_values(Path("a.pt"), names | {"w0": (1, 3)})
 
 
 def test_what_is_whole_is_read_though_it_is_called_like_a_piece(tmp_path):

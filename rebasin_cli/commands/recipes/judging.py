@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -32,30 +33,34 @@ def check(
     """
     plans: dict[str, Mapping[str, Any]] = {}
     failed: list[tuple[Step, RebasinError]] = []
-    coming, progress = list(coming), progress or Progress(steps)
+    places, progress = _places(coming), progress or Progress(steps)
     for step in steps:
         try:
             if is_done(step, cache, how):
-                coming += [path for path in step.files if not path.exists()]  # put aside
+                places |= _places(path for path in step.files if not path.exists())  # put aside
                 continue
             check_outputs(step.guarded, cache, how)
             with progress.at(step), limited(step), taken.measured(known(step, cache, how)):
                 # It may run code of the user's.
-                plan = _judged(step, coming, perform)
+                plan = _judged(step, places, perform)
             if plan is not None:
                 plans[step.name] = plan
         except Interrupted:
             raise
         except RebasinError as error:
             failed.append((step, placed(step, error)))
-        coming += step.files
+        places |= _places(step.files)
     if failed:
         progress.outcomes += [Outcome(step, FAILED, error=error) for step, error in failed]
         raise _refusal([error for _, error in failed])
     return plans
 
 
-def _judged(step: Step, coming: Sequence[Path], perform: Perform) -> Mapping[str, Any] | None:
+def _places(paths: Iterable[Path]) -> set[str]:
+    return {os.path.realpath(path) for path in paths}
+
+
+def _judged(step: Step, coming: Set[str], perform: Perform) -> Mapping[str, Any] | None:
     """The plan of a step; None where it takes a model that is to come, or where its command makes no plan.
 
     A command without a dry run is judged as one whose models are all to come: it looks at its options, and
@@ -64,7 +69,7 @@ def _judged(step: Step, coming: Sequence[Path], perform: Perform) -> Mapping[str
     planned, stops = step.command.has("dry_run"), step.command.has("device") and step.command.takes_models
     if not (planned or stops):
         return None
-    with to_come(coming if planned else (*coming, *step.reads)):
+    with to_come(coming if planned else coming | _places(step.reads)):
         # What is there may be replaced, as was asked before; another job may have written it since.
         done = perform(step.line(dry_run=True, quiet=True, force=bool(step.writes)))
     if done.error is not None and not isinstance(done.error, ToCome):
