@@ -159,11 +159,30 @@ def check_distinct(destinations: Destinations) -> None:
 
 
 def append(path: Path, added: bytes) -> None:
-    """Add to the end of a regular file, or make one. Raises OSError for anything else, links too."""
+    """Add to the end of a regular file, or make one: all of it, or nothing where the disk is full.
+
+    Raises OSError for anything else, links too.
+    """
     with_us()
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    flags = os.O_WRONLY | os.O_APPEND
     flags |= sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_BINARY"))
-    descriptor = os.open(path, flags, 0o666)
-    with open(descriptor, "ab") as file:
-        check_regular(os.fstat(file.fileno()))
-        file.write(added)
+    descriptor, new = _to_append(path, flags)
+    with open(descriptor, "ab", buffering=0) as file:
+        check_regular(before := os.fstat(file.fileno()))
+        written = 0
+        try:
+            while written < len(added):
+                written += file.write(added[written:]) or 0
+        except BaseException:
+            if new:
+                os.unlink(path)
+            elif os.fstat(file.fileno()).st_size == before.st_size + written:  # nobody has added more
+                os.ftruncate(file.fileno(), before.st_size)
+            raise
+
+
+def _to_append(path: Path, flags: int) -> tuple[int, bool]:
+    """A descriptor, and whether the file was made."""
+    with suppress(FileExistsError):
+        return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666), True
+    return os.open(path, flags), False

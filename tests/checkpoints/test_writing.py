@@ -25,6 +25,7 @@ from rebasin_cli.checkpoints.safetensors_format import SafetensorsFile
 from rebasin_cli.checkpoints.tensors import CHUNK, LazyTensors
 from rebasin_cli.checkpoints.writing import parse_dtype, parse_size, write_safetensors, write_text_atomic
 from rebasin_cli.errors import CheckpointError, OutputExists, ResourceError, UsageError
+from rebasin_cli.runtime import files
 
 DTYPES = ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
 DTYPES += ["int64", "int32", "int16", "int8", "uint8", "bool"]
@@ -492,6 +493,19 @@ def test_a_disk_that_refuses_more_bytes_leaves_nothing(tmp_path, size):
     with files_of_at_most(size), pytest.raises(ResourceError, match="cannot be written: File too large"):
         write_safetensors(tmp_path / "out.safetensors", {"a": torch.ones(20_000), "b": torch.ones(20_000)})
     assert listing(tmp_path) == []
+
+
+def test_what_is_added_to_a_file_is_added_whole_or_not_at_all(tmp_path):
+    summary = tmp_path / "summary.md"
+    for before in (b"", b"of another step\n" * 4):
+        if before:
+            summary.write_bytes(before)
+        with files_of_at_most(100), pytest.raises(OSError, match="too large"):
+            files.append(summary, b"x" * 200)
+        assert listing(tmp_path) == (["summary.md"] if before else [])
+    assert summary.read_bytes() == before
+    files.append(summary, b"x" * 200)
+    assert summary.read_bytes() == before + b"x" * 200
 
 
 def test_a_disk_that_refuses_the_index_leaves_no_shard(tmp_path):

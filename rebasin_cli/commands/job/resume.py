@@ -15,8 +15,9 @@ import torch
 
 from ...checkpoints.checkpoint import open_checkpoint
 from ...checkpoints.destination import make_folder
+from ...checkpoints.disk import disk
 from ...checkpoints.writing import write_safetensors, write_text_atomic
-from ...errors import CheckpointError, Lost, OutputExists, RebasinError, ResourceError, UsageError
+from ...errors import CheckpointError, Lost, OutputExists, RebasinError, UsageError
 from ...matchers import State
 from ...matchers.straight_through.history import LOOKED
 from ...permutations import permutation
@@ -67,13 +68,11 @@ class Resumable:
             return
         start = self.start
         first = (start.notes.get("model", 0), start.sweep, _looked(start)) if start else (0, 0, False)
-        try:
+        with disk(self.log):
             lines = files.content(self.log, LARGEST).splitlines() if self.start and self.log.exists() else []
             places = [_step_of(line, self.log, last=k == len(lines)) for k, line in enumerate(lines, start=1)]
             kept = [line for line, place in zip(lines, places, strict=True) if place and place <= first]
             write_text_atomic(self.log, b"".join(line + b"\n" for line in kept), force=True)
-        except OSError as cause:
-            raise ResourceError(f"{self.log} cannot be written: {cause}") from cause
 
     def _write(self, state: State) -> None:
         """A line a step; a second one where the held-out samples were looked at after it."""
@@ -83,10 +82,8 @@ class Resumable:
             row["model"] = int(state.notes["model"])
         row |= {name: state.notes[name] for name in names if name in state.notes}
         row = {n: v if math.isfinite(v) else str(v) for n, v in row.items()}  # JSON has no infinity
-        try:
+        with disk(self.log):
             files.append(self.log, (json.dumps(row) + "\n").encode())
-        except OSError as cause:
-            raise ResourceError(f"{self.log} cannot be written: {cause}") from cause
 
 
 def _step_of(line: bytes, log: Path, *, last: bool) -> tuple[float, int, bool] | None:
