@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..errors import CheckpointError, UsageError
-from ..measure.gates import Asked
+from ..measure.gates import Asked, check_measured
 from ..reports import Report
 from ..runtime.files import Inputs
 from .job import gating
@@ -32,14 +32,13 @@ def gate(
     if not gates.any:
         raise UsageError("no gate is named", hint="Such as --max-barrier 0.1, or --baseline FILE")
     destinations = written.destinations(inputs=Inputs((path,)))
-    notes = [note for note in report.notes if not note.startswith(LATER)]
-    notes += [f"{LATER}{written.command}"] * bool(written.command)
     try:
-        return gating.put(replace(report, notes=tuple(notes)), gates, written, destinations, listener)
+        check_measured(report, gates)
     except UsageError as error:
         again = f"What was not measured needs a new measurement: {report.command}"
-        raise UsageError(
-            f"{path}: {error.message}",
-            problems=error.problems,
-            hint=" ".join(filter(None, (error.hint, again * bool(report.command)))),
-        ) from None
+        hint = " ".join(filter(None, (error.hint, again)))
+        raise UsageError(f"{path}: {error.message}", problems=error.problems, hint=hint) from None
+    notes = [note for note in report.notes if not note.startswith(LATER)]
+    notes += [f"{LATER}{written.command}"] * bool(written.command)
+    with gating.sound(path):
+        return gating.put(replace(report, notes=tuple(notes)), gates, written, destinations, listener)

@@ -12,6 +12,7 @@ from ..measure.gates import contradicted
 from ..reports import Report, _gates
 from ..runtime import files
 from ..runtime.files import Inputs, is_missing
+from .job.gating import sound
 from .job.outputs import Stored, stored_report, write_files
 
 
@@ -26,8 +27,11 @@ def promote(
     report of the same subject, or nothing.
     """
     files.check_output(baseline, Inputs((report,)))
+    if baseline.name.endswith(files.WEIGHTS):
+        raise UsageError(f"{baseline} would be taken for weights", hint="Name a file such as baseline.json")
     new = stored_report(report, error=CheckpointError)
-    _check_passed(new.report, report, ungated=ungated)
+    with sound(report):
+        _check_passed(new.report, report, ungated=ungated)
     if _unchecked(new.report) and not skip_checks:
         raise UsageError(
             f"{report} was measured with --skip-checks: nobody looked whether its endpoints are right",

@@ -154,6 +154,11 @@ def check_gate_names(gates: Iterable[Threshold], rows: Iterable[str], splits: It
         raise UsageError("gates ask for what is not measured", problems=problems)
 
 
+def check_measured(report: Report, asked: Asked) -> None:
+    """Raise UsageError for gates on rows or splits that the report has no figures of."""
+    check_gate_names(asked.gates, [row.name for row in report.rows], _splits(report))
+
+
 def fixed_rows(gates: Iterable[Threshold]) -> list[str]:
     """The rows that gates name with a repair, or a temperature: these a search may not choose otherwise.
 
@@ -203,8 +208,8 @@ def evaluate_gates(
         max_accuracy_drop=max_accuracy_drop,
         baseline_tolerance=baseline_tolerance,
     )
-    asked = [parse_gate(gate) if isinstance(gate, str) else gate for gate in gates]
-    check_gate_names(asked, [row.name for row in report.rows], _splits(report))
+    asked = tuple(parse_gate(gate) if isinstance(gate, str) else gate for gate in gates)
+    check_measured(report, Asked(gates=asked))
     judged: list[Gate] = []
     for option, limit, definition in (
         ("--max-barrier", max_barrier, "chord"),

@@ -84,7 +84,7 @@ def results(report: Report, step: str = "", *, where: str = "", baseline: str = 
         )
         for gate in report.gates
     ]
-    if report.baseline.get("missing"):
+    if report.baseline.get("missing") is True:
         name = clean(report.baseline.get("file", ""))
         told = f"{name} is not there yet, and that was accepted: nothing was held against a baseline"
         about = {"step": step, "where": where, "skipped": True}

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -83,13 +84,15 @@ def test_a_gate_that_needs_a_new_measurement_says_which(passed, refused):
 
 @pytest.mark.parametrize("command", ["gate", "promote"])
 def test_what_is_no_report_is_refused_in_one_message(command, refused, tmp_path, passed):
-    more = ("--max-barrier", 1) if command == "gate" else ("new.json",)
+    stored(passed, report(max_accuracy_drop=0.5))
+    more = ("--max-accuracy-drop", 1) if command == "gate" else ("new.json",)
     odd = {
         "cut.json": passed.read_bytes()[:500],
         "bytes.json": b"\xff\xfe\x00",
         "other.json": b'{"schema": "rebasin.compare/1"}',
         "later.json": b'{"schema": "rebasin.report/99"}',
-        "met.json": passed.read_bytes().replace(b'"measured": 0.02', b'"measured": "nan"'),
+        "met.json": re.sub(rb'"measured": [^,]*', b'"measured": "nan"', passed.read_bytes()),
+        "ends.json": passed.read_bytes().replace(b'"accuracy": 0.93', b'"accuracy": "high"'),
         "kind.json": passed.read_bytes().replace(b'"baseline": {}', b'"baseline": 3'),
     }
     for name, content in odd.items():
@@ -213,5 +216,6 @@ def test_nothing_but_a_report_of_the_same_subject_is_replaced(passed, refused, t
     refused(2, "promote", passed, "hard.json", says="would be replaced")
     os.symlink("nowhere.json", tmp_path / "away.json")
     refused(2, "promote", passed, "away.json", says="is a link")
+    refused(2, "promote", passed, "new.safetensors", says="would be taken for weights")
     (tmp_path / "folder").mkdir()
     refused(2, "promote", passed, "folder", says="is a folder")

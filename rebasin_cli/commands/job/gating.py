@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from ...errors import UsageError
+from ...errors import CheckpointError, UsageError
 from ...measure import gates
 from ...measure.baseline import Baseline
 from ...reports import Report, _gates, markdown
-from ...reports._format import title
+from ...reports._format import clean, title
+from ...reports.json import ODD
 from ...runtime.files import is_missing, meant
 from .listener import Listener
 from .outputs import Destinations, Written, stored_report, write_reports
@@ -38,6 +41,17 @@ def baseline(path: Path | None, missing: str = REFUSE) -> Baseline | None:
         raise UsageError(f"--baseline {path}: no such file{meant(path)}", hint=hint)
     found = stored_report(path, "--baseline")
     return Baseline(str(path), found.report, found.sha256)
+
+
+@contextmanager
+def sound(path: Path) -> Iterator[None]:
+    """What is of no fixed form in a report may be anything: CheckpointError where that makes no sense."""
+    try:
+        yield
+    except ODD as cause:
+        problem = clean(f"{type(cause).__name__}: {cause}")
+        message = f"{path}: the report is damaged: it holds values that no report has"
+        raise CheckpointError(message, problems=[problem]) from cause
 
 
 def put(

@@ -328,7 +328,7 @@ class Cache:
 # What every record of a kind holds: anything else was not written by a cache.
 HOLDS = {
     "steps": {"key": str, "outputs": dict, "result": dict},
-    "measured": {"key": str, "result": dict, "beside": dict},
+    "measured": {"key": str, "result": dict},
     "files": {"path": str, "stat": list, "sha256": str},
     "started": {"key": str, "step": str},
 }

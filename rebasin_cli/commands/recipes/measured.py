@@ -8,9 +8,7 @@ its figures whenever they are asked for, and never taken over.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from ...errors import RebasinError
@@ -21,7 +19,6 @@ from .steps import Step
 
 KIND = "measured"
 MEASURING = ("barrier",)  # commands that take what was measured before (`commands.job.measured`)
-GROWING = ("log",)  # outputs that only measuring writes
 
 
 def find(step: Step, reads: Mapping[str, str], cache: Cache) -> Report | None:
@@ -30,9 +27,6 @@ def find(step: Step, reads: Mapping[str, str], cache: Cache) -> Report | None:
     kept = None if key is None else cache.record(KIND, key)
     if kept is None or kept["key"] != key:
         return None
-    for name, digest in kept["beside"].items():
-        if not os.path.exists(name) or cache.digest(Path(name)) != digest:
-            return None
     try:
         return json_format.load(json.dumps(kept["result"]))
     except RebasinError:
@@ -43,9 +37,7 @@ def keep(step: Step, reads: Mapping[str, str], cache: Cache, result: Mapping[str
     """Record what a step has measured."""
     key = _key(step, reads, cache)
     if key is not None and str(result.get("schema", "")).startswith("rebasin.report/"):
-        beside = [step.writes[key] for key in GROWING if key in step.writes]
-        told = {"key": key, "step": step.name, "result": dict(result)}
-        cache.put(KIND, key, told | {"beside": {str(path): cache.digest(path) for path in beside}})
+        cache.put(KIND, key, {"key": key, "step": step.name, "result": dict(result)})
 
 
 def _key(step: Step, reads: Mapping[str, str], cache: Cache) -> str | None:
