@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,9 +38,19 @@ def gate(
     try:
         return gating.put(replace(report, notes=tuple(notes)), gates, written, destinations, listener)
     except UsageError as error:
-        again = f"What was not measured needs a new measurement: {report.command}"
+        command = _quoted(report.command)
+        again = f"What was not measured needs a new measurement: {command}"
         raise UsageError(
             f"{path}: {error.message}",
             problems=error.problems,
-            hint=" ".join(filter(None, (error.hint, again * bool(report.command)))),
+            hint=" ".join(filter(None, (error.hint, again * bool(command)))),
         ) from None
+
+
+def _quoted(command: str) -> str:
+    """A command line that a file tells, as one that may be pasted; "" for what is none of ours."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return ""
+    return shlex.join(words) if words[:1] == ["rebasin"] else ""
