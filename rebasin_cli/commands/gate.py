@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,10 +36,20 @@ def gate(
     try:
         check_measured(report, gates)
     except UsageError as error:
-        again = f"What was not measured needs a new measurement: {report.command}"
+        command = _quoted(report.command)
+        again = f"What was not measured needs a new measurement: {command}" * bool(command)
         hint = " ".join(filter(None, (error.hint, again)))
         raise UsageError(f"{path}: {error.message}", problems=error.problems, hint=hint) from None
     notes = [note for note in report.notes if not note.startswith(LATER)]
     notes += [f"{LATER}{written.command}"] * bool(written.command)
     with gating.sound(path):
         return gating.put(replace(report, notes=tuple(notes)), gates, written, destinations, listener)
+
+
+def _quoted(command: str) -> str:
+    """A command line that a file tells, as one that may be pasted; "" for what is none of ours."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return ""
+    return shlex.join(words) if words[:1] == ["rebasin"] else ""

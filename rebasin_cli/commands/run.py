@@ -136,7 +136,7 @@ def plan(
             waiting.add(step.name)
         files = {"reads": step.reads, "writes": dict.fromkeys(step.writes.values())}
         told.append(
-            {"step": step.name, "state": state, "command": ["rebasin", *step.line()]}
+            {"step": step.name, "state": state, "command": step.shown()}
             | {name: [str(path) for path in paths] for name, paths in files.items()}
             | ({"plan": plans[step.name]} if step.name in plans else {})
         )

@@ -104,8 +104,15 @@ def contradicted(report: Report) -> Iterator[str]:
         except RebasinError as error:
             yield f"{gate.text}: {error.message}"
             continue
-        if again.met != gate.met:
+        asked = gate.text == f"{option} {gate.limit:g}" if option in _LIMITS else _asks(gate)
+        if not asked:
+            yield f"{gate.text}: it was held against {gate.limit:g}"
+        elif again.met != gate.met:
             yield f"{gate.text}: it says {'met' if gate.met else 'not met'}, and {again.detail}"
+
+
+def _asks(gate: Gate) -> bool:
+    return parse_gate(gate.text).limit == gate.limit
 
 
 _LIMITS = ("--max-barrier", "--min-accuracy", "--max-accuracy-drop")

@@ -13,6 +13,7 @@ The JSON form (`Report.to_dict`) is versioned by `SCHEMA`; `docs/report.md` docu
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -205,3 +206,34 @@ def barrier_of(curve: Curve) -> Barrier:
         return midpoint, chord
 
     return Barrier(*height(curve.loss, 1.0), *height(curve.accuracy, -1.0))
+
+
+SAME = 1e-9  # what may part a barrier of a file from that of its curve, relative to 1
+
+
+def inconsistent(report: Report) -> list[str]:
+    """What a report says of its rows that cannot all be so, a sentence each: somebody changed it.
+
+    Names are different, one row at most is shipped, and barriers are those of the curves.
+    """
+    names = [row.name for row in report.rows]
+    found = [f"two rows are called {name!r}" for name in dict.fromkeys(names) if names.count(name) > 1]
+    shipped = [row.name for row in report.rows if row.shipped]
+    found += [f"{len(shipped)} rows would be shipped: {', '.join(shipped)}"] if len(shipped) > 1 else []
+    for row in report.rows:
+        for split, curve in row.curves.items():
+            if split in row.barriers and not _is_of(row.barriers[split], curve):
+                found.append(f"{row.name}, {split}: its barriers are not those of its curve")
+    return found
+
+
+def _is_of(barrier: Barrier, curve: Curve) -> bool:
+    """Whether these are the barriers of this curve, as far as it has its ends and nothing but numbers."""
+    try:
+        pairs = zip(dataclasses.astuple(barrier), dataclasses.astuple(barrier_of(curve)), strict=True)
+    except ValueError:  # no ends, or another number of values
+        return False
+    return all(
+        one == two or (math.isnan(one) and math.isnan(two)) or abs(one - two) <= SAME * (1 + abs(two))
+        for one, two in pairs
+    )

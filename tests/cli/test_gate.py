@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from rebasin_cli.measure import gates
-from rebasin_cli.reports import Barrier, Curve, Report, Row
+from rebasin_cli.reports import Curve, Report, Row, barrier_of
 from rebasin_cli.reports import json as json_format
 
 from .conftest import contents
@@ -21,8 +21,7 @@ ENDS = tuple({"name": name, "test": {"loss": 0.3, "accuracy": 0.93}} for name in
 def report(*, loss=0.32, accuracy=0.915, data=DATA, command="rebasin barrier a.pt b.pt", **asked):
     """A report of three points, held against the gates that were asked for."""
     curve = Curve((0.0, 0.5, 1.0), (0.3, loss, 0.3), (0.93, accuracy, 0.93), 400)
-    rise = loss - 0.3
-    row = Row("aligned", {"test": curve}, {"test": Barrier(rise, rise, 0.1, 0.1)}, shipped=True)
+    row = Row("aligned", {"test": curve}, {"test": barrier_of(curve)}, shipped=True)
     spec = {"name": "mlp", "sha256": "c3", "log10_symmetries": 12.5}
     made = Report("0", command, 0, (), spec, data, {}, {}, ENDS, (row,))
     return gates.judged(made, gates.Asked(**asked))
@@ -101,6 +100,44 @@ def test_what_is_no_report_is_refused_in_one_message(command, refused, tmp_path,
     refused(2, command, "none.json", *more, says="none.json: no such file")
     os.mkfifo(tmp_path / "pipe.json")
     refused(3, command, "pipe.json", *more, says="no regular file")
+
+
+def edited(path, **fields):
+    """The report in a file, its only row (or itself) with other fields."""
+    made = loaded(path)
+    rows = fields.pop("rows", None)
+    changed = dataclasses.replace(made.rows[0], **{k: v for k, v in fields.items() if k != "gates"})
+    more = {"gates": fields["gates"]} if "gates" in fields else {}
+    return dataclasses.replace(made, rows=rows or (changed,), **more)
+
+
+def test_a_report_that_contradicts_itself_is_refused(passed, refused, tmp_path):
+    (row,) = loaded(passed).rows
+    low = {"test": dataclasses.replace(row.barriers["test"], chord=0.0)}
+    lost = {"test": dataclasses.replace(row.curves["test"], loss=(0.3, float("nan"), 0.3))}
+    better = dataclasses.replace(row, name="better", barriers=low)
+    odd = {
+        "its barriers are not those of its curve": edited(passed, barriers=low),
+        "aligned, test: its barriers": edited(passed, curves=lost),
+        "2 rows would be shipped: better, aligned": edited(passed, rows=(better, row)),
+        "two rows are called 'aligned'": edited(passed, rows=(row, dataclasses.replace(row, shipped=False))),
+    }
+    for said, made in odd.items():
+        stored(tmp_path / "odd.json", made)
+        refused(3, "gate", "odd.json", "--max-barrier", 0.05, says=said)
+        refused(3, "promote", "odd.json", "new.json", says=said)
+        refused(2, "gate", passed, "--baseline", "odd.json", says=said)
+    (gate,) = loaded(passed).gates
+    stored(tmp_path / "odd.json", edited(passed, gates=(dataclasses.replace(gate, limit=9.0),)))
+    refused(3, "promote", "odd.json", "new.json", says="--max-barrier 0.05: it was held against 9")
+
+
+def test_the_command_that_a_report_names_is_quoted_or_not_told(run, tmp_path):
+    """A report may be a stranger's, and a command is there to be pasted."""
+    for named, told in (("rebasin barrier a; rm -rf x", "rebasin barrier 'a;' rm -rf x"), ("rm -rf x", "")):
+        stored(tmp_path / "r.json", report(command=named))
+        said = run("gate", "r.json", "--gate", "naive:test:chord<=1").err
+        assert told in said and named not in said
 
 
 # a first run

@@ -62,3 +62,24 @@ def test_a_name_is_no_pattern(report):
     git("add", "--all")
     git("commit", "-qm", "later")
     assert since.account(named).endswith(f"(commit {commit})")
+
+
+def test_a_folder_that_is_made_like_a_repository_starts_no_program(report, tmp_path):
+    """Whoever makes a folder to be checked out can write its `config`, and sign its commit, too."""
+    git("init", "-q", "--bare", ".")
+    told = tmp_path / "started"
+    program = tmp_path / "program.sh"
+    program.write_text(f"#!/bin/sh\ntouch {told}\n")
+    program.chmod(0o755)
+    for setting in ("core.bare=false", "core.worktree=.", "log.showSignature=true", f"gpg.program={program}"):
+        git("config", *setting.split("=", 1))
+    git("--git-dir=.", "--work-tree=.", "add", "-f", "report.json")
+    tree = git("--git-dir=.", "write-tree")
+    signed = f"tree {tree}\nauthor a <a@x> 1 +0000\ncommitter a <a@x> 1 +0000\ngpgsig "
+    signature = "-----BEGIN PGP SIGNATURE-----\n \n iQ==\n -----END PGP SIGNATURE-----"
+    (tmp_path / "commit").write_text(f"{signed}{signature}\n\nx\n")
+    git(
+        "--git-dir=.", "update-ref", "HEAD", git("--git-dir=.", "hash-object", "-t", "commit", "-w", "commit")
+    )
+    assert "by the file's own time" in since.account(report)
+    assert not told.exists()

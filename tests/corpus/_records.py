@@ -6,7 +6,7 @@ import json
 import torch
 
 from rebasin_cli.checkpoints.writing import write_safetensors
-from rebasin_cli.reports import Barrier, Curve, Report, Row
+from rebasin_cli.reports import Curve, Report, Row, barrier_of
 from rebasin_cli.reports import json as reports
 
 MADE = {
@@ -59,7 +59,7 @@ def changed(values, path, new):
 
 def report():
     curve = Curve((0.0, 0.5, 1.0), (0.1, 0.2, 0.1), (0.9, 0.8, 0.9), 100)
-    row = Row("naive", curves={"test": curve}, barriers={"test": Barrier(0.1, 0.1, 0.1, 0.1)}, shipped=True)
+    row = Row("naive", curves={"test": curve}, barriers={"test": barrier_of(curve)}, shipped=True)
     inputs = tuple(
         {"file": f"{name}.safetensors", "sha256": name * 64, "recorded": {"rebasin.command": "align"}}
         for name in "ab"

@@ -25,11 +25,11 @@ from ...checkpoints.staging import Staging, staged
 from ...checkpoints.tensors import LazyTensors, rows
 from ...errors import CheckpointError, OutputExists, RebasinError, UsageError
 from ...permutations import permutation
-from ...reports import Report
+from ...reports import Report, inconsistent
 from ...reports._github import StepSummary
 from ...runtime import files
 from ...runtime.files import NOTHING, Destinations, Inputs, check_distinct
-from ...runtime.text import some
+from ...runtime.text import clean, some
 from .listener import SILENT
 
 SHOWN = 3  # tensors that a line names
@@ -337,6 +337,9 @@ def stored_report(path: Path, option: str = "", *, error: type[RebasinError] = U
         report = reports.registry.get("json").load(files.decoded(content, what, error=error))
     except UsageError as wrong:
         raise error(f"{what}: {wrong.message}", problems=wrong.problems, hint=wrong.hint) from None
+    if problems := inconsistent(report):
+        hint = "It was changed after it was measured: measure it again"
+        raise error(f"{what}: the report contradicts itself", problems=list(map(clean, problems)), hint=hint)
     return Stored(content, hashlib.sha256(content).hexdigest(), report)
 
 

@@ -16,9 +16,13 @@ from ...runtime.text import clean
 
 SHOWN = 12  # digits of a digest
 PATIENCE = 10  # seconds for git
-# Nothing is locked, fetched or asked for; a name is a name, whatever it holds.
+# Nothing is locked, fetched or asked for; a name is a name, whatever it holds. What a repository says of
+# programs is not heard: a folder that was checked out may be made like a repository, with its own settings.
 QUIET = {"GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0"}
 QUIET |= {"GIT_LITERAL_PATHSPECS": "1"}
+DEAF = {"safe.bareRepository": "explicit", "log.showSignature": "false", "core.fsmonitor": "false"}
+DEAF |= {"gpg.program": "false", "gpg.ssh.program": "false", "gpg.x509.program": "false"}
+DEAF |= {"core.hooksPath": os.devnull, "protocol.allow": "never"}
 
 
 def account(path: Path) -> str:
@@ -66,9 +70,10 @@ def _blob(path: Path, digits: int) -> str:
 
 
 def _git(folder: Path, *words: str) -> str:
+    settings = [word for name, value in DEAF.items() for word in ("-c", f"{name}={value}")]
     try:
         ended = subprocess.run(
-            ["git", "--no-pager", "-C", str(folder), *words],
+            ["git", "--no-pager", *settings, "-C", str(folder), *words],
             env=os.environ | QUIET,
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -114,7 +114,7 @@ class Cache:
 
     def keep(self, step: Step, key: str, outputs: Mapping[str, str], result: Mapping[str, Any]) -> None:
         """Record a step that was done."""
-        kept = {"step": step.name, "line": step.line(), "outputs": dict(outputs), "result": dict(result)}
+        kept = {"step": step.name, "line": step.shown(), "outputs": dict(outputs), "result": dict(result)}
         self._write("steps", key, kept | {"key": key})
 
     # ------------------------------------------------------------------------------- whose a file is

@@ -10,17 +10,22 @@ from pathlib import Path
 
 from ...runtime.files import Inputs
 from .aside import Aside
-from .cache import Cache
+from .cache import of_run
 from .remembered import Remembered
 
 
 def forget(arguments: Sequence[str]) -> None:
-    """Remove the documents of the recipes that are named, and put aside what they made."""
+    """Remove the documents of the recipes that are named, and put aside what they made.
+
+    Records beside a stranger's recipe may be of his making, and are not believed here, either.
+    """
     words = [part for word in arguments for part in word.split("=", 1)]
     places = [words[k + 1] for k, word in enumerate(words[:-1]) if word == "--cache"]
-    cache = Cache(Path(places[-1] if places else ".rebasin"))
-    for path in map(Path, words):
-        for left in Remembered(cache, path, ()).every(recipe=True):
-            for document, digest in left.documents.items():
-                Remembered(cache, path, ()).remove(document, digest)
-            Aside(cache, Inputs((path,))).put(left.made)
+    folder = Path(places[-1] if places else ".rebasin")
+    with of_run(folder, lambda text: None, stranger="--untrusted" in words) as cache:
+        for path in map(Path, words):
+            remembered = Remembered(cache, path, ())
+            for left in remembered.every(recipe=True):
+                for document, digest in left.documents.items():
+                    remembered.remove(document, digest)
+                Aside(cache, Inputs((path,))).put(left.made)

@@ -157,6 +157,10 @@ class _Reader:
     def _expanded(self, text: str, at: Value) -> str:
         address, kept = at.path.endswith(".url"), 0
 
+        def held(name: str) -> str:
+            """What is looked at, too: of an address records hold what may be seen."""
+            return "" if address and self.allowed is None else self.environment.get(name, "")
+
         def variable(found: re.Match[str]) -> str:
             nonlocal kept
             if found[0] == "$${":
@@ -168,7 +172,7 @@ class _Reader:
                 if found["name"] not in self.environment:
                     self.problems.add(at, f"the environment has no {found['name']}")
                 return f"${{{found['name']}}}"
-            elif (why := refusal(found["name"], self.allowed)) is not None:
+            elif (why := refusal(found["name"], self.allowed, held(found["name"]))) is not None:
                 self.problems.add(at, why)
             elif found["name"] in self.environment:
                 return self.environment[found["name"]]
@@ -204,7 +208,7 @@ def with_set(
         try:
             node = yaml.compose(given, Loader=yaml.SafeLoader)
         except (yaml.YAMLError, RecursionError, ValueError):
-            problems.add(at, f"the value {given[:80]!r} is not YAML")
+            problems.add(at, f"the value {public(given)[:80]!r} is not YAML")
             continue
         value = _Reader(environment, problems, at.where).value(node, path, 0) if node else at
         root = _replaced(root, words, value, at, problems)

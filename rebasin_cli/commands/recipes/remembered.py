@@ -1,7 +1,8 @@
 """What the last run of a recipe left of itself, as the cache remembers it: documents, and what steps made.
 
-One record for a recipe with its assignments (`documents/ID.json`). Files are known by their place beside the
-cache, so that both may move together. Nothing is removed that is not as a run wrote it.
+One record for a recipe with its assignments (`documents/ID.json`). Files are known by their place beside
+the cache, so that both may move together. Nothing is removed that is not as a run wrote it. Anybody may have
+written a record: a file that lies elsewhere, or that does not begin as a document does, stays.
 """
 
 from __future__ import annotations
@@ -22,6 +23,13 @@ from .aside import Made
 from .cache import Cache
 
 KIND = "documents"
+# How a document begins. To a summary of somebody else's a run has added: that one is not ours to remove.
+BEGINNINGS = (
+    b'<?xml version="1.0" encoding="UTF-8"?>\n<testsuites name="rebasin"',
+    b'{\n  "recipe": ',
+    b'{\n  "_type": "https://in-toto.io/Statement/',
+    b"## rebasin run ",
+)
 
 
 @dataclass(frozen=True)
@@ -60,13 +68,13 @@ class Remembered:
             self.cache.put(KIND, self.name, content)
 
     def remove(self, path: Path, digest: str = "") -> None:
-        """Remove a file that is as a run wrote it: no link, no input, nothing that somebody changed since.
+        """Remove a document that is as a run wrote it: no link, no input, nothing that was changed since.
 
         Raises ResourceError where that cannot be done.
         """
         try:
             files.check_output(path, Inputs((self.path,)))
-            if not path.is_file():
+            if not path.is_file() or not is_document(path):
                 return
             ours = digests.of_file(path) == digest if digest else self.cache.is_ours(path)
         except (RebasinError, OSError):
@@ -90,12 +98,13 @@ class Remembered:
         documents, made = record.get("documents"), record.get("made")
         listed = documents.items() if isinstance(documents, dict) else ()
         found = {self._found(name): text for name, text in listed if isinstance(text, str)}
+        found = {path: text for path, text in found.items() if self._is_near(path)}
         outputs = [
             Made(self._found(each[0]), self._found(each[1]), each[2])
             for each in (made if isinstance(made, list) else ())
             if isinstance(each, list) and list(map(type, each)) == [str, str, bool]
         ]
-        return Left(found, [each for each in outputs if each.path.is_relative_to(each.root)])
+        return Left(found, [each for each in outputs if self._is_near(each.path) and _is_below(each)])
 
     def _is_near(self, path: Path) -> bool:
         """Whether it lies beside the cache: in a folder of another job it is not for us to remove."""
@@ -118,3 +127,13 @@ class Remembered:
         whole = os.path.normpath(os.path.join(self._home(), place))
         here = os.path.realpath(os.getcwd()) + os.sep
         return Path(whole.removeprefix(here))
+
+
+def is_document(path: Path) -> bool:
+    """Whether a file begins as those that a run writes. Raises OSError."""
+    with files.opened(path) as file:
+        return file.read(max(map(len, BEGINNINGS))).startswith(BEGINNINGS)
+
+
+def _is_below(made: Made) -> bool:
+    return made.path.is_relative_to(made.root)

@@ -18,6 +18,7 @@ from .files import beside, beside_torch, index, is_sharded, opened, report_files
 from .inputs import ELSEWHERE, Fetch, Files, find
 from .limits import Limits
 from .reading import Problems, Value
+from .variables import public
 from .vocabulary import (
     ACCEPTED,
     MAY_BE_MISSING,
@@ -107,6 +108,10 @@ class Step:
         """Its command line, without `rebasin`."""
         known = {key: value for key, value in more.items() if self.command.has(key)}
         return self.command.line(self.arguments, {**self.options, **known})
+
+    def shown(self) -> list[str]:
+        """Its command line as it may be seen, with `rebasin`: addresses without what signs them."""
+        return ["rebasin", *map(public, self.line())]
 
 
 @dataclass

@@ -62,7 +62,7 @@ def _told(outcome: Outcome, aside: Mapping[str, str]) -> dict[str, Any]:
     told = {
         "step": outcome.step.name,
         "status": outcome.status,
-        "command": ["rebasin", *outcome.step.line()],
+        "command": outcome.step.shown(),
         "outputs": {aside.get(name, name): digest for name, digest in outcome.outputs.items()},
         "result": dict(outcome.result),
     }
@@ -78,7 +78,7 @@ def steps_table(outcomes: Sequence[Outcome]) -> str:
     """The steps as a Markdown table."""
     rows = head(["step", "result", "command"])
     for outcome in outcomes:
-        shown = code(shlex.join(["rebasin", *outcome.step.line()])).replace("|", "\\|")
+        shown = code(shlex.join(outcome.step.shown())).replace("|", "\\|")
         rows.append(line([escape(outcome.step.name), outcome.status, shown]))
     return "\n".join(rows)
 
@@ -93,7 +93,7 @@ def statement(recipe: Recipe, outcomes: Sequence[Outcome], about: Mapping[str, A
     read = {name: digest for outcome in outcomes for name, digest in outcome.reads.items()}
     read = {name: digest for name, digest in read.items() if Path(name).absolute() not in own}
     read |= {about["recipe"]: about["recipe_sha256"]}
-    steps = [{"step": step.name, "command": ["rebasin", *step.line()]} for step in recipe.steps]
+    steps = [{"step": step.name, "command": step.shown()} for step in recipe.steps]
     weights = {name: digest for name, digest in made.items() if name.endswith(WEIGHTS)}
     content = attesting.statement_of(
         weights,

@@ -1,6 +1,7 @@
 """`${NAME}` in a recipe, and what of it may be seen: no secret gets into a text that is written or shown.
 
-A variable whose name says that it is a secret is not put into the recipe at all. Only in the address of a
+A variable whose name says that it is a secret is not put into the recipe at all, nor one that holds an
+address with a login or a signature. Only in the address of a
 download does its name stay as it is written, until the very moment at which the address is asked for; records
 hold the name. Addresses are shown without what signs them: a password before the host, and the query.
 """
@@ -11,8 +12,13 @@ import re
 from collections.abc import Collection, Mapping
 
 VARIABLE = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_]\w*)(?::-(?P<default>[^}]*))?\}|\$\{(?P<bad>[^}]*)\}?")
-_SECRET = re.compile(r"secret|token(?!i[sz])|key|passw|passphrase|passcode|credential|auth(?!or(?!i[sz]))")
-_PART = re.compile(r"(?:^|[_\d])(?:pass|pat|sas)(?:$|[_\d])|.[_\d]pwd(?:$|[_\d])")
+_SECRET = re.compile(
+    r"secret|token(?!i[sz])|key|passw|passphrase|passcode|credential|auth(?!or(?!i[sz]))|bearer|cookie|private"
+)
+_PART = re.compile(
+    r"(?:^|[_\d])(?:pat|sas|jwt|pw)(?:$|[_\d])|(?<!com)(?<!by)(?<!sur)pass(?:$|[_\d])|"
+    r".(?<!old)pwd(?:$|[_\d])"
+)
 _ADDRESS = re.compile(
     r"(?P<scheme>[A-Za-z][\w+.-]{0,20}://)(?P<user>[^\s/?#]*@)?(?P<rest>[^\s?#]*)(?P<query>[?#]\S+)?"
 )
@@ -24,7 +30,12 @@ def is_secret(name: str) -> bool:
     return bool(_SECRET.search(word) or _PART.search(word))
 
 
-def refusal(name: str, allowed: Collection[str] | None) -> str | None:
+def holds_login(value: str) -> bool:
+    """Whether what a variable holds is, or has in it, an address that is not shown as it is."""
+    return public(value) != value
+
+
+def refusal(name: str, allowed: Collection[str] | None, value: str = "") -> str | None:
     """Why this variable may not be put into a text of a recipe; None where it may.
 
     `allowed` are the names that the command line gives to a stranger's recipe.
@@ -39,6 +50,11 @@ def refusal(name: str, allowed: Collection[str] | None) -> str | None:
     if allowed is not None and name not in allowed:
         given = f"those of --allow-env ({', '.join(sorted(allowed))})" if allowed else "none"
         return f"${{{name}}}: with --untrusted a recipe reads {given}; --allow-env {name} gives it this one"
+    if holds_login(value):
+        return (
+            f"${{{name}}} holds an address with a login, or with a query, which may be a signature, and "
+            "what a recipe says is written into files and logs: it may stand in the url: of an input alone"
+        )
     return None
 
 

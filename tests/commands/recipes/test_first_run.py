@@ -17,7 +17,7 @@ from rebasin_cli.commands.recipes.recipe import parse
 from rebasin_cli.commands.recipes.running import How, Performed
 from rebasin_cli.errors import GateNotMet
 from rebasin_cli.measure import gates
-from rebasin_cli.reports import Barrier, Curve, Report, Row
+from rebasin_cli.reports import Curve, Report, Row, barrier_of
 from rebasin_cli.reports import json as json_format
 
 STEP = "steps: [{name: path, barrier: {models: [a.safetensors, b.safetensors], %s}}]"
@@ -149,7 +149,7 @@ def test_a_stranger_s_recipe_promotes_nothing_and_learns_of_no_file(wrong, tmp_p
 
 def measured(loss):
     curve = Curve((0.0, 0.5, 1.0), (0.3, loss, 0.3), (0.9, 0.8, 0.9), 100)
-    row = Row("aligned", {"test": curve}, {"test": Barrier(*[loss - 0.3] * 4)}, shipped=True)
+    row = Row("aligned", {"test": curve}, {"test": barrier_of(curve)}, shipped=True)
     return Report("0", "", 0, (), {}, {}, {}, {}, (), (row,))
 
 

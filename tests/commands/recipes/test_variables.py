@@ -3,6 +3,7 @@
 import hashlib
 import io
 import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -17,8 +18,11 @@ ENVIRONMENT = {"API_TOKEN": "hunter2", "DB_PASSWORD": "1", "RUN": "a", "SLY": "$
 SECRET = (
     "HF_TOKEN API_KEY apikey SSH_KEYFILE AWS_SECRET_ACCESS_KEY password DB_PASSWD DB_PASS DB_PWD AccessToken "
 )
-SECRET += "GH_PAT OAUTH2 AUTHORIZATION CREDENTIALS_JSON PASSPHRASE AZURE_SAS"
-PLAIN = "RUN PATH PWD OLDPWD GIT_AUTHOR_NAME TOKENIZER TOKENIZERS_PARALLELISM COMPASS PATTERN SEED"
+SECRET += "GH_PAT OAUTH2 AUTHORIZATION CREDENTIALS_JSON PASSPHRASE AZURE_SAS DBPASS SMTP_PASS2 "
+SECRET += "DBPWD DB_PW JWT BEARER SESSION_COOKIE GPG_PRIVATE"
+PLAIN = (
+    "RUN PATH PWD OLDPWD GIT_AUTHOR_NAME TOKENIZER TOKENIZERS_PARALLELISM COMPASS BYPASS PATTERN SEED SURPASS"
+)
 
 
 def test_a_variables_name_says_whether_it_is_a_secret():
@@ -131,3 +135,29 @@ def test_a_strangers_recipe_gets_no_login_of_the_hub(tmp_path):
         fetch = Fetcher(folder, lambda text: None, allowed=True, stranger=stranger, hub=Hub())
         fetch(f"hf:org/name@{'0' * 40}:m.safetensors", None)
     assert given == [{"token": False}, {}]
+
+
+def test_an_address_with_a_login_is_a_secret_whatever_its_variable_is_called(recipe):
+    for held in ("https://bob:hunter2@h/a", "see postgres://hunter2@h", "https://h/a?sig=hunter2"):
+        steps = "steps: [{align: {models: [a.safetensors, b.safetensors], data: '${URL}'}}]"
+        made, problems = recipe(steps, environment={"URL": held})
+        assert "${URL} holds an address with a login" in problems[0]
+        assert "hunter2" not in repr((made, problems))
+    _, problems = recipe(steps, environment={"URL": "https://h/a"})
+    assert problems == []
+    url = f"inputs: {{x: {{url: '${{URL}}/a', sha256: {DIGEST}}}}}\n"
+    url += "steps: [{align: {models: [x, a.safetensors]}}]"
+    _, problems = recipe(
+        url,
+        environment={"URL": "https://bob:hunter2@h"},
+        fetch=Fetcher(Path("d"), print, allowed=True).expected,
+    )
+    assert problems == []
+
+
+def test_a_command_line_is_told_without_the_login_of_an_address(recipe):
+    text = "steps: [{align: {models: [a.safetensors, b.safetensors], data: 'https://bob:hunter2@h/a?b'}}]"
+    made, _ = recipe(text)
+    (step,) = made.steps
+    assert "hunter2" in " ".join(step.line())
+    assert step.shown()[0] == "rebasin" and "https://***@h/a?***" in step.shown()
