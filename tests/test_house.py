@@ -139,7 +139,7 @@ OPENERS = {
     *("registry.regular", "runtime.files", "runtime.streams"),
     *("registry", "registry.options", "lab.engine.parameters", "datasets.alice", "datasets.digits"),
     *("checkpoints.torch_format", "checkpoints.safetensors_format", "checkpoints.storages"),
-    *("checkpoints.stored", "checkpoints.staging", "commands.recipes.cache", "commands.recipes.fetching"),
+    *("checkpoints.stored", "checkpoints.staging", "commands.recipes.records", "commands.recipes.fetching"),
 }
 
 

@@ -140,6 +140,8 @@ GATES = _group(
     missing_baseline=o.MissingBaseline,
     baseline_tolerance=o.BaselineTolerance,
 )
+MEASURING = _group(no_prove=o.NoProve, force=o.Force, dry_run=o.DryRun)
+JUDGING = _group(force=o.Force, quiet=o.Quiet)
 SCREEN = _group(quiet=o.Quiet, verbose=o.Verbose)
 
 

@@ -20,8 +20,8 @@ from ._show import put, result, screen
 
 @app.command(rich_help_panel="Measure")
 @g.shared(
-    *(g.LOADING, g.NETWORK, g.KEPT, g.DATA, g.SAMPLES, g.CHOOSING, g.SCORES, g.BINS),
-    *(g.METHOD, g.GROUPS, g.POLISHING, g.RIDGE, g.GATES, g.FORMATS, g.SCREEN),
+    *(g.GATES, g.MEASURING, g.LOADING, g.NETWORK, g.KEPT, g.DATA, g.SAMPLES, g.CHOOSING, g.SCORES, g.BINS),
+    *(g.METHOD, g.GROUPS, g.POLISHING, g.RIDGE, g.FORMATS, g.SCREEN),
 )
 def barrier(
     context: typer.Context,
@@ -75,9 +75,6 @@ def barrier(
     ] = None,
     json: Annotated[bool, o.report("--json", help="Print the report as JSON.")] = False,
     step_summary: o.StepSummary = None,
-    no_prove: o.NoProve = False,
-    force: o.Force = False,
-    dry_run: o.DryRun = False,
     **options: Any,
 ) -> None:
     """Measure loss and accuracy along the straight path from A to B, naive and aligned.
@@ -91,10 +88,10 @@ def barrier(
     from ..commands.barrier import barrier as run
     from ..reports import _github
 
-    own = {"method": method, "repair": repair, "full": full, "no_prove": no_prove}
+    own = {"method": method, "repair": repair, "full": full}
     settings = settings_of(options, "loading", "network", "data", "search", "repair", **own)
-    gates = gates_of(options)
-    written = report_of(context, report, options, force=force, dry_run=dry_run)
+    gates, dry_run = gates_of(options), options["dry_run"]
+    written = report_of(context, report, options, force=options["force"], dry_run=dry_run)
     summary, baseline = _github.step_summary(step_summary), options["baseline"]
     written = dataclasses.replace(written, summary=summary, reads=[baseline] if baseline else [])
     pairs = [_two(text) for text in pair or ()]

@@ -18,14 +18,12 @@ from .barrier import show_brief, show_report
 
 
 @app.command(rich_help_panel="Measure")
-@g.shared(g.GATES, g.FORMATS)
+@g.shared(g.GATES, g.JUDGING, g.FORMATS)
 def gate(
     context: typer.Context,
     report: Annotated[Path, typer.Argument(metavar="REPORT", help="A report.json of rebasin barrier.")],
     json: Annotated[bool, o.report("--json", help="Print the report as JSON.")] = False,
     step_summary: o.StepSummary = None,
-    force: o.Force = False,
-    quiet: o.Quiet = False,
     **options: Any,
 ) -> None:
     """Hold a stored report against gates, without measuring anything. Exit code 1 where one is not met.
@@ -38,8 +36,8 @@ def gate(
     from ..reports import _github
 
     gates, baseline = gates_of(options), options["baseline"]
-    summary = _github.step_summary(step_summary)
-    written = report_of(context, None, options, force=force)
+    summary, quiet = _github.step_summary(step_summary), options["quiet"]
+    written = report_of(context, None, options, force=options["force"])
     written = dataclasses.replace(written, summary=summary, reads=[baseline] if baseline else [])
     with screen(quiet) as listener:
         made = run(report, written, listener, gates=gates)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 from ..checkpoints.digests import of_file
-from ..errors import TimedOut, UsageError
-from ..registry import numbers
+from ..errors import UsageError
 from ..reports._as_one import as_one
 from ..runtime import files
 from ..runtime.files import Inputs
@@ -26,7 +24,6 @@ from .recipes.inputs import Fetch
 from .recipes.limits import HINT, MOST_BYTES, Limits
 from .recipes.recipe import Recipe, parse
 from .recipes.running import How, Outcome, Perform
-from .recipes.steps import Step
 from .recipes.vocabulary import Command
 
 __all__ = ["Asked", "read", "recipe_of", "run", "schema_text"]
@@ -90,12 +87,7 @@ def run(
     What becomes of them is told to the documents; a step that fails is no error here. The plan of a dry run.
     """
     cache, how, watch = documents.cache, documents.how, watch or Watch(documents.finish)
-
-    def limited(step: Step) -> AbstractContextManager[None]:
-        error = TimedOut(f"the time limit of {step.time_limit} was reached")
-        return watch.limited(step.time_limit and numbers.seconds(step.time_limit), error)
-
-    told = {"progress": documents.progress, "limited": limited}
+    told = {"progress": documents.progress, "limited": lambda step: watch.within(step.time_limit)}
     stranger = asked.limits is not None
     fetcher = Fetcher(cache.folder / "downloads", listener.say, allowed=asked.download, stranger=stranger)
     cache.check()
@@ -110,8 +102,8 @@ def run(
         plans = judging.check(recipe.steps, cache, perform, how, **told)
         documents.about["downloads"] = list(recipe.downloads)
         if asked.dry_run:
-            documents.about["steps"] = plan(recipe, cache, plans, how)
-            return documents.about["steps"]
+            documents.about["steps"] = found = plan(recipe, cache, plans, how)
+            return found
     with as_one():
         running.run(recipe.steps, cache, perform, listener, how, show=show, **told)
     return []

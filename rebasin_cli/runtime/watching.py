@@ -15,10 +15,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 
 from ..errors import TimedOut
+from ..registry import numbers
 from . import ending, signals
 from .signals import Stopped
 
@@ -70,6 +71,12 @@ class Watch:
         finally:
             with self._lock, suppress(ValueError):
                 self._limits.remove(limit)
+
+    def within(self, limit: str | None) -> AbstractContextManager[None]:
+        """The same for a time as people write it (`20m`); None, and what is no time, is any."""
+        return self.limited(
+            numbers.seconds(limit) if limit else None, TimedOut(f"the time limit of {limit} was reached")
+        )
 
     def _ring(self) -> None:
         if self._bell is not None:

@@ -105,7 +105,7 @@ CASES = (
         before=Case("", LOADED, change=loader("pass")),
     ),
     Case("two jobs at once in one folder", inputs={"cache": "false"}, anew=True, several=2),
-    Case("a gate is not met", "--set steps.path.min_accuracy=1", quick=True),
+    Case("a gate is not met", "--set steps.path.min_accuracy=1"),
     Case("worse than the baseline", OTHER_GATES, change=_worse, baseline=True),
     Case("the recipe is wrong", "--set steps.path.max_barier=1"),
     Case("a checkpoint is cut off", change=_cut),

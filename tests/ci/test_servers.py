@@ -6,12 +6,12 @@ Here rebasin is a stub that writes down how it was called; `test_cases.py` runs 
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import jsonschema
 import pytest
 import yaml
+from check_jsonschema.cli import main as check_jsonschema
 
 from . import cases, junit
 from .expressions import Context
@@ -48,11 +48,19 @@ exit "$CODE"
         ("vendor.gitlab-ci", [EXAMPLES / "gitlab.yml"]),
     ],
 )
-def test_files_satisfy_the_schema_of_their_server(schema, files):
-    """In a process: that is how the checker is used."""
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *map(str, files)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_files_satisfy_the_schema_of_their_server(schema, files, capsys):
+    assert checked(schema, *files) == 0, capsys.readouterr()
+
+
+def test_a_file_that_is_none_of_a_servers_is_noticed(tmp_path, capsys):
+    (tmp_path / "x.yml").write_text("jobs: 3")
+    assert checked("vendor.github-workflows", tmp_path / "x.yml") == 1
+
+
+def checked(schema, *files):
+    with pytest.raises(SystemExit) as ended:
+        check_jsonschema(["--builtin-schema", schema, *map(str, files)])
+    return ended.value.code
 
 
 def test_recipes_of_the_pages_satisfy_the_schema_of_recipes():
@@ -91,9 +99,10 @@ def test_expressions_are_those_of_the_server_and_no_others(tmp_path):
 
 
 @pytest.fixture
-def server(tmp_path, models):
-    """One whose rebasin is the stub."""
-    cases.checkout(tmp_path / "repository", models)
+def server(tmp_path):
+    """One whose rebasin is the stub, which reads no models."""
+    (tmp_path / "models").mkdir()
+    cases.checkout(tmp_path / "repository", tmp_path / "models")
     return Server(Shell(tmp_path / "home", rebasin=STUB), tmp_path / "repository")
 
 

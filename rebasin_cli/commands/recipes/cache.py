@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import sys
 import tempfile
@@ -30,16 +29,17 @@ from typing import TYPE_CHECKING, Any
 
 from ...checkpoints import digests
 from ...checkpoints.staging import watched
-from ...errors import UsageError
 from ...runtime import files
 from ..job.attesting import versions
-from .files import lies
+from .files import is_inside, lies
+from .records import Records, digest_of
 
 if TYPE_CHECKING:
     from .steps import Step
 
 SURROUNDINGS = ("REBASIN_DATA",)  # variables of the environment that tell where data is
 NOTATION = 2
+LOGGED = b'{"step": '  # how a log begins, which grows after it got its name
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class Record:
     result: Mapping[str, Any]
 
 
-class Cache:
-    """`say` is told once where nothing can be recorded: then every step is run.
+class Cache(Records):
+    """Where nothing can be recorded, every step is run.
 
     Records of a `stranger`'s recipe are its own: no other run believes them.
     """
@@ -59,7 +59,8 @@ class Cache:
     def __init__(
         self, folder: Path, say: Callable[[str], None] = lambda text: None, *, stranger: bool = False
     ):
-        self.folder, self.say, self.stranger, self._told = folder, say, stranger, False
+        super().__init__(folder, say)
+        self.stranger = stranger
 
     def reads(self, step: Step) -> dict[str, str]:
         """The digest of every file that a step reads. Raises CheckpointError for one that is gone."""
@@ -80,26 +81,26 @@ class Cache:
         }
         facts |= {"stranger": True} if self.stranger else {}
         facts |= more
-        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+        return digest_of(facts)
 
     def digest(self, path: Path) -> str:
         """Of a file or folder, also of one that was put aside; one that was not touched is not read again."""
         return digests.of_path(lies(path), self._of_file)
 
     def _of_file(self, path: Path) -> str:
-        known, now = self._read("files", self._id(path)) or {}, _stat(path)
+        known, now = self._known(path), _stat(path)
         if known and now and known.get("stat") == now:
             return str(known["sha256"])
         found = digests.of_file(path)
         if _stat(path) == now:
             made = {"made": True} if known.get("made") and known.get("sha256") == found else {}
             made |= {"making": known["making"]} if known.get("making") else {}  # it ends with the step
-            self._write("files", self._id(path), {"path": str(path), "stat": now, "sha256": found} | made)
+            self._note(path, {"path": str(path), "stat": now, "sha256": found} | made)
         return found
 
     def find(self, key: str) -> tuple[Record | None, str]:
         """The record of a step, if all that it made is still there; else why it has to run."""
-        kept = self._read("steps", key)
+        kept = self.record("steps", key)
         if kept is None or kept["key"] != key:  # another step's, under this one's name
             return None, ""
         for name, digest in kept["outputs"].items():
@@ -115,16 +116,16 @@ class Cache:
     def keep(self, step: Step, key: str, outputs: Mapping[str, str], result: Mapping[str, Any]) -> None:
         """Record a step that was done."""
         kept = {"step": step.name, "line": step.shown(), "outputs": dict(outputs), "result": dict(result)}
-        self._write("steps", key, kept | {"key": key})
+        self.put("steps", key, kept | {"key": key})
 
     # ------------------------------------------------------------------------------- whose a file is
 
     def made(self, path: Path) -> str:
         """Remember that a step made this file, so that one may replace it; its digest."""
         digest = self.digest(path)
-        known = self._read("files", self._id(path)) or {}
+        known = self._known(path)
         if known and not known.get("made"):
-            self._write("files", self._id(path), known | {"made": True})
+            self._note(path, known | {"made": True})
         return digest
 
     @contextlib.contextmanager
@@ -134,34 +135,34 @@ class Cache:
         A file is known by its size, its time and its inode, told right before it gets its name: another one
         that somebody puts there is not. What is in the list in the end was made here in whatever way.
         """
-        places, told, made = {self._id(path) for path in paths}, [], list[Path]()
+        places, told, made = {self.name_of(path) for path in paths}, [], list[Path]()
 
         def arriving(path: Path, status: os.stat_result) -> None:
-            if places & {self._id(place) for place in (path, *path.parents)}:
-                known = self._read("files", self._id(path)) or {"path": str(path), "stat": [], "sha256": ""}
-                self._write("files", self._id(path), known | {"making": _identity(status)})
+            if places & {self.name_of(place) for place in (path, *path.parents)}:
+                known = self._known(path) or {"path": str(path), "stat": [], "sha256": ""}
+                self._note(path, known | {"making": _identity(status)})
                 told.append(path)
 
         try:
             with watched(arriving):
                 yield made
         finally:
-            self._settle([*told, *(path for path in made if self._id(path) in places)])
+            self._settle([*told, *(path for path in made if self.name_of(path) in places)])
 
     def _settle(self, paths: Sequence[Path]) -> None:
         """What is there was made here. A record takes the place of another: none is missing in between."""
         for path in dict.fromkeys(paths):
             for file in digests.files_below(path) if path.is_dir() else [path] * path.exists():
                 self.digest(file)
-                if known := self._read("files", self._id(file)):
+                if known := self._known(file):
                     settled = {name: value for name, value in known.items() if name != "making"}
-                    self._write("files", self._id(file), settled | {"made": True})
+                    self._note(file, settled | {"made": True})
             if not path.is_file():
-                self._forget("files", self._id(path))
+                self.drop("files", self.name_of(path))
 
     def is_ours(self, path: Path) -> bool:
         """Whether a step wrote this file, and nobody changed it since; of a folder, all files in it."""
-        known = self._read("files", self._id(path)) or {}
+        known = self._known(path)
         if known.get("making") and _is_that(path, known["making"]):
             return True
         if path.is_dir():
@@ -171,16 +172,16 @@ class Cache:
     def move(self, path: Path, to: Path) -> None:
         """Give a file of ours another name; it stays ours, whenever this ends. Raises OSError."""
         known = {"path": str(to), "sha256": self.digest(path), "made": True}
-        self._write("files", self._id(to), known | {"stat": []})
+        self._note(to, known | {"stat": []})
         os.replace(path, to)
-        self._write("files", self._id(to), known | {"stat": _stat(to)})
+        self._note(to, known | {"stat": _stat(to)})
 
     def started(self, step: Step, key: str | None = None) -> str | None:
         """The key of the step that last began to write these outputs; `key` is that of one that begins."""
-        name = hashlib.sha256("\0".join(map(self._id, step.files)).encode()).hexdigest()[:32]
-        before = self._read("started", name)
+        name = hashlib.sha256("\0".join(map(self.name_of, step.files)).encode()).hexdigest()[:32]
+        before = self.record("started", name)
         if key is not None:
-            self._write("started", name, {"key": key, "step": step.name})
+            self.put("started", name, {"key": key, "step": step.name})
         return before["key"] if before else None
 
     @contextlib.contextmanager
@@ -188,157 +189,20 @@ class Cache:
         """While no other job runs a step that writes one of these files; another one's end is waited for."""
         with contextlib.ExitStack() as stack:
             waiting = f"{step.name}: another job writes the same files; waiting for it"
-            for name in sorted({self._id(path) for path in step.files}):  # one order: none waits for ever
+            for name in sorted({self.name_of(path) for path in step.files}):  # one order: none waits for ever
                 stack.enter_context(self.held(name, lambda: say(waiting)))
             yield
 
-    @contextlib.contextmanager
-    def held(self, name: str, waits: Callable[[], object]) -> Iterator[None]:
-        """While no other job holds the lock of this name; `waits` is called where one does."""
-        from filelock import FileLock, Timeout
-
-        lock = None
-        try:
-            lock = FileLock(self._place("locks") / f"{name}.lock")
-            try:
-                lock.acquire(timeout=0)
-            except Timeout:
-                waits()
-                lock.acquire()
-        except OSError as error:
-            self._cannot(error)
-            lock = None
-        try:
-            yield
-        finally:
-            if lock is not None:
-                lock.release()
-
     def is_busy(self, path: Path) -> bool:
         """Whether another job runs a step that writes this file."""
-        try:
-            from filelock import FileLock, Timeout
-        except ImportError:  # nor can another job
-            return False
-        try:
-            with FileLock(self._place("locks") / f"{self._id(path)}.lock", timeout=0):
-                return False
-        except Timeout:
-            return True
-        except OSError:
-            return False
+        return self.is_held(self.name_of(path))
 
-    # --------------------------------------------------------------------------------------- records
+    def _known(self, path: Path) -> dict[str, Any]:
+        """What is recorded of a file."""
+        return self.record("files", self.name_of(path)) or {}
 
-    def name_of(self, path: Path) -> str:
-        """A file as records know it."""
-        return self._id(path)
-
-    def record(self, kind: str, name: str) -> dict[str, Any] | None:
-        """What is recorded; None where nothing is, or what is there is not as it was written."""
-        return self._read(kind, name)
-
-    def records(self, kind: str) -> list[dict[str, Any]]:
-        """All records of a kind."""
-        names = sorted(path.stem for path in (self.folder / kind).glob("*.json"))
-        return [found for name in names if (found := self._read(kind, name)) is not None]
-
-    def put(self, kind: str, name: str, content: Mapping[str, Any]) -> None:
-        """Record something."""
-        self._write(kind, name, content)
-
-    def _id(self, path: Path) -> str:
-        """A file by its place beside the cache; one file has one name, whatever links lead to it."""
-        place, real = self.folder.absolute().parent, os.path.realpath(path)
-        with contextlib.suppress(ValueError):  # another drive
-            real = os.path.relpath(real, os.path.realpath(place))
-        return hashlib.sha256(os.fsencode(real)).hexdigest()[:32]
-
-    def _read(self, kind: str, name: str) -> dict[str, Any] | None:
-        """A record, None where there is none or what is there is not as it was written."""
-        try:
-            found = json.loads(files.content(self.folder / kind / f"{name}.json"))
-            seal = found.pop("seal")
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            return None
-        return found if seal == _seal(found) and _is_record(kind, found) else None
-
-    def _write(self, kind: str, name: str, content: Mapping[str, Any]) -> None:
-        try:
-            place = self._place(kind) / f"{name}.json"
-            temporary = place.with_suffix(f".{os.getpid()}.tmp")
-            try:
-                sealed = {**content, "seal": _seal(content)}
-                temporary.write_text(json.dumps(sealed, indent=1) + "\n", encoding="utf-8")
-                os.replace(temporary, place)
-            except OSError:
-                with contextlib.suppress(OSError):
-                    temporary.unlink(missing_ok=True)
-                raise
-        except OSError as error:
-            self._cannot(error)
-
-    def _forget(self, kind: str, name: str) -> None:
-        with contextlib.suppress(OSError):
-            (self.folder / kind / f"{name}.json").unlink(missing_ok=True)
-
-    def _cannot(self, error: OSError) -> None:
-        if not self._told:
-            self.say(f"the cache {self.folder} cannot be written ({error.strerror}): nothing is recorded")
-            self._told = True
-
-    def _place(self, kind: str) -> Path:
-        """The folder of these records; git leaves all of the cache alone."""
-        folder = self.folder / kind
-        if not folder.is_dir():
-            self.check()
-            folder.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileExistsError), open(self.folder / ".gitignore", "x") as file:
-                file.write("*\n")
-        return folder
-
-    def check(self) -> None:
-        """Raise UsageError where the folder is there and holds other things than a cache.
-
-        In one called `.rebasin` a job may keep what is its own.
-        """
-        try:
-            others = sorted({*os.listdir(self.folder)} - OWN)
-            links = sorted(name for name in OWN if os.path.islink(self.folder / name))
-        except OSError:  # it is not there, or cannot be read: told where something is written
-            return
-        others = others if self.folder.name != ".rebasin" else []
-        if others or links:
-            what = f"holds {others[0]}" if others else f"has a link in it, {links[0]}"
-            raise UsageError(
-                f"{self.folder} {what}: a cache is a folder of its own",
-                hint="Name one that is not there yet, or leave --cache out for .rebasin",
-            )
-
-    def check_output(self, path: Path) -> None:
-        """Raise UsageError for an output among the records: these are the cache's own."""
-        real = os.path.realpath(path)
-        own = {name: os.path.realpath(self.folder / name) for name in OWN}
-        if any(real == place or real.startswith(place + os.sep) for place in own.values()):
-            raise UsageError(
-                f"{path} is where the cache {self.folder} keeps its records", hint="Name a file outside of it"
-            )
-
-
-# What every record of a kind holds: anything else was not written by a cache.
-HOLDS = {
-    "steps": {"key": str, "outputs": dict, "result": dict},
-    "measured": {"key": str, "result": dict},
-    "files": {"path": str, "stat": list, "sha256": str},
-    "started": {"key": str, "step": str},
-}
-
-
-def _is_record(kind: str, found: Mapping[str, Any]) -> bool:
-    held = HOLDS.get(kind, {}) | ({"making": list} if "making" in found else {})
-    if not all(isinstance(found.get(name), what) for name, what in held.items()):
-        return False
-    return kind != "steps" or all(isinstance(digest, str) for digest in found["outputs"].values())
+    def _note(self, path: Path, known: Mapping[str, Any]) -> None:
+        self.put("files", self.name_of(path), known)
 
 
 @contextlib.contextmanager
@@ -352,15 +216,12 @@ def of_run(folder: Path, say: Callable[[str], None], *, stranger: bool) -> Itera
         yield Cache(folder, say)
         return
     home, place = os.path.realpath(os.getcwd()), os.path.realpath(folder)
-    if place != home and not place.startswith(home.rstrip(os.sep) + os.sep):
+    if not is_inside(place, home):
         yield Cache(folder, say, stranger=True)
         return
     say(f"the cache {folder} lies beside the recipe: nothing in it is believed, and every step is run")
     with tempfile.TemporaryDirectory(prefix="rebasin-") as made:
         yield Cache(Path(made) / "cache", say, stranger=True)
-
-
-LOGGED = b'{"step": '  # how a log begins, which grows after it got its name
 
 
 def _is_that(path: Path, identity: list[int]) -> bool:
@@ -371,15 +232,6 @@ def _is_that(path: Path, identity: list[int]) -> bool:
             return now == identity or (now[-1] == identity[-1] and file.read(len(LOGGED)) == LOGGED)
     except OSError:
         return False
-
-
-OWN = {"steps", "measured", "files", "started", "locks", "documents", "downloads", ".gitignore"}
-
-
-def _seal(content: Mapping[str, Any]) -> str:
-    """A record's own digest: what was cut off, or changed by hand, is no record."""
-    told = json.dumps({key: content[key] for key in content if key != "seal"}, sort_keys=True)
-    return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
 def _identity(status: os.stat_result) -> list[int]:

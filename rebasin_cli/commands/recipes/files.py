@@ -26,6 +26,11 @@ def lies(path: Path) -> Path:
     return next((aside for aside in asides if aside.exists()), path)
 
 
+def is_inside(place: str, folder: str) -> bool:
+    """Whether one real path is the other, or below it."""
+    return place == folder or place.startswith(folder.rstrip(os.sep) + os.sep)
+
+
 def index(path: Path) -> Path:
     return path.with_name(f"{path.name}.index.json")
 

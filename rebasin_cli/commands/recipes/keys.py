@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import platform
 import sys
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 from ...checkpoints import digests
 from ..job.attesting import versions
 from .recipe import Recipe
+from .records import digest_of
 
 DIGITS = 16
 
@@ -42,4 +41,4 @@ def of(recipe: Recipe) -> str:
 
 
 def _digits(facts: Any) -> str:
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:DIGITS]
+    return digest_of(facts)[:DIGITS]

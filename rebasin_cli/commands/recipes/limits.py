@@ -21,6 +21,7 @@ from typing import Any
 
 from ...errors import UsageError
 from ...registry import Registry, allowed
+from .files import is_inside
 from .reading import Value
 from .variables import is_secret
 from .vocabulary import DATA, MAY_READ, MAY_RUN, REPLACES, SAID, TRUSTS, UNSAID, Parameter
@@ -245,7 +246,7 @@ class Limits:
     # ------------------------------------------------------------------------------------------- places
 
     def _is_inside(self, place: str) -> bool:
-        return place == self.home or place.startswith(self.home.rstrip(os.sep) + os.sep)
+        return is_inside(place, self.home)
 
     def _is_open(self, place: str) -> bool:
         """Inside, and in no hidden folder: .git has the credentials of a checkout."""

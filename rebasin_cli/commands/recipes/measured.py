@@ -18,6 +18,7 @@ from .cache import Cache
 from .steps import Step
 
 KIND = "measured"
+REPORT = "rebasin.report/"  # how the schema of a barrier report begins
 MEASURING = ("barrier",)  # commands that take what was measured before (`commands.job.measured`)
 
 
@@ -28,15 +29,24 @@ def find(step: Step, reads: Mapping[str, str], cache: Cache) -> Report | None:
     if kept is None or kept["key"] != key:
         return None
     try:
-        return json_format.load(json.dumps(kept["result"]))
+        return report_of(kept["result"])
     except RebasinError:
         return None
+
+
+def report_of(result: Mapping[str, Any]) -> Report | None:
+    """The barrier report that a step left; None where it left something else."""
+    return json_format.load(json.dumps(result)) if _is_report(result) else None
+
+
+def _is_report(result: Mapping[str, Any]) -> bool:
+    return str(result.get("schema", "")).startswith(REPORT)
 
 
 def keep(step: Step, reads: Mapping[str, str], cache: Cache, result: Mapping[str, Any]) -> None:
     """Record what a step has measured."""
     key = _key(step, reads, cache)
-    if key is not None and str(result.get("schema", "")).startswith("rebasin.report/"):
+    if key is not None and _is_report(result):
         cache.put(KIND, key, {"key": key, "step": step.name, "result": dict(result)})
 
 

@@ -7,8 +7,6 @@ written a record: a file that lies elsewhere, or that does not begin as a docume
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from ...runtime import files
 from ...runtime.files import Inputs
 from .aside import Made
 from .cache import Cache
+from .records import digest_of
 
 KIND = "documents"
 # How a document begins. To a summary of somebody else's a run has added: that one is not ours to remove.
@@ -46,8 +45,7 @@ class Remembered:
     def __init__(self, cache: Cache, path: Path, assignments: Sequence[str]):
         self.cache, self.path = cache, path
         self.recipe = cache.name_of(path)
-        told = json.dumps([self.recipe, list(assignments)])
-        self.name = hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        self.name = digest_of([self.recipe, list(assignments)])[:32]
 
     def last(self) -> Left:
         """Of the last run with the same assignments."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -27,7 +26,6 @@ from ...errors import (
     as_error,
 )
 from ...reports import Report
-from ...reports import json as json_format
 from ...reports._gates import GateResult, raise_unmet
 from ...runtime.files import is_missing
 from ..job import measured as taken
@@ -39,7 +37,6 @@ from .steps import Step
 
 DONE, UNCHANGED, MISSED, FAILED, NOT_RUN = "done", "unchanged", "gate not met", "failed", "not run"
 INTERRUPTED, TIMED_OUT = "interrupted", "timed out"
-REPORT = "rebasin.report/"  # how the schema of a barrier report begins
 BROKEN = (FAILED, INTERRUPTED, TIMED_OUT)  # it ended with an error, and nothing is run after it
 
 
@@ -70,9 +67,7 @@ class Outcome:
     @cached_property
     def report(self) -> Report | None:
         """The barrier report that it left, now or when it was run last."""
-        if not str(self.result.get("schema", "")).startswith(REPORT):
-            return None
-        return json_format.load(json.dumps(self.result))
+        return measured.report_of(self.result)
 
 
 Perform = Callable[[Sequence[str]], Performed]

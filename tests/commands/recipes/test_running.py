@@ -10,7 +10,7 @@ import pytest
 
 from rebasin_cli.checkpoints.staging import staged
 from rebasin_cli.commands.job.listener import Listener
-from rebasin_cli.commands.recipes import cache, judging, running
+from rebasin_cli.commands.recipes import judging, records, running
 from rebasin_cli.commands.recipes.cache import Cache
 from rebasin_cli.commands.recipes.running import How, Performed
 from rebasin_cli.errors import GateNotMet, Interrupted, OutputExists, SpecError, UsageError
@@ -144,7 +144,7 @@ def test_a_record_is_one_of_its_kind_and_of_its_own_name(run, tmp_path):
         whole.pop("seal")
         for key, odd in itertools.product(whole, (None, 5, [[]], {"a": 1})):
             changed = {**whole, key: odd}
-            record.write_text(json.dumps({**changed, "seal": cache._seal(changed)}))
+            record.write_text(json.dumps({**changed, "seal": records._seal(changed)}))
             assert set(run()[0]) <= {"done", "unchanged"}, (kind, key, odd)
     content = steps[0].read_text()
     for other in steps:
@@ -250,15 +250,15 @@ def test_what_is_being_made_stays_ours_while_others_read_it_and_is_never_without
         cache.digest(path)  # a step that reads it asks for its key
         assert cache.is_ours(path)
         patch.setattr(Cache, "_settle", lambda *_: None)
-    kept = Cache._write
+    kept = Cache.put
 
     def looked_at(self, *record):
         assert cache.is_ours(path)
         kept(self, *record)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Cache, "_write", looked_at)
-        patch.setattr(Cache, "_forget", lambda *_: pytest.fail("a kill here would lose it"))
+        patch.setattr(Cache, "put", looked_at)
+        patch.setattr(Cache, "drop", lambda *_: pytest.fail("a kill here would lose it"))
         cache._settle([path])
     assert cache.is_ours(path)
     path.write_text("somebody's")
