@@ -531,7 +531,7 @@ def test_the_last_lines_of_a_missed_gate_tell_all_that_is_needed_at_night(gated,
     for curve in [curve for row in good["rows"] for curve in row["curves"].values()]:  # surely better
         inner = [loss - 1.0 for loss in curve["loss"][1:-1]]
         curve["loss"] = [curve["loss"][0], *inner, curve["loss"][-1]]
-    good["each"] = {}
+    good["each"], good["gates"] = {}, []
     Path("good ones.json").write_text(json.dumps(good))
     line = ("run", gated, "--json", "--set", "steps.path.baseline=good ones.json")
     outcome = run(*line, "--set", "steps.path.max_barrier=-5")

@@ -1,8 +1,9 @@
 """Weights that have not passed lie in `not-passed/`, beside where they would lie, with what belongs to them.
 
 After any end of a run but 0 nobody takes them for passed: they, their permutations, cards and statements are
-renamed into that folder; the next run takes them back first, so that nothing is computed twice. Only files
-are moved that the cache knows a step to have made, as they were made, and no link.
+renamed into that folder; so are reports of an earlier run, whose steps this one did not come to. The next run
+takes them back first, so that nothing is computed twice. Only files are moved that the cache knows a step to
+have made, as they were made, and no link.
 """
 
 from __future__ import annotations
@@ -28,6 +29,14 @@ if TYPE_CHECKING:
     from .steps import Step
 
 APART = ("card",)  # commands whose output speaks of weights
+REPORTS = (
+    "report",
+    "junit",
+    "html",
+    "json_file",
+    "markdown",
+    "png",
+)  # outputs that say how a merge was judged
 MODELS = ("", "perm")  # what of a step's outputs is weights or goes with them; `attest` speaks of them
 
 
@@ -50,6 +59,12 @@ class Made:
 def of_steps(steps: Iterable[Step]) -> list[Made]:
     """What steps have made that must not pass for what has passed, in its place or aside."""
     return [made for step in steps for root, speaks in _roots(step) for made in _below(root, speaks)]
+
+
+def reports_of(steps: Iterable[Step]) -> list[Made]:
+    """The reports of steps, each file by itself: those of an earlier run must not pass for this one's."""
+    found = [path for step in steps for key, path in step.writes.items() if key.partition(".")[0] in REPORTS]
+    return [Made(path, path) for path in dict.fromkeys(found)]
 
 
 def of_outcomes(outcomes: Iterable[Outcome]) -> list[Made]:

@@ -28,7 +28,7 @@ from ...runtime import files, signals
 from ...runtime.files import Inputs
 from ...runtime.text import some
 from . import running, telling
-from .aside import Aside, Made, of_outcomes, of_steps
+from .aside import Aside, Made, of_outcomes, of_steps, reports_of
 from .cache import Cache
 from .cases import gates_of
 from .files import NOT_PASSED
@@ -74,6 +74,7 @@ class Documents:
     _locked: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     _mine: bool = False
     _waits: bool = False  # for another job that runs the same recipe
+    _waited: bool = False
     _earlier: list[Made] = field(default_factory=list)  # what earlier runs made of it
     _written: dict[str, None] = field(default_factory=dict)
     _added: set[str] = field(default_factory=set)
@@ -118,9 +119,12 @@ class Documents:
         if self.dry or self._mine:
             return
         self._waits = True
-        waiting = f"another job runs {self.path}: waiting for its end"
-        self._locked.enter_context(self.cache.held(self._remembered.name, lambda: self.say(waiting)))
+        self._locked.enter_context(self.cache.held(self._remembered.name, self._waiting))
         self._waits, self._mine = False, True
+
+    def _waiting(self) -> None:
+        self._waited = True
+        self.say(f"another job runs {self.path}: waiting for its end")
 
     # ------------------------------------------------------------------------------------ the beginning
 
@@ -142,8 +146,12 @@ class Documents:
             self._forget(left)
 
     def _forget(self, left: Left) -> None:
-        """Documents are removed, cards are put aside; weights stay until it is known how this run ends."""
-        for path, digest in left.documents.items():
+        """Documents are removed, cards are put aside; weights stay until it is known how this run ends.
+
+        Those of a job that this one has waited for stay, where it does not write them itself: whoever started
+        that job has not read them yet.
+        """
+        for path, digest in left.documents.items() if not self._waited else ():
             self._remembered.remove(path, digest)
         self._put_aside([made for made in left.made if made.speaks])
         self._earlier += left.made
@@ -159,7 +167,7 @@ class Documents:
             for left in self._remembered.every(recipe=True):
                 if digest := left.documents.get(self._remembered.as_kept(path)):
                     self._remembered.remove(path, digest)
-        made = of_steps(recipe.steps)
+        made = [*of_steps(recipe.steps), *reports_of(recipe.steps)]
         self._put_aside([each for each in made if each.speaks])
         if sound:
             self._aside().take_back([each for each in (*self._earlier, *made) if not each.speaks])
@@ -180,7 +188,7 @@ class Documents:
 
     def _check_githubs(self) -> None:
         """Raise UsageError where GitHub's own summary would be added to what this run reads or makes."""
-        if self._places("step_summary") or (summary := _github.step_summary()) is None:
+        if (summary := self._githubs()) is None:
             return
         made = [path for step in self._steps() for path in step.files]
         made += [path for _, path in self._listed()]
@@ -215,7 +223,8 @@ class Documents:
         if not isinstance(error, Interrupted) or self.dry or self._waits:
             return error
         found = copy.copy(error)
-        found.message += f" in step {step.name} of {self.path}" if step else f", {self.path} in no step"
+        place = "between steps" if self.progress.outcomes else "before the first step"
+        found.message += f" in step {step.name} of {self.path}" if step else f" {place} of {self.path}"
         more = ", with more time" * isinstance(error, TimedOut)
         found.hint = error.hint or f"Run it again{more}: it goes on from there, finished steps are kept"
         return found
@@ -241,8 +250,9 @@ class Documents:
         self._keep()
 
     def _made(self) -> list[Made]:
-        """What this run and those before it made that weights are in, or that speaks of them."""
-        known = (*self._earlier, *of_steps(self._steps()), *of_outcomes(self.progress.outcomes))
+        """What this run and those before it made that weights are in, or that speaks of them; and reports."""
+        steps = self._steps()
+        known = (*self._earlier, *of_steps(steps), *reports_of(steps), *of_outcomes(self.progress.outcomes))
         return list({self._remembered.as_kept(each.path): each for each in known}.values())
 
     def _settle(self) -> None:
@@ -251,7 +261,9 @@ class Documents:
         if self.error is None:
             self._aside().drop(made)
             return
-        self._put_aside(made)
+        ended = [outcome.step for outcome in self.progress.outcomes if outcome.status in running.ENDED]
+        said = {self._remembered.as_kept(each.path) for each in reports_of(ended)}  # by this very run
+        self._put_aside([each for each in made if self._remembered.as_kept(each.path) not in said])
         lying = {each.path: each.aside for each in made if each.aside.is_file() and not each.path.exists()}
         if lying and not self.progress.not_passed:
             folders = dict.fromkeys(each.root.parent / NOT_PASSED for each in made if each.path in lying)
@@ -294,10 +306,17 @@ class Documents:
         self._put(path, telling.as_json(self.account()))
 
     def _summary(self) -> None:
-        """To the files that are named, else to GitHub's own."""
-        for named in self._places("step_summary") or [None]:
-            if (summary := _github.step_summary(named)) is not None:
+        """To the files that are named; to GitHub's own where the command line names none."""
+        for summary in (*map(StepSummary, self._places("step_summary")), self._githubs()):
+            if summary is not None:
                 self._try(summary.path, partial(self._add, summary), added=True)
+
+    def _githubs(self) -> StepSummary | None:
+        """GitHub's summary, where the run adds to it beside what the recipe names."""
+        if self.named.step_summary is not None or (summary := _github.step_summary()) is None:
+            return None
+        named = {os.path.realpath(path) for path in self._places("step_summary")}
+        return summary if os.path.realpath(summary.path) not in named else None
 
     def _add(self, summary: StepSummary, path: Path) -> None:
         found, sections = telling.summary(self.progress.outcomes, self.error)

@@ -33,7 +33,8 @@ MOST_DATA = 1_000_000  # files of a folder of data
 OF_A_PLACE = ("npz", "imagefolder", "text")  # data sets of ours that are named with a file or a folder
 HINT = (
     "--untrusted: a recipe names no code, files of this folder alone, and variables of --allow-env "
-    "(docs/security.md); --set steps.NAME.OPTION=VALUE says what you have read and want all the same"
+    "(docs/security.md); --set defaults.OPTION=VALUE and --set steps.NAME.OPTION=VALUE say what you "
+    "have read and want all the same"
 )
 LINK = "is a link that leads out of this folder, or to what is hidden"
 UNSEEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")  # letters that a reader does not see
@@ -151,7 +152,7 @@ class Limits:
             taken = "a network by its name, of rebasin or of an installed package"
         else:
             return f"{text} is code, and only the command line may name some"
-        return f"{text} is code, or may be; taken is {taken}"
+        return f"{text} is code, or may be; expected {taken}"
 
     def wrong_name(self, text: str) -> str | None:
         """What keeps this from being the name of a file below this folder, by its spelling alone."""
@@ -167,7 +168,7 @@ class Limits:
             why = "is hidden, or has an empty part"
         else:
             return None
-        return f"{text!r} {why}; taken are plain names below the folder in which rebasin was started"
+        return f"{text!r} {why}; expected a plain name below the folder in which rebasin was started"
 
     # ----------------------------------------------------------------------------------- what is read
 

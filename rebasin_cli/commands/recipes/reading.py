@@ -60,10 +60,12 @@ class Value:
 
 
 class Problems(list[str]):
-    """What is wrong with a recipe, a line each: where, path, what."""
+    """What is wrong with a recipe, a line each: where, path, what; a default that is wrong in every step once."""
 
     def add(self, at: Value, what: str) -> None:
-        self.append(public(f"{at.where}: {at.path + ': ' if at.path else ''}{what}"))
+        told = public(f"{at.where}: {at.path + ': ' if at.path else ''}{what}")
+        if told not in self:
+            self.append(told)
 
     def in_order(self) -> list[str]:
         """By their lines."""
@@ -179,7 +181,9 @@ class _Reader:
             elif found["default"] is not None:
                 return found["default"]
             else:
-                self.problems.add(at, f"the environment has no {found['name']}")
+                name = found["name"]
+                hint = f"set it, or write ${{{name}:-VALUE}} for where it is not set"
+                self.problems.add(at, f"the environment has no {name}; {hint}")
             return found[0]
 
         if "\0" in text:  # no file name and no argument may hold it

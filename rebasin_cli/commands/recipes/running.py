@@ -37,7 +37,9 @@ from .steps import Step
 
 DONE, UNCHANGED, MISSED, FAILED, NOT_RUN = "done", "unchanged", "gate not met", "failed", "not run"
 INTERRUPTED, TIMED_OUT = "interrupted", "timed out"
+ELSEWHERE = ". A --cache DIR outside of the recipe's folder knows what earlier runs with --untrusted wrote"
 BROKEN = (FAILED, INTERRUPTED, TIMED_OUT)  # it ended with an error, and nothing is run after it
+ENDED = (DONE, UNCHANGED, MISSED)  # what such a step has left is of this run
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,7 @@ def check_outputs(paths: Iterable[Path], cache: Cache, how: How) -> None:
         if path.exists() and not how.force and not cache.is_ours(path):
             raise OutputExists(
                 f"{path} exists, and no recipe made it as it is now",
-                hint="--force overwrites it; `out` chooses another name",
+                hint="--force overwrites it; or choose another name" + ELSEWHERE * cache.stranger,
             )
 
 
