@@ -60,7 +60,7 @@ class Value:
 
 
 class Problems(list[str]):
-    """What is wrong with a recipe, a line each: where, path, what; a default that is wrong in every step once."""
+    """What is wrong with a recipe, a line each: where, path, what; a default wrong in all steps is one."""
 
     def add(self, at: Value, what: str) -> None:
         told = public(f"{at.where}: {at.path + ': ' if at.path else ''}{what}")
