@@ -363,8 +363,8 @@ def test_what_a_step_reads_beside_its_files_makes_it_run_again(trained, done, ru
     """The code that a spec names, and what a torch file's metadata lie in."""
     (tmp_path / "own.yaml").write_text('"\\x69nclude": base\nnet: net.py:build\n')
     (tmp_path / "base.yaml").write_text((library.folder() / "mlp.yaml").read_text())
-    (tmp_path / "net.py").write_text("from helper import MLP\ndef build(): return MLP([64, 16, 10])\n")
-    (tmp_path / "helper.py").write_text("from rebasin_cli.nets.mlp import MLP\n")
+    (tmp_path / "net.py").write_text("from part_of_net import MLP\ndef build(): return MLP([64, 16, 10])\n")
+    (tmp_path / "part_of_net.py").write_text("from rebasin_cli.nets.mlp import MLP\n")
     a = trained[0]
     (tmp_path / "r.yaml").write_text(
         f"steps: [eval: {{models: ['{a}'], data: digits, limit: 32, spec: own.yaml, trust_code: true}}]"
@@ -374,7 +374,7 @@ def test_what_a_step_reads_beside_its_files_makes_it_run_again(trained, done, ru
     base = tmp_path / "base.yaml"
     base.write_text(base.read_text() + "# other\n")
     assert "unchanged" not in done("run", "r.yaml").out
-    (tmp_path / "helper.py").write_text("raise RuntimeError('broken')\n")
+    (tmp_path / "part_of_net.py").write_text("raise RuntimeError('broken')\n")
     assert "unchanged" not in run("run", "r.yaml").out
     done("merge", *trained, "--method", "none", "-o", "m.safetensors")
     torch.save(tensors("m.safetensors"), "m.pth")
