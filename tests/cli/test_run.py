@@ -246,11 +246,10 @@ step_summary: summary.md
 
 
 def test_the_statement_is_on_what_was_written_and_made_of_what_was_read(recipe, done, tmp_path):
-    import hashlib
-
     done("run", recipe)
     content = json.loads((tmp_path / "out/run.intoto.json").read_text())
     digests = {one["name"]: one["digest"]["sha256"] for one in content["subject"]}
+    assert {"out/align.safetensors", "out/mean.safetensors"} <= digests.keys()
     for name, digest in digests.items():
         assert hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() == digest
     parents = content["predicate"]["buildDefinition"]["resolvedDependencies"]
@@ -262,6 +261,14 @@ def test_the_statement_is_on_what_was_written_and_made_of_what_was_read(recipe, 
     before = (tmp_path / "out/run.intoto.json").read_bytes()
     done("run", recipe, "--no-cache")
     assert (tmp_path / "out/run.intoto.json").read_bytes() == before
+
+
+def test_a_statement_is_on_weights_of_every_format(trained, done, tmp_path):
+    torch.save(tensors(trained[0]), "a.pth")
+    merge = "merge: {models: [a.pth, a.pth], method: none, out: m.pth}"
+    (tmp_path / "r.yaml").write_text(f"attest: s.json\nsteps: [{merge}]")
+    done("run", "r.yaml")
+    assert [one["name"] for one in json.loads((tmp_path / "s.json").read_text())["subject"]] == ["m.pth"]
 
 
 def test_ctrl_c_and_the_next_run_goes_on(recipe, interrupted, done):
