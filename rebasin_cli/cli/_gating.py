@@ -19,7 +19,6 @@ def gates_of(options: Mapping[str, Any]) -> Any:
         name: options[name]
         for name in ("max_barrier", "min_accuracy", "max_accuracy_drop", "baseline_tolerance")
     }
-    gates.check_limits(**limits)
     named = tuple(gates.parse_gate(text) for text in options["gate"] or ())
     baseline = gating.baseline(options["baseline"], options["missing_baseline"])
     return gates.Asked(gates=named, baseline=baseline, **limits)

@@ -19,12 +19,15 @@ import typer
 
 from ..errors import RebasinError
 from ..registry import Option, Registry
-from ..registry.options import declared
+from ..registry.options import constant, declared
 from . import _options as o
 
 Group = dict[str, tuple[Any, Any]]  # parameter: its annotation and default
 OF_METHOD, OF_FORMAT = "method_", "file_"  # how parameters begin that were read off declarations
-DEFAULTS: dict[str, Any] = {"missing_baseline": "refuse", "baseline_tolerance": 0.01}
+DEFAULTS = {
+    "missing_baseline": constant("rebasin_cli.commands.job.gating", "REFUSE"),
+    "baseline_tolerance": constant("rebasin_cli.measure.baseline", "TOLERANCE"),
+}
 DEFAULTS |= {"device": "auto", "seed": 0, "batch_size": 500, "groups": "permutations", "bins": 15}
 
 

@@ -160,12 +160,33 @@ def findable(folder: Path) -> Iterator[None]:
     if (beside := str(folder.resolve())) in sys.path:
         yield
         return
+    _set_apart(beside)
     sys.path.append(beside)
     try:
         yield
     finally:
         if beside in sys.path:
             sys.path.remove(beside)
+
+
+_folders: set[str] = set()  # that code was found in
+
+
+def _set_apart(folder: str) -> None:
+    """Forget modules of other folders that are called as one in this folder: two loaders may each have a
+    `helper`, and each has to get its own. Who has imported one keeps it.
+    """
+    others = _folders - {folder}
+    _folders.add(folder)
+    plain = [(name, module) for name, module in sys.modules.items() if type(module) is ModuleType]
+    for name, module in plain if others else ():
+        place = next(iter(getattr(module, "__path__", ())), getattr(module, "__file__", None))
+        here = os.path.join(folder, name)
+        if "." in name or not place or os.path.dirname(place) not in others:
+            continue
+        if os.path.isfile(f"{here}.py") or os.path.isdir(here):
+            for part in [part for part in sys.modules if part == name or part.startswith(f"{name}.")]:
+                del sys.modules[part]
 
 
 def _import_module(name: str) -> ModuleType:

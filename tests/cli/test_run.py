@@ -246,11 +246,10 @@ step_summary: summary.md
 
 
 def test_the_statement_is_on_what_was_written_and_made_of_what_was_read(recipe, done, tmp_path):
-    import hashlib
-
     done("run", recipe)
     content = json.loads((tmp_path / "out/run.intoto.json").read_text())
     digests = {one["name"]: one["digest"]["sha256"] for one in content["subject"]}
+    assert {"out/align.safetensors", "out/mean.safetensors"} <= digests.keys()
     for name, digest in digests.items():
         assert hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() == digest
     parents = content["predicate"]["buildDefinition"]["resolvedDependencies"]
@@ -262,6 +261,14 @@ def test_the_statement_is_on_what_was_written_and_made_of_what_was_read(recipe, 
     before = (tmp_path / "out/run.intoto.json").read_bytes()
     done("run", recipe, "--no-cache")
     assert (tmp_path / "out/run.intoto.json").read_bytes() == before
+
+
+def test_a_statement_is_on_weights_of_every_format(trained, done, tmp_path):
+    torch.save(tensors(trained[0]), "a.pth")
+    merge = "merge: {models: [a.pth, a.pth], method: none, out: m.pth}"
+    (tmp_path / "r.yaml").write_text(f"attest: s.json\nsteps: [{merge}]")
+    done("run", "r.yaml")
+    assert [one["name"] for one in json.loads((tmp_path / "s.json").read_text())["subject"]] == ["m.pth"]
 
 
 def test_ctrl_c_and_the_next_run_goes_on(recipe, interrupted, done):
@@ -363,8 +370,8 @@ def test_what_a_step_reads_beside_its_files_makes_it_run_again(trained, done, ru
     """The code that a spec names, and what a torch file's metadata lie in."""
     (tmp_path / "own.yaml").write_text('"\\x69nclude": base\nnet: net.py:build\n')
     (tmp_path / "base.yaml").write_text((library.folder() / "mlp.yaml").read_text())
-    (tmp_path / "net.py").write_text("from helper import MLP\ndef build(): return MLP([64, 16, 10])\n")
-    (tmp_path / "helper.py").write_text("from rebasin_cli.nets.mlp import MLP\n")
+    (tmp_path / "net.py").write_text("from part_of_net import MLP\ndef build(): return MLP([64, 16, 10])\n")
+    (tmp_path / "part_of_net.py").write_text("from rebasin_cli.nets.mlp import MLP\n")
     a = trained[0]
     (tmp_path / "r.yaml").write_text(
         f"steps: [eval: {{models: ['{a}'], data: digits, limit: 32, spec: own.yaml, trust_code: true}}]"
@@ -374,7 +381,7 @@ def test_what_a_step_reads_beside_its_files_makes_it_run_again(trained, done, ru
     base = tmp_path / "base.yaml"
     base.write_text(base.read_text() + "# other\n")
     assert "unchanged" not in done("run", "r.yaml").out
-    (tmp_path / "helper.py").write_text("raise RuntimeError('broken')\n")
+    (tmp_path / "part_of_net.py").write_text("raise RuntimeError('broken')\n")
     assert "unchanged" not in run("run", "r.yaml").out
     done("merge", *trained, "--method", "none", "-o", "m.safetensors")
     torch.save(tensors("m.safetensors"), "m.pth")

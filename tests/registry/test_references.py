@@ -42,3 +42,18 @@ def test_sources_are_looked_through_up_to_a_size(tmp_path, monkeypatch):
         assert [path.name for path in files_of("main.py:build")] == names
     with pytest.raises(UsageError, match="absent.py: no such file"):
         import_reference("absent.py:build", error=NetworkError)
+
+
+def test_code_of_two_folders_that_call_a_module_alike_gets_its_own_each(tmp_path, monkeypatch):
+    """A file, a package, and one without `__init__`; also where one is asked for again."""
+    monkeypatch.chdir(tmp_path)
+    for folder in "ab":
+        for name in ("plain.py", "whole/__init__.py", "whole/part.py", "open_/part.py"):
+            path = tmp_path / folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"WHERE = {folder!r}\n")
+        code = "import plain, whole.part, open_.part\n"
+        code += "def told(): return plain.WHERE + whole.WHERE + whole.part.WHERE + open_.part.WHERE\n"
+        (tmp_path / folder / "net.py").write_text(code)
+    found = [import_reference(f"{folder}/net.py:told", error=NetworkError) for folder in "aba"]
+    assert [told() for told in found] == ["aaaa", "bbbb", "aaaa"]

@@ -16,8 +16,10 @@ from ...runtime.files import is_missing, meant
 from .listener import Listener
 from .outputs import Destinations, Written, stored_report, write_reports
 
-REFUSE, ACCEPT = "refuse", "accept"
-MISSING = (REFUSE, ACCEPT)  # what may be said of a baseline that is not there
+# What may be said of a baseline that is not there.
+REFUSE = "refuse"
+ACCEPT = "accept"
+MISSING = (REFUSE, ACCEPT)
 
 
 def baseline(path: Path | None, missing: str = REFUSE) -> Baseline | None:

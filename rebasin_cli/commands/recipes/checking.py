@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ...errors import RebasinError, near
 from ...registry import Registry
 from ...registry.options import constant
-from .vocabulary import ACCEPTED
+from .vocabulary import ACCEPTED, REFUSED
 
 
 def wrong(key: str, text: str) -> str | None:
@@ -92,7 +92,7 @@ def _repair(text: str) -> str | None:
 
 
 def _missing(text: str) -> str | None:
-    known = ("refuse", ACCEPTED)  # those of `commands.job.gating`, which is heavy
+    known = (REFUSED, ACCEPTED)
     return None if text in known else f"unknown {text!r}; {near(text, known)}"
 
 

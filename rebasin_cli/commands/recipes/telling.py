@@ -13,12 +13,11 @@ from ...reports import json as json_format
 from ...reports._format import title
 from ...reports._gates import Case
 from ...reports._markup import code, escape, head, line
+from ...runtime.files import WEIGHTS
 from ..job import attesting
 from .cases import cases_of
 from .recipe import Recipe
 from .running import Outcome, Progress
-
-WEIGHTS = (".safetensors", ".safetensors.index.json")
 
 
 def junit(outcomes: Sequence[Outcome], error: RebasinError | None, recipe: str) -> str:

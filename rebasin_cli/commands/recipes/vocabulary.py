@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...registry.numbers import READ
+from ...registry.options import constant
 
 READS, WRITES, MAY_READ, MAY_RUN, DATA = "reads", "writes", "may read", "may run", "data"
 REPLACES = "replaces"  # a file that its command replaces by a rule of its own; where it is named
@@ -30,7 +31,8 @@ REPORTS, REPLACED = ("report",), ("baseline",)
 # Options that a step may write as one with parts: `baseline: {file: FILE, missing: accept}`.
 PARTS = {"baseline": {"file": "baseline", "missing": "missing_baseline", "tolerance": "baseline_tolerance"}}
 # Options whose file may be missing where another one says so.
-MAY_BE_MISSING, ACCEPTED = {"baseline": "missing_baseline"}, "accept"
+MAY_BE_MISSING = {"baseline": "missing_baseline"}
+REFUSED, ACCEPTED = (constant("rebasin_cli.commands.job.gating", name) for name in ("REFUSE", "ACCEPT"))
 # Folders of data: large, and the same under their name; their content is not looked at.
 DATA_FOLDERS = ("data_root",)
 # What `out` of a command ends with, where other steps read it; a step that names none writes NAME with this.
