@@ -64,7 +64,17 @@ def _clean_errors() -> Iterator[None]:
         yield
     except ClickException as error:
         error.message = line(error.message)
+        _annotate(error.format_message())
         raise
+
+
+def _annotate(message: str) -> None:
+    """What is wrong with arguments, for a job's page; typer itself says it to people."""
+    from ..reports import _github
+
+    if message and _github.running() and not _github.told_as_one():
+        for told in _github.of_error(UsageError(message), message):
+            typer.echo(told, err=True)
 
 
 app = typer.Typer(

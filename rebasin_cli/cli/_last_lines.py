@@ -15,20 +15,26 @@ TOPS = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")
 
 
 @contextmanager
-def of_recipe(recipe: Path, line: Sequence[str]) -> Iterator[None]:
-    """What fails within says that its lines are of this recipe, and how it is run again."""
+def of_recipe(recipe: Path, line: Sequence[str], variables: Mapping[str, str]) -> Iterator[None]:
+    """What fails within says that its lines are of this recipe, and how it is run again.
+
+    `variables` are those of the environment that it had by then.
+    """
     try:
         yield
     except RebasinError as error:
         error.file = str(recipe)
         if not isinstance(error, UsageError | Interrupted):
-            error.closing = (*error.closing, at_home(line))
+            error.closing = (*error.closing, at_home(line, variables))
         raise
 
 
-def at_home(line: Sequence[str], environ: Mapping[str, str] = os.environ) -> str:
+def at_home(
+    line: Sequence[str], variables: Mapping[str, str], environ: Mapping[str, str] = os.environ
+) -> str:
     """The command line as it is typed at the top of what was checked out."""
-    return f"See it at home: {_change(environ)}{shlex.join(line)}"
+    given = "".join(f"{name}={shlex.quote(value)} " for name, value in variables.items())
+    return f"See it at home: {_change(environ)}{given}{shlex.join(line)}"
 
 
 def _change(environ: Mapping[str, str]) -> str:

@@ -136,14 +136,15 @@ def run(
 
     given, path, stdout = context.params, recipe or NONE, sys.stdout
     limits = Limits(frozenset(allow_env or ()), download) if untrusted else None
+    variables: dict[str, str] = {}
     with (
-        of_recipe(path, _again(given)),
+        of_recipe(path, _again(given), variables),
         screen(quiet, verbose) as listener,
         of_run(cache, listener.say, stranger=untrusted) as records,
         limits.second_lock() if limits is not None else nullcontext(),
     ):
         documents = _documents(given, records, listener.say, stdout)
-        watch = Watch(documents.finish)
+        documents.variables, watch = variables, Watch(documents.finish)
         with watch.on(), documents.at_every_end(), watch.within(time_limit):
             _check(given)
             from ..commands import run as running  # heavy: what an earlier run left is gone by now

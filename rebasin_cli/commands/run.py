@@ -24,6 +24,7 @@ from .recipes.inputs import Fetch
 from .recipes.limits import HINT, MOST_BYTES, Limits
 from .recipes.recipe import Recipe, parse
 from .recipes.running import How, Outcome, Perform
+from .recipes.variables import Had
 from .recipes.vocabulary import Command
 
 __all__ = ["Asked", "read", "recipe_of", "run", "schema_text"]
@@ -46,6 +47,7 @@ def read(
     `limits` are those of a recipe of a stranger's.
     """
     path, problems = documents.path, reading.Problems()
+    had = Had(os.environ, documents.variables)
     try:
         if limits is not None:
             limits.check_start(path)
@@ -53,14 +55,14 @@ def read(
         text = files.text(path, f"the recipe {path}", most=most)
         try:
             variables = None if limits is None else limits.variables
-            root = reading.read(text, os.environ, problems, allowed=variables)
+            root = reading.read(text, had, problems, allowed=variables)
             root = familiar.as_recipe(root, problems) if familiar.is_mergekit(root) else root
         except UsageError as error:
             raise UsageError(f"{path}: {error.message}", problems=error.problems, hint=error.hint) from None
     except UsageError:
         documents.unreadable()
         raise
-    root = reading.with_set(root, list(documents.assignments), os.environ, problems)
+    root = reading.with_set(root, list(documents.assignments), had, problems)
     recipe = parse(root, vocabulary, problems, fetch=fetch, limits=limits)
     documents.known(recipe, sound=not problems)
     if problems:

@@ -138,8 +138,9 @@ def _judged(baseline: Report, report: Report, figure: str, slack: float, pairs: 
     if not beyond:
         told = f"within the tolerance of {number(slack)} ({how})"
     elif sure:
-        told = f"a real difference, and more than the tolerance of {number(slack)} ({how}"
-        told += f", 99 % sure of {number(by - error)} or more)" if error else ")"
+        told = f"more than the tolerance of {number(slack)} ({how})"
+        if error:
+            told = f"a real difference, and {told[:-1]}, 99 % sure of {number(by - error)} or more)"
     else:
         told = f"which may be chance ({how}: sure only from {number(error)} on)"
     return Gate(f"--baseline {figure}", now, limit, not (beyond and sure), f"{shown}: {told}", wanted)

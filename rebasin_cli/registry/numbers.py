@@ -40,4 +40,9 @@ def seconds(text: str) -> float | None:
     return time if 0 < time <= LONGEST else None
 
 
+def with_unit(time: str) -> str:
+    """A time as a person reads it: of a plain number `s` is its unit."""
+    return f"{time} s" if time[-1:].isdigit() else time
+
+
 READ: dict[Any, Any] = {int: whole, float: real}

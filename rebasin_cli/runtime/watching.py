@@ -75,7 +75,8 @@ class Watch:
     def within(self, limit: str | None) -> AbstractContextManager[None]:
         """The same for a time as people write it (`20m`); None, and what is no time, is any."""
         return self.limited(
-            numbers.seconds(limit) if limit else None, TimedOut(f"the time limit of {limit} was reached")
+            numbers.seconds(limit) if limit else None,
+            TimedOut(f"the time limit of {numbers.with_unit(limit or '')} was reached"),
         )
 
     def _ring(self) -> None:

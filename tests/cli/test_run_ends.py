@@ -17,11 +17,13 @@ import pytest
 
 from rebasin_cli.checkpoints.staging import Staging
 from rebasin_cli.commands.recipes.cache import Cache
-from rebasin_cli.commands.recipes.documents import Documents
+from rebasin_cli.commands.recipes.documents import Documents, Named
 from rebasin_cli.commands.recipes.remembered import Left, Remembered
+from rebasin_cli.reports import json as json_format
 from rebasin_cli.runtime import watching
 
 from .conftest import contents
+from .test_gate import report
 
 RECIPE = """
 inputs: {a: a.safetensors, b: b.safetensors}
@@ -372,7 +374,11 @@ def test_a_summary_that_others_add_to_stays(recipe, run, tmp_path):
 def test_a_second_run_of_a_recipe_waits_for_the_first(recipe, tmp_path):
     """Needs a thread: one waits for the other."""
     said, begun, seen = [], threading.Event(), []
-    documents = [Documents(recipe, Cache(tmp_path / ".rebasin"), say=said.append) for _ in range(2)]
+    results = [tmp_path / "first.json", tmp_path / "second.json"]
+    documents = [
+        Documents(recipe, Cache(tmp_path / ".rebasin"), Named(result=path), say=said.append)
+        for path in results
+    ]
     (tmp_path / ".rebasin").mkdir()
 
     def second():
@@ -387,6 +393,7 @@ def test_a_second_run_of_a_recipe_waits_for_the_first(recipe, tmp_path):
         begun.set()
     thread.join(10)
     assert seen == [True] and "another job runs" in said[0]
+    assert all(path.exists() for path in results)  # whoever started the first has yet to read its own
 
 
 def test_weights_in_a_folder_of_their_own_are_put_aside_as_a_whole(pair, run, done, tmp_path):
@@ -399,3 +406,44 @@ def test_weights_in_a_folder_of_their_own_are_put_aside_as_a_whole(pair, run, do
     assert outcome.code == 1 and len(left) > 2 and not {name for name in names(".") if name.startswith("m")}
     outcome = run("run", "r.yaml", "--json")
     assert outcome.json()["steps"][0]["status"] == "unchanged" and names("not-passed") == left
+
+
+def test_reports_of_an_earlier_run_are_no_reports_of_one_that_did_not_come_to_them(pair, run, tmp_path):
+    (tmp_path / "stored.json").write_text(json_format.render(report()))
+    (tmp_path / "r.yaml").write_text(
+        "output_dir: out\nsteps:\n  - verify: {models: [a.safetensors, a.safetensors]}\n"
+        "  - gate: {report: stored.json, max_barrier: 0.05, json_file: judged.json, junit: judged.xml}\n"
+    )
+    found = {"judged.json", "judged.xml"}
+    assert run("run", "r.yaml").code == 0 and names("out") == found
+    for fails in ("steps.verify.models=[a.safetensors, b.safetensors]", "steps.verify.modles=x"):
+        outcome = run("run", "r.yaml", "--set", fails)
+        assert outcome.code in (1, 2) and not names("out") and names("out/not-passed") == found
+        assert "put aside into out/not-passed/: judged.json, judged.xml" in outcome.err
+    outcome = run("run", "r.yaml", "--json")  # nothing is judged twice
+    assert outcome.json()["steps"][1]["status"] == "unchanged" and names("out") == found
+    outcome = run("run", "r.yaml", "--set", "steps.gate.max_barrier=0.001")
+    assert outcome.code == 1 and names("out") == found  # what missed it is of this very run
+
+
+def test_githubs_summary_is_written_beside_that_of_the_recipe(recipe, run, tmp_path, monkeypatch):
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "page.md"))
+    run("run", recipe)
+    assert (tmp_path / "page.md").read_text() == (tmp_path / "out/summary.md").read_text()
+    assert run("run", recipe, "--step-summary", "mine.md").code == 0
+    assert (tmp_path / "page.md").read_text().count("## rebasin run") == 1  # another place was named
+
+
+def test_the_command_to_see_it_at_home_has_the_variables_of_the_recipe(recipe, run, monkeypatch):
+    monkeypatch.setenv("SECOND", "b.safetensors")
+    recipe.write_text(RECIPE.replace("b: b.safetensors", 'b: "${SECOND}"'))
+    outcome = run("run", recipe, "--set", "steps.look.models=[a, align]")
+    assert outcome.code == 1 and "See it at home: SECOND=b.safetensors rebasin run " in outcome.err
+
+
+def test_wrong_arguments_are_annotated_once(recipe, run, monkeypatch):
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    for arguments in (("run", recipe, "--nix"), ("nix",)):
+        outcome = run(*arguments)
+        assert outcome.code == 2 and outcome.err.count("::error title=rebasin::No such ") == 1, outcome.err

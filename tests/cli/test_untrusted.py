@@ -86,3 +86,13 @@ def test_a_spec_of_the_folder_runs_no_code_either(fork, run, tmp_path):
 def test_variables_are_allowed_to_strangers_alone(fork, run):
     ended = run("run", fork(PLAIN % "seed: 0").name, "--allow-env", "HOME")
     assert ended.code == 2 and "--allow-env is for --untrusted" in ended.err
+
+
+def test_what_is_wrong_in_a_default_is_told_once(fork, run):
+    twice = "steps: [{align: {models: [a, b]}}, {name: again, align: {models: [b, a]}}]\n"
+    recipe = "defaults: {net: 'n.py:f'}\n" + PLAIN.partition("steps:")[0] + twice
+    ended = run("run", fork(recipe).name, "--untrusted")
+    assert ended.code == 2 and ended.err.count("n.py:f is code, or may be; expected a network") == 1, (
+        ended.err
+    )
+    assert "--set defaults.OPTION=VALUE" in ended.err

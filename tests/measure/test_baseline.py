@@ -67,6 +67,7 @@ def test_without_intervals_a_baseline_allows_its_tolerance_and_no_more():
     assert judged(report(), report(loss=0.1, accuracy=0.99)) == [True, True]  # better is never a miss
     gate = against(report(), report(loss=0.3601))[0]
     assert "no intervals: by the tolerance alone" in gate.detail
+    assert "a real difference" not in gate.detail  # that nobody knows
     assert gate.wanted == "at most the baseline's 0.05 nats + 0.01, or a difference that may be chance"
 
 

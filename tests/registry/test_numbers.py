@@ -4,7 +4,11 @@ import math
 
 import pytest
 
-from rebasin_cli.registry.numbers import is_number, real, whole
+from rebasin_cli.registry.numbers import is_number, real, whole, with_unit
+
+
+def test_a_time_is_told_with_its_unit():
+    assert [with_unit(time) for time in ("3", "1.5", "20m")] == ["3 s", "1.5 s", "20m"]
 
 
 def test_numbers_are_digits_with_a_point_or_an_exponent():

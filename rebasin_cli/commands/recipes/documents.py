@@ -66,6 +66,7 @@ class Documents:
     shown: Callable[[Mapping[str, Any]], object] = lambda account: None
     dry: bool = False
     about: dict[str, Any] = field(default_factory=dict)  # goes into the JSON
+    variables: dict[str, str] = field(default_factory=dict)  # of the environment, that the recipe had
     recipe: Recipe | None = None
     progress: Progress = field(default_factory=Progress)
     error: RebasinError | None = None  # what the run ended with

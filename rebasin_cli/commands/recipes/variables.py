@@ -9,7 +9,7 @@ hold the name. Addresses are shown without what signs them: a password before th
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, MutableMapping
 
 VARIABLE = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_]\w*)(?::-(?P<default>[^}]*))?\}|\$\{(?P<bad>[^}]*)\}?")
 _SECRET = re.compile(
@@ -22,6 +22,26 @@ _PART = re.compile(
 _ADDRESS = re.compile(
     r"(?P<scheme>[A-Za-z][\w+.-]{0,20}://)(?P<user>[^\s/?#]*@)?(?P<rest>[^\s?#]*)(?P<query>[?#]\S+)?"
 )
+
+
+class Had(Mapping[str, str]):
+    """An environment that notes in `seen` which of its variables were asked for, as they may be seen."""
+
+    def __init__(self, environment: Mapping[str, str], seen: MutableMapping[str, str]):
+        self.environment, self.seen = environment, seen
+
+    def __getitem__(self, name: str) -> str:
+        self.seen[name] = public(self.environment[name])
+        return self.environment[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.environment
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.environment)
+
+    def __len__(self) -> int:
+        return len(self.environment)
 
 
 def is_secret(name: str) -> bool:
