@@ -1,7 +1,7 @@
 """What a run left, as outputs of the action; `python -I told.py FOLDER >> "$GITHUB_OUTPUT"`.
 
 FOLDER was new when the run began: what lies in it is of this run. Besides its documents, `reports` gets a
-copy of what its steps wrote, but no weights; `files` are all that it wrote, where it ended well, a line each.
+copy of what its steps wrote, but no weights, in `steps` where it is called as one of these is; `files` are all that it wrote, where it ended well, a line each.
 Where the run left no result, this says so, since nobody else can.
 """
 
@@ -12,6 +12,7 @@ import sys
 import uuid
 
 WEIGHTS = (".safetensors", ".safetensors.index.json", ".npz", ".bin", ".pt", ".pth", ".ckpt")
+DOCUMENTS = ("result.json", "junit.xml", "summary.md")
 IDLE = ("unchanged", "not run")
 SILENT = (
     "rebasin left no result: it was killed, mostly for its memory (exit code 137), could not begin, or did "
@@ -43,6 +44,8 @@ def copied(names, folder):
         inside = os.path.relpath(name)
         inside = os.path.basename(name) if inside.startswith(os.pardir) or os.path.isabs(inside) else inside
         place = os.path.join(folder, inside)
+        if inside.lower() in DOCUMENTS:  # a step's: the run's own stays what it is
+            place = os.path.join(folder, "steps", inside)
         if os.path.isfile(name) and not os.path.islink(name):
             os.makedirs(os.path.dirname(place), exist_ok=True)
             shutil.copyfile(name, place)

@@ -251,22 +251,28 @@ class Documents:
         if self.error is None:
             self._aside().drop(made)
             return
-        self._put_aside(made)
+        left = self._not_put_aside(made)
         lying = {each.path: each.aside for each in made if each.aside.is_file() and not each.path.exists()}
         if lying and not self.progress.not_passed:
             folders = dict.fromkeys(each.root.parent / NOT_PASSED for each in made if each.path in lying)
             where = ", ".join(f"{folder}{os.sep}" for folder in folders)
             names = some([path.name for path in lying], SHOWN)
-            told = f"not passed, and put aside into {where}: {names}; the next run takes them back"
+            left.append(f"not passed, and put aside into {where}: {names}; the next run takes them back")
+        for told in left:
             if isinstance(self.error, Interrupted):
                 self.say(told)
-            else:  # among the last lines of the log
+            elif told not in self.error.closing:  # among the last lines of the log, also of one that is quiet
                 self.error.closing = (*self.error.closing, told)
         self.progress.not_passed = lying
 
+    def _not_put_aside(self, made: Sequence[Made]) -> list[str]:
+        """Put them aside; a sentence for each where that cannot be done."""
+        failed = self._aside().put(made)
+        return [f"{told}: it is not put aside, and must not be taken for passed" for told in failed]
+
     def _put_aside(self, made: Sequence[Made]) -> None:
-        for told in self._aside().put(made):
-            self.say(f"{told}: it is not put aside, and must not be taken for passed")
+        for told in self._not_put_aside(made):
+            self.say(told)
 
     def _aside(self) -> Aside:
         """No input is moved; what a step makes and another one reads is none."""
