@@ -326,12 +326,12 @@ def test_no_link_is_followed_to_put_weights_aside_and_no_file_of_a_persons_gives
     run("run", recipe)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "out/not-passed").symlink_to(tmp_path / "elsewhere")
-    outcome = run(*missed)
+    outcome = run(*missed, "-q")
     assert outcome.code == 1 and not names("elsewhere") and "must not be taken for passed" in outcome.err
     (tmp_path / "out/not-passed").unlink()
     (tmp_path / "out/not-passed").mkdir()
     (tmp_path / "out/not-passed/mean.safetensors").write_text("mine")
-    outcome = run(*missed)
+    outcome = run(*missed, "-q")
     assert outcome.code == 1 and "mean.safetensors is in the way" in outcome.err
     assert (tmp_path / "out/not-passed/mean.safetensors").read_text() == "mine"
 

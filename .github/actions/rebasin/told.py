@@ -1,7 +1,7 @@
 """What a run left, as outputs of the action; `python -I told.py FOLDER >> "$GITHUB_OUTPUT"`.
 
 FOLDER was new when the run began: what lies in it is of this run. Besides its documents, `reports` gets a
-copy of what its steps wrote, but no weights; `files` are all that it wrote, where it ended well, a line each.
+copy of what its steps wrote, but no weights, in `steps` where it is called as one of these is; `files` are all that it wrote, where it ended well, a line each.
 Where the run left no result, this says so, since nobody else can.
 """
 
@@ -44,7 +44,9 @@ def copied(names, folder):
         inside = os.path.relpath(name)
         inside = os.path.basename(name) if inside.startswith(os.pardir) or os.path.isabs(inside) else inside
         place = os.path.join(folder, inside)
-        if os.path.isfile(name) and not os.path.islink(name) and inside.lower() not in OWN:
+        if inside.lower() in OWN:  # a step's: the run's own stays what it is
+            place = os.path.join(folder, "steps", inside)
+        if os.path.isfile(name) and not os.path.islink(name):
             os.makedirs(os.path.dirname(place), exist_ok=True)
             shutil.copyfile(name, place)
 

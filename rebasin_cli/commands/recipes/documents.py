@@ -264,22 +264,28 @@ class Documents:
             return
         ended = [outcome.step for outcome in self.progress.outcomes if outcome.status in running.ENDED]
         said = {self._remembered.as_kept(each.path) for each in reports_of(ended)}  # by this very run
-        self._put_aside([each for each in made if self._remembered.as_kept(each.path) not in said])
+        left = self._not_put_aside([each for each in made if self._remembered.as_kept(each.path) not in said])
         lying = {each.path: each.aside for each in made if each.aside.is_file() and not each.path.exists()}
         if lying and not self.progress.not_passed:
             folders = dict.fromkeys(each.root.parent / NOT_PASSED for each in made if each.path in lying)
             where = ", ".join(f"{folder}{os.sep}" for folder in folders)
             names = some([path.name for path in lying], SHOWN)
-            told = f"not passed, and put aside into {where}: {names}; the next run takes them back"
+            left.append(f"not passed, and put aside into {where}: {names}; the next run takes them back")
+        for told in left:
             if self.error.kind or isinstance(self.error, Interrupted):  # another one is raised for it
                 self.say(told)
-            else:  # among the last lines of the log
+            elif told not in self.error.closing:  # among the last lines of the log, also of one that is quiet
                 self.error.closing = (*self.error.closing, told)
         self.progress.not_passed = lying
 
+    def _not_put_aside(self, made: Sequence[Made]) -> list[str]:
+        """Put them aside; a sentence for each where that cannot be done."""
+        failed = self._aside().put(made)
+        return [f"{told}: it is not put aside, and must not be taken for passed" for told in failed]
+
     def _put_aside(self, made: Sequence[Made]) -> None:
-        for told in self._aside().put(made):
-            self.say(f"{told}: it is not put aside, and must not be taken for passed")
+        for told in self._not_put_aside(made):
+            self.say(told)
 
     def _aside(self) -> Aside:
         """No input is moved; what a step makes and another one reads is none."""
