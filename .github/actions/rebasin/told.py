@@ -1,8 +1,9 @@
 """What a run left, as outputs of the action; `python -I told.py FOLDER >> "$GITHUB_OUTPUT"`.
 
 FOLDER was new when the run began: what lies in it is of this run. Besides its documents, `reports` gets a
-copy of what its steps wrote, but no weights, in `steps` where it is called as one of these is; `files` are all that it wrote, where it ended well, a line each.
-Where the run left no result, this says so, since nobody else can.
+copy of what its steps wrote, but no weights (in `steps`, where it is called like a document); `files` are all
+that it wrote, where it ended well, a line each. Where the run left no result, this says so, since nobody
+else can.
 """
 
 import json

@@ -399,7 +399,7 @@ class Documents:
             elif str(path) in self._added:
                 with contextlib.suppress(RebasinError):
                     found[path] = digests.of_file(path)
-        there = [each for each in self._made() if each.path.is_file() or each.aside.is_file()]
+        there = [each for each in self._made() if self.cache.is_ours(each.path) or each.aside.is_file()]
         self._remembered.keep(Left(found, there))
 
 
