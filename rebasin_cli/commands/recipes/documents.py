@@ -399,8 +399,14 @@ class Documents:
             elif str(path) in self._added:
                 with contextlib.suppress(RebasinError):
                     found[path] = digests.of_file(path)
-        there = [each for each in self._made() if self.cache.is_ours(each.path) or each.aside.is_file()]
+        there = [each for each in self._made() if each.aside.is_file() or self._is_ours(each.path)]
         self._remembered.keep(Left(found, there))
+
+    def _is_ours(self, path: Path) -> bool:
+        try:
+            return path.is_file() and self.cache.is_ours(path)
+        except (RebasinError, OSError):  # nobody may read it
+            return False
 
 
 def _is_githubs(path: Path) -> bool:
