@@ -1,5 +1,6 @@
 """rebasin barrier."""
 
+import dataclasses
 import json
 import os
 import xml.etree.ElementTree as ET
@@ -7,6 +8,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from rebasin_cli.analysis import signatures
+from rebasin_cli.reports import Curve, barrier_of
 
 from .conftest import contents, fresh
 
@@ -125,6 +127,7 @@ def test_a_baseline(trained, done, run, refused, tmp_path, monkeypatch):
         row["curves"]["test"]["loss"] = [
             loss - 5 * (0 < k < 24) for k, loss in enumerate(row["curves"]["test"]["loss"])
         ]
+        row["barriers"]["test"] = dataclasses.asdict(barrier_of(Curve(**row["curves"]["test"])))
     base["each"] = {}
     (tmp_path / "better.json").write_text(json.dumps(base))
     missed = run(*barrier(*trained, "--baseline", "better.json"))
