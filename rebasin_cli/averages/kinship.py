@@ -4,7 +4,8 @@ Units of fine-tunes of one model stand where they stood, and of independent seed
 matrix, what is each model's own is compared: the deviations from what is alike for all units, which are the
 means of rows, of columns and of the diagonal. What all models of a kind begin with (ones, the identity, the
 rows of a Mamba's `A_log`) has no such deviations, and a table that a formula gives is the same in both, bit
-for bit. Neither tells anything. The middle matrix decides: no large one does it alone, and no new head.
+for bit. Neither tells anything. Of pruned matrices only what both have kept tells. The middle matrix decides:
+no large one does it alone, and no new head.
 """
 
 from __future__ import annotations
@@ -57,10 +58,12 @@ def kinship(a: Tensors, b: Tensors) -> Kinship:
     looked, same, chances = [], 0, []
     for name in _spread([*_matrices(a, b)]):
         x, y = (_sample(model, name) for model in (a, b))
+        if pruned := _pruned(x[0]) or _pruned(y[0]):
+            x, y = _kept_by_both(x[0], y[0])
         own, other = _deviations(*x), _deviations(*y)
         if own is None or other is None:
             continue
-        if torch.equal(x[0], y[0]):
+        if torch.equal(x[0], y[0]) and not pruned:
             same += 1
             continue
         cosine = (own * other).sum().item() / (own.norm().item() * other.norm().item())
@@ -74,7 +77,7 @@ def _judged(looked: list[dict[str, Any]], chances: list[float], same: int) -> Ki
     """The verdict on matrices that differ, with the cosines that strangers may have, beside equal ones."""
     tensors, count = tuple(looked), len(looked)
     if not count and not same:
-        why = "No weight matrix is large enough, and other than constant, to tell by."
+        why = "No weight matrix has values enough, other than constant or zero, to tell by."
         return Kinship("undecided", why, math.nan)
     if same > count:
         why = f"{same} of {same + count} weight matrices are equal, bit for bit: of one ancestor."
@@ -163,8 +166,24 @@ def _sample(model: Tensors, name: str) -> tuple[Tensor, Tensor | None]:
     return matrix, taken[:, None] * kernel + torch.arange(kernel)
 
 
+def _pruned(matrix: Tensor) -> bool:
+    """Whether most of it is zero."""
+    return 2 * matrix.count_nonzero().item() < matrix.numel()
+
+
+def _kept_by_both(x: Tensor, y: Tensor) -> tuple[tuple[Tensor, None], tuple[Tensor, None]]:
+    """The values that are zero in neither, as matrices of their own; empty ones where they are too few."""
+    both = (x != 0) & (y != 0)
+    count = both.sum().item()
+    height = math.isqrt(count) if count >= 2 * LEAST else 0
+    width = count // height if height else 0
+    return tuple((one[both][: height * width].reshape(height, width), None) for one in (x, y))
+
+
 def _deviations(matrix: Tensor, diagonal: Tensor | None) -> Tensor | None:
     """A matrix without what is alike in its rows, its columns and its diagonal; None if nothing is left."""
+    if not matrix.numel():
+        return None
     largest = matrix.abs().max()
     if not largest.isfinite() or not largest:
         return None

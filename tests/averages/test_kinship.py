@@ -51,6 +51,12 @@ def pruned(state, share):
     return {n: t * kept[n] if t.ndim > 1 else t for n, t in state.items()}
 
 
+def masked(state, share, seed):
+    """Of all tensors so many values, whichever: what is left says nothing of their sizes."""
+    rng = torch.Generator().manual_seed(seed)
+    return {n: t * (torch.rand(t.shape, generator=rng) < share) for n, t in state.items()}
+
+
 def shuffled(state):
     rng = torch.Generator().manual_seed(3)
     return {n: t[torch.randperm(len(t), generator=rng)] for n, t in state.items()}
@@ -69,6 +75,8 @@ def stepped(seed):
 
 
 A = mamba(1, learned=0.05)
+LARGE, OTHER = ({str(k): drawn(seed + k).repeat(2, 3) for k in range(3)} for seed in (1, 50))
+LARGE, OTHER = near(LARGE, 0.5), near(OTHER, 0.5, seed=8)
 HEAD = mamba(5)["out_proj.weight"]
 CASES = {
     "seeds, untrained": (mamba(1), mamba(2), "strangers"),
@@ -81,6 +89,10 @@ CASES = {
     "twice as large": (A, {n: 2 * t for n, t in A.items()}, "kin"),
     "an average of it and a stranger": (A, {n: (A[n] + t) / 2 for n, t in mamba(2).items()}, "kin"),
     "pruned": (A, pruned(A, 0.8), "kin"),
+    "pruned to a hundredth": (LARGE, masked(LARGE, 0.01, 1), "kin"),
+    "both pruned, each in its own way": (masked(LARGE, 0.1, 1), masked(LARGE, 0.1, 2), "kin"),
+    "pruned strangers": (masked(LARGE, 0.2, 1), masked(OTHER, 0.2, 2), "strangers"),
+    "pruned beyond telling": (masked(LARGE, 0.001, 1), masked(OTHER, 0.001, 2), "undecided"),
     "a new head": (A, near(A, 0.1) | {"out_proj.weight": HEAD}, "kin"),
     "noise thrice as large": (A, near(A, 3.0), "undecided"),
     "half of it another's": (
