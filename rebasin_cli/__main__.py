@@ -60,17 +60,21 @@ def prepare() -> None:
 
 def _run(arguments: list[str]) -> None:
     from .errors import Elsewhere
+    from .runtime.signals import ending, stoppable
 
     try:
-        try:
-            from .cli import execute
-        except BaseException:
-            _forget(arguments)
-            raise
-        execute(arguments, standalone=True, shown=arguments)
+        with stoppable():  # a job that is ended while packages are imported, too
+            try:
+                from .cli import execute
+            except BaseException:
+                _forget(arguments)
+                raise
+            execute(arguments, standalone=True, shown=arguments)
     except Elsewhere as error:  # of several processes, another one tells
         _stop([], error.exit_code, error)
-    except (Exception, KeyboardInterrupt) as error:
+    except KeyboardInterrupt as error:
+        _tell(ending(error))
+    except Exception as error:
         _tell(error)
 
 

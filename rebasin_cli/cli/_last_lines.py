@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..errors import Interrupted, RebasinError, UsageError
+from ..runtime.text import LONGEST
 
 # The folder that a CI server has checked out, from which a person at home starts.
 TOPS = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")
@@ -32,9 +33,14 @@ def of_recipe(recipe: Path, line: Sequence[str], variables: Mapping[str, str]) -
 def at_home(
     line: Sequence[str], variables: Mapping[str, str], environ: Mapping[str, str] = os.environ
 ) -> str:
-    """The command line as it is typed at the top of what was checked out."""
+    """The command line as it is typed at the top of what was checked out.
+
+    One that would be cut is not told: what is left of it could mean something else when it is pasted.
+    """
     given = "".join(f"{name}={shlex.quote(value)} " for name, value in variables.items())
-    return f"See it at home: {_change(environ)}{given}{shlex.join(line)}"
+    command = f"{_change(environ)}{given}{shlex.join(line)}"
+    told = command if len(command) < LONGEST // 2 else "the same command line, which is too long to be told"
+    return f"See it at home: {told}"
 
 
 def _change(environ: Mapping[str, str]) -> str:

@@ -256,3 +256,11 @@ def test_nothing_but_a_report_of_the_same_subject_is_replaced(passed, refused, t
     refused(2, "promote", passed, "new.safetensors", says="would be taken for weights")
     (tmp_path / "folder").mkdir()
     refused(2, "promote", passed, "folder", says="is a folder")
+
+
+def test_a_command_line_that_would_be_cut_is_not_told():
+    from rebasin_cli.cli._last_lines import at_home
+
+    told = at_home(["rebasin", "run", "it's.yaml"], {}, {})
+    assert told == """See it at home: rebasin run 'it'"'"'s.yaml'"""
+    assert "too long to be told" in at_home(["rebasin", "run", "'" * 4000 + "$(x)"], {}, {})

@@ -25,14 +25,19 @@ _ADDRESS = re.compile(
 
 
 class Had(Mapping[str, str]):
-    """An environment that notes in `seen` which of its variables were asked for, as they may be seen."""
+    """An environment that notes in `seen` which of its variables were asked for, as they may be seen.
+
+    No secret is noted, whoever looks at it.
+    """
 
     def __init__(self, environment: Mapping[str, str], seen: MutableMapping[str, str]):
         self.environment, self.seen = environment, seen
 
     def __getitem__(self, name: str) -> str:
-        self.seen[name] = public(self.environment[name])
-        return self.environment[name]
+        value = self.environment[name]
+        if not is_secret(name):
+            self.seen[name] = public(value)
+        return value
 
     def __contains__(self, name: object) -> bool:
         return name in self.environment

@@ -1,6 +1,8 @@
 """What a record says may be anybody's word: only documents beside the cache are removed for it."""
 
 import hashlib
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,3 +68,21 @@ def test_what_is_remembered_comes_back_with_files_beside_the_cache_alone(work):
     here, there = (Path(name) for name in ("out/a.safetensors", "../out/a.safetensors"))
     remembered.keep(Left({here: "1", there: "2"}, [Made(here, here), Made(there, there)]))
     assert remembered.last() == Left({here: "1"}, [Made(here, here)])
+
+
+def test_a_run_that_is_ended_before_it_is_up_leaves_nothing_of_the_one_before(work):
+    ends = """
+import builtins, os, signal, sys
+real = builtins.__import__
+def importing(name, *more, **named):
+    if name == "cli":
+        os.kill(os.getpid(), signal.SIGTERM)
+    return real(name, *more, **named)
+builtins.__import__ = importing
+from rebasin_cli.__main__ import main
+main(["run", "r.yaml"])
+"""
+    ended = subprocess.run([sys.executable, "-c", ends], capture_output=True, text=True)
+    assert ended.returncode == 143 and "terminated" in ended.stderr, ended.stderr
+    assert not any(Path(name).exists() for name in DOCUMENTS)
+    assert all(Path(name).is_file() for name in PERSONS)

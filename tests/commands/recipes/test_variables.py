@@ -9,7 +9,7 @@ import pytest
 
 from rebasin_cli.commands.recipes import fetching
 from rebasin_cli.commands.recipes.fetching import Fetcher
-from rebasin_cli.commands.recipes.variables import is_secret, public
+from rebasin_cli.commands.recipes.variables import Had, is_secret, public
 from rebasin_cli.errors import CheckpointError
 
 CONTENT = b"weights"
@@ -161,3 +161,10 @@ def test_a_command_line_is_told_without_the_login_of_an_address(recipe):
     (step,) = made.steps
     assert "hunter2" in " ".join(step.line())
     assert step.shown()[0] == "rebasin" and "https://***@h/a?***" in step.shown()
+
+
+def test_of_the_variables_that_a_recipe_had_no_secret_is_noted(recipe):
+    seen = {}
+    text = "steps: [{align: {models: [a.safetensors, b.safetensors], data: '${RUN}${API_TOKEN}${URL}'}}]"
+    recipe(text, environment=Had({**ENVIRONMENT, "URL": "https://u:hunter2@h"}, seen))
+    assert seen == {"RUN": "a", "URL": "https://***@h"}
