@@ -256,6 +256,10 @@ class Documents:
         known = (*self._earlier, *of_steps(steps), *reports_of(steps), *of_outcomes(self.progress.outcomes))
         return list({self._remembered.as_kept(each.path): each for each in known}.values())
 
+    def _lies(self, path: Path) -> bool:
+        """Whether something of a run's lies there; a file of a person's is nothing to remember."""
+        return path.is_file() and self.cache.is_ours(path)
+
     def _settle(self) -> None:
         """After any end but a good one nothing of the run lies where it would be taken for passed."""
         made = self._made()
@@ -399,14 +403,8 @@ class Documents:
             elif str(path) in self._added:
                 with contextlib.suppress(RebasinError):
                     found[path] = digests.of_file(path)
-        there = [each for each in self._made() if each.aside.is_file() or self._is_ours(each.path)]
+        there = [each for each in self._made() if each.aside.is_file() or self._lies(each.path)]
         self._remembered.keep(Left(found, there))
-
-    def _is_ours(self, path: Path) -> bool:
-        try:
-            return path.is_file() and self.cache.is_ours(path)
-        except (RebasinError, OSError):  # nobody may read it
-            return False
 
 
 def _is_githubs(path: Path) -> bool:
