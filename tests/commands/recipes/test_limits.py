@@ -69,7 +69,7 @@ def step(**options):
 
 CODE = "is code, or may be"
 TRUST = "only the command line may say"
-OUTSIDE = "plain names below the folder"
+OUTSIDE = "a plain name below the folder"
 LINK = "is a link"
 REFUSED = {
     # code of files

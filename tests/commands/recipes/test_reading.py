@@ -70,7 +70,10 @@ def test_what_a_variable_holds_is_not_read_again(lines):
 
 def test_a_variable_that_is_not_there_is_a_problem_with_its_line(recipe):
     _, problems = recipe(MERGE % '"${RUN}"')
-    assert "line 2: steps[1].merge.out: the environment has no RUN" in problems
+    assert problems == [
+        "line 2: steps[1].merge.out: the environment has no RUN; set it, or write ${RUN:-VALUE} for where "
+        "it is not set"
+    ]
 
 
 def test_a_key_that_stands_twice_is_a_problem(recipe):
