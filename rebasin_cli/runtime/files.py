@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from ..errors import RebasinError, UsageError
@@ -85,6 +86,33 @@ def meant(path: Path) -> str:
     return f"; did you mean {path.with_name(near[0])}?" if near else ""
 
 
+class _Places:
+    """Files and folders by what they are, whatever name one is called by; looked at once."""
+
+    def __init__(self, paths: Iterable[Path]):
+        self._real: set[str] = set()
+        self._there: set[tuple[int, int]] = set()
+        for path in paths:
+            with suppress(OSError, ValueError):  # names that no file can have
+                self._real.add(os.path.realpath(path))
+                self._there.add(_identity(path))  # also hard links, and names that differ in case alone
+
+    def have(self, path: Path) -> bool:
+        if not self._real:
+            return False
+        with suppress(OSError, ValueError):
+            return os.path.realpath(path) in self._real or _identity(path) in self._there
+        return False
+
+    def are_above(self, path: Path) -> bool:
+        return bool(self._real) and any(map(self.have, Path(os.path.realpath(path)).parents))
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    found = os.stat(path)
+    return found.st_dev, found.st_ino
+
+
 @dataclass(frozen=True)
 class Inputs:
     """What a command reads: files, folders of weights (`models`), and folders of `data`."""
@@ -101,26 +129,18 @@ class Inputs:
 
         New files may lie beside a model's own, but for `weights`.
         """
-        if any(_same(path, file) for file in self.files) or any(_below(path, data) for data in self.data):
+        files, models, data = self._places
+        if files.have(path) or data.are_above(path):
             return True
         added = weights or path.name.endswith(WEIGHTS)
-        return any(_below(path, model) for model in self.models if added or os.path.exists(path))
+        return (added or os.path.exists(path)) and models.are_above(path)
+
+    @cached_property
+    def _places(self) -> tuple[_Places, _Places, _Places]:
+        return _Places(self.files), _Places(self.models), _Places(self.data)
 
 
 NOTHING = Inputs()
-
-
-def _same(one: Path, other: Path) -> bool:
-    with suppress(OSError, ValueError):  # what is not there, and names that no file can have
-        return os.path.samefile(one, other)  # also hard links, and names that differ in case alone
-    with suppress(OSError, ValueError):
-        return os.path.realpath(one) == os.path.realpath(other)
-    return False
-
-
-def _below(path: Path, folder: Path) -> bool:
-    above = Path(os.path.realpath(path)).parents
-    return any(_same(place, folder) for place in above)
 
 
 def check_output(path: Path, inputs: Inputs = NOTHING, *, weights: bool = False) -> None:

@@ -9,9 +9,10 @@ have made, as they were made, and no link.
 from __future__ import annotations
 
 import contextlib
-import glob
+import functools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,6 +41,9 @@ REPORTS = (
 MODELS = ("", "perm")  # what of a step's outputs is weights or goes with them; `attest` speaks of them
 
 
+_SHARD = re.compile(r"(.*)-.{5}-of-.{5}\.safetensors", re.DOTALL)
+
+
 @dataclass(frozen=True)
 class Made:
     """A file of a step's output: `root` is the output, which is the file itself or a folder that it is in.
@@ -58,7 +62,8 @@ class Made:
 
 def of_steps(steps: Iterable[Step]) -> list[Made]:
     """What steps have made that must not pass for what has passed, in its place or aside."""
-    return [made for step in steps for root, speaks in _roots(step) for made in _below(root, speaks)]
+    shards = functools.cache(_shards_in)  # many outputs lie in one folder
+    return [made for step in steps for root, speaks in _roots(step) for made in _below(root, speaks, shards)]
 
 
 def reports_of(steps: Iterable[Step]) -> list[Made]:
@@ -87,7 +92,16 @@ def _roots(step: Step) -> list[tuple[Path, bool]]:
     return found + [(path, True) for key, path in step.writes.items() if key in spoken]
 
 
-def _below(root: Path, speaks: bool) -> Iterator[Made]:
+def _shards_in(folder: Path) -> dict[str, list[Path]]:
+    """The shards that lie in a folder, by the stem of the file that was to be written."""
+    found: dict[str, list[Path]] = {}
+    for name in sorted(os.listdir(folder)) if folder.is_dir() else ():
+        if match := _SHARD.fullmatch(name):
+            found.setdefault(match[1], []).append(folder / name)
+    return found
+
+
+def _below(root: Path, speaks: bool, shards_in: Callable[[Path], dict[str, list[Path]]]) -> Iterator[Made]:
     """The output itself, all files of a folder, and what the writer of weights puts beside a file."""
     suffix = constant("rebasin_cli.checkpoints.beside", "SUFFIX")
     for folder in (root.parent, root.parent / NOT_PASSED):
@@ -97,7 +111,7 @@ def _below(root: Path, speaks: bool) -> Iterator[Made]:
                 yield Made(root / path.relative_to(here), root, speaks)
             continue
         yield Made(root, root, speaks)
-        shards = folder.glob(f"{glob.escape(root.stem)}-?????-of-?????.safetensors") if not speaks else ()
+        shards = shards_in(folder).get(root.stem, ()) if not speaks else ()
         for path in (
             *shards,
             here.with_name(f"{root.name}.index.json"),
