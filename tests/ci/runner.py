@@ -104,6 +104,7 @@ class Shell:
                 stdout=told,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=_answering,  # noqa: PLW1509 (no threads here)
             )
             try:
                 code = _ended(process, signals)
@@ -111,6 +112,11 @@ class Shell:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
         return code, log.read_text(encoding="utf-8", errors="replace")
+
+
+def _answering() -> None:
+    """A server's process answers Ctrl-C, whatever started these tests: in the background that is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _outputs(lines: list[str]) -> dict[str, str]:
