@@ -1,9 +1,9 @@
 """Weights that have not passed lie in `not-passed/`, beside where they would lie, with what belongs to them.
 
 After any end of a run but 0 nobody takes them for passed: they, their permutations, cards and statements are
-renamed into that folder; so are reports of an earlier run, whose steps this one did not come to. The next run
-takes them back first, so that nothing is computed twice. Only files are moved that the cache knows a step to
-have made, as they were made, and no link.
+renamed into that folder; so are reports of an earlier run, as soon as the next one begins, until it comes to
+their steps. The next run takes them back first, so that nothing is computed twice. Only files are moved that
+the cache knows a step to have made, as they were made, and no link.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ _SHARD = re.compile(r"(.*)-.{5}-of-.{5}\.safetensors", re.DOTALL)
 class Made:
     """A file of a step's output: `root` is the output, which is the file itself or a folder that it is in.
 
-    One that `speaks` of weights is a card or a statement.
+    One that `speaks` of weights is a card, a statement or a report: one of an earlier run is put aside before
+    anything else, also before a kill -9.
     """
 
     path: Path
@@ -69,7 +70,7 @@ def of_steps(steps: Iterable[Step]) -> list[Made]:
 def reports_of(steps: Iterable[Step]) -> list[Made]:
     """The reports of steps, each file by itself: those of an earlier run must not pass for this one's."""
     found = [path for step in steps for key, path in step.writes.items() if key.partition(".")[0] in REPORTS]
-    return [Made(path, path) for path in dict.fromkeys(found)]
+    return [Made(path, path, speaks=True) for path in dict.fromkeys(found)]
 
 
 def of_outcomes(outcomes: Iterable[Outcome]) -> list[Made]:
