@@ -31,9 +31,9 @@ MAY = {
 } | dict.fromkeys(("skipped", "error", "failure"), {"type", "message"})
 MUST = {
     "testsuite": {"name", "tests", "failures", "errors"},
-    "testcase": {"name"},
+    "testcase": {"name", "classname"},
     "property": {"name", "value"},
-}
+} | dict.fromkeys(("error", "failure"), {"type", "message"})  # without these servers show less
 TIME = re.compile(r"(([0-9]{0,3},)*[0-9]{3}|[0-9]{0,3})*(\.[0-9]*)?")
 
 

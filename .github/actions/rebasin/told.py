@@ -21,7 +21,7 @@ SILENT = (
 )
 JUNIT = """\
 <?xml version="1.0" encoding="UTF-8"?>
-<testsuites name="rebasin" tests="1" failures="0" errors="1" skipped="0">
+<testsuites name="rebasin" tests="1" failures="0" errors="1">
   <testsuite name="rebasin run" tests="1" failures="0" errors="1" skipped="0">
     <testcase classname="rebasin" name="result"><error type="NoResult" message="{message}" /></testcase>
   </testsuite>
