@@ -55,14 +55,14 @@ def load(text: str) -> Report:
         content = json.loads(text.removeprefix("\ufeff"), object_pairs_hook=once)
     except (ValueError, RecursionError) as cause:
         reason = "nested too deeply" if isinstance(cause, RecursionError) else str(cause)
-        raise UsageError(f"not a JSON report: {reason}", hint=_NEXT) from cause
+        raise UsageError(f"not a JSON report: {reason}", hint=NEXT) from cause
     schema = content.get("schema") if isinstance(content, dict) else None
     if not isinstance(schema, str) or not schema.startswith("rebasin.report/"):
-        raise UsageError(f"not a rebasin report: expected an object with schema {SCHEMA!r}", hint=_NEXT)
+        raise UsageError(f"not a rebasin report: expected an object with schema {SCHEMA!r}", hint=NEXT)
     if schema == BEFORE:
         content = _upgraded(content)
     elif schema != SCHEMA:
-        raise UsageError(f"the report has schema {schema!r}; this version reads {SCHEMA!r}", hint=_NEXT)
+        raise UsageError(f"the report has schema {schema!r}; this version reads {SCHEMA!r}", hint=NEXT)
     problems: list[str] = []
     try:
         report = read_as(Report, content, "", problems)
@@ -72,10 +72,10 @@ def load(text: str) -> Report:
         raise UsageError(
             "the report is damaged: it holds values that no report has",
             problems=[] if isinstance(cause, RecursionError) else [clean(f"{type(cause).__name__}: {cause}")],
-            hint=_NEXT,
+            hint=NEXT,
         ) from cause
     if problems:
-        raise UsageError("the report is damaged", problems=problems, hint=_NEXT)
+        raise UsageError("the report is damaged", problems=problems, hint=NEXT)
     return report
 
 
@@ -103,7 +103,7 @@ def _upgraded(content: dict[str, Any]) -> dict[str, Any]:
     return content | {"schema": SCHEMA, "times": {word: s for word, s in times.items() if s is not None}}
 
 
-_NEXT = "Write one with: rebasin barrier A B --data NAME --report FOLDER (it is FOLDER/report.json)"
+NEXT = "Write one with: rebasin barrier A B --data NAME --report FOLDER (it is FOLDER/report.json)"
 
 
 def _plain(value: Any) -> Any:

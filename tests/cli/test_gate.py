@@ -264,3 +264,15 @@ def test_a_command_line_that_would_be_cut_is_not_told():
     told = at_home(["rebasin", "run", "it's.yaml"], {}, {})
     assert told == """See it at home: rebasin run 'it'"'"'s.yaml'"""
     assert "too long to be told" in at_home(["rebasin", "run", "'" * 4000 + "$(x)"], {}, {})
+
+
+def test_what_is_named_in_place_of_a_report_is_told_with_what_would_be_one(run, tmp_path):
+    (tmp_path / "report.json").write_text(json_format.render(report()))
+    (tmp_path / "weights.pt").write_bytes(b"PK\x03\x04\xff")
+    near = run("gate", "reprot.json", "--max-barrier", "1")
+    assert near.code == 2 and "reprot.json: no such file; did you mean report.json?" in near.err
+    for line in (("gate", "weights.pt", "--max-barrier", "1"), ("promote", "weights.pt", "base.json")):
+        other = run(*line)
+        assert (
+            other.code == 3 and "weights.pt: not a JSON report: it is not UTF-8\nWrite one with:" in other.err
+        )

@@ -26,6 +26,7 @@ from ...checkpoints.tensors import LazyTensors, rows
 from ...errors import CheckpointError, OutputExists, RebasinError, UsageError
 from ...permutations import permutation
 from ...reports import Report, inconsistent
+from ...reports import json as json_format
 from ...reports._github import StepSummary
 from ...runtime import files
 from ...runtime.files import NOTHING, Destinations, Inputs, check_distinct
@@ -332,9 +333,13 @@ def stored_report(path: Path, option: str = "", *, error: type[RebasinError] = U
     Raises UsageError where there is no such file, and an `error` for what is no report.
     """
     what = f"{option} {path}".strip()
+    if files.is_missing(path):
+        raise UsageError(f"{what}: no such file{files.meant(path)}")
     content = files.named(path, what, most=LARGEST_REPORT, error=error)
     try:
-        report = reports.registry.get("json").load(files.decoded(content, what, error=error))
+        report = reports.registry.get("json").load(content.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise error(f"{what}: not a JSON report: it is not UTF-8", hint=json_format.NEXT) from None
     except UsageError as wrong:
         raise error(f"{what}: {wrong.message}", problems=wrong.problems, hint=wrong.hint) from None
     if problems := inconsistent(report):
