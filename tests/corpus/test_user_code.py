@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 from pathlib import Path
@@ -197,7 +198,15 @@ def test_every_command_that_runs_a_network_tells_it(command, fault, ends, two, t
     ends(6, *arguments, says=(FAULTS[fault], "mine.py:"))
 
 
+@pytest.fixture
+def collected():
+    """torch forgets a loader's processes with the loader; numbers of processes come again."""
+    yield
+    gc.collect()
+
+
 @pytest.mark.sweep
+@pytest.mark.usefixtures("collected")
 @pytest.mark.parametrize("fault", ["raise ValueError('two\\nlines')", "raise KeyError('x')"])
 def test_a_worker_process_that_fails_is_told_in_two_lines(fault, ends, two, tmp_path):
     """Processes are the point: torch puts a worker's whole traceback into the message."""
@@ -208,6 +217,7 @@ def test_a_worker_process_that_fails_is_told_in_two_lines(fault, ends, two, tmp_
 
 
 @pytest.mark.sweep
+@pytest.mark.usefixtures("collected")
 def test_a_worker_process_that_leaves_is_no_success(ends, two, tmp_path):
     """Its place cannot be known: the process is gone."""
     (tmp_path / "mine.py").write_text(MINE.replace("PLACE", "'worker'").replace("FAULT", "sys.exit(0)"))
