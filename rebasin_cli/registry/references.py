@@ -180,9 +180,11 @@ def _set_apart(folder: str) -> None:
     _folders.add(folder)
     plain = [(name, module) for name, module in sys.modules.items() if type(module) is ModuleType]
     for name, module in plain if others else ():
-        place = next(iter(getattr(module, "__path__", ())), getattr(module, "__file__", None))
+        known = vars(module)  # a module's own `__getattr__` is not asked
+        paths = known.get("__path__")
+        place = next(iter(paths), None) if hasattr(paths, "__iter__") else known.get("__file__")
         here = os.path.join(folder, name)
-        if "." in name or not place or os.path.dirname(place) not in others:
+        if "." in name or not isinstance(place, str) or os.path.dirname(place) not in others:
             continue
         if os.path.isfile(f"{here}.py") or os.path.isdir(here):
             for part in [part for part in sys.modules if part == name or part.startswith(f"{name}.")]:

@@ -171,7 +171,7 @@ WORDS = [
     ((*BARRIER, "--attack", "0_1"), 2, "cannot read eps=0_1"),
     ((*BARRIER, "--normalize", "0_5/1"), 2, "is no normalization"),
     ((*BARRIER, "--held-out", "0_1"), 2, "is no fraction"),
-    ((*BARRIER, "--baseline", "a.safetensors"), 2, "cannot be read"),
+    ((*BARRIER, "--baseline", "a.safetensors"), 2, "not a JSON report"),
     ((*BARRIER, "--baseline", "/dev/full"), 2, ""),
     ((*BARRIER, "--baseline", "."), 2, "cannot be read"),
     ((*BARRIER, "--pair", "a.safetensors"), 2, "is not two files"),
