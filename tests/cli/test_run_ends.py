@@ -424,6 +424,7 @@ def test_reports_of_an_earlier_run_are_no_reports_of_one_that_did_not_come_to_th
     assert outcome.json()["steps"][1]["status"] == "unchanged" and names("out") == found
     outcome = run("run", "r.yaml", "--set", "steps.gate.max_barrier=0.001")
     assert outcome.code == 1 and names("out") == found  # what missed it is of this very run
+    assert not names("out/not-passed")  # and nothing is of the run before, which passed
     assert run("run", "r.yaml").code == 0 and names("out") == found
     Documents(tmp_path / "r.yaml", Cache(tmp_path / ".rebasin")).forget()  # and then it is killed
     assert not names("out") and names("out/not-passed") == found

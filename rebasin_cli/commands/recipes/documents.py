@@ -268,7 +268,9 @@ class Documents:
             return
         ended = [outcome.step for outcome in self.progress.outcomes if outcome.status in running.ENDED]
         said = {self._remembered.as_kept(each.path) for each in reports_of(ended)}  # by this very run
-        left = self._not_put_aside([each for each in made if self._remembered.as_kept(each.path) not in said])
+        own = [each for each in made if self._remembered.as_kept(each.path) in said]
+        self._aside().drop([each for each in own if each.path.exists()])  # those of an earlier run
+        left = self._not_put_aside([each for each in made if each not in own])
         lying = {each.path: each.aside for each in made if each.aside.is_file() and not each.path.exists()}
         if lying and not self.progress.not_passed:
             folders = dict.fromkeys(each.root.parent / NOT_PASSED for each in made if each.path in lying)
