@@ -39,7 +39,6 @@ DONE, UNCHANGED, MISSED, FAILED, NOT_RUN = "done", "unchanged", "gate not met", 
 INTERRUPTED, TIMED_OUT = "interrupted", "timed out"
 ELSEWHERE = ". A --cache DIR outside of the recipe's folder knows what earlier runs with --untrusted wrote"
 BROKEN = (FAILED, INTERRUPTED, TIMED_OUT)  # it ended with an error, and nothing is run after it
-ENDED = (DONE, UNCHANGED, MISSED)  # what such a step has left is of this run
 
 
 @dataclass(frozen=True)
@@ -65,6 +64,11 @@ class Outcome:
     @property
     def ok(self) -> bool:
         return self.status in (DONE, UNCHANGED)
+
+    @property
+    def ended(self) -> bool:
+        """Whether what the step has left is of this run."""
+        return self.ok or self.status == MISSED
 
     @cached_property
     def report(self) -> Report | None:
