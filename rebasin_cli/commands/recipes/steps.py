@@ -187,8 +187,9 @@ class Maker:
         if "weights" in given and isinstance(options.get("weights"), str):
             self._check_weights(options["weights"], models, given["weights"])
         if self.command.has("data"):
-            root = options.get("data_root") or os.environ.get("REBASIN_DATA")
-            self.listed += references.of_data_sets(Path(root)) if root else []
+            named = options.get("data_root")
+            root = references.data_folder(Path(named) if named else None)
+            self.listed += references.of_data_sets(root) if root else []
         depends = self.step.value.get("depends")
         if depends is not None:
             self._files(depends)
