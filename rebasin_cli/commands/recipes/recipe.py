@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import placing
+from .from_keys import Maker, Names
 from .inputs import Fetch, find
 from .limits import MOST_STEPS, Limits
 from .parts import parted
 from .reading import Problems, Value, step_command
-from .steps import Maker, Names, Step
+from .steps import Step
 from .vocabulary import Command
 
 SCHEMA = 1
