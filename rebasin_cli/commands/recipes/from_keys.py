@@ -86,12 +86,14 @@ class Maker:
             if key not in given and key in self.command.keys() and self.command.has(key)
             if not parts.overridden(given, value)
         }
-        may = {**given, **shared}
-        self.accepted = {key for key, by in MAY_BE_MISSING.items() if by in may and may[by].value == ACCEPTED}
+        every = {**given, **shared}
+        self.accepted = {
+            key for key, by in MAY_BE_MISSING.items() if by in every and every[by].value == ACCEPTED
+        }
         before = len(self.problems)
         arguments = self._arguments(given)
         models = len(arguments) if len(self.problems) == before else 0  # else nobody knows how many
-        copied = {**given, **shared}.get("copy_files")
+        copied = every.get("copy_files")
         if copied is not None and copied.value is True:  # configuration and tokenizer beside the models
             taken = [file for path in self.reads for file in beside(path)]
             if self.names.limits is not None:
@@ -99,7 +101,7 @@ class Maker:
             self.reads += taken
         options: dict[str, Any] = {}
         judging: list[Path] = []
-        for key, value in {**given, **shared}.items():
+        for key, value in every.items():
             if self.command.has(key):
                 known = len(self.reads)
                 options[key] = self._option(self.command.options[key], value)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ...checkpoints import digests
 from ...registry.options import constant
-from .files import NOT_PASSED, aside_of
+from .files import NOT_PASSED, aside_of, index
 
 if TYPE_CHECKING:
     from .running import Outcome
@@ -95,7 +95,6 @@ def _below(root: Path, speaks: bool, shards_in: Callable[[Path], dict[str, list[
             continue
         yield Made(root, root, speaks)
         shards = shards_in(folder).get(root.stem, ()) if not speaks else ()
-        beside = [here.with_name(f"{root.name}{end}") for end in (".index.json", suffix)]
-        for path in (*shards, *beside):
+        for path in (*shards, index(here), here.with_name(f"{root.name}{suffix}")):
             if path.is_file() and not speaks:
                 yield Made(root.with_name(path.name), root.with_name(path.name))
