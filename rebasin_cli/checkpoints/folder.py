@@ -13,13 +13,13 @@ from pathlib import Path, PurePosixPath
 
 from ..errors import CheckpointError, RebasinError
 from ..runtime import files
+from ..runtime.files import TORCH_SUFFIXES
 from . import foreign, pieces
 from .safetensors_format import COPY_AGAIN, read_header
 from .torch_file import Shard
 
 INDEX = ".safetensors.index.json"
 PERMUTATION = ".perm.safetensors"
-TORCH_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
 OLD_SUFFIXES = tuple(f"{suffix}.tar" for suffix in TORCH_SUFFIXES)  # which are no archives; read where named
 MAX_LIST = 1 << 20  # bytes of a list of modules
 MAX_SHARDS = 100_000

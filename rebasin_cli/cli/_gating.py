@@ -30,9 +30,7 @@ def end(report: Any, baseline: Path | None) -> None:
     from ..reports import _gates
     from ..reports._as_one import told_as_one
 
-    missed = any(not gate.met for gate in report.gates)
-    known = since.account(baseline) if baseline is not None and missed else ""
-    found = _gates.results(report, baseline=known)
+    found = _gates.results(report, baseline=since.of_missed(report, baseline))
     if not told_as_one():  # else the run does
         warn(found)
     _gates.raise_unmet(found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -90,10 +89,9 @@ def barrier(
 
     own = {"method": method, "repair": repair, "full": full}
     settings = settings_of(options, "loading", "network", "data", "search", "repair", **own)
-    gates, dry_run = gates_of(options), options["dry_run"]
-    written = report_of(context, report, options, force=options["force"], dry_run=dry_run)
-    summary, baseline = _github.step_summary(step_summary), options["baseline"]
-    written = dataclasses.replace(written, summary=summary, reads=[baseline] if baseline else [])
+    gates, baseline, dry_run = gates_of(options), options["baseline"], options["dry_run"]
+    more = {"summary": _github.step_summary(step_summary), "reads": [baseline] if baseline else []}
+    written = report_of(context, report, options, force=options["force"], dry_run=dry_run, **more)
     pairs = [_two(text) for text in pair or ()]
     with screen(options["quiet"], options["verbose"]) as listener:
         made = run(

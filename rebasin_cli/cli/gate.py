@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,10 +34,9 @@ def gate(
     from ..commands.gate import gate as run
     from ..reports import _github
 
-    gates, baseline = gates_of(options), options["baseline"]
-    summary, quiet = _github.step_summary(step_summary), options["quiet"]
-    written = report_of(context, None, options, force=options["force"])
-    written = dataclasses.replace(written, summary=summary, reads=[baseline] if baseline else [])
+    gates, baseline, quiet = gates_of(options), options["baseline"], options["quiet"]
+    more = {"summary": _github.step_summary(step_summary), "reads": [baseline] if baseline else []}
+    written = report_of(context, None, options, force=options["force"], **more)
     with screen(quiet) as listener:
         made = run(report, written, listener, gates=gates)
     if json:

@@ -15,7 +15,7 @@ from .eval import evaluate
 from .job import provenance
 from .job.job import Job
 from .job.listener import SILENT, Listener
-from .job.outputs import check_files, read_report, write_files
+from .job.outputs import check_files, stored_report, write_files
 from .job.settings import ForLook, Loading
 
 About = _card.About
@@ -49,7 +49,9 @@ def card(
             f"{model} does not record that it was merged", hint="A card is for what rebasin merge wrote"
         )
     record = _card.read_record(facts, str(model))
-    measured = None if report is None else _of_parents(read_report(report, "--barrier"), record, report)
+    measured = (
+        None if report is None else _of_parents(stored_report(report, "--barrier").report, record, report)
+    )
     text = None if recipe is None else files.text(recipe, f"--recipe {recipe}", most=LARGEST)
     data = subjects.get("data")
     scores = [evaluate(model, listener, **subjects)] if data is not None and data.data else []

@@ -15,7 +15,6 @@ Everything a model is trained or measured on leaves here as an iterable of `(inp
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +24,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DataError, UsageError
-from ..registry import Registry, import_reference, is_reference, unnamed, user_code
+from ..registry import Registry, import_reference, is_reference, references, unnamed, user_code
 from ..registry.surroundings import from_home
 from ..runtime.seeds import generator
 from ._batches import LoaderData, Once, open_loader
@@ -177,9 +176,7 @@ def open_data(
     """
     if split not in SPLITS and not is_reference(reference):  # a loader of one's own may have others
         raise UsageError(f"unknown split {split!r}", hint="Choose train or test.")
-    if root is None and os.environ.get("REBASIN_DATA"):
-        root = Path(os.environ["REBASIN_DATA"])
-    module, samples = _load(reference, split, root)
+    module, samples = _load(reference, split, references.data_folder(root))
     if module is None:
         loader = import_reference(reference, error=DataError)
         if normalize is not None:

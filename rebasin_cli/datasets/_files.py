@@ -22,7 +22,7 @@ from ..checkpoints import destination, writing
 from ..checkpoints.inert import Reader, kind
 from ..checkpoints.rebuilding import KNOWN, array
 from ..errors import DataError, ResourceError, UsageError
-from ..registry import allowed
+from ..registry import allowed, references
 from ..registry.user_code import told
 from ..runtime import files
 
@@ -60,7 +60,7 @@ def places(root: Path | None, folders: Sequence[str]) -> list[Path]:
 def all_data() -> Path:
     """The folder of all data where none is named: REBASIN_DATA, or where downloads are kept."""
     downloads = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rebasin"
-    return Path(os.environ.get("REBASIN_DATA") or downloads)
+    return references.data_folder() or downloads
 
 
 def missing(title: str, folders: Sequence[Path], names: Sequence[str], reason: object) -> DataError:

@@ -21,6 +21,7 @@ from .user_code import user_code
 
 MOST_SOURCE = 1 << 22  # bytes of one that is looked through
 _UNPARSED = (ValueError, SyntaxError, RecursionError, MemoryError)
+DATA = "REBASIN_DATA"  # the variable of the environment that names the folder of all data sets
 MOST_FILES = 300  # of a user's own code, that are looked through
 
 
@@ -100,6 +101,12 @@ def named_in(text: str) -> Path | None:
     plain = text.partition("?")[0]
     parts = (plain, plain.rpartition(":")[0], plain.partition(":")[2])
     return next((Path(part) for part in parts if part and os.path.exists(part)), None)
+
+
+def data_folder(named: Path | None = None) -> Path | None:
+    """The folder of all data sets: the one that is named, else that of the environment; None without one."""
+    told = os.environ.get(DATA)
+    return named or (Path(told) if told else None)
 
 
 def of_data_sets(root: Path) -> list[Path]:

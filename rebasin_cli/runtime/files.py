@@ -21,7 +21,8 @@ from ..registry.surroundings import with_us
 
 __all__ = ["SMALL", "append", "check_distinct", "check_output", "content", "opened", "text"]
 
-WEIGHTS = (".safetensors", ".safetensors.index.json", ".pt", ".pth", ".bin", ".ckpt")
+TORCH_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
+WEIGHTS = (".safetensors", ".safetensors.index.json", *TORCH_SUFFIXES)
 Destinations = Sequence[tuple[str, Path]]  # what is written where
 
 

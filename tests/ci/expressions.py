@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ class Context:
 
     def value(self, text: str) -> Any:
         words = _words(text)
-        found = _either(words, self)
+        found = _chain(words, self)
         assert not words, f"left over in {text!r}: {words}"
         return found
 
@@ -76,31 +76,27 @@ def _words(text: str) -> list[str]:
     return found
 
 
-def _either(words: list[str], context: Context) -> Any:
-    value = _both(words, context)
-    while words[:1] == ["||"]:
-        words.pop(0)
-        other = _both(words, context)
-        value = value if _true(value) else other
+# What joins two values, in levels: what stands first is read last, and so holds less closely.
+_JOINS: Sequence[Mapping[str, Callable[[Any, Any], Any]]] = (
+    {"||": lambda one, other: one if _true(one) else other},
+    {"&&": lambda one, other: other if _true(one) else one},
+    {"==": lambda one, other: _is(one, other), "!=": lambda one, other: not _is(one, other)},
+)
+
+
+def _chain(words: list[str], context: Context, level: int = 0) -> Any:
+    """What the first of the `words` mean up to a join of a lower level; these are taken away."""
+    if level == len(_JOINS):
+        return _one(words, context)
+    value = _chain(words, context, level + 1)
+    while words and words[0] in _JOINS[level]:
+        join = _JOINS[level][words.pop(0)]
+        value = join(value, _chain(words, context, level + 1))
     return value
 
 
-def _both(words: list[str], context: Context) -> Any:
-    value = _compared(words, context)
-    while words[:1] == ["&&"]:
-        words.pop(0)
-        other = _compared(words, context)
-        value = other if _true(value) else value
-    return value
-
-
-def _compared(words: list[str], context: Context) -> Any:
-    value = _one(words, context)
-    while words[:1] in (["=="], ["!="]):
-        equal = words.pop(0) == "=="
-        other = _one(words, context)
-        value = (_text(value).lower() == _text(other).lower()) == equal
-    return value
+def _is(one: Any, other: Any) -> bool:
+    return _text(one).lower() == _text(other).lower()
 
 
 def _one(words: list[str], context: Context) -> Any:
@@ -108,7 +104,7 @@ def _one(words: list[str], context: Context) -> Any:
     if word == "!":
         return not _true(_one(words, context))
     if word == "(":
-        value = _either(words, context)
+        value = _chain(words, context)
         assert words.pop(0) == ")"
         return value
     if word.startswith("'"):
@@ -120,7 +116,7 @@ def _one(words: list[str], context: Context) -> Any:
     words.pop(0)
     given = []
     while words[0] != ")":
-        given.append(_either(words, context))
+        given.append(_chain(words, context))
         if words[0] == ",":
             words.pop(0)
     words.pop(0)

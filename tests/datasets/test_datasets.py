@@ -16,6 +16,7 @@ from rebasin_cli import datasets
 from rebasin_cli.datasets import Data, Normalization, Samples, _cifar, _files, cifar10, once, open_data
 from rebasin_cli.datasets._batches import open_loader
 from rebasin_cli.errors import DataError, ResourceError, UsageError
+from tests.odd_files import KINDS, lay
 
 MNIST = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
@@ -432,14 +433,8 @@ def test_only_a_regular_file_of_a_possible_size_is_read(tmp_path, monkeypatch, d
     path.parent.mkdir(parents=True, exist_ok=True)
     if name.startswith("t10k"):
         np.array([0x01080000, 1], ">u4").tofile("t10k-labels-idx1-ubyte")
-    for kind in ("pipe", "endless", "kernel", "huge"):
-        if kind == "pipe":
-            os.mkfifo(path)
-        elif kind == "huge":
-            with open(path, "wb") as file:
-                file.truncate(3073 << 30)
-        else:
-            path.symlink_to("/dev/zero" if kind == "endless" else "/proc/kmsg")
+    for kind in KINDS:
+        lay(path, kind)
         with pytest.raises((DataError, UsageError)):
             open_data(data.format(path), "test", root=tmp_path)
         path.unlink()

@@ -1,26 +1,15 @@
 """Files of a user's own code: regular ones of a possible size are read, and nothing waits for another."""
 
-import os
 from pathlib import Path
 
 import pytest
 
 from rebasin_cli.errors import NetworkError, UsageError
 from rebasin_cli.registry.references import files_of, import_reference, unnamed
+from tests.odd_files import KINDS, lay
 
 
-def lay(path, kind):
-    """Something that has the name of a Python file, and is none."""
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "huge":
-        with open(path, "wb") as file:
-            file.truncate(1 << 40)
-    else:
-        path.symlink_to({"endless": "/dev/zero", "kernel": "/proc/kmsg"}[kind])
-
-
-@pytest.mark.parametrize("kind", ["pipe", "endless", "kernel", "huge"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_code_that_is_no_regular_file_or_far_too_long_is_told_in_one_message(kind, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lay(tmp_path / "net.py", kind)

@@ -35,9 +35,9 @@ def baseline(path: Path | None, missing: str = REFUSE) -> Baseline | None:
                 "--missing-baseline accept, and no baseline is named", hint="Add --baseline FILE"
             )
         return None
-    if missing == ACCEPT and is_missing(path):
-        return Baseline(str(path))
     if is_missing(path):
+        if missing == ACCEPT:
+            return Baseline(str(path))
         hint = "On a first run there is none: --missing-baseline accept lets that pass (in a recipe: "
         hint += "`baseline: {file: FILE, missing: accept}`)"
         raise UsageError(f"--baseline {path}: no such file{meant(path)}", hint=hint)

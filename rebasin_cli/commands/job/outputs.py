@@ -346,8 +346,3 @@ def stored_report(path: Path, option: str = "", *, error: type[RebasinError] = U
         hint = "It was changed after it was measured: measure it again"
         raise error(f"{what}: the report contradicts itself", problems=list(map(clean, problems)), hint=hint)
     return Stored(content, hashlib.sha256(content).hexdigest(), report)
-
-
-def read_report(path: Path, option: str) -> Report:
-    """The report that `option` names. Raises UsageError."""
-    return stored_report(path, option).report

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ...checkpoints import digests
 from ...errors import RebasinError
+from ...reports import Report
 from ...runtime import files
 from ...runtime.text import clean
 
@@ -35,6 +36,12 @@ def account(path: Path) -> str:
         return _account(path.absolute(), str(path), status.st_mtime_ns)
     except (OSError, RebasinError):
         return f"{clean(path)}, which is gone"
+
+
+def of_missed(report: Report, baseline: str | Path | None) -> str:
+    """The account of the `baseline` that a report was held against, "" where all its gates are met."""
+    missed = any(not gate.met for gate in report.gates)
+    return account(Path(baseline)) if missed and baseline else ""
 
 
 @cache

@@ -9,117 +9,103 @@ the cache knows a step to have made, as they were made, and no link.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...checkpoints import digests
-from ...errors import RebasinError
-from ...registry.options import constant
+from ...errors import Interrupted, RebasinError
 from ...runtime import files
 from ...runtime.files import Inputs
+from ...runtime.text import some
 from .cache import Cache
-from .files import NOT_PASSED, aside_of
+from .files import NOT_PASSED
+from .made import Made, of_outcomes, of_steps, reports_of
+from .remembered import Remembered
 
 if TYPE_CHECKING:
-    from .running import Outcome
+    from .running import Outcome, Progress
     from .steps import Step
 
-APART = ("card",)  # commands whose output speaks of weights
-REPORTS = (
-    "report",
-    "junit",
-    "html",
-    "json_file",
-    "markdown",
-    "png",
-)  # outputs that say how a merge was judged
-MODELS = ("", "perm")  # what of a step's outputs is weights or goes with them; `attest` speaks of them
+SHOWN = 6  # names of files in a line
 
 
-_SHARD = re.compile(r"(.*)-.{5}-of-.{5}\.safetensors", re.DOTALL)
+class NotPassed:
+    """What runs of one recipe have made that has not passed, from before this run to after its end.
 
-
-@dataclass(frozen=True)
-class Made:
-    """A file of a step's output: `root` is the output, which is the file itself or a folder that it is in.
-
-    One that `speaks` of weights is a card, a statement or a report: one of an earlier run is put aside before
-    anything else, also before a kill -9.
+    `say` hears of what cannot be put aside.
     """
 
-    path: Path
-    root: Path
-    speaks: bool = False
+    def __init__(self, remembered: Remembered, say: Callable[[str], None]):
+        self.remembered, self.say = remembered, say
+        self.steps: Sequence[Step] = ()  # of the recipe, once it is read
+        self._earlier: list[Made] = []  # what runs before this one made
 
-    @property
-    def aside(self) -> Path:
-        return aside_of(self.path, self.root)
+    def forget(self, made: Sequence[Made]) -> None:
+        """An earlier run made these: what speaks of weights is put aside, weights at this run's end."""
+        self._put_speaking(made)
+        self._earlier += made
 
+    def begin(self, *, sound: bool) -> None:
+        """The `steps` are known; where the recipe is `sound`, and will be run, weights are taken back."""
+        made = [*of_steps(self.steps), *reports_of(self.steps)]
+        self._put_speaking(made)
+        if sound:
+            self._aside().take_back([each for each in (*self._earlier, *made) if not each.speaks])
 
-def of_steps(steps: Iterable[Step]) -> list[Made]:
-    """What steps have made that must not pass for what has passed, in its place or aside."""
-    shards = functools.cache(_shards_in)  # many outputs lie in one folder
-    return [made for step in steps for root, speaks in _roots(step) for made in _below(root, speaks, shards)]
+    def settle(self, error: RebasinError | None, progress: Progress) -> None:
+        """After any end but a good one nothing of the run lies where it would be taken for passed.
 
+        What lies aside by then goes to `progress`; what is to be told of it is among the last lines of
+        `error`, for a run that is quiet, too.
+        """
+        made = self._made(progress.outcomes)
+        if error is None:
+            self._aside().drop([*made.values()])
+            return
+        ended = [outcome.step for outcome in progress.outcomes if outcome.ended]
+        said = {self.remembered.as_kept(each.path) for each in reports_of(ended)}  # by this very run
+        anew = [each for kept, each in made.items() if kept in said and each.path.exists()]
+        self._aside().drop(anew)  # what lies aside of these is of an earlier run
+        left = self._put([each for kept, each in made.items() if kept not in said])
+        lying = {each.path: each for each in made.values() if each.aside.is_file() and not each.path.exists()}
+        if lying and not progress.not_passed:
+            folders = dict.fromkeys(each.root.parent / NOT_PASSED for each in lying.values())
+            where = ", ".join(f"{folder}{os.sep}" for folder in folders)
+            names = some([path.name for path in lying], SHOWN)
+            left.append(f"not passed, and put aside into {where}: {names}; the next run takes them back")
+        for told in left:
+            if error.kind or isinstance(error, Interrupted):  # another one is raised for it
+                self.say(told)
+            elif told not in error.closing:
+                error.closing = (*error.closing, told)
+        progress.not_passed = {path: each.aside for path, each in lying.items()}
 
-def reports_of(steps: Iterable[Step]) -> list[Made]:
-    """The reports of steps, each file by itself: those of an earlier run must not pass for this one's."""
-    found = [path for step in steps for key, path in step.writes.items() if key.partition(".")[0] in REPORTS]
-    return [Made(path, path, speaks=True) for path in dict.fromkeys(found)]
+    def lying(self, outcomes: Iterable[Outcome]) -> list[Made]:
+        """What is there, in its place or aside; a file of a person's is nothing to remember."""
+        made, is_ours = self._made(outcomes).values(), self.remembered.cache.is_ours
+        return [each for each in made if each.aside.is_file() or (each.path.is_file() and is_ours(each.path))]
 
+    def _made(self, outcomes: Iterable[Outcome]) -> dict[Path, Made]:
+        """What this run and those before it made, by the name that a record gives back."""
+        own = (*of_steps(self.steps), *reports_of(self.steps), *of_outcomes(outcomes))
+        return {self.remembered.as_kept(each.path): each for each in (*self._earlier, *own)}
 
-def of_outcomes(outcomes: Iterable[Outcome]) -> list[Made]:
-    """The same of steps that were run, with what only they know: copies beside the weights, other epochs."""
-    found = []
-    for outcome in outcomes:
-        roots = dict(_roots(outcome.step))
-        known = {os.path.realpath(path) for path in outcome.step.writes.values() if path not in roots}
-        for path in map(Path, outcome.outputs):
-            if roots and os.path.realpath(path) not in known:
-                root = next((root for root in (path, *path.parents) if root in roots), path)
-                found.append(Made(path, root, roots.get(root, False)))
-    return found
+    def _put(self, made: Sequence[Made]) -> list[str]:
+        """Put them aside; a sentence for each where that cannot be done."""
+        failed = self._aside().put(made)
+        return [f"{told}: it is not put aside, and must not be taken for passed" for told in failed]
 
+    def _put_speaking(self, made: Iterable[Made]) -> None:
+        for told in self._put([each for each in made if each.speaks]):
+            self.say(told)
 
-def _roots(step: Step) -> list[tuple[Path, bool]]:
-    weights = step.command.ending is not None and "safetensors" in step.command.ending
-    found = [(path, False) for key, path in step.writes.items() if weights and key in MODELS]
-    spoken = ("attest", *("",) * (step.command.name in APART))
-    return found + [(path, True) for key, path in step.writes.items() if key in spoken]
-
-
-def _shards_in(folder: Path) -> dict[str, list[Path]]:
-    """The shards that lie in a folder, by the stem of the file that was to be written."""
-    found: dict[str, list[Path]] = {}
-    for name in sorted(os.listdir(folder)) if folder.is_dir() else ():
-        if match := _SHARD.fullmatch(name):
-            found.setdefault(match[1], []).append(folder / name)
-    return found
-
-
-def _below(root: Path, speaks: bool, shards_in: Callable[[Path], dict[str, list[Path]]]) -> Iterator[Made]:
-    """The output itself, all files of a folder, and what the writer of weights puts beside a file."""
-    suffix = constant("rebasin_cli.checkpoints.beside", "SUFFIX")
-    for folder in (root.parent, root.parent / NOT_PASSED):
-        here = folder / root.name
-        if here.is_dir() and not here.is_symlink():
-            for path in digests.files_below(here):
-                yield Made(root / path.relative_to(here), root, speaks)
-            continue
-        yield Made(root, root, speaks)
-        shards = shards_in(folder).get(root.stem, ()) if not speaks else ()
-        for path in (
-            *shards,
-            here.with_name(f"{root.name}.index.json"),
-            here.with_name(f"{root.name}{suffix}"),
-        ):
-            if path.is_file() and not speaks:
-                yield Made(root.with_name(path.name), root.with_name(path.name))
+    def _aside(self) -> Aside:
+        """No input is moved; what a step makes and another one reads is none."""
+        own = {os.path.realpath(path) for step in self.steps for path in step.files}
+        read = [path for step in self.steps for path in (*step.reads, *step.awaited)]
+        read = [path for path in (self.remembered.path, *read) if os.path.realpath(path) not in own]
+        return Aside(self.remembered.cache, Inputs(tuple(path for path in read if not path.is_dir())))
 
 
 class Aside:

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...checkpoints import digests
 from ...checkpoints.staging import watched
+from ...registry import references
 from ...runtime import files
 from ..job.attesting import versions
 from .files import is_inside, lies
@@ -37,7 +38,6 @@ from .records import Records, digest_of
 if TYPE_CHECKING:
     from .steps import Step
 
-SURROUNDINGS = ("REBASIN_DATA",)  # variables of the environment that tell where data is
 NOTATION = 2
 LOGGED = b'{"step": '  # how a log begins, which grows after it got its name
 
@@ -77,7 +77,7 @@ class Cache(Records):
             "line": step.line(),
             "reads": self.reads(step) if reads is None else dict(reads),
             "listed": [[str(path), digests.of_listing(path)] for path in step.listed],
-            "surroundings": {name: os.environ.get(name) for name in SURROUNDINGS},
+            "surroundings": {references.DATA: os.environ.get(references.DATA)},
         }
         facts |= {"stranger": True} if self.stranger else {}
         facts |= more

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from ...errors import RebasinError, UsageError
 from ...reports import _gates
@@ -47,10 +46,8 @@ def _cases(outcome: Outcome, why: str) -> list[Case]:
         return [Ended(command, why, step, skipped=True)]
     found: list[Case] = []
     if (report := outcome.report) is not None:
-        missed = any(not gate.met for gate in report.gates)
-        found += _gates.results(
-            report, step, where=outcome.step.where, baseline=_baseline(outcome) if missed else ""
-        )
+        held = since.of_missed(report, outcome.step.options.get("baseline"))
+        found += _gates.results(report, step, where=outcome.step.where, baseline=held)
     if outcome.ok and outcome.step.command.name == "verify":
         one = "one is a relabelling of the other"
         found.append(GateResult(command, 1.0, "yes", True, one, step, outcome.step.where))
@@ -73,9 +70,3 @@ def _ended(error: RebasinError | None, name: str, step: str, status: str) -> End
 
 def _written(outcome: Outcome) -> list[str]:
     return [f"written: {', '.join(outcome.outputs)}"] if outcome.outputs else []
-
-
-def _baseline(outcome: Outcome) -> str:
-    """Which baseline a step was held against, and since when that is what it is."""
-    path = outcome.step.options.get("baseline")
-    return since.account(Path(path)) if isinstance(path, str) else ""

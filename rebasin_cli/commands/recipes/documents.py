@@ -26,19 +26,15 @@ from ...reports import _github
 from ...reports._github import StepSummary
 from ...runtime import files, signals
 from ...runtime.files import Inputs
-from ...runtime.text import some
 from . import running, telling
-from .aside import Aside, Made, of_outcomes, of_steps, reports_of
+from .aside import NotPassed
 from .cache import Cache
 from .cases import gates_of
-from .files import NOT_PASSED
 from .recipe import Recipe
 from .remembered import Left, Remembered
 from .running import How, Progress
 from .steps import Step
 from .variables import public
-
-SHOWN = 6  # names of files in a line
 
 
 @dataclass(frozen=True)
@@ -76,7 +72,6 @@ class Documents:
     _mine: bool = False
     _waits: bool = False  # for another job that runs the same recipe
     _waited: bool = False
-    _earlier: list[Made] = field(default_factory=list)  # what earlier runs made of it
     _written: dict[str, None] = field(default_factory=dict)
     _added: set[str] = field(default_factory=set)
     _failed: set[str] = field(default_factory=set)
@@ -86,6 +81,7 @@ class Documents:
         told = {"recipe": str(self.path), "set": [public(text) for text in self.assignments]}
         self.about = told | ({"untrusted": True} if self.cache.stranger else {}) | self.about
         self._remembered = Remembered(self.cache, self.path, self.assignments)
+        self._not_passed = NotPassed(self._remembered, self.say)
 
     @contextlib.contextmanager
     def at_every_end(self) -> Iterator[Documents]:
@@ -152,34 +148,31 @@ class Documents:
         Those of a job that this one has waited for stay, where it does not write them itself: whoever started
         that job has not read them yet.
         """
-        for path, digest in left.documents.items() if not self._waited else ():
-            self._remembered.remove(path, digest)
-        self._put_aside([made for made in left.made if made.speaks])
-        self._earlier += left.made
+        if not self._waited:
+            self._remembered.remove_documents(left)
+        self._not_passed.forget(left.made)
 
     def known(self, recipe: Recipe, *, sound: bool) -> None:
         """What the recipe names, as soon as it is read; one that is not `sound` will not be run."""
         self.recipe, self.progress.steps = recipe, recipe.steps if sound else ()
         if self.dry:
             return
+        self._not_passed.steps = recipe.steps
         for path in recipe.beside:
             self._remembered.remove(path)
         for path in self._places("step_summary"):  # as a run with other assignments left it
             for left in self._remembered.every(recipe=True):
                 if digest := left.documents.get(self._remembered.as_kept(path)):
                     self._remembered.remove(path, digest)
-        made = [*of_steps(recipe.steps), *reports_of(recipe.steps)]
-        self._put_aside([each for each in made if each.speaks])
-        if sound:
-            self._aside().take_back([each for each in (*self._earlier, *made) if not each.speaks])
+        self._not_passed.begin(sound=sound)
 
     def check(self) -> None:
         """Raise UsageError where something else lies where they go, or is read by this run."""
         files.check_distinct([(kind.replace("_", " "), path) for kind, path in self._listed()])
+        inputs = self._inputs()
         for _, path in self._listed():
-            self.cache.check_output(path)
-            files.check_output(path, self._inputs())
-        self._check_githubs()
+            self._check_place(path, inputs)
+        self._check_githubs(inputs)
         self._lock()
         made = [path for kind, path in self._listed() if kind != "step_summary"]
         running.check_outputs(made, self.cache, self.how)
@@ -187,17 +180,18 @@ class Documents:
         if not self.dry:
             self._keep()
 
-    def _check_githubs(self) -> None:
+    def _check_place(self, path: Path, inputs: Inputs) -> None:
+        self.cache.check_output(path)
+        files.check_output(path, inputs)
+
+    def _check_githubs(self, inputs: Inputs) -> None:
         """Raise UsageError where GitHub's own summary would be added to what this run reads or makes."""
         if (summary := self._githubs()) is None:
             return
-        made = [path for step in self._steps() for path in step.files]
-        made += [path for _, path in self._listed()]
-        if any(os.path.realpath(path) == os.path.realpath(summary.path) for path in made):
+        if self._is_made(summary.path) or any(_is_same(path, summary.path) for _, path in self._listed()):
             raise UsageError(f"{summary.path} cannot be both the step summary and an output of this run")
         self.cache.check_output(summary.path)
-        if self._inputs().holds(summary.path):
-            files.check_output(summary.path, self._inputs())
+        summary.check(inputs)
 
     # ------------------------------------------------------------------------------------------ the end
 
@@ -250,55 +244,8 @@ class Documents:
             self._try(self.recipe.attest, self._remembered.remove)
         self._keep()
 
-    def _made(self) -> list[Made]:
-        """What this run and those before it made that weights are in, or that speaks of them; and reports."""
-        steps = self._steps()
-        known = (*self._earlier, *of_steps(steps), *reports_of(steps), *of_outcomes(self.progress.outcomes))
-        return list({self._remembered.as_kept(each.path): each for each in known}.values())
-
-    def _lies(self, path: Path) -> bool:
-        """Whether something of a run's lies there; a file of a person's is nothing to remember."""
-        return path.is_file() and self.cache.is_ours(path)
-
     def _settle(self) -> None:
-        """After any end but a good one nothing of the run lies where it would be taken for passed."""
-        made = self._made()
-        if self.error is None:
-            self._aside().drop(made)
-            return
-        ended = [outcome.step for outcome in self.progress.outcomes if outcome.status in running.ENDED]
-        said = {self._remembered.as_kept(each.path) for each in reports_of(ended)}  # by this very run
-        own = [each for each in made if self._remembered.as_kept(each.path) in said]
-        self._aside().drop([each for each in own if each.path.exists()])  # those of an earlier run
-        left = self._not_put_aside([each for each in made if each not in own])
-        lying = {each.path: each.aside for each in made if each.aside.is_file() and not each.path.exists()}
-        if lying and not self.progress.not_passed:
-            folders = dict.fromkeys(each.root.parent / NOT_PASSED for each in made if each.path in lying)
-            where = ", ".join(f"{folder}{os.sep}" for folder in folders)
-            names = some([path.name for path in lying], SHOWN)
-            left.append(f"not passed, and put aside into {where}: {names}; the next run takes them back")
-        for told in left:
-            if self.error.kind or isinstance(self.error, Interrupted):  # another one is raised for it
-                self.say(told)
-            elif told not in self.error.closing:  # among the last lines of the log, also of one that is quiet
-                self.error.closing = (*self.error.closing, told)
-        self.progress.not_passed = lying
-
-    def _not_put_aside(self, made: Sequence[Made]) -> list[str]:
-        """Put them aside; a sentence for each where that cannot be done."""
-        failed = self._aside().put(made)
-        return [f"{told}: it is not put aside, and must not be taken for passed" for told in failed]
-
-    def _put_aside(self, made: Sequence[Made]) -> None:
-        for told in self._not_put_aside(made):
-            self.say(told)
-
-    def _aside(self) -> Aside:
-        """No input is moved; what a step makes and another one reads is none."""
-        own = {os.path.realpath(path) for step in self._steps() for path in step.files}
-        inputs = self._inputs()
-        read = tuple(path for path in inputs.files if os.path.realpath(path) not in own)
-        return Aside(self.cache, Inputs(read))
+        self._not_passed.settle(self.error, self.progress)
 
     def _attest(self) -> None:
         if self.error is None and self.recipe is not None and self.recipe.attest is not None:
@@ -328,8 +275,8 @@ class Documents:
         """GitHub's summary, where the run adds to it beside what the recipe names."""
         if self.named.step_summary is not None or (summary := _github.step_summary()) is None:
             return None
-        named = {os.path.realpath(path) for path in self._places("step_summary")}
-        return summary if os.path.realpath(summary.path) not in named else None
+        named = self._places("step_summary")
+        return None if any(_is_same(path, summary.path) for path in named) else summary
 
     def _add(self, summary: StepSummary, path: Path) -> None:
         found, sections = telling.summary(self.progress.outcomes, self.error)
@@ -381,16 +328,18 @@ class Documents:
         folders = tuple(place for place in read if place.is_dir())
         return Inputs(tuple(place for place in read if not place.is_dir()), folders, ())
 
+    def _is_made(self, path: Path) -> bool:
+        """Whether a step writes this file."""
+        return any(_is_same(made, path) for step in self._steps() for made in step.files)
+
     def _may_write(self, path: Path, *, added: bool) -> bool:
         """Before all was checked: what is new or `added` to, and neither read nor made by a step."""
         if self._cleared:
             return True
-        real = os.path.realpath(path)
-        if any(real == os.path.realpath(made) for step in self._steps() for made in step.files):
+        if self._is_made(path):
             return False
         try:
-            self.cache.check_output(path)
-            files.check_output(path, self._inputs())
+            self._check_place(path, self._inputs())
         except RebasinError:
             return False
         return added or str(path) in self._written or not os.path.lexists(path)
@@ -405,10 +354,13 @@ class Documents:
             elif str(path) in self._added:
                 with contextlib.suppress(RebasinError):
                     found[path] = digests.of_file(path)
-        there = [each for each in self._made() if each.aside.is_file() or self._lies(each.path)]
-        self._remembered.keep(Left(found, there))
+        self._remembered.keep(Left(found, self._not_passed.lying(self.progress.outcomes)))
 
 
 def _is_githubs(path: Path) -> bool:
     given = os.environ.get("GITHUB_STEP_SUMMARY")
-    return bool(given) and os.path.realpath(given) == os.path.realpath(path)
+    return bool(given) and _is_same(given, path)
+
+
+def _is_same(one: str | Path, other: Path) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)

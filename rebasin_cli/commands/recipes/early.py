@@ -26,6 +26,5 @@ def forget(arguments: Sequence[str]) -> None:
         for path in map(Path, words):
             remembered = Remembered(cache, path, ())
             for left in remembered.every(recipe=True):
-                for document, digest in left.documents.items():
-                    remembered.remove(document, digest)
+                remembered.remove_documents(left)
                 Aside(cache, Inputs((path,))).put(left.made)

@@ -99,9 +99,7 @@ class Fetcher:
             hub = self.hub or _hub()
             login = {"token": False} if self.stranger else {}  # else what this machine is logged in as
             try:
-                if (
-                    sealed is not None
-                ):  # the hub's client might take what lies there; a broken-off fetch goes on
+                if sealed is not None:  # the hub's client might take it; one that was broken off goes on
                     shutil.rmtree(place)
                 if file:
                     hub.hf_hub_download(repo, file, revision=revision, local_dir=place, **login)

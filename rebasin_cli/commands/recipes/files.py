@@ -37,7 +37,7 @@ def index(path: Path) -> Path:
 
 def beside_torch(path: Path) -> Path | None:
     """Where the metadata of a torch file are kept; None for other files."""
-    if path.suffix not in constant("rebasin_cli.checkpoints.folder", "TORCH_SUFFIXES"):
+    if path.suffix not in files.TORCH_SUFFIXES:
         return None
     return path.with_name(path.name + constant("rebasin_cli.checkpoints.beside", "SUFFIX"))
 

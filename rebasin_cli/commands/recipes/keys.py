@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import sys
-from pathlib import Path
 from typing import Any
 
 from ...checkpoints import digests
@@ -31,11 +30,9 @@ def of(recipe: Recipe) -> str:
         "lines": [step.measuring().line() for step in recipe.steps],
     }
     gates = [step.gates for step in recipe.steps if step.gates]
+    read = dict.fromkeys(path for step in recipe.steps for path in step.reads)
     inputs = {
-        str(path): digests.of_path(path)
-        for step in recipe.steps
-        for path in map(Path, step.reads)
-        if path.absolute() not in made and path.exists()
+        str(path): digests.of_path(path) for path in read if path.absolute() not in made and path.exists()
     }
     return f"{_digits(asked)}-{_digits([gates, inputs])}"
 

@@ -22,9 +22,8 @@ REPORT = "rebasin.report/"  # how the schema of a barrier report begins
 MEASURING = ("barrier",)  # commands that take what was measured before (`commands.job.measured`)
 
 
-def find(step: Step, reads: Mapping[str, str], cache: Cache) -> Report | None:
-    """The report that this step would measure; None where nobody knows."""
-    key = _key(step, reads, cache)
+def find(key: str | None, cache: Cache) -> Report | None:
+    """The report that a step of this `key` would measure; None where nobody knows."""
     kept = None if key is None else cache.record(KIND, key)
     if kept is None or kept["key"] != key:
         return None
@@ -43,15 +42,17 @@ def _is_report(result: Mapping[str, Any]) -> bool:
     return str(result.get("schema", "")).startswith(REPORT)
 
 
-def keep(step: Step, reads: Mapping[str, str], cache: Cache, result: Mapping[str, Any]) -> None:
+def keep(step: Step, key: str | None, cache: Cache, result: Mapping[str, Any]) -> None:
     """Record what a step has measured."""
-    key = _key(step, reads, cache)
     if key is not None and _is_report(result):
         cache.put(KIND, key, {"key": key, "step": step.name, "result": dict(result)})
 
 
-def _key(step: Step, reads: Mapping[str, str], cache: Cache) -> str | None:
-    """Of all that is measured; rows that gates name with a repair are, whatever a search chooses."""
+def key(step: Step, reads: Mapping[str, str], cache: Cache) -> str | None:
+    """Of all that is measured, None where that is no report; `reads` are digests of what the step reads.
+
+    Rows that gates name with a repair are measured, whatever a search chooses.
+    """
     if step.command.name not in MEASURING:
         return None
     apart = {str(path) for path in step.judging}

@@ -6,13 +6,15 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from . import placing
+from .from_keys import Maker, Names
 from .inputs import Fetch, find
 from .limits import MOST_STEPS, Limits
 from .parts import parted
 from .reading import Problems, Value, step_command
-from .steps import Maker, Names, Step
+from .steps import Step
 from .vocabulary import Command
 
 SCHEMA = 1
@@ -120,8 +122,8 @@ def _text(root: Value, key: str, problems: Problems) -> str | None:
     return value.value
 
 
-def _bad_name(name: str) -> str | None:
-    plain = name.replace("_", "").replace("-", "")
+def _bad_name(name: Any) -> str | None:
+    plain = name.replace("_", "").replace("-", "") if isinstance(name, str) else ""
     return None if plain.isalnum() else "a name is letters, digits, - and _"
 
 
@@ -178,10 +180,8 @@ def _titles(steps: Sequence[Value], names: Names, problems: Problems) -> list[st
     own = [step.value.get("name") if step.is_map else None for step in steps]
     taken: dict[str, Value] = {}
     for name in (name for name in own if name is not None):
-        if not isinstance(name.value, str) or (bad := _bad_name(name.value)):
-            problems.add(
-                name, "a name is letters, digits, - and _" if not isinstance(name.value, str) else bad
-            )
+        if bad := _bad_name(name.value):
+            problems.add(name, bad)
         elif name.value in taken or name.value in names.inputs:
             other = taken.get(name.value)
             problems.add(

@@ -17,8 +17,8 @@ from ...checkpoints import digests
 from ...errors import RebasinError, ResourceError
 from ...runtime import files
 from ...runtime.files import Inputs
-from .aside import Made
 from .cache import Cache
+from .made import Made
 from .records import digest_of
 
 KIND = "documents"
@@ -64,6 +64,11 @@ class Remembered:
         if documents or made or self.cache.record(KIND, self.name):
             content = {"recipe": self.recipe, "documents": documents, "made": made}
             self.cache.put(KIND, self.name, content)
+
+    def remove_documents(self, left: Left) -> None:
+        """Those that a run left; each as `remove` does."""
+        for path, digest in left.documents.items():
+            self.remove(path, digest)
 
     def remove(self, path: Path, digest: str = "") -> None:
         """Remove a document that is as a run wrote it: no link, no input, nothing that was changed since.

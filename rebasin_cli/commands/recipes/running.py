@@ -39,7 +39,6 @@ DONE, UNCHANGED, MISSED, FAILED, NOT_RUN = "done", "unchanged", "gate not met", 
 INTERRUPTED, TIMED_OUT = "interrupted", "timed out"
 ELSEWHERE = ". A --cache DIR outside of the recipe's folder knows what earlier runs with --untrusted wrote"
 BROKEN = (FAILED, INTERRUPTED, TIMED_OUT)  # it ended with an error, and nothing is run after it
-ENDED = (DONE, UNCHANGED, MISSED)  # what such a step has left is of this run
 
 
 @dataclass(frozen=True)
@@ -65,6 +64,11 @@ class Outcome:
     @property
     def ok(self) -> bool:
         return self.status in (DONE, UNCHANGED)
+
+    @property
+    def ended(self) -> bool:
+        """Whether what the step has left is of this run."""
+        return self.ok or self.status == MISSED
 
     @cached_property
     def report(self) -> Report | None:
@@ -170,16 +174,20 @@ def check_outputs(paths: Iterable[Path], cache: Cache, how: How) -> None:
 
 def is_done(step: Step, cache: Cache, how: How) -> bool:
     """Whether the cache has this very step; not where what it reads is still to be made."""
-    if how.again or not all(lies(path).exists() for path in step.found().reads):
-        return False
-    return cache.find(cache.key(step.found()))[0] is not None
+    found = _of_before(step, how)
+    return found is not None and cache.find(cache.key(found))[0] is not None
 
 
 def known(step: Step, cache: Cache, how: How) -> Report | None:
     """What this step has measured before; None where it has to, or what it reads is still to be made."""
-    if how.again or not all(lies(path).exists() for path in step.found().reads):
-        return None
-    return measured.find(step.found(), cache.reads(step.found()), cache)
+    found = _of_before(step, how)
+    return found and measured.find(measured.key(found, cache.reads(found), cache), cache)
+
+
+def _of_before(step: Step, how: How) -> Step | None:
+    """The step as the cache may know it; None where it is run anyway, or lacks what it reads."""
+    found = None if how.again else step.found()
+    return found if found and all(lies(path).exists() for path in found.reads) else None
 
 
 def _replacing(step: Step, how: How) -> dict[str, bool]:
@@ -236,7 +244,8 @@ def _one(step: Step, cache: Cache, perform: Perform, listener: Listener, how: Ho
         if why:
             listener.say(f"{step.name}: {why}, so it is run again")
         check_outputs(step.guarded, cache, how)
-        before = None if how.again else measured.find(step, reads, cache)
+        figures = measured.key(step, reads, cache)
+        before = None if how.again else measured.find(figures, cache)
         if before is not None:
             listener.say(f"{step.name}: nothing is measured again; gates are judged by the figures of before")
         more = _replacing(step, how) | _resuming(step, cache, key, listener)
@@ -248,7 +257,7 @@ def _one(step: Step, cache: Cache, perform: Perform, listener: Listener, how: Ho
                 made += step.files  # those that grow line by line, too
         if done.error is None or isinstance(done.error, GateNotMet):
             _check_unchanged(step, cache, reads)
-            measured.keep(step, reads, cache, done.result)
+            measured.keep(step, figures, cache, done.result)
         if done.error is not None:
             raise done.error
     except Interrupted:

@@ -1,9 +1,9 @@
 """`${NAME}` in a recipe, and what of it may be seen: no secret gets into a text that is written or shown.
 
 A variable whose name says that it is a secret is not put into the recipe at all, nor one that holds an
-address with a login or a signature. Only in the address of a
-download does its name stay as it is written, until the very moment at which the address is asked for; records
-hold the name. Addresses are shown without what signs them: a password before the host, and the query.
+address with a login or a signature. Only in the address of a download does its name stay as it is written,
+until the very moment at which the address is asked for; records hold the name. Addresses are shown without
+what signs them: a password before the host, and the query.
 """
 
 from __future__ import annotations

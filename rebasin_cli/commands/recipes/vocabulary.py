@@ -189,9 +189,8 @@ class Command:
 
     def counts(self) -> tuple[int, int | None]:
         """How few and how many models it takes at most; None is any number."""
-        few = sum(p.required for p in self.arguments) + (
-            self.name == "merge"
-        )  # of one there is nothing to do
+        few = sum(p.required for p in self.arguments)
+        few += self.name == "merge"  # of one there is nothing to do
         return few, None if any(p.many for p in self.arguments) else len(self.arguments)
 
     def line(self, arguments: Iterable[str], options: Mapping[str, Any]) -> list[str]:

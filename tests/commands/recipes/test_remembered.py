@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from rebasin_cli.commands.recipes import early
-from rebasin_cli.commands.recipes.aside import Made
 from rebasin_cli.commands.recipes.cache import Cache
 from rebasin_cli.commands.recipes.documents import Documents
+from rebasin_cli.commands.recipes.made import Made
 from rebasin_cli.commands.recipes.remembered import Left, Remembered
 
 RECIPE = Path("r.yaml")
