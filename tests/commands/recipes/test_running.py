@@ -364,14 +364,16 @@ def test_jobs_that_write_the_same_file_by_other_commands_wait_for_one_another(re
 
 
 def test_an_index_counts_with_its_shards(run, tmp_path):
-    index = {"weight_map": {"w": "s1.safetensors", "v": "s2.safetensors"}}
-    (tmp_path / "m.safetensors.index.json").write_text(json.dumps(index))
-    for name in ("s1", "s2"):
+    index = {"weight_map": {"w": "s1.safetensors", "v": "s2.safetensors", "u": "within/s3.safetensors"}}
+    (tmp_path / "m.safetensors.index.json").write_text("\ufeff" + json.dumps(index), encoding="utf-8")
+    (tmp_path / "within").mkdir()
+    for name in ("s1", "s2", "within/s3"):
         (tmp_path / f"{name}.safetensors").write_text(name)
     text = "steps: [{merge: {models: [m.safetensors.index.json, b.safetensors], out: o.safetensors}}]"
     assert run(text)[0] == ["done"] and run(text)[0] == ["unchanged"]
-    (tmp_path / "s2.safetensors").write_text("other")
-    assert run(text)[0] == ["done"]
+    for name in ("s2", "within/s3"):
+        (tmp_path / f"{name}.safetensors").write_text("other")
+        assert run(text)[0] == ["done"] and run(text)[0] == ["unchanged"]
 
 
 def test_ctrl_c_goes_through(run):
