@@ -175,7 +175,7 @@ def _told(shards: tuple[str, int, str], names: Sequence[str]) -> str:
 
 
 def check_named(index: Path, names: Iterable[str]) -> None:
-    """Raise CheckpointError where an index names some of the shards of a set: half a model by its own words."""
+    """Raise CheckpointError where an index names some of the shards of a set: half a model by its words."""
     sets: dict[tuple[str, tuple[str, int, str]], list[str]] = {}
     for name in set(names):
         file = PurePosixPath(name)
