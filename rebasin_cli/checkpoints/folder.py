@@ -174,7 +174,18 @@ def _told(shards: tuple[str, int, str], names: Sequence[str]) -> str:
     return f"{stem}-…-of-{count:05d}{suffix}  {len(names)} of {count} files"
 
 
-def _check_whole(folder: Path, names: Iterable[str]) -> None:
+def check_named(index: Path, names: Iterable[str]) -> None:
+    """Raise CheckpointError where an index names some of the shards of a set: half a model by its words."""
+    sets: dict[tuple[str, tuple[str, int, str]], list[str]] = {}
+    for name in set(names):
+        file = PurePosixPath(name)
+        if shards := _set_of(file.name):
+            sets.setdefault((str(file.parent), shards), []).append(file.name)
+    for (parent, _), its in sets.items():
+        _check_whole(index.parent / parent, its, f"{index} names", "")
+
+
+def _check_whole(folder: Path, names: Iterable[str], holds: str = "", last: str = ", and no index") -> None:
     """Raise CheckpointError where shards of a set are missing. They are counted from 1, or from 0."""
     names = sorted(names)
     match = pieces.SHARD.fullmatch(names[0])
@@ -190,7 +201,7 @@ def _check_whole(folder: Path, names: Iterable[str]) -> None:
     missing = [f"{names[0][:start]}{number:0{width}d}{names[0][end:]}" for number in sorted(wanted - there)]
     beyond = [name for name in names if int(_number(name)) not in wanted]
     raise CheckpointError(
-        f"{folder} holds {len(there & wanted)} of the {count} files that make the model, and no index",
+        f"{holds or f'{folder} holds'} {len(there & wanted)} of the {count} files that make the model{last}",
         problems=[*(f"{name}  is missing" for name in missing), *(f"{name}  is beyond" for name in beyond)],
         hint=COPY_AGAIN.replace("the file", "the missing files"),
     )

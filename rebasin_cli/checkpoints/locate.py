@@ -18,7 +18,7 @@ from ..errors import CheckpointError
 from ..runtime import files
 from ..runtime.text import once
 from . import foreign, pieces, torch_format
-from .folder import INDEX, PERMUTATION, TORCH_SUFFIXES, in_folder, is_model, names_in, shards_of
+from .folder import INDEX, PERMUTATION, TORCH_SUFFIXES, check_named, in_folder, is_model, names_in, shards_of
 from .safetensors_format import COPY_AGAIN, MAX_HEADER
 
 __all__ = ["INDEX", "PERMUTATION", "TORCH_SUFFIXES", "ToCome", "locate", "read_index", "to_come"]
@@ -138,6 +138,7 @@ def read_index(index: Path) -> dict[str, str]:
         raise CheckpointError(f"{index} is no index of shards: it has no weight_map of tensor names to files")
     if problems := sorted({repr(file) for file in shard_of.values() if _escapes(file)}):
         raise CheckpointError(f"{index} names files that are no weights in its own folder", problems=problems)
+    check_named(index, shard_of.values())
     return shard_of
 
 

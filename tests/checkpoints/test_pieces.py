@@ -54,7 +54,6 @@ def refused(path, **options):
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".bin", ".pt"])
 def test_all_shards_of_a_folder_are_read_whether_or_not_there_is_an_index(tmp_path, suffix):
-    files = shards("abc", suffix=suffix)
     for first in (0, 1):
         folder = write(tmp_path / str(first), shards("abc", suffix=suffix, first=first))
         write(folder, {"optimizer.bin": {"state": {}, "param_groups": []}, "training_args.bin": {"lr": 1}})
@@ -63,8 +62,8 @@ def test_all_shards_of_a_folder_are_read_whether_or_not_there_is_an_index(tmp_pa
         assert torch.equal(checkpoint.rows("c", 1, 2), W[1:]) and checkpoint.format == "sharded"
         kind, file = locate(folder)
         assert kind == "sharded" and list(read_index(file)) == ["a", "b", "c"]
-    index = {"weight_map": {"b": list(files)[1]}}
-    write(tmp_path / "1", {f"pytorch_model{suffix}.index.json": index})
+    index = {"weight_map": {"b": f"whole{suffix}"}}
+    write(tmp_path / "1", {f"pytorch_model{suffix}.index.json": index, f"whole{suffix}": {"b": W}})
     assert list(open_checkpoint(tmp_path / "1")) == ["b"]  # a folder is what its index names
 
 
@@ -112,6 +111,19 @@ def test_an_index_with_a_byte_order_mark_is_read_and_one_that_names_a_tensor_twi
     index.write_text(json.dumps({"weight_map": {"a": "index.txt.bin"}}))
     (tmp_path / "index.txt.bin").write_text("{}")
     assert "index.txt.bin  is an index itself" in refused(index).problems
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".bin"])
+def test_an_index_that_names_some_of_the_shards_of_a_set_is_no_model(tmp_path, suffix):
+    first, second = (f"model-0000{number}-of-00002{suffix}" for number in (1, 2))
+    index = f"model{suffix}.index.json"
+    for there in ({first: {"l.weight": W}}, {first: {"l.weight": W}, second: {"l.bias": W[0]}}):
+        write(tmp_path, {**there, index: {"weight_map": {"l.weight": first}}})
+        with pytest.raises(CheckpointError, match="names 1 of the 2 files that make the model") as caught:
+            open_checkpoint(tmp_path)
+        assert list(caught.value.problems) == [f"{second}  is missing"]
+    write(tmp_path, {index: {"weight_map": {"l.weight": first, "l.bias": second}}})
+    assert set(open_checkpoint(tmp_path).shapes) == {"l.weight", "l.bias"}
 
 
 def test_two_hundred_shards_take_no_longer_than_their_headers(tmp_path):

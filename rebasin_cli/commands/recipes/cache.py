@@ -170,11 +170,16 @@ class Cache(Records):
         return bool(known.get("made")) and self._of_file(path) == known["sha256"]
 
     def move(self, path: Path, to: Path) -> None:
-        """Give a file of ours another name; it stays ours, whenever this ends. Raises OSError."""
-        known = {"path": str(to), "sha256": self.digest(path), "made": True}
+        """Give a file of ours another name; it stays ours, whenever this ends. Raises OSError.
+
+        What somebody puts in its place meanwhile is not taken for it: it is read before it is believed.
+        """
+        before, known = _stat(path), {"path": str(to), "sha256": self.digest(path), "made": True}
         self._note(to, known | {"stat": []})
+        same = _stat(path) == before
         os.replace(path, to)
-        self._note(to, known | {"stat": _stat(to)})
+        if same and before and (now := _stat(to)) and _kept(now) == _kept(before) and not to.is_symlink():
+            self._note(to, known | {"stat": now})
 
     def started(self, step: Step, key: str | None = None) -> str | None:
         """The key of the step that last began to write these outputs; `key` is that of one that begins."""
@@ -232,6 +237,12 @@ def _is_that(path: Path, identity: list[int]) -> bool:
             return now == identity or (now[-1] == identity[-1] and file.read(len(LOGGED)) == LOGGED)
     except OSError:
         return False
+
+
+def _kept(stat: list[int]) -> list[int]:
+    """What of `_stat` a file keeps when it gets another name."""
+    size, modified, _, inode = stat
+    return [size, modified, inode]
 
 
 def _identity(status: os.stat_result) -> list[int]:

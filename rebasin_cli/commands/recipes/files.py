@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from ...registry import Registry, references
 from ...registry.options import constant
@@ -60,8 +60,10 @@ def opened(path: Path) -> list[Path]:
     if not path.name.endswith(".index.json"):
         return [path]
     try:
-        shards = json.loads(files.content(path))["weight_map"].values()
-        return [path, *(path.with_name(name) for name in sorted(set(shards)) if "/" not in name)]
+        most = constant("rebasin_cli.checkpoints.safetensors_format", "MAX_HEADER")
+        shards = map(PurePosixPath, sorted(set(json.loads(files.content(path, most))["weight_map"].values())))
+        kept = [name for name in shards if not name.is_absolute() and ".." not in name.parts]
+        return [path, *(path.parent / name for name in kept)]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return [path]  # its command says what is wrong with it
 

@@ -27,7 +27,7 @@ def checkout(tmp_path, monkeypatch):
     secret.mkdir()
     for name in ("key.safetensors", "config.json"):
         (secret / name).write_text("SECRET")
-    for folder in (".git", "runs", "images", "shards", "specs", "plain", "away"):
+    for folder in (".git", "runs", "images", "shards", "specs", "plain", "away", "deep"):
         (tmp_path / folder).mkdir()
     (tmp_path / ".git" / "config").write_text("SECRET")
     for name in ("runs/step1", "plain/model", "away/model"):
@@ -43,6 +43,10 @@ def checkout(tmp_path, monkeypatch):
     (tmp_path / "away" / "config.json").symlink_to(secret / "config.json")
     (tmp_path / "shards" / "m.safetensors.index.json").write_text('{"weight_map": {"w": "w.safetensors"}}')
     (tmp_path / "shards" / "w.safetensors").symlink_to(secret / "key.safetensors")
+    (tmp_path / "deep" / "m.safetensors.index.json").write_text(
+        '{"weight_map": {"w": "away/key.safetensors"}}'
+    )
+    (tmp_path / "deep" / "away").symlink_to(secret)
     (tmp_path / "specs" / "own.yaml").write_text("include: other\ntensors: {}\n")
     (tmp_path / "specs" / "other.yaml").symlink_to(secret / "config.json")
     return tmp_path
@@ -114,6 +118,8 @@ REFUSED = {
     OUT + "inputs: {x: images}": LINK,
     OUT + "inputs: {x: hidden.safetensors}": LINK,
     OUT + "inputs: {x: shards/m.safetensors.index.json}": LINK,
+    OUT + "inputs: {x: deep/m.safetensors.index.json}": LINK,
+    OUT + "inputs: {x: deep}": LINK,
     OUT + f"inputs: {{x: {{path: link.safetensors, sha256: '{'0' * 64}'}}}}": LINK,
     OUT + f"inputs: {{x: {{path: /etc/passwd, sha256: '{'0' * 64}'}}}}": OUTSIDE,
     OUT + f"inputs: {{x: {{url: 'https://h/x', sha256: '{'0' * 64}'}}}}": "--download",

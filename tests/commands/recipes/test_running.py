@@ -265,6 +265,25 @@ def test_what_is_being_made_stays_ours_while_others_read_it_and_is_never_without
     assert not cache.is_ours(path)
 
 
+@pytest.mark.parametrize("swap", ["file", "link", None])
+def test_what_is_put_in_the_place_of_a_file_that_is_moved_is_not_taken_for_it(tmp_path, monkeypatch, swap):
+    cache, replace = Cache(tmp_path / ".rebasin"), os.replace
+    path, to, other = (tmp_path / name for name in ("x", "y", "z"))
+    path.write_text("our")
+    other.write_text("his")
+    ours = cache.made(path)
+
+    def replaced(source, target):
+        if source == path and swap:
+            path.unlink()
+            path.symlink_to(other) if swap == "link" else replace(other, path)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", replaced)
+    cache.move(path, to)
+    assert cache.is_ours(to) == (swap is None) and (cache.digest(to) == ours) == (swap is None)
+
+
 def test_an_input_that_changes_while_its_step_runs_fails_it(recipe, tmp_path):
     made, _ = recipe(CHAIN)
 
@@ -364,14 +383,16 @@ def test_jobs_that_write_the_same_file_by_other_commands_wait_for_one_another(re
 
 
 def test_an_index_counts_with_its_shards(run, tmp_path):
-    index = {"weight_map": {"w": "s1.safetensors", "v": "s2.safetensors"}}
-    (tmp_path / "m.safetensors.index.json").write_text(json.dumps(index))
-    for name in ("s1", "s2"):
+    index = {"weight_map": {"w": "s1.safetensors", "v": "s2.safetensors", "u": "within/s3.safetensors"}}
+    (tmp_path / "m.safetensors.index.json").write_text("\ufeff" + json.dumps(index), encoding="utf-8")
+    (tmp_path / "within").mkdir()
+    for name in ("s1", "s2", "within/s3"):
         (tmp_path / f"{name}.safetensors").write_text(name)
     text = "steps: [{merge: {models: [m.safetensors.index.json, b.safetensors], out: o.safetensors}}]"
     assert run(text)[0] == ["done"] and run(text)[0] == ["unchanged"]
-    (tmp_path / "s2.safetensors").write_text("other")
-    assert run(text)[0] == ["done"]
+    for name in ("s2", "within/s3"):
+        (tmp_path / f"{name}.safetensors").write_text("other")
+        assert run(text)[0] == ["done"] and run(text)[0] == ["unchanged"]
 
 
 def test_ctrl_c_goes_through(run):
