@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 import tarfile
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from rebasin_cli import datasets
 from rebasin_cli.datasets import Data, Normalization, Samples, _cifar, _files, cifar10, once, open_data
 from rebasin_cli.datasets._batches import open_loader
 from rebasin_cli.errors import DataError, ResourceError, UsageError
+from rebasin_cli.registry import allowed
 from tests.odd_files import KINDS, lay
 
 MNIST = {
@@ -328,6 +330,18 @@ def test_a_download_is_announced_and_never_endless(monkeypatch, capsys):
     assert capsys.readouterr().err == "downloading https://a/file\n"
     assert _files.download(["https://a/file"], md5(b"con")) == b"con"
     assert capsys.readouterr().err == ""
+
+
+def test_nothing_is_fetched_for_a_strangers_recipe_unless_the_command_line_says_so(monkeypatch):
+    asked = serve(monkeypatch, {"file": b"content"})
+    for downloads in (False, True):
+        with allowed.only(SimpleNamespace(references=(), unsafe_load=False, downloads=downloads)):
+            if downloads:
+                assert _files.download(["https://a/file"], md5(b"content")) == b"content"
+                continue
+            with pytest.raises(_files.NotDownloaded, match="--untrusted"):
+                _files.download(["https://a/file"], md5(b"content"))
+            assert asked == []
 
 
 def test_the_next_mirror_is_asked_when_one_fails(monkeypatch):

@@ -78,3 +78,5 @@ def test_differences_are_relative_to_numbers_of_the_same_channel():
     odd = torch.tensor([[math.inf, 1.0], [0.0, 2.0]]), torch.tensor([[math.inf, 1.0], [0.0, math.nan]])
     assert difference(odd[:1], odd[:1]) == 0 and difference(odd[:1], odd[1:]) == math.inf
     assert difference([torch.empty(0, 3)], [torch.empty(0, 3)]) == 0
+    one, row = torch.ones(2, 3), torch.ones(1, 3)  # of other shapes, or less of them
+    assert difference([one], [row]) == difference([one, one], [one]) == difference([one], []) == math.inf

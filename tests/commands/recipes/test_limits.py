@@ -262,6 +262,8 @@ def test_a_folder_that_has_a_hand_in_the_process_is_refused(checkout, monkeypatc
     (checkout / "matplotlibrc").touch()
     with pytest.raises(UsageError, match="matplotlib"):
         Limits().check_start(checkout / "recipe.yaml")
+    with pytest.raises(UsageError, match="every file lies below /"):
+        Limits(home="/").check_start(checkout / "recipe.yaml")
 
 
 def test_no_record_in_the_strangers_folder_is_believed(checkout):

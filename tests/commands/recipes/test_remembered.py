@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from rebasin_cli.commands.recipes import early
+from rebasin_cli.commands.recipes.aside import Aside
 from rebasin_cli.commands.recipes.cache import Cache
 from rebasin_cli.commands.recipes.documents import Documents
 from rebasin_cli.commands.recipes.made import Made
 from rebasin_cli.commands.recipes.remembered import Left, Remembered
+from rebasin_cli.runtime.files import NOTHING
 
 RECIPE = Path("r.yaml")
 SUMMARY = "## rebasin run r.yaml: done\n"
@@ -68,6 +70,15 @@ def test_what_is_remembered_comes_back_with_files_beside_the_cache_alone(work):
     here, there = (Path(name) for name in ("out/a.safetensors", "../out/a.safetensors"))
     remembered.keep(Left({here: "1", there: "2"}, [Made(here, here), Made(there, there)]))
     assert remembered.last() == Left({here: "1"}, [Made(here, here)])
+
+
+def test_what_another_job_is_making_is_not_put_aside(work):
+    made = Made(Path("a.safetensors"), Path("a.safetensors"))
+    with work.making([made.path]) as written:
+        written.append(made.path)
+    with work.held(work.name_of(made.path), lambda: None):
+        assert Aside(work, NOTHING).put([made]) == [] and made.path.is_file()
+    assert Aside(work, NOTHING).put([made]) == [] and made.aside.is_file() and not made.path.exists()
 
 
 def test_a_run_that_is_ended_before_it_is_up_leaves_nothing_of_the_one_before(work):
