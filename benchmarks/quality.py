@@ -37,7 +37,6 @@ from repair import BATCH, RESET, Pair, interval, parsed, score
 
 import rebasin_cli
 from rebasin_cli import matchers, networks
-from rebasin_cli.commands.job.held_out import HeldOut
 from rebasin_cli.matchers.search import align as searching
 from rebasin_cli.matchers.search.mending import NEARER
 from rebasin_cli.permutations.permutation import permuted, random
@@ -45,6 +44,7 @@ from rebasin_cli.repair.choosing import MARGIN, SURE
 from rebasin_cli.repair.options import DISTILL_SAMPLES
 from rebasin_cli.repair.repairing import open_to_choice
 from rebasin_cli.runtime.seeds import generator
+from rebasin_cli.session.held_out import HeldOut
 
 MATCH, IMAGES, HELD = 10_000, 1_000, 2_560
 PAIR, MANY = ("wm", "am", "dual", "ste"), ("wm", "merge-many", "universe", "dual", "ste-mm")

@@ -12,7 +12,7 @@ from ..runtime.text import line
 
 def gates_of(options: Mapping[str, Any]) -> Any:
     """The options about gates as a `measure.gates.Asked`. Raises UsageError before anything is measured."""
-    from ..commands.job import gating
+    from ..commands.verbs import gates as gating
     from ..measure import gates
 
     limits = {
@@ -26,7 +26,7 @@ def gates_of(options: Mapping[str, Any]) -> Any:
 
 def end(report: Any, baseline: Path | None) -> None:
     """Warn of a baseline that is not there yet. Raises GateNotMet for gates that were missed."""
-    from ..commands.job import since
+    from ..commands.verbs import since
     from ..reports import _gates
     from ..reports._as_one import told_as_one
 

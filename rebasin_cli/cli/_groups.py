@@ -25,7 +25,7 @@ from . import _options as o
 Group = dict[str, tuple[Any, Any]]  # parameter: its annotation and default
 OF_METHOD, OF_FORMAT = "method_", "file_"  # how parameters begin that were read off declarations
 DEFAULTS = {
-    "missing_baseline": constant("rebasin_cli.commands.job.gating", "REFUSE"),
+    "missing_baseline": constant("rebasin_cli.commands.verbs.gates", "REFUSE"),
     "baseline_tolerance": constant("rebasin_cli.measure.baseline", "TOLERANCE"),
 }
 DEFAULTS |= {"device": "auto", "seed": 0, "batch_size": 500, "groups": "permutations", "bins": 15}

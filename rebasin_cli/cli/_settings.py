@@ -16,7 +16,7 @@ def settings_of(options: Mapping[str, Any], *subjects: str, **own: Any) -> dict[
     """The settings by `subjects`, such as "loading" and "search", from `options` and the command's `own`."""
     from dataclasses import fields
 
-    from ..commands.job import settings
+    from ..session import subjects as settings
 
     given = {**options, **own}
     found = {}
@@ -84,7 +84,7 @@ def _of_method(given: Mapping[str, Any]) -> dict[str, Any]:
 def output_of(out: str | Path, options: Mapping[str, Any], **own: Any) -> Any:
     """The options about the output as an `outputs.Output`; in a folder where a text names one."""
     from ..checkpoints.writing import parse_dtype, parse_size
-    from ..commands.job.outputs import Output
+    from ..commands.verbs.outputs import Output
 
     size, dtype = options["out_shard_size"], options["out_dtype"]
     path = Path(out)
@@ -110,7 +110,7 @@ def command_line(context: Any) -> str:
 
 def report_of(context: Any, folder: Path | None, options: Mapping[str, Any], **own: Any) -> Any:
     """The options about reports as an `outputs.Written`."""
-    from ..commands.job.outputs import Written
+    from ..commands.verbs.outputs import Written
 
     asked = {name: path for name, path in options.items() if name.startswith(OF_FORMAT) and path}
     files = {name.removeprefix(OF_FORMAT).replace("_", "-"): Path(path) for name, path in asked.items()}

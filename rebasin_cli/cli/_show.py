@@ -95,8 +95,8 @@ def screen(quiet: bool = False, verbose: bool = False) -> Iterator[Any]:
     An error tells every single problem with `verbose`, else what is alike in one line.
     What a network or a loader of the user's prints meanwhile goes to stderr: stdout is the result's.
     """
-    from ..commands.job.listener import Listener
     from ..runtime.memory import collect
+    from ..session.listener import Listener
 
     collect()
     shown = Screen(quiet=quiet, verbose=verbose)

@@ -49,7 +49,7 @@ def align(
     Example: rebasin align a.pt b.pt --method wm -o b_aligned.safetensors
     """
     from ..commands.align import align as run
-    from ..commands.job.outputs import default_path
+    from ..commands.verbs.outputs import default_path
     from ..runtime import devices
     from ..runtime.together import from_environment
 

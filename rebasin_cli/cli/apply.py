@@ -33,7 +33,7 @@ def apply(
     Example: rebasin apply b_aligned.perm.safetensors b.pt --key ema -o b_ema_aligned.safetensors
     """
     from ..commands.apply import apply as run
-    from ..commands.job.outputs import default_path
+    from ..commands.verbs.outputs import default_path
 
     output = output_of(out or default_path(model, "permuted"), options)
     with screen(options["quiet"], options["verbose"]) as listener:

@@ -32,7 +32,7 @@ def canon(
     Example: rebasin canon vit.safetensors --net net.py:vit -o vit_canon.safetensors
     """
     from ..commands.canon import canon as run
-    from ..commands.job.outputs import default_path
+    from ..commands.verbs.outputs import default_path
 
     settings = settings_of(options, "loading", "network", "data")
     written = output_of(out or default_path(model, "canon"), options)

@@ -71,7 +71,7 @@ def curve(
     Example: rebasin curve a.pt b.pt --data cifar10 --epochs 60 -o ab.curve.safetensors
     """
     from ..commands.curve import curve as run
-    from ..commands.job.outputs import Output
+    from ..commands.verbs.outputs import Output
     from ..curves.training import Training
 
     own = {"method": method, "loss": loss, "no_prove": no_prove, "checkpoint_every": checkpoint_every}

@@ -120,8 +120,8 @@ def merge(
     Example: rebasin merge a.pt b.pt c.pt --method merge-many -o merged.safetensors
     """
     from ..averages.weights import parse
-    from ..commands.job.averaging import Average
     from ..commands.merge import merge as run
+    from ..commands.merging.average import Average
 
     own = {"method": method, "loss": loss, "no_prove": no_prove, "skip_checks": skip_checks}
     own |= {"repair": repair, "bake_temperature": bake_temperature}

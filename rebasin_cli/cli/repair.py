@@ -42,8 +42,8 @@ def repair(
 
     Example: rebasin repair merged.safetensors --endpoints a.pt b_aligned.safetensors --data cifar10
     """
-    from ..commands.job.outputs import default_path
     from ..commands.repair import repair as run
+    from ..commands.verbs.outputs import default_path
 
     own = {"repair": repair, "limit": limit, "bake_temperature": bake_temperature}
     settings = settings_of(options, "loading", "network", "data", "repair", **own)

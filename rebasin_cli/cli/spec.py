@@ -120,7 +120,7 @@ def prove(
     Example: rebasin spec prove resnet20 a.safetensors
     """
     from ..commands import spec as overview
-    from ..commands.job.settings import Loading, Network
+    from ..session.subjects import Loading, Network
 
     sizes = {"width": width, "depth": depth, "net": net}
     fitted = overview.fit_named(spec, checkpoint, key=key, unsafe_load=unsafe_load, **sizes)
@@ -156,7 +156,7 @@ def infer(
     Example: rebasin spec infer --net model.py:build --input 1x3x224x224 -o spec.yaml
     """
     from ..commands import spec as overview
-    from ..commands.job.settings import Network
+    from ..session.subjects import Network
 
     network = Network(net, input=input, output=output, not_kept=tuple(not_kept or ()), seed=seed)
     with screen(quiet) as listener:
@@ -200,8 +200,8 @@ def explain(
     Example: rebasin spec explain --net model.py:build --input 1x3x224x224
     """
     from ..commands import spec as overview
-    from ..commands.job.settings import Loading, Network
     from ..inference import explaining
+    from ..session.subjects import Loading, Network
 
     network = Network(net, input=input, output=output, not_kept=tuple(not_kept or ()), seed=seed)
     with screen():
@@ -235,7 +235,7 @@ def import_(
     Example: rebasin spec import axes.json --checkpoint a.safetensors -o own.yaml
     """
     from ..commands import spec as overview
-    from ..commands.job.settings import Loading
+    from ..session.subjects import Loading
 
     loading = Loading(None, key, unsafe_load)
     done = overview.import_axes(file, checkpoint=checkpoint, loading=loading, out=out, force=force)

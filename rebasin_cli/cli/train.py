@@ -135,8 +135,8 @@ def train(
 
     Example: rebasin train mlp --data mnist --seed 1 -o mnist1.safetensors
     """
-    from ..commands.job.outputs import Output
     from ..commands.train import train as run
+    from ..commands.verbs.outputs import Output
 
     recipe = {
         "width": width,

@@ -8,13 +8,14 @@ from typing import Any
 from ..errors import UsageError
 from ..groups import stored
 from ..permutations import permutation
-from .job import grouped, provenance
-from .job.folders import placed
-from .job.job import Job
-from .job.listener import SILENT, Listener
-from .job.outputs import Output, check_outputs, write
-from .job.settings import Loading
-from .job.sources import attested
+from ..session.listener import SILENT, Listener
+from ..session.session import Session
+from ..session.subjects import Loading
+from .verbs import groups as grouped
+from .verbs import provenance
+from .verbs.folders import placed
+from .verbs.outputs import Output, check_outputs, write
+from .verbs.sources import attested
 
 
 def apply(
@@ -32,20 +33,28 @@ def apply(
     SpecError if the permutation was found with another spec, CheckpointError if it does not fit.
     """
     output = placed(output, model)
-    job = Job("apply", [model], listener, loading=loading, perm=perm, undo=invert)
-    check_outputs(output, job.inputs(), as_torch=True)
+    session = Session("apply", [model], listener, loading=loading, perm=perm, undo=invert)
+    check_outputs(output, session.inputs(), as_torch=True)
     if stored.is_stored(perm):
         if loading.spec is not None:
             raise UsageError(
                 f"--spec {loading.spec}: {perm} brings the spec that its elements are of",
                 hint="Leave --spec out",
             )
-        return attested(job, output, grouped.apply(job, output, perm, invert=invert))
-    found, given = job.given
+        return attested(session, output, grouped.apply(session, output, perm, invert=invert))
+    found, given = session.given
     found = permutation.invert(found) if invert else found
     options = {"invert": invert, **given}
-    about = {"method": "given", "seed": job.seed, "options": options, "like": job.models, "results": True}
-    meta = provenance.describe("apply", job.models, job.fitted, **about)
-    written = write(output, permutation.permuted(job.models[0], job.fitted, found), job.models[0], meta)
+    about = {
+        "method": "given",
+        "seed": session.seed,
+        "options": options,
+        "like": session.models,
+        "results": True,
+    }
+    meta = provenance.describe("apply", session.models, session.fitted, **about)
+    written = write(
+        output, permutation.permuted(session.models[0], session.fitted, found), session.models[0], meta
+    )
     done = {"written": written, "permutations": len(found), "inverted": invert}
-    return attested(job, output, done)
+    return attested(session, output, done)

@@ -32,16 +32,19 @@ from ..measure.settings import Rows, repaired_label
 from ..networks.attacks import Attack, Attacker
 from ..repair.repairing import few
 from ..reports import Report
-from .job import gating, planning, provenance, repairing
-from .job.curved import between
-from .job.inputs import of_model
-from .job.job import Job
-from .job.listener import SILENT, Listener
-from .job.measured import known
-from .job.method_options import bounded, start_file
-from .job.outputs import Written
-from .job.progress import shown
-from .job.settings import ForMerge
+from ..session.inputs import of_model
+from ..session.listener import SILENT, Listener
+from ..session.method_options import bounded, start_file
+from ..session.session import Session
+from ..session.subjects import ForMerge
+from .merging.curved import between
+from .verbs import gates as gating
+from .verbs import plan as planning
+from .verbs import provenance
+from .verbs import repair as repairing
+from .verbs.measured import known
+from .verbs.outputs import Written
+from .verbs.progress import shown
 
 MEASURED = ("train", "test")
 
@@ -79,9 +82,9 @@ def barrier(
     if along.points is not None:
         check_points(along.points)
     check_interpolation(along.interpolation)
-    job = Job("barrier", [a, b], listener, **subjects, perm=perm)
+    session = Session("barrier", [a, b], listener, **subjects, perm=perm)
     others = [file for model in itertools.chain(*pairs) for file in of_model(model)]
-    destinations = written.destinations(inputs=job.inputs(*along.curves, *others))
+    destinations = written.destinations(inputs=session.inputs(*along.curves, *others))
     command = written.command or "rebasin barrier"
     if (before := known()) is not None:
         if written.dry_run:
@@ -89,13 +92,15 @@ def barrier(
             return {"measuring": "nothing: the figures are known, and gates are judged by them"}
         before = dataclasses.replace(before, command=command)
         return gating.put(before, gates, written, destinations, listener)
-    job.check_search(or_none=True)
-    planned = _plan(job, pairs, along, gates)
+    session.check_search(or_none=True)
+    planned = _plan(session, pairs, along, gates)
     if written.dry_run:
-        return planned.job.plan() | repairing.tries(planned.job) | planned.figures
+        return planned.session.plan() | repairing.tries(planned.session) | planned.figures
     report = _measure(planned, command, gates)
     measured = []
-    subjects["search"] = dataclasses.replace(planned.job.asked.search, open=False)  # all pairs by one method
+    subjects["search"] = dataclasses.replace(
+        planned.session.asked.search, open=False
+    )  # all pairs by one method
     for number, (c, d) in enumerate(pairs, start=2):
         listener.say(f"pair {number} of {1 + len(pairs)}: {c} and {d}")
         quiet = dataclasses.replace(listener, say=lambda text: None)
@@ -109,7 +114,7 @@ def barrier(
 class _Plan:
     """What the report will have, what its repaired rows are called, and the plan's figures."""
 
-    job: Job
+    session: Session
     settings: Rows
     word: str
     rows: Sequence[Planned]
@@ -118,56 +123,56 @@ class _Plan:
 
 
 def _plan(
-    job: Job,
+    session: Session,
     pairs: Sequence[tuple[Path, Path]],
     along: Along,
     gates: Asked,
 ) -> _Plan:
     """Everything that can be refused before an hour of measuring; the minutes are told."""
-    _ = job.scores
-    if job.held_out is not None:
-        job.held_out.check(measured=True)
-    job.fitted  # noqa: B018 (models and spec, before the pairs)
-    _check_pairs(job, pairs)
-    job.tell_strangers()
+    _ = session.scores
+    if session.held_out is not None:
+        session.held_out.check(measured=True)
+    session.fitted  # noqa: B018 (models and spec, before the pairs)
+    _check_pairs(session, pairs)
+    session.tell_strangers()
     if fixed := next(iter(fixed_rows(gates.gates)), None):
-        if job.asked.search.open:
-            job.say(
+        if session.asked.search.open:
+            session.say(
                 f"method: wm, as a gate names {fixed!r}: auto chooses its repair itself (gates: shipped:…)"
             )
     else:
-        job = job.settled()
-    points, repaired = points_of(along.points, full=job.asked.data.full)
-    how = job.settle_repair(has_data=True)
+        session = session.settled()
+    points, repaired = points_of(along.points, full=session.asked.data.full)
+    how = session.settle_repair(has_data=True)
     settings = Rows(
         points=points,
         repaired_points=repaired,
-        repair_with="auto" if job.asked.repair.repair == "auto" else how,  # it is open to a search
-        ridge=job.asked.repair.ridge,
+        repair_with="auto" if session.asked.repair.repair == "auto" else how,  # it is open to a search
+        ridge=session.asked.repair.ridge,
         interpolation=along.interpolation,
-        curves=between(job, along.curves, pairs=bool(pairs)),
-        attacks=_attacks(job, along),
-        attacked=None if job.asked.data.full else ATTACKED,
+        curves=between(session, along.curves, pairs=bool(pairs)),
+        attacks=_attacks(session, along),
+        attacked=None if session.asked.data.full else ATTACKED,
     )
-    word = repaired_label(how, statistics=bool(job.fitted.statistics))
-    _ = job.given
-    network, auto = job.need_network(), how == "auto"
+    word = repaired_label(how, statistics=bool(session.fitted.statistics))
+    _ = session.given
+    network, auto = session.need_network(), how == "auto"
     wanted = ["train", "test", "held", *["reset"] * bool(word)]
-    chosen = job.method == "auto" and settings.repair_with == "auto"  # with the method
-    splits = job.open_splits(*wanted, *["fitted"] * chosen, choosing=auto, fits=word)
+    chosen = session.method == "auto" and settings.repair_with == "auto"  # with the method
+    splits = session.open_splits(*wanted, *["fitted"] * chosen, choosing=auto, fits=word)
     statistics = networks.has_running_statistics(network)
     rows = plan_rows(
-        aligned=job.moved,
+        aligned=session.moved,
         word=word,
         ship=None if auto else how,
         auto=auto,
-        logits=job.asked.data.loss is None,
+        logits=session.asked.data.loss is None,
         statistics=statistics,
         points=points,
         repaired_points=repaired,
         turning=along.interpolation != "linear",
     )
-    rows += plan_groups(word) if job.folds is not None and job.moved else []
+    rows += plan_groups(word) if session.folds is not None and session.moved else []
     rows += plan_curves(settings.curves, resets=statistics, points=points)
     rows += plan_attacks(rows, settings.attacks, statistics=statistics)
     for attack in settings.attacks:  # refused before anything is measured
@@ -175,18 +180,18 @@ def _plan(
     check_gate_names(gates.gates, [row.name for row in rows], MEASURED)
     subject = None
     if gates.baseline is not None and gates.baseline.report is not None:
-        subject = _subject(job)
+        subject = _subject(session)
         check_baseline(gates.baseline.report, subject)
     count = 1 + len(pairs)
-    run = {"output": job.output, "device": job.device}
+    run = {"output": session.output, "device": session.device}
     figures = planning.plan_report(network, splits, rows, **run, pairs=count, fits=word)
-    figures |= planning.not_estimated([(job.method, job.options)])
-    job.say(planning.in_words(figures))
-    return _Plan(job, settings, word, rows, figures, subject)
+    figures |= planning.not_estimated([(session.method, session.options)])
+    session.say(planning.in_words(figures))
+    return _Plan(session, settings, word, rows, figures, subject)
 
 
-def _attacks(job: Job, along: Along) -> Sequence[Attack]:
-    if along.attacks and job.asked.data.loss is not None:
+def _attacks(session: Session, along: Along) -> Sequence[Attack]:
+    if along.attacks and session.asked.data.loss is not None:
         raise UsageError(
             "--attack goes up the cross-entropy, and --loss names another loss", hint="Leave one of them out"
         )
@@ -200,85 +205,91 @@ def _attacks(job: Job, along: Along) -> Sequence[Attack]:
 
 def _measure(planned: _Plan, command: str, gates: Asked) -> Report:
     """The report of A and B."""
-    job = planned.job
-    inputs, proof = job.match_inputs(), job.proof()
-    splits, network = dict(job.splits), job.need_network()
+    session = planned.session
+    inputs, proof = session.match_inputs(), session.proof()
+    splits, network = dict(session.splits), session.need_network()
     fitted = splits.pop("fitted", None)
     done, total = itertools.count(1), sum(row.points for row in planned.rows)
-    run = {"network": network, "device": job.device} | job.outputs
+    run = {"network": network, "device": session.device} | session.outputs
     report = measuring.barrier(
-        *job.models,
-        job.fitted,
+        *session.models,
+        session.fitted,
         train=splits["train"],
         test=splits["test"],
         reset_batches=splits.get("reset"),
         fitted_batches=fitted,
         held=splits["held"],
-        unseen=job.unseen,
-        method=job.asked.search.method,
-        permutations=job.given[0],
+        unseen=session.unseen,
+        method=session.asked.search.method,
+        permutations=session.given[0],
         **vars(planned.settings),
-        signature=signatures.in_report(*job.models, job.fitted, data=splits["train"], seed=job.seed, **run),
-        scores=job.scores,
-        seed=job.seed,
-        check=job.endpoint_check(),
+        signature=signatures.in_report(
+            *session.models, session.fitted, data=splits["train"], seed=session.seed, **run
+        ),
+        scores=session.scores,
+        seed=session.seed,
+        check=session.endpoint_check(),
         planned=lambda rows: check_gate_names(gates.gates, [row.name for row in rows], MEASURED),
-        measured=lambda: job.listener.step("measuring", next(done), total, ""),
-        options=bounded(job.options),
+        measured=lambda: session.listener.step("measuring", next(done), total, ""),
+        options=bounded(session.options),
         data=inputs.get("data"),
-        polish=job.asked.search.polish if job.moved and not job.perm else None,
+        polish=session.asked.search.polish if session.moved and not session.perm else None,
         loss=inputs.get("loss"),
-        start=job.first_state,
-        folds=job.folds,
+        start=session.first_state,
+        folds=session.folds,
         prove=False,
-        progress=shown(job.listener.step),
+        progress=shown(session.listener.step),
         **run,
     )
     word = planned.word
     if decided := report.match.get("repair"):  # by the search, with the method
-        word = repaired_label(decided, statistics=bool(job.fitted.statistics)) or word
+        word = repaired_label(decided, statistics=bool(session.fitted.statistics)) or word
         if fitted is not None:
             took = report.match.get("repair_samples")
-            splits["reset"] = few(fitted, decided, took, seed=job.seed)
-    notes = provenance.notes(splits, proof, repair=word, held_out=job.held_out)
-    about = {"proof": proof, "command": command, "full": job.asked.data.full, "notes": notes}
-    report = provenance.signed(report, job.models, splits["test"], **about)
-    subject = planned.subject or _subject(job)
+            splits["reset"] = few(fitted, decided, took, seed=session.seed)
+    notes = provenance.notes(splits, proof, repair=word, held_out=session.held_out)
+    about = {"proof": proof, "command": command, "full": session.asked.data.full, "notes": notes}
+    report = provenance.signed(report, session.models, splits["test"], **about)
+    subject = planned.subject or _subject(session)
     more = {"scores": subject.scores} if subject.scores else {}
     more |= {"sha256": subject.digest} if subject.digest else {}
-    more |= {"checks": "skipped"} if job.asked.data.skip_checks else {}
-    if job.held_out is not None:
-        more["held_out"] = job.held_out.account(splits["held"].samples)
+    more |= {"checks": "skipped"} if session.asked.data.skip_checks else {}
+    if session.held_out is not None:
+        more["held_out"] = session.held_out.account(splits["held"].samples)
     return dataclasses.replace(report, data=report.data | more)
 
 
-def _subject(job: Job) -> Subject:
+def _subject(session: Session) -> Subject:
     """What the report will be of."""
-    data, test = job.asked.data, job.splits["test"]
-    named = {"loss": data.loss, "metric": data.metric, "output": job.output}
+    data, test = session.asked.data, session.splits["test"]
+    named = {"loss": data.loss, "metric": data.metric, "output": session.output}
     return Subject(
         test.name,
         provenance.describe_data(test, full=data.full)["normalization"],
         test.samples,
-        job.fitted.spec.digest,
-        job.fitted.log10_symmetries(),
+        session.fitted.spec.digest,
+        session.fitted.log10_symmetries(),
         {key: value for key, value in named.items() if value is not None},
         pairing.digest_of_all(test),
     )
 
 
-def _check_pairs(job: Job, pairs: Sequence[tuple[Path, Path]]) -> None:
+def _check_pairs(session: Session, pairs: Sequence[tuple[Path, Path]]) -> None:
     """Raise for further pairs that cannot be measured as the first one is, before an hour of measuring."""
-    if pairs and (job.perm is not None or start_file(job.asked.search) is not None):
+    if pairs and (session.perm is not None or start_file(session.asked.search) is not None):
         raise UsageError(
             "a permutation file (--perm, --init) is for one pair of models, and --pair names more",
             hint="Align each first (rebasin align), then measure with --method none",
         )
     for pair in pairs:
-        other = Job(
-            "barrier", pair, loading=job.asked.loading, network=job.asked.network, data=job.asked.data
+        other = Session(
+            "barrier",
+            pair,
+            loading=session.asked.loading,
+            network=session.asked.network,
+            data=session.asked.data,
         ).fitted
-        if other.spec.digest != job.fitted.spec.digest or other.shapes != job.fitted.shapes:
+        if other.spec.digest != session.fitted.spec.digest or other.shapes != session.fitted.shapes:
             raise UsageError(
                 f"--pair {pair[0]},{pair[1]}: these have another architecture than the first pair",
                 hint="A mean over pairs is one over models that differ in nothing but their training",

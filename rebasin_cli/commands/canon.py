@@ -9,13 +9,13 @@ from typing import Any, Unpack
 import torch
 
 from ..canonical.form import canonical
-from .job import grouped
-from .job.folders import placed
-from .job.job import Job
-from .job.listener import SILENT, Listener
-from .job.outputs import Output, check_outputs, write
-from .job.settings import ForLook, Search
-from .job.sources import attested
+from ..session.listener import SILENT, Listener
+from ..session.session import Session
+from ..session.subjects import ForLook, Search
+from .verbs import groups as grouped
+from .verbs.folders import placed
+from .verbs.outputs import Output, check_outputs, write
+from .verbs.sources import attested
 
 
 def as_written(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype | None) -> dict[str, torch.Tensor]:
@@ -36,14 +36,14 @@ def canon(
     otherwise, UsageError where no network is named, NetworkError where it cannot be traced.
     """
     output = placed(output, model)
-    job = Job("canon", [model], listener, search=Search(groups="all"), **subjects)
-    check_outputs(output, job.inputs(), as_torch=True)
-    fitted, folds = job.fitted, job.folds
-    form = canonical(job.models[0], fitted, folds)
-    change = grouped.check_same_function(job, job.models[0], form.wide)
-    rounded = grouped.outputs_differ(job, job.models[0], as_written(form.tensors, output.dtype))
-    meta = job.describe(method="canon", like=job.models, results=True)
-    written = write(output, form.tensors, job.models[0], meta)
+    session = Session("canon", [model], listener, search=Search(groups="all"), **subjects)
+    check_outputs(output, session.inputs(), as_torch=True)
+    fitted, folds = session.fitted, session.folds
+    form = canonical(session.models[0], fitted, folds)
+    change = grouped.check_same_function(session, session.models[0], form.wide)
+    rounded = grouped.outputs_differ(session, session.models[0], as_written(form.tensors, output.dtype))
+    meta = session.describe(method="canon", like=session.models, results=True)
+    written = write(output, form.tensors, session.models[0], meta)
     done = {
         "written": written,
         "folded": {
@@ -57,4 +57,4 @@ def canon(
         "outputs_differ": change,
         "as_rounded": rounded,
     }
-    return attested(job, output, done)
+    return attested(session, output, done)

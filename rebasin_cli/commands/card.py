@@ -11,12 +11,12 @@ from ..checkpoints.checkpoint import open_checkpoint
 from ..errors import UsageError
 from ..reports import Report, _card
 from ..runtime import files
+from ..session.listener import SILENT, Listener
+from ..session.session import Session
+from ..session.subjects import ForLook, Loading
 from .eval import evaluate
-from .job import provenance
-from .job.job import Job
-from .job.listener import SILENT, Listener
-from .job.outputs import check_files, stored_report, write_files
-from .job.settings import ForLook, Loading
+from .verbs import provenance
+from .verbs.outputs import check_files, stored_report, write_files
 
 About = _card.About
 LARGEST = 1 << 20  # bytes of a recipe
@@ -39,8 +39,8 @@ def card(
 
     Raises UsageError for a model without such a record, and for a report that is not of its parents.
     """
-    job = Job("card", [model], listener, **subjects)
-    check_files([("card", out)], job.inputs(report, recipe), force=force)
+    session = Session("card", [model], listener, **subjects)
+    check_files([("card", out)], session.inputs(report, recipe), force=force)
     loading = subjects.get("loading", Loading())
     made = open_checkpoint(model, key=loading.key, unsafe_load=loading.unsafe_load)
     facts = provenance.recorded(made) or {}

@@ -13,12 +13,14 @@ from .. import matchers
 from ..analysis import comparison, formats
 from ..analysis.compared import Comparison
 from ..errors import UsageError
-from .job import method_options, outputs, planning, progress, provenance
-from .job.checks import check_method
-from .job.job import Job
-from .job.listener import SILENT, Listener
-from .job.samples import Splits, loss_of
-from .job.settings import ForMerge, Search
+from ..session import method_options
+from ..session.checks import check_method
+from ..session.listener import SILENT, Listener
+from ..session.samples import Splits, loss_of
+from ..session.session import Session
+from ..session.subjects import ForMerge, Search
+from .verbs import outputs, progress, provenance
+from .verbs import plan as planning
 
 CURVED_SAMPLES = 1_000  # a split, for sharpness: a probe costs several times what a loss does
 
@@ -56,26 +58,26 @@ def compare(
     if doubled := sorted({method for method in methods if list(methods).count(method) > 1}):
         raise UsageError(f"--method {doubled[0]} is given twice")
     searches = _searches(subjects.pop("search", Search()), methods)
-    job = Job("compare", paths, listener, **subjects)
-    destinations = written.destinations(formats.FILENAMES, job.inputs())
-    options = {m: method_options.make(search, job.asked.data) for m, search in searches.items()}
-    scores = job.scores
-    repair = _repair(job)
-    network = job.need_network()
-    splits = job.open_splits("train", "test", *["reset"] * (repair == "reset"))
-    plan = _plan(job, len(methods), scope) | planning.not_estimated(options.items())
+    session = Session("compare", paths, listener, **subjects)
+    destinations = written.destinations(formats.FILENAMES, session.inputs())
+    options = {m: method_options.make(search, session.asked.data) for m, search in searches.items()}
+    scores = session.scores
+    repair = _repair(session)
+    network = session.need_network()
+    splits = session.open_splits("train", "test", *["reset"] * (repair == "reset"))
+    plan = _plan(session, len(methods), scope) | planning.not_estimated(options.items())
     listener.say(planning.in_words(plan))
-    jobs = {method: job.by(search) for method, search in searches.items()}
+    sessions = {method: session.by(search) for method, search in searches.items()}
     if written.dry_run:
-        return _largest([each.plan() for each in jobs.values()], methods) | plan
-    inputs = {method: each.match_inputs() | {"options": options[method]} for method, each in jobs.items()}
-    moving = next((each for each in jobs.values() if each.moved), jobs[methods[0]])
+        return _largest([each.plan() for each in sessions.values()], methods) | plan
+    inputs = {method: each.match_inputs() | {"options": options[method]} for method, each in sessions.items()}
+    moving = next((each for each in sessions.values() if each.moved), sessions[methods[0]])
     proof = moving.proof()
-    curved = {s: splits[s].subset(CURVED_SAMPLES, job.seed) for s in ("test", "train")}
+    curved = {s: splits[s].subset(CURVED_SAMPLES, session.seed) for s in ("test", "train")}
     done = iter(range(1, plan["points"] + 1))
     found = comparison.compare(
-        job.models,
-        job.fitted,
+        session.models,
+        session.fitted,
         network=network,
         test=splits["test"],
         train=splits["train"],
@@ -87,19 +89,19 @@ def compare(
         without_reference=scope.without_reference,
         curved=curved if scope.sharpness else None,
         probes=scope.probes,
-        seed=job.seed,
+        seed=session.seed,
         scores=scores,
-        loss=loss_of(job.asked.data),
-        output=job.output,
-        device=job.device,
-        check=job.endpoint_check(),
+        loss=loss_of(session.asked.data),
+        output=session.output,
+        device=session.device,
+        check=session.endpoint_check(),
         measured=lambda: listener.step("measuring", next(done), plan["points"], ""),
         align_options=inputs,
         progress=functools.partial(_show, listener),
     )
     notes = provenance.notes({k: v for k, v in splits.items() if k != "reset"}, proof)
-    about = {"proof": proof, "command": written.command or "rebasin compare", "full": job.asked.data.full}
-    found = provenance.signed(found, job.models, splits["test"], **about, notes=notes)
+    about = {"proof": proof, "command": written.command or "rebasin compare", "full": session.asked.data.full}
+    found = provenance.signed(found, session.models, splits["test"], **about, notes=notes)
     rendered = [(path, formats.RENDER[name](found)) for name, path in destinations]
     outputs.write_files(rendered, force=written.force)
     return found
@@ -120,9 +122,9 @@ def _searches(search: Search, methods: Sequence[str]) -> dict[str, Search]:
     return each
 
 
-def _repair(job: Job) -> str:
+def _repair(session: Session) -> str:
     """Statistics are reset, or nothing is repaired: other repairs are not compared. Raises UsageError."""
-    how = job.settle_repair(has_data=True)
+    how = session.settle_repair(has_data=True)
     how = "none" if how == "auto" else how
     if how not in comparison.REPAIRS:
         raise UsageError(f"--repair {how}: many models are compared with reset, or with none")
@@ -133,15 +135,17 @@ def _show(listener: Listener, method: str, state: matchers.State) -> None:
     listener.step(f"matching {method}", *progress.steps(state), progress.in_words(state))
 
 
-def _plan(job: Job, methods: int, scope: Scope) -> dict[str, Any]:
+def _plan(session: Session, methods: int, scope: Scope) -> dict[str, Any]:
     """As for a barrier: rows are the models as they are, and their mixtures."""
-    splits: Splits = job.splits
+    splits: Splits = session.splits
     ends, mixed = comparison.points_to_measure(
-        len(job.paths), methods, scope.points, without_reference=scope.without_reference
+        len(session.paths), methods, scope.points, without_reference=scope.without_reference
     )
     rows = {"the models": ends, "mixtures" + " + reset" * ("reset" in splits): mixed}
     sizes = {split: data.samples for split, data in splits.items()}
-    a_sample = planning.seconds_a_sample(job.need_network(), splits, output=job.output, device=job.device)
+    a_sample = planning.seconds_a_sample(
+        session.need_network(), splits, output=session.output, device=session.device
+    )
     read = (ends + mixed) * (sizes["train"] + sizes["test"]) + mixed * sizes.get("reset", 0)
     return {
         "rows": rows,

@@ -14,13 +14,13 @@ from ..networks.attacks import Attack
 from ..networks.training_setup import check_augmentation
 from ..permutations.permutation import identity, permuted
 from ..runtime.seeds import derive
-from .job import planning
-from .job.job import Job
-from .job.listener import SILENT, Listener
-from .job.outputs import Output, check_outputs
-from .job.progress import shown
-from .job.samples import loss_of
-from .job.settings import ForSearch
+from ..session.listener import SILENT, Listener
+from ..session.samples import loss_of
+from ..session.session import Session
+from ..session.subjects import ForSearch
+from .verbs import plan as planning
+from .verbs.outputs import Output, check_outputs
+from .verbs.progress import shown
 
 
 def curve(
@@ -41,23 +41,23 @@ def curve(
         raise UsageError(
             f"{output.path} is no name for a curve", hint=f"Use {output.path.stem}{stored.SUFFIX}"
         )
-    job = Job("curve", [a, b], listener, **subjects, perm=perm)
-    check_outputs(output, job.inputs())
-    job.check_search(output, or_none=True, steps=True)
-    network, fitted, (given, of_given) = job.need_network(), job.fitted, job.given
-    check_families(*job.models, dict(network.named_parameters()), fitted.ignored)
-    data = job.open_splits("match", match=None)["match"]
+    session = Session("curve", [a, b], listener, **subjects, perm=perm)
+    check_outputs(output, session.inputs())
+    session.check_search(output, or_none=True, steps=True)
+    network, fitted, (given, of_given) = session.need_network(), session.fitted, session.given
+    check_families(*session.models, dict(network.named_parameters()), fitted.ignored)
+    data = session.open_splits("match", match=None)["match"]
     if how.augment:
         check_augmentation(data)
     if output.dry_run:
-        return job.plan() | _plan(job, data, how)
-    inputs, proof = job.match_inputs(), job.proof()
+        return session.plan() | _plan(session, data, how)
+    inputs, proof = session.match_inputs(), session.proof()
     options = {k: v for k, v in dataclasses.asdict(how).items() if k != "attack" or v}
-    options |= {"batch_size": job.asked.data.batch_size}
-    with job.resumable(output, options) as state:
+    options |= {"batch_size": session.asked.data.batch_size}
+    with session.resumable(output, options) as state:
         start, found = state.start, None
         if start is None:
-            found = job.search(inputs=inputs)
+            found = session.search(inputs=inputs)
             permutations = found.permutations[0] if found else given or identity(fitted.words)
         else:
             permutations = start.permutations[0]
@@ -69,31 +69,31 @@ def curve(
 
         problem = Problem(
             fitted,
-            (job.models[0], permuted(job.models[1], fitted, permutations)),
-            seed=derive(job.seed, "curve"),
+            (session.models[0], permuted(session.models[1], fitted, permutations)),
+            seed=derive(session.seed, "curve"),
             start=start,
             progress=progress,
             network=network,
             data=data,
-            output=job.output,
-            loss=loss_of(job.asked.data),
-            device=job.device,
+            output=session.output,
+            loss=loss_of(session.asked.data),
+            device=session.device,
         )
         trained = training.train(problem, permutations, how)
-        meta = job.describe(options=options | of_given, proof=proof, like=job.models)
+        meta = session.describe(options=options | of_given, proof=proof, like=session.models)
         stored.save(output.path, how.kind, trained.controls, permutations, metadata=meta, force=output.force)
     told = {"kind": how.kind, "bends": how.bends, "steps": trained.steps}
     told |= {"attack": how.attack} if how.attack else {}
     if trained.losses:
         told |= {"loss": trained.losses[-1]}
-    return job.summary(found, proof, written=[str(output.path)]) | {"curve": told}
+    return session.summary(found, proof, written=[str(output.path)]) | {"curve": told}
 
 
-def _plan(job: Job, data: Any, how: training.Training) -> dict[str, Any]:
+def _plan(session: Session, data: Any, how: training.Training) -> dict[str, Any]:
     """What is trained on how many samples, and the seconds of so many forward and backward passes."""
     samples = data.samples if how.limit is None else min(data.samples, how.limit)
     each = planning.seconds_a_sample(
-        job.need_network(), {"match": data}, output=job.output, device=job.device
+        session.need_network(), {"match": data}, output=session.output, device=session.device
     )
     passes = 3 * (
         1 + (Attack.parse(how.attack).passes / 3 if how.attack else 0)

@@ -9,13 +9,13 @@ from typing import Any
 from ..checkpoints import destination, writing
 from ..networks import training
 from ..permutations import permutation
+from ..session.listener import Listener
+from ..session.subjects import Data, Network
 from .align import align
 from .barrier import barrier
-from .job.listener import Listener
-from .job.outputs import Output, Written, removed_on_failure
-from .job.resume import state_path
-from .job.settings import Data, Network
 from .merge import merge
+from .verbs.outputs import Output, Written, removed_on_failure
+from .verbs.resume import state_path
 
 SEEDS = (1, 2)
 EPOCHS, WIDTH = 40, 128

@@ -17,13 +17,13 @@ from ..matchers.search.candidates import candidates
 from ..repair import open_to_choice
 from ..reports import _accounts as accounts
 from ..reports import _pages
+from ..session.listener import SILENT, Listener
+from ..session.models import naming
+from ..session.network import begin_alike
+from ..session.session import Session
+from ..session.subjects import Data, ForLook
 from ..spec.spec import FittedSpec
-from .job import outputs
-from .job.job import Job
-from .job.listener import SILENT, Listener
-from .job.models import naming
-from .job.network import begin_alike
-from .job.settings import Data, ForLook
+from .verbs import outputs
 
 LOOK = 2_560  # samples that the doctor runs four networks on
 FEW = 1_000  # samples of a first measurement of what is not promising
@@ -53,20 +53,20 @@ def doctor(
     """
     asked = subjects.get("data", Data())
     limited = dataclasses.replace(asked, limit=asked.limit or LOOK)
-    job = Job("doctor", [a, b], listener, **subjects | {"data": limited})
+    session = Session("doctor", [a, b], listener, **subjects | {"data": limited})
     if page is not None:
-        outputs.check_files([("html", page.path)], job.inputs(), force=page.force)
-    models = job.models
+        outputs.check_files([("html", page.path)], session.inputs(), force=page.force)
+    models = session.models
     try:
-        fitted = job.fitted
+        fitted = session.fitted
     except NoSpecFits:
-        if job.asked.loading.spec is not None or job.asked.network.net is not None:
+        if session.asked.loading.spec is not None or session.asked.network.net is not None:
             raise
-        return _paged(_by_tensors(job, a, b), page)
-    network, no_network = _if_there(job.asked.network.net, lambda: job.network)
+        return _paged(_by_tensors(session, a, b), page)
+    network, no_network = _if_there(session.asked.network.net, lambda: session.network)
     data, no_data = None, ""
-    if job.has_data:
-        data, no_data = _if_there(asked.data, lambda: job.open_splits("match")["match"])
+    if session.has_data:
+        data, no_data = _if_there(asked.data, lambda: session.open_splits("match")["match"])
     with naming([a, b]):
         found = diagnosis.doctor(
             *models,
@@ -74,10 +74,10 @@ def doctor(
             network=network,
             data=data,
             limit=limited.limit,
-            **job.outputs,
-            seed=job.seed,
-            device=job.device,
-            begin_alike=frozenset() if network is None else begin_alike(fitted, job.asked.network),
+            **session.outputs,
+            seed=session.seed,
+            device=session.device,
+            begin_alike=frozenset() if network is None else begin_alike(fitted, session.asked.network),
         )
     unseen = [*found.unseen, *filter(None, (no_network, no_data))]
     if network is None:
@@ -90,7 +90,7 @@ def doctor(
         "spec": accounts.describe_spec(fitted),
         "verdict": found.verdict,
         "advice": found.advice,
-        "next": next_command(found, a, b, fitted, given_options(job), able=able),
+        "next": next_command(found, a, b, fitted, given_options(session), able=able),
         "tries": [
             {"method": one.method, "why": one.why} for one in candidates(fitted, len(models), able=able)
         ],
@@ -110,10 +110,10 @@ def _paged(made: dict[str, Any], page: Page | None) -> dict[str, Any]:
     return made
 
 
-def _by_tensors(job: Job, a: Path, b: Path) -> dict[str, Any]:
+def _by_tensors(session: Session, a: Path, b: Path) -> dict[str, Any]:
     """What the tensors alone tell, where no spec is known."""
-    found = by_tensors(*job.models)
-    statistics = any(name.endswith("running_var") for name in job.models[0].shapes)
+    found = by_tensors(*session.models)
+    statistics = any(name.endswith("running_var") for name in session.models[0].shapes)
     net = ["--net", "file.py:factory"]
     words = {
         "identical": ["inspect", str(a)],
@@ -128,7 +128,7 @@ def _by_tensors(job: Job, a: Path, b: Path) -> dict[str, Any]:
         "spec": None,
         "verdict": found.verdict,
         "advice": found.advice,
-        "next": _line(words, given_options(job), WEIGHTS[1:]),
+        "next": _line(words, given_options(session), WEIGHTS[1:]),
         "tries": [],
         "repairs_tried": [],
         "facts": _told(found.facts),
@@ -181,9 +181,9 @@ def next_command(
     return _line(words, given, carried)
 
 
-def given_options(job: Job) -> dict[str, Any]:
+def given_options(session: Session) -> dict[str, Any]:
     """The options by name that the next command may take over."""
-    return {**vars(job.asked.loading), **vars(job.asked.network), **vars(job.asked.data)}
+    return {**vars(session.asked.loading), **vars(session.asked.network), **vars(session.asked.data)}
 
 
 def _line(words: Sequence[str], given: Mapping[str, Any], carried: Sequence[str]) -> str:

@@ -21,13 +21,13 @@ from ..errors import UsageError
 from ..networks import dreaming
 from ..networks.running import call, evaluating
 from ..runtime.memory import check_memory
+from ..session.listener import SILENT, Listener
+from ..session.network import need_inputs, to_run
+from ..session.samples import data_reference, recorded_normalization
+from ..session.session import Session
+from ..session.subjects import ForLook
 from ..version import version
-from .job.job import Job
-from .job.listener import SILENT, Listener
-from .job.network import need_inputs, to_run
-from .job.outputs import check_files, write_files
-from .job.samples import data_reference, recorded_normalization
-from .job.settings import ForLook
+from .verbs.outputs import check_files, write_files
 
 SUFFIX = ".npz"
 TESTED = 10  # of so many images one is a test image
@@ -57,11 +57,11 @@ def dream(
     if out.suffix != SUFFIX:
         wanted = out.with_suffix(SUFFIX)
         raise UsageError(f"{out}: images are written as {SUFFIX}", hint=f"Name it {wanted}")
-    job = Job("dream", paths, listener, **subjects)
-    check_files([("images", out)], job.inputs(), force=force)
-    network = to_run(job)
-    shape, like = _form(job, network, pixels)
-    own = [networks.load(networks.duplicate(network), model).to(job.device) for model in job.models]
+    session = Session("dream", paths, listener, **subjects)
+    check_files([("images", out)], session.inputs(), force=force)
+    network = to_run(session)
+    shape, like = _form(session, network, pixels)
+    own = [networks.load(networks.duplicate(network), model).to(session.device) for model in session.models]
     tested = -(-count // TESTED)
     check_memory("so many images take", COPIES * 4 * (count + tested) * math.prod(shape))
 
@@ -73,20 +73,22 @@ def dream(
         shape,
         samples=count + tested,
         steps=steps,
-        seed=job.seed,
+        seed=session.seed,
         pixels=like,
-        output=job.output,
+        output=session.output,
         progress=progress,
     )
-    share, classes = _agreed(own, found, job.output)
+    share, classes = _agreed(own, found, session.output)
     if share < FEW:
-        job.say(f"warning: only {share:.0%} of the images are seen as their class by all: try more --steps")
+        session.say(
+            f"warning: only {share:.0%} of the images are seen as their class by all: try more --steps"
+        )
     about = {
         "made_by": f"rebasin {version()} dream",
         "pixels": str(like),
-        "inputs": [model.digest() for model in job.models],
+        "inputs": [model.digest() for model in session.models],
         "steps": steps,
-        "seed": job.seed,
+        "seed": session.seed,
     }
     wrong = Wrong(tuple(found.inputs.shape))
     wrong.look(found.inputs)
@@ -103,24 +105,24 @@ def dream(
     }
 
 
-def _form(job: Job, network: nn.Module, pixels: str | None) -> tuple[tuple[int, ...], Normalization]:
+def _form(session: Session, network: nn.Module, pixels: str | None) -> tuple[tuple[int, ...], Normalization]:
     """The shape of one image, and mean and deviation of its pixels. Raises UsageError where nobody tells."""
     shape, like, source = None, UNIT, "as the network says"
-    recorded = data_reference(job.models, job.asked.data)
-    if recorded and (known := form(recorded, recorded_normalization(job.models, recorded))):
+    recorded = data_reference(session.models, session.asked.data)
+    if recorded and (known := form(recorded, recorded_normalization(session.models, recorded))):
         (shape, like), source = known, f"as {recorded} has them, which the models record"
-    if job.asked.network.input is not None or shape is None:
-        batch = need_inputs(network, job.asked.network)
+    if session.asked.network.input is not None or shape is None:
+        batch = need_inputs(network, session.asked.network)
         if not isinstance(batch, torch.Tensor) or not batch.is_floating_point():
             raise UsageError(
                 f"the network gets {describe(batch)}, and dreams are images or vectors of floats",
                 hint="Give their shape with --input, the batch first: 1x3x32x32",
             )
         shape = tuple(batch.shape[1:])
-        source = source if job.asked.network.input is None else "as --input says"
+        source = source if session.asked.network.input is None else "as --input says"
     like = like if pixels is None else _pixels(pixels)
     told = "/".join(",".join(f"{value:.4g}" for value in values) for values in (like.mean, like.std))
-    job.say(f"images: {'×'.join(map(str, shape))}, {source}; pixels of mean/deviation {told}")
+    session.say(f"images: {'×'.join(map(str, shape))}, {source}; pixels of mean/deviation {told}")
     return shape, like
 
 

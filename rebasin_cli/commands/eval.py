@@ -10,11 +10,11 @@ from .. import networks
 from ..datasets import SPLITS
 from ..errors import unknown
 from ..networks.evaluation import Scores
-from .job.job import Job
-from .job.listener import SILENT, Listener
-from .job.network import to_run
-from .job.samples import below_record
-from .job.settings import Data, ForLook
+from ..session.listener import SILENT, Listener
+from ..session.network import to_run
+from ..session.samples import below_record
+from ..session.session import Session
+from ..session.subjects import Data, ForLook
 
 
 def evaluate(
@@ -31,20 +31,20 @@ def evaluate(
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)
     subjects["data"] = dataclasses.replace(subjects.get("data", Data()), full=True)
-    job = Job("eval", [path], listener, **subjects)
-    scorer, (model,) = job.scores, job.models
-    module = to_run(job)
-    samples = job.open_splits(split)[split]
-    job.look_at_inputs(job.splits, module)
-    module = networks.load(module, model).to(job.device)
+    session = Session("eval", [path], listener, **subjects)
+    scorer, (model,) = session.scores, session.models
+    module = to_run(session)
+    samples = session.open_splits(split)[split]
+    session.look_at_inputs(session.splits, module)
+    module = networks.load(module, model).to(session.device)
     scores = scorer(module, samples)
-    for doubt in below_record(model, scores, samples, job.asked.data):
-        job.say(f"warning: {doubt}")
+    for doubt in below_record(model, scores, samples, session.asked.data):
+        session.say(f"warning: {doubt}")
     made = model.metadata.get("rebasin.command")
     if split == "test" and made not in ("merge", "repair"):  # these were not trained, may well be at chance
-        job.endpoint_check()({"test": [scores]})
+        session.endpoint_check()({"test": [scores]})
     figures = {name: getattr(scores, name) for name in ("loss", "accuracy", "samples", "ece")}
-    without = {} if job.held_out is None else {"held_out": dict(job.held_out.account())}
+    without = {} if session.held_out is None else {"held_out": dict(session.held_out.account())}
     figures |= {"bins": len(scores.bins[0]), "reliability": _reliability(scores)} if scores.bins else {}
     return {"file": str(path), "data": samples.name, "split": split} | without | figures
 

@@ -10,9 +10,9 @@ from ..errors import CheckpointError, UsageError
 from ..measure.gates import Asked, check_measured
 from ..reports import Report
 from ..runtime.files import Inputs
-from .job import gating
-from .job.listener import SILENT, Listener
-from .job.outputs import Written, stored_report
+from ..session.listener import SILENT, Listener
+from .verbs import gates as gating
+from .verbs.outputs import Written, stored_report
 
 LATER = "Gates were judged later, by: "
 

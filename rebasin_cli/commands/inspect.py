@@ -13,7 +13,7 @@ from ..checkpoints.locate import INDEX, PERMUTATION
 from ..errors import CheckpointError, SpecError
 from ..permutations import permutation
 from ..spec import library
-from .job import provenance
+from .verbs import provenance
 
 
 def inspect(

@@ -20,8 +20,8 @@ from ..lab.engine import page, parameters, picture
 from ..runtime import files
 from ..runtime.files import NOTHING
 from ..runtime.threads import on_one_thread
-from .job import outputs
-from .job.listener import SILENT, Listener
+from ..session.listener import SILENT, Listener
+from .verbs import outputs
 
 SCHEMA = "rebasin.lab/1"
 ALL = "all"

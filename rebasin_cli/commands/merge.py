@@ -8,14 +8,15 @@ from typing import Any, Unpack
 
 from .. import api
 from ..repair import Outcome
-from .job import configs, curved, heads, plain, repairing, soups
-from .job.averaging import Average
-from .job.job import Job
-from .job.listener import SILENT, Listener
-from .job.method_options import how_it_went
-from .job.outputs import Output, check_outputs, write
-from .job.settings import ForMerge, Search
-from .job.sources import attested
+from ..session.listener import SILENT, Listener
+from ..session.method_options import how_it_went
+from ..session.session import Session
+from ..session.subjects import ForMerge, Search
+from .merging import configs, curved, heads, plain, soups
+from .merging.average import Average
+from .verbs import repair as repairing
+from .verbs.outputs import Output, check_outputs, write
+from .verbs.sources import attested
 
 
 def merge(
@@ -35,61 +36,61 @@ def merge(
     mean.check(len(paths))
     curved.check(mean, subjects.get("search", Search()), len(paths))
     output = mean.placed(output, paths)
-    job = Job("merge", paths, listener, **subjects, perm=mean.perm)
-    check_outputs(output, job.inputs(mean.curve, *mean.sources()), as_torch=True)
-    job.check_search(output, or_none=True)
+    session = Session("merge", paths, listener, **subjects, perm=mean.perm)
+    check_outputs(output, session.inputs(mean.curve, *mean.sources()), as_torch=True)
+    session.check_search(output, or_none=True)
     if mean.curve is not None:
-        return attested(job, output, curved.merge(job, output, mean), mean=mean)
-    if plain.suffices(job, mean):
-        job.check_needs()
-        return attested(job, output, plain.average(job, output, mean), mean=mean)
+        return attested(session, output, curved.merge(session, output, mean), mean=mean)
+    if plain.suffices(session, mean):
+        session.check_needs()
+        return attested(session, output, plain.average(session, output, mean), mean=mean)
     if mean.soup:
-        return attested(job, output, soups.merge(job, output, mean), mean=mean)
+        return attested(session, output, soups.merge(session, output, mean), mean=mean)
     mean.check_aligned()
-    job = job if mean.heads else job.settled()
-    aside = heads.set_aside(job, mean.heads)
-    job.check_needs()
-    job.tell_strangers()
-    how = job.settle_repair()
-    given, of_given = job.given
+    session = session if mean.heads else session.settled()
+    aside = heads.set_aside(session, mean.heads)
+    session.check_needs()
+    session.tell_strangers()
+    how = session.settle_repair()
+    given, of_given = session.given
     if output.dry_run:
-        return job.plan() | repairing.plan(job, how)
-    ready = repairing.prepare(job, how)
-    inputs, proof = repairing.to_try(job, job.match_inputs()), job.proof()
-    with job.resumable(output) as state:
-        found = job.search(state, inputs)
-        ready = repairing.settled(job, ready, found)
+        return session.plan() | repairing.plan(session, how)
+    ready = repairing.prepare(session, how)
+    inputs, proof = repairing.to_try(session, session.match_inputs()), session.proof()
+    with session.resumable(output) as state:
+        found = session.search(state, inputs)
+        ready = repairing.settled(session, ready, found)
         merged = api.merge(
-            found.models if found else job.models,
-            job.fitted,
+            found.models if found else session.models,
+            session.fitted,
             method="none",
             weights=mean.weights,
             interpolation=mean.interpolation,
             permutations=[given] if given else None,
             repair_with=ready.how,
-            new_bias=job.asked.repair.new_bias,
-            ridge=job.asked.repair.ridge,
+            new_bias=session.asked.repair.new_bias,
+            ridge=session.asked.repair.ridge,
             network=ready.network,
             train=ready.splits.get("reset"),
             held=ready.splits.get("held"),
-            unseen=job.unseen,
-            repaired=repairing.done_already(job, found),
-            inputs=job.need_inputs() if ready.how == "bias" else None,
-            output=job.output,
-            device=job.device,
+            unseen=session.unseen,
+            repaired=repairing.done_already(session, found),
+            inputs=session.need_inputs() if ready.how == "bias" else None,
+            output=session.output,
+            device=session.device,
         )
         done = Outcome(repaired=merged.repair, choice=merged.choice)
-        tensors, options, account = repairing.finish(job, ready, merged.tensors, done)
+        tensors, options, account = repairing.finish(session, ready, merged.tensors, done)
         options |= {"weights": list(mean.weights or []), "interpolation": mean.interpolation}
         options |= of_given | how_it_went(found)
-        like = around = job.models[0]
+        like = around = session.models[0]
         if aside is not None:
             permutations = found.result.permutations[0] if found else given
-            tensors = like = aside.put_back(tensors, job, permutations, mean.weights)
+            tensors = like = aside.put_back(tensors, session, permutations, mean.weights)
             options |= {"heads": aside.how}
-            output = configs.fitted(output, aside.models, tensors.shapes, job.say, heads=aside.how)
-        meta = job.describe(options=options, proof=proof, like=job.models)
+            output = configs.fitted(output, aside.models, tensors.shapes, session.say, heads=aside.how)
+        meta = session.describe(options=options, proof=proof, like=session.models)
         added = merged.repair.added if merged.repair else ()
-        written = write(output, tensors, like, meta, added=added, around=around, say=job.say)
-    done = job.summary(found, proof, written=written) | {"models": len(paths)} | account
-    return attested(job, output, done, mean=mean)
+        written = write(output, tensors, like, meta, added=added, around=around, say=session.say)
+    done = session.summary(found, proof, written=written) | {"models": len(paths)} | account
+    return attested(session, output, done, mean=mean)

@@ -19,9 +19,9 @@ from ..checkpoints.writing import write_safetensors
 from ..errors import CheckpointError, MergeConflict, OutputExists, UsageError
 from ..runtime import files
 from ..runtime.files import Inputs
-from .job import provenance
-from .job.listener import SILENT, Listener
-from .job.plain import looked_at
+from ..session.listener import SILENT, Listener
+from .merging.plain import looked_at
+from .verbs import provenance
 
 POINTER = b"version https://git-lfs"
 NO_ANCESTOR: Mapping[str, Tensor] = {}

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from ..session.listener import Listener
+from ..session.subjects import Data, Loading, Network, Repair, Search
 from .align import align
 from .barrier import barrier
 from .eval import evaluate
-from .job.averaging import Average
-from .job.listener import Listener
-from .job.outputs import Output, Written
-from .job.settings import Data, Loading, Network, Repair, Search
 from .merge import merge
+from .merging.average import Average
 from .train import train
+from .verbs.outputs import Output, Written
 
 __all__ = [
     "Average",

@@ -22,14 +22,15 @@ from ..permutations.permutation import Permutations, identity, permuted
 from ..reports import _accounts as accounts
 from ..reports import _pages, _plane
 from ..reports.json import dump
+from ..session.listener import SILENT, Listener
+from ..session.session import Session
+from ..session.subjects import ForSearch
 from ..version import version
-from .job import outputs, planning, provenance
-from .job.curved import between
-from .job.job import Job
-from .job.listener import SILENT, Listener
-from .job.outputs import Output, Written, check_state
-from .job.resume import Resumable, state_path
-from .job.settings import ForSearch
+from .merging.curved import between
+from .verbs import outputs, provenance
+from .verbs import plan as planning
+from .verbs.outputs import Output, Written, check_state
+from .verbs.resume import Resumable, state_path
 
 SCHEMA = "rebasin.plane/1"
 FILENAMES = {"html": "plane.html", "json": "plane.json", "png": "plane.png"}
@@ -65,49 +66,49 @@ def plane(
     The third one is named, else it is the control point of the first curve, else the second one, aligned to
     the first. Curves are drawn into the plane, as they are seen from above it. Raises as `barrier` does.
     """
-    job = Job("plane", paths, listener, **subjects, perm=perm)
-    files = written.destinations(FILENAMES, job.inputs(*curves))
+    session = Session("plane", paths, listener, **subjects, perm=perm)
+    files = written.destinations(FILENAMES, session.inputs(*curves))
     if written.resume and not files:
         raise UsageError("--resume: nothing is kept of a plane that is not written", hint="Name a --report")
-    job.check_search(or_none=True)
-    _check(job, curves)
+    session.check_search(or_none=True)
+    _check(session, curves)
     if files:
-        check_state(state_path(files[0][1]), "search", job.inputs(*curves), again=True)
-    given, trained = job.given[0], between(job, curves, pairs=False)
-    network, statistics = job.need_network(), bool(job.fitted.statistics)
-    splits = job.open_splits(grid.split, *["reset"] * statistics)
+        check_state(state_path(files[0][1]), "search", session.inputs(*curves), again=True)
+    given, trained = session.given[0], between(session, curves, pairs=False)
+    network, statistics = session.need_network(), bool(session.fitted.statistics)
+    splits = session.open_splits(grid.split, *["reset"] * statistics)
     shown = splits[grid.split]
-    if job.asked.data.limit is None and not job.asked.data.full:
-        shown = shown.subset(SAMPLES, job.seed)
-    again = splits["reset"].subset(RESET, job.seed) if statistics else None
-    plan = _plan(job, grid, shown, again)
+    if session.asked.data.limit is None and not session.asked.data.full:
+        shown = shown.subset(SAMPLES, session.seed)
+    again = splits["reset"].subset(RESET, session.seed) if statistics else None
+    plan = _plan(session, grid, shown, again)
     listener.say(planning.in_words(plan))
     if written.dry_run:
-        return job.plan() | plan
-    inputs, proof = job.match_inputs(), job.proof()
-    found = job.search(inputs=inputs)
+        return session.plan() | plan
+    inputs, proof = session.match_inputs(), session.proof()
+    found = session.search(inputs=inputs)
     perms = found.permutations[0] if found else given
-    names, models = _three(job, trained, perms)
-    flat = Plane.through(models, job.fitted)
+    names, models = _three(session, trained, perms)
+    flat = Plane.through(models, session.fitted)
     axes = flat.axes(grid.points)
-    run = {"scores": job.scores, "device": job.device}
-    network = network.to(job.device)
+    run = {"scores": session.scores, "device": session.device}
+    network = network.to(session.device)
     ends = [planes.score(model, network, shown, **run) for model in models]
     if grid.split == "test":
-        job.splits["test"] = shown
-        job.endpoint_check()({"test": ends[: len(job.models)]})
-    with _kept(job, written, files, grid, curves, perms) as state:
-        figures = _measured(job, flat, axes, shown, again, perms, state)
+        session.splits["test"] = shown
+        session.endpoint_check()({"test": ends[: len(session.models)]})
+    with _kept(session, written, files, grid, curves, perms) as state:
+        figures = _measured(session, flat, axes, shown, again, perms, state)
     made = {
         "schema": SCHEMA,
         "rebasin": version(),
         "command": written.command or "rebasin plane",
-        "seed": job.seed,
-        "inputs": [{"file": str(m.path), "sha256": m.digest()} for m in job.models],
-        "spec": accounts.describe_spec(job.fitted),
+        "seed": session.seed,
+        "inputs": [{"file": str(m.path), "sha256": m.digest()} for m in session.models],
+        "spec": accounts.describe_spec(session.fitted),
         "match": accounts.describe_match(found, given=perm is not None),
         "proof": proof,
-        "data": provenance.describe_data(shown, full=job.asked.data.full)
+        "data": provenance.describe_data(shown, full=session.asked.data.full)
         | {"split": grid.split, "samples": shown.samples, "reset": 0 if again is None else again.samples},
         "points": [
             {"name": name, "x": x, "y": y, "loss": end.loss, "accuracy": end.accuracy}
@@ -128,34 +129,34 @@ def plane(
     return made
 
 
-def _check(job: Job, curves: Sequence[Path]) -> None:
+def _check(session: Session, curves: Sequence[Path]) -> None:
     """Raise UsageError for what names more than three models, or fewer."""
-    if len(job.paths) == 3 and (job.moved or curves):
-        what = "--perm" if job.perm else f"--method {job.method}" if job.moved else "--curve"
+    if len(session.paths) == 3 and (session.moved or curves):
+        what = "--perm" if session.perm else f"--method {session.method}" if session.moved else "--curve"
         raise UsageError(
             f"{what}: three models are a plane as they are",
             hint="Leave the third model out"
-            + ("" if curves and not job.moved else ", or align it first: rebasin align A B"),
+            + ("" if curves and not session.moved else ", or align it first: rebasin align A B"),
         )
-    if len(job.paths) == 2 and not job.moved and not curves:
+    if len(session.paths) == 2 and not session.moved and not curves:
         raise UsageError(
             "two models are a line",
             hint="Name a third one, a curve (--curve), or a way to align B (--method)",
         )
-    if curves and job.moved:
-        what = "--perm" if job.perm else f"--method {job.method}"
+    if curves and session.moved:
+        what = "--perm" if session.perm else f"--method {session.method}"
         raise UsageError(f"{what}: a curve has its own permutation of B", hint="Leave one of the two out")
 
 
 def _three(
-    job: Job, trained: Mapping[str, Curve], perms: Permutations | None
+    session: Session, trained: Mapping[str, Curve], perms: Permutations | None
 ) -> tuple[tuple[str, str, str], tuple[Any, Any, Any]]:
     """The models that span the plane, with their names."""
-    if len(job.models) == 3:
-        return ("A", "B", "C"), tuple(job.models)
-    a, b = job.models
+    if len(session.models) == 3:
+        return ("A", "B", "C"), tuple(session.models)
+    a, b = session.models
     if not trained:
-        return ("A", "B", "πB"), (a, b, permuted(b, job.fitted, perms))
+        return ("A", "B", "πB"), (a, b, permuted(b, session.fitted, perms))
     name, first = next(iter(trained.items()))
     if len(first.controls) != 1:
         raise UsageError(
@@ -166,10 +167,12 @@ def _three(
     return ("A", end, "bend"), (a, first.b, replaced(a, first.controls[0]))
 
 
-def _plan(job: Job, grid: Grid, shown: Any, again: Any) -> dict[str, Any]:
+def _plan(session: Session, grid: Grid, shown: Any, again: Any) -> dict[str, Any]:
     """Points, samples and seconds."""
     points, splits = grid.points**2 + 3, {grid.split: shown}
-    each = planning.seconds_a_sample(job.need_network(), splits, output=job.output, device=job.device)
+    each = planning.seconds_a_sample(
+        session.need_network(), splits, output=session.output, device=session.device
+    )
     samples = {grid.split: shown.samples} | ({} if again is None else {"reset": again.samples})
     return {
         "rows": {"the plane": points},
@@ -181,7 +184,7 @@ def _plan(job: Job, grid: Grid, shown: Any, again: Any) -> dict[str, Any]:
 
 @contextmanager
 def _kept(
-    job: Job,
+    session: Session,
     written: Written,
     files: Sequence[tuple[str, Path]],
     grid: Grid,
@@ -192,7 +195,7 @@ def _kept(
     if not files:
         yield Resumable()
         return
-    data = job.asked.data
+    data = session.asked.data
     options = {
         "points": grid.points,
         "split": grid.split,
@@ -203,13 +206,13 @@ def _kept(
         "curves": [stored.load(path).digest for path in curves],
     }
     output = Output(files[0][1], written.force, resume=written.resume)
-    with job.resumable(output, options) as state:
+    with session.resumable(output, options) as state:
         state.always = True
         yield state
 
 
 def _measured(
-    job: Job,
+    session: Session,
     flat: Plane,
     axes: tuple[list[float], list[float]],
     shown: Any,
@@ -218,21 +221,21 @@ def _measured(
     state: Resumable,
 ) -> torch.Tensor:
     """The figures over the grid, those of an interrupted run among them."""
-    total, still = len(axes[0]) * len(axes[1]), perms or identity(job.fitted.words)
+    total, still = len(axes[0]) * len(axes[1]), perms or identity(session.fitted.words)
     known = state.start.tensors.get("figures") if state.start else None
 
     def reached(figures: torch.Tensor, done: int) -> None:
         state.reached(State((still,), done, 0.0, {}, {"figures": figures}))
-        job.listener.step("measuring", done, total, "")
+        session.listener.step("measuring", done, total, "")
 
     return planes.measure(
         flat,
-        job.need_network(),
+        session.need_network(),
         shown,
         axes,
         reset_batches=again,
-        scores=job.scores,
-        device=job.device,
+        scores=session.scores,
+        device=session.device,
         known=known,
         reached=reached,
     )

@@ -12,8 +12,8 @@ from ..measure.gates import contradicted
 from ..reports import Report, _gates
 from ..runtime import files
 from ..runtime.files import Inputs, is_missing
-from .job.gating import sound
-from .job.outputs import Stored, stored_report, write_files
+from .verbs.gates import sound
+from .verbs.outputs import Stored, stored_report, write_files
 
 
 def promote(

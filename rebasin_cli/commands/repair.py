@@ -15,14 +15,15 @@ from ..permutations.permutation import permuted
 from ..repair import REPAIRS, Repairs, repair_merged
 from ..repair.options import SAMPLES
 from ..reports import _accounts as accounts
+from ..session.listener import SILENT, Listener
+from ..session.session import Session
+from ..session.subjects import ForRepair, Repair
 from ..spec.spec import FittedSpec
-from .job import provenance, repairing
-from .job.folders import placed
-from .job.job import Job
-from .job.listener import SILENT, Listener
-from .job.outputs import Output, check_outputs, write
-from .job.settings import ForRepair, Repair
-from .job.sources import attested
+from .verbs import provenance
+from .verbs import repair as repairing
+from .verbs.folders import placed
+from .verbs.outputs import Output, check_outputs, write
+from .verbs.sources import attested
 
 FAR = 1 / 3  # of the distance between the endpoints: units in another order are farther, repaired ones nearer
 
@@ -49,18 +50,18 @@ def repair(
         raise unknown("repair", repair.repair, ["auto", *REPAIRS[1:]])
     if not 0 < share < 1:
         raise UsageError(f"--lambda {share:g} is not between the endpoints", hint="Choose one in 0–1: 0.5")
-    job = Job("repair", [path, *endpoints], listener, **subjects, perm=perm)
-    check_outputs(output, job.inputs(), as_torch=True)
-    how = job.settle_repair()
-    if how not in SAMPLES and job.asked.data.limit is not None:
+    session = Session("repair", [path, *endpoints], listener, **subjects, perm=perm)
+    check_outputs(output, session.inputs(), as_torch=True)
+    how = session.settle_repair()
+    if how not in SAMPLES and session.asked.data.limit is not None:
         raise UsageError("--limit is for --repair refit or distill", hint=f"Leave it out for --repair {how}")
-    given, of_given = job.given
-    merged, first, second = job.models
-    aligned = permuted(second, job.fitted, given) if given else second
-    check_between(merged, first, aligned, share, job.fitted)
-    job.need_network()
-    ready = repairing.prepare(job, how, needed=True)
-    inputs = job.need_inputs() if how == "bias" else None
+    given, of_given = session.given
+    merged, first, second = session.models
+    aligned = permuted(second, session.fitted, given) if given else second
+    check_between(merged, first, aligned, share, session.fitted)
+    session.need_network()
+    ready = repairing.prepare(session, how, needed=True)
+    inputs = session.need_inputs() if how == "bias" else None
     repairs = Repairs(
         how,
         [first, aligned],
@@ -68,25 +69,25 @@ def repair(
         inputs,
         new_bias=repair.new_bias,
         ridge=repair.ridge,
-        output=job.output,
-        device=job.device,
+        output=session.output,
+        device=session.device,
     )
     done = repair_merged(
-        job.network.to(job.device),
+        session.network.to(session.device),
         merged,
         repairs,
         [1 - share, share],
         held=ready.splits.get("held"),
-        unseen=job.unseen,
-        output=job.output,
+        unseen=session.unseen,
+        output=session.output,
     )
-    tensors, options, account = repairing.finish(job, ready, replaced(merged, done.tensors), done)
+    tensors, options, account = repairing.finish(session, ready, replaced(merged, done.tensors), done)
     options = {"lambda": share, "added": []} | options | of_given
-    about = {"method": options["repair"], "seed": job.seed, "options": options, "like": job.models}
-    meta = provenance.describe("repair", job.models, job.fitted, **about)
-    written = write(output, tensors, merged, meta, added=options["added"], say=job.say)
-    done = {"written": written, "spec": accounts.describe_spec(job.fitted), **account}
-    return attested(job, output, done)
+    about = {"method": options["repair"], "seed": session.seed, "options": options, "like": session.models}
+    meta = provenance.describe("repair", session.models, session.fitted, **about)
+    written = write(output, tensors, merged, meta, added=options["added"], say=session.say)
+    done = {"written": written, "spec": accounts.describe_spec(session.fitted), **account}
+    return attested(session, output, done)
 
 
 def check_between(

@@ -14,7 +14,7 @@ from ..reports._as_one import as_one
 from ..runtime import files
 from ..runtime.files import Inputs
 from ..runtime.watching import Watch
-from .job.listener import SILENT, Listener
+from ..session.listener import SILENT, Listener
 from .recipes import familiar, judging, keys, reading, running, schema
 from .recipes.cache import Cache
 from .recipes.documents import Documents

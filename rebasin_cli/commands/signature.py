@@ -17,12 +17,12 @@ from ..errors import DataError, UsageError
 from ..permutations.permutation import identity, permuted
 from ..reports import _accounts as accounts
 from ..reports import _pages, _signature
-from .job import outputs
-from .job.checks import check_method
-from .job.job import Job
-from .job.listener import SILENT, Listener
-from .job.samples import MATCH_SAMPLES
-from .job.settings import Data, ForSearch, Search
+from ..session.checks import check_method
+from ..session.listener import SILENT, Listener
+from ..session.samples import MATCH_SAMPLES
+from ..session.session import Session
+from ..session.subjects import Data, ForSearch, Search
+from .verbs import outputs
 
 BOUNDED = 1_000  # samples, on 101 networks between two
 
@@ -59,25 +59,25 @@ def signature(
     asked = [(name, path) for name, path in (("png", drawn.plot), ("html", drawn.page)) if path is not None]
     search, data = subjects.get("search", Search()), subjects.get("data", Data())
     check_method(search, or_none=True)
-    job = Job(
+    session = Session(
         "signature", [a, b], listener, **subjects | {"data": _samples(data, search, counts, perm)}, perm=perm
     )
-    outputs.check_files(asked, job.inputs(curve), force=drawn.force)
-    job.check_search(or_none=True)
-    if curve is not None and (job.moved or counts):
-        what = "--stability" if counts else "--perm" if perm else f"--method {job.method}"
+    outputs.check_files(asked, session.inputs(curve), force=drawn.force)
+    session.check_search(or_none=True)
+    if curve is not None and (session.moved or counts):
+        what = "--stability" if counts else "--perm" if perm else f"--method {session.method}"
         raise UsageError(f"{what}: a curve has its own permutation of B", hint="Leave one of the two out")
     if bounded and (curve is not None or counts):
         what = "--stability" if counts else "--curve"
         raise UsageError(f"{what}: bounds are of the straight line from A to B", hint="Leave --bounds out")
-    models, fitted, (given, _) = job.models, job.fitted, job.given
-    network = job.need_network()
+    models, fitted, (given, _) = session.models, session.fitted, session.given
+    network = session.need_network()
     statistics = curve is not None and bool(fitted.statistics)
-    splits = job.open_splits("match", *["reset"] * statistics)
+    splits = session.open_splits("match", *["reset"] * statistics)
     samples = splits["match"]
-    run = {"network": network, "device": job.device} | job.outputs
+    run = {"network": network, "device": session.device} | session.outputs
     stable, found, more = None, None, {}
-    limit = job.asked.data.limit or MATCH_SAMPLES
+    limit = session.asked.data.limit or MATCH_SAMPLES
     if curve is not None:
         kept = stored.load(curve)
         trained = kept.between(*models, fitted)
@@ -86,12 +86,12 @@ def signature(
         )
         more = {"curve": {"file": str(curve), "sha256": kept.digest, "aligned": kept.aligned}}
     elif counts:
-        shuffled = samples.mixed(job.seed)
-        stable = signatures.stability(*models, fitted, counts, data=shuffled, options=job.options, **run)
+        shuffled = samples.mixed(session.seed)
+        stable = signatures.stability(*models, fitted, counts, data=shuffled, options=session.options, **run)
         rows = stable.table
     else:
-        inputs = {"network": network, "data": samples, "prove": False} | job.outputs
-        found = job.search(inputs=inputs)
+        inputs = {"network": network, "data": samples, "prove": False} | session.outputs
+        found = session.search(inputs=inputs)
         permutations = found.permutations[0] if found else given or identity(fitted.words)
         rows = signatures.signature(*models, fitted, permutations, data=samples, limit=limit, **run)
         if bounded:

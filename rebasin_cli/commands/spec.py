@@ -16,16 +16,16 @@ from ..inference import explaining
 from ..inference import prove as proving
 from ..registry import user_code
 from ..reports._accounts import describe_kept, describe_proof, kept_in_words
+from ..session.checks import GROUPS, check_groups
+from ..session.inputs import inputs_of
+from ..session.models import infer_spec, naming
+from ..session.network import find_network, need_inputs, none_named, origin, parse_shape
+from ..session.subjects import Asked, Loading, Network
 from ..spec import library
 from ..spec.fitting import fit
 from ..spec.parsing import parse
 from ..spec.spec import FittedSpec, Shapes
-from .job.checks import GROUPS, check_groups
-from .job.inputs import inputs_of
-from .job.models import infer_spec, naming
-from .job.network import find_network, need_inputs, none_named, origin, parse_shape
-from .job.outputs import check_files
-from .job.settings import Asked, Loading, Network
+from .verbs.outputs import check_files
 
 LARGE, SMALL, DIGIT = (3, 224, 224), (3, 32, 32), (1, 28, 28)
 FLATTENING = ("mlp", "two_layer")  # take inputs of any shape

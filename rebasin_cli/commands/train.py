@@ -12,10 +12,10 @@ from ..networks import training, training_setup
 from ..networks.training_recipe import told
 from ..runtime import devices
 from ..runtime.text import many
-from .job.inputs import inputs_of
-from .job.listener import Listener
-from .job.outputs import Output, check_outputs, check_state
-from .job.settings import Asked, Data, Network
+from ..session.inputs import inputs_of
+from ..session.listener import Listener
+from ..session.subjects import Asked, Data, Network
+from .verbs.outputs import Output, check_outputs, check_state
 
 
 def train(

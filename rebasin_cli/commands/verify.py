@@ -17,16 +17,17 @@ from ..matchers.search.align import Alignment, align
 from ..permutations import permutation
 from ..permutations.lists import stacked
 from ..runtime.seeds import derive
+from ..session.checks import check_groups
+from ..session.listener import SILENT, Listener
+from ..session.session import Session
+from ..session.subjects import ForLook, Search
 from ..spec.groups import MATRICES, PLANES
 from ..spec.notation import words_of
 from ..spec.spec import FittedSpec
-from .job import grouped, provenance
-from .job.checks import check_groups
-from .job.job import Job
-from .job.listener import SILENT, Listener
-from .job.outputs import Output, check_outputs
-from .job.roundoff import DRAWS, allowed, equal, near, own_size, shaken
-from .job.settings import ForLook, Search
+from .verbs import groups as grouped
+from .verbs import provenance
+from .verbs.outputs import Output, check_outputs
+from .verbs.roundoff import DRAWS, allowed, equal, near, own_size, shaken
 
 TRIES = 5  # searches from different seeds before `verify` gives up
 UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
@@ -54,12 +55,12 @@ def verify(
     B into the canonical form of A.
     """
     check_groups(groups)
-    job = Job("verify", [a, b], listener, search=Search(groups=groups), **subjects)
+    session = Session("verify", [a, b], listener, search=Search(groups=groups), **subjects)
     if output is not None:
-        check_outputs(Output(output, force), job.inputs())
-    models, fitted, seed = job.models, job.fitted, job.seed
-    if job.folds is not None:
-        return _by_groups(job, listener, output, force)
+        check_outputs(Output(output, force), session.inputs())
+    models, fitted, seed = session.models, session.fitted, session.seed
+    if session.folds is not None:
+        return _by_groups(session, listener, output, force)
     plans = [plan_of(model) for model in models]
     compared = {
         name
@@ -99,23 +100,23 @@ def verify(
     }
 
 
-def _by_groups(job: Job, listener: Listener, output: Path | None, force: bool) -> dict[str, Any]:
+def _by_groups(session: Session, listener: Listener, output: Path | None, force: bool) -> dict[str, Any]:
     """As `verify`, of models in canonical form."""
-    models, fitted, folds = job.models, job.fitted, job.folds
+    models, fitted, folds = session.models, session.fitted, session.folds
     again = [shaken(model) for model in models]
-    one, other, *rest = grouped.outputs(job, *models, *again[0], *again[1])
+    one, other, *rest = grouped.outputs(session, *models, *again[0], *again[1])
     change = difference(one, other)
     bounds = (grouped.bounds(one, rest[:DRAWS]), grouped.bounds(other, rest[DRAWS:]))
     if not all(near(*each) for each in zip(one, other, *bounds, strict=True)):
         return {"answer": "no", "reason": "the outputs differ", "outputs_differ": change}
     best = None
     for attempt in range(TRIES):
-        seed = job.seed if attempt == 0 else derive(job.seed, f"verify {attempt}")
+        seed = session.seed if attempt == 0 else derive(session.seed, f"verify {attempt}")
         found = align(models, fitted, seed=seed, folds=folds)
         largest = _largest_share(found.models[0], found.tensors, fitted)
         best = largest if best is None else min(best, largest)
         listener.step("searching", attempt + 1, TRIES, f"largest difference {largest:.2g}")
-        if _turned(job, found, again):
+        if _turned(session, found, again):
             break
     else:
         return {
@@ -125,8 +126,8 @@ def _by_groups(job: Job, listener: Listener, output: Path | None, force: bool) -
             "largest_difference": best,
         }
     if output is not None:
-        meta = provenance.describe("verify", models, fitted, method="wm", seed=job.seed)
-        grouped.saver(job, found, meta)(output, metadata=meta, force=force)
+        meta = provenance.describe("verify", models, fitted, method="wm", seed=session.seed)
+        grouped.saver(session, found, meta)(output, metadata=meta, force=force)
     return {
         "answer": "yes",
         "outputs_differ": change,
@@ -136,14 +137,14 @@ def _by_groups(job: Job, listener: Listener, output: Path | None, force: bool) -
     }
 
 
-def _turned(job: Job, found: Alignment, again: Sequence[Sequence[Mapping]]) -> bool:
+def _turned(session: Session, found: Alignment, again: Sequence[Sequence[Mapping]]) -> bool:
     """Whether each number of B, as the elements turn it, is A's but for the rounding of both."""
-    fitted, folds, (elements,) = found.fitted, job.folds, found.elements
-    first, *more = (canonical(model, fitted, folds) for model in (job.models[0], *again[0]))
+    fitted, folds, (elements,) = found.fitted, session.folds, found.elements
+    first, *more = (canonical(model, fitted, folds) for model in (session.models[0], *again[0]))
     forms = [form.wide for form in (first, *more)]
     moved = [
         acted(overlaid(grouped.doubled(model), folded(model, folds)), fitted, elements)
-        for model in (job.models[1], *again[1])
+        for model in (session.models[1], *again[1])
     ]
     for name in fitted.shapes:
         one, other = found.models[0][name], found.tensors[name]

@@ -123,7 +123,7 @@ def test_a_disk_without_room_is_refused_before_the_models_are_read(run_of_three,
         destination.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, 100)
     )
     monkeypatch.setattr(
-        "rebasin_cli.commands.job.plain._digests", lambda *_: pytest.fail("it was read all the same")
+        "rebasin_cli.commands.merging.plain._digests", lambda *_: pytest.fail("it was read all the same")
     )
     refused(5, "merge", *run_of_three, "--method", "none", says="100 bytes free, the output needs")
 

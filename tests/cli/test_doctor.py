@@ -165,7 +165,7 @@ def test_recorded_data_that_are_gone_are_no_error(trained, done, monkeypatch):
     def gone(*args, **kwargs):
         raise DataError("digits is not here")
 
-    monkeypatch.setattr("rebasin_cli.commands.job.samples.open_data", gone)
+    monkeypatch.setattr("rebasin_cli.session.samples.open_data", gone)
     found = done("doctor", *trained, "--json").json()
     assert "digits is not here" in found["unseen"] and found["next"].startswith("rebasin align ")
 

@@ -10,7 +10,7 @@ import torch
 
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.checkpoints.writing import write_safetensors
-from rebasin_cli.commands.job import grouped
+from rebasin_cli.commands.verbs import groups as grouped
 from tests.transformers import drawn, outputs, transformer
 
 from .conftest import rebasin, tensors

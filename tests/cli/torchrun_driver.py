@@ -73,7 +73,7 @@ def keep_late(*arguments, **options):
 
 
 if os.environ.get("KILLED"):
-    late = mock.patch("rebasin_cli.commands.job.resume.write_safetensors", keep_late)
+    late = mock.patch("rebasin_cli.commands.verbs.resume.write_safetensors", keep_late)
     with at_step(2, end_as_one), late:
         main(list(SEARCH))
 

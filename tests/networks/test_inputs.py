@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from rebasin_cli.commands.job import network as running
-from rebasin_cli.commands.job.settings import Network
 from rebasin_cli.errors import UsageError
 from rebasin_cli.networks import inputs
 from rebasin_cli.networks.inputs import Wanted
+from rebasin_cli.session import network as running
+from rebasin_cli.session.subjects import Network
 
 
 def rng(seed=0):

@@ -31,7 +31,7 @@ from ...checkpoints import digests
 from ...checkpoints.staging import watched
 from ...registry import references
 from ...runtime import files
-from ..job.attesting import versions
+from ..verbs.attestation import versions
 from .files import is_inside, lies
 from .records import Records, digest_of
 

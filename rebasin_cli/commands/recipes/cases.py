@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from ...errors import RebasinError, UsageError
 from ...reports import _gates
 from ...reports._gates import Case, Ended, GateResult
-from ..job import since
+from ..verbs import since
 from .running import FAILED, MISSED, NOT_RUN, Outcome
 
 

@@ -109,7 +109,7 @@ _CHECKS: dict[str, Callable[[str], str | None]] = {
     "interpolation": _one_of("averages.mixing", "INTERPOLATIONS"),
     "heads": _one_of("averages.parts", "HEADS"),
     "extra": _one_of("averages.parts", "EXTRA"),
-    "soup": _one_of("commands.job.averaging", "SOUPS"),
+    "soup": _one_of("commands.merging.average", "SOUPS"),
     "out_dtype": _by(_dtype),
     "out_shard_size": _by(_size),
 }

@@ -70,7 +70,7 @@ def opened(path: Path) -> list[Path]:
 
 def beside(path: Path) -> list[Path]:
     """The files that --copy-files takes from the folder of a model; a folder counts with all of its own."""
-    globs = constant("rebasin_cli.commands.job.folders", "BESIDE")
+    globs = constant("rebasin_cli.commands.verbs.folders", "BESIDE")
     there = [] if path.is_dir() or not path.parent.is_dir() else sorted(path.parent.iterdir())
     return [file for file in there if file.is_file() and any(map(file.match, globs))]
 

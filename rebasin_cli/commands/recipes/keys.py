@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from ...checkpoints import digests
-from ..job.attesting import versions
+from ..verbs.attestation import versions
 from .recipe import Recipe
 from .records import digest_of
 

@@ -19,7 +19,7 @@ from .steps import Step
 
 KIND = "measured"
 REPORT = "rebasin.report/"  # how the schema of a barrier report begins
-MEASURING = ("barrier",)  # commands that take what was measured before (`commands.job.measured`)
+MEASURING = ("barrier",)  # commands that take what was measured before (`commands.verbs.measured`)
 
 
 def find(key: str | None, cache: Cache) -> Report | None:

@@ -28,8 +28,8 @@ from ...errors import (
 from ...reports import Report
 from ...reports._gates import GateResult, raise_unmet
 from ...runtime.files import is_missing
-from ..job import measured as taken
-from ..job.listener import Listener
+from ...session.listener import Listener
+from ..verbs import measured as taken
 from . import measured
 from .cache import Cache
 from .files import lies

@@ -14,7 +14,7 @@ from ...reports._format import title
 from ...reports._gates import Case
 from ...reports._markup import code, escape, head, line
 from ...runtime.files import WEIGHTS
-from ..job import attesting
+from ..verbs import attestation as attesting
 from .cases import cases_of
 from .recipe import Recipe
 from .running import Outcome, Progress

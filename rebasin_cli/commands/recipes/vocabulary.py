@@ -32,7 +32,7 @@ REPORTS, REPLACED = ("report",), ("baseline",)
 PARTS = {"baseline": {"file": "baseline", "missing": "missing_baseline", "tolerance": "baseline_tolerance"}}
 # Options whose file may be missing where another one says so.
 MAY_BE_MISSING = {"baseline": "missing_baseline"}
-REFUSED, ACCEPTED = (constant("rebasin_cli.commands.job.gating", name) for name in ("REFUSE", "ACCEPT"))
+REFUSED, ACCEPTED = (constant("rebasin_cli.commands.verbs.gates", name) for name in ("REFUSE", "ACCEPT"))
 # Folders of data: large, and the same under their name; their content is not looked at.
 DATA_FOLDERS = ("data_root",)
 # What `out` of a command ends with, where other steps read it; a step that names none writes NAME with this.

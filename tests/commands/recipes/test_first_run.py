@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from rebasin_cli.cli._vocabulary import vocabulary
-from rebasin_cli.commands.job.listener import Listener
-from rebasin_cli.commands.job.measured import known
 from rebasin_cli.commands.recipes import judging, keys, reading, running
 from rebasin_cli.commands.recipes.cache import Cache
 from rebasin_cli.commands.recipes.limits import Limits
 from rebasin_cli.commands.recipes.recipe import parse
 from rebasin_cli.commands.recipes.running import How, Performed
+from rebasin_cli.commands.verbs.measured import known
 from rebasin_cli.errors import GateNotMet
 from rebasin_cli.measure import gates
 from rebasin_cli.reports import Curve, Report, Row, barrier_of
 from rebasin_cli.reports import json as json_format
+from rebasin_cli.session.listener import Listener
 
 STEP = "steps: [{name: path, barrier: {models: [a.safetensors, b.safetensors], %s}}]"
 ACCEPT = "baseline: {file: base.json, missing: accept}"

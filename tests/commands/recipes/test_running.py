@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from rebasin_cli.checkpoints.staging import staged
-from rebasin_cli.commands.job.listener import Listener
 from rebasin_cli.commands.recipes import judging, records, running
 from rebasin_cli.commands.recipes.cache import Cache
 from rebasin_cli.commands.recipes.running import How, Performed
 from rebasin_cli.errors import GateNotMet, Interrupted, OutputExists, SpecError, UsageError
+from rebasin_cli.session.listener import Listener
 
 CHAIN = """
 steps:

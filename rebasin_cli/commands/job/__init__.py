@@ -1,1 +1,0 @@
-"""What the commands on files share: one `Job` with models, spec, network, samples, proof and search in it."""

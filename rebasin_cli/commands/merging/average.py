@@ -1,0 +1,155 @@
+"""How models are averaged, and what is refused of it before an hour of searching."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ...averages import schedules
+from ...averages.mixing import check_interpolation
+from ...averages.parts import check_choices
+from ...averages.weights import checked
+from ...errors import UsageError, unknown
+from ...session.inputs import of_model
+from ...session.subjects import Asked
+from ..verbs.outputs import Output
+
+SOUPS = ("greedy",)
+
+
+@dataclass(frozen=True)
+class Average:
+    """One weight a model, adding up to 1 (None: equal; or a schedule's name), along a line or an arc.
+
+    `reference` is the model that the others are aligned to (None: the first). `perm` is a permutation file
+    for the second of two models, in place of a search. Integers and what `ignore` (globs) names are copied
+    from `copy_from` (None: the first model), with `copy_files` its configuration and tokenizer too. `heads`
+    and `extra` say what becomes of classifiers of other sizes and of tensors that not all have
+    (`averages.parts`). `soup` "greedy" leaves out models that do no good on held-out samples. `curve` is a
+    trained curve between two models, of which the point `at` (0–1) is written.
+    """
+
+    reference: Path | None = None
+    weights: Sequence[float] | str | None = None
+    interpolation: str = "linear"
+    perm: Path | None = None
+    ignore: Sequence[str] = ()
+    copy_from: Path | None = None
+    copy_files: bool = False
+    heads: str | None = None
+    extra: str = "error"
+    soup: str | None = None
+    curve: Path | None = None
+    at: float | None = None
+    schedule: str | None = None  # the name that `weights` were made of
+
+    def reference_first(self, paths: Sequence[Path]) -> tuple[Sequence[Path], Average]:
+        """The models, and their weights, in an order that begins with the reference. Raises UsageError."""
+        reference, weights = self.reference, self.weights
+        if reference is None or not paths:
+            return paths, self
+        first = next((k for k, path in enumerate(paths) if path.resolve() == reference.resolve()), None)
+        if first == 0:
+            return paths, self
+        if first is None:
+            raise UsageError(
+                f"--reference {reference} is none of the models",
+                problems=[str(path) for path in paths],
+                hint="Name one of those that are merged",
+            )
+        if weights is not None and len(weights) != len(paths):
+            checked(weights, len(paths))  # its error
+        order = [first, *(k for k in range(len(paths)) if k != first)]
+        return [paths[k] for k in order], replace(self, weights=weights and [weights[k] for k in order])
+
+    def in_order(self, paths: Sequence[Path]) -> tuple[Sequence[Path], Average]:
+        """The models in the order in which they are merged, with their weights as numbers.
+
+        A schedule orders them by the steps in their names, else the reference comes first. Raises UsageError.
+        """
+        name = self.weights
+        if not isinstance(name, str):
+            return self.reference_first(paths)
+        equal = replace(self, weights=None, schedule=name)
+        weights = schedules.weights_of(name, max(len(paths), 1))
+        if name == "uniform":
+            return equal.reference_first(paths)
+        if self.reference is not None:
+            raise UsageError(
+                f"--reference puts a model first, --weights {name} orders them by their steps",
+                hint="Drop one of the two",
+            )
+        order = schedules.in_order([str(path) for path in paths])
+        return [paths[k] for k in order], replace(equal, weights=weights)
+
+    def check(self, models: int) -> None:
+        """Raise UsageError for what so many models cannot be averaged like."""
+        if models < 2:
+            raise UsageError("merging takes at least two models", hint="rebasin merge A B …")
+        check_interpolation(self.interpolation, models)
+        if self.perm and models != 2:
+            raise UsageError(
+                f"--perm is for the second of two models, not of {models}",
+                hint="Apply it first: rebasin apply PERM MODEL -o aligned.safetensors",
+            )
+        check_choices(self.heads, self.extra, models)
+        if self.soup is not None and self.soup not in SOUPS:
+            raise unknown("soup", self.soup, SOUPS)
+        if self.soup and (self.weights is not None or self.interpolation != "linear"):
+            raise UsageError(
+                "--soup greedy averages those that it keeps with equal weights",
+                hint="Drop --weights and --interpolation",
+            )
+        if self.soup and (self.heads or self.extra != "error" or self.perm):
+            raise UsageError(
+                "--soup greedy is for models with the same tensors, without --heads, --extra, --perm"
+            )
+        if self.weights is not None:
+            checked(self.weights, models)
+
+    def check_nothing_kept(self, output: Output) -> None:
+        """Raise UsageError for a search that should go on, where none is ever kept."""
+        if output.resume:
+            what = "a soup" if self.soup else "an average without a search"
+            raise UsageError(f"--resume: {what} keeps no state", hint="Start it anew, without --resume")
+
+    def asks_for_no_spec(self, asked: Asked) -> bool:
+        """Whether nothing is asked for that takes a spec or a network."""
+        return (
+            asked.search.method == "none"
+            and not (self.perm or asked.loading.spec or asked.network.net or asked.data.data)
+            and asked.repair.repair in ("auto", "none")
+            and not (asked.repair.new_bias or asked.repair.bake_temperature or self.soup)
+        )
+
+    def for_plain_only(self) -> list[str]:
+        """The options given that only a plain average takes."""
+        given = {"--ignore": self.ignore, "--copy-from": self.copy_from, "--extra": self.extra != "error"}
+        return [option for option, there in given.items() if there]
+
+    def check_aligned(self) -> None:
+        """Raise UsageError for what only a plain average takes."""
+        for option in self.for_plain_only():
+            raise UsageError(
+                f"{option} is for plain averages",
+                hint="Use it with --method none, and without --spec, --net, --data and repairs",
+            )
+
+    def sources(self) -> list[Path]:
+        """The files of the model that is copied from, beside those that are averaged."""
+        return [] if self.copy_from is None else of_model(self.copy_from)
+
+    def placed(self, output: Output, models: Sequence[Path]) -> Output:
+        """The output, in a folder as the first model's where a folder was named. Raises UsageError."""
+        from ..verbs import folders
+
+        if output.folder is None:
+            if self.copy_files:
+                raise UsageError(
+                    "--copy-files puts files beside the weights, in a folder",
+                    hint="Name one: -o merged/",
+                )
+            return output
+        source = (self.copy_from or models[0]) if self.copy_files else None
+        return folders.inside(output, models[0], copy_from=source)

@@ -1,0 +1,95 @@
+"""Trained curves by their files: as rows of a report, and one point as a model (`merge --curve --at`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ...checkpoints.tensors import replaced
+from ...curves import stored
+from ...curves.curve import Curve
+from ...errors import UsageError
+from ...repair import Outcome, Repairs
+from ...repair.repairing import repair_merged
+from ...session.session import Session
+from ...session.subjects import Search
+from ..verbs import repair as repairing
+from ..verbs.outputs import Output, write
+from .average import Average
+
+ABLE = ("auto", "none", "reset")
+
+
+def check(mean: Average, search: Search, models: int) -> None:
+    """Raise UsageError for what makes no sense beside a curve."""
+    if mean.curve is None:
+        if mean.at is not None:
+            raise UsageError("--at is for a point of a curve", hint="Name the curve with --curve")
+        return
+    if mean.at is None:
+        raise UsageError(f"--curve {mean.curve} needs a point", hint="Give one in 0–1: --at 0.5")
+    if not 0 <= mean.at <= 1:
+        raise UsageError(f"--at {mean.at:g} is no point of a curve", hint="Give one in 0–1")
+    beside = {
+        "--weights": mean.weights or mean.schedule,
+        "--perm": mean.perm,
+        "--heads": mean.heads,
+        "--soup": mean.soup,
+        "--interpolation": mean.interpolation != "linear",
+        "--reference": mean.reference,
+        "--ignore": mean.ignore,
+        "--copy-from": mean.copy_from,
+        "--extra": mean.extra != "error",
+        "--polish": search.polish,
+        f"--method {search.method}": search.method not in (Search.method, "none"),
+        "--groups all": search.groups != Search.groups,
+        "--log": search.log,
+        **{f"--{name.replace('_', '-')}": True for name in search.options},
+    }
+    for name, given in beside.items():
+        if given:
+            raise UsageError(f"{name} makes no sense beside --curve: the curve says what lies at its points")
+    if models != 2:
+        raise UsageError(f"a curve joins two models, not {models}")
+
+
+def between(session: Session, files: Sequence[Path], *, pairs: bool) -> dict[str, Curve]:
+    """The curves in these files by the names of their rows. Raises UsageError for other models' curves."""
+    if files and pairs:
+        raise UsageError(
+            "a curve is between two models, and --pair names more", hint="Measure one pair with it"
+        )
+    found: dict[str, Curve] = {}
+    for file in files:
+        kept = stored.load(file)
+        name = f"curve ({'aligned' if kept.aligned else 'unaligned'})"
+        name = name if name not in found else f"curve {len(found) + 1} {name.partition(' ')[2]}"
+        found[name] = kept.between(*session.models, session.fitted)
+    return found
+
+
+def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
+    """Write the model at the point, its running statistics re-estimated there; its account."""
+    if session.asked.repair.repair not in ABLE:
+        raise UsageError(
+            f"--repair {session.asked.repair.repair} is for what lies on a straight line",
+            hint="On a curve statistics are re-estimated, or nothing is: auto, reset or none",
+        )
+    kept = stored.load(mean.curve)
+    a, b = session.models
+    curve = kept.between(a, b, session.fitted)
+    inner = 0 < mean.at < 1 and bool(session.fitted.statistics)
+    how = session.settle_repair() if inner else "none"
+    if output.dry_run:
+        return {"curve": str(mean.curve), "at": mean.at, "repair": how}
+    ready, merged, done = repairing.prepare(session, how), curve.at(mean.at), Outcome()
+    if how == "reset":
+        repairs = Repairs(how, [curve.a, curve.b], ready.splits["reset"], device=session.device)
+        network = ready.network.to(session.device)
+        done = repair_merged(network, merged, repairs, [1 - mean.at, mean.at], output=session.output)
+    tensors, options, account = repairing.finish(session, ready, replaced(merged, done.tensors), done)
+    options |= {"curve": kept.digest, "at": mean.at}
+    meta = session.describe(method="curve", options=options, like=session.models)
+    written = write(output, tensors, a, meta, say=session.say)
+    return {"written": written, "curve": kept.kind, "at": mean.at} | account

@@ -1,0 +1,252 @@
+"""Plain averages on files: models as they are, tensor by tensor, without a spec or a network."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...averages.combining import combined
+from ...averages.comparing import alike
+from ...averages.mean import BLOCK
+from ...averages.names import equal_values
+from ...averages.numbers import finite_only
+from ...averages.parts import Parts, parts_of
+from ...checkpoints import destination
+from ...checkpoints.checkpoint import Checkpoint
+from ...checkpoints.tensors import CHUNK, LazyTensors
+from ...errors import SpecError
+from ...runtime.text import some
+from ...session import checks
+from ...session.listener import Listener
+from ...session.models import agreeing, as_opened, naming, open_model
+from ...session.samples import data_reference, recorded_vocabulary
+from ...session.session import Session
+from ...spec import library
+from ..verbs import provenance, strangers
+from ..verbs.folders import tell_differences
+from ..verbs.outputs import Output, write_as_planned
+from . import configs
+from .average import Average
+
+SHOWN = 6  # names in a line
+OVERHEAD = 160 << 20  # torch's own scratch space and what the allocator holds back, in bytes
+
+
+def suffices(session: Session, mean: Average) -> bool:
+    """Whether the models are averaged as they are: nothing is asked for that takes a spec.
+
+    Those that record their data set are repaired on it where that loses less, as `--repair auto` does
+    wherever it can, and where a built-in spec knows them.
+    """
+    asked = session.asked
+    if not mean.asks_for_no_spec(asked):
+        return False
+    if asked.repair.repair == "none" or mean.for_plain_only():
+        return True
+    if data_reference(session.opened, asked.data) is None:
+        return True
+    return not _is_known(session.opened[0])
+
+
+def _is_known(model: Checkpoint) -> bool:
+    """Whether a built-in spec, which names its network, fits the tensors."""
+    try:
+        return library.find(model.shapes).spec.net is not None
+    except SpecError:
+        return False
+
+
+def average(session: Session, output: Output, mean: Average) -> dict[str, Any]:
+    """Average models as they are and write one; integers are copied. What was done, as values.
+
+    Raises SpecError where the models have different tensors, UsageError for running statistics without
+    `--repair none`, CheckpointError for values that are no numbers.
+    """
+    mean.check_nothing_kept(output)
+    paths, asked, listener = session.paths, session.asked, session.listener
+    models = as_opened(paths, session.opened, listener.say)
+    recorded_vocabulary(models)  # of texts of different characters there is no mean
+    source = None
+    if mean.copy_from is not None:
+        source = open_model(mean.copy_from, asked.loading, listener.say)
+        source = agreeing([models[0], source], listener.say)[1]
+    with naming(paths):
+        parts = parts_of(models, ignore=mean.ignore, source=source, heads=mean.heads, extra=mean.extra)
+    if parts.statistics and asked.repair.repair != "none":
+        raise checks.broken_statistics(_is_known(models[0]))
+    tensors = combined(
+        models,
+        parts,
+        mean.weights,
+        source=source,
+        heads=mean.heads,
+        interpolation=mean.interpolation,
+        dtype=output.dtype,
+    )
+    plan = _plan(models, parts, tensors, output, mean)
+    if output.dry_run:
+        return plan
+    _tell(listener, models, parts, plan, mean, source)
+    strangers.tell(models, listener.say)
+    tell_differences(paths, [*output.copies], listener.say)
+    how = {"heads": mean.heads, "source": source}
+    output = configs.fitted(output, models, tensors.shapes, listener.say, **how)
+    destination.check_space(_there(output.path.parent), plan["written_bytes"])
+    _digests([*models, *([source] if source is not None else [])])
+    options = {"weights": list(mean.weights or []), "interpolation": mean.interpolation}
+    options |= {"schedule": mean.schedule} if mean.schedule else {}
+    options |= {"ignore": list(mean.ignore)} if mean.ignore else {}
+    options |= {"copied_from": source.digest()} if source is not None else {}
+    options |= {"heads": mean.heads} if parts.heads else {}
+    options |= {"extra": mean.extra} if mean.extra != "error" else {}
+    meta = provenance.describe(
+        "merge", models, None, method="none", seed=asked.network.seed, options=options, like=models
+    )
+    averaged = {*parts.averaged, *parts.heads}
+    made = looked_at(tensors, averaged, models, listener)
+    written = write_as_planned(output, made, meta, around=models[0], looked=tensors, say=listener.say)
+    return {"written": written} | _account(models, parts, mean)
+
+
+def _plan(
+    models: Sequence[Checkpoint], parts: Parts, tensors: LazyTensors, output: Output, mean: Average
+) -> dict[str, Any]:
+    """What is read and written, in bytes, and the memory that it takes: some blocks of the largest tensor.
+
+    What lies in rows is read a block at a time, other layouts (transposed, in torch files)
+    and heads a whole tensor at a time.
+    """
+    sizes = {n: math.prod(s) * tensors.dtypes[n].itemsize for n, s in tensors.shapes.items()}
+    block = max(
+        (min(size, max(CHUNK, size // max(1, (tensors.shapes[n] or (1,))[0]))) for n, size in sizes.items()),
+        default=0,
+    )
+    families = [sum(sizes[n] for n in family.members.values()) for family in parts.products.families]
+    whole = max(sizes.values(), default=0) if mean.interpolation != "linear" or parts.heads else 0
+    whole = max(whole, len(models) * max(families, default=0))
+    free = shutil.disk_usage(_there(output.path.parent)).free
+    return _account(models, parts, mean) | {
+        "parameters": sum(math.prod(shape) for shape in tensors.shapes.values()),
+        "read_bytes": sum(
+            math.prod(s) * model.dtypes[n].itemsize for model in models for n, s in model.shapes.items()
+        ),
+        "written_bytes": sum(sizes.values()),
+        "free_bytes": free,
+        "peak_bytes": OVERHEAD + (len(models) + 2) * block + 16 * BLOCK + 24 * whole,
+    }
+
+
+def _there(folder: Path) -> Path:
+    """The folder, or the nearest one above that exists."""
+    return next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+
+
+def _account(models: Sequence[Checkpoint], parts: Parts, mean: Average) -> dict[str, Any]:
+    weights = mean.weights or [1 / len(models)] * len(models)
+    found: dict[str, Any] = {
+        "models": len(models),
+        "method": "none",
+        "interpolation": mean.interpolation,
+        "weights": {str(m.path): round(w, 6) for m, w in zip(models, weights, strict=True)},
+        "averaged_tensors": len(parts.averaged),
+    }
+    if len(found["weights"]) < len(models):  # a model that is named twice
+        found["weights"] = [round(weight, 6) for weight in weights]
+    found |= {"schedule": mean.schedule} if mean.schedule else {}
+    found |= {"copied": dict(parts.copied)} if parts.copied else {}
+    found |= {"heads": {name: mean.heads for name in parts.heads}} if parts.heads else {}
+    found |= (
+        {"extra": {n: str(models[k].path) for n, k in (parts.extra or {}).items()}} if parts.extra else {}
+    )
+    return found | ({"left_out": list(parts.dropped)} if parts.dropped else {})
+
+
+def _tell(
+    listener: Listener,
+    models: Sequence[Checkpoint],
+    parts: Parts,
+    plan: Mapping[str, Any],
+    mean: Average,
+    source: Checkpoint | None,
+) -> None:
+    """Say the order and the weights, and what is not averaged, before anything is read."""
+    say, whose = listener.say, str((source or models[0]).path)
+    weights = mean.weights or [1 / len(models)] * len(models)
+    of = f" by {mean.schedule}" if mean.schedule else ""
+    told = [f"{m.path} {w:.4g}" for m, w in zip(models, weights, strict=True)]
+    say(f"weights{of}: {some(told, 20)}")
+    read, written, free, peak = (
+        f"{plan[f'{what}_bytes'] / 1e6:,.1f} MB" for what in ("read", "written", "free", "peak")
+    )
+    say(f"plan: reads {read}, writes {written} ({free} free on the disk), takes about {peak} of memory")
+    for kind in dict.fromkeys(family.kind for family in parts.products.families):
+        stems = [family.stem for family in parts.products.families if family.kind == kind]
+        say(f"averaged as {kind.means} ({kind.name}): {some(stems, SHOWN)}")
+    for why in dict.fromkeys(parts.copied.values()):
+        names = [name for name, reason in parts.copied.items() if reason == why]
+        say(f"copied from {whose} ({why}): {some(names, SHOWN)}")
+    with_all = models if source is None else [source, *models]
+    others = [n for n, why in parts.copied.items() if why == "integers" and not alike(with_all, n)]
+    if others:
+        say(f"these differ among the models: {some(others, SHOWN)}")
+    if mean.heads and not parts.heads:
+        say(f"--heads {mean.heads} changes nothing: no head differs")
+    for group in dict.fromkeys(group for model in models for group in model.tied):
+        if not all(_tied(model, group) for model in models):
+            say(f"not tied in all models, so their averages differ: {' and '.join(group)}")
+    if len({tuple(sorted(map(str, {*model.dtypes.values()}))) for model in models}) > 1:
+        say(f"the models have different dtypes: those of {models[0].path} are written")
+
+
+def _tied(model: Checkpoint, group: Sequence[str]) -> bool:
+    """Whether those of these tensors that the model has are one, in memory or by their values."""
+    first, *others = [name for name in group if name in model] or group[:1]
+    stored = any({first, *others} <= {*tied} for tied in model.tied)
+    return stored or all(equal_values(model, first, other) for other in others)
+
+
+def _digests(models: Sequence[Checkpoint]) -> None:
+    """Read the models once for the digests that the output records, on as many threads as torch has.
+
+    The threads are daemons: Ctrl-C does not wait for the last gigabyte.
+    """
+    waiting, failed = list(dict.fromkeys(models)), []
+
+    def work() -> None:
+        while waiting and not failed:
+            try:
+                waiting.pop().digest()
+            except IndexError:
+                return
+            except BaseException as error:  # raised again below, in the thread that can be told
+                failed.append(error)
+
+    threads = [
+        threading.Thread(target=work, daemon=True) for _ in range(min(len(models), torch.get_num_threads()))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
+def looked_at(
+    tensors: LazyTensors, averaged: Collection[str], models: Sequence[Checkpoint], listener: Listener
+) -> LazyTensors:
+    """The same tensors, each told as it is made; what is averaged and no number is refused, with its file."""
+    total, begun = len(tensors), set()
+
+    def begin(name: str) -> None:
+        if name not in begun:
+            begun.add(name)
+            listener.step("averaging", len(begun), total, name)
+
+    return finite_only(tensors, averaged, models, [str(model.path) for model in models], begin)

@@ -1,0 +1,133 @@
+"""Greedy soups on files: which models to average is measured on test samples, which none was trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from ... import networks
+from ...averages.combining import combined
+from ...averages.greedy import Soup, greedy
+from ...averages.parts import parts_of
+from ...checkpoints.tensors import replaced
+from ...networks.evaluation import Scores
+from ...repair import reset
+from ...session import checks, samples
+from ...session.listener import SILENT
+from ...session.models import agreeing, naming, open_model
+from ...session.samples import Splits
+from ...session.session import Session
+from ..verbs import provenance
+from ..verbs.outputs import Output, write_as_planned
+from .average import Average
+from .plain import looked_at
+
+
+def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
+    """Align the models where a method is named, average those that lower the loss, write one model.
+
+    Raises UsageError where no network or no data is known, and for repairs that it cannot measure.
+    """
+    mean.check_nothing_kept(output)
+    paths = session.paths
+    with naming(paths):
+        source = open_model(mean.copy_from, session.asked.loading, session.say) if mean.copy_from else None
+        source = source and agreeing([session.models[0], source], session.say)[1]
+        parts = parts_of(session.models, ignore=mean.ignore, source=source)
+    network = _network(session)
+    resets = checks.resets(session.asked.repair, network)
+    if output.dry_run:
+        return {
+            "models": len(paths),
+            "method": session.method,
+            "soup": mean.soup,
+            "repair": "reset" if resets else "none",
+        }
+    session.tell_strangers()
+    splits = session.open_splits("test", *["reset"] * resets)
+    session.look_at_inputs(splits, network)
+    inputs, proof = session.match_inputs(), session.proof()
+    found = session.search(inputs=inputs)
+    models = found.models if found else session.models
+    if found:  # what was alike in all models need not be in their new order
+        parts = parts_of(models, ignore=mean.ignore, source=source)
+    network.to(session.device)
+
+    def made(chosen: Sequence[int]) -> Mapping[str, Tensor]:
+        """Their mean; the best one's integers, so that it alone is that very model."""
+        copied = models[chosen[0]] if source is None else source
+        tensors = combined([models[k] for k in chosen], parts, source=copied, dtype=output.dtype)
+        return looked_at(tensors, parts.averaged, [session.models[k] for k in chosen], SILENT)
+
+    def load(chosen: Sequence[int]) -> None:
+        networks.load(network, made(chosen))
+        if resets and len(chosen) > 1:
+            reset(network, splits["reset"], device=session.device)
+
+    def measure(chosen: Sequence[int]) -> Scores:
+        load(chosen)
+        scores = session.scores(network, splits["test"])
+        session.say(f"{' + '.join(paths[k].name for k in chosen)}: loss {scores.loss:.4f}")
+        return scores
+
+    soup = greedy(len(models), measure)
+    best, test = soup.kept[0], splits["test"]
+    better = [one.option for one in session.better or () if one.model is session.models[best]]
+    check = samples.endpoint_check(
+        [session.models[best]], test.name, test.classes, session.asked.data, better=better
+    )
+    check({"test": [soup.scores]})
+    tensors = made(soup.kept)
+    if resets and len(soup.kept) > 1:
+        load(soup.kept)
+        state = network.state_dict()
+        tensors = replaced(tensors, {name: state[name].cpu() for name in parts.statistics})
+    account = _account(paths, soup, splits)
+    about = {"soup": mean.soup, "kept": [session.models[k].digest() for k in soup.kept]}
+    about |= {"samples": account["samples"], "repair": "reset" if resets else "none"}
+    fitted = session.fitted if session.moved else None
+    meta = provenance.describe(
+        "merge",
+        session.models,
+        fitted,
+        method=session.method,
+        seed=session.seed,
+        options=about,
+        like=session.models,
+        proof=proof if session.moved else None,
+    )
+    looked = tensors.keys() - {*parts.statistics}
+    around = session.models[0]
+    written = write_as_planned(output, tensors, meta, around=around, looked=looked, say=session.say)
+    return {"written": written} | account
+
+
+def _network(session: Session) -> nn.Module:
+    """The network of `--net` without asking for a spec, else that of the spec."""
+    if session.asked.network.net is not None and not session.moved:
+        return networks.from_reference(session.asked.network.net, session.models[0].shapes).float()
+    return session.need_network()
+
+
+def _account(paths: Sequence[Path], soup: Soup, splits: Splits) -> dict[str, Any]:
+    return {
+        "models": len(paths),
+        "soup": [str(paths[k]) for k in soup.kept],
+        "loss": soup.scores.loss,
+        "best_single": str(paths[soup.kept[0]]),
+        "best_single_loss": soup.singles[soup.kept[0]].loss,
+        "samples": splits["test"].samples,
+        "tries": [
+            {
+                "model": str(paths[tried.model]),
+                "alone": soup.singles[tried.model].loss,
+                "loss": tried.scores.loss,
+                "accuracy": tried.scores.accuracy,
+                "kept": tried.kept,
+            }
+            for tried in soup.tries
+        ],
+    }

@@ -1,0 +1,236 @@
+"""Groups beyond permutations, for commands: where they come from, what must hold before, what is written."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...canonical.folding import folded
+from ...canonical.form import canonical, check_numbers
+from ...checkpoints.checking import digest
+from ...checkpoints.tensors import LazyTensors, overlaid, plan_of
+from ...errors import CheckpointError, NotProven, UsageError
+from ...groups import elements as acts
+from ...groups import stored
+from ...groups.folds import Folds
+from ...inference.comparing import difference
+from ...inference.trials import Runs
+from ...matchers.search.align import Alignment
+from ...networks.returned import Kept
+from ...networks.running import fed
+from ...networks.state import fresh, own_state
+from ...permutations import permutation
+from ...reports.json import read_as
+from ...session.models import check_its_weights, naming
+from ...session.network import find_network, need_inputs, none_named
+from ...spec.fitting import fit
+from ...spec.parsing import parse
+from ...spec.spec import FittedSpec
+from . import provenance
+from .outputs import Output, write
+from .roundoff import FINEST, allowed, near, own_size, shaken
+
+if TYPE_CHECKING:
+    from ...session.session import Session
+
+
+def symmetries(session: Session, plain: FittedSpec) -> tuple[FittedSpec, Folds]:
+    """The spec with groups, and what is folded: from the spec where it gives some, else from the network.
+
+    Raises UsageError where no network is named, NetworkError where it cannot be traced, CheckpointError where
+    a model has integers or quantised numbers that would be folded or turned.
+    """
+    fitted, folds = _symmetries(session, plain)
+    for model in session.models:
+        with naming([model.path]):
+            check_numbers(model.dtypes, fitted, folds)
+    return fitted, folds
+
+
+def _symmetries(session: Session, plain: FittedSpec) -> tuple[FittedSpec, Folds]:
+    from ...inference.inferring import folds_of, infer  # torch.export takes a second to import
+
+    quiet = (lambda text: None) if session.asked.network.net else session.say
+    module = find_network(plain, session.asked.network, quiet, named=session.asked.loading.spec is not None)
+    if module is None:
+        raise none_named(plain)
+    batch = fed(module, need_inputs(module, session.asked.network, session.asked.data), "cpu", quiet=True)
+    if plain.groups:
+        return plain, folds_of(module, batch, **session.outputs)
+    args, kwargs = ((), batch) if isinstance(batch, Mapping) else (batch, {})
+    found = infer(module, args, kwargs, prove=False, groups=True, **session.outputs)
+    kinds = ", ".join(f"{word} {kind}" for word, kind in list(found.fitted.groups.items())[:4])
+    more = " …" * (len(found.fitted.groups) > 4)
+    session.say(
+        f"groups: {kinds}{more}"
+        if kinds
+        else "groups: permutations only, see rebasin spec explain --groups all"
+    )
+    for what, why in found.folds.left:
+        session.say(f"not folded: {what}: {why}")
+    spec = dataclasses.replace(found.fitted.spec, net=plain.spec.net)
+    return dataclasses.replace(found.fitted, spec=spec), found.folds
+
+
+def check_reference(session: Session) -> None:
+    """Raise UsageError unless the reference is in canonical form: to that the other model is aligned."""
+    if session.folds is None:
+        return
+    model = session.models[0]
+    form = canonical(model, session.fitted, session.folds)
+    again = [canonical(each, session.fitted, session.folds).changed for each in shaken(model)]
+    for name, tensor in form.changed.items():
+        before = model[name].double()
+        if not near(tensor, before, allowed(tensor, (each[name] for each in again)), own_size(model[name])):
+            raise UsageError(
+                f"{session.paths[0]} is not in canonical form, and --groups all aligns to that",
+                problems=[f"{name}  would change"],
+                hint="Write it so, its function stays: "
+                f"rebasin canon {session.paths[0]} -o a_canon.safetensors",
+            )
+
+
+def saver(session: Session, found: Alignment, metadata: Mapping[str, str]) -> Callable[..., None]:
+    """What writes the permutation, or the elements, of a search beside its output."""
+    if not found.elements:
+        return functools.partial(_permutations, found)
+    return functools.partial(
+        stored.save, elements=found.elements[0], spec=spec_of(session.fitted), folds=folds_text(session.folds)
+    )
+
+
+def apply(session: Session, output: Output, path: Path, *, invert: bool) -> dict[str, Any]:
+    """Fold a model as the file says, and let the elements that it holds act, or their inverses; write it.
+
+    Raises SpecError where the model has other tensors, CheckpointError where the elements do not fit, or
+    would rotate integers.
+    """
+    elements, made = stored.load(path)
+    model = session.models[0]
+    with naming([model.path]):
+        fitted = fit(
+            parse(made[stored.SPEC], name=made.get("rebasin.spec", "stored"), source=str(path)), model.shapes
+        )
+    with naming([path]):
+        acts.check(elements, fitted)
+    folds = read_folds(made[stored.FOLDS], path, model.shapes)
+    check_numbers(model.dtypes, fitted, folds)
+    check_its_weights(path, made.get(permutation.WEIGHTS), model, invert, still=False)
+    wide = overlaid(model, folded(model, folds))
+    found = acts.invert(elements, fitted) if invert else elements
+    moved = acts.acted(wide, fitted, found)
+    given = {
+        "permutation": digest(dict(elements.permutations) | {f"{w}:map": m for w, m in elements.maps.items()})
+    }
+    about = {"method": "given", "seed": session.seed, "like": session.models, "results": True}
+    meta = provenance.describe("apply", session.models, fitted, options={"invert": invert, **given}, **about)
+    named = {name: moved[name].to(model.dtypes[name]) for name in model}
+    done = {"written": write(output, named, model, meta), "permutations": len(elements.permutations)}
+    return done | {"maps": len(elements.maps), "inverted": invert}
+
+
+def check_moved(session: Session, found: Alignment) -> None:
+    """Whether the reference in canonical form, and each other model as it was moved, compute what they did.
+
+    Of their own weights, without the rounding to their dtypes: what a proof on random weights takes for
+    given (equal gains, folds that hold) is looked at here. Raises NotProven.
+    """
+    for path, (what, why) in (
+        (p, told) for p, left in zip(session.paths, found.left, strict=True) for told in left
+    ):
+        session.say(f"not balanced: {what} of {path}: {why}")
+    reference, *others = session.models
+    check_same_function(session, reference, canonical(reference, session.fitted, session.folds).wide)
+    for model, elements in zip(others, found.elements, strict=True):
+        wide = overlaid(doubled(model), folded(model, session.folds))
+        check_same_function(session, model, acts.acted(wide, session.fitted, elements))
+
+
+def doubled(model: Mapping[str, torch.Tensor]) -> LazyTensors:
+    plan = plan_of(model)
+    dtypes = {name: torch.float64 if d.is_floating_point else d for name, (d, _) in plan.items()}
+    return LazyTensors(
+        {n: s for n, (_, s) in plan.items()}, dtypes, lambda name: model[name].to(dtypes[name])
+    )
+
+
+def _permutations(found: Alignment, path, **how: Any) -> None:
+    permutation.save(path, found.permutations[0], **how)
+
+
+def spec_of(fitted: FittedSpec) -> str:
+    """The spec's text, one line a tensor or list."""
+    from ...inference.rendering import spec_text
+
+    lines: tuple[dict[str, str], dict[str, str]] = ({}, {})
+    whole = fitted.stacked  # a line a list
+    for name, axes in whole.tensors.items():
+        lines[name in whole.statistics][name] = " ".join(map(str, axes))
+    within = {word: block.word for word, block in fitted.within.items() if block.word}
+    more = {"sizes": fitted.sizes, "within": within, "groups": fitted.groups}
+    return spec_text(*lines, **more, description=fitted.spec.name)
+
+
+def folds_text(folds: Folds) -> str:
+    return json.dumps(dataclasses.asdict(folds), separators=(",", ":"), sort_keys=True)
+
+
+def read_folds(text: str, path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Folds:
+    """What `folds_text` wrote into a file. Raises CheckpointError for anything else, or other tensors."""
+    problems: list[str] = []
+    try:
+        folds = read_as(Folds, json.loads(text), "", problems)
+    except (ValueError, ArithmeticError, RecursionError) as cause:
+        folds, problems = Folds(), [f"no JSON that can be read: {cause}"]
+    if problems := problems or folds.problems(shapes):
+        raise CheckpointError(
+            f"{path}: what it says is folded away ({stored.FOLDS}) does not fit",
+            problems=problems,
+            hint="Write it again with: rebasin align A B --groups all",
+        )
+    return folds
+
+
+def check_same_function(session: Session, before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
+    """As `outputs_differ`. Raises NotProven where any of them changes by more than rounding: no such thing is
+    written.
+    """
+    own, other, *again = outputs(session, before, after, *shaken(before, FINEST))
+    if not all(near(*each) for each in zip(own, other, bounds(own, again), strict=True)):
+        raise NotProven(
+            "the canonical form or its turning changes the outputs by "
+            f"{difference(own, other):.2g} relative, more than rounding does",
+            hint="Nothing was written. See what is folded with: rebasin spec explain --groups all",
+        )
+    return difference(own, other)
+
+
+def bounds(own: Sequence[torch.Tensor], again: Iterable[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
+    """How far each number of the outputs may be from where it is, by the outputs of shaken weights."""
+    return [allowed(x, each) for x, *each in zip(own, *again, strict=True)]
+
+
+def outputs_differ(session: Session, before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
+    """How much the network's outputs differ with these weights, relative to the largest, in float64."""
+    return difference(*outputs(session, before, after))
+
+
+def outputs(session: Session, *weights: Mapping[str, Any]) -> list[list[torch.Tensor]]:
+    """What the network returns with each of these weights, in float64."""
+    network = session.need_network()
+    inputs = need_inputs(network, session.asked.network, session.asked.data)
+    found = []
+    with fresh(network, inputs) as refresh, own_state(network, torch.float64), torch.no_grad():
+        runs = Runs(network, refresh, torch.float64, Kept(**session.outputs))
+        batch = fed(network, inputs, "cpu", quiet=True)
+        for tensors in weights:
+            for name, tensor in network.state_dict().items():
+                tensor.copy_(tensors[name])
+            found.append(runs.outputs(batch))
+    return found

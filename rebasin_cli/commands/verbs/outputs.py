@@ -1,0 +1,348 @@
+"""What a command leaves behind: weights, a permutation beside them, reports.
+
+Whether it can be written is asked before any work; it is written completely or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ... import reports
+from ...checkpoints import beside as provenance_beside
+from ...checkpoints import destination, writing
+from ...checkpoints.checkpoint import Checkpoint
+from ...checkpoints.locate import TORCH_SUFFIXES
+from ...checkpoints.staging import Staging, staged
+from ...checkpoints.tensors import LazyTensors, rows
+from ...errors import CheckpointError, OutputExists, RebasinError, UsageError
+from ...permutations import permutation
+from ...reports import Report, inconsistent
+from ...reports import json as json_format
+from ...reports._github import StepSummary
+from ...runtime import files
+from ...runtime.files import NOTHING, Destinations, Inputs, check_distinct
+from ...runtime.text import clean, some
+from ...session.listener import SILENT
+
+SHOWN = 3  # tensors that a line names
+LARGEST_REPORT = 1 << 28  # bytes
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where and how weights are written.
+
+    `layout` says of tensors which file of several they go to; `folder` is one that may have to be made, and
+    `copies` are files that belong beside the weights in it: their names and contents (`folders.inside`).
+    `attest` is a file for the statement on where the weights come from.
+    """
+
+    path: Path
+    force: bool = False
+    shard_size: int | None = None
+    dtype: Any = None
+    resume: bool = False
+    dry_run: bool = False
+    layout: Mapping[str, str] | None = None
+    folder: Path | None = None
+    copies: Mapping[str, bytes] = field(default_factory=dict)
+    attest: Path | None = None
+
+
+@dataclass(frozen=True)
+class Written:
+    """Where a report goes: `files` maps formats to files, and every format of the command into `folder`.
+
+    A `summary` of a CI run's step is added to. `command` is the command line that they name. A dry run writes
+    nothing; what can be interrupted goes on with `resume`. `reads` are files that its options were read from.
+    """
+
+    folder: Path | None = None
+    files: Mapping[str, Path] = field(default_factory=dict)
+    force: bool = False
+    command: str = ""
+    dry_run: bool = False
+    summary: StepSummary | None = None
+    resume: bool = False
+    reads: Sequence[Path] = ()
+
+    def destinations(self, names: Mapping[str, str] | None = None, inputs: Inputs = NOTHING) -> Destinations:
+        """(format, file) for every file asked for; refuses what exists before any work begins.
+
+        `names` are those of the formats in the folder, by default a barrier report's. `inputs` are what the
+        command reads.
+        """
+        if names is None:
+            named = {name: reports.registry.get(name).FILENAME for name in reports.registry.names()}
+            names = {name: file for name, file in named.items() if file}
+        asked = list(self.files.items())
+        if self.folder is not None:
+            asked += [(name, self.folder / file) for name, file in names.items()]
+        inputs = inputs.and_files(self.reads)
+        found = check_files(asked, inputs, folder=self.folder, force=self.force)
+        if self.summary is not None and not self.dry_run:
+            self.summary.check(inputs)
+            if self.summary.asked:
+                check_distinct([*found, ("step summary", self.summary.path)])
+        return found
+
+
+def default_path(model: Path, what: str) -> Path:
+    """`b_aligned.safetensors` in the working directory, for a model `elsewhere/b.pt`."""
+    name = model.name or model.resolve().name
+    suffix = next((suffix for suffix in files.WEIGHTS if name.endswith(suffix)), "")
+    return Path(f"{name.removesuffix(suffix)}_{what}.safetensors")
+
+
+def check_outputs(
+    output: Output, inputs: Inputs, *, permutation_beside: bool = False, as_torch: bool = False
+) -> None:
+    """Whether everything can be written by a command that reads `inputs`, before any work.
+
+    `as_torch`: weights may also be written as torch.save does, by the name of the output.
+    """
+    attest = [] if output.attest is None else [("statement", output.attest)]
+    check_distinct([("weights", output.path), *attest])
+    check_files(attest, inputs, force=output.force)
+    if output.folder is not None and not output.folder.exists():
+        destination.check_report_folder(output.folder)
+        return
+    suffixes = (destination.SUFFIX, *TORCH_SUFFIXES) if as_torch else (destination.SUFFIX,)
+    destination.check_output(
+        output.path, force=output.force, layout=output.layout, inputs=inputs, suffixes=suffixes
+    )
+    if output.path.suffix in TORCH_SUFFIXES:
+        if output.shard_size is not None:
+            raise UsageError(f"{output.path}: shards are safetensors", hint="Drop --out-shard-size")
+        about = provenance_beside.of(output.path)
+        check_distinct([("provenance", about), *attest])
+        destination.check_output(about, force=output.force, text=True, inputs=inputs)
+    if permutation_beside:
+        beside = permutation.beside(output.path)
+        check_distinct([("permutation", beside), *attest])
+        destination.check_output(beside, force=output.force, inputs=inputs)
+    for path in map(output.path.with_name, output.copies):
+        destination.check_output(path, force=output.force, text=True, inputs=inputs)
+
+
+def check_state(path: Path, what: str, inputs: Inputs, *, again: bool) -> None:
+    """Whether something ("training") may keep its state here; one that is there is gone on with, or not.
+
+    Raises UsageError and OutputExists.
+    """
+    files.check_output(path, inputs)
+    article = "an" if what[0] in "aeiou" else "a"
+    if path.exists() and not again:
+        raise OutputExists(
+            f"{path} exists: {article} {what} was interrupted",
+            hint="Go on with --resume, or start anew with --force",
+        )
+
+
+def write(
+    output: Output,
+    tensors: Mapping[str, Any],
+    like: Checkpoint,
+    metadata: dict[str, str],
+    *,
+    added: Sequence[str] = (),
+    around: Checkpoint | None = None,
+    stage: Staging | None = None,
+    tell: Callable[[str], None] | None = None,
+    say: Callable[[str], None] = SILENT.say,
+) -> list[str]:
+    """Write with the names, order and dtypes of the reference, `added` names last; the files written.
+
+    `around` is whose envelope a torch file gets (the reference's). `tell` is as in `write_safetensors`,
+    `say` as in `write_as_planned`.
+    Raises CheckpointError for integers that the reference's dtype does not hold.
+    """
+    shapes = {**like.shapes} | {name: tuple(tensors[name].shape) for name in added}
+    dtypes = {**like.dtypes} | {name: tensors[name].dtype for name in added}
+    named = LazyTensors(
+        shapes,
+        dtypes,
+        lambda name: _counted(name, tensors[name], dtypes[name]),
+        lambda name, *part: _counted(name, rows(tensors, name, *part), dtypes[name]),
+    )
+    return write_as_planned(output, named, metadata, around=around or like, stage=stage, tell=tell, say=say)
+
+
+def _counted(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Integers in the reference's dtype: one model may count its batches in another than the next."""
+    if tensor.dtype == dtype or (tensor.is_floating_point() and dtype.is_floating_point):
+        return tensor  # floating point is rounded where it is written
+    found = tensor.to(dtype)
+    if not torch.equal(found.double(), tensor.double()):
+        own, other = (str(d).removeprefix("torch.") for d in (tensor.dtype, dtype))
+        raise CheckpointError(
+            f"{name} is {own} in one model and {other} in the reference, which cannot hold its values",
+            hint="Save both in one dtype. Nothing was written",
+        )
+    return found
+
+
+def write_as_planned(
+    output: Output,
+    tensors: LazyTensors,
+    metadata: dict[str, str],
+    *,
+    around: Checkpoint,
+    looked: Collection[str] = (),
+    stage: Staging | None = None,
+    tell: Callable[[str], None] | None = None,
+    say: Callable[[str], None] = SILENT.say,
+) -> list[str]:
+    """Write with the names, order and dtypes that these tensors have; the files written.
+
+    `say` hears in a line where a torch file cannot be as the one that it is written like.
+
+    They appear together with what belongs beside them, or nothing does. Raises CheckpointError where a tensor
+    holds NaN or infinity, but for those that were `looked` at, or are copied as they are.
+    """
+    copies = {output.path.with_name(name): content for name, content in output.copies.items()}
+    with ExitStack() as whole:
+        _make(output, whole)
+        if copies and stage is None:
+            stage = whole.enter_context(staged(output.path.parent))
+        for path, content in copies.items():
+            writing.write_text_atomic(path, content, force=output.force, stage=stage)
+        layout = output.layout
+        if layout is not None:  # tensors that it does not know go to its last file
+            last = max(layout.values())
+            layout = {name: layout.get(name, last) for name in tensors}
+        how = {"metadata": metadata, "force": output.force, "out_dtype": output.dtype, "stage": stage}
+        how |= {"finite": tensors.keys() - {*looked}, "tell": tell}
+        if output.path.suffix in TORCH_SUFFIXES:
+            envelope, homeless = around.envelope_of(tensors)
+            if homeless:
+                say(
+                    f"{output.path} holds tensors under their names alone: what lies around them in "
+                    f"{around.path} has no place for {some(homeless, SHOWN)}"
+                )
+            written = writing.write_torch(output.path, tensors, envelope, **how)
+        else:
+            shards = {"shard_size": output.shard_size, "layout": layout}
+            written = writing.write_safetensors(output.path, tensors, **how, **shards)
+    return [str(path) for path in (*written, *copies)]
+
+
+def _make(output: Output, whole: ExitStack) -> None:
+    """Make the folder of an output that names one; where it is new it is gone again if `whole` fails."""
+    if output.folder is not None:
+        whole.enter_context(removed_on_failure(output.path))
+        destination.make_folder(output.folder)
+
+
+def write_with_permutation(
+    output: Output,
+    tensors: Mapping[str, Any],
+    like: Checkpoint,
+    save: Callable[..., None],
+    metadata: dict[str, str],
+    around: Checkpoint,
+) -> list[str]:
+    """Weights and the permutation beside them, both or neither; the latter says whose it is.
+
+    `save` writes it to a path, as `permutation.save` does.
+    """
+    beside = permutation.beside(output.path)
+    with ExitStack() as whole:
+        _make(output, whole)
+        stage = whole.enter_context(staged(output.path.parent))
+        told: list[str] = []
+        how = {"around": around, "stage": stage, "tell": told.append}
+        written = write(output, tensors, like, metadata, **how)
+        (digest,) = told or [writing.staged_digest(stage, [Path(file) for file in written])]
+        whose = {permutation.WEIGHTS: digest}
+        save(beside, metadata=metadata | whose, force=output.force, stage=stage)
+    return [*written, str(beside)]
+
+
+def check_files(
+    destinations: Destinations, inputs: Inputs, *, folder: Path | None = None, force: bool
+) -> Destinations:
+    """The same, each file once; refuses what exists or cannot be written by a command that reads `inputs`."""
+    if folder is not None:
+        destination.check_report_folder(folder)
+    check_distinct(destinations)
+    for _, path in destinations:
+        destination.check_report_folder(path.parent)
+        files.check_output(path, inputs)
+        if path.parent.exists():
+            destination.check_output(path, force=force, text=True, inputs=inputs)
+    return list({os.path.realpath(path): (name, path) for name, path in destinations}.values())
+
+
+def write_reports(report: Report, destinations: Destinations, *, force: bool) -> None:
+    """Write every file, or none of those that are new."""
+    write_files(
+        [(path, reports.registry.get(name).render(report)) for name, path in destinations], force=force
+    )
+
+
+def write_files(rendered: Sequence[tuple[Path, str | bytes]], *, force: bool) -> None:
+    """Every file with its content, or none of those that are new; folders are made.
+
+    Files of one folder appear together, whatever ends the process.
+    """
+    with removed_on_failure(*(path for path, _ in rendered)):
+        for folder in dict.fromkeys(path.parent for path, _ in rendered):
+            destination.make_folder(folder)
+            with staged(folder) as stage:
+                for path, content in rendered:
+                    if path.parent == folder:
+                        writing.write_text_atomic(path, content, force=force, stage=stage)
+
+
+@contextmanager
+def removed_on_failure(*paths: Path) -> Iterator[None]:
+    """Files that appear in the block, and folders for them, are gone again where it fails."""
+    parents = {folder for path in paths for folder in path.absolute().parents}
+    new = [path for path in (*paths, *sorted(parents, reverse=True)) if not path.exists()]
+    try:
+        yield
+    except BaseException:
+        for path in new:
+            with suppress(OSError):  # a folder that holds something else stays
+                path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
+        raise
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A report in a file: its `content` as it lies there, the SHA-256 of that, and what it says."""
+
+    content: bytes
+    sha256: str
+    report: Report
+
+
+def stored_report(path: Path, option: str = "", *, error: type[RebasinError] = UsageError) -> Stored:
+    """The report in a JSON file, as `barrier` wrote it, that was named by `option`, or by itself.
+
+    Raises UsageError where there is no such file, and an `error` for what is no report.
+    """
+    what = f"{option} {path}".strip()
+    if files.is_missing(path):
+        raise UsageError(f"{what}: no such file{files.meant(path)}")
+    content = files.named(path, what, most=LARGEST_REPORT, error=error)
+    try:
+        report = reports.registry.get("json").load(content.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise error(f"{what}: not a JSON report: it is not UTF-8", hint=json_format.NEXT) from None
+    except UsageError as wrong:
+        raise error(f"{what}: {wrong.message}", problems=wrong.problems, hint=wrong.hint) from None
+    if problems := inconsistent(report):
+        hint = "It was changed after it was measured: measure it again"
+        raise error(f"{what}: the report contradicts itself", problems=list(map(clean, problems)), hint=hint)
+    return Stored(content, hashlib.sha256(content).hexdigest(), report)

@@ -1,0 +1,227 @@
+"""What a command is about to do, before it does it: sizes, memory, minutes."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+
+from ... import matchers, networks
+from ...checkpoints.checkpoint import Checkpoint
+from ...datasets import once
+from ...matchers.auto import budget_of
+from ...matchers.search.candidates import candidates
+from ...matchers.weights.blocks import wide
+from ...matchers.weights.similarity import KEEP
+from ...measure.rows import ATTACKED, ENSEMBLE, FINE_TUNED, Planned
+from ...networks.folding import folded
+from ...networks.layout import in_parts, laid
+from ...networks.running import call, fed
+from ...repair.costs import TRACING, distillation_passes, refit_products, repair_passes
+from ...repair.options import REFIT_SAMPLES, SAMPLES
+from ...session.samples import Splits
+from ...spec.spec import FittedSpec
+
+OVERHEAD = 100 << 20  # slabs of products and torch's own scratch space, in bytes
+
+
+def plan_search(
+    models: Sequence[Checkpoint],
+    fitted: FittedSpec,
+    method: str,
+    *,
+    proof: bool,
+    memory: int | None = None,
+    options: Any = None,
+    groups: bool = False,
+) -> dict[str, Any]:
+    """Tensors, permutations, assignment sizes and estimated peak memory in bytes, without running anything.
+
+    The search holds the models, two similarity matrices in float32, what the method says it holds beyond
+    (`BYTES_A_PARAMETER`, or its `memory`, which the plan then takes apart), and the matrices that it keeps,
+    up to `memory` bytes. Where the plan takes them apart, `search_parts` add up to `search_bytes`. The proof
+    comes before it and holds the network in float32 and in float64, and its activations, which are not
+    counted. A search of weights by `groups` holds the models as they are compared in place of the files,
+    which it reads when it asks for them, and one tensor after the other in float64. What a method that trains
+    takes in time is not known, and `not_estimated` says so.
+    """
+    sizes = sorted(fitted.words.values(), reverse=True)
+    stored = sum(math.prod(s) * model.dtypes[n].itemsize for model in models for n, s in model.shapes.items())
+    numbers = sum(math.prod(shape) for shape in fitted.shapes.values())
+    matcher = None if method in ("none", "given") else matchers.registry.get(method)
+    similarities = 8 * (sizes[0] if sizes else 0) ** 2
+    if matcher is not None:
+        similarities += min(KEEP if memory is None else memory, sum(4 * size**2 for size in sizes))
+    own = matcher.memory(len(models), numbers, options) if hasattr(matcher, "memory") else {}
+    more = getattr(matcher, "BYTES_A_PARAMETER", 0) * numbers
+    parts = {"files": stored, **own, "similarities": similarities, "scratch space": OVERHEAD}
+    if groups and matcher is not None and not matcher.NEEDS:
+        own |= _compared(models, fitted, numbers)
+        parts = {**own, "sums": more, "similarities": similarities, "scratch space": OVERHEAD}
+        more = 0
+    search = sum(parts.values()) + more
+    proving = 12 * numbers if proof else 0
+    return {
+        "models": len(models),
+        "tensors": len(fitted.shapes),
+        "parameters": numbers,
+        "spec": fitted.spec.name,
+        "method": method,
+        "permutations": len(fitted.words),
+        "log10_symmetries": round(fitted.log10_symmetries(), 1),
+        "assignment_sizes": {str(size): sizes.count(size) for size in dict.fromkeys(sizes)},
+        "search_bytes": search,
+        **({"search_parts": parts} if own else {}),
+        "proof_bytes": proving,
+        "peak_bytes": max(search, stored + proving),
+    } | not_estimated([(method, options)])
+
+
+def _compared(models: Sequence[Checkpoint], fitted: FittedSpec, numbers: int) -> dict[str, int]:
+    """Every model in the type that weights are compared in; four copies in float64 as elements act on one."""
+    largest = max(map(math.prod, fitted.shapes.values()), default=0)
+    size = wide(models, list(fitted.tensors)).itemsize
+    return {"models": size * len(models) * numbers, "largest tensor": 4 * 8 * largest}
+
+
+def plan_trials(fitted: FittedSpec, models: int, budget: str, *, able: bool) -> dict[str, Any]:
+    """What `auto` will try, in this order, for at most which seconds or multiplications, and why."""
+    found, length = candidates(fitted, models, able=able), budget_of(budget)
+    unit, left = ("seconds", length.seconds) if length.work is None else ("multiplications", length.work)
+    rows = [
+        {"method": one.method, f"{unit}_at_most": round(one.share * left, 1), "why": one.why} for one in found
+    ]
+    return {f"budget_{unit}": left, "candidates": rows if able else [{"method": "wm", "why": found[0].why}]}
+
+
+def not_estimated(searches: Iterable[tuple[str, Any]]) -> dict[str, str]:
+    """What no plan knows the seconds of; `searches` are (method, options)."""
+    told = [_unknown(method, options) for method, options in searches if method != "given"]
+    told = [text for text in told if text]
+    return {"not_estimated": " and ".join(told)} if told else {}
+
+
+def _unknown(method: str, options: Any) -> str:
+    """What a method does that takes nobody knows how long: it trains, or tries others."""
+    if hasattr(options, "epochs"):
+        return f"the training of {method} ({options.epochs} epoch{'' if options.epochs == 1 else 's'})"
+    if hasattr(options, "budget"):
+        return f"what {method} tries ({options.budget}) and the repair that it takes"
+    return ""
+
+
+def plan_report(
+    network: nn.Module,
+    splits: Splits,
+    rows: Iterable[Planned],
+    *,
+    output: str | None,
+    device: str,
+    pairs: int = 1,
+    fits: str = "",
+) -> dict[str, Any]:
+    """Rows, points and estimated seconds of a barrier report; no estimate where inputs are no plain tensors.
+
+    `rows` holds the points of each; points and seconds are those of all `pairs` together.
+    """
+    rows = list(rows)
+    seconds = estimate_seconds(network, splits, rows, output=output, device=device, fits=fits)
+    return {
+        "rows": {row.name: row.points for row in rows},
+        "points": pairs * sum(row.points for row in rows),
+        "samples": {split: data.samples for split, data in splits.items()},
+        "times": estimated(None if seconds is None else pairs * seconds),
+    } | ({"pairs": pairs} if pairs > 1 else {})
+
+
+def estimated(seconds: float | None) -> dict[str, float]:
+    """Where every result keeps what differs between two identical runs."""
+    return {} if seconds is None else {"estimated": seconds}
+
+
+def in_words(plan: Mapping[str, Any]) -> str:
+    seconds = plan["times"].get("estimated")
+    minutes = "" if seconds is None else f", about {max(seconds, 6) / 60:.1f} minutes of measuring"
+    pairs = f" of {plan['pairs']} pairs" if "pairs" in plan else ""
+    without = f", without {plan['not_estimated']}" if "not_estimated" in plan else ""
+    return f"plan: {plan['points']} points in {len(plan['rows'])} rows{pairs}{minutes}{without}"
+
+
+def estimate_seconds(
+    network: nn.Module,
+    splits: Splits,
+    rows: Sequence[Planned],
+    *,
+    output: str | None,
+    device: str,
+    fits: str = "",
+) -> float | None:
+    """Seconds that a report will take: one timed batch, times the samples that all rows read.
+
+    A point at an end of the path is known. So are outputs at λ = ½ to what divides them by a temperature,
+    and those of both ends to their mean, unless a loader makes batches anew. A reset reads its samples once a
+    point; matching channels reads them about L/2 times a point and twice a row, for L layers in a row, and
+    first traces the network. A repair that `fits` weights brings three
+    models through the layers, each to its end twice, and adds up products; a distillation trains after that.
+    """
+    if (a_sample := seconds_a_sample(network, splits, output=output, device=device)) is None:
+        return None
+    a_whole = seconds_a_sample(network, splits, output=output, device=device, parts=False) or a_sample
+    anew = any(once(data) is data for data in splits.values())
+    sizes = {split: data.samples for split, data in splits.items()}
+    measured = sum(sizes.get(split, 0) for split in ("train", "test"))
+    resets = networks.has_running_statistics(network)
+    samples, whole, refits = 2 * measured, 0.0, 0
+    attacked = sum(min(sizes.get(split, 0), ATTACKED) for split in ("train", "test"))
+    for row in rows:
+        if row.attack is not None:
+            samples += row.points * attacked * row.attack.passes
+            whole += row.repaired * row.inner * sizes.get("reset", 0)
+            continue
+        networks_run = 2 if row.base == ENSEMBLE else 1
+        samples += row.temperature * sizes.get("held", 0)
+        if anew or not (row.temperature or row.base == ENSEMBLE):
+            samples += row.inner * measured * networks_run
+        if row.temperature and not anew:
+            continue
+        if row.base == FINE_TUNED or (row.repaired and fits in SAMPLES):
+            refits += row.inner  # the one takes as long as the other
+        elif row.repaired or row.resets:
+            passes = row.inner if resets else row.inner * (repair_passes(network) - 2) + 2
+            whole += passes * sizes.get("reset", 0)
+    seconds = a_sample * samples + a_whole * whole
+    if refits:
+        shown = fed(network, splits["reset"].example(), device, quiet=True)
+        more = refit_products(network, shown, device)
+        size = sizes["reset"]
+        seconds += refits * min(size, REFIT_SAMPLES if fits == "distill" else size) * (6 * a_whole + more)
+        return (
+            seconds + TRACING + refits * size * distillation_passes(2, size) * a_whole * (fits == "distill")
+        )
+    return seconds + TRACING * (any(row.repaired for row in rows) and not resets)
+
+
+def seconds_a_sample(
+    network: nn.Module, splits: Splits, *, output: str | None, device: str, parts: bool = True
+) -> float | None:
+    """One forward pass of a sample, by one timed batch; None where inputs are no plain tensors.
+
+    `parts`: as what is measured is run; not so where norms need all of a batch.
+    """
+    some = next(iter(splits.values()))
+    inputs = some.example(min(some.samples, some.batch_size or 100))
+    if not isinstance(inputs, torch.Tensor):
+        return None
+    network.to(device).eval()
+    inputs = fed(network, inputs, device)
+    run, inputs = (in_parts, inputs) if parts else (call, laid(network, inputs, output))
+    with torch.inference_mode(), folded(network, inputs, output) if parts else nullcontext():
+        in_parts(network, inputs, output)  # also sees whether there may be parts
+        began = time.perf_counter()
+        run(network, inputs, output=output).sum().item()  # a GPU has then done it, too
+        return (time.perf_counter() - began) / len(inputs)

@@ -1,0 +1,218 @@
+"""What an output file says of its making: text metadata, the same for the same inputs, options and seed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from ...checkpoints.checkpoint import Checkpoint
+from ...checkpoints.saved import words
+from ...datasets._batches import LoaderData
+from ...repair.options import SAMPLES
+from ...reports import _accounts as accounts
+from ...runtime.text import many
+from ...session.held_out import HeldOut
+from ...spec.spec import FittedSpec
+from ...version import version
+
+T = TypeVar("T")
+# Shared by models of one training.
+TRAINING = ("rebasin.data", "rebasin.normalization", "rebasin.vocabulary", "rebasin.net")
+BESIDE_KEY, BESIDE = "rebasin.beside", 1 << 14
+SECRET = frozenset(
+    "secret secrets token tokens password passwd pwd passphrase credential credentials key apikey auth "
+    "cookie bearer".split()
+)
+# What is one whatever it is called: tokens of known forms, and a password in an address.
+SECRETIVE = re.compile(
+    r"\b(hf_|sk-|ghp_|gho_|github_pat_|glpat-|xox[abp]-|AKIA)[\w-]{12,}|://[^/\s:@]{0,99}:[^/\s@]{1,999}@"
+)
+RESULTS = ("rebasin.train_accuracy", "rebasin.test_accuracy")  # a relabelled model keeps them
+
+
+def describe(
+    command: str,
+    models: Sequence[Checkpoint],
+    fitted: FittedSpec | None,
+    *,
+    method: str,
+    seed: int,
+    options: Mapping[str, Any] | None = None,
+    like: Sequence[Checkpoint] = (),
+    results: bool = False,
+    proof: Mapping[str, Any] | None = None,
+) -> dict[str, str]:
+    """Version, method, options, seed, digests of inputs and spec; no paths and no times.
+
+    Without a spec nothing was permuted. What all of `like` record alike on their training is carried over,
+    and the plain values `beside` their weights; with `results` their accuracies too. Of the `proof`, its
+    status, whether for an assumed network, and which outputs it is of.
+    """
+    keys = (*TRAINING, BESIDE_KEY) + RESULTS * results
+    proven = {} if proof is None else {"rebasin.proof": status(proof)} | _outputs(proof)
+    return (
+        proven
+        | {
+            "rebasin.version": version(),
+            "rebasin.command": command,
+            "rebasin.method": method,
+            "rebasin.options": json.dumps(dict(options or {}), sort_keys=True),
+            "rebasin.seed": str(seed),
+            "rebasin.inputs": json.dumps([model.digest() for model in models]),
+        }
+        | ({} if fitted is None else _of_spec(fitted))
+        | beside(like or models)
+        | {key: values.pop() for key in keys if len(values := _values(like, key)) == 1 and None not in values}
+    )
+
+
+def beside(models: Sequence[Checkpoint]) -> dict[str, str]:
+    """The plain values that lie beside the weights of torch files, alike in all models, as JSON by name.
+
+    A program may need them to load its own weights: settings, sizes, names of classes. Together they have at
+    most `BESIDE` characters; text that may be a secret, by its name, is left out.
+    """
+    first, *others = [
+        {name: _as_json(name, value) for name, value in model.beside.items()} for model in models
+    ]
+    kept, size = [], 0
+    for name, text in sorted(first.items()):
+        size += 0 if text is None else len(text) + len(name)
+        if text is not None and size <= BESIDE and all(other.get(name) == text for other in others):
+            kept.append(f"{json.dumps(name)}: {text}")
+    return {BESIDE_KEY: f"{{{', '.join(kept)}}}"} if kept else {}
+
+
+def _as_json(name: str, value: Any) -> str | None:
+    try:
+        return json.dumps(_open({name: value})[name], sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):  # keys of several kinds, NaN, too deep
+        return None
+
+
+def _open(value: Any, hidden: bool = False) -> Any:
+    """The value without text that may be a secret, by the name of what it lies in or by itself."""
+    if isinstance(value, Mapping):
+        return {key: _open(inner, hidden or bool(SECRET & words(key))) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_open(inner, hidden) for inner in value]
+    return "…" if isinstance(value, str) and (hidden or SECRETIVE.search(value)) else value
+
+
+def _of_spec(fitted: FittedSpec) -> dict[str, str]:
+    return {"rebasin.spec": fitted.spec.name, "rebasin.spec_sha256": fitted.spec.digest}
+
+
+def _outputs(proof: Mapping[str, Any]) -> dict[str, str]:
+    """Which outputs were kept, of a network with more than one, and tensors that none of them shows."""
+    told = accounts.kept_in_words(*(proof.get(name, ()) for name in ("kept", "not_kept", "not_seen")))
+    return {"rebasin.outputs": told} if told else {}
+
+
+def status(proof: Mapping[str, Any]) -> str:
+    return proof["status"] + " (assumed network)" * bool(proof.get("assumed"))
+
+
+def _values(models: Sequence[Checkpoint], key: str) -> set[str | None]:
+    return {model.metadata.get(key) for model in models}
+
+
+def describe_input(model: Checkpoint) -> dict[str, Any]:
+    """What a report says of a model."""
+    return {"file": str(model.path), "sha256": model.digest(), "recorded": recorded(model)}
+
+
+def describe_data(data: Any, *, full: bool) -> dict[str, Any]:
+    """What a report says of the data that was measured on; of text also what a sample is."""
+    if data.vocabulary is not None:
+        window = data.source.inputs.shape[1]
+        unit = f"windows of {window} characters"
+        return {"name": data.name, "normalization": None, "unit": unit, "full": full}
+    shown = "the loader's own" if data.normalization is None else str(data.normalization)
+    return {"name": data.name, "normalization": shown, "full": full}
+
+
+def signed(
+    found: T,
+    models: Sequence[Checkpoint],
+    data: Any,
+    *,
+    proof: Mapping[str, Any],
+    command: str,
+    full: bool,
+    notes: Sequence[str],
+) -> T:
+    """A `Report` or `Comparison` with what it was made of: files, data, proof, command; `notes` are added."""
+    return dataclasses.replace(
+        found,
+        proof=proof,
+        command=command,
+        inputs=tuple(describe_input(model) for model in models),
+        data=found.data | describe_data(data, full=full),
+        notes=(*found.notes, *notes),
+    )
+
+
+def notes(
+    splits: Mapping[str, Any],
+    proof: Mapping[str, Any],
+    *,
+    repair: str = "reset",
+    held_out: HeldOut | None = None,
+) -> list[str]:
+    """What a reader of a report should know before believing it."""
+    found = []
+    texts = [data for data in splits.values() if data.vocabulary]
+    if texts:
+        window = texts[0].source.inputs.shape[1]
+        found.append(
+            f"a sample is a window of {window} characters, its loss their mean, in nats a character; "
+            "intervals draw windows, not characters"
+        )
+    held = splits.get("held")
+    rest = isinstance(held, LoaderData) and held.skip and held.samples < held.limit  # all that is left
+    first = [
+        f"{split} {data.limit}"
+        for split, data in splits.items()
+        if not (rest and split == "reset") and isinstance(data, LoaderData) and data.limit == data.samples
+    ]
+    if first:
+        found.append(
+            f"of the loader's data the first samples were taken, in its own order: {', '.join(first)}"
+        )
+    if "reset" in splits and repair in SAMPLES:
+        does = "every layer fitted" if repair == "refit" else "a refit, and all weights trained"
+        found.append(
+            f"{repair}: {does} on {many(splits['reset'].samples, 'training sample')}, without their labels, "
+            "at every inner point; the ends are the models as given"
+        )
+    elif "reset" in splits and repair != "reset":
+        found.append(
+            f"{repair}: channels matched to the endpoints' on "
+            f"{many(splits['reset'].samples, 'training sample')} at every inner point; "
+            "the ends are the models as given"
+        )
+    elif "reset" in splits:
+        found.append(
+            "reset: BatchNorm statistics re-estimated on "
+            f"{many(splits['reset'].samples, 'training sample')} at every inner point; "
+            "the ends are the models as given"
+        )
+        found.append("a permutation-only figure of a BatchNorm network means nothing by itself")
+    if held_out is not None:
+        kept = ", which no figure is measured on" if held_out.fraction else ""
+        found.append(
+            f"choices and temperatures are by {many(splits['held'].samples, 'sample')} of "
+            f"--held-out {held_out.text}{kept}"
+        )
+    if proof.get("reason") == "--no-prove":
+        found.append("the spec was not proven (--no-prove)")
+    return found
+
+
+def recorded(model: Checkpoint) -> dict[str, str] | None:
+    """The provenance that a checkpoint carries; None where it carries none."""
+    return {key: value for key, value in sorted(model.metadata.items()) if key.startswith("rebasin.")} or None

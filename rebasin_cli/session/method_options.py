@@ -1,0 +1,173 @@
+"""A method's own options: what the user set of them, as the method's `Options` and as provenance.
+
+What there is to set is said by the methods themselves (`registry.option`); nothing here knows a name of
+theirs, but that --limit is also an option about data.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .. import matchers
+from ..checkpoints.checking import digest
+from ..errors import UsageError
+from ..groups import stored
+from ..matchers.search.align import foreign_option, options_of
+from ..permutations import permutation
+from ..registry import Option
+from .subjects import Data, Network, Search
+
+# Files of rebasin 0.1 name these two of every search, set or not; the same merge shall give the same bytes.
+ALWAYS_RECORDED = {"max_sweeps": None, "effort": None}
+
+
+def declared(method: str) -> dict[str, Option]:
+    """The options of a method by name; none for "none" and permutations that are given."""
+    if method in ("none", "given"):
+        return {}
+    return {option.name: option for option in matchers.registry.options(method)}
+
+
+def make(search: Search, data: Data) -> Any:
+    """The method's own Options, with what the user set; a limit of samples where it has one.
+
+    Raises UsageError for an unknown method, and for an option that it does not have.
+    """
+    chosen, known = dict(search.options), declared(search.method)
+    if search.method == "none":
+        if chosen:
+            raise foreign_option(next(iter(chosen)), "none")
+        return None
+    if data.limit is not None and "limit" in known:
+        chosen["limit"] = data.limit
+    if (file := start_file(search)) is not None:
+        if not file.is_file():
+            option = known[start_option(search.method)]
+            raise UsageError(
+                f"{option.flag} {file}: neither a way to start nor a file",
+                hint=f"Choose one of {', '.join(option.choices)}, or a *.perm.safetensors",
+            )
+        if search.groups != "permutations":
+            option = known[start_option(search.method)]
+            raise UsageError(
+                f"{option.flag} {file}: a file of permutations is no start of a search with --groups all",
+                hint=f"Choose one of {', '.join(option.choices)}",
+            )
+        chosen[start_option(search.method)] = "identity"
+    return options_of(search.method, chosen)
+
+
+def start_option(method: str) -> str | None:
+    """The name of the option that may say with a file where a search starts."""
+    return next((name for name, option in declared(method).items() if option.kind == "start"), None)
+
+
+def start_file(search: Search) -> Path | None:
+    """The permutation file that the search starts from; None where it starts in a way of its own."""
+    name = start_option(search.method)
+    value = search.options.get(name) if name else None
+    return None if value is None or value in declared(search.method)[name].choices else Path(value)
+
+
+def recorded(search: Search, data: Data) -> dict[str, Any]:
+    """The options that change what a method finds, as far as the user set them: for provenance.
+
+    Of methods that look at data also which and how much of it; a file's own path is not told.
+    """
+    return ALWAYS_RECORDED | _with_effect(search, "length") | _finding(search, data)
+
+
+def identity(search: Search, data: Data, network: Network) -> dict[str, Any]:
+    """All that a kept search must agree on with the one that goes on with it, as far as options decide."""
+    chosen = {"effort": None} | _finding(search, data)  # named by searches that older releases kept, too
+    if needs_data(search.method) or search.polish is not None:
+        asked = {"output": network.output, "net": network.net}
+        asked |= {"not_kept": list(network.not_kept)} if network.not_kept else {}
+        chosen |= asked | {n: getattr(data, n) for n in ("data", "normalize", "limit", "batch_size", "loss")}
+    return chosen
+
+
+def _finding(search: Search, data: Data) -> dict[str, Any]:
+    chosen = _with_effect(search, "result")
+    if (file := start_file(search)) is not None:
+        stored.refuse_elements(file)
+        chosen[start_option(search.method)] = digest(permutation.load(file)[0])
+    if search.polish is not None:
+        chosen["polish"] = search.polish
+    if search.groups != "permutations":
+        chosen["groups"] = search.groups
+    if needs_data(search.method) or search.polish is not None:
+        name = None if data.data is None else data.data.partition(":")[0]
+        chosen |= {"data": name, "limit": data.limit, "normalize": data.normalize}
+        if trains(search.method):
+            chosen["batch_size"] = data.batch_size
+    return {name: value for name, value in chosen.items() if value is not None}
+
+
+def _with_effect(search: Search, effect: str) -> dict[str, Any]:
+    known = declared(search.method)
+    return {n: v for n, v in search.options.items() if n in known and known[n].effect == effect}
+
+
+def needs_data(method: str) -> bool:
+    """Whether a method runs the network on samples, at least where there are some."""
+    if method in ("none", "given"):
+        return False
+    module = matchers.registry.get(method)
+    return bool(module.NEEDS or getattr(module, "USES", ()))
+
+
+def can_do_without(method: str) -> bool:
+    """Whether a method that runs the network on samples also finds something without."""
+    return not matchers.registry.get(method).NEEDS
+
+
+def trains(method: str) -> bool:
+    """Whether a method learns by the gradient of a loss."""
+    return "learning_rate" in declared(method)
+
+
+def for_those_that_have_them(search: Search, methods: list[str]) -> dict[str, Search]:
+    """The search by every method, each with those of the options that it has.
+
+    Raises UsageError for an option that none of them has.
+    """
+    known = {method: declared(method) for method in methods}
+    for name in search.options:
+        if not any(name in options for options in known.values()):
+            raise foreign_option(name, methods[0])
+    return {
+        method: dataclasses.replace(search, method=method, options=_only(search.options, options))
+        for method, options in known.items()
+    }
+
+
+def _only(given: Mapping[str, Any], known: Mapping[str, Option]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if name in known}
+
+
+def bounded(options: Any) -> Any:
+    """The same options with a bound on the objective, where the method knows one: for reports."""
+    return dataclasses.replace(options, bound=True) if hasattr(options, "bound") else options
+
+
+def how_it_went(found: Any) -> dict[str, Any]:
+    """What a search decided by itself, for provenance: how learning began, what was chosen, what swaps did.
+
+    No seconds: they differ from run to run.
+    """
+    if found is None:
+        return {}
+    result, told = found.result, {}
+    if result.init not in (None, "given"):  # else the user said it with a file
+        told["init"] = result.init
+    if result.chosen:
+        told |= {"chosen": result.chosen, "tried": result.tried_without_seconds()}
+    if result.mixed:
+        told["mix"] = result.mixed["mix"]
+    if result.rounded:
+        told["rounded"] = result.rounded["chosen"]
+    return told | ({"polished": dict(result.polished)} if result.polished else {})

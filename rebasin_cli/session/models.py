@@ -1,0 +1,321 @@
+"""The models of a command, the spec that fits them, a permutation file. Errors name the files."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .. import networks
+from ..averages.kinship import kinship
+from ..averages.names import agreed
+from ..checkpoints.checking import digest, validate
+from ..checkpoints.checkpoint import Checkpoint, open_checkpoint
+from ..checkpoints.tensors import LazyTensors
+from ..errors import CheckpointError, NoEnvelope, NoSpecFits, NotProven, SpecError, UsageError
+from ..groups import stored
+from ..networks.running import fed
+from ..permutations import permutation
+from ..reports import _accounts as accounts
+from ..runtime.ranks import ALONE, Ranks
+from ..spec.resolving import resolve_spec
+from ..spec.spec import FittedSpec, Shapes, Spec
+from .network import need_inputs
+from .samples import data_reference
+from .subjects import Data, Loading, Network
+
+if TYPE_CHECKING:
+    from ..inference import Inferred
+
+REASONS = 8  # that an error names
+
+
+def looked_through(
+    paths: Sequence[Path], opened: Sequence[Checkpoint], say: Callable[[str], None], ranks: Ranks = ALONE
+) -> list[Checkpoint]:
+    """The models that were opened, under common names, their values checked. Says what was chosen on opening.
+
+    Several `ranks` look at the values of a share each: that reads whole files, which may lie far away.
+    """
+    for path, model in zip(paths, opened, strict=True):
+        tell_notes(path, model, say)
+        if ranks.size == 1:
+            model.look(name=str(path))
+        else:
+            validate(_share(model, ranks), name=str(path))
+        if not len(model):
+            raise CheckpointError(f"{path} holds no tensors")
+    return agreeing(opened, say)
+
+
+def as_opened(
+    paths: Sequence[Path], opened: Sequence[Checkpoint], say: Callable[[str], None]
+) -> list[Checkpoint]:
+    """The same without a look at the values, which are checked where they are averaged."""
+    for path, model in zip(paths, opened, strict=True):
+        tell_notes(path, model, say)
+    return agreeing(opened, say)
+
+
+def open_model(path: Path, loading: Loading, say: Callable[[str], None]) -> Checkpoint:
+    """One model beside those of the session, such as whose tensors are copied."""
+    return as_opened([path], open_models([path], loading, say), say)[0]
+
+
+def agreeing(models: Sequence[Checkpoint], say: Callable[[str], None]) -> list[Checkpoint]:
+    """The models under the names of the first, where only prefixes or ties differ; says what was done."""
+    found, told = agreed(models, [str(model.path) for model in models])
+    for line in told:
+        say(line)
+    return found
+
+
+def tell_notes(path: Path, model: Checkpoint, say: Callable[[str], None]) -> None:
+    for note in model.notes:
+        say(f"{path}: {note}")
+
+
+def open_models(paths: Sequence[Path], loading: Loading, say: Callable[[str], None]) -> list[Checkpoint]:
+    """Open checkpoints, without a look at their values or a word on them.
+
+    `key` is for the files that have several state dicts, of which there must be one.
+    """
+    opened: list[Checkpoint] = []
+    whole: dict[Path, NoEnvelope] = {}
+    for path in paths:
+        try:
+            opened.append(open_checkpoint(path, key=loading.key, unsafe_load=loading.unsafe_load))
+        except NoEnvelope as error:
+            whole[path] = error
+            opened.append(open_checkpoint(path, unsafe_load=loading.unsafe_load))
+    if len(whole) == len({*paths}):
+        raise next(iter(whole.values()))
+    for path in whole:
+        say(f"{path}: holds one set of weights, which is taken: --key {loading.key} is for the others")
+    return opened
+
+
+def _share(model: Checkpoint, ranks: Ranks) -> Mapping[str, torch.Tensor]:
+    """The tensors that are this rank's to look at."""
+    mine = ranks.share(list(model.shapes), [math.prod(shape) for shape in model.shapes.values()])
+    return LazyTensors(
+        {name: shape for name, shape in model.shapes.items() if name in mine},
+        {name: dtype for name, dtype in model.dtypes.items() if name in mine},
+        model.read,
+    )
+
+
+def fit_spec(
+    models: Sequence[Checkpoint],
+    loading: Loading,
+    network: Network,
+    data: Data,
+    say: Callable[[str], None],
+    *,
+    averaged: bool = False,
+) -> FittedSpec:
+    """The spec of these models: named, found, or inferred where `--net` says how.
+
+    Found are built-in specs alone; where none fits, it is inferred. SpecError names the files. `averaged` is
+    as `resolve_spec` takes it.
+    """
+    how = "found from the tensors"
+    with naming([model.path for model in models]):
+        try:
+            spec = _inferred(models, network, data, say) if loading.spec == "infer" else loading.spec
+            fitted = resolve_spec(spec, models, averaged=averaged)
+        except NoSpecFits as error:
+            if network.net is None:
+                raise _wants_network(error, models) from None
+            inferred = _inferred(models, network, data, say, instead=True)
+            fitted = resolve_spec(inferred, models, averaged=averaged)
+            how = f"no built-in spec fits, so it is inferred from {network.net}"
+        for model in models:
+            check_tied(model, fitted)
+    if loading.spec is None:
+        words = len(fitted.words)
+        many = "1 permutation" if words == 1 else f"{words} permutations"
+        say(f"spec: {fitted.spec.name}, {how} ({many})")
+    return fitted
+
+
+def _wants_network(error: NoSpecFits, models: Sequence[Checkpoint]) -> NoSpecFits:
+    """The same with the next step: no spec at all for models that are kin, else the network tells it."""
+    recorded = {model.metadata.get("rebasin.spec") for model in models} - {None}
+    found = [] if recorded else [kinship(models[0], other) for other in models[1:]]
+    if found and all(each.verdict == "kin" for each in found):
+        files = " ".join(shlex.quote(str(model.path)) for model in models)
+        return NoSpecFits(
+            error.message.partition("; the nearest is")[0],
+            hint=f"The models are kin (cosine {min(each.cosine for each in found):.2g}), as copies that were "
+            "fine-tuned are: average them as they are, which takes no spec: "
+            f"rebasin merge {files} --method none. To align them all the same, give the network: "
+            "--net file.py:factory",
+        )
+    was = f"They record a spec named {recorded.pop()}, which is not built in. " if len(recorded) == 1 else ""
+    hint = f"{was}Give the network, and the spec is inferred from it: --net file.py:factory; "
+    hint += "or write one (docs/specs.md): --spec FILE.yaml"
+    if part := next((model.largest_part for model in models if model.parts), None):
+        hint = f"Choose one of the parts, such as --key {part}. {hint}"
+    return NoSpecFits(error.message, problems=error.problems, hint=hint)
+
+
+def _inferred(
+    models: Sequence[Checkpoint],
+    network: Network,
+    data: Data,
+    say: Callable[[str], None],
+    *,
+    instead: bool = False,
+) -> Spec:
+    """The spec that the network tells, run on the data that is named or recorded.
+
+    `instead` of a built-in one: nobody asked for it.
+    """
+    data = dataclasses.replace(data, data=data_reference(models, data))
+    try:
+        return infer_spec(models[0].shapes, network, data, say).spec
+    except UsageError as error:
+        if not instead:
+            raise
+        why = "no built-in spec fits these tensors, so one is inferred from the network"
+        raise UsageError(error.message, problems=(*error.problems, why), hint=error.hint) from None
+
+
+def infer_spec(
+    shapes: Shapes | None,
+    network: Network,
+    data: Data | None,
+    say: Callable[[str], None],
+    *,
+    prove: bool = True,
+    strict: bool = True,
+    groups: bool = False,
+) -> Inferred:
+    """The spec read off the network of `--net`, as large as these tensors where the factory asks for shapes.
+
+    `data` is None where a command takes none. Raises UsageError where the network or its input is not named,
+    NetworkError where it cannot be traced. If `strict`, NotProven where the proof refused a part of it,
+    SpecError where nothing may move.
+    """
+    from ..inference import infer  # torch.export takes a second to import
+
+    if network.net is None:
+        raise UsageError(
+            "a spec is inferred from the network, and none is named",
+            hint="Give yours with --net file.py:factory (a function that returns the torch.nn.Module)",
+        )
+    module = networks.from_reference(network.net, shapes)
+    batch = fed(module.float(), need_inputs(module, network, data), "cpu", quiet=True)
+    args, kwargs = ((), batch) if isinstance(batch, Mapping) else (batch, {})
+    found = infer(module, args, kwargs, prove=prove, groups=groups, **network.outputs)
+    if told := accounts.kept_in_words(found.kept, found.not_kept):
+        say(f"outputs: {told}")
+    for frozen in found.reasons:
+        say(f"stays: {', '.join(frozen.places[:3])}{' …' * (len(frozen.places) > 3)}: {frozen.why}")
+    for one in found.missed:
+        places = f"{', '.join(one.places[:3])}{' …' * (len(one.places) > 3)}"
+        say(f"stays although it could move: {places}: {one.told}")
+    if strict and found.refused:
+        raise NotProven(
+            f"the spec inferred from {network.net} does not hold: the proof refused a part of it",
+            problems=[f"{', '.join(frozen.places[:3])}  {frozen.why}" for frozen in found.refused],
+            hint="Nothing was written. See it as it was inferred with: rebasin spec infer --no-prove",
+        )
+    if strict and not found.fitted.words:
+        raise SpecError(
+            f"nothing of {network.net} may be permuted",
+            problems=[f"{', '.join(frozen.places[:3])}  {frozen.why}" for frozen in found.reasons[:REASONS]],
+            hint=f"See why, axis by axis, with: rebasin spec explain --net {network.net} --tensors",
+        )
+    return found
+
+
+@contextmanager
+def naming(paths: Sequence[Path]) -> Iterator[None]:
+    """Put file names into what the core raises, once: into its message, and for "model 1", "model 2" …"""
+    try:
+        yield
+    except (SpecError, CheckpointError) as error:
+        names = {f"in model {k}": f"in {path}" for k, path in enumerate(paths, start=1)}
+        problems = [
+            re.sub(r"in model \d+\b", lambda found: names.get(found[0], found[0]), problem)
+            for problem in error.problems
+        ]
+        message, first = error.message, str(paths[0])
+        if message.endswith("does not fit"):
+            message = f"{message} {first}"
+        elif len(paths) == 1 or "no built-in spec" in message or "do not fit" in message:
+            message = f"{first}: {message}"
+        hint = error.hint or (
+            f"See what a file holds with: rebasin inspect {shlex.quote(first)}" if len(paths) > 1 else None
+        )
+        raise type(error)(message, problems=problems, hint=hint) from None
+
+
+def check_tied(model: Checkpoint, fitted: FittedSpec) -> None:
+    """Tied tensors must be permuted alike. Raises SpecError where the spec knows nothing of the tie."""
+    problems = []
+    for group in model.tied:
+        axes: dict[tuple, str] = {}
+        for name in group:
+            axes.setdefault((fitted.tensors.get(name), fitted.places.get(name)), name)
+        if len(axes) > 1:
+            said = (
+                f'{name} is "{" ".join(map(str, a)) if a else "ignored"}"'
+                + (f" at {place[1]} of {place[0]}" if place else "")
+                for (a, place), name in axes.items()
+            )
+            problems.append(f"{' = '.join(group)} share storage, but {', '.join(said)}")
+    if problems:
+        raise SpecError(
+            f"{fitted.spec.source} permutes tensors differently that are tied in {model.path}",
+            problems=problems,
+            hint="Save them untied (a clone of each), or write a spec that permutes them alike",
+        )
+
+
+def read_permutation(
+    path: Path, fitted: FittedSpec, model: Checkpoint | None = None, *, undo: bool = False
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """A saved permutation for this very spec, and what an output records of it.
+
+    `model` is what it will be applied to, or taken back from (`undo`). Raises SpecError if it was found with
+    another spec, CheckpointError if it does not fit or the model is not the one to do that with.
+    """
+    stored.refuse_elements(path)
+    found, made = permutation.load(path)
+    if made.get("rebasin.spec_sha256") not in (None, fitted.spec.digest):
+        raise SpecError(
+            f"{path} was found with another spec ({made.get('rebasin.spec')}) than {fitted.spec.source}",
+            hint="Name the same one with --spec",
+        )
+    with naming([path]):
+        permutation.check(found, fitted.words, within=fitted.within)
+    if model is not None:
+        check_its_weights(path, made.get(permutation.WEIGHTS), model, undo, permutation.is_identity(found))
+    return found, {"permutation": digest(found)}
+
+
+def check_its_weights(path: Path, weights: str | None, model: Checkpoint, undo: bool, still: bool) -> None:
+    """Refuse weights that were permuted by this already, or that replaced those which it was written with."""
+    if weights is None or still:
+        return
+    if not undo and model.digest() == weights:
+        raise CheckpointError(
+            f"{model.path} is permuted by {path} already: they were written together",
+            hint="Give the model as it was before, or leave the permutation out: --method none.",
+        )
+    if undo and permutation.beside(model.path).resolve() == path.resolve() and model.digest() != weights:
+        raise CheckpointError(
+            f"{path} was written beside other weights than {model.path} holds now",
+            problems=[f"sha256 of the weights  {model.digest()}", f"the permutation says   {weights}"],
+            hint="Use the permutation that belongs to these weights, or align again.",
+        )

@@ -1,0 +1,274 @@
+"""What is refused before any work, and whose word is taken for what."""
+
+import numpy as np
+import pytest
+import torch
+
+from rebasin_cli.checkpoints.checkpoint import open_checkpoint
+from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.errors import CheckpointError, DataError, NetworkError, SpecError, UsageError
+from rebasin_cli.matchers import am
+from rebasin_cli.networks.evaluation import Scores
+from rebasin_cli.session import checks, method_options, samples
+from rebasin_cli.session import models as intake
+from rebasin_cli.session import network as running
+from rebasin_cli.session.session import Session
+from rebasin_cli.session.subjects import Data, Loading, Network, Repair, Search
+from rebasin_cli.spec import library
+
+
+@pytest.fixture
+def record(tmp_path):
+    """A checkpoint of a tiny MLP with this metadata."""
+    count = iter("abc")
+
+    def record(**metadata):
+        path = tmp_path / f"{next(count)}.safetensors"
+        tensors = {
+            "layers.0.weight": torch.ones(3, 4),
+            "layers.0.bias": torch.ones(3),
+            "head.weight": torch.ones(10, 3),
+            "head.bias": torch.ones(10),
+        }
+        write_safetensors(
+            path, tensors, metadata={f"rebasin.{key}": value for key, value in metadata.items()}
+        )
+        return open_checkpoint(path)
+
+    return record
+
+
+def quiet(text):
+    pass
+
+
+def test_the_users_data_beats_what_the_models_record(record):
+    models = [record(data="mnist"), record(data="mnist")]
+    assert samples.data_reference(models, Data()) == "mnist"
+    assert samples.data_reference(models, Data(data="cifar10")) == "cifar10"
+    assert samples.data_reference([*models, record()], Data()) is None
+
+
+@pytest.mark.parametrize(
+    "reference",
+    ["os:system", "evil.py:loader", "package.module:loader", "npz:/any/path.npz", "imagefolder:/any"],
+)
+def test_code_and_paths_that_a_checkpoint_records_are_not_taken(record, reference):
+    models = [record(data=reference)]
+    assert samples.data_reference(models, Data()) is None
+    with pytest.raises(UsageError, match=f"records {reference}") as caught:
+        samples.open_splits(models, Data(), 0, quiet, wanted=["test"])
+    assert "say so with --data" in caught.value.hint
+    assert samples.data_reference(models, Data(data=reference)) == reference
+
+
+def test_recorded_normalisation_is_used_and_must_agree(record):
+    a, b = (record(data="digits", normalization=text) for text in ("0.5/0.5", "0.0/1.0"))
+    said = []
+    splits = samples.open_splits([a], Data(), 0, said.append, wanted=["train", "test"])
+    assert str(splits["test"].normalization) == "0.5/0.5" and said == [
+        "data: digits, inputs normalised 0.5/0.5"
+    ]
+    with pytest.raises(UsageError, match="differently normalised"):
+        samples.open_splits([a, b], Data(), 0, quiet, wanted=["test"])
+    chosen = samples.open_splits([a, b], Data(normalize="unit"), 0, quiet, wanted=["test"])
+    assert str(chosen["test"].normalization) == "0.0/1.0"
+
+
+def test_training_samples_are_few_unless_full(record, monkeypatch):
+    monkeypatch.setattr(samples, "TRAIN_SAMPLES", 100)
+    monkeypatch.setattr(samples, "RESET_SAMPLES", 50)
+    model, wanted = [record(data="digits")], ["train", "test", "reset"]
+
+    def counts(**options):
+        return {
+            s: d.samples
+            for s, d in samples.open_splits(model, Data(**options), 0, quiet, wanted=wanted).items()
+        }
+
+    assert counts() == {"train": 100, "reset": 50, "test": 360}
+    assert counts(full=True) == {"train": 1437, "reset": 1437, "test": 360}
+    assert counts(limit=20) == {"train": 20, "reset": 50, "test": 20}
+
+
+def test_batches_of_a_reset_have_every_class(record, tmp_path):
+    images, targets = np.zeros((1200, 1, 2, 2), dtype=np.uint8), np.repeat([0, 1], 600)
+    file = tmp_path / "sorted.npz"
+    np.savez(file, x_train=images, y_train=targets, x_test=images, y_test=targets)
+    settings = Data(data=f"npz:{file}", full=True)
+    reset = samples.open_splits([record()], settings, 0, quiet, wanted=["reset"])["reset"]
+    shares = [batch.double().mean().item() for _, batch in reset]
+    assert len(shares) == 5 and all(0.3 < share < 0.7 for share in shares)
+    assert shares == [batch.double().mean().item() for _, batch in reset]  # the same every time
+
+
+def test_other_data_than_recorded_is_remarked(record):
+    said = []
+    samples.open_splits([record(data="mnist")], Data(data="digits"), 0, said.append, wanted=["test"])
+    assert said[0].startswith("data: digits (the checkpoints record mnist), ")
+
+
+def judge(model, accuracy, *, count=10_000, classes=10, reference="digits", **options):
+    check = samples.endpoint_check([model], reference, classes, Data(**options))
+    check({"test": [Scores(1.0, accuracy, count, 0.0)]})
+
+
+def test_endpoints_at_chance_or_below_their_record_stop_the_run(record):
+    model = record(data="digits", test_accuracy="0.9000")
+    judge(model, 0.86)
+    for accuracy, said in ((0.84, "it records 0.9000"), (0.105, "chance is 0.1000")):
+        with pytest.raises(DataError) as caught:
+            judge(model, accuracy)
+        assert said in str(caught.value)
+        judge(model, accuracy, skip_checks=True)
+        judge(model, accuracy, metric="mine.py:metric")
+
+
+def test_small_samples_scatter_and_other_data_is_no_comparison(record):
+    model = record(data="digits", test_accuracy="0.9000")
+    judge(model, 0.80, count=50)
+    judge(model, 0.50, reference="mnist")
+    judge(record(data="digits", test_accuracy="high"), 0.5)
+
+
+def test_names_of_files_stand_in_for_numbers_of_models(record, tmp_path):
+    paths = [tmp_path / f"{name}.pt" for name in "abcdefghijk"]
+    with pytest.raises(SpecError) as caught, intake.naming(paths):
+        raise SpecError("models differ", problems=["w  is 1 in model 1, 2 in model 11"])
+    assert caught.value.problems == (f"w  is 1 in {paths[0]}, 2 in {paths[10]}",)
+
+
+def test_tied_tensors_that_the_spec_does_not_tie_are_refused(tmp_path):
+    weight = torch.randn(4, 4)
+    state = {"layers.0.weight": weight, "layers.1.weight": weight, "head.weight": torch.randn(2, 4)}
+    torch.save(state, tmp_path / "tied.pt")
+    models = [open_checkpoint(tmp_path / "tied.pt")]
+    with pytest.raises(SpecError) as caught:
+        intake.fit_spec(models, Loading(), Network(), Data(), quiet)
+    assert "tied.pt" in str(caught.value) and "layers.0.weight = layers.1.weight share storage" in str(
+        caught.value
+    )
+
+
+def test_tied_tensors_of_a_list_would_part(tmp_path):
+    weight = torch.randn(3, 4)
+    state = {"gate": torch.randn(2, 4), "experts.0.up": weight, "experts.1.up": weight}
+    torch.save(state, tmp_path / "tied.pt")
+    (tmp_path / "list.yaml").write_text('tensors:\n  gate: "expert ."\n  experts.{}.up: "expert . ."\n')
+    models = [open_checkpoint(tmp_path / "tied.pt")]
+    with pytest.raises(SpecError) as caught:
+        intake.fit_spec(models, Loading(spec=str(tmp_path / "list.yaml")), Network(), Data(), quiet)
+    assert "experts.0.up = experts.1.up share storage" in str(caught.value)
+    assert "at 0 of experts.{}.up, " in str(caught.value) and "at 1 of experts.{}.up" in str(caught.value)
+
+
+def test_batchnorm_statistics_need_data_or_a_word(tmp_path):
+    fitted = library.find(
+        {
+            "layers.0.weight": (3, 4),
+            "norms.0.weight": (3,),
+            "norms.0.running_mean": (3,),
+            "head.weight": (2, 3),
+        }
+    )
+    assert checks.settle_repair(fitted, Repair(), has_data=True) == "reset"
+    assert checks.settle_repair(fitted, Repair(repair="none"), has_data=False) == "none"
+    with pytest.raises(UsageError, match="makes a broken model"):
+        checks.settle_repair(fitted, Repair(), has_data=False)
+
+
+def test_shapes_are_read_and_checked():
+    assert running.parse_shape("1x3×224X224") == (1, 3, 224, 224)
+    for text in ("", "x", "1x0", "3,4", "1x-2"):
+        with pytest.raises(UsageError, match="is not a shape"):
+            running.parse_shape(text)
+
+
+def test_a_batch_of_inputs_has_one_size_more_than_an_input():
+    assert running.parse_shape("2x3x8x8", like=(3, 32, 32)) == (2, 3, 8, 8)
+    assert running.parse_shape("1x1x28x28", like=(784,)) == (1, 1, 28, 28)  # a vector: anything flattened
+    for text, like in (("8", None), ("784", (784,)), ("3x224x224", (3, 224, 224)), ("2x12", (3, 8, 8))):
+        with pytest.raises(UsageError, match="is no batch of inputs") as caught:
+            running.parse_shape(text, like=like)
+        assert "batch first" in caught.value.hint
+
+
+def account_of_proof(models, *, spec=None, net=None):
+    session = Session("align", [model.path for model in models], loading=Loading(spec), network=Network(net))
+    return session.proof()
+
+
+def test_a_proof_says_whose_network_it_ran_on(record):
+    plain, trained = record(), record(net="mlp")
+    assumed = account_of_proof([plain, trained])
+    assert assumed["status"] == "proven" and assumed["assumed"]
+    assert assumed["network"] == "rebasin's own MLP, assumed from the tensors' names"
+    assert account_of_proof([plain], spec="mlp")["assumed"]  # a spec tells what is permuted, not computed
+    given = account_of_proof([plain], net="mlp")
+    assert given["network"] == "given with --net" and not given["assumed"]
+    recorded = account_of_proof([trained, trained])
+    assert recorded["network"] == "recorded in the checkpoints" and not recorded["assumed"]
+
+
+def test_a_record_of_another_network_is_no_record_of_this_one(record):
+    for name in ("vgg16", "nonsense"):
+        assert account_of_proof([record(net=name)])["assumed"]
+
+
+def test_max_sweeps_for_a_method_without_sweeps_is_refused():
+    assert method_options.make(Search("am"), Data()) == am.Options()
+    with pytest.raises(UsageError, match="--max-sweeps: the method am has no such") as caught:
+        method_options.make(Search("am", {"max_sweeps": 3}), Data())
+    assert caught.value.hint == "It is for dual, merge-many, universe, wm"
+
+
+def test_a_found_spec_whose_network_is_another_says_what_to_give():
+    """Two convolutions and a linear layer have Tiny-10's names, and are not it."""
+    shapes = {"conv1.weight": (4, 3, 3, 3), "conv2.weight": (5, 4, 3, 3), "fc.weight": (10, 5)}
+    fitted = library.find(shapes)
+    with pytest.raises(NetworkError, match=r"no tinyten; tinyten.yaml was found from their names") as caught:
+        running.find_network(fitted, Network(), quiet)
+    assert "--net" in caught.value.hint and "--spec" in caught.value.hint
+    with pytest.raises(NetworkError) as caught:
+        running.find_network(fitted, Network(), quiet, named=True)
+    assert caught.value.message == "these tensors are no tinyten"
+
+
+def test_a_permutation_of_another_size_names_its_file(record, tmp_path):
+    from rebasin_cli.permutations import permutation
+
+    path = tmp_path / "p.perm.safetensors"
+    permutation.save(path, {"h0": torch.arange(5)}, metadata={})
+    fitted = library.find(record().shapes)
+    with pytest.raises(CheckpointError, match="p.perm.safetensors: these permutations do not fit"):
+        intake.read_permutation(path, fitted)
+
+
+def test_provenance_records_what_changes_the_result_and_how_long_to_search():
+    given = {"effort": "high", "max_sweeps": 3, "memory": 10**6, "bound": True}
+    assert method_options.recorded(Search("wm", given), Data()) == {"effort": "high", "max_sweeps": 3}
+    assert method_options.recorded(Search("wm"), Data("mnist", limit=5)) == {
+        "effort": None,
+        "max_sweeps": None,
+    }  # wm looks at no data; the two names are in every file of ours
+    looking = method_options.recorded(Search("am", {"cost": "l2"}), Data("npz:/home/me/x.npz", limit=5))
+    assert looking == {"effort": None, "max_sweeps": None, "cost": "l2", "data": "npz", "limit": 5}
+    training = method_options.recorded(Search("ste", {"epochs": 2}), Data(batch_size=7))
+    assert training["batch_size"] == 7 and training["epochs"] == 2
+
+
+def test_a_search_that_goes_on_must_agree_on_what_it_finds_and_not_on_how_long_it_takes():
+    asked = Search("wm", {"effort": "high", "max_sweeps": 3, "memory": 10**6})
+    assert method_options.identity(asked, Data(), Network()) == {"effort": "high"}
+    assert method_options.identity(Search(), Data(), Network()) == {"effort": None}
+    feeding = method_options.identity(Search("am"), Data("mnist", batch_size=7), Network("file.py:net"))
+    assert feeding["net"] == "file.py:net" and feeding["data"] == "mnist" and feeding["batch_size"] == 7
+    assert feeding.keys() == {*"data normalize limit batch_size loss output net effort".split()}
+
+
+def test_options_of_several_methods_go_to_those_that_have_them():
+    each = method_options.for_those_that_have_them(Search(options={"epochs": 2, "cost": "l2"}), ["am", "ste"])
+    assert each["am"].options == {"cost": "l2"} and each["ste"].options == {"epochs": 2}
+    assert each["am"].method == "am"
+    with pytest.raises(UsageError, match="--mix: the method am has no such option"):
+        method_options.for_those_that_have_them(Search(options={"mix": 0.5}), ["am", "ste"])
