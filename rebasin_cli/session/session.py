@@ -1,7 +1,7 @@
 """One command on files: its models, spec, network, samples, proof and search, each resolved on first use.
 
-A command opens a `Session` from paths and subjects, and that is all it passes on. What it resolves it keeps, and
-says what it chose. The order of a command's lines is the order in which things are read.
+A command opens a `Session` from paths and subjects, and passes it on alone. What it resolves it keeps, and says
+what it chose. The order of a command's lines is the order in which things are read.
 """
 
 from __future__ import annotations
