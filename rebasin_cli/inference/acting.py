@@ -68,9 +68,8 @@ def prove(
             sizes[word] = changed(drawn)
     if all(size <= allowed for size in sizes.values()):
         return sizes
-    wrong = sorted(
-        (word for word in sizes if word and not sizes[word] <= allowed), key=sizes.get, reverse=True
-    )
+    wrong = [word for word in sizes if word and not sizes[word] <= allowed]
+    wrong.sort(key=sizes.__getitem__, reverse=True)
     told = [_told(word, fitted.groups[word], sizes[word]) for word in wrong]
     refused = NotProven(
         f"{fitted.spec.source} does not preserve the network's function: outputs differ by "

@@ -101,12 +101,12 @@ def _apart(numbers: Numbers, program: Program) -> bool:
     """Whether no data flows from one of the modules into another."""
     sources: dict[fx.Node, str] = {}
     owner = {name: number for number, names in numbers.items() for name in names}
-    targets = {spec.arg.name: spec.target for spec in program.inputs if hasattr(spec.arg, "name")}
+    targets = {spec.arg.name: spec.target or "" for spec in program.inputs if hasattr(spec.arg, "name")}
     reached: dict[fx.Node, frozenset[str]] = {}
     used: set[str] = set()
     for node in program.graph.nodes:
         if node.op == "placeholder":
-            if (number := owner.get(targets.get(node.name))) is not None:
+            if (number := owner.get(targets.get(node.name, ""))) is not None:
                 sources[node] = number
             reached[node] = frozenset()
             continue

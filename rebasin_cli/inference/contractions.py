@@ -56,7 +56,7 @@ def _along(walk: Walk, *batches: Axes) -> Parents:
 
 @rule("addmm", "baddbmm", "addbmm", "addmv")
 def addmm(walk: Walk, a: dict[str, Any]) -> Axes | None:
-    if walk.node.target._opname == "addbmm":
+    if walk.operation == "addbmm":
         return None
     factors = {key: value for key, value in a.items() if key != "self" and hasattr(value, "axes")}
     return broadcast(walk, [matmul(walk, factors), a["self"].axes])
@@ -66,7 +66,7 @@ def addmm(walk: Walk, a: dict[str, Any]) -> Axes | None:
 def convolution(walk: Walk, a: dict[str, Any]) -> Axes:
     """With groups, these move as blocks, and within each group channels have an order of their own."""
     x, weight = a["input"].axes, a["weight"].axes
-    transposed = a.get("transposed", "transpose" in walk.node.target._opname)
+    transposed = a.get("transposed", "transpose" in walk.operation)
     space = len(weight) - 2
     batch = x[: -space - 1]
     channels = x[-space - 1]
@@ -109,7 +109,7 @@ def layer_norm(walk: Walk, a: dict[str, Any]) -> Any:
     for name in ("weight", "bias"):
         if a.get(name) is not None:
             broadcast(walk, [x, a[name].axes])
-    if walk.node.target._opname != "native_layer_norm":
+    if walk.operation != "native_layer_norm":
         return x
     kept = (*x[:-count], *(Fixed(1),) * count)
     return [x, kept, kept]
@@ -165,7 +165,7 @@ def attention(walk: Walk, a: dict[str, Any]) -> Axes | None:
 def _pooling(walk: Walk, a: dict[str, Any]) -> Any:
     """Whatever looks at neighbours in space, channel by channel."""
     x: Value = a["self"] if "self" in a else a["input"]
-    name = walk.node.target._opname
+    name = walk.operation
     space = next(int(digit) for digit in "123" if f"{digit}d" in name)
     walk.freeze(x.axes[-space:], STILL)
     meta = walk.node.meta["val"]

@@ -46,7 +46,7 @@ def record(
     leaves, tree = pytree.tree_flatten((args, dict(kwargs)))
     parameters = dict(module.named_parameters(remove_duplicate=False))
     buffers = dict(module.named_buffers(remove_duplicate=False))
-    tensors = parameters | buffers
+    tensors: dict[str, torch.Tensor] = {**parameters, **buffers}
     devices = {it.device for it in (*tensors.values(), *leaves) if isinstance(it, torch.Tensor)}
     if len(devices) != 1 or torch._C._is_any_autocast_enabled():
         raise Unfollowed(f"{len(devices)} devices, or a lower precision around it")
@@ -61,8 +61,8 @@ def record(
     arguments, keywords = pytree.tree_unflatten(inputs, tree)
 
     def check_state(root: nn.Module, *_: Any) -> None:
-        held = dict(root.named_parameters(remove_duplicate=False))
-        held |= dict(root.named_buffers(remove_duplicate=False))
+        held: dict[str, torch.Tensor] = dict(root.named_buffers(remove_duplicate=False))
+        held |= root.named_parameters(remove_duplicate=False)
         if any(held.get(name) is not it for name, it in state.items()):
             recorder.fail("it assigns a parameter or a buffer")
 

@@ -65,8 +65,8 @@ def reasons(found: Inferred) -> dict[tuple[str, int], list[str]]:
     why: dict[tuple[str, int], list[str]] = {}
     for frozen in found.reasons:
         for place in frozen.places:
-            at = _PLACE.fullmatch(place)
-            why.setdefault((at["tensor"], int(at["axis"])), []).append(frozen.why)
+            if (at := _PLACE.fullmatch(place)) is not None:
+                why.setdefault((at["tensor"], int(at["axis"])), []).append(frozen.why)
     return why
 
 
@@ -116,8 +116,8 @@ def _partners(given: FittedSpec, own: FittedSpec) -> tuple[dict[str, set[str]], 
     for name in own.tensors.keys() & given.tensors.keys():
         for said, axis in zip(given.tensors[name], own.tensors[name], strict=True):
             found = {(start, step, n): word for word, start, step, n in _runs(axis, own, name)}
-            for word, *where in _runs(said, given, name):
-                if (other := found.get(tuple(where))) is not None:
+            for word, start, step, n in _runs(said, given, name):
+                if (other := found.get((start, step, n))) is not None:
                     mine.setdefault(word, set()).add(other)
                     theirs.setdefault(other, set()).add(word)
     return mine, theirs

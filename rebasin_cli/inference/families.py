@@ -17,6 +17,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from ..errors import SpecError
@@ -58,9 +59,12 @@ def compact(
         if _saved(families) == _saved(hoped):
             break
         if not _keep_apart(built, kept_apart, reading):
-            found = _found_by(families)  # fewer values than were hoped for
-            reading = Reading(lambda stem, found=found: found.get(stem, set()))
+            reading = Reading(partial(_of_stem, _found_by(families)))  # fewer values than were hoped for
     return _lines(tensors, best), _lines(statistics, best)
+
+
+def _of_stem(found: Mapping[str, set[tuple[str, ...]]], stem: str) -> set[tuple[str, ...]]:
+    return found.get(stem, set())
 
 
 def _keep_apart(
@@ -97,7 +101,8 @@ def compact_words(told: Mapping[str, Told], words: Iterable[str]) -> dict[str, T
     groups: dict[str, list[str]] = {}
     for word in told:
         groups.setdefault(RUN.sub("{}", word), []).append(word)
-    every, found = set(words), {}
+    every = set(words)
+    found: dict[str, Told] = {}
     for group in groups.values():
         runs = [RUN.findall(word) for word in group]
         varying = [k for k in range(len(runs[0])) if len({run[k] for run in runs}) > 1]
@@ -115,7 +120,7 @@ def _templated(said: Told, word: str, slots: Mapping[int, str]) -> Told:
     if isinstance(said, int):
         return said
     runs = RUN.findall(word)
-    titles = {runs[k]: slot for k, slot in reversed(slots.items())}
+    titles = {runs[k]: slot for k, slot in reversed(list(slots.items()))}
     return RUN.sub(lambda run: titles.get(run[0], run[0]), said)
 
 

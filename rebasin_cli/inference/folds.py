@@ -8,11 +8,12 @@ mean. Where one of these does not hold, `left` says why. What the steps do to nu
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 from torch import nn
 
 from ..groups.folds import Folds, Norm, Part, Reader, ValueBias
-from .axes import Var, variables
+from .axes import Expr, Var, variables
 from .grouping import Classes, Leaf, segment
 from .program import Program
 from .sides import ONES, Linear, Relation, line_of
@@ -49,31 +50,39 @@ class _Reading:
         norms: list[Norm] = []
         left: dict[str, str] = {}
         for relation, why, readers in self._norms():
-            names = [name for name in (relation.weight, relation.bias) if name]
             if why:
-                for name in names:
+                for name in relation.parameters:
                     left.setdefault(name, f"{why} ({line_of(relation.node) or relation.node.name})")
-            elif names:
+            elif relation.parameters:
                 free = any(self._unfit(layer, True) for layer in readers)
                 norms.append(Norm(relation.weight, relation.bias, readers, free and bool(relation.bias)))
-        values, keys = [], []
+        values: list[ValueBias] = []
+        keys: list[Part] = []
         for call in self.walk.attentions:
-            for axis, found, take in ((call.value, values, self._value), (call.key, keys, self._key)):
-                for var in self.classes.of(axis)[-1:]:
-                    for leaf in self.classes.at.get(var, []):
-                        if leaf.tensor in self.biases:
-                            done = take(var, leaf)
-                            if isinstance(done, str):
-                                left[leaf.tensor] = done
-                            else:
-                                found.append(done)
-        means, why = self._means()
-        left |= why
+            for var, leaf in self._biases(call.value):
+                value = self._value(var, leaf)
+                if isinstance(value, str):
+                    left[leaf.tensor] = value
+                else:
+                    values.append(value)
+            for var, leaf in self._biases(call.key):
+                key = self._key(var, leaf)
+                if isinstance(key, str):
+                    left[leaf.tensor] = key
+                else:
+                    keys.append(key)
+        means, others = self._means()
+        left |= others
         return Folds(tuple(norms), tuple(values), tuple(keys), tuple(means), tuple(left.items()))
+
+    def _biases(self, axis: Expr) -> Iterator[tuple[Var, Leaf]]:
+        """Where the units of attention's own within this axis have a bias."""
+        for var in self.classes.of(axis)[-1:]:
+            yield from ((var, leaf) for leaf in self.classes.at.get(var, ()) if leaf.tensor in self.biases)
 
     # ------------------------------------------------------------------------------------------------- norms
 
-    def _norms(self):
+    def _norms(self) -> Iterator[tuple[Relation, str, tuple[Reader, ...]]]:
         for relation in self.walk.relations:
             if relation.kind in ("norm", "gain") and (relation.weight or relation.bias):
                 after = self.walk.units.resolve(relation.parts[1])
@@ -101,6 +110,8 @@ class _Reading:
                 return SHAPE, ()
         readers = []
         for layer in layers:
+            if layer.weight is None:
+                return NOT_PLAIN, ()
             if why := self._unfit(layer, False):
                 return why, ()
             readers.append(Reader(layer.weight, layer.bias, layer.axis))
@@ -140,20 +151,22 @@ class _Reading:
         if self.classes.flags.get(var) or [r.kind for r, _ in touching] != ["contract"]:
             return READ
         node = touching[0][0].node
-        layers = [layer for layer in self.walk.layers if layer.node is node]
-        if not layers:
+        layer = next((layer for layer in self.walk.layers if layer.node is node), None)
+        if layer is None:
             return READ
-        if why := self._unfit(layers[0], True) or self._twice(leaf.tensor):
+        if layer.weight is None:
+            return NOT_PLAIN
+        if why := self._unfit(layer, True) or self._twice(leaf.tensor):
             return why
         if (part := self._part(leaf)) is None:
             return SHAPE
-        size, length = var.size, self.shapes[layers[0].weight][layers[0].axis]
+        size, length = var.size, self.shapes[layer.weight][layer.axis]
         times, rest = divmod(length, part.length)
-        read = [v.size for v in self.classes.of(layers[0].reads)]
+        read = [v.size for v in self.classes.of(layer.reads)]
         grouped = [n for n in (part.length // size, times, size) if n > 1]
-        if rest or length != layers[0].reads.size or [n for n in read if n > 1] != grouped:
+        if rest or length != layer.reads.size or [n for n in read if n > 1] != grouped:
             return SHAPE
-        return ValueBias(part, Reader(layers[0].weight, layers[0].bias, layers[0].axis), size, times)
+        return ValueBias(part, Reader(layer.weight, layer.bias, layer.axis), size, times)
 
     # ------------------------------------------------------------------------------------------------- means
 

@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.export.graph_signature import InputKind, OutputKind
+from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 
 from ..networks.returned import Kept
 from . import contractions, routing, rules, shaping, stacking
 from .axes import Fixed
+from .nodes import schema_of
 from .program import Program
 from .tracing import needed_for, outputs_of
 from .walk import CHECKS, INPUT, INSTEAD, KEPT, OUTPUT, TABLE, UNUSED, WRITTEN, Value, Walk
@@ -44,7 +45,7 @@ def follow(
     for node in program.graph.nodes:
         if node not in needed:
             continue
-        walk.node = node
+        walk.here = node
         if node.op == "placeholder":
             values[node] = _source(walk, node, sources.get(node.name), program, parameters)
             continue
@@ -56,12 +57,12 @@ def follow(
         else:  # get_attr: a submodule of control flow or a constant
             found = node.meta.get("val")
             values[node] = _still(node) if isinstance(found, torch.Tensor) else None
-    walk.node = None
+    walk.here = None
     for value in _values([values.get(node) for node in outputs]):
         _freeze(walk, value, OUTPUT)
     for spec in program.outputs:
         if spec.kind == OutputKind.BUFFER_MUTATION:
-            walk.freeze(walk.tensors.get(spec.target, ()), WRITTEN)
+            walk.freeze(walk.tensors.get(spec.target or "", ()), WRITTEN)
     routing.settle(walk)
     tied = {id(walk.tensors[name]) for name in walk.used}
     unused = INSTEAD.format(", ".join(dict.fromkeys(walk.stale))) if walk.stale else UNUSED
@@ -71,10 +72,12 @@ def follow(
     return walk
 
 
-def _source(walk: Walk, node: fx.Node, spec: Any, program: Any, parameters: dict[fx.Node, str]) -> Any:
+def _source(
+    walk: Walk, node: fx.Node, spec: InputSpec | None, program: Program, parameters: dict[fx.Node, str]
+) -> Value | None:
     if not isinstance(node.meta.get("val"), torch.Tensor):
         return None
-    kind, target = getattr(spec, "kind", None), getattr(spec, "target", None)
+    kind, target = (None, "") if spec is None else (spec.kind, spec.target or "")
     if kind in (InputKind.PARAMETER, InputKind.BUFFER) and target in walk.tensors:
         parameters[node] = target
         return Value(walk.tensors[target], node.meta["val"].dtype)
@@ -88,8 +91,9 @@ def _source(walk: Walk, node: fx.Node, spec: Any, program: Any, parameters: dict
 
 def _table(walk: Walk, constant: torch.Tensor | None) -> str:
     """Why nothing moves that meets this constant: a table, or what the network should have computed anew."""
-    own = constant is not None and constant.device.type != "meta"
-    name, made = walk.kept.get(constant.untyped_storage().data_ptr() if own else None, ("", False))
+    name, made = "", False
+    if constant is not None and constant.device.type != "meta":
+        name, made = walk.kept.get(constant.untyped_storage().data_ptr(), (name, made))
     if made:
         walk.stale.append(name)
         return KEPT.format(name)
@@ -104,7 +108,8 @@ def _still(node: fx.Node, why: str = "") -> Any:
 def _like(value: Any, why: str) -> Any:
     if isinstance(value, torch.Tensor):
         known = all(type(n) is int for n in value.shape)
-        return Value(tuple(Fixed(n, why) for n in value.shape) if known else None, value.dtype)
+        axes = tuple(Fixed(n, why) for n in value.shape) if known else ()
+        return Value(axes, value.dtype, known=known)
     if isinstance(value, (tuple, list)):
         return [_like(item, why) for item in value]
     return None
@@ -129,30 +134,28 @@ def _fresh(walk: Walk, value: Any) -> Any:
 
 def _freeze(walk: Walk, value: Value, told: str) -> None:
     for axes in value.pieces or (value.axes,):
-        if axes is not None:
-            walk.freeze(axes, told)
+        walk.freeze(axes, told)
     routing.hold(walk, [value])
 
 
 def _call(walk: Walk, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
-    args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: _fresh(walk, values.get(n)))
+    read_by: Any = (node.args, node.kwargs)
+    args, kwargs = fx.node.map_arg(read_by, lambda n: _fresh(walk, values.get(n)))
     if getattr(node.target, "__name__", "") == "getitem":
         return args[0][args[1]] if isinstance(args[0], (list, tuple)) else _still(node)
     read = list(_values([args, kwargs]))
-    schema = getattr(node.target, "_schema", None)
-    name = (
-        schema.name.removeprefix("aten::") if schema else str(getattr(node.target, "__name__", node.target))
-    )
+    schema, own = schema_of(node), str(getattr(node.target, "__name__", node.target))
+    name = own if schema is None else schema.name.removeprefix("aten::")
     if name in CHECKS:
         return None
     told = f"{name} is not understood"
-    if schema is not None and all(value.axes is not None for value in read):
+    if schema is not None and all(value.known for value in read):
         try:
             if (found := _applied(walk, node, name, args, kwargs, read)) is not None:
                 return found
         except Exception as cause:  # a rule that fails has understood nothing
             told = f"{name} is not understood: {type(cause).__name__}: {cause}"
-    if any(value.axes is None for value in read):
+    if not all(value.known for value in read):
         told = f"{name} works on a shape that depends on values"
     for value in read:
         _freeze(walk, value, told)
@@ -161,7 +164,8 @@ def _call(walk: Walk, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
 
 def _applied(walk: Walk, node: fx.Node, name: str, args: Any, kwargs: Any, read: list[Value]) -> Any:
     """What the operation's rule says; None where it has none, or the rule does not understand the case."""
-    meta, arguments = node.meta.get("val"), _named(node.target._schema, args, kwargs)
+    meta: Any = node.meta.get("val")
+    arguments = _named(schema_of(node), args, kwargs)
     if (routed := routing.apply(walk, name, arguments, read)) is not None:
         for value in _values(routed):
             walk.units.ground(value.axes)

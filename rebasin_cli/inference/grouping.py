@@ -51,7 +51,7 @@ class Classes:
             for k, (axis, before) in enumerate(zip(axes, first[name], strict=True)):
                 ours, theirs = self.of(axis), list(variables(before))
                 if [var.size for var in ours] != [var.size for var in theirs]:
-                    ours = [walk.units.new(var.size) for var in theirs]
+                    ours = [walk.units.variable(var.size) for var in theirs]
                     walk.flags += [(var, ORDER, UNFOLLOWED) for var in ours]
                 for j, (var, word) in enumerate(zip(ours, theirs, strict=True)):
                     self.leaves[Leaf(name, k, j)] = var
@@ -158,7 +158,7 @@ def _no_matrix(
     for relation, _ in relations:
         if relation.kind == "mul":
             found.append("its units are multiplied with others one by one")
-        found += [unfolded[name] for name in (relation.weight, relation.bias) if name in unfolded]
+        found += [unfolded[name] for name in relation.parameters if name in unfolded]
     return tuple(dict.fromkeys(found))
 
 

@@ -85,9 +85,8 @@ def _with_digits(module: nn.Module, program: Any, kept: Kept, inferred: Inferred
     walk = follow(module, program, kept, whole=True)
     drop_unwritable(walk)
     found = Symmetries()
-    more = inferred_from(module, walk, "whole", found, told_by(module, walk, found, ()), False)
-    more = more.fitted.log10_symmetries()
-    return replace(one, log10=more - inferred.fitted.log10_symmetries())
+    whole = inferred_from(module, walk, "whole", found, told_by(module, walk, found, ()), False)
+    return replace(one, log10=whole.fitted.log10_symmetries() - inferred.fitted.log10_symmetries())
 
 
 def folds_of(
@@ -113,8 +112,10 @@ def _proven(write: Writing, inferred: Inferred, inputs: Any) -> Inferred:
     walk = write.walk
     for _ in range(3 + bool(inferred.lists)):
         try:
-            outputs = {"output": write.kept.output, "not_kept": write.kept.not_kept}
-            proof = proving.prove(write.module, inferred.fitted, inputs, **outputs)
+            kept = write.kept
+            proof = proving.prove(
+                write.module, inferred.fitted, inputs, output=kept.output, not_kept=kept.not_kept
+            )
         except NotProven as error:
             if (wrong := _refused_lists(inferred, error)) and not error.grouped:
                 for one in wrong:

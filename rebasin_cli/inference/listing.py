@@ -66,7 +66,9 @@ def listed(lines: Lines, one: Alike) -> tuple[Lines, dict[str, tuple[str, ...]]]
         renamed[its[0]] = _unused(name, {*known, order, *renamed.values()})
 
     def leaf(axis: Axis) -> Axis:
-        return Word(renamed[axis.name], each=True) if getattr(axis, "name", None) in renamed else axis
+        if isinstance(axis, Word) and axis.name in renamed:
+            return Word(renamed[axis.name], each=True)
+        return axis
 
     def stacked(section: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         for name, text in section.items():
@@ -76,8 +78,8 @@ def listed(lines: Lines, one: Alike) -> tuple[Lines, dict[str, tuple[str, ...]]]
                 yield f"{one.prefix}{{}}{rest}", " ".join(map(str, line))
             elif name not in taken or name in dict(one.beside):
                 moved = {k for beside, k in one.beside if beside == name}
-                line = (Word(order) if k in moved else axis for k, axis in enumerate(axes[name]))
-                yield name, " ".join(map(str, line)) if moved else text
+                here = (Word(order) if k in moved else axis for k, axis in enumerate(axes[name]))
+                yield name, " ".join(map(str, here)) if moved else text
 
     gone = {word for its in own for word in its}
     sizes = {word: size for word, size in lines.sizes.items() if word not in gone}
@@ -113,9 +115,10 @@ def _rows(same: Sequence[Axis]) -> Iterator[tuple[str, ...]]:
     """The words of axes that are built alike, place by place."""
     first = same[0]
     if isinstance(first, Word):
-        if not all(isinstance(axis, Word) and axis.each == first.each for axis in same):
+        words = [axis for axis in same if isinstance(axis, Word) and axis.each == first.each]
+        if len(words) < len(same):
             raise Unlisted("its modules have units in unlike places")
-        yield tuple(axis.name for axis in same)
+        yield tuple(axis.name for axis in words)
     elif parts := parts_of(first):
         if not all(type(axis) is type(first) and len(parts_of(axis)) == len(parts) for axis in same):
             raise Unlisted("its modules have units in unlike places")

@@ -8,6 +8,7 @@ import torch
 from torch import fx
 
 from .axes import Axes, Fixed
+from .nodes import operand, schema_of
 from .rules import broadcast, rule
 
 if TYPE_CHECKING:
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
 @rule("index", "_unsafe_index", "index_select", "embedding")
 def index(walk: Walk, a: dict[str, Any]) -> Axes | None:
     """Rows looked up by number: the axes looked up in stay, the others go through."""
-    if walk.node.target._opname == "embedding":
+    if walk.operation == "embedding":
         value, lookups = a["weight"], [a["indices"]]
-    elif walk.node.target._opname == "index_select":
+    elif walk.operation == "index_select":
         value, lookups = a["self"], [None] * (a["dim"] % len(a["self"].axes)) + [a["index"]]
     else:
         value, lookups = a["self"], a["indices"]
@@ -53,10 +54,14 @@ def embedding_bag(walk: Walk, a: dict[str, Any]) -> list[Axes] | None:
 def run_of_numbers(walk: Walk, node: fx.Node, size: int) -> range | None:
     """The numbers looked up, where the code lists those of a piece: `x[:, [4, 5]]`."""
     found = [read for read in node.all_input_nodes if not read.meta["val"].is_floating_point()]
-    source = found[0] if len(found) == 1 else None
-    while source is not None and source.op == "call_function":
-        name = source.target._schema.name
-        source = source.args[0] if name in ("aten::clone", "aten::lift_fresh_copy", "aten::alias") else None
+    if len(found) != 1:
+        return None
+    source = found[0]
+    while source.op == "call_function":
+        schema = schema_of(source)
+        if schema is None or schema.name not in ("aten::clone", "aten::lift_fresh_copy", "aten::alias"):
+            return None
+        source = operand(source)
     numbers = walk.constants.get(source)
     if numbers is None or numbers.ndim != 1 or not len(numbers):
         return None

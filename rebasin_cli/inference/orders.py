@@ -35,8 +35,10 @@ class Orders:
         return self._new(size, [])
 
     def _new(self, size: int, limits: Iterable[Parents]) -> Expr:
-        if size <= 1:
-            return Fixed(size)
+        return Fixed(size) if size <= 1 else self.variable(size, limits)
+
+    def variable(self, size: int, limits: Iterable[Parents] = (NONE,)) -> Var:
+        """Several units in an order of their own, whose parents are in each of `limits`."""
         var = Var(len(self._limits) + 1, size)
         self._limits[var.id] = list(limits)
         return var
@@ -111,7 +113,8 @@ class Orders:
         all_ = [var for axis in resolved for var in every(axis)]
         found = {var: k for k, axis in enumerate(resolved) for var in places(axis) if all_.count(var) == 1}
         for rows, names in self.sorted_by:  # where one is along sorted rows tells what they are sorted by
-            if (k := found.get(self.resolve(rows))) is not None:
+            here = self.resolve(rows)
+            if isinstance(here, Var) and (k := found.get(here)) is not None:
                 found |= {var: k for var in places(self.resolve(names)) if var not in all_}
         return found
 

@@ -26,16 +26,18 @@ def write(
     for number, planes in enumerate(every):
         sides = [Var(-FIRST - 2 * number - k, planes.key.turned) for k in (0, 1)]
         changed: dict[str, Axes] = {}
-        around: list[tuple[Expr, ...] | None] = []
+        around: list[tuple[Expr, ...]] = []
         for rows, unit in zip((planes.query, planes.key), sides, strict=True):
             copies = (planes.key.heads, rows.heads // planes.key.heads)
             for name, axis in rows.places:
                 axes = list(changed.get(name, tensors[name]))
                 axes[axis], its = _placed(axes[axis], rows, unit, copies)
                 changed[name] = tuple(axes)
-                around.append(its)
+                around += [] if its is None else [its]
+        if len(around) < len(planes.query.places) + len(planes.key.places):
+            continue  # one cannot be written
         heads = around[-1]  # what keys lie in: one word or number at most, and queries in the same
-        if None in around or len(heads) > 1 or any(its[: len(heads)] != heads for its in around):
+        if len(heads) > 1 or any(its[: len(heads)] != heads for its in around):
             continue
         of = next(variables(heads[0]), None) if heads else None
         stem = written[of] if of else planes.key.places[0][0].rpartition(".")[0]
@@ -54,7 +56,7 @@ def _placed(
 ) -> tuple[Expr, tuple[Expr, ...] | None]:
     """The axis with the pairs of these rows written anew, and what they lie in; None where that cannot be."""
 
-    def within(axis: Expr, at: list[int], before: tuple[Expr, ...]):
+    def within(axis: Expr, at: list[int], before: tuple[Expr, ...]) -> tuple[Expr, tuple[Expr, ...] | None]:
         """`at` are the places of all copies of a part of the axis, `before` the factors that number them."""
         if isinstance(axis, Product):
             *outer, last = axis.factors
@@ -62,7 +64,8 @@ def _placed(
             new, found = within(last, at, (*before, *outer))
             return Product((*outer, *(new.factors if isinstance(new, Product) else (new,)))), found
         if isinstance(axis, Sum):
-            start, terms, around = 0, [], None
+            start, around = 0, None
+            terms: list[Expr] = []
             for term in axis.terms:
                 new, found = within(term, [place + start for place in at], before)
                 terms += new.terms if isinstance(new, Sum) else (new,)
@@ -95,6 +98,6 @@ def _held(
         head = Product((numbers[0], Sum((unit, *rest) * numbers[1].size)))
     elif numbers:
         head = Product((*numbers, head))
-    terms = [Fixed(inside[0], axis.why), head, Fixed(left, axis.why)]
-    terms = [term for term in terms if term.size]
+    segments = (Fixed(inside[0], axis.why), head, Fixed(left, axis.why))
+    terms = [term for term in segments if term.size]
     return Sum(tuple(terms)) if len(terms) > 1 else head, (*before, *numbers)

@@ -20,6 +20,7 @@ from torch.export.graph_signature import InputKind
 from torch.utils._pytree import tree_leaves
 
 from ..spec.groups import PLANES
+from .nodes import name_of, operand
 from .program import Program
 from .sides import Linear, Sides
 
@@ -73,10 +74,10 @@ def find(walk: Sides, module: nn.Module, program: Program) -> tuple[list[Planes]
     runs = _Runs(walk, module, program)
     found, normed = [], []
     for node in program.graph.nodes:
-        if (called := getattr(node.target, "_opname", "")) not in ATTENTION:
+        if (called := name_of(node)) not in ATTENTION:
             continue
         try:
-            query, key = runs.rows(node.args[0], -1), runs.rows(node.args[1], ATTENTION[called])
+            query, key = runs.rows(operand(node, 0), -1), runs.rows(operand(node, 1), ATTENTION[called])
         except Exception:  # what cannot be run is not understood
             continue
         if query is None or key is None:
@@ -166,8 +167,10 @@ class _Runs:
         if node.op == "placeholder":
             found = self.given[node.name]
         else:
-            args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: self._run(n, given))
-            found = node.target(*args, **kwargs)
+            reads: Any = (node.args, node.kwargs)
+            args, kwargs = fx.node.map_arg(reads, lambda n: self._run(n, given))
+            operation: Any = node.target
+            found = operation(*args, **kwargs)
         values[node] = found
         return found
 
@@ -198,7 +201,7 @@ def _given(module: nn.Module, program: Program) -> Iterator[tuple[str, Any]]:
         if spec.kind is InputKind.USER_INPUT:
             yield getattr(spec.arg, "name", ""), next(users, None)
         elif hasattr(spec.arg, "name"):
-            value = state.get(spec.target)
+            value = state.get(spec.target or "")
             yield spec.arg.name, value.detach().cpu() if isinstance(value, torch.Tensor) else value
 
 
@@ -210,8 +213,9 @@ def _read(depends: list[list[int]], places: tuple[tuple[str, int], ...]) -> Rows
         return None
     turned = sum(len(rows) > len(starts) for rows in depends)
     for kind in PLANES if turned and turned % 2 == 0 else ():
-        partner = torch.arange(turned).view((2, -1) if kind == "halves" else (-1, 2))
-        partner = partner.flip(0 if kind == "halves" else 1).flatten().tolist() + list(range(turned, size))
+        pairs = torch.arange(turned).view((2, -1) if kind == "halves" else (-1, 2))
+        partner: list[int] = pairs.flip(0 if kind == "halves" else 1).flatten().tolist()
+        partner += range(turned, size)
         wanted = [
             sorted({start + k for start in starts for k in {unit, partner[unit]}}) for unit in range(size)
         ]

@@ -14,6 +14,7 @@ import contextlib
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -92,12 +93,12 @@ def prove(
     networks.check(network, fitted.shapes)  # else nothing might be permuted, and all look well
     network = networks.on(network, "cpu")
     kept = Kept(output, tuple(not_kept))
-    asked = {"kept": kept, "seed": seed, "trials": trials, "each_word": each_word, "tolerance": tolerance}
+    proven = partial(_proven, kept=kept, seed=seed, trials=trials, each_word=each_word, tolerance=tolerance)
     try:
-        return _proven(network, fitted, inputs, torch.float64, **asked)
+        return proven(network, fitted, inputs, torch.float64)
     except Fails as cause:
         with contextlib.suppress(Fails):
-            return _proven(network, fitted, inputs, torch.float32, **asked)
+            return proven(network, fitted, inputs, torch.float32)
         raise NetworkError(cause.message, problems=cause.problems, hint=cause.hint) from cause
 
 
@@ -115,7 +116,8 @@ def _proven(
 ) -> Proof:
     allowed, measured = (MARGIN * torch.finfo(dtype).eps, False) if tolerance is None else (tolerance, True)
     groups, fitted = fitted, fitted.ordered
-    largest, words = 0.0, {}
+    largest = 0.0
+    words: dict[str, float] = {}
     untested: set[str] | None = None  # at first all
     without_effect: list[str] = []
     unread: set[str] = set()
@@ -187,7 +189,7 @@ def _refused(
 ) -> NotProven:
     """`outputs`: whether each of them changes."""
     wrong = [word for word, size in words.items() if not size <= allowed]
-    wrong.sort(key=words.get, reverse=True)
+    wrong.sort(key=words.__getitem__, reverse=True)
     changing = [name for name, changes in outputs.items() if changes]
     some = 0 < len(changing) < len(outputs)
     refused = NotProven(

@@ -42,7 +42,7 @@ class Seen(torch.Tensor):
     node: fx.Node
     recorder: Recorder
     exact: bool
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
     def __new__(cls, value: torch.Tensor, node: fx.Node, recorder: Recorder, exact: bool = True):
@@ -59,8 +59,10 @@ class Seen(torch.Tensor):
         seen._is_param = isinstance(value, nn.Parameter)  # for who asks
         return seen
 
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    @classmethod  # as PyTorch has it of tensors: its hints take no account of the class
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
         for seen in pytree.tree_leaves((args, kwargs)):
             if isinstance(seen, Seen) and not seen.recorder.done:  # in another thread, or behind modes
                 seen.recorder.fail(f"{func} where it is not seen")
@@ -132,8 +134,8 @@ class Recorder(Uncompiled):
             raise Unfollowed(f"{func} gives what values, chance or the processor decide")
         exact = func._opname not in SAMPLED and _exact(args, kwargs)
         found = _run(func, *pytree.tree_map(self._value, (args, kwargs)))
-        reads = pytree.tree_map(node_of, (args, kwargs))
-        node = self.graph.create_node("call_function", func, *reads, name=func._opname)
+        read, named = pytree.tree_map(node_of, (args, kwargs))
+        node = self.graph.create_node("call_function", func, read, named, name=func._opname)
         node.meta["place"] = _place(self.outside)
         if isinstance(found, torch.Tensor):
             return self._seen(found, node, exact)
@@ -235,9 +237,10 @@ def _certain(func: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
     return func._opname == ATTENTION and not (kwargs.get("dropout_p", 0) or (len(args) > 4 and args[4]))
 
 
-def _place(outside: FrameType) -> tuple[str, int] | None:
+def _place(outside: FrameType | None) -> tuple[str, int] | None:
     """File and line, the innermost of the network's own; where PyTorch has all, the innermost there."""
-    frame, inner = sys._getframe(1), None
+    frame: FrameType | None = sys._getframe(1)
+    inner = None
     while frame is not None and frame is not outside:
         file = frame.f_code.co_filename
         if file != __file__ and "/torch/" not in file:

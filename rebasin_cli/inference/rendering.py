@@ -81,15 +81,20 @@ def spec_text(
                 f'a spec cannot speak of a tensor called "{name}"',
                 hint="Rename the module: names in a spec have no spaces, brackets, braces or question marks",
             )
-    own = sizes or {}, within or {}, groups or {}
-    plain = _layout(description, tensors, statistics, *own)
+    sizes, within, groups = sizes or {}, within or {}, groups or {}
+    plain = _layout(description, tensors, statistics, sizes, within, groups)
     if shapes is None:
         return plain
     wanted = fit(parse(plain, name="the spec"), shapes)
-    families = compact(*(_renamed(lines, "{}", LISTED) for lines in (tensors, statistics)))
-    families = tuple(_renamed(lines, LISTED, "{}") for lines in families)
-    for told in (tuple(compact_words(each, wanted.words) for each in own), own):
-        text = _layout(description, *families, *told)
+    families = compact(_renamed(tensors, "{}", LISTED), _renamed(statistics, "{}", LISTED))
+    families = _renamed(families[0], LISTED, "{}"), _renamed(families[1], LISTED, "{}")
+    short = (
+        compact_words(sizes, wanted.words),
+        compact_words(within, wanted.words),
+        compact_words(groups, wanted.words),
+    )
+    for told in (short, (sizes, within, groups)):
+        text = _layout(description, families[0], families[1], *told)
         try:
             found = fit(parse(text, name="the spec"), shapes)
         except SpecError:  # never seen; then the plain lines it is

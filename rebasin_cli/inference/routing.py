@@ -12,15 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import fx
 
 from . import rules, shaping
 from .axes import Axes, Expr, Fixed, Var, variables
-
-if TYPE_CHECKING:
-    from .walk import Value, Walk
+from .nodes import name_of, schema_of, values_of
+from .walk import Value, Walk
 
 IDS = "ids"  # numbers of units along `names`
 PERM = "perm"  # the order that sorts: each number of a row once, along the axis of sorted rows
@@ -113,7 +112,7 @@ def cat(walk: Walk, a: dict[str, Any]) -> Value | None:
         return None
     axes = shaping.cat(walk, a)
     for value in others:
-        walk.unify(first.names, value.names)
+        walk.unify(first.named, value.named)
     return _made(walk, axes, role=IDS, names=first.names)
 
 
@@ -139,7 +138,7 @@ def _sorted(walk: Walk, value: Value) -> Expr | None:
     if value.role != IDS or len(value.axes) != 1 or not isinstance(walk.units.resolve(value.axes[0]), Fixed):
         return None
     rows = walk.units.new(value.shape[0])
-    walk.units.sorted_by.append((rows, value.names))
+    walk.units.sorted_by.append((rows, value.named))
     return rows
 
 
@@ -224,7 +223,7 @@ def _looked_up(walk: Walk, axes: Axes, numbers: Value, dim: int) -> Axes | None:
     """Along `dim` by numbers that follow its units, along the others each by its own."""
     for d, (own, number) in enumerate(zip(axes, numbers.axes, strict=True)):
         if d == dim % len(axes):
-            walk.unify(own, numbers.names)
+            walk.unify(own, numbers.named)
         elif own.size != number.size:
             return None
         else:
@@ -236,7 +235,7 @@ def _looked_up(walk: Walk, axes: Axes, numbers: Value, dim: int) -> Axes | None:
 def eq(walk: Walk, a: dict[str, Any]) -> Value | None:
     """`one_hot`: numbers held against all that there are."""
     numbers, other = a["self"], a.get("other")
-    if numbers.role != IDS or numbers.axes[-1].size != 1 or not hasattr(other, "axes"):
+    if numbers.role != IDS or numbers.axes[-1].size != 1 or not isinstance(other, Value):
         return None
     if not _counts_from_zero(walk.node.args[1]) or other.shape != (numbers.names.size,):
         return None
@@ -244,14 +243,15 @@ def eq(walk: Walk, a: dict[str, Any]) -> Value | None:
 
 
 def _is(node: fx.Node, name: str) -> bool:
-    return getattr(node.target, "_opname", "") == name
+    return name_of(node) == name
 
 
 def _counts_from_zero(node: Any) -> bool:
     """Whether it is 0, 1, 2, …"""
     if not isinstance(node, fx.Node) or not _is(node, "arange"):
         return False
-    given = dict(zip((argument.name for argument in node.target._schema.arguments), node.args, strict=False))
+    names = (argument.name for argument in schema_of(node).arguments)
+    given = dict(zip(names, values_of(node), strict=False))
     return given.get("start", 0) == 0 and given.get("step", 1) == 1
 
 
@@ -259,4 +259,4 @@ def _made(walk: Walk, axes: Axes, which: int = 0, role: str = "", names: Expr | 
     """A result of the operation that is looked at."""
     made = walk.node.meta["val"]
     meta = made[which] if isinstance(made, (tuple, list)) else made
-    return walk.value(axes, meta.dtype, role=role, names=names)
+    return Value(axes, meta.dtype, role=role, names=names)

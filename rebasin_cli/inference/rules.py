@@ -59,7 +59,7 @@ def broadcast(walk: Walk, shapes: list[Axes]) -> Axes:
     rows = [(Fixed(1),) * (rank - len(axes)) + axes for axes in shapes]
     result: list[Expr] = [Fixed(1)] * rank
     depends = {k: max(len(units.external(axes[k])) for axes in rows) for k in range(rank)}
-    for k in sorted(depends, key=depends.get):
+    for k in sorted(depends, key=depends.__getitem__):
         wide = [axes for axes in rows if axes[k].size != 1] or rows[:1]
         told = [axes for axes in wide if not units.is_free(axes[k])] or wide[:1]
         result[k] = told[0][k]

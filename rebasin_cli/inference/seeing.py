@@ -119,7 +119,8 @@ def look(
         return Seen()
     if _with({name: _other(own[name], rng) for name in hidden}, own, difference) <= NOTHING:
         return Seen(tuple(hidden))
-    nothing, untested = [], []
+    nothing: list[str] = []
+    untested: list[str] = []
     for name in hidden:
         tensor = own[name]
         if _with({name: tensor.flatten().roll(1).view(tensor.shape)}, own, difference) > least:

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 def pointwise(walk: Walk, a: dict[str, Any]) -> Axes | None:
     if a.get("train"):  # dropout that drops
         return None
+    return elementwise(walk, a)
+
+
+def elementwise(walk: Walk, a: dict[str, Any]) -> Axes:
+    """The axes that all tensors have, entry by entry."""
     return broadcast(walk, [value.axes for value in tensors(a)])
 
 
@@ -54,11 +59,11 @@ def arange(walk: Walk, a: dict[str, Any]) -> Axes:
 
 @rule("sum", "mean", "amax", "amin", "var", "std", "prod", "logsumexp", "any", "all", "max", "min",
       "linalg_vector_norm", "norm")  # fmt: skip
-def reduction(walk: Walk, a: dict[str, Any]) -> Axes | None:
+def reduction(walk: Walk, a: dict[str, Any]) -> Axes:
     """Over all units of an axis, in whichever order: the axis is gone."""
     value = a["self"]
     if "other" in a:  # the elementwise maximum of two tensors
-        return pointwise(walk, a)
+        return elementwise(walk, a)
     return _without(value.axes, places(a.get("dim"), len(value.axes)), a.get("keepdim", False))
 
 
@@ -77,7 +82,7 @@ def _without(axes: Axes, gone: set[int], keep: bool) -> Axes:
 @rule("argmax", "argmin", "cumsum", "cumprod", "sort", "flip", "roll")
 def ordered(walk: Walk, a: dict[str, Any]) -> Any:
     """Along these dimensions the order counts; along the others it does not."""
-    value, name = a["self"], walk.node.target._opname
+    value, name = a["self"], walk.operation
     axes = list(value.axes)
     for d in places(a.get("dim", a.get("dims")), len(axes)):
         (axes[d],) = walk.freeze(axes[d], f"{name} depends on its order")
@@ -114,7 +119,7 @@ def t(walk: Walk, a: dict[str, Any]) -> Axes:
 @rule("squeeze", "unsqueeze", "squeeze_copy", "unsqueeze_copy")
 def squeeze(walk: Walk, a: dict[str, Any]) -> Axes:
     value = a["self"]
-    if "unsqueeze" in walk.node.target._opname:
+    if "unsqueeze" in walk.operation:
         at = a["dim"] % (len(value.axes) + 1)
         return (*value.axes[:at], Fixed(1), *value.axes[at:])
     gone = {d for d in places(a.get("dim"), len(value.axes)) if value.shape[d] == 1}
@@ -248,7 +253,7 @@ def pad(walk: Walk, a: dict[str, Any]) -> Axes | None:
 @rule("pixel_shuffle", "pixel_unshuffle")
 def pixel_shuffle(walk: Walk, a: dict[str, Any]) -> Axes | None:
     *outer, c, h, w = a["self"].axes
-    if "unshuffle" in walk.node.target._opname:
+    if "unshuffle" in walk.operation:
         r = a["downscale_factor"]
         h0, h1 = walk.units.split(h, (h.size // r, r), walk.why("pixels are shuffled"))
         w0, w1 = walk.units.split(w, (w.size // r, r), walk.why("pixels are shuffled"))

@@ -36,7 +36,9 @@ SCALES = ("relu", "relu_", "leaky_relu", "abs", "max_pool1d", "max_pool2d", "max
 
 def look(module: nn.Module, program: Program, first: Walk, kept: Kept) -> Sides:
     """The second walk, done."""
-    return follow(module, program, kept, walk=_Looking(module, program, first))
+    walk = _Looking(module, program, first)
+    follow(module, program, kept, walk=walk)
+    return walk
 
 
 class _Looking(Sides):
@@ -169,9 +171,10 @@ def _scaled(walk: Sides, x: Axes, *at: int | None) -> Axes:
     nodes = [kwargs.get(name) or (args[k + 1] if k is not None and len(args) > k + 1 else None)
              for name, k in zip(("weight", "bias"), at, strict=True)]  # fmt: skip
     y = walk.copied(x[-1])
-    if nodes[1] is not None and walk.parameter(nodes[1]) is not None:
-        y = walk.unify(y, walk.tensors[walk.parameter(nodes[1])][0])
-    walk.relate("norm", x[-1], y, weight=walk.parameter(nodes[0]), bias=walk.parameter(nodes[1]))
+    weight, bias = map(walk.parameter, nodes)
+    if bias is not None:
+        y = walk.unify(y, walk.tensors[bias][0])
+    walk.relate("norm", x[-1], y, weight=weight, bias=bias)
     for node, name in zip(nodes, ("weight", "bias"), strict=True):
         if node is not None and walk.parameter(node) is None:
             walk.flag((x[-1], y), ORDER, f"the norm's {name} is computed")
@@ -260,7 +263,7 @@ def add(walk: Sides, a: dict[str, Any]) -> Axes | None:
 
 @_rule("sum", "mean", "var", "std", "var_mean", "std_mean", "linalg_vector_norm")
 def reduction(walk: Sides, a: dict[str, Any]) -> Any:
-    value, name = a["self"], walk.node.target._opname
+    value, name = a["self"], walk.operation
     gone = rules.places(a.get("dim"), len(value.axes))
     flag = NORM if name == "linalg_vector_norm" else ONES
     walk.flag(tuple(value.axes[d] for d in gone), flag, f"{name} over its units")

@@ -17,6 +17,7 @@ from torch import fx, nn
 from torch.export.graph_signature import InputKind
 
 from .axes import Axes, Expr, Fixed, Product, Sum, Var, variables
+from .nodes import name_of
 from .orders import NONE, Parents
 from .program import Program
 from .tracing import line_of
@@ -37,6 +38,10 @@ class Relation:
     node: fx.Node
     weight: str | None = None
     bias: str | None = None
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        return tuple(name for name in (self.weight, self.bias) if name)
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,7 @@ class Sides(Walk):
         self.named = {
             spec.arg.name: spec.target
             for spec in program.inputs
-            if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER)
+            if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER) and spec.target is not None
         }
         self.relations: list[Relation] = []
         self.flags: list[tuple[Expr, str, str]] = []
@@ -93,7 +98,7 @@ class Sides(Walk):
 
     def flag(self, axes: Axes | Expr, flag: str, told: str) -> None:
         """Note what an operation allows of the units of these axes."""
-        line = line_of(self.node) if self.node is not None else ""
+        line = line_of(self.here) if self.here is not None else ""
         for axis in axes if isinstance(axes, tuple) else (axes,):
             self.flags.append((axis, flag, f"{told} ({line})" if line else told))
 
@@ -116,8 +121,8 @@ class Sides(Walk):
     def source(self, node: Any, axis: int) -> tuple[str, int] | None:
         """The parameter that a node is, with its axes in another order perhaps, and which `axis` is there."""
         axis %= len(node.meta["val"].shape)
-        while self.parameter(node) is None:
-            name, given = getattr(node.target, "_opname", ""), node.args
+        while (parameter := self.parameter(node)) is None:
+            name, given = name_of(node), node.args
             if name == "permute":
                 axis = given[1][axis] % len(given[1])
             elif name in ("transpose", "t"):
@@ -126,7 +131,7 @@ class Sides(Walk):
             else:
                 return None
             node = given[0]
-        return self.parameter(node), axis
+        return parameter, axis
 
 
 def pairs(walk: Sides, left: Expr, right: Expr) -> Iterator[tuple[Var, Var]] | None:

@@ -16,6 +16,7 @@ from torch import fx
 
 from . import looking, rules
 from .axes import Axes, Fixed, total
+from .nodes import schema_of, values_of
 
 if TYPE_CHECKING:
     from .walk import Value, Walk
@@ -35,7 +36,7 @@ class Stack:
 
 
 def _name(node: fx.Node) -> str:
-    schema = getattr(node.target, "_schema", None)
+    schema = schema_of(node)
     return schema.name.removeprefix("aten::") if schema else ""
 
 
@@ -59,32 +60,35 @@ def _moved(name: str, dim: int, rank: int, arguments: Sequence[Any]) -> int | No
 
 def cuts(walk: Walk, node: fx.Node, dim: int) -> set[int]:
     """Where the graph cuts this dimension of a node's result, itself or after moving it about."""
-    shape, found = node.meta["val"].shape, set()
+    shape = node.meta["val"].shape
+    found: set[int] = set()
     for user in node.users:
-        name = _name(user)
-        if not user.args or user.args[0] is not node:
+        name, given = _name(user), values_of(user)
+        if not given or given[0] is not node:
             continue
         if name in SAME + MOVES:
-            at = _moved(name, dim, len(shape), user.args)
-            found |= cuts(walk, user, at) if at is not None else set()
-        elif name == "select" and user.args[1] % len(shape) == dim:
-            index = user.args[2] % shape[dim]
+            if (at := _moved(name, dim, len(shape), given)) is not None:
+                found |= cuts(walk, user, at)
+        elif name == "select" and given[1] % len(shape) == dim:
+            index = given[2] % shape[dim]
             found |= {index, index + 1}
-        elif name == "slice" and (user.args[1] if len(user.args) > 1 else 0) % len(shape) == dim:
-            start, stop, step = _range(user.args[2:], shape[dim])
+        elif name == "slice" and (given[1] if len(given) > 1 else 0) % len(shape) == dim:
+            start, stop, step = _range(given[2:], shape[dim])
             inner = dim < len(shape) - 1  # halves of the last one are halves of each unit: rotary tables
-            found |= {start, stop} if step == 1 and (inner or stop - start == 1) else set()
-        elif name == "index" and len(user.args[1]) == dim + 1 and not any(user.args[1][:dim]):
-            run = looking.run_of_numbers(walk, user, shape[dim])
-            found |= set() if run is None else {run.start, run.stop}
-        elif name == "unbind" and (user.args[1] if len(user.args) > 1 else 0) % len(shape) == dim:
+            if step == 1 and (inner or stop - start == 1):
+                found |= {start, stop}
+        elif name == "index" and len(given[1]) == dim + 1 and not any(given[1][:dim]):
+            if (run := looking.run_of_numbers(walk, user, shape[dim])) is not None:
+                found |= {run.start, run.stop}
+        elif name == "unbind" and (given[1] if len(given) > 1 else 0) % len(shape) == dim:
             found |= set(range(shape[dim]))
     return found & set(range(1, shape[dim]))
 
 
 def _range(arguments: Sequence[Any], size: int) -> tuple[int, int, int]:
     """Start, stop and step of a slice of so many units."""
-    return slice(*[*arguments, None, None, None][:3]).indices(size)
+    start, stop, step = [*arguments, None, None, None][:3]
+    return slice(start, stop, step).indices(size)
 
 
 def reshaped(walk: Walk, value: Value, shape: Sequence[int]) -> Stack | None:
@@ -120,7 +124,7 @@ def apply(walk: Walk, name: str, arguments: dict[str, Any], node: fx.Node) -> An
     None where there is no stack, or the operation treats the pieces as one tensor.
     """
     value = arguments.get("self")
-    if not getattr(value, "pieces", ()):
+    if value is None or not getattr(value, "pieces", ()):
         return None
     if name in SAME:
         return Stack(value.at, value.pieces)

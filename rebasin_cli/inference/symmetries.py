@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from ..networks.returned import Kept
-from . import planes, side_rules
+from . import side_rules
 from .axes import Axes, Expr, Fixed, Product, Sum, Var, variables
 from .folds import Folds, folds_of
 from .grouping import Classes, Grouped, Leaf, groups_of
+from .planes import Planes, Rows, find
 from .program import Program
 from .walk import Walk
 
@@ -22,8 +23,8 @@ class Symmetries:
 
     groups: Mapping[Var, Grouped] = field(default_factory=dict)
     folds: Folds = Folds()
-    planes: tuple[planes.Planes, ...] = ()
-    normed: tuple[planes.Rows, ...] = ()
+    planes: tuple[Planes, ...] = ()
+    normed: tuple[Rows, ...] = ()
 
 
 def looked_at(module: nn.Module, program: Program, walk: Walk, kept: Kept) -> Symmetries:
@@ -33,7 +34,7 @@ def looked_at(module: nn.Module, program: Program, walk: Walk, kept: Kept) -> Sy
     classes = Classes(side_rules.look(module, program, walk, kept), resolved)
     folds = folds_of(classes, module, program)
     parents = {var: walk.units.parents(var) for var in words}
-    turned, normed = planes.find(classes.walk, module, program)
+    turned, normed = find(classes.walk, module, program)
     return Symmetries(groups_of(classes, parents, folds), folds, tuple(turned), tuple(normed))
 
 
@@ -41,7 +42,8 @@ def sided(
     walk: Walk, written: Mapping[Var, str], groups: Mapping[Var, Grouped]
 ) -> tuple[dict[str, Axes], dict[Var, str]]:
     """The tensors' axes with a variable for each side of a word, and how each of these is written."""
-    written, known = dict(written), {}
+    written = dict(written)
+    known: dict[tuple[Var, str], Var] = {}
     sides_of: dict[Leaf, str] = {
         leaf: side for its in groups.values() for leaf, side in its.sides.items() if side
     }

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 from ..spec.notation import parse_axes, words_of
 from ..spec.slots import natural, slots_of, stem_of
@@ -155,7 +155,7 @@ class Group:
                 covered &= fits(k, p, best)
                 chosen.append(best)
             rest = iter(chosen)
-            axes.append(WORD.sub(lambda _, rest=rest: next(rest), axis))
+            axes.append(WORD.sub(partial(_next, rest), axis))
         return tuple(axes), covered
 
     def _ways(self, word: str, values: tuple[str, ...]) -> Iterator[str]:
@@ -218,10 +218,14 @@ def _at_an_end(member: Member, members: Collection[Member]) -> bool:
     return False
 
 
+def _next(rest: Iterator[str], _: re.Match[str]) -> str:
+    return next(rest)
+
+
 def _plausible(entry: Entry) -> bool:
     """Whether words with slots are called like their tensor: with others, it may be chance."""
     words = (word for axis in entry.axes for word in words_of(axis) if slots_of(word))
-    begin = (word[: _SLOT.search(word).start()] for word in words)
+    begin = (_SLOT.split(word, maxsplit=1)[0] for word in words)
     starts = (rf"(^|[^A-Za-z0-9])h?{re.escape(start.removeprefix('h'))}\{{" for start in begin)
     return all(re.search(start, entry.name) for start in starts)  # a word may say less of the path
 

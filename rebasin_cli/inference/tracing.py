@@ -25,6 +25,7 @@ from ..networks.state import fresh
 from ..registry.user_code import message_of, passes, place_of
 from ..runtime.memory import uncollected
 from . import dispatched
+from .nodes import listed
 from .program import Program, exported
 
 # Composite operations with a rule of their own; all others are taken apart by PyTorch.
@@ -156,7 +157,7 @@ def outputs_of(program: Program, kept: Kept) -> list[fx.Node]:
         )
     written = [
         node
-        for node, spec in zip(program.graph.output_node().args[0], program.outputs, strict=True)
+        for node, spec in zip(listed(program.graph.output_node()), program.outputs, strict=True)
         if spec.kind != OutputKind.USER_OUTPUT and isinstance(node, fx.Node)
     ]
     return [*(own[place] for place in places), *written]
@@ -170,10 +171,9 @@ def measured(program: Program, output: str | int | None) -> list[fx.Node]:
 
 def _returned(program: Program) -> list[fx.Node]:
     """The values of all tensors that the network returns, in their order."""
-    results = program.graph.output_node().args[0]
     return [
         node
-        for node, spec in zip(results, program.outputs, strict=True)
+        for node, spec in zip(listed(program.graph.output_node()), program.outputs, strict=True)
         if spec.kind == OutputKind.USER_OUTPUT
     ]
 

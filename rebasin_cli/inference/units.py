@@ -21,7 +21,7 @@ COPIES = 256  # more than this many copies of a factor are not written out, but 
 class Units(Orders):
     """The equations so far."""
 
-    def freeze(self, axis: Expr, why: str) -> Expr:
+    def freeze(self, axis: Expr, why: str) -> Fixed:
         """Its units stay where they are."""
         for var in variables(self.resolve(axis)):
             self._bound.setdefault(var.id, Fixed(var.size, why, var=var))
@@ -49,16 +49,20 @@ class Units(Orders):
             self._bind(a, b)
         elif isinstance(b, Var):
             self._bind(b, a)
-        elif isinstance(a, Fixed) or isinstance(b, Fixed):
-            constant, other = (a, b) if isinstance(a, Fixed) else (b, a)
-            if constant.made and isinstance(other, Product):  # each factor for its own reason
-                self._unify_factors([a], [b], why)
-            else:
-                self.freeze(other, constant.why or why)
+        elif isinstance(a, Fixed):
+            self._unify_fixed(a, b, why)
+        elif isinstance(b, Fixed):
+            self._unify_fixed(b, a, why)
         elif isinstance(a, Product) and isinstance(b, Product):
             self._unify_factors(list(a.factors), list(b.factors), why)
         else:
             self._unify_terms(a, b, why)
+
+    def _unify_fixed(self, constant: Fixed, other: Expr, why: str) -> None:
+        if constant.made and isinstance(other, Product):  # each factor for its own reason
+            self._unify_factors([constant], [other], why)
+        else:
+            self.freeze(other, constant.why or why)
 
     def _bind(self, var: Var, axis: Expr) -> None:
         """From now on the variable is this; what it must not depend on, its parts must not."""
@@ -79,11 +83,12 @@ class Units(Orders):
                     self.freeze(rest, why)
                 return
             # the larger one gives its outer part; what it keeps stands in front of the rest
-            for axis, rest in ((a, left), (b, right)):
-                if axis.size > small:
-                    outer, inner = self.factor(axis, small, why)
-                    rest.insert(0, inner)
-                    a, b = (outer, b) if axis is a else (a, outer)
+            if a.size > small:
+                a, inner = self.factor(a, small, why)
+                left.insert(0, inner)
+            if b.size > small:
+                b, inner = self.factor(b, small, why)
+                right.insert(0, inner)
             self._unify(a, b, why)
 
     def _head(self, factors: list[Expr]) -> Expr:
@@ -97,9 +102,8 @@ class Units(Orders):
         left, right = [a], [b]
         while left and right:
             for side in (left, right):
-                side[0] = self.resolve(side[0])
-                if isinstance(side[0], Sum):
-                    side[:1] = side[0].terms
+                head = self.resolve(side[0])
+                side[:1] = head.terms if isinstance(head, Sum) else (head,)
             x, y = left.pop(0), right.pop(0)
             if x.size > y.size:
                 x, rest = self.cut(x, y.size, why)
@@ -174,8 +178,8 @@ class Units(Orders):
             for other in rows[1:]:
                 self.unify(rows[0], other, why)
             return Fixed(outer, why), self.resolve(rows[0])
-        told = self.freeze(axis, why) if isinstance(axis, Sum) else axis
-        return told.divided(outer)
+        still = axis if isinstance(axis, Fixed) else self.freeze(axis, why)
+        return still.divided(outer)
 
     def _blocks(self, axis: Var, count: int) -> tuple[Expr, Expr]:
         """Blocks in an order of their own, and within each block one of its own."""
@@ -213,7 +217,8 @@ class Units(Orders):
             return tuple(Fixed(n) for n in shape)
         old, new, found = list(axes), list(shape), []
         while old or new:
-            group, sizes = [old.pop(0)] if old else [], [new.pop(0)] if new else []
+            group = [old.pop(0)] if old else []
+            sizes = [new.pop(0)] if new else []
             while (have := math.prod(axis.size for axis in group)) != (want := math.prod(sizes)):
                 if have < want:
                     group.append(old.pop(0))

@@ -10,7 +10,8 @@ import torch
 from torch import fx, nn
 
 from . import stale
-from .axes import Axes, Expr, Var, factors, product
+from .axes import Axes, Expr, Fixed, Var, factors, product
+from .nodes import name_of
 from .orders import NONE, Parents
 from .tracing import line_of
 from .units import Units
@@ -29,30 +30,36 @@ OVERLAP = "it shares memory with a tensor of another shape"
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor of the graph. `axes` is None where its shape is not known before it runs.
+    """A tensor of the graph. Where its shape is not `known` before it runs, `axes` say nothing.
 
     All entries of a `uniform` one are equal, so whoever reads it may permute it in a way of its own.
     `pieces` are the axes of parts that lie side by side along dimension `at` (see `stacking`); of such a
     tensor, `axes` tell no more than the shape.
     """
 
-    axes: Axes | None
+    axes: Axes
     dtype: torch.dtype | None = None
     uniform: bool = False
     at: int = 0
     pieces: tuple[Axes, ...] = ()
     role: str = ""  # of numbers: what they say of the units `names` (see `routing`)
     names: Expr | None = None
+    known: bool = True
 
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(axis.size for axis in self.axes)
 
+    @property
+    def named(self) -> Expr:
+        """The units that its numbers name."""
+        if self.names is None:
+            raise LookupError("its numbers name no units")
+        return self.names
+
 
 class Walk:
     """The state of one walk: the equations so far, the tensors' axes, and where we are."""
-
-    value = Value  # what rules make that say more than axes
 
     def __init__(self, module: nn.Module, whole: bool = False):
         self.whole = whole  # complex tensors move, too
@@ -62,11 +69,23 @@ class Walk:
         self.hints: list[tuple[Expr, str]] = []  # what somebody might call these units
         self.constants: dict[fx.Node, torch.Tensor | None] = {}  # tables and numbers that no state dict has
         self.merged: dict[Var, tuple[int, int]] = {}  # how many orders it could have, and has as written
-        self.node: fx.Node | None = None
+        self.here: fx.Node | None = None  # the operation that is looked at, while the walk goes on
         self.kept = stale.names(module)
         self.stale: list[str] = []  # of those, what was computed in an earlier call and is read
         self.values: dict[fx.Node, Any] = {}  # what every operation returns: a Value, a list of them, or None
         self._tie(module)
+
+    @property
+    def node(self) -> fx.Node:
+        """The operation whose rule is at work."""
+        if self.here is None:
+            raise LookupError("no operation is looked at")
+        return self.here
+
+    @property
+    def operation(self) -> str:
+        """Its name, without the overload."""
+        return name_of(self.node)
 
     def _tie(self, module: nn.Module) -> None:
         """One set of axes for every tensor, however many names it has."""
@@ -98,7 +117,7 @@ class Walk:
 
     def why(self, told: str) -> str:
         """A reason with the operation and its line."""
-        line = line_of(self.node) if told and self.node is not None else ""
+        line = line_of(self.here) if told and self.here is not None else ""
         return f"{told} ({line})" if line else told
 
     def unify(self, a: Expr, b: Expr, along: Parents = NONE) -> Expr:
@@ -116,7 +135,7 @@ class Walk:
         self.hint(channels, "channels")
         return product([groups, channels])
 
-    def freeze(self, axes: Axes | Expr, told: str) -> Axes:
+    def freeze(self, axes: Axes | Expr, told: str) -> tuple[Fixed, ...]:
         axes = axes if isinstance(axes, tuple) else (axes,)
         told = self.why(told)
         return tuple(self.units.freeze(axis, told) for axis in axes)

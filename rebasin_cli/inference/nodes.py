@@ -1,0 +1,36 @@
+"""What nodes of a graph are, in types: the operation that one calls, and those whose values it reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx
+
+
+def name_of(node: fx.Node) -> str:
+    """The operation's name without its overload, such as "addmm"; a function's own name; "" of others."""
+    return getattr(node.target, "_opname", getattr(node.target, "__name__", ""))
+
+
+def schema_of(node: fx.Node) -> Any:
+    """What PyTorch says of the operation's arguments and results; None of what is no operation of its own."""
+    return getattr(node.target, "_schema", None)
+
+
+def values_of(node: fx.Node) -> tuple[Any, ...]:
+    """Its arguments: nodes, plain values and lists of them, as the operation's schema has them."""
+    return node.args
+
+
+def operand(node: fx.Node, at: int = 0) -> fx.Node:
+    """The node whose value is this argument; raises TypeError where the argument is a number or none."""
+    if not isinstance(found := node.args[at], fx.Node):
+        raise TypeError(f"argument {at} of {node} is no tensor: {found}")
+    return found
+
+
+def listed(node: fx.Node, at: int = 0) -> tuple[Any, ...]:
+    """The entries of this argument: nodes and plain values; raises TypeError where it is no list."""
+    if not isinstance(found := node.args[at], (tuple, list)):
+        raise TypeError(f"argument {at} of {node} is no list: {found}")
+    return tuple(found)
