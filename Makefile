@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all lint docs bench bench-wait wheel fuzz clean
+.PHONY: demo test test-all lint types docs bench bench-wait wheel fuzz clean
 
 # torch comes first and alone: with torch pinned and present, nothing pulls another build of it.
 $(VENV)/installed: pyproject.toml constraints.txt
@@ -35,9 +35,15 @@ test: $(VENV)/developing
 test-all: $(VENV)/developing
 	$(BIN)/python -m pytest $(PARALLEL) -m sweep $(FILE)
 
-lint: $(VENV)/developing
+lint: types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+# make types                            mypy: no file may have more errors than tests/types_left.txt says
+# make types WRITE=--write              … and writes that list, which only shrinks
+WRITE ?=
+types: $(VENV)/developing
+	$(BIN)/python -m tests.types_left $(WRITE)
 
 docs: $(VENV)/developing
 	$(BIN)/python docs/generate.py

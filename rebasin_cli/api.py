@@ -44,10 +44,9 @@ from .repair.repairing import few, open_to_choice, settle
 from .runtime.ranks import ALONE, Ranks
 from .spec.resolving import resolve_spec
 from .spec.spec import FittedSpec, Spec
+from .types import Tensors
 
 __all__ = ["INTERPOLATIONS", "Alignment", "Merged", "align", "average", "barrier", "merge"]
-
-Tensors = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from .. import matchers, networks
@@ -21,12 +20,13 @@ from ..errors import UsageError
 from ..matchers.search.align import align
 from ..networks.evaluation import Scores, evaluate
 from ..permutations import permutation
-from ..permutations.permutation import Permutations, permuted
+from ..permutations.permutation import permuted
 from ..repair import reset
 from ..reports import _accounts as accounts
 from ..runtime.seeds import generator
 from ..spec.resolving import resolve_spec
 from ..spec.spec import FittedSpec, Spec
+from ..types import Batches, Permutations, Tensors
 from ..version import version
 from . import simplex
 from .compared import Comparison, Curvature, Merged, Method
@@ -38,8 +38,6 @@ POINTS = 10  # of the simplex
 REPAIRS = ("auto", "none", "reset")
 PAIRWISE = "wm"  # the method whose permutations of single pairs are looked at for cycles
 
-Tensors = Mapping[str, torch.Tensor]
-
 
 def compare(
     models: Sequence[Tensors],
@@ -48,7 +46,7 @@ def compare(
     network: nn.Module,
     test: Iterable[Any],
     train: Iterable[Any] | None = None,
-    reset_batches: Iterable[Any] | None = None,
+    reset_batches: Batches | None = None,
     methods: Sequence[str] = (PAIRWISE,),
     repair_with: str = "auto",
     points: int = POINTS,

@@ -16,7 +16,7 @@ from itertools import combinations
 import torch
 
 from ..permutations import permutation
-from ..permutations.permutation import Permutations
+from ..types import Permutations
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,14 @@ Ito, Yamada, Kumagai 2025 (STE-MM), section 6.1.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 import torch
 
 from ..runtime.seeds import generator
-
-Tensors = Mapping[str, torch.Tensor]
+from ..types import Tensors
 
 
 @dataclass(frozen=True)

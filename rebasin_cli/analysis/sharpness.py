@@ -25,6 +25,7 @@ from ..networks.running import call, evaluating, fed
 from ..registry import user_code
 from ..runtime import devices
 from ..runtime.seeds import generator
+from ..types import Batches
 
 Loss = Callable[[torch.Tensor, Any], torch.Tensor]
 
@@ -41,7 +42,7 @@ class Sharpness:
 
 def sharpness(
     network: nn.Module,
-    batches: Iterable[Any],
+    batches: Batches,
     *,
     probes: int = 10,
     seed: int = 0,

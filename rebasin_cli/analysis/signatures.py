@@ -7,7 +7,7 @@ something lifts the mean. Tatro et al. 2020, figure 1 and section 3.1, arXiv:200
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,11 +24,11 @@ from ..matchers.activations.moments import Moments
 from ..matchers.activations.observing import Sums, observed
 from ..matchers.activations.similarities import best, compared, sides_of
 from ..matchers.search.listed import apart
-from ..permutations.permutation import Permutations, check, identity
+from ..permutations.permutation import check, identity
 from ..repair.batchnorm import reset
 from ..spec.spec import FittedSpec
+from ..types import Batches, Permutations, Tensors
 
-Tensors = Mapping[str, torch.Tensor]
 SIDE = "post"
 
 
@@ -90,7 +90,7 @@ def along(
     *,
     network: nn.Module,
     data: Iterable[Any],
-    reset_batches: Iterable[Any] | None = None,
+    reset_batches: Batches | None = None,
     limit: int = 10_000,
     output: str | int | None = None,
     not_kept: Sequence[str] = (),

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from ..checkpoints.tensors import LazyTensors, plan_of, rows
+from ..types import Tensors
 from .mean import mean_of
 from .mixing import JOINS, line
 from .parts import Parts
 from .weights import checked
-
-Tensors = Mapping[str, Tensor]
 
 
 def combined(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from ..checkpoints.tensors import blocks, chunks
-
-Tensors = Mapping[str, Tensor]
+from ..types import Tensors
 
 
 def alike(models: Sequence[Tensors], name: str) -> bool:

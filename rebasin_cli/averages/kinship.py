@@ -11,7 +11,7 @@ no large one does it alone, and no new head.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -20,9 +20,8 @@ import torch
 from torch import Tensor
 
 from ..checkpoints.tensors import plan_of, rows
+from ..types import Tensors
 from .comparing import planned, same
-
-Tensors = Mapping[str, Tensor]
 
 # Between cases that were tried, in docs/doctor.md: the middle matrix of two seeds, of fine-tunes, of noisy,
 # pruned and merged copies.

@@ -8,17 +8,17 @@ nothing (`together`). Names, order and dtypes are the first model's.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 
 from ..checkpoints.tensors import LazyTensors, plan_of, rows
 from ..errors import UsageError, unknown
+from ..types import Tensors
 from .mean import mean_of
 from .together import products_of
 from .weights import checked
 
-Tensors = Mapping[str, torch.Tensor]
 Turned = Callable[[str, torch.Tensor, torch.Tensor], torch.Tensor | None]  # None: the straight line
 
 INTERPOLATIONS = ("linear", "slerp", "slerp-whole")

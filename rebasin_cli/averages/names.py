@@ -17,10 +17,10 @@ from torch import Tensor
 
 from ..checkpoints.tensors import LazyTensors, plan_of, rows
 from ..checkpoints.wrappers import WRAPPERS
+from ..types import Tensors
 from .comparing import same
 from .parts import EMBEDDING, LOGITS
 
-Tensors = Mapping[str, Tensor]
 Plan = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 
 # What a program calls a network that it holds. Other names are of parts: an encoder is no decoder.

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from torch import Tensor
 
 from ..checkpoints.checking import finite, validate
 from ..checkpoints.tensors import LazyTensors, plan_of
 from ..errors import UsageError
-
-Tensors = Mapping[str, Tensor]
+from ..types import Tensors
 
 
 def finite_only(

@@ -16,14 +16,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..checkpoints.tensors import plan_of
 from ..errors import SpecError, UsageError, unknown
+from ..types import Tensors
 from .products import Products
 from .together import products_of
 
-Tensors = Mapping[str, Tensor]
 Plan = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 
 HEADS = ("keep-a", "keep-b", "average", "concat", "drop")

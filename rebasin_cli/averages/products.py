@@ -15,10 +15,10 @@ from torch import Tensor
 
 from ..checkpoints.families import Family
 from ..checkpoints.tensors import LazyTensors, plan_of, rows
+from ..types import Tensors
 from .comparing import equal
 from .writing_back import WAYS, effective, written_back
 
-Tensors = Mapping[str, Tensor]
 Join = Callable[[Sequence[Tensors], Collection[str]], Tensors]  # of models, and of what stays the first's
 
 

@@ -15,14 +15,13 @@ from torch import Tensor
 from ..checkpoints.families import Family, Plan
 from ..checkpoints.tensors import LazyTensors, plan_of, rows
 from ..errors import unknown
+from ..types import Tensors
 from .comparing import planned, same
 from .mean import mean_of
 from .mixing import line
 from .parts import running_statistics, show
 from .products import Products
 from .together import families_of
-
-Tensors = Mapping[str, Tensor]
 
 BOTH = ("average", "sum", "ours", "theirs", "conflict")
 COUNTER = "num_batches_tracked"  # of a norm: the larger one has seen more

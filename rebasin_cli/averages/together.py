@@ -9,17 +9,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import torch
-from torch import Tensor
 
 from ..checkpoints.checking import wrong_dtype
 from ..checkpoints.families import Family, Plan, families
 from ..checkpoints.forms import Kind
 from ..checkpoints.tensors import plan_of
 from ..errors import SpecError
+from ..types import Tensors
 from .comparing import alike
 from .products import Products
 
-Tensors = Mapping[str, Tensor]
 Key = tuple[str, str]  # what a family stands for, and its kind
 
 SHOWN = 3  # families of a kind that an error names

@@ -18,8 +18,7 @@ from ..groups.elements import Elements, identity, maps_of, planes
 from ..spec.groups import PLANES, SCALED
 from ..spec.notation import words_of
 from ..spec.spec import FittedSpec
-
-Tensors = Mapping[str, torch.Tensor]
+from ..types import Tensors
 
 FLAT = 1e-12  # of the largest eigenvalue: a product with a smaller one is singular
 ENOUGH, ROUNDS = 1e-13, 300

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 
 from ..checkpoints.tensors import LazyTensors, plan_of
 from ..errors import CheckpointError
 from ..groups.folds import Folds, Norm, Part, Reader, ValueBias
+from ..types import Tensors
 
-Tensors = Mapping[str, torch.Tensor]
 Step = Callable[[torch.Tensor], object]  # writes to the tensor that it is given
 
 

@@ -14,10 +14,9 @@ from ..groups.elements import Elements, acted, check_dtypes, maps_of
 from ..groups.folds import Folds
 from ..spec.notation import words_of
 from ..spec.spec import FittedSpec
+from ..types import Tensors
 from .balancing import balance
 from .folding import folded
-
-Tensors = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True)

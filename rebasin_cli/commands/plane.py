@@ -18,13 +18,14 @@ from ..errors import UsageError
 from ..matchers import State
 from ..measure import planes
 from ..measure.planes import Place, Plane
-from ..permutations.permutation import Permutations, identity, permuted
+from ..permutations.permutation import identity, permuted
 from ..reports import _accounts as accounts
 from ..reports import _pages, _plane
 from ..reports.json import dump
 from ..session.listener import SILENT, Listener
 from ..session.session import Session
 from ..session.subjects import ForSearch
+from ..types import Permutations
 from ..version import version
 from .merging.curved import between
 from .verbs import outputs, provenance

@@ -15,7 +15,7 @@ Garipov et al. 2018, Loss surfaces, mode connectivity and fast ensembling of DNN
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,8 +28,7 @@ from ..averages.mixing import interpolate
 from ..averages.together import products_of
 from ..checkpoints.tensors import LazyTensors, plan_of
 from ..errors import SpecError, unknown
-
-Tensors = Mapping[str, Tensor]
+from ..types import Tensors
 
 
 def _bezier(t: float, last: int) -> list[float]:

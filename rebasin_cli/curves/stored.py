@@ -20,8 +20,8 @@ from ..checkpoints.checkpoint import Checkpoint, open_checkpoint
 from ..checkpoints.writing import write_safetensors
 from ..errors import CheckpointError, SpecError, UsageError
 from ..permutations import permutation
-from ..permutations.permutation import Permutations
 from ..spec.spec import FittedSpec
+from ..types import Permutations
 from .curve import KINDS, Curve
 
 KIND = "curve"

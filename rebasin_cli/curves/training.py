@@ -28,9 +28,9 @@ from ..matchers.straight_through.mixture import Mixture
 from ..networks.attacks import Attack, Attacker
 from ..networks.schedules import cosine, halving
 from ..networks.training_recipe import has_convolutions
-from ..permutations.permutation import Permutations
 from ..runtime.seeds import generator, uniform
 from ..runtime.signals import Held, holding
+from ..types import Permutations
 from .curve import check_kind, shares
 
 SCHEDULES = ("halving", "cosine", "constant")

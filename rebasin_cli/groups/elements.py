@@ -22,13 +22,12 @@ import torch
 from ..checkpoints.tensors import LazyTensors, plan_of
 from ..errors import CheckpointError
 from ..permutations import index_maps, permutation
-from ..permutations.permutation import Permutations
 from ..spec.groups import MATRICES, PERMUTATION, PLANES, ROTATIONS, SIGNED
 from ..spec.notation import words_of
 from ..spec.spec import FittedSpec
+from ..types import Permutations, Tensors
 from .acting import Maps, act
 
-Tensors = Mapping[str, torch.Tensor]
 CLOSE = 1e-6  # how far from a rotation an element may be that claims to be one
 SINGULAR = 1e-12  # of the largest singular value: a smaller one has no inverse
 

@@ -29,10 +29,10 @@ from typing import Any
 import torch
 
 from ..permutations.lists import held_stacked
-from ..permutations.permutation import Permutations
 from ..registry import Registry
 from ..runtime.ranks import ALONE, Ranks
 from ..spec.spec import FittedSpec
+from ..types import Permutations, Tensors
 
 registry = Registry("matchers", "method")
 
@@ -43,8 +43,6 @@ PROMISES = {
 }
 
 INITS = ("wm", "am", "identity")  # where permutations that are learnt may start
-
-Tensors = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True)

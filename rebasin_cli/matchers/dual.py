@@ -29,7 +29,8 @@ from ..permutations import assignment
 from ..permutations.index_maps import Within
 from ..registry import option
 from ..spec.notation import Axis, Fixed, Product, Word
-from . import MatchResult, Problem, State, Tensors, am, wm
+from ..types import Tensors
+from . import MatchResult, Problem, State, am, wm
 from .activations.similarities import above_chance, assigned, similarities
 from .grouped import matching as grouped
 from .grouped import mixing

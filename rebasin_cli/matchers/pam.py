@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..permutations.permutation import Permutations
+from ..types import Permutations
 from . import MatchResult, Problem
 from .doubly_stochastic.options import Descent, memory
 from .doubly_stochastic.search import line_loss, search

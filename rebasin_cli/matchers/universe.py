@@ -30,9 +30,9 @@ from numpy.polynomial import Polynomial
 from ..errors import UsageError
 from ..permutations import assignment, permutation
 from ..permutations.assignment import Solution
-from ..permutations.permutation import Permutations
 from ..registry import option
 from ..spec.spec import FittedSpec
+from ..types import Permutations
 from . import MatchResult, Problem, State
 from .grouped import universe as grouped
 from .weights import starred

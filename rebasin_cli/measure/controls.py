@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,8 +20,7 @@ from ..repair import plan_refit
 from ..repair.costs import distillation_passes
 from ..repair.options import REFIT_SAMPLES
 from ..runtime.seeds import seeded
-
-Tensors = Mapping[str, Tensor]
+from ..types import Batches, Tensors
 
 
 class Ensemble(Wrapper):
@@ -75,7 +74,7 @@ def fine_tuned(
     network: nn.Module,
     model: Mapping[str, Tensor],
     name: str,
-    batches: Iterable[Any],
+    batches: Batches,
     *,
     word: str = "refit",
     share: float = 1.0,

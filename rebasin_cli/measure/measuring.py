@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import nn
 
 from .. import networks
@@ -18,19 +17,18 @@ from ..networks.attacks import Attack, attacked
 from ..networks.evaluation import Scores
 from ..networks.recording import Recording
 from ..permutations import permutation
-from ..permutations.permutation import Permutations, permuted
+from ..permutations.permutation import permuted
 from ..repair import Repairs
 from ..repair.calibration import Scaled
 from ..repair.choosing import Choice
 from ..reports import Row
 from ..runtime.seeds import generator
+from ..types import Permutations, Tensors
 from . import paths
 from .controls import Ensemble, fine_tuned
 from .ready import Ready
 from .rows import DRAWN, ENSEMBLE, FINE_TUNED, PERMUTED, RANDOM, Planned
 from .settings import Rows
-
-Tensors = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from torch import Tensor
 from ..datasets._batches import LoaderData, checked, size_of, tensors_in
 from ..networks.evaluation import Scores
 from ..reports import Report
+from ..types import Batches
 
 MOST = 100_000  # samples: a report of more would be too large to keep
 LOOKED_AT = 64  # values of a tensor of a sample that its digest is made of, or up to twice as many
@@ -25,7 +26,7 @@ FIGURES = ("chord", "accuracy")
 LARGEST = 60_000.0  # nearly the largest number of two bytes
 
 
-def kept(middle: Scores | None, ends: Iterable[Scores], batches: Iterable[Any]) -> dict[str, Any]:
+def kept(middle: Scores | None, ends: Iterable[Scores], batches: Batches) -> dict[str, Any]:
     """Of the shipped row at λ = ½, of every test sample: the height of its loss above the chord, accuracy.
 
     With a digest that says which samples these are. Numbers have two bytes (enough for an error, not for a
@@ -42,7 +43,7 @@ def kept(middle: Scores | None, ends: Iterable[Scores], batches: Iterable[Any]) 
     return {"samples": digest(batches), "count": len(at)} | {name: _packed(column) for name, column in values}
 
 
-def digest(batches: Iterable[Any]) -> str:
+def digest(batches: Batches) -> str:
     """SHA-256 of the samples in their order, however they are batched: some values of each tensor of each."""
     hashes: list[Any] = []
     for pair in checked(batches):
@@ -65,7 +66,7 @@ def digest_of_all(data: Iterable[Any]) -> str | None:
     return found if not isinstance(data, LoaderData) or _sum_of_digests(data) == found else None
 
 
-def _sum_of_digests(batches: Iterable[Any]) -> str:
+def _sum_of_digests(batches: Batches) -> str:
     total = 0
     for pair in checked(batches):
         count = size_of(pair[1])

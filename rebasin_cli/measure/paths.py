@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import nn
 
 from .. import networks
@@ -22,9 +21,9 @@ from ..networks.evaluation import Scores, evaluate
 from ..networks.first_layer import FirstLayer
 from ..repair import Outcome, Repairs
 from ..reports import Barrier, Curve, Middle, Reliability, Row, barrier_of
+from ..types import Tensors
 
 WORTH = 5  # points, ends among them, up to which both ends take as long as those between
-Tensors = Mapping[str, torch.Tensor]
 Measure = Callable[..., Scores]  # of a network and batches; `output` and `each` as `evaluate` takes them
 
 

@@ -10,9 +10,8 @@ Garipov et al. 2018, appendix A.2; Tatro et al. 2020, figures 3, 5 and 7.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -24,9 +23,9 @@ from ..errors import UsageError
 from ..networks.evaluation import Scores, evaluate
 from ..repair.batchnorm import reset
 from ..spec.spec import FittedSpec
+from ..types import Batches, Tensors
 from .paths import Measure
 
-Tensors = Mapping[str, torch.Tensor]
 Place = tuple[float, float]
 
 FLAT = 1e-9  # of the distance of the first two: a third one nearer to their line than this spans no plane
@@ -121,10 +120,10 @@ class Plane:
 def measure(
     plane: Plane,
     network: nn.Module,
-    batches: Iterable[Any],
+    batches: Batches,
     axes: tuple[Sequence[float], Sequence[float]],
     *,
-    reset_batches: Iterable[Any] | None = None,
+    reset_batches: Batches | None = None,
     scores: Measure = evaluate,
     device: str = "cpu",
     known: torch.Tensor | None = None,
@@ -154,8 +153,8 @@ def measure(
 def score(
     model: Tensors,
     network: nn.Module,
-    batches: Iterable[Any],
-    reset_batches: Iterable[Any] | None = None,
+    batches: Batches,
+    reset_batches: Batches | None = None,
     *,
     scores: Measure = evaluate,
     device: str = "cpu",

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from .. import networks
@@ -23,10 +22,9 @@ from ..repair.options import SAMPLES
 from ..repair.repairing import few, open_to_choice, set_apart, settle
 from ..spec.resolving import resolve_spec
 from ..spec.spec import FittedSpec, Spec
+from ..types import Batches, Tensors
 from .paths import Measure
 from .settings import Rows, Samples, repaired_label
-
-Tensors = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ class Ready:
     fitted: FittedSpec
     network: nn.Module
     splits: Mapping[str, Iterable[Any]]
-    batches: Iterable[Any] | None
+    batches: Batches | None
     held: Iterable[Any] | None
     apart: bool
     unseen: bool

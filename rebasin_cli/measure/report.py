@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from ..inference.tracing import keeping_graphs
@@ -17,12 +16,12 @@ from ..matchers.search.align import Alignment, align
 from ..networks.attacks import Attacker
 from ..networks.evaluation import Scores
 from ..permutations import permutation
-from ..permutations.permutation import Permutations
 from ..repair import choosing
 from ..repair.choosing import Choice
 from ..reports import Difference, Report, Row
 from ..reports import _accounts as accounts
 from ..spec.spec import FittedSpec, Spec
+from ..types import Permutations, Tensors
 from ..version import version
 from . import intervals, pairing
 from .measuring import Measuring
@@ -30,8 +29,6 @@ from .paths import Measure
 from .ready import Ready, ready
 from .rows import ENSEMBLE, STRAIGHT, Planned, plan_attacks, plan_curves, plan_groups, plan_rows
 from .settings import Rows, Samples, Watching, taken
-
-Tensors = Mapping[str, torch.Tensor]
 
 
 @keeping_graphs()

@@ -13,6 +13,7 @@ from ..networks.attacks import Attack
 from ..networks.evaluation import Scores
 from ..repair import MATCHES
 from ..repair.options import SAMPLES
+from ..types import Batches
 from .rows import ATTACKED, POINTS, Planned
 
 Kind = TypeVar("Kind")
@@ -30,8 +31,8 @@ class Samples:
 
     test: Iterable[Any]
     train: Iterable[Any] | None = None
-    reset_batches: Iterable[Any] | None = None
-    fitted_batches: Iterable[Any] | None = None
+    reset_batches: Batches | None = None
+    fitted_batches: Batches | None = None
     held: Iterable[Any] | None = None
     unseen: bool = False
 

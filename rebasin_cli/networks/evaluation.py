@@ -7,7 +7,7 @@ meanwhile and leaves in the mode it came in.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +20,7 @@ from ..datasets._batches import checked, describe, size_of, to_device
 from ..errors import DataError, NetworkError
 from ..registry import user_code
 from ..runtime import devices
+from ..types import Batches
 from .folding import folded
 from .layout import in_parts
 from .running import evaluating, fed
@@ -49,7 +50,7 @@ class Scores:
 
 def evaluate(
     network: nn.Module,
-    batches: Iterable[Any],
+    batches: Batches,
     *,
     loss: Callable[[Tensor, Any], Any] | None = None,
     metric: Callable[[Tensor, Any], Any] | None = None,

@@ -6,7 +6,7 @@ it is multiplied twice in place of 23 times, and of an mlp of three layers on MN
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import NetworkError
+from ..types import Batches, Tensors
 from .layout import FEW, Wrapper, alike, plain, removed
 from .running import evaluating, fed, forward
 
 LEAST = 64  # inputs of the layer, below which it is hardly any of the work
 ROOM = 512 << 20  # bytes of results that are kept
-Tensors = Mapping[str, Tensor]
 
 
 class FirstLayer:
@@ -85,7 +85,7 @@ def _own(layer: nn.Module) -> dict[str, Tensor]:
 
 def find(
     network: nn.Module,
-    batches: Iterable[Any],
+    batches: Batches,
     ends: tuple[Tensors, Tensors],
 ) -> FirstLayer | None:
     """The layer of a network on the CPU that reads the inputs as they are, in any shape; None: there is none.

@@ -13,8 +13,7 @@ from ..checkpoints.tensors import LazyTensors, held, plan_of, rows, source_of
 from ..errors import CheckpointError, SpecError
 from ..spec.notation import Axis, Word, rewrite
 from ..spec.spec import Block, FittedSpec
-
-Tensors = Mapping[str, torch.Tensor]
+from ..types import Tensors
 
 
 def without_lists(fitted: FittedSpec, what: str) -> None:

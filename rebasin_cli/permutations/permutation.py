@@ -25,11 +25,10 @@ from ..checkpoints.writing import write_safetensors
 from ..errors import CheckpointError
 from ..spec.notation import Axis, Fixed, words_of
 from ..spec.spec import FittedSpec
+from ..types import Permutations, Tensors
 from .index_maps import PLAIN, Within, axis_index, elsewhere, indices_of, join, split
 from .lists import check_lists, listed
 
-Permutations = Mapping[str, torch.Tensor]
-Tensors = Mapping[str, torch.Tensor]
 KIND = "permutations"
 KEY = "rebasin.kind"  # in a file's metadata: what it holds
 WEIGHTS = "rebasin.weights"  # in a permutation file's metadata: the digest of the weights written with it

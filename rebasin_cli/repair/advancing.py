@@ -18,9 +18,8 @@ from ..datasets._batches import checked, map_tensors, tensors_in
 from ..errors import DataError, NetworkError
 from ..inference.tracing import needed_for
 from ..networks.running import fed
+from ..types import Tensors
 from .producers import Producers, find
-
-Tensors = Mapping[str, Tensor]
 
 
 class Graphs:

@@ -6,7 +6,7 @@ variances describe neither; they are measured again on training data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,12 +19,13 @@ from ..errors import DataError
 from ..networks.folding import NORMS
 from ..networks.layout import laid, takes_last
 from ..networks.running import evaluating, fed, forward
+from ..types import Batches
 
 SLAB = 1 << 18  # numbers that are summed at once
 OFF = 100  # a mean square so many times the variance: digits are lost between them, and it is summed anew
 
 
-def reset(network: nn.Module, batches: Iterable[Any], *, device: str | torch.device = "cpu") -> int:
+def reset(network: nn.Module, batches: Batches, *, device: str | torch.device = "cpu") -> int:
     """Re-estimate every running mean and variance as the average over batches; weights stay as they are.
 
     The network is on `device` and is changed in place. The average is cumulative, each batch counts the

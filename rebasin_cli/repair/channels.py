@@ -10,7 +10,7 @@ Jordan et al. 2023, section 4, arXiv:2211.08403; sequential as in Qu and Horvát
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from ..averages.mixing import average
 from ..datasets._batches import checked
 from ..errors import NetworkError, UsageError, unknown
 from ..networks.running import evaluating, fed, forward
+from ..types import Batches
 from .batchnorm import reset
 from .moments import Measured, Moments, Run, along
 from .producers import Producers, Site, find
@@ -56,7 +57,7 @@ class Repaired:
 def renormalize(
     network: nn.Module,
     endpoints: Sequence[Mapping[str, Tensor]],
-    batches: Iterable[Any],
+    batches: Batches,
     *,
     match: str = "repair",
     weights: Sequence[float] | None = None,
@@ -93,7 +94,7 @@ def renormalize(
         return _renormalize(measured, endpoints, match, shares, new_bias)
 
 
-def reset_norms(network: nn.Module, batches: Iterable[Any], *, device: str | torch.device) -> Repaired:
+def reset_norms(network: nn.Module, batches: Batches, *, device: str | torch.device) -> Repaired:
     """`reset`, and its account."""
     reset(network, batches, device=device)
     norms = networks.running_norms(network)

@@ -20,6 +20,7 @@ from torch import nn
 from ..datasets import _held_out
 from ..errors import DataError, NetworkError, UsageError
 from ..networks.evaluation import Scores
+from ..types import Batches
 from .calibration import COLDEST, Scaled
 
 SURE = 2.0  # standard errors by which a repair must win on samples that endpoints were trained on
@@ -172,7 +173,7 @@ def in_words(choice: Choice) -> str:
     )
 
 
-def parted(batches: Iterable[Any]) -> tuple[Iterable[Any], Iterable[Any]]:
+def parted(batches: Batches) -> tuple[Iterable[Any], Iterable[Any]]:
     """Re-iterable batches to measure a repair on, and others to judge it by; twice the same if too few."""
     for number, _ in enumerate(batches, start=1):
         if number == EVERY:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from ..errors import CheckpointError
 from ..networks.running import evaluating
 from ..runtime.seeds import seeded
 from ..runtime.threads import on_one_thread
+from ..types import Batches
 from .batchnorm import reset
 from .channels import Repaired
 from .ensemble import MEMORY, Ensemble, holding
@@ -35,7 +36,7 @@ RATE = 0.02  # of a tensor's size that a step of Adam changes it by; it falls to
 def distill(
     network: nn.Module,
     endpoints: Sequence[Mapping[str, Tensor]],
-    batches: Iterable[Any],
+    batches: Batches,
     *,
     weights: Sequence[float] | None = None,
     epochs: int | None = None,

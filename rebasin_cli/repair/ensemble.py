@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from .. import networks
 from ..datasets._batches import checked, part_of, tensors_in
 from ..errors import DataError
 from ..networks.running import call, evaluating, fed
+from ..types import Batches
 from .options import STEP
 
 MEMORY = 1 << 28  # bytes of targets that are kept; what is beyond is computed again
@@ -30,7 +31,7 @@ class Ensemble:
         self,
         teachers: Sequence[nn.Module],
         shares: Sequence[float],
-        batches: Iterable[Any],
+        batches: Batches,
         output: str | int | None,
         memory: int = MEMORY,
         device: str | torch.device = "cpu",

@@ -11,6 +11,7 @@ from torch import Tensor, fx, nn
 from ..datasets._batches import checked, map_tensors
 from ..errors import DataError, NetworkError
 from ..networks.running import fed
+from ..types import Batches
 from .producers import Producers, Site, find
 
 
@@ -67,7 +68,7 @@ class Measured:
     def __init__(
         self,
         network: nn.Module,
-        batches: Iterable[Any],
+        batches: Batches,
         device: str | torch.device,
         known: dict[Any, Any],
     ):

@@ -23,6 +23,7 @@ from ..datasets._batches import checked, tensors_in
 from ..errors import CheckpointError, DataError
 from ..networks.running import evaluating, fed
 from ..runtime.threads import WAITING, Beside, beside
+from ..types import Batches
 from .advancing import Advancing, Graphs
 from .channels import Repaired
 from .effects import undo
@@ -43,7 +44,7 @@ STILL = 1e-9  # of its largest weight: a change smaller than this is rounding
 def refit(
     network: nn.Module,
     endpoints: Sequence[Mapping[str, Tensor]],
-    batches: Iterable[Any],
+    batches: Batches,
     *,
     weights: Sequence[float] | None = None,
     ridge: float = RIDGE,
@@ -138,7 +139,7 @@ def _within(layers: Iterable[Layer]) -> tuple[list[Layer], list[tuple[str, str]]
     return fitted, [(layer.name, why(layer.gram_bytes)) for layer in layers if layer not in fitted]
 
 
-def _first(graphs: Graphs, batches: Iterable[Any], device: str | torch.device) -> Producers:
+def _first(graphs: Graphs, batches: Batches, device: str | torch.device) -> Producers:
     for inputs, _ in checked(batches):
         return graphs.of(fed(graphs.network, inputs, device))
     raise DataError("the data holds no batches to fit layers on")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from ..datasets._batches import First
 from ..errors import CheckpointError, UsageError, unknown
 from ..networks.evaluation import Scores, evaluate
 from ..networks.running import fed
+from ..types import Batches, Tensors
 from .biases import calibrated_biases
 from .channels import MATCHES, Repaired, renormalize, reset_norms
 from .choosing import Choice, choose, parted
@@ -29,8 +30,6 @@ from .refitting import refit
 
 # What --repair takes, beside auto. "bias" alone needs no samples.
 REPAIRS = ("none", "reset", *MATCHES, "refit", "distill", "bias")
-
-Tensors = Mapping[str, torch.Tensor]
 
 
 def settle(how: str, *, statistics: bool, measurable: bool) -> str:
@@ -85,7 +84,7 @@ class Repairs:
 
     how: str
     endpoints: Sequence[Tensors]
-    batches: Iterable[Any] | None = None
+    batches: Batches | None = None
     inputs: Any = None
     new_bias: bool = False
     ridge: float | None = None
@@ -119,7 +118,7 @@ class Repairs:
             device=self.device,
         )
 
-    def _refit(self, network: nn.Module, weights: Sequence[float], batches: Iterable[Any] | None) -> Repaired:
+    def _refit(self, network: nn.Module, weights: Sequence[float], batches: Batches | None) -> Repaired:
         return refit(
             network,
             self.endpoints,
@@ -234,9 +233,7 @@ def _check_finite(changed: Tensors) -> None:
             )
 
 
-def set_apart(
-    batches: Iterable[Any], held: Iterable[Any] | None
-) -> tuple[Iterable[Any], Iterable[Any], bool]:
+def set_apart(batches: Batches, held: Iterable[Any] | None) -> tuple[Iterable[Any], Iterable[Any], bool]:
     """Batches to measure a repair on, others to judge it by, and whether these are others.
 
     Where no `held` are given, every third batch is kept from the repair.

@@ -28,11 +28,11 @@ from ..groups.folds import Folds
 from ..matchers import State
 from ..matchers.search import align as searching
 from ..networks.evaluation import Scores
-from ..permutations.permutation import Permutations
 from ..runtime import devices
 from ..runtime.files import Inputs
 from ..runtime.ranks import ALONE, Ranks
 from ..spec.spec import FittedSpec
+from ..types import Permutations
 from . import checks, doubts, method_options, samples
 from .held_out import HeldOut
 from .inputs import inputs_of

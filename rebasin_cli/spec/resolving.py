@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-
-import torch
 
 from ..averages.together import products_of
 from ..checkpoints.tensors import plan_of
 from ..errors import SpecError
+from ..types import Tensors
 from . import library
 from .fitting import fit
 from .spec import FittedSpec, Spec
-
-Tensors = Mapping[str, torch.Tensor]
 
 
 def resolve_spec(

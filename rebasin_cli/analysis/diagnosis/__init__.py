@@ -18,10 +18,11 @@ from ...averages.kinship import equal, kinship, same_values
 from ...errors import NetworkError, SpecError
 from ...spec.resolving import resolve_spec
 from ...spec.spec import FittedSpec, Spec
+from ...types import Tensors
 from .activations import look
 from .facts import Fact, of_activations, of_kinship, of_weights
 from .judging import BY_TENSORS, EXACT, VERDICTS, judge
-from .weights import Tensors, weigh
+from .weights import weigh
 
 
 @dataclass(frozen=True)

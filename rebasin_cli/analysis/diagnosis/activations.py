@@ -17,8 +17,9 @@ from ...matchers.search.listed import apart
 from ...permutations.permutation import permuted
 from ...repair.moments import Moments as Spread
 from ...spec.spec import FittedSpec
+from ...types import Tensors
 from .. import signatures
-from .weights import Tensors, ratio
+from .weights import ratio
 
 
 @dataclass

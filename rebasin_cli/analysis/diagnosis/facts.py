@@ -10,6 +10,7 @@ from typing import Any
 from ...averages.kinship import Kinship
 from ...spec.notation import words_of
 from ...spec.spec import FittedSpec
+from ...types import Tensors
 from .judging import (
     CHANCE,
     DEAD,
@@ -22,7 +23,7 @@ from .judging import (
     most_faded,
     narrowest,
 )
-from .weights import Tensors, Weights, ratio
+from .weights import Weights, ratio
 
 
 @dataclass(frozen=True)

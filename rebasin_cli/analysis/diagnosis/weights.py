@@ -16,8 +16,8 @@ from ...permutations.permutation import permuted
 from ...runtime.seeds import generator
 from ...spec.notation import Axis, words_of
 from ...spec.spec import FittedSpec
+from ...types import Tensors
 
-Tensors = Mapping[str, torch.Tensor]
 Products = tuple[float, float, float, float]  # ⟨x, y⟩, ‖x‖², ‖y‖², ‖x − y‖²
 WAYS = ("naive", "aligned", "chance")  # B as it is, matched, and shuffled and matched
 

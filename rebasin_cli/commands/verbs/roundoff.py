@@ -7,15 +7,14 @@ made anew. A number that moves by that much, or a few times more, is the same nu
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
 from ...checkpoints.tensors import LazyTensors, plan_of
 from ...runtime.seeds import generator
-
-Tensors = Mapping[str, Tensor]
+from ...types import Tensors
 
 DRAWS = 6  # of the noise: one may by chance leave a number where it was
 TIMES = 4  # as far as noise moves a number: rounding may be unlucky, and comes in more than one step

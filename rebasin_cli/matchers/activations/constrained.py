@@ -13,16 +13,13 @@ Tatro et al. 2020, appendix C.3, equation 31, there with costs: S is −C, arXiv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-
 from ...permutations import assignment
+from ...types import Permutations
 
 STEPS = 200  # prices; a handful is usual
-
-Perms = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -33,7 +30,7 @@ class Within:
     they, and units left where they are, are worth before the activation.
     """
 
-    perms: Perms
+    perms: Permutations
     reached: float
     bound: float
     before: float
@@ -46,7 +43,12 @@ class Within:
 
 
 def within(
-    post: Perms, pre: Perms, solve: Callable[[Perms], Perms], still: Perms, *, steps: int = STEPS
+    post: Permutations,
+    pre: Permutations,
+    solve: Callable[[Permutations], Permutations],
+    still: Permutations,
+    *,
+    steps: int = STEPS,
 ) -> Within:
     """The best permutations of the words of `post` within the constraint on the sum over these words.
 
@@ -54,7 +56,7 @@ def within(
     are. The answer always keeps the constraint: `still` does.
     """
 
-    def worth(perms: Perms) -> tuple[float, float]:
+    def worth(perms: Permutations) -> tuple[float, float]:
         return tuple(sum(assignment.total(its[word], perms[word]) for word in post) for its in (post, pre))
 
     allowed = worth(still)[1]

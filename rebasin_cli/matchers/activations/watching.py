@@ -21,11 +21,10 @@ from ...errors import NetworkError
 from ...inference.program import Program
 from ...inference.tracing import needed_for
 from ...runtime.threads import ALONE, Beside
+from ...types import Tensors
 from .running import Run
 from .showing import Place
 from .sites import Sites
-
-Tensors = Mapping[str, torch.Tensor]
 
 
 def watch(

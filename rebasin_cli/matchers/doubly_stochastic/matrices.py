@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from ...permutations import index_maps
-from ...permutations.permutation import Permutations
 from ...spec.atoms import Dimension, rebuilt
 from ...spec.spec import FittedSpec
+from ...types import Permutations
 from .birkhoff import Mixture, mixture_of, nearest
 
 Matrices = Mapping[str, Tensor]

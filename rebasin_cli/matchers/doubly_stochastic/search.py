@@ -24,10 +24,11 @@ from ...datasets._batches import checked, head, size_of, to_device
 from ...errors import CheckpointError, DataError, NetworkError, UsageError
 from ...networks.training_recipe import has_convolutions
 from ...permutations.lists import without_lists
-from ...permutations.permutation import Permutations, permuted
+from ...permutations.permutation import permuted
 from ...runtime.seeds import generator
 from ...runtime.signals import held_back
 from ...spec.notation import words_of
+from ...types import Permutations
 from .. import MatchResult, Problem, State
 from ..straight_through.epochs import epoch
 from ..straight_through.mixture import Mixture

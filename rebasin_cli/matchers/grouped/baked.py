@@ -16,10 +16,9 @@ from ...spec.atoms import Atom
 from ...spec.groups import MATRICES
 from ...spec.notation import Word, leaves_of, words_of
 from ...spec.spec import FittedSpec
+from ...types import Tensors
 from ..weights.blocks import wide
 from ..weights.pair import Pair
-
-Tensors = Mapping[str, torch.Tensor]
 
 
 class Whole(Pair):

@@ -10,16 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import torch
-
 from ...permutations import assignment
 from ...spec.notation import words_of
 from .. import Problem
 from ..activations.similarities import above_chance
 from .baked import constant, counted_alike, share_of
 from .looking import Seen, nearest
-
-Tensors = Mapping[str, torch.Tensor]
 
 
 class Evidence:

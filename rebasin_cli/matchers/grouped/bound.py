@@ -23,9 +23,10 @@ from ...permutations import assignment, permutation
 from ...spec.atoms import Atom
 from ...spec.groups import MATRICES, SIGNED
 from ...spec.spec import FittedSpec
+from ...types import Tensors
 from ..weights import starred
 from ..weights.pair import Pair
-from .baked import Baked, Tensors
+from .baked import Baked
 from .units import Unit
 
 ROUND = 2.0**-52

@@ -8,7 +8,7 @@ they go with the order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -22,9 +22,7 @@ from ...permutations.permutation import is_identity
 from ...spec.groups import PLANES
 from ...spec.notation import Axis, Word, leaves_of, words_of
 from ...spec.spec import FittedSpec
-
-Tensors = Mapping[str, torch.Tensor]
-
+from ...types import Tensors
 
 Both = tuple[torch.Tensor, torch.Tensor]
 

@@ -10,20 +10,19 @@ Generalised Procrustes analysis: Gower 1975; the rounds are those of Ainsworth e
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from ...groups import elements as acts
 from ...groups.elements import Elements
 from ...runtime.seeds import derive, generator
+from ...types import Tensors
 from .. import MatchResult, Problem, State
 from ..weights.blocks import wide
 from .baked import constant, counted_alike
 from .matching import MAP
 from .search import ENOUGH, search
-
-Tensors = Mapping[str, torch.Tensor]
 
 
 def match(problem: Problem, max_sweeps: int) -> MatchResult:

@@ -25,11 +25,11 @@ from ...permutations import permutation
 from ...spec.atoms import Atom, atoms
 from ...spec.groups import PERMUTATION
 from ...spec.spec import FittedSpec
+from ...types import Tensors
 from ..weights import starred
 from ..weights.line import on_the_way
 from .baked import constant
 
-Tensors = Mapping[str, torch.Tensor]
 Matrices = dict[tuple[str, bool], torch.Tensor]  # a word's, and whether it is that of what it only orders
 
 

@@ -15,7 +15,7 @@ Procrustes problem, Schönemann 1966.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -24,11 +24,10 @@ from ...groups.elements import Elements
 from ...permutations import permutation
 from ...runtime.seeds import generator
 from ...spec.spec import FittedSpec
+from ...types import Tensors
 from ..weights.descent import Descent
 from .baked import Baked
 from .units import Unit, units_of
-
-Tensors = Mapping[str, torch.Tensor]
 
 ENOUGH = 1e-6  # of ‖A‖·‖B‖: a sweep that gains less is the last
 DOUBT = 1e-9  # of ‖A‖·‖B‖: a step that gains less is rounding

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 
 from ...groups import projection
-from ...permutations.permutation import Permutations
 from ...spec.atoms import Atom
 from ...spec.groups import MATRICES, PERMUTATION
 from ...spec.spec import FittedSpec
+from ...types import Permutations
 from ..weights import starred
 from ..weights.pair import Pair
 

@@ -20,9 +20,9 @@ from ...datasets._batches import checked, head, size_of
 from ...datasets._held_out import held_out
 from ...errors import DataError, UsageError
 from ...permutations import permutation
-from ...permutations.permutation import Permutations
 from ...runtime.seeds import derive, generator
-from .. import Problem, Tensors
+from ...types import Permutations, Tensors
+from .. import Problem
 from ..straight_through.epochs import epoch
 from . import swaps
 from .length import Length

@@ -26,12 +26,11 @@ from ...runtime import devices
 from ...runtime.ranks import ALONE, Ranks
 from ...runtime.seeds import generator
 from ...spec.spec import FittedSpec
+from ...types import Tensors
 from .. import MatchResult, Problem, State, registry
 from ..polishing import search as polishing
 from ..polishing.length import Length
 from . import in_turn
-
-Tensors = Mapping[str, torch.Tensor]
 
 WAYS = {  # to give what a method needs
     "network": ("the network", "--net file.py:factory (network=… in Python)"),

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from ...permutations.permutation import Permutations
+from ...types import Permutations
 from .. import MatchResult, Problem, State
 from ..straight_through.history import packed, unpacked
 from . import listed

@@ -6,7 +6,7 @@ the model is put into it, and the method then matches what is left: all other wo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,12 +14,12 @@ import torch
 
 from ...permutations import index_maps, permutation
 from ...permutations.lists import without_lists
-from ...permutations.permutation import Permutations, permuted
+from ...permutations.permutation import permuted
 from ...spec.spec import FittedSpec
+from ...types import Permutations, Tensors
 from .. import MatchResult, Problem, State, registry
 
 Sets = Sequence[Permutations]
-Tensors = Mapping[str, torch.Tensor]
 
 
 def search(

@@ -17,7 +17,7 @@ from ...networks.evaluation import evaluate
 from ...networks.recording import Recording
 from ...networks.running import fed
 from ...networks.state import duplicate
-from ...permutations.permutation import Permutations, permuted
+from ...permutations.permutation import permuted
 from ...repair import Outcome, Repairs
 from ...repair.advancing import Graphs
 from ...repair.choosing import MARGIN, SURE, Measured, better, measure
@@ -32,6 +32,7 @@ from ...repair.options import (
     epochs_of,
 )
 from ...runtime.seeds import derive
+from ...types import Permutations
 from .. import Problem
 from .clock import SPEED, Clock
 

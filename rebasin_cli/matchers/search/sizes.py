@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from ...datasets._batches import checked, size_of
+from ...types import Batches
 
 FEWEST = 200  # samples to look at units on
 LOOKED = 10_000  # samples that units are looked at on, where there is time
@@ -66,7 +67,7 @@ def sized(
 class Reading:
     """Batches of somebody else's, of which nobody knows how many there are; `samples` were read."""
 
-    def __init__(self, batches: Iterable[Any]):
+    def __init__(self, batches: Batches):
         self._batches, self.samples = batches, 0
 
     def __iter__(self) -> Iterator[Any]:

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import torch
 
-from ...permutations.permutation import Permutations
 from ...runtime.seeds import generator
 from ...runtime.threads import on_one_thread, pool
+from ...types import Permutations
 from .projection import Projection
 
 

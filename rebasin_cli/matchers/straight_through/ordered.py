@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -12,11 +12,10 @@ from ...groups.elements import Elements
 from ...groups.projection import project
 from ...spec.groups import MATRICES, SIGNED
 from ...spec.spec import FittedSpec
+from ...types import Tensors
 from ..grouped.baked import Whole
 from ..weights.pair import Pair
 from .projection import Projection
-
-Tensors = Mapping[str, torch.Tensor]
 
 DOUBT = 1e-6  # of what a word's similarity could be worth: a step that gains less is rounding
 

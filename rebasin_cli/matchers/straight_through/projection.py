@@ -6,22 +6,21 @@ there: mostly not at all. Each assignment starts from the last one's duals (Ito 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from ...permutations import assignment, permutation
 from ...permutations.assignment import Solution
-from ...permutations.permutation import Permutations, permute_
+from ...permutations.permutation import permute_
 from ...spec.notation import words_of
 from ...spec.spec import FittedSpec
+from ...types import Permutations, Tensors
 from ..weights import starred
 from ..weights.pair import Pair
 
 AHEAD = 1 << 30  # bytes of matrices that are assigned while the next are made, beside a GPU
 TOGETHER = 1 << 22  # bytes of matrices that are assigned one after the other: the solver stays in the caches
-
-Tensors = Mapping[str, torch.Tensor]
 
 
 class Projection:

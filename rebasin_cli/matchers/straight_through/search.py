@@ -24,9 +24,10 @@ from ...datasets._held_out import held_out
 from ...errors import DataError, NetworkError, UsageError
 from ...permutations import permutation
 from ...permutations.lists import without_lists
-from ...permutations.permutation import Permutations, permuted
+from ...permutations.permutation import permuted
 from ...runtime.seeds import derive, generator
 from ...runtime.signals import held_back
+from ...types import Permutations
 from .. import MatchResult, Problem, State
 from .epochs import epoch, with_last
 from .followers import Followers

@@ -10,7 +10,7 @@ from typing import Any
 from ... import networks
 from ...errors import NetworkError, SpecError
 from ...groups import elements as acts
-from ...permutations.permutation import Permutations
+from ...types import Permutations
 from .. import INITS, MatchResult, Problem, registry
 
 STARTS = (*INITS, "given")  # what a state says of where its search began, by number

@@ -7,14 +7,14 @@ turn one side: all of a group acts on both models alike without a change.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
 from ...groups import elements as acts
 from ...groups.elements import Elements
-from ...permutations.permutation import Permutations
+from ...types import Permutations, Tensors
 from .. import Problem
 from ..grouped.learned import Learned
 from .flat import Flat
@@ -24,8 +24,6 @@ from .training import RATES, Training
 
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # what Adam keeps
 TURNING = 10.0  # the rate of numbers, in rates of weights
-
-Tensors = Mapping[str, torch.Tensor]
 
 
 class Turning:

@@ -8,8 +8,8 @@ import torch
 
 from ...permutations import assignment
 from ...permutations.assignment import Solution
-from ...permutations.permutation import Permutations
 from ...runtime.ranks import Ranks
+from ...types import Permutations
 from .pair import Pair
 from .proof import margins_left, proven
 from .similarity import Basis, Similarities

@@ -15,18 +15,18 @@ from typing import Any
 import torch
 
 from ...checkpoints.tensors import in_memory, is_held, plan_of
-from ...permutations.permutation import Permutations, index_select
+from ...permutations.permutation import index_select
 from ...runtime.ranks import ALONE, Ranks
 from ...runtime.threads import on_one_thread, pool
 from ...spec.atoms import Atom, atoms
 from ...spec.spec import FittedSpec
+from ...types import Permutations, Tensors
 from .pace import Pace
 
 SLAB = 1 << 20  # numbers in one operand of a product: 4 MB in float32
 TURNED = 1 << 25  # bytes of copies with another axis first, or as permutations put them
 COPIED = 1 << 20  # numbers to gather that are not worth a second thread
 
-Tensors = Mapping[str, torch.Tensor]
 Slab = tuple[torch.Tensor, torch.Tensor]
 
 

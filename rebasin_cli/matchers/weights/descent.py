@@ -16,9 +16,9 @@ import torch
 
 from ...permutations import assignment
 from ...permutations.assignment import Solution
-from ...permutations.permutation import Permutations
 from ...runtime.seeds import generator
 from ...spec.atoms import Atom
+from ...types import Permutations
 from . import sampling, starred
 from .assignments import Assignments
 from .pair import Pair

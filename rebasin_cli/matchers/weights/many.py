@@ -5,21 +5,20 @@ The objective is Σ over pairs of models of ⟨π_i θ_i, π_j θ_j⟩, over the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from ...permutations import permutation
-from ...permutations.permutation import Permutations, permuted
+from ...permutations.permutation import permuted
 from ...runtime.seeds import derive, generator
 from ...spec.atoms import atoms
 from ...spec.spec import FittedSpec
+from ...types import Permutations
 from .. import Problem
 from .blocks import wide
 from .descent import Descent
 from .pair import Pair
-
-Tensors = Mapping[str, torch.Tensor]
 
 
 def evidence_of(fitted: FittedSpec) -> list[str]:

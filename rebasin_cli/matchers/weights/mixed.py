@@ -11,13 +11,11 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-from ...permutations.permutation import Permutations
 from ...spec.atoms import Atom
 from ...spec.spec import FittedSpec
+from ...types import Permutations, Tensors
 from .blocks import Blocks
 from .pace import Pace
-
-Tensors = Mapping[str, torch.Tensor]
 
 
 class Mixed(Blocks):

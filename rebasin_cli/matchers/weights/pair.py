@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from ...checkpoints.tensors import in_memory
-from ...permutations.permutation import Permutations
 from ...spec.atoms import Atom
+from ...types import Permutations
 from .blocks import SLAB, Slab, first, is_matrix
 from .values import FEW, Values
 

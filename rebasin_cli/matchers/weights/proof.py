@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 import torch
 
-from ...permutations.permutation import Permutations
 from ...spec.atoms import Atom
+from ...types import Permutations
 from .pair import Pair
 
 DOUBT = 1e-6  # of ‖A‖·‖B‖ over the word's tensors: more than all round-off in the matrix and here

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ...permutations.permutation import Permutations
 from ...spec.atoms import Atom
+from ...types import Permutations
 from .pair import SLIVER, Pair
 from .values import summed_squares
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ...permutations.permutation import Permutations
 from ...spec.atoms import Atom
+from ...types import Permutations
 from .pair import Pair
 
 GROUP = 1 << 25  # bytes of matrices that are not kept and yet held together, if more than one

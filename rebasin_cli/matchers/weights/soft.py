@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from ...permutations import assignment
-from ...permutations.permutation import Permutations
+from ...types import Permutations
 from .pair import Pair
 
 STEPS = 16

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 
 from ...permutations import assignment, index_maps
-from ...permutations.permutation import Permutations
 from ...spec.atoms import Atom
 from ...spec.spec import Block
+from ...types import Permutations
 from .pair import Pair
 from .similarity import Similarities
 

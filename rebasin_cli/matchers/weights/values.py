@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from ...permutations.permutation import Permutations
 from ...spec.atoms import Atom
+from ...types import Permutations
 from .blocks import SLAB, Blocks, Slab
 
 FEW = 1 << 16  # numbers whose products are summed as they are
