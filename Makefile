@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all lint types docs bench bench-wait wheel fuzz clean
+.PHONY: demo test test-all lint types docs site bench bench-wait wheel fuzz clean
 
 # torch comes first and alone: with torch pinned and present, nothing pulls another build of it.
 $(VENV)/installed: pyproject.toml constraints.txt
@@ -48,6 +48,10 @@ types: $(VENV)/developing
 docs: $(VENV)/developing
 	$(BIN)/python docs/generate.py
 
+# The documents as a site in site/; a dead link fails
+site: $(VENV)/developing
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 # make bench                                          trains two pairs of mlps on MNIST first, once
 # make bench BENCH_PAIRS="a.safetensors:b.safetensors …"     with these pairs instead
 # make bench BENCH=--quick                              a few rows, one run
@@ -85,4 +89,4 @@ fuzz: $(VENV)/developing
 	$(BIN)/python -m tests.fuzz.fuzz --minutes $(MINUTES) $(FUZZ)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info rebasin-demo
+	rm -rf $(VENV) build dist site *.egg-info rebasin-demo

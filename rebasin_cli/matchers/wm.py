@@ -5,7 +5,7 @@ Hold all permutations but one, sum the inner products of matching slices into a 
 The first sweep goes from what cannot move to the inside, later ones in random order. The objective never
 falls; the optimum is local and depends on the seed, which orders the layers.
 
-A higher objective is a better match of weights, not always a lower barrier: docs/how-it-works.md.
+A higher objective is a better match of weights, not always a lower barrier: docs/methods/weights.md.
 
 Ainsworth et al. 2022, section 3.2 and Algorithm 1, arXiv:2209.04836.
 """

@@ -7,7 +7,7 @@ A format is a module with
     def render(report: Report) -> str | bytes  # everything from the report, nothing recomputed
 
 Loss in nats per sample, accuracy in 0–1, barriers in the unit of what they measure, times in seconds.
-The JSON form (`Report.to_dict`) is versioned by `SCHEMA`; `docs/report.md` documents it.
+The JSON form (`Report.to_dict`) is versioned by `SCHEMA`; `docs/report-json.md` documents it.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def test_a_quote_that_is_not_closed_stops_the_action(server):
 
 INSTALLS = [
     ({}, ["rebasin-cli"]),
-    ({"version": "0.1.0"}, ["rebasin-cli==0.1.0"]),
+    ({"version": "0.2.0"}, ["rebasin-cli==0.2.0"]),
     ({"constraints": "c.txt", "requirements": "r.txt"}, ["-c c.txt -r r.txt rebasin-cli"]),
     (
         {"torch-index": "https://index/cpu", "constraints": "my c.txt"},
