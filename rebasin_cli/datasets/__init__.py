@@ -30,32 +30,29 @@ from ..runtime.seeds import generator
 from ._batches import LoaderData, Once, open_loader
 from ._checking import MOST_CLASSES, check
 from ._normalization import UNIT, USUAL, Normalization, measured
+from ._samples import SPLITS, Samples
+from ._text import spelled
+
+__all__ = [
+    "Data",
+    "LoaderData",
+    "Normalization",
+    "Once",
+    "SPLITS",
+    "Samples",
+    "UNIT",
+    "USUAL",
+    "form",
+    "normalizations",
+    "once",
+    "open_data",
+    "own_normalization",
+    "registry",
+]
 
 registry = Registry("datasets", "data set")
 
-SPLITS = ("train", "test")
 LOADER = "Expected a function loader(split) that returns batches of inputs and targets"
-
-
-@dataclass(frozen=True)
-class Samples:
-    """One split in memory: inputs (N, C, H, W) as bytes or float32 in 0–1, targets (N,) int64.
-
-    Of text both are numbers of characters in the `vocabulary`, int64 (N, T), targets one character on.
-    """
-
-    inputs: Tensor
-    targets: Tensor
-    vocabulary: str | None = None
-
-    def __len__(self) -> int:
-        return len(self.targets)
-
-    def at(self, chosen: Tensor) -> Samples:
-        """Those at these indices (int64), in this order; raises IndexError for one that is not there."""
-        # rows as a whole take a third of the time of indexing
-        taken = (tensor.index_select(0, chosen) for tensor in (self.inputs, self.targets))
-        return Samples(*taken, vocabulary=self.vocabulary)
 
 
 @dataclass(frozen=True)
@@ -189,8 +186,6 @@ def open_data(
         if default is None and normalize is not None:
             raise UsageError(f"{reference} is text, which nothing normalises", hint="Leave out --normalize.")
         if known and vocabulary is not None:
-            from ._text import spelled  # which imports this module
-
             samples = spelled(samples, vocabulary, f"{reference} ({split})")
         data = Data(
             reference,

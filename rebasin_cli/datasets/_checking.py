@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 
 from ..errors import DataError
-
-if TYPE_CHECKING:
-    from . import Samples
+from ._samples import Samples
 
 MOST_CLASSES = 1 << 20  # where the targets alone tell how many there are: a head of more is a mistake
 

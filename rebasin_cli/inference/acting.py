@@ -19,7 +19,8 @@ from ..spec.groups import MATRICES, TOLD
 from ..spec.notation import Word, leaves_of
 from ..spec.spec import FittedSpec
 from .comparing import difference, own_sizes
-from .trials import Answers, Runs, alive, answers_to, sizes_by_rounding
+from .runs import Runs
+from .trials import Answers, alive, answers_to, sizes_by_rounding
 
 ALL = ""  # the key of the difference that all words make together
 ROUNDING = 10  # how much more a product with a matrix rounds than a permutation, which does not

@@ -23,7 +23,8 @@ from ..networks.state import fresh, own_state
 from .axes import constants, variables
 from .comparing import difference
 from .program import Program
-from .trials import Answers, Runs, alive, answers_to
+from .runs import Runs
+from .trials import Answers, alive, answers_to
 from .walk import INPUT, OUTPUT, UNUSED, Walk
 
 ALIKE = 1e-9  # relative: what may change where modules change places

@@ -29,8 +29,9 @@ from ..runtime.seeds import generator
 from ..spec.notation import words_of
 from ..spec.spec import FittedSpec
 from . import acting, seeing, stale
+from .runs import Fails, Runs
 from .shuffling import Changed, apart, draw
-from .trials import Fails, Runs, answers
+from .trials import answers
 
 MARGIN = 1000  # how much larger than rounding a difference has to be
 MORE = 4  # trials for tensors whose effect the others could not see, such as those of units that were dead

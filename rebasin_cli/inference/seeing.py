@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,9 +19,7 @@ from torch import nn
 from ..errors import NetworkError
 from .comparing import own_sizes
 from .drawing import tensors_of
-
-if TYPE_CHECKING:
-    from .trials import Runs
+from .runs import Runs
 
 CLEAR = 10  # a difference that is seen is so much larger than what is allowed
 NOTHING = 1e-9  # relative: what much larger values may change where they have no effect

@@ -13,7 +13,8 @@ from ..permutations import index_maps, permutation
 from ..spec.spec import FittedSpec
 from . import drawing
 from .comparing import difference, differences, own_sizes
-from .trials import Runs, nudged, sizes_by_rounding
+from .runs import Runs
+from .trials import nudged, sizes_by_rounding
 
 FEW = 5  # units: of more, two words are drawn alike once in 700 times at most
 

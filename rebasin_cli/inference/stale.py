@@ -14,8 +14,8 @@ from ..errors import NotProven
 from ..networks import caches
 from ..spec.spec import FittedSpec
 from .comparing import difference
+from .runs import Runs
 from .seeing import NOTHING
-from .trials import Runs
 
 FRESH = "Give a network that was not run before, or have it drop them when it goes to training"
 

@@ -13,13 +13,10 @@ from torch import nn
 
 from ..datasets._batches import map_tensors, tensors_in
 from ..errors import NetworkError
-from ..networks.returned import Kept, Returned
-from ..networks.running import forward
-from ..networks.state import buffers_kept
 from ..runtime.seeds import generator
 from . import drawing, seeing
-from .comparing import difference, own_sizes, same_shapes
-from .float64 import in_float64
+from .comparing import difference, own_sizes
+from .runs import Runs, Series, real_view
 
 SIDE = 64  # pixels that drawn inputs have at most, where the network takes so few
 DRAWS = 16  # of weights, before a network that answers every input alike is refused
@@ -27,61 +24,8 @@ OTHERS = 3  # batches that are run beside one that tells nothing alone
 DEAD = "the network answers every input alike on random weights, so a proof would say nothing"
 
 
-class Fails(NetworkError):
-    """The network does not run in this precision on the inputs that are given."""
-
-
 class Dead(NetworkError):
     """The network answers all inputs alike on these weights."""
-
-
-@dataclass(frozen=True)
-class Series:
-    """Batches that are run one after the other, where one alone tells nothing: their outputs are one."""
-
-    batches: tuple[Any, ...]
-
-
-class Runs:
-    """The network on batches, each time as if for the first time; `last` is what it returned at last."""
-
-    def __init__(
-        self, network: nn.Module, refresh: Callable[[], None], dtype: torch.dtype, kept: Kept
-    ) -> None:
-        self.network, self._refresh, self._dtype, self._kept = network, refresh, dtype, kept
-        self.last = Returned((), (), (), ())
-
-    def outputs(self, inputs: Any, *, scale: bool = False) -> list[torch.Tensor]:
-        """Every tensor of the network's function, in this precision; of a series each is stacked.
-
-        `scale`: after weights were scaled to size. Raises Fails where the network does, and as `Kept.of`.
-        """
-        if isinstance(inputs, Series):
-            first, *others = inputs.batches
-            each = [self.outputs(first, scale=scale), *map(self.outputs, others)]
-            return [torch.stack(its) for its in zip(*each, strict=True)] if same_shapes(each) else each[0]
-        self._refresh()
-        try:
-            with contextlib.ExitStack() as modes:
-                modes.enter_context(buffers_kept(self.network))
-                if scale:
-                    modes.enter_context(drawing.Scaling(self.network))
-                if self._dtype is torch.float64:
-                    modes.enter_context(in_float64())
-                found = forward(self.network, inputs)
-        except NetworkError as cause:
-            raise Fails(cause.message, problems=cause.problems, hint=cause.hint) from cause
-        self.last = self._kept.of(found)
-        return [self._real(tensor) for tensor in self.last.tensors]
-
-    def _real(self, tensor: torch.Tensor) -> torch.Tensor:
-        whole = _real_view(tensor.resolve_conj())
-        whole = whole if whole.layout is torch.strided else whole.to_dense()
-        return whole.to(self._dtype).clone()
-
-
-def _real_view(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 @dataclass(frozen=True)
@@ -234,7 +178,7 @@ def sizes_by_rounding(runs: Runs, batch: Any, before: Sequence[torch.Tensor]) ->
 @contextlib.contextmanager
 def _nudged(network: nn.Module) -> Iterator[None]:
     """While it lasts, each weight is the next number; there and back is the same number."""
-    own = [_real_view(tensor) for tensor in network.state_dict().values() if drawing.draws(tensor)]
+    own = [real_view(tensor) for tensor in network.state_dict().values() if drawing.draws(tensor)]
     try:
         for tensor in own:
             tensor.copy_(torch.nextafter(tensor, torch.full_like(tensor, math.inf)))

@@ -20,7 +20,7 @@ from ...groups import elements as acts
 from ...groups import stored
 from ...groups.folds import Folds
 from ...inference.comparing import difference
-from ...inference.trials import Runs
+from ...inference.runs import Runs
 from ...matchers.search.align import Alignment
 from ...networks.returned import Kept
 from ...networks.running import fed

@@ -31,11 +31,11 @@ from ...types import Permutations
 from .. import MatchResult, Problem, State
 from .epochs import epoch, with_last
 from .followers import Followers
+from .history import LOOKED, packed, unpacked
 from .mixture import Mixture
 from .optimizers import Optimizer
 from .ordered import Ordered
 from .projection import Projection
-from .resuming import resume, state_of
 from .starting import STARTS, started
 from .training import HELD_OUT, Training
 from .turning import Turning
@@ -124,7 +124,7 @@ class Run:
         """From where a search stood, from given permutations, or from those of `init`."""
         if start is not None and start.tensors:
             try:
-                resume(self, start)
+                self._resume(start)
             except KeyError as cause:
                 raise UsageError(
                     f"the search cannot go on: what was kept of it lacks {cause}",
@@ -143,6 +143,35 @@ class Run:
         if start is not None and len(self.dummies) > 1:
             self._draw_in(found)
         self.look()
+
+    def _resume(self, start: State) -> None:
+        """Go on, having just begun, from where `start` was taken; raises KeyError for what that lacks."""
+        kept, self.done, self.objective = start.tensors, start.sweep, start.objective
+        self.best = tuple(dict(perms) for perms in start.permutations)
+        if self.turning is not None:
+            self.turning.resume(kept, self.best)
+        self.followers.place(
+            [
+                {word: kept[f"at.{k}.{word}"] for word in perms}
+                for k, perms in enumerate(self.followers.permutations)
+            ]
+        )
+        if self.turning is not None:
+            self.turning.resume_signs(kept, self.followers.projections)
+        for k, (dummy, optimizer) in enumerate(zip(self.dummies, self.optimizers, strict=True)):
+            dummy.copy_(kept[f"dummy.{k}"])
+            prefix = f"optimizer.{k}."
+            optimizer.resume(
+                {name.removeprefix(prefix): t for name, t in kept.items() if name.startswith(prefix)}
+            )
+        self.history = [*unpacked(kept["history"])]
+        self.init = STARTS[int(start.notes["init"])]
+        self.solves = int(start.notes["solves"])
+        queue = self.followers.queue
+        queue.position, queue.credit = int(start.notes["position"]), start.notes["credit"]
+        self.quota = start.notes["quota"]
+        self.looked = int(start.notes["looked"])
+        self.notes = {name: start.notes[name] for name in ("loss", "changed")}
 
     def _draw_in(self, found: Sequence[Permutations]) -> None:
         """Let dummies begin halfway to the mean of all models where the reference alone would undo the start.
@@ -245,7 +274,33 @@ class Run:
 
     def _report(self) -> None:
         if self.problem.progress is not None:
-            self.problem.report(state_of(self))
+            self.problem.report(self.state())
+
+    def state(self) -> State:
+        """Where the search stands, and the figures that are shown of it."""
+        found = {name: value for name, value in self.history[-1].items() if name in LOOKED}
+        total = {"steps": float(self.length * self.options.epochs)} if self.length else {}
+        place = {
+            "position": float(self.followers.queue.position),
+            "credit": self.followers.queue.credit,
+            "quota": self.quota,
+            "looked": float(self.looked),
+            "init": float(STARTS.index(self.init)),
+            "solves": float(self.solves + self.followers.solves),
+        }
+        tensors = {
+            f"at.{k}.{word}": perm
+            for k, perms in enumerate(self.followers.permutations)
+            for word, perm in perms.items()
+        }
+        for k, (dummy, optimizer) in enumerate(zip(self.dummies, self.optimizers, strict=True)):
+            tensors[f"dummy.{k}"] = dummy
+            tensors |= {f"optimizer.{k}.{name}": value for name, value in optimizer.state.items()}
+        tensors["history"] = packed(self.history)
+        if self.turning is not None:
+            tensors |= self.turning.kept(self.followers.projections)
+        notes = {**self.notes, **found, **total, **place}
+        return State(self.best, self.done, self.objective, notes, tensors)
 
     def result(self) -> MatchResult:
         solves, looks = self.solves + self.followers.solves, tuple(self.history)
