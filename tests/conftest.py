@@ -9,6 +9,18 @@ import signal
 
 import pytest
 
+from tests.processor import Processor
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--processor", type=int, default=10, metavar="N", help="show the N rooms and tests that take most"
+    )
+
+
+def pytest_configure(config):
+    config.pluginmanager.register(Processor(config.getoption("--processor")), "processor")
+
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread():
