@@ -4,14 +4,15 @@
     python docs/generate.py --check    # exit 1 with a diff where something is not current
 
 docs/cli.md is the help of every command, 100 columns wide, whatever the terminal and its environment;
-recipe.schema.json is the schema of recipes. Other pages show files of docs/examples/: a line that is only a
-link to one is followed by a block with its text.
+recipe.schema.json is the schema of recipes; the table in errors.md is of rebasin_cli/errors.py. Other pages
+show files of docs/examples/: a line that is only a link to one is followed by a block with its text.
 """
 
 from __future__ import annotations
 
 import contextlib
 import difflib
+import inspect
 import io
 import re
 import sys
@@ -23,13 +24,22 @@ from unittest import mock
 import typer
 from typer import rich_utils
 
+from rebasin_cli import errors
 from rebasin_cli.cli import app
 from rebasin_cli.cli._vocabulary import vocabulary
 from rebasin_cli.commands.run import schema_text
+from rebasin_cli.runtime import broken
 
 DOCS = Path(__file__).parent
 EXAMPLE = re.compile(r"(?m)(^\[`(examples/[\w.]+)`\]\(\2\)\n\n```\w+\n)(?s:.*?)(^```$)")
+ERRORS = re.compile(r"(?s)(?<=<!-- errors -->\n).*?(?=<!-- end -->)")
 WIDTH = 100
+BROKEN = (  # what is no error of ours, and what is none at all: meaning, message, what to do
+    "a package or a module cannot be imported, this Python is too old, or a bug, which shows its traceback",
+    "`this installation is broken: … cannot be imported`",
+    "install again, into an environment of its own: the line below has the command; report a bug",
+)
+LEFT = ("all was done, but the reader of stdout left before it had all, such as `head`", "", "nothing")
 HEAD = """\
 # Commands
 
@@ -68,9 +78,45 @@ def with_examples(text: str) -> str:
     return EXAMPLE.sub(current, text)
 
 
+def kinds() -> list[type[errors.RebasinError]]:
+    """Every error with a class of its own, the root left out."""
+    found = [value for value in vars(errors).values() if isinstance(value, type)]
+    return [
+        kind for kind in found if issubclass(kind, errors.RebasinError) and kind is not errors.RebasinError
+    ]
+
+
+def account(kind: type[errors.RebasinError]) -> tuple[str, str, str]:
+    """What an error means, a message of it, and what to do, as its docstring says them."""
+    means, said, *_ = inspect.cleandoc(kind.__doc__ or "").split("\n\n")
+    message, _, after = " ".join(said.split()).removeprefix("Example: ").partition(" Next: ")
+    return " ".join(means.split()), message, after
+
+
+def errors_table() -> str:
+    """A row an error, by exit code, with the codes that are no error's."""
+    rows = [
+        (0, "", "done", "", ""),
+        (1, "", '`rebasin verify` does not answer "yes"', "", "look at the reason that it prints"),
+        (broken.EXIT_CODE, "", *BROKEN),
+        (141, "", *LEFT),
+    ]
+    for kind in kinds():
+        means, message, after = account(kind)
+        code = "its own" if kind is errors.Elsewhere else kind.exit_code
+        rows.append((code, f"`{kind.__name__}`", means, f"`{message}`", after))
+    rows.sort(key=lambda row: (isinstance(row[0], str), row[0] if isinstance(row[0], int) else 0))
+    head = ["| code | error | means | a message | do |", "|---|---|---|---|---|"]
+    lines = [f"| {' | '.join(str(cell) for cell in row)} |" for row in rows]
+    return re.sub(r"docs/([\w-]+\.md)", r"[\1](\1)", "\n".join([*head, *lines])) + "\n"
+
+
 def pages() -> dict[Path, str]:
     """Every page and what it should say."""
     written = {path: with_examples(path.read_text(encoding="utf-8")) for path in sorted(DOCS.glob("*.md"))}
+    page, table = DOCS / "errors.md", errors_table()
+    written[page], placed = ERRORS.subn(lambda _: f"\n{table}\n", written[page])
+    assert placed == 1, f"{page} has no place for the table of errors"
     return written | {DOCS / "cli.md": commands(), DOCS / "recipe.schema.json": schema_text(vocabulary())}
 
 

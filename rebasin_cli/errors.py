@@ -1,28 +1,8 @@
 """What can go wrong, as one tree. A traceback of anything else is a bug in rebasin.
 
-    RebasinError                       exit code
-    ├── GateNotMet                     1   a threshold was missed; everything has been written
-    ├── MergeConflict                  1   both sides of a merge in git changed the same; nothing was written
-    ├── UsageError                     2   an option, a name or a combination that makes no sense
-    │   ├── OutputExists               2   refuses to overwrite without --force
-    │   └── NoEnvelope                 2   one of several state dicts is asked for in a file of one
-    ├── CheckpointError                3   unreadable or broken checkpoint
-    │   └── UnsafeCheckpoint           3   would run code, or is not plain tensors
-    ├── SpecError                      4   not a spec, or a spec that does not fit
-    │   ├── NotProven                  4   the permuted network computes something else
-    │   └── NoSpecFits                 4   none of the built-in specs is for these tensors
-    ├── ResourceError                  5   out of memory, out of disk, unwritable folder
-    │   └── Lost                       5   another process of this run is gone, or this one has to go
-    ├── Elsewhere                      *   another process of this run failed and says why; its exit code
-    ├── OutsideError                   6   what the user brought fails
-    │   ├── DataError                  6   the data set
-    │   └── NetworkError               6   the network's code
-    └── Interrupted                  130   Ctrl-C
-        ├── HungUp                   129   SIGHUP: the terminal is gone
-        ├── Terminated               143   SIGTERM
-        └── TimedOut                 124   the time that a run or a step was given is over
-
-What is none of these ends with 70: an installation that is broken, or a bug (`runtime.broken`).
+The table in docs/errors.md is written from here: of each error its exit code, the first paragraph of its
+docstring, a message (`Example`; … stands for what differs) and what to do (`Next`). What is none of these
+ends with 70: an installation that is broken, or a bug (`runtime.broken`).
 
 The core states the fact; the command line adds file names once.
 """
@@ -80,7 +60,13 @@ class RebasinError(Exception):
 
 
 class GateNotMet(RebasinError):
-    """`gates` are those that were missed, as values (`reports._gates.GateResult`)."""
+    """A threshold was missed; everything has been written.
+
+    Example: … of … not met
+    Next: look at the report, which has measured and wanted figures.
+
+    `gates` are those that were missed, as values (`reports._gates.GateResult`).
+    """
 
     exit_code = 1
     most = 5  # what is told has to be among the last lines of a log
@@ -88,35 +74,79 @@ class GateNotMet(RebasinError):
 
 
 class MergeConflict(RebasinError):
+    """Both sides of a merge in git changed the same; nothing was written.
+
+    Example: …: … of … tensors conflict
+    Next: take a side, or merge by hand (docs/git.md).
+    """
+
     exit_code = 1
 
 
 class UsageError(RebasinError):
+    """An option, a name or a combination that makes no sense.
+
+    Example: unknown …
+    Next: take what stands after "Did you mean"; `rebasin list` shows all names, `--help` all options.
+    """
+
     exit_code = 2
 
 
 class OutputExists(UsageError):
-    pass
+    """An output exists, and is not overwritten.
+
+    Example: … exists
+    Next: `--force`, or another name with `-o`.
+    """
 
 
 class NoEnvelope(UsageError):
-    pass
+    """One of several state dicts is asked for in a file of one.
+
+    Example: … has no key …: its tensors are in no envelope
+    Next: leave `--key` out.
+    """
 
 
 class CheckpointError(RebasinError):
+    """A checkpoint that cannot be read or used: cut off, damaged, no checkpoint, NaN.
+
+    Example: … is cut off
+    Next: get the file again; the message says what the file is instead where it is known.
+    """
+
     exit_code = 3
 
 
 class UnsafeCheckpoint(CheckpointError):
-    pass
+    """A file that could only be read by running code from it.
+
+    Example: …: reading it would run code, so it was not read
+    Next: ask for plain weights; `--unsafe-load` only for a source that you would run a program from
+    (docs/security.md).
+    """
 
 
 class SpecError(RebasinError):
+    """Not a spec, or a spec that does not fit these tensors; models of different architectures.
+
+    Example: … does not fit …
+    Next: each problem names its tensor; `rebasin spec show` and `spec check` show the rest
+    (docs/specs.md).
+    """
+
     exit_code = 4
 
 
 class NotProven(SpecError):
-    """`words` are those that change the function when they alone are permuted, where that was tried.
+    """The permuted network computes something else; nothing was written.
+
+    Example: … does not preserve the network's function
+    Next: two words that are added to one another have to be one; an output that is no part of the
+    function is named with `--not-kept`.
+
+    `words` are those that change the function when they alone are permuted, where that was tried.
 
     `grouped`: as permutations they hold; what does not is the group that the spec gives them beyond.
     """
@@ -126,51 +156,110 @@ class NotProven(SpecError):
 
 
 class NoSpecFits(SpecError):
-    pass
+    """None of the built-in specs is for these tensors.
+
+    Example: no built-in spec fits these … tensors
+    Next: `--net file.py:factory`, and one is inferred; or write one (docs/specs.md); copies of one model
+    need none: `merge --method none`.
+    """
 
 
 class ResourceError(RebasinError):
+    """Out of memory or disk, a folder that cannot be written, a name that is too long.
+
+    Example: …: no such folder
+    Next: a larger machine or disk; a run goes on where it was.
+    """
+
     exit_code = 5
 
 
 class Lost(ResourceError):
-    pass
+    """Another process of this run is gone, or this one has to go.
+
+    Example: the connection to another rank is lost
+    Next: start all again, with `--resume` where the search was kept (docs/many-machines.md).
+    """
 
 
 class Elsewhere(RebasinError):
+    """Another process of this run failed and says why; this one leaves with its exit code.
+
+    Example: …
+    Next: read the message of that process.
+    """
+
     def __init__(self, message: str, exit_code: int):
         super().__init__(message)
         self.exit_code = exit_code
 
 
 class OutsideError(RebasinError):
-    """`place` is the line of the user's code that raised something, None where there is none."""
+    """Code that you brought fails.
+
+    Example: code that rebasin was given failed
+    Next: the line below has the place in your file; `sys.exit` counts as well.
+
+    `place` is the line of the user's code that raised something, None where there is none.
+    """
 
     exit_code = 6
     place: str | None = None
 
 
 class DataError(OutsideError):
-    pass
+    """The data set, or what it holds.
+
+    Example: the models do not do what they were trained for
+    Next: name other data with `--data`, or how inputs are normalised with `--normalize`.
+    """
 
 
 class NetworkError(OutsideError):
-    pass
+    """The network's code, or what it computes.
+
+    Example: … failed to build the network
+    Next: look at the line of your code that is named.
+    """
 
 
 class Interrupted(RebasinError):
+    """Ctrl-C.
+
+    Example: interrupted
+    Next: the same command with `--resume` goes on; `rebasin run` as it was.
+    """
+
     exit_code = 130
 
 
 class HungUp(Interrupted):
+    """SIGHUP: the terminal is gone.
+
+    Example: the terminal is gone
+    Next: as after Ctrl-C; `nohup` keeps it from that.
+    """
+
     exit_code = 129
 
 
 class Terminated(Interrupted):
+    """SIGTERM, as containers and batch systems send it.
+
+    Example: terminated
+    Next: as after Ctrl-C.
+    """
+
     exit_code = 143
 
 
 class TimedOut(Interrupted):
+    """A time limit was reached: `--time-limit` of `rebasin run`, or `time_limit` of a step.
+
+    Example: the time limit of … was reached
+    Next: run it again: it goes on from there.
+    """
+
     exit_code = 124
 
 
