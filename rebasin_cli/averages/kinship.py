@@ -23,8 +23,8 @@ from ..checkpoints.tensors import plan_of, rows
 from ..types import Tensors
 from .comparing import planned, same
 
-# Between cases that were tried, in docs/doctor.md: the middle matrix of two seeds, of fine-tunes, of noisy,
-# pruned and merged copies.
+# Between cases that were tried, in benchmarks/results.md: the middle matrix of two seeds, of fine-tunes, of
+# noisy, pruned and merged copies.
 KIN, STRANGERS, SMALL = 0.4, 0.05, 0.1
 SIGMAS = 3.0  # of a cosine by chance: what strangers of small matrices have, up to `SMALL`
 FLAT = 1e-5  # deviations below this, of a matrix's own size, are rounding
