@@ -10,10 +10,10 @@ from ..session.listener import SILENT, Listener
 from ..session.method_options import how_it_went
 from ..session.session import Session
 from ..session.subjects import ForSearch
-from .verbs import groups as grouped
-from .verbs import same_run
+from .verbs import plans, provenance, same_run, search, symmetries
 from .verbs.folders import placed
 from .verbs.outputs import Output, check_outputs, write_with_permutation
+from .verbs.proof import prove
 from .verbs.sources import attested
 
 
@@ -32,25 +32,27 @@ def align(
     """
     output = placed(output, model)
     session = Session("align", [reference, model], listener, **subjects, ranks=ranks)
-    ranks.first(lambda: check_outputs(output, session.inputs(), permutation_beside=True, as_torch=True))
-    session.check_search(output)
-    session.check_needs()
-    ranks.first(grouped.check_reference, session)
+    ranks.first(lambda: check_outputs(output, session.reads, permutation_beside=True, as_torch=True))
+    search.check(session, output)
+    search.check_needs(session)
+    ranks.first(symmetries.check_reference, session)
     same_run.check(session)
     if output.dry_run:
-        return session.plan()
-    inputs, proof = session.match_inputs(), session.proof()
+        return plans.of_search(session)
+    inputs, proof = search.inputs(session), prove(session)
     session.forget_network()  # the search needs its memory
-    with session.resumable(output) as state:
-        found = session.search(state, inputs)
+    with search.resumable(session, output) as state:
+        found = search.find(session, state, given=inputs)
 
         def write_both() -> list[str]:
             options = how_it_went(found)
-            meta = session.describe(options=options, proof=proof, like=session.models[1:], results=True)
-            save = grouped.saver(session, found, meta)
+            meta = provenance.of_session(
+                session, options=options, proof=proof.account, like=session.models[1:], results=True
+            )
+            save = symmetries.saver(session, found, meta)
             models = session.models
             files = write_with_permutation(output, found.tensors, models[0], save, meta, around=models[1])
             return attested(session, output, {"written": files})["written"]
 
         written = ranks.last(write_both)
-    return session.summary(found, proof, written=written)
+    return search.summary(session, found, proof, written=written)

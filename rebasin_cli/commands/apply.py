@@ -11,8 +11,7 @@ from ..permutations import permutation
 from ..session.listener import SILENT, Listener
 from ..session.session import Session
 from ..session.subjects import Loading
-from .verbs import groups as grouped
-from .verbs import provenance
+from .verbs import provenance, symmetries
 from .verbs.folders import placed
 from .verbs.outputs import Output, check_outputs, write
 from .verbs.sources import attested
@@ -34,14 +33,14 @@ def apply(
     """
     output = placed(output, model)
     session = Session("apply", [model], listener, loading=loading, perm=perm, undo=invert)
-    check_outputs(output, session.inputs(), as_torch=True)
+    check_outputs(output, session.reads, as_torch=True)
     if stored.is_stored(perm):
         if loading.spec is not None:
             raise UsageError(
                 f"--spec {loading.spec}: {perm} brings the spec that its elements are of",
                 hint="Leave --spec out",
             )
-        return attested(session, output, grouped.apply(session, output, perm, invert=invert))
+        return attested(session, output, symmetries.apply(session, output, perm, invert=invert))
     found, given = session.given
     found = permutation.invert(found) if invert else found
     options = {"invert": invert, **given}

@@ -38,13 +38,13 @@ from ..session.method_options import bounded, start_file
 from ..session.session import Session
 from ..session.subjects import ForMerge
 from .merging.curved import between
-from .verbs import gates as gating
-from .verbs import plan as planning
-from .verbs import provenance
-from .verbs import repair as repairing
+from .verbs import endpoints, method, plans, provenance, repairs, search, strangers
+from .verbs.gates import judge
 from .verbs.measured import known
 from .verbs.outputs import Written
 from .verbs.progress import shown
+from .verbs.proof import prove
+from .verbs.repairs import RepairPlan
 
 MEASURED = ("train", "test")
 
@@ -84,18 +84,22 @@ def barrier(
     check_interpolation(along.interpolation)
     session = Session("barrier", [a, b], listener, **subjects, perm=perm)
     others = [file for model in itertools.chain(*pairs) for file in of_model(model)]
-    destinations = written.destinations(inputs=session.inputs(*along.curves, *others))
+    destinations = written.destinations(inputs=session.reads.and_files([*along.curves, *others]))
     command = written.command or "rebasin barrier"
     if (before := known()) is not None:
         if written.dry_run:
             judged(before, gates)
             return {"measuring": "nothing: the figures are known, and gates are judged by them"}
         before = dataclasses.replace(before, command=command)
-        return gating.put(before, gates, written, destinations, listener)
-    session.check_search(or_none=True)
+        return judge(before, gates, written, destinations, listener)
+    search.check(session, or_none=True)
     planned = _plan(session, pairs, along, gates)
     if written.dry_run:
-        return planned.session.plan() | repairing.tries(planned.session) | planned.figures
+        return (
+            plans.of_search(planned.session)
+            | repairs.tries(planned.session, planned.repair)
+            | planned.figures
+        )
     report = _measure(planned, command, gates)
     measured = []
     subjects["search"] = dataclasses.replace(
@@ -107,7 +111,7 @@ def barrier(
         same = dataclasses.replace(along, curves=())
         measured.append(barrier(c, d, listener=quiet, along=same, **subjects))
     report = intervals.with_pairs(report, measured) if measured else report
-    return gating.put(report, gates, written, destinations, listener)
+    return judge(report, gates, written, destinations, listener)
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,7 @@ class _Plan:
     """What the report will have, what its repaired rows are called, and the plan's figures."""
 
     session: Session
+    repair: RepairPlan
     settings: Rows
     word: str
     rows: Sequence[Planned]
@@ -134,16 +139,18 @@ def _plan(
         session.held_out.check(measured=True)
     session.fitted  # noqa: B018 (models and spec, before the pairs)
     _check_pairs(session, pairs)
-    session.tell_strangers()
+    if not session.moved:
+        strangers.tell(session.models, session.say)
     if fixed := next(iter(fixed_rows(gates.gates)), None):
         if session.asked.search.open:
             session.say(
                 f"method: wm, as a gate names {fixed!r}: auto chooses its repair itself (gates: shipped:…)"
             )
     else:
-        session = session.settled()
+        session = method.chosen(session)
     points, repaired = points_of(along.points, full=session.asked.data.full)
-    how = session.settle_repair(has_data=True)
+    repair = repairs.planned(session, has_data=True)
+    how = repair.how
     settings = Rows(
         points=points,
         repaired_points=repaired,
@@ -184,10 +191,10 @@ def _plan(
         check_baseline(gates.baseline.report, subject)
     count = 1 + len(pairs)
     run = {"output": session.output, "device": session.device}
-    figures = planning.plan_report(network, splits, rows, **run, pairs=count, fits=word)
-    figures |= planning.not_estimated([(session.method, session.options)])
-    session.say(planning.in_words(figures))
-    return _Plan(session, settings, word, rows, figures, subject)
+    figures = plans.plan_report(network, splits, rows, **run, pairs=count, fits=word)
+    figures |= plans.not_estimated([(session.method, session.options)])
+    session.say(plans.in_words(figures))
+    return _Plan(session, repair, settings, word, rows, figures, subject)
 
 
 def _attacks(session: Session, along: Along) -> Sequence[Attack]:
@@ -206,7 +213,7 @@ def _attacks(session: Session, along: Along) -> Sequence[Attack]:
 def _measure(planned: _Plan, command: str, gates: Asked) -> Report:
     """The report of A and B."""
     session = planned.session
-    inputs, proof = session.match_inputs(), session.proof()
+    inputs, proof = search.inputs(session), prove(session)
     splits, network = dict(session.splits), session.need_network()
     fitted = splits.pop("fitted", None)
     done, total = itertools.count(1), sum(row.points for row in planned.rows)
@@ -228,14 +235,14 @@ def _measure(planned: _Plan, command: str, gates: Asked) -> Report:
         ),
         scores=session.scores,
         seed=session.seed,
-        check=session.endpoint_check(),
+        check=endpoints.check(session),
         planned=lambda rows: check_gate_names(gates.gates, [row.name for row in rows], MEASURED),
         measured=lambda: session.listener.step("measuring", next(done), total, ""),
         options=bounded(session.options),
         data=inputs.get("data"),
         polish=session.asked.search.polish if session.moved and not session.perm else None,
         loss=inputs.get("loss"),
-        start=session.first_state,
+        start=search.first_state(session),
         folds=session.folds,
         prove=False,
         progress=shown(session.listener.step),
@@ -247,8 +254,8 @@ def _measure(planned: _Plan, command: str, gates: Asked) -> Report:
         if fitted is not None:
             took = report.match.get("repair_samples")
             splits["reset"] = few(fitted, decided, took, seed=session.seed)
-    notes = provenance.notes(splits, proof, repair=word, held_out=session.held_out)
-    about = {"proof": proof, "command": command, "full": session.asked.data.full, "notes": notes}
+    notes = provenance.notes(splits, proof.account, repair=word, held_out=session.held_out)
+    about = {"proof": proof.account, "command": command, "full": session.asked.data.full, "notes": notes}
     report = provenance.signed(report, session.models, splits["test"], **about)
     subject = planned.subject or _subject(session)
     more = {"scores": subject.scores} if subject.scores else {}

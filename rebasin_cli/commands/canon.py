@@ -12,7 +12,7 @@ from ..canonical.form import canonical
 from ..session.listener import SILENT, Listener
 from ..session.session import Session
 from ..session.subjects import ForLook, Search
-from .verbs import groups as grouped
+from .verbs import provenance, symmetries
 from .verbs.folders import placed
 from .verbs.outputs import Output, check_outputs, write
 from .verbs.sources import attested
@@ -37,12 +37,12 @@ def canon(
     """
     output = placed(output, model)
     session = Session("canon", [model], listener, search=Search(groups="all"), **subjects)
-    check_outputs(output, session.inputs(), as_torch=True)
+    check_outputs(output, session.reads, as_torch=True)
     fitted, folds = session.fitted, session.folds
     form = canonical(session.models[0], fitted, folds)
-    change = grouped.check_same_function(session, session.models[0], form.wide)
-    rounded = grouped.outputs_differ(session, session.models[0], as_written(form.tensors, output.dtype))
-    meta = session.describe(method="canon", like=session.models, results=True)
+    change = symmetries.check_same_function(session, session.models[0], form.wide)
+    rounded = symmetries.outputs_differ(session, session.models[0], as_written(form.tensors, output.dtype))
+    meta = provenance.of_session(session, method="canon", like=session.models, results=True)
     written = write(output, form.tensors, session.models[0], meta)
     done = {
         "written": written,

@@ -40,7 +40,7 @@ def card(
     Raises UsageError for a model without such a record, and for a report that is not of its parents.
     """
     session = Session("card", [model], listener, **subjects)
-    check_files([("card", out)], session.inputs(report, recipe), force=force)
+    check_files([("card", out)], session.reads.and_files([report, recipe]), force=force)
     loading = subjects.get("loading", Loading())
     made = open_checkpoint(model, key=loading.key, unsafe_load=loading.unsafe_load)
     facts = provenance.recorded(made) or {}

@@ -19,8 +19,8 @@ from ..session.listener import SILENT, Listener
 from ..session.samples import Splits, loss_of
 from ..session.session import Session
 from ..session.subjects import ForMerge, Search
-from .verbs import outputs, progress, provenance
-from .verbs import plan as planning
+from .verbs import endpoints, outputs, plans, progress, provenance, repairs, search
+from .verbs.proof import prove
 
 CURVED_SAMPLES = 1_000  # a split, for sharpness: a probe costs several times what a loss does
 
@@ -59,20 +59,20 @@ def compare(
         raise UsageError(f"--method {doubled[0]} is given twice")
     searches = _searches(subjects.pop("search", Search()), methods)
     session = Session("compare", paths, listener, **subjects)
-    destinations = written.destinations(formats.FILENAMES, session.inputs())
+    destinations = written.destinations(formats.FILENAMES, session.reads)
     options = {m: method_options.make(search, session.asked.data) for m, search in searches.items()}
     scores = session.scores
     repair = _repair(session)
     network = session.need_network()
     splits = session.open_splits("train", "test", *["reset"] * (repair == "reset"))
-    plan = _plan(session, len(methods), scope) | planning.not_estimated(options.items())
-    listener.say(planning.in_words(plan))
-    sessions = {method: session.by(search) for method, search in searches.items()}
+    plan = _plan(session, len(methods), scope) | plans.not_estimated(options.items())
+    listener.say(plans.in_words(plan))
+    sessions = {method: session.by(each) for method, each in searches.items()}
     if written.dry_run:
-        return _largest([each.plan() for each in sessions.values()], methods) | plan
-    inputs = {method: each.match_inputs() | {"options": options[method]} for method, each in sessions.items()}
+        return _largest([plans.of_search(each) for each in sessions.values()], methods) | plan
+    inputs = {method: search.inputs(each) | {"options": options[method]} for method, each in sessions.items()}
     moving = next((each for each in sessions.values() if each.moved), sessions[methods[0]])
-    proof = moving.proof()
+    proof = prove(moving).account
     curved = {s: splits[s].subset(CURVED_SAMPLES, session.seed) for s in ("test", "train")}
     done = iter(range(1, plan["points"] + 1))
     found = comparison.compare(
@@ -94,7 +94,7 @@ def compare(
         loss=loss_of(session.asked.data),
         output=session.output,
         device=session.device,
-        check=session.endpoint_check(),
+        check=endpoints.check(session),
         measured=lambda: listener.step("measuring", next(done), plan["points"], ""),
         align_options=inputs,
         progress=functools.partial(_show, listener),
@@ -124,7 +124,7 @@ def _searches(search: Search, methods: Sequence[str]) -> dict[str, Search]:
 
 def _repair(session: Session) -> str:
     """Statistics are reset, or nothing is repaired: other repairs are not compared. Raises UsageError."""
-    how = session.settle_repair(has_data=True)
+    how = repairs.planned(session, has_data=True).how
     how = "none" if how == "auto" else how
     if how not in comparison.REPAIRS:
         raise UsageError(f"--repair {how}: many models are compared with reset, or with none")
@@ -143,7 +143,7 @@ def _plan(session: Session, methods: int, scope: Scope) -> dict[str, Any]:
     )
     rows = {"the models": ends, "mixtures" + " + reset" * ("reset" in splits): mixed}
     sizes = {split: data.samples for split, data in splits.items()}
-    a_sample = planning.seconds_a_sample(
+    a_sample = plans.seconds_a_sample(
         session.need_network(), splits, output=session.output, device=session.device
     )
     read = (ends + mixed) * (sizes["train"] + sizes["test"]) + mixed * sizes.get("reset", 0)
@@ -151,7 +151,7 @@ def _plan(session: Session, methods: int, scope: Scope) -> dict[str, Any]:
         "rows": rows,
         "points": ends + mixed,
         "samples": sizes,
-        "times": planning.estimated(None if a_sample is None else a_sample * read),
+        "times": plans.estimated(None if a_sample is None else a_sample * read),
     }
 
 

@@ -18,9 +18,10 @@ from ..session.listener import SILENT, Listener
 from ..session.samples import loss_of
 from ..session.session import Session
 from ..session.subjects import ForSearch
-from .verbs import plan as planning
+from .verbs import plans, provenance, search
 from .verbs.outputs import Output, check_outputs
 from .verbs.progress import shown
+from .verbs.proof import prove
 
 
 def curve(
@@ -42,22 +43,22 @@ def curve(
             f"{output.path} is no name for a curve", hint=f"Use {output.path.stem}{stored.SUFFIX}"
         )
     session = Session("curve", [a, b], listener, **subjects, perm=perm)
-    check_outputs(output, session.inputs())
-    session.check_search(output, or_none=True, steps=True)
+    check_outputs(output, session.reads)
+    search.check(session, output, or_none=True, steps=True)
     network, fitted, (given, of_given) = session.need_network(), session.fitted, session.given
     check_families(*session.models, dict(network.named_parameters()), fitted.ignored)
     data = session.open_splits("match", match=None)["match"]
     if how.augment:
         check_augmentation(data)
     if output.dry_run:
-        return session.plan() | _plan(session, data, how)
-    inputs, proof = session.match_inputs(), session.proof()
+        return plans.of_search(session) | _plan(session, data, how)
+    inputs, proof = search.inputs(session), prove(session)
     options = {k: v for k, v in dataclasses.asdict(how).items() if k != "attack" or v}
     options |= {"batch_size": session.asked.data.batch_size}
-    with session.resumable(output, options) as state:
+    with search.resumable(session, output, options) as state:
         start, found = state.start, None
         if start is None:
-            found = session.search(inputs=inputs)
+            found = search.find(session, given=inputs)
             permutations = found.permutations[0] if found else given or identity(fitted.words)
         else:
             permutations = start.permutations[0]
@@ -80,19 +81,21 @@ def curve(
             device=session.device,
         )
         trained = training.train(problem, permutations, how)
-        meta = session.describe(options=options | of_given, proof=proof, like=session.models)
+        meta = provenance.of_session(
+            session, options=options | of_given, proof=proof.account, like=session.models
+        )
         stored.save(output.path, how.kind, trained.controls, permutations, metadata=meta, force=output.force)
     told = {"kind": how.kind, "bends": how.bends, "steps": trained.steps}
     told |= {"attack": how.attack} if how.attack else {}
     if trained.losses:
         told |= {"loss": trained.losses[-1]}
-    return session.summary(found, proof, written=[str(output.path)]) | {"curve": told}
+    return search.summary(session, found, proof, written=[str(output.path)]) | {"curve": told}
 
 
 def _plan(session: Session, data: Any, how: training.Training) -> dict[str, Any]:
     """What is trained on how many samples, and the seconds of so many forward and backward passes."""
     samples = data.samples if how.limit is None else min(data.samples, how.limit)
-    each = planning.seconds_a_sample(
+    each = plans.seconds_a_sample(
         session.need_network(), {"match": data}, output=session.output, device=session.device
     )
     passes = 3 * (
@@ -100,4 +103,4 @@ def _plan(session: Session, data: Any, how: training.Training) -> dict[str, Any]
     )  # backward is two forward ones
     seconds = None if each is None else passes * each * samples * how.epochs
     told = {name: value for name, value in dataclasses.asdict(how).items() if name != "attack" or value}
-    return {"curve": told, "samples": samples, "times": planning.estimated(seconds)}
+    return {"curve": told, "samples": samples, "times": plans.estimated(seconds)}

@@ -55,7 +55,7 @@ def doctor(
     limited = dataclasses.replace(asked, limit=asked.limit or LOOK)
     session = Session("doctor", [a, b], listener, **subjects | {"data": limited})
     if page is not None:
-        outputs.check_files([("html", page.path)], session.inputs(), force=page.force)
+        outputs.check_files([("html", page.path)], session.reads, force=page.force)
     models = session.models
     try:
         fitted = session.fitted

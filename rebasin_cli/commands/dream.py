@@ -22,7 +22,7 @@ from ..networks import dreaming
 from ..networks.running import call, evaluating
 from ..runtime.memory import check_memory
 from ..session.listener import SILENT, Listener
-from ..session.network import need_inputs, to_run
+from ..session.network import need_inputs
 from ..session.samples import data_reference, recorded_normalization
 from ..session.session import Session
 from ..session.subjects import ForLook
@@ -58,8 +58,8 @@ def dream(
         wanted = out.with_suffix(SUFFIX)
         raise UsageError(f"{out}: images are written as {SUFFIX}", hint=f"Name it {wanted}")
     session = Session("dream", paths, listener, **subjects)
-    check_files([("images", out)], session.inputs(), force=force)
-    network = to_run(session)
+    check_files([("images", out)], session.reads, force=force)
+    network = session.network_alone
     shape, like = _form(session, network, pixels)
     own = [networks.load(networks.duplicate(network), model).to(session.device) for model in session.models]
     tested = -(-count // TESTED)

@@ -11,10 +11,9 @@ from ..datasets import SPLITS
 from ..errors import unknown
 from ..networks.evaluation import Scores
 from ..session.listener import SILENT, Listener
-from ..session.network import to_run
-from ..session.samples import below_record
 from ..session.session import Session
 from ..session.subjects import Data, ForLook
+from .verbs import endpoints
 
 
 def evaluate(
@@ -33,16 +32,16 @@ def evaluate(
     subjects["data"] = dataclasses.replace(subjects.get("data", Data()), full=True)
     session = Session("eval", [path], listener, **subjects)
     scorer, (model,) = session.scores, session.models
-    module = to_run(session)
+    module = session.network_alone
     samples = session.open_splits(split)[split]
     session.look_at_inputs(session.splits, module)
     module = networks.load(module, model).to(session.device)
     scores = scorer(module, samples)
-    for doubt in below_record(model, scores, samples, session.asked.data):
+    for doubt in endpoints.below_record(model, scores, samples, session.asked.data):
         session.say(f"warning: {doubt}")
     made = model.metadata.get("rebasin.command")
     if split == "test" and made not in ("merge", "repair"):  # these were not trained, may well be at chance
-        session.endpoint_check()({"test": [scores]})
+        endpoints.check(session)({"test": [scores]})
     figures = {name: getattr(scores, name) for name in ("loss", "accuracy", "samples", "ece")}
     without = {} if session.held_out is None else {"held_out": dict(session.held_out.account())}
     figures |= {"bins": len(scores.bins[0]), "reliability": _reliability(scores)} if scores.bins else {}

@@ -11,7 +11,7 @@ from ..measure.gates import Asked, check_measured
 from ..reports import Report
 from ..runtime.files import Inputs
 from ..session.listener import SILENT, Listener
-from .verbs import gates as gating
+from .verbs.gates import judge, sound
 from .verbs.outputs import Written, stored_report
 
 LATER = "Gates were judged later, by: "
@@ -42,8 +42,8 @@ def gate(
         raise UsageError(f"{path}: {error.message}", problems=error.problems, hint=hint) from None
     notes = [note for note in report.notes if not note.startswith(LATER)]
     notes += [f"{LATER}{written.command}"] * bool(written.command)
-    with gating.sound(path):
-        return gating.put(replace(report, notes=tuple(notes)), gates, written, destinations, listener)
+    with sound(path):
+        return judge(replace(report, notes=tuple(notes)), gates, written, destinations, listener)
 
 
 def _quoted(command: str) -> str:

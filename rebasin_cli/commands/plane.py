@@ -28,9 +28,9 @@ from ..session.subjects import ForSearch
 from ..types import Permutations
 from ..version import version
 from .merging.curved import between
-from .verbs import outputs, provenance
-from .verbs import plan as planning
+from .verbs import endpoints, outputs, plans, provenance, search
 from .verbs.outputs import Output, Written, check_state
+from .verbs.proof import prove
 from .verbs.resume import Resumable, state_path
 
 SCHEMA = "rebasin.plane/1"
@@ -68,13 +68,13 @@ def plane(
     the first. Curves are drawn into the plane, as they are seen from above it. Raises as `barrier` does.
     """
     session = Session("plane", paths, listener, **subjects, perm=perm)
-    files = written.destinations(FILENAMES, session.inputs(*curves))
+    files = written.destinations(FILENAMES, session.reads.and_files([*curves]))
     if written.resume and not files:
         raise UsageError("--resume: nothing is kept of a plane that is not written", hint="Name a --report")
-    session.check_search(or_none=True)
+    search.check(session, or_none=True)
     _check(session, curves)
     if files:
-        check_state(state_path(files[0][1]), "search", session.inputs(*curves), again=True)
+        check_state(state_path(files[0][1]), "search", session.reads.and_files([*curves]), again=True)
     given, trained = session.given[0], between(session, curves, pairs=False)
     network, statistics = session.need_network(), bool(session.fitted.statistics)
     splits = session.open_splits(grid.split, *["reset"] * statistics)
@@ -83,11 +83,11 @@ def plane(
         shown = shown.subset(SAMPLES, session.seed)
     again = splits["reset"].subset(RESET, session.seed) if statistics else None
     plan = _plan(session, grid, shown, again)
-    listener.say(planning.in_words(plan))
+    listener.say(plans.in_words(plan))
     if written.dry_run:
-        return session.plan() | plan
-    inputs, proof = session.match_inputs(), session.proof()
-    found = session.search(inputs=inputs)
+        return plans.of_search(session) | plan
+    inputs, proof = search.inputs(session), prove(session)
+    found = search.find(session, given=inputs)
     perms = found.permutations[0] if found else given
     names, models = _three(session, trained, perms)
     flat = Plane.through(models, session.fitted)
@@ -97,7 +97,7 @@ def plane(
     ends = [planes.score(model, network, shown, **run) for model in models]
     if grid.split == "test":
         session.splits["test"] = shown
-        session.endpoint_check()({"test": ends[: len(session.models)]})
+        endpoints.check(session)({"test": ends[: len(session.models)]})
     with _kept(session, written, files, grid, curves, perms) as state:
         figures = _measured(session, flat, axes, shown, again, perms, state)
     made = {
@@ -108,7 +108,7 @@ def plane(
         "inputs": [{"file": str(m.path), "sha256": m.digest()} for m in session.models],
         "spec": accounts.describe_spec(session.fitted),
         "match": accounts.describe_match(found, given=perm is not None),
-        "proof": proof,
+        "proof": proof.account,
         "data": provenance.describe_data(shown, full=session.asked.data.full)
         | {"split": grid.split, "samples": shown.samples, "reset": 0 if again is None else again.samples},
         "points": [
@@ -171,7 +171,7 @@ def _three(
 def _plan(session: Session, grid: Grid, shown: Any, again: Any) -> dict[str, Any]:
     """Points, samples and seconds."""
     points, splits = grid.points**2 + 3, {grid.split: shown}
-    each = planning.seconds_a_sample(
+    each = plans.seconds_a_sample(
         session.need_network(), splits, output=session.output, device=session.device
     )
     samples = {grid.split: shown.samples} | ({} if again is None else {"reset": again.samples})
@@ -179,7 +179,7 @@ def _plan(session: Session, grid: Grid, shown: Any, again: Any) -> dict[str, Any
         "rows": {"the plane": points},
         "points": points,
         "samples": samples,
-        "times": planning.estimated(None if each is None else each * points * sum(samples.values())),
+        "times": plans.estimated(None if each is None else each * points * sum(samples.values())),
     }
 
 
@@ -207,7 +207,7 @@ def _kept(
         "curves": [stored.load(path).digest for path in curves],
     }
     output = Output(files[0][1], written.force, resume=written.resume)
-    with session.resumable(output, options) as state:
+    with search.resumable(session, output, options) as state:
         state.always = True
         yield state
 

@@ -16,11 +16,11 @@ from ..repair import REPAIRS, Repairs, repair_merged
 from ..repair.options import SAMPLES
 from ..reports import _accounts as accounts
 from ..session.listener import SILENT, Listener
+from ..session.network import need_inputs
 from ..session.session import Session
 from ..session.subjects import ForRepair, Repair
 from ..spec.spec import FittedSpec
-from .verbs import provenance
-from .verbs import repair as repairing
+from .verbs import provenance, repairs
 from .verbs.folders import placed
 from .verbs.outputs import Output, check_outputs, write
 from .verbs.sources import attested
@@ -51,21 +51,27 @@ def repair(
     if not 0 < share < 1:
         raise UsageError(f"--lambda {share:g} is not between the endpoints", hint="Choose one in 0–1: 0.5")
     session = Session("repair", [path, *endpoints], listener, **subjects, perm=perm)
-    check_outputs(output, session.inputs(), as_torch=True)
-    how = session.settle_repair()
-    if how not in SAMPLES and session.asked.data.limit is not None:
-        raise UsageError("--limit is for --repair refit or distill", hint=f"Leave it out for --repair {how}")
+    check_outputs(output, session.reads, as_torch=True)
+    plan = repairs.planned(session)
+    if plan.how not in SAMPLES and session.asked.data.limit is not None:
+        raise UsageError(
+            "--limit is for --repair refit or distill", hint=f"Leave it out for --repair {plan.how}"
+        )
     given, of_given = session.given
     merged, first, second = session.models
     aligned = permuted(second, session.fitted, given) if given else second
     check_between(merged, first, aligned, share, session.fitted)
     session.need_network()
-    ready = repairing.prepare(session, how, needed=True)
-    inputs = session.need_inputs() if how == "bias" else None
-    repairs = Repairs(
-        how,
+    plan = repairs.opened(session, plan, needed=True)
+    inputs = (
+        need_inputs(session.need_network(), session.asked.network, session.asked.data)
+        if plan.how == "bias"
+        else None
+    )
+    how = Repairs(
+        plan.how,
         [first, aligned],
-        ready.splits.get("reset"),
+        plan.splits.get("reset"),
         inputs,
         new_bias=repair.new_bias,
         ridge=repair.ridge,
@@ -75,13 +81,13 @@ def repair(
     done = repair_merged(
         session.network.to(session.device),
         merged,
-        repairs,
+        how,
         [1 - share, share],
-        held=ready.splits.get("held"),
+        held=plan.splits.get("held"),
         unseen=session.unseen,
         output=session.output,
     )
-    tensors, options, account = repairing.finish(session, ready, replaced(merged, done.tensors), done)
+    tensors, options, account = repairs.finish(session, plan, replaced(merged, done.tensors), done)
     options = {"lambda": share, "added": []} | options | of_given
     about = {"method": options["repair"], "seed": session.seed, "options": options, "like": session.models}
     meta = provenance.describe("repair", session.models, session.fitted, **about)

@@ -22,7 +22,7 @@ from ..session.listener import SILENT, Listener
 from ..session.samples import MATCH_SAMPLES
 from ..session.session import Session
 from ..session.subjects import Data, ForSearch, Search
-from .verbs import outputs
+from .verbs import outputs, search
 
 BOUNDED = 1_000  # samples, on 101 networks between two
 
@@ -57,13 +57,17 @@ def signature(
     limit.
     """
     asked = [(name, path) for name, path in (("png", drawn.plot), ("html", drawn.page)) if path is not None]
-    search, data = subjects.get("search", Search()), subjects.get("data", Data())
-    check_method(search, or_none=True)
+    asked_of, data = subjects.get("search", Search()), subjects.get("data", Data())
+    check_method(asked_of, or_none=True)
     session = Session(
-        "signature", [a, b], listener, **subjects | {"data": _samples(data, search, counts, perm)}, perm=perm
+        "signature",
+        [a, b],
+        listener,
+        **subjects | {"data": _samples(data, asked_of, counts, perm)},
+        perm=perm,
     )
-    outputs.check_files(asked, session.inputs(curve), force=drawn.force)
-    session.check_search(or_none=True)
+    outputs.check_files(asked, session.reads.and_files([curve]), force=drawn.force)
+    search.check(session, or_none=True)
     if curve is not None and (session.moved or counts):
         what = "--stability" if counts else "--perm" if perm else f"--method {session.method}"
         raise UsageError(f"{what}: a curve has its own permutation of B", hint="Leave one of the two out")
@@ -91,7 +95,7 @@ def signature(
         rows = stable.table
     else:
         inputs = {"network": network, "data": samples, "prove": False} | session.outputs
-        found = session.search(inputs=inputs)
+        found = search.find(session, given=inputs)
         permutations = found.permutations[0] if found else given or identity(fitted.words)
         rows = signatures.signature(*models, fitted, permutations, data=samples, limit=limit, **run)
         if bounded:

@@ -24,8 +24,7 @@ from ..session.subjects import ForLook, Search
 from ..spec.groups import MATRICES, PLANES
 from ..spec.notation import words_of
 from ..spec.spec import FittedSpec
-from .verbs import groups as grouped
-from .verbs import provenance
+from .verbs import provenance, symmetries
 from .verbs.outputs import Output, check_outputs
 from .verbs.roundoff import DRAWS, allowed, equal, near, own_size, shaken
 
@@ -57,7 +56,7 @@ def verify(
     check_groups(groups)
     session = Session("verify", [a, b], listener, search=Search(groups=groups), **subjects)
     if output is not None:
-        check_outputs(Output(output, force), session.inputs())
+        check_outputs(Output(output, force), session.reads)
     models, fitted, seed = session.models, session.fitted, session.seed
     if session.folds is not None:
         return _by_groups(session, listener, output, force)
@@ -104,9 +103,9 @@ def _by_groups(session: Session, listener: Listener, output: Path | None, force:
     """As `verify`, of models in canonical form."""
     models, fitted, folds = session.models, session.fitted, session.folds
     again = [shaken(model) for model in models]
-    one, other, *rest = grouped.outputs(session, *models, *again[0], *again[1])
+    one, other, *rest = symmetries.outputs(session, *models, *again[0], *again[1])
     change = difference(one, other)
-    bounds = (grouped.bounds(one, rest[:DRAWS]), grouped.bounds(other, rest[DRAWS:]))
+    bounds = (symmetries.bounds(one, rest[:DRAWS]), symmetries.bounds(other, rest[DRAWS:]))
     if not all(near(*each) for each in zip(one, other, *bounds, strict=True)):
         return {"answer": "no", "reason": "the outputs differ", "outputs_differ": change}
     best = None
@@ -127,7 +126,7 @@ def _by_groups(session: Session, listener: Listener, output: Path | None, force:
         }
     if output is not None:
         meta = provenance.describe("verify", models, fitted, method="wm", seed=session.seed)
-        grouped.saver(session, found, meta)(output, metadata=meta, force=force)
+        symmetries.saver(session, found, meta)(output, metadata=meta, force=force)
     return {
         "answer": "yes",
         "outputs_differ": change,
@@ -143,7 +142,7 @@ def _turned(session: Session, found: Alignment, again: Sequence[Sequence[Mapping
     first, *more = (canonical(model, fitted, folds) for model in (session.models[0], *again[0]))
     forms = [form.wide for form in (first, *more)]
     moved = [
-        acted(overlaid(grouped.doubled(model), folded(model, folds)), fitted, elements)
+        acted(overlaid(symmetries.doubled(model), folded(model, folds)), fitted, elements)
         for model in (session.models[1], *again[1])
     ]
     for name in fitted.shapes:

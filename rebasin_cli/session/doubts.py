@@ -11,7 +11,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +23,7 @@ from ..errors import RebasinError
 from ..networks.evaluation import Scores
 from ..runtime.devices import for_search
 from . import samples
-
-if TYPE_CHECKING:
-    from .session import Session
+from .subjects import Data
 
 FIRST, MOST = 128, 1_024  # samples for all normalisations, and for those that may be better
 SHOWS = ("test", "held", "train", "match", "reset", "fitted")  # splits, the best to look at first
@@ -58,21 +56,28 @@ class Better:
     after: Scores
 
 
-def look(session: Session, splits: Mapping[str, Any], network: nn.Module | None) -> tuple[Better, ...]:
+def look(
+    models: Sequence[Checkpoint],
+    network: nn.Module,
+    splits: Mapping[str, Any],
+    data: Data,
+    output: str | None,
+    device: str,
+    say: Callable[[str], None],
+) -> tuple[Better, ...]:
     """Say, of each model, with what normalisation it loses clearly less than as it is measured.
 
     On the first split of `SHOWS` that is there. Nothing is tried of what the models record as theirs, of a
     loader's batches, of text, with a loss of the user's own, and with `--skip-checks`.
     """
-    data = session.asked.data
     split = next((splits[name] for name in SHOWS if name in splits), None)
-    if network is None or data.skip_checks or data.loss or not isinstance(split, DataSet):
+    if data.skip_checks or data.loss or not isinstance(split, DataSet):
         return ()
     found = []
-    asked = [model for model in session.models if not _recorded(model, split) and _settled(model)]
+    asked = [model for model in models if not _recorded(model, split) and _settled(model)]
     if asked and split.normalization is not None:
-        device = for_search(session.device)  # what is looked at before a search is looked at where it runs
-        own, scores = networks.duplicate(network).to(device), samples.scorer(data, session.output, device)
+        device = for_search(device)  # what is looked at before a search is looked at where it runs
+        own, scores = networks.duplicate(network).to(device), samples.scorer(data, output, device)
         for model in asked:
             try:
                 networks.load(own, model)
@@ -80,7 +85,7 @@ def look(session: Session, splits: Mapping[str, Any], network: nn.Module | None)
             except RebasinError:  # what does not run is told where it is measured
                 return ()
     for told in in_words(found, split):
-        session.say(f"warning: {told}")
+        say(f"warning: {told}")
     return tuple(found)
 
 

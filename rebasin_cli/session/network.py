@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
@@ -15,9 +15,6 @@ from ..networks import initial, inputs
 from ..runtime.seeds import generator
 from ..spec.spec import FittedSpec, Shapes
 from .subjects import Data, Network
-
-if TYPE_CHECKING:
-    from .session import Session
 
 
 def find_network(
@@ -55,17 +52,6 @@ def given_network(shapes: Shapes, network: Network, say: Callable[[str], None]) 
     found = networks.from_reference(network.net, shapes)
     _tell(found, network.net, say)
     return found.float()
-
-
-def to_run(session: Session) -> nn.Module:
-    """The network of a command that permutes nothing: no spec is needed where --net names it.
-
-    Raises UsageError where nobody names one.
-    """
-    asked = session.asked.network
-    if asked.net is None or session.asked.loading.spec is not None:
-        return session.need_network()
-    return given_network(session.models[0].shapes, asked, session.say)
 
 
 def _tell(module: nn.Module, reference: str, say: Callable[[str], None]) -> None:

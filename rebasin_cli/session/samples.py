@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import nn
@@ -15,7 +14,7 @@ from ..checkpoints.checkpoint import Checkpoint
 from ..datasets import Data as DataSet
 from ..datasets import open_data
 from ..datasets._batches import LoaderData
-from ..errors import DataError, UsageError
+from ..errors import UsageError
 from ..matchers.activations import MATCH_BATCH
 from ..networks.evaluation import MEASURED, Scores, evaluate
 from ..registry import import_reference
@@ -29,7 +28,6 @@ TRAIN_SAMPLES, RESET_SAMPLES, RESET_BATCH = 5_000, 2_560, 256
 HELD_SAMPLES = 2_560  # to choose a repair and to fit a temperature on
 MATCH_SAMPLES = 10_000  # for methods that do not say how many they look at
 _CAPITALS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-MARGIN = 0.05  # an endpoint this far below its recorded accuracy is fed something else
 
 
 def data_reference(models: Sequence[Checkpoint], data: Data) -> str | None:
@@ -200,72 +198,6 @@ def recorded_vocabulary(models: Sequence[Checkpoint]) -> str | None:
             hint="Train them on one text, or on texts of the same characters",
         )
     return values.pop() if values else None
-
-
-def endpoint_check(
-    models: Sequence[Checkpoint],
-    reference: str,
-    classes: int | None,
-    data: Data,
-    *,
-    better: Sequence[str] = (),
-) -> Callable[[Mapping[str, Sequence[Scores]]], None]:
-    """A look at the endpoints' test scores that stops a run fed the wrong inputs.
-
-    `better` are the normalisations by name that were found to suit them.
-    Raises DataError for an endpoint at chance (within three standard errors of it), or more than 5 points
-    below the accuracy that it records on this data set.
-    """
-
-    def check(scores: Mapping[str, Sequence[Scores]]) -> None:
-        if data.skip_checks or data.metric:
-            return
-        problems = []
-        for model, score in zip(models, scores["test"], strict=True):
-            recorded = _number(model.metadata.get("rebasin.test_accuracy"))
-            chance = 1 / classes if classes else 0.0
-            if classes and score.accuracy <= chance + 3 * math.sqrt(chance * (1 - chance) / score.samples):
-                problems.append(f"{model.path}  accuracy {score.accuracy:.4f}, chance is {chance:.4f}")
-            elif recorded is not None and model.metadata.get("rebasin.data") == reference:
-                error = 3 * math.sqrt(0.25 / score.samples)  # a small sample scatters
-                if score.accuracy < recorded - max(MARGIN, error):
-                    problems.append(f"{model.path}  accuracy {score.accuracy:.4f}, it records {recorded:.4f}")
-        if problems:
-            raise DataError(
-                "the models do not do what they were trained for: is this the right data, normalised right?",
-                problems=problems,
-                hint=(
-                    f"Give --normalize {better[0]}"
-                    if better
-                    else "Choose with --normalize unit|dataset|half|imagenet|raw|MEAN/STD"
-                )
-                + "; measure all the same with --skip-checks",
-            )
-
-    return check
-
-
-def below_record(model: Checkpoint, found: Scores, samples: Any, data: Data) -> Iterator[str]:
-    """Why the accuracy on training samples may be that of wrong inputs: it is far below what the file says.
-
-    What a test accuracy is worth, `endpoint_check` says.
-    """
-    if data.skip_checks or data.metric or math.isnan(found.accuracy):
-        return
-    same = model.metadata.get("rebasin.data") == samples.name
-    recorded = _number(model.metadata.get("rebasin.train_accuracy")) if same else None
-    error = 3 * math.sqrt(0.25 / found.samples)
-    if samples.split == "train" and recorded is not None and found.accuracy < recorded - max(MARGIN, error):
-        yield f"the accuracy is {found.accuracy:.4f} on training samples, the file records {recorded:.4f}"
-
-
-def _number(text: str | None) -> float | None:
-    """What a checkpoint records as a number, None where it is none."""
-    try:
-        value = float(text or "")
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
 
 
 def loss_of(data: Data) -> Callable[..., Any] | None:

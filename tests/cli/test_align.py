@@ -403,7 +403,7 @@ def test_out_of_memory(pair, refused, monkeypatch):
     def greedy(*args, **kwargs):
         torch.empty(2**60, dtype=torch.uint8)
 
-    monkeypatch.setattr("rebasin_cli.session.session.Session.search", greedy)
+    monkeypatch.setattr("rebasin_cli.commands.verbs.search.find", greedy)
     refused(5, "align", *pair, says="out of memory")
 
 

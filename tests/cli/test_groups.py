@@ -10,7 +10,7 @@ import torch
 
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.checkpoints.writing import write_safetensors
-from rebasin_cli.commands.verbs import groups as grouped
+from rebasin_cli.commands.verbs import symmetries
 from tests.transformers import drawn, outputs, transformer
 
 from .conftest import rebasin, tensors
@@ -187,21 +187,21 @@ def test_outputs_that_changed_are_not_written(models, refused, monkeypatch):
     """What is turned is compared with what it was, on the models' own weights: A, and B as it was moved."""
     line = ("merge", *models, *NET, "--groups", "all", "--repair", "none", "-o", "x.safetensors")
     says = "the canonical form or its turning changes the outputs"
-    whole = grouped.acts.acted
+    whole = symmetries.acts.acted
 
     def off(tensors, fitted, elements):
         return {n: t * 1.01 if n == "head.weight" else t for n, t in whole(tensors, fitted, elements).items()}
 
     with monkeypatch.context() as patch:
-        patch.setattr(grouped.acts, "acted", off)
+        patch.setattr(symmetries.acts, "acted", off)
         refused(4, *line, says=says)
-    form = grouped.canonical
+    form = symmetries.canonical
 
     def wrong(model, fitted, folds):
         found = form(model, fitted, folds)
         return dataclasses.replace(found, changed={**found.changed, "head.weight": 2 * model["head.weight"]})
 
-    monkeypatch.setattr(grouped, "canonical", wrong)
+    monkeypatch.setattr(symmetries, "canonical", wrong)
     refused(4, *line, says=says)
     assert "x.safetensors" not in {file.name for file in Path().iterdir()}
 

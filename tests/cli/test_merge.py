@@ -157,7 +157,7 @@ def test_code_is_never_run_on_a_files_own_word(resnets, refused, tmp_path):
 )
 def test_an_option_that_makes_no_sense(pair, refused, monkeypatch, options, says):
     monkeypatch.setattr(
-        "rebasin_cli.session.session.Session.search", lambda *_: pytest.fail("it was searched all the same")
+        "rebasin_cli.commands.verbs.search.find", lambda *_: pytest.fail("it was searched all the same")
     )
     refused(2, "merge", *pair, *options, says=says)
 

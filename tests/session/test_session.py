@@ -6,10 +6,12 @@ import torch
 
 from rebasin_cli.checkpoints.checkpoint import open_checkpoint
 from rebasin_cli.checkpoints.writing import write_safetensors
+from rebasin_cli.commands.verbs import endpoints, repairs
+from rebasin_cli.commands.verbs.proof import prove
 from rebasin_cli.errors import CheckpointError, DataError, NetworkError, SpecError, UsageError
 from rebasin_cli.matchers import am
 from rebasin_cli.networks.evaluation import Scores
-from rebasin_cli.session import checks, method_options, samples
+from rebasin_cli.session import method_options, samples
 from rebasin_cli.session import models as intake
 from rebasin_cli.session import network as running
 from rebasin_cli.session.session import Session
@@ -109,7 +111,7 @@ def test_other_data_than_recorded_is_remarked(record):
 
 
 def judge(model, accuracy, *, count=10_000, classes=10, reference="digits", **options):
-    check = samples.endpoint_check([model], reference, classes, Data(**options))
+    check = endpoints.check_of([model], reference, classes, Data(**options))
     check({"test": [Scores(1.0, accuracy, count, 0.0)]})
 
 
@@ -171,10 +173,10 @@ def test_batchnorm_statistics_need_data_or_a_word(tmp_path):
             "head.weight": (2, 3),
         }
     )
-    assert checks.settle_repair(fitted, Repair(), has_data=True) == "reset"
-    assert checks.settle_repair(fitted, Repair(repair="none"), has_data=False) == "none"
+    assert repairs.decide(fitted, Repair(), has_data=True) == "reset"
+    assert repairs.decide(fitted, Repair(repair="none"), has_data=False) == "none"
     with pytest.raises(UsageError, match="makes a broken model"):
-        checks.settle_repair(fitted, Repair(), has_data=False)
+        repairs.decide(fitted, Repair(), has_data=False)
 
 
 def test_shapes_are_read_and_checked():
@@ -195,7 +197,7 @@ def test_a_batch_of_inputs_has_one_size_more_than_an_input():
 
 def account_of_proof(models, *, spec=None, net=None):
     session = Session("align", [model.path for model in models], loading=Loading(spec), network=Network(net))
-    return session.proof()
+    return prove(session).account
 
 
 def test_a_proof_says_whose_network_it_ran_on(record):

@@ -14,8 +14,9 @@ from ...repair import Outcome, Repairs
 from ...repair.repairing import repair_merged
 from ...session.session import Session
 from ...session.subjects import Search
-from ..verbs import repair as repairing
+from ..verbs import provenance, repairs
 from ..verbs.outputs import Output, write
+from ..verbs.repairs import RepairPlan
 from .average import Average
 
 ABLE = ("auto", "none", "reset")
@@ -80,16 +81,16 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     a, b = session.models
     curve = kept.between(a, b, session.fitted)
     inner = 0 < mean.at < 1 and bool(session.fitted.statistics)
-    how = session.settle_repair() if inner else "none"
+    repair = repairs.planned(session) if inner else RepairPlan("none")
     if output.dry_run:
-        return {"curve": str(mean.curve), "at": mean.at, "repair": how}
-    ready, merged, done = repairing.prepare(session, how), curve.at(mean.at), Outcome()
-    if how == "reset":
-        repairs = Repairs(how, [curve.a, curve.b], ready.splits["reset"], device=session.device)
-        network = ready.network.to(session.device)
-        done = repair_merged(network, merged, repairs, [1 - mean.at, mean.at], output=session.output)
-    tensors, options, account = repairing.finish(session, ready, replaced(merged, done.tensors), done)
+        return {"curve": str(mean.curve), "at": mean.at, "repair": repair.how}
+    repair, merged, done = repairs.opened(session, repair), curve.at(mean.at), Outcome()
+    if repair.how == "reset":
+        network = repair.network.to(session.device)
+        how = Repairs("reset", [curve.a, curve.b], repair.splits["reset"], device=session.device)
+        done = repair_merged(network, merged, how, [1 - mean.at, mean.at], output=session.output)
+    tensors, options, account = repairs.finish(session, repair, replaced(merged, done.tensors), done)
     options |= {"curve": kept.digest, "at": mean.at}
-    meta = session.describe(method="curve", options=options, like=session.models)
+    meta = provenance.of_session(session, method="curve", options=options, like=session.models)
     written = write(output, tensors, a, meta, say=session.say)
     return {"written": written, "curve": kept.kind, "at": mean.at} | account

@@ -23,6 +23,7 @@ from ...session import method_options
 from ...session.models import naming
 from ...session.session import Session
 from ...spec.fitting import fit
+from ...spec.spec import Spec
 from ...types import Permutations
 
 
@@ -35,12 +36,12 @@ class Heads:
     models: tuple[Checkpoint, Checkpoint]
 
     def put_back(
-        self, merged: Mapping[str, Tensor], session: Session, found: Permutations | None, weights: Any
+        self, merged: Mapping[str, Tensor], spec: Spec, found: Permutations | None, weights: Any
     ) -> LazyTensors:
         """The merged tensors with the heads of both; the second's in the order of the first's units."""
         a, b = self.models
         if found is not None:
-            b = permuted(b, fit(session.fitted.spec, b.shapes), found)
+            b = permuted(b, fit(spec, b.shapes), found)
         weights = list(weights or (0.5, 0.5))
         made = {}
         for name in self.names:

@@ -22,13 +22,12 @@ from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.tensors import CHUNK, LazyTensors
 from ...errors import SpecError
 from ...runtime.text import some
-from ...session import checks
 from ...session.listener import Listener
 from ...session.models import agreeing, as_opened, naming, open_model
 from ...session.samples import data_reference, recorded_vocabulary
 from ...session.session import Session
 from ...spec import library
-from ..verbs import provenance, strangers
+from ..verbs import provenance, repairs, search, strangers
 from ..verbs.folders import tell_differences
 from ..verbs.outputs import Output, write_as_planned
 from . import configs
@@ -62,12 +61,13 @@ def _is_known(model: Checkpoint) -> bool:
         return False
 
 
-def average(session: Session, output: Output, mean: Average) -> dict[str, Any]:
+def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     """Average models as they are and write one; integers are copied. What was done, as values.
 
     Raises SpecError where the models have different tensors, UsageError for running statistics without
     `--repair none`, CheckpointError for values that are no numbers.
     """
+    search.check_needs(session)
     mean.check_nothing_kept(output)
     paths, asked, listener = session.paths, session.asked, session.listener
     models = as_opened(paths, session.opened, listener.say)
@@ -79,7 +79,7 @@ def average(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     with naming(paths):
         parts = parts_of(models, ignore=mean.ignore, source=source, heads=mean.heads, extra=mean.extra)
     if parts.statistics and asked.repair.repair != "none":
-        raise checks.broken_statistics(_is_known(models[0]))
+        raise repairs.broken_statistics(_is_known(models[0]))
     tensors = combined(
         models,
         parts,

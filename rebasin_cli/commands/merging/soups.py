@@ -15,13 +15,13 @@ from ...averages.parts import parts_of
 from ...checkpoints.tensors import replaced
 from ...networks.evaluation import Scores
 from ...repair import reset
-from ...session import checks, samples
 from ...session.listener import SILENT
 from ...session.models import agreeing, naming, open_model
 from ...session.samples import Splits
 from ...session.session import Session
-from ..verbs import provenance
+from ..verbs import endpoints, provenance, repairs, search, strangers
 from ..verbs.outputs import Output, write_as_planned
+from ..verbs.proof import prove
 from .average import Average
 from .plain import looked_at
 
@@ -38,7 +38,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
         source = source and agreeing([session.models[0], source], session.say)[1]
         parts = parts_of(session.models, ignore=mean.ignore, source=source)
     network = _network(session)
-    resets = checks.resets(session.asked.repair, network)
+    resets = repairs.resets(session.asked.repair, network)
     if output.dry_run:
         return {
             "models": len(paths),
@@ -46,11 +46,12 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
             "soup": mean.soup,
             "repair": "reset" if resets else "none",
         }
-    session.tell_strangers()
+    if not session.moved:
+        strangers.tell(session.models, session.say)
     splits = session.open_splits("test", *["reset"] * resets)
     session.look_at_inputs(splits, network)
-    inputs, proof = session.match_inputs(), session.proof()
-    found = session.search(inputs=inputs)
+    inputs, proof = search.inputs(session), prove(session)
+    found = search.find(session, given=inputs)
     models = found.models if found else session.models
     if found:  # what was alike in all models need not be in their new order
         parts = parts_of(models, ignore=mean.ignore, source=source)
@@ -76,7 +77,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
     soup = greedy(len(models), measure)
     best, test = soup.kept[0], splits["test"]
     better = [one.option for one in session.better or () if one.model is session.models[best]]
-    check = samples.endpoint_check(
+    check = endpoints.check_of(
         [session.models[best]], test.name, test.classes, session.asked.data, better=better
     )
     check({"test": [soup.scores]})
@@ -97,7 +98,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
         seed=session.seed,
         options=about,
         like=session.models,
-        proof=proof if session.moved else None,
+        proof=proof.account if session.moved else None,
     )
     looked = tensors.keys() - {*parts.statistics}
     around = session.models[0]

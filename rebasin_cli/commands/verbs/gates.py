@@ -56,7 +56,7 @@ def sound(path: Path) -> Iterator[None]:
         raise CheckpointError(message, problems=[problem]) from cause
 
 
-def put(
+def judge(
     report: Report, asked: gates.Asked, written: Written, destinations: Destinations, listener: Listener
 ) -> Report:
     """The report with its gates judged, written wherever it was asked for, added to the step summary."""

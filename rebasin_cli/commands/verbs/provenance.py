@@ -14,7 +14,9 @@ from ...datasets._batches import LoaderData
 from ...repair.options import SAMPLES
 from ...reports import _accounts as accounts
 from ...runtime.text import many
+from ...session import method_options
 from ...session.held_out import HeldOut
+from ...session.session import Session
 from ...spec.spec import FittedSpec
 from ...version import version
 
@@ -66,6 +68,22 @@ def describe(
         | ({} if fitted is None else _of_spec(fitted))
         | beside(like or models)
         | {key: values.pop() for key in keys if len(values := _values(like, key)) == 1 and None not in values}
+    )
+
+
+def of_session(
+    session: Session, *, method: str | None = None, options: Mapping[str, Any] | None = None, **more: Any
+) -> dict[str, str]:
+    """The same of a session: of its search, if its command searches, and of `options` beside that."""
+    own = method_options.recorded(session.asked.search, session.asked.data)
+    return describe(
+        session.command,
+        session.models,
+        session.fitted,
+        method=method or session.method,
+        seed=session.seed,
+        options=own | dict(options or {}),
+        **more,
     )
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from ...checkpoints import destination
 from ...checkpoints.checkpoint import open_checkpoint
-from ...checkpoints.destination import make_folder
 from ...checkpoints.disk import disk
 from ...checkpoints.writing import write_safetensors, write_text_atomic
 from ...errors import CheckpointError, Lost, OutputExists, RebasinError, UsageError
@@ -23,7 +23,10 @@ from ...matchers.straight_through.history import LOOKED
 from ...permutations import permutation
 from ...permutations.index_maps import PLAIN, Within
 from ...runtime import files
+from ...runtime.files import Inputs, check_distinct
 from ...runtime.ranks import ALONE, Ranks
+from ...session.subjects import Search
+from .outputs import Output
 
 LINE = b'{"step": '  # how every line of a log begins
 LARGEST = 1 << 30  # bytes of a log
@@ -196,6 +199,26 @@ def check_no_search(path: Path, *, force: bool = False) -> None:
         )
 
 
+def check_kept(search: Search, output: Output, inputs: Inputs, *, steps: bool) -> None:
+    """Raise UsageError where a search's state or its `--log` would be one of the `inputs` or another output,
+    and for a log of what takes no `steps`.
+
+    OutputExists where a log is there already, unless it is overwritten or gone on with.
+    """
+    state = state_path(output.path)
+    files.check_output(state, inputs)
+    if search.log is None:
+        return
+    if not steps:
+        raise UsageError(f"--log: the method {search.method} takes no steps that could be logged")
+    own = {"output": output.path, "permutation": permutation.beside(output.path), "state": state}
+    own |= {} if output.attest is None else {"statement": output.attest}
+    check_distinct([*own.items(), ("log", search.log)])
+    if not output.resume:  # to overwrite the log of a search that can go on is no advice
+        check_no_search(state, force=output.force)
+    destination.check_output(search.log, force=output.force or output.resume, text=True, inputs=inputs)
+
+
 def _keep(path: Path, state: State, identity: Mapping[str, str]) -> str:
     """Write the state; a sentence on how that went, since the user is leaving either way."""
     tensors = {
@@ -210,7 +233,7 @@ def _keep(path: Path, state: State, identity: Mapping[str, str]) -> str:
         "rebasin.notes": json.dumps(dict(state.notes), sort_keys=True),
     }
     try:
-        make_folder(path.parent)  # that of a report may not be there yet
+        destination.make_folder(path.parent)  # that of a report may not be there yet
         write_safetensors(path, tensors, metadata=metadata, force=True)
     except RebasinError as error:
         return f"interrupted after {_place(state)}; the search could not be kept: {error.message}"

@@ -1,63 +1,59 @@
-"""What a search runs the network on, and the proof that comes before it."""
+"""A search by the method that was asked for: what is refused of it, what it runs on, where it begins."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
 from ... import matchers
-from ...errors import DataError, NetworkError, UsageError
+from ...errors import UsageError
 from ...matchers import State
-from ...matchers.search import align as searching
+from ...matchers.search import align
 from ...repair.options import SAMPLES
 from ...reports import _accounts as accounts
 from ...runtime import devices
 from ...session import method_options, samples
+from ...session.checks import check_method
+from ...session.listener import SILENT
 from ...session.models import read_permutation
-from ...session.network import origin, proof_inputs
-from . import groups as grouped
-from . import plan as planning
-from . import provenance, resume
+from ...session.session import Session
+from . import method, provenance, resume, symmetries
 from .outputs import Output
 from .progress import shown
+from .proof import Proof
 from .resume import Resumable
 
-if TYPE_CHECKING:
-    from ...session.session import Session
 
+def check(
+    session: Session, output: Output | None = None, *, or_none: bool = False, steps: bool = False
+) -> None:
+    """Raise UsageError for a method, its options or a log that make no sense, before anything is read.
 
-def inputs_of(session: Session) -> dict[str, Any]:
-    """What a method gets beside the models; {} where weights are enough. Raises UsageError, DataError."""
-    method, polish = session.asked.search.method, session.asked.search.polish is not None
-    if not polish and method_options.can_do_without(method) and (why := nothing_to_run(session)):
-        session.say(f"method: {method} goes by weights alone: {why}")
-        return {}
-    check_needs(session)
-    network = session.network
-    count = getattr(matchers.registry.get(method), "SAMPLES", samples.MATCH_SAMPLES)
-    say = (lambda text: None) if session.splits else session.say  # which data it is was told already
-    data = samples.open_splits(
-        session.models, session.asked.data, session.seed, say, wanted=["match"], match=count
-    )["match"]
-    session.look_at_inputs({"match": data}, network)
-    found = {"network": network, "data": data, "prove": False} | session.outputs
-    if session.held_out is not None:
-        session.splits |= samples.open_splits(
-            session.models, session.asked.data, session.seed, lambda text: None, wanted=["held"]
-        )
-        found["held"] = session.splits["held"]
-    return found | ({"loss": samples.loss_of(session.asked.data)} if session.asked.data.loss else {})
+    With `steps` the command itself trains something, whatever the method.
+    """
+    search = session.asked.search
+    session.ranks.each(check_method, search, or_none=or_none)
+    session.ranks.each(lambda: session.held_out)
+    session.ranks.each(lambda: session.options)
+    if output is not None:
+        steps = steps or method_options.trains(search.method)
+        session.ranks.first(resume.check_kept, search, output, session.reads, steps=steps)
 
 
 def check_needs(session: Session) -> None:
-    """Raise UsageError that names all that the search lacks, and the repair of the merge to come with it."""
+    """Raise UsageError for a --limit that limits nothing, or that names all that the search lacks."""
+    session.ranks.each(_check_limit, session)
+    session.ranks.each(_check_needs, session)
+
+
+def _check_needs(session: Session) -> None:
+    """Of the repair of the merge to come with it, too."""
     search = session.asked.search
-    if not session.runs_network or (search.polish is None and method_options.can_do_without(search.method)):
+    if not method.runs_network(session) or method.goes_without(session):
         return
     repaired = session.command == "merge" and session.asked.repair.repair != "none"
-    searching.check_needs(
+    align.check_needs(
         search.method,
         network=session.network is not None,
         data=session.has_data,
@@ -66,16 +62,14 @@ def check_needs(session: Session) -> None:
     )
 
 
-def check_limit(session: Session) -> None:
-    """Raise UsageError for a --limit of samples where nothing is looked at that it would limit."""
+def _check_limit(session: Session) -> None:
     search, repair = session.asked.search, session.asked.repair.repair
     if (limit := session.asked.data.limit) is None or repair in SAMPLES or search.method == "none":
         return
     why = "the permutation is given" if session.perm else f"--method {search.method} goes by weights alone"
     then = "choose a method that looks at samples, such as am or auto"
-    if session.runs_network:
-        alone = search.polish is None and method_options.can_do_without(search.method)
-        if not alone or not (why := nothing_to_run(session)):
+    if method.runs_network(session):
+        if not method.goes_without(session) or not (why := method.nothing_to_run(session)):
             return
         then = "name what is missing: --data NAME, --net file.py:factory"
     if session.command == "merge":
@@ -85,77 +79,52 @@ def check_limit(session: Session) -> None:
     raise UsageError(f"--limit {limit} limits nothing: {why}", hint=f"Leave it out, or {then}")
 
 
-def settled(session: Session) -> Session:
-    """As `Session.settled`."""
-    search = session.asked.search
-    alone = session.perm is None and search.polish is None and search.groups == "permutations"
-    if not (search.open and alone):
-        return session
-    if why := nothing_to_run(session):
-        if session.has_data:
-            session.say(f"method: wm, by weights alone: {why}")
-        return session
-    found = session.by(replace(search, method="auto", open=False))
-    found.say(
-        "method: auto, the best by held-out loss within about a minute of one core "
-        f"(--budget {found.options.budget}); by weights alone, in seconds: --method wm"
-    )
-    return found
+def inputs(session: Session) -> dict[str, Any]:
+    """The network and the training samples that a method matches by; {} where weights are enough.
 
-
-def nothing_to_run(session: Session) -> str:
-    """Why a method that can do without network and data has to, "" where they are there.
-
-    What the user named has to work; of what checkpoints record, and names tell, that is not asked.
+    Raises UsageError that says what is missing, DataError.
     """
-    if not session.has_data:
-        return "no data set is known"
-    try:
-        if session.network is None:
-            return "no network is known"
-        if session.network_is_assumed:
-            return "only the tensors' names tell the network (give yours with --net)"
-        samples.open_splits(
-            session.models, session.asked.data, session.seed, lambda text: None, wanted=["train"]
+    return session.ranks.each(_inputs, session) if method.runs_network(session) else {}
+
+
+def _inputs(session: Session) -> dict[str, Any]:
+    name, asked = session.asked.search.method, session.asked.data
+    if method.goes_without(session) and (why := method.nothing_to_run(session)):
+        session.say(f"method: {name} goes by weights alone: {why}")
+        return {}
+    check_needs(session)
+    network = session.network
+    count = getattr(matchers.registry.get(name), "SAMPLES", samples.MATCH_SAMPLES)
+    say = SILENT.say if session.splits else session.say  # which data it is was told already
+    opened = samples.open_splits(session.models, asked, session.seed, say, wanted=["match"], match=count)
+    session.look_at_inputs(opened, network)
+    found = {"network": network, "data": opened["match"], "prove": False} | session.outputs
+    if session.held_out is not None:
+        session.splits |= samples.open_splits(
+            session.models, asked, session.seed, SILENT.say, wanted=["held"]
         )
-    except (NetworkError, DataError) as error:
-        if session.asked.network.net is not None or session.asked.data.data is not None:
-            raise
-        return error.message
-    return ""
+        found["held"] = session.splits["held"]
+    return found | ({"loss": samples.loss_of(asked)} if asked.loss else {})
 
 
-def prove(session: Session) -> dict[str, Any]:
-    """The account of the proof, or why there is none. Raises NotProven and NetworkError."""
-    if not session.asked.search.prove:
-        return {"status": "skipped", "reason": "--no-prove"}
-    if not session.moved:
-        return {"status": "skipped", "reason": "nothing was permuted"}
-    if (network := session.network) is None:
-        return accounts.describe_proof(None)
-    inputs = proof_inputs(network, session.asked.network, session.asked.data, session.splits)
-    proof = searching.prove_spec(network, session.fitted, inputs=inputs, seed=session.seed, **session.outputs)
-    account = accounts.describe_proof(
-        proof, "the network does not say its input: give --input SHAPE or --data"
-    )
-    whose = origin(network, session.fitted, session.models, session.asked.network)
-    return account if proof is None else account | whose
+def resumable(
+    session: Session, output: Output, more: Mapping[str, Any] | None = None
+) -> AbstractContextManager[Resumable]:
+    """The state of this very search is kept beside the output when it is interrupted.
 
-
-@contextmanager
-def resumable(session: Session, output: Output, more: Mapping[str, Any] | None) -> Iterator[Resumable]:
-    """As `Session.resumable`."""
+    `more` are options that are not the method's, and make another search of it.
+    """
+    search = session.asked.search
     identity = session.ranks.first(
         provenance.describe,
         session.command,
         session.models,
         session.fitted,
-        method=session.asked.search.method,
+        method=search.method,
         seed=session.seed,
-        options=method_options.identity(session.asked.search, session.asked.data, session.asked.network)
-        | dict(more or {}),
+        options=method_options.identity(search, session.asked.data, session.asked.network) | dict(more or {}),
     )
-    with resume.resumable(
+    return resume.resumable(
         output.path,
         identity,
         session.fitted.words,
@@ -163,20 +132,21 @@ def resumable(session: Session, output: Output, more: Mapping[str, Any] | None) 
         resume=output.resume,
         say=session.say,
         ranks=session.ranks,
-        every=session.asked.search.checkpoint_every,
-        log=session.asked.search.log,
+        every=search.checkpoint_every,
+        log=search.log,
         force=output.force,
-    ) as state:
-        yield state
+    )
 
 
 def first_state(session: Session) -> State | None:
-    """As `Session.first_state`."""
-    if (file := method_options.start_file(session.asked.search)) is None:
+    """Where a permutation file lets the search start (`--init FILE`); None where none is named.
+
+    Raises UsageError for more than two models, and what `read_permutation` does.
+    """
+    search = session.asked.search
+    if (file := method_options.start_file(search)) is None:
         return None
-    option = method_options.declared(session.asked.search.method)[
-        method_options.start_option(session.asked.search.method)
-    ]
+    option = method_options.declared(search.method)[method_options.start_option(search.method)]
     if len(session.models) != 2:
         raise UsageError(
             f"{option.flag} {file} is for the second of two models, not of {len(session.models)}",
@@ -185,12 +155,17 @@ def first_state(session: Session) -> State | None:
     return State((read_permutation(file, session.fitted)[0],))
 
 
-def search(
-    session: Session, state: Resumable, inputs: Mapping[str, Any] | None
-) -> searching.Alignment | None:
-    """As `Session.search`."""
+def find(
+    session: Session, state: Resumable | None = None, *, given: Mapping[str, Any] | None = None
+) -> align.Alignment | None:
+    """Find the permutations with the method that was asked for, from where `state` says.
+
+    None where there is nothing to search: the method is "none", or a permutation is given. `given` are
+    the `inputs` of the method, where they were found before.
+    """
     if session.method in ("none", "given"):
         return None
+    state = state or Resumable()
     show = shown(session.listener.step, state.start)
 
     def progress(reached: State) -> None:
@@ -198,52 +173,35 @@ def search(
             state.reached(reached)
         show(reached)
 
-    found = searching.align(
+    found = align.align(
         session.models,
         session.fitted,
         method=session.asked.search.method,
         seed=session.seed,
         options=session.options,
-        start=state.start or session.first_state,
+        start=state.start or first_state(session),
         progress=progress,
         polish=session.asked.search.polish,
         folds=session.folds,
-        **(session.match_inputs() if inputs is None else inputs),
+        **(inputs(session) if given is None else given),
         device=devices.own(session.device),
         ranks=session.ranks,
     )
     if session.folds is not None and session.asked.search.prove:
-        grouped.check_moved(session, found)
+        symmetries.check_moved(session, found)
     for told in accounts.search_in_words(found.result):
         session.say(told)
     return found
 
 
-def plan(session: Session) -> dict[str, Any]:
-    """As `Session.plan`."""
-    tries: dict[str, Any] = {}
-    if session.method == "auto":
-        able = not nothing_to_run(session)
-        tries = planning.plan_trials(session.fitted, len(session.models), session.options.budget, able=able)
-    return tries | planning.plan_search(
-        session.models,
-        session.fitted,
-        session.method,
-        proof=session.asked.search.prove,
-        memory=session.asked.search.options.get("memory"),
-        options=session.options,
-        groups=session.asked.search.groups != "permutations",
-    )
-
-
 def summary(
-    session: Session, found: searching.Alignment | None, proof: Mapping[str, Any], written: Sequence[str]
+    session: Session, found: align.Alignment | None, proof: Proof, *, written: Sequence[str]
 ) -> dict[str, Any]:
-    """As `Session.summary`."""
+    """What a command did, as values for --json and for a person."""
     return {
         "written": list(written),
         "spec": accounts.describe_spec(session.fitted),
         "match": accounts.describe_match(found, given=session.perm is not None),
-        "proof": proof,
-        "times": accounts.times(found, **session.took),
+        "proof": proof.account,
+        "times": accounts.times(found, **proof.times),
     }

@@ -10,13 +10,12 @@ from ...registry import references
 from ...session import inputs
 from ...session.method_options import start_file
 from ...session.session import Session
-from ..merging.average import Average
 from . import attestation as attesting
 from .outputs import Output, write_files
 
 
 def attested(
-    session: Session, output: Output, done: dict[str, Any], *, mean: Average | None = None
+    session: Session, output: Output, done: dict[str, Any], *, copied: Path | None = None
 ) -> dict[str, Any]:
     """What a command did, and the statement on it where one is asked for: written last, of what is there."""
     if output.attest is None or output.dry_run:
@@ -25,7 +24,7 @@ def attested(
     made = open_checkpoint(Path(next(index, done["written"][0]))).metadata
     content = attesting.statement(
         [Path(name) for name in done["written"]],
-        of(session, output, mean),
+        parents(session, output, copied),
         asked=attesting.of_metadata(made, keys=attesting.ASKED),
         resolved=attesting.of_metadata(made, keys=attesting.RESOLVED),
     )
@@ -33,19 +32,22 @@ def attested(
     return done | {"written": [*done["written"], str(output.attest)]}
 
 
-def of(session: Session, output: Output, mean: Average | None = None) -> list[Path]:
+def parents(session: Session, output: Output, source: Path | None = None) -> list[Path]:
     """Models, permutations, the spec, code and data that were named as files, and what was copied from.
 
     Not in it: folders of data, files of a named data set, and what the user's own code imports or opens.
     """
-    source = mean.copy_from if mean else None
     models = [*session.paths, *([source] if source else [])]
     found = [file for model in models for file in ([model] if model.is_dir() else inputs.of_model(model))]
     copied = models[-1 if source else 0]
     found += [(copied if copied.is_dir() else copied.parent) / name for name in output.copies]
     found += [path for path in (session.perm, start_file(session.asked.search)) if path is not None]
     found += inputs.of_spec(session.asked.loading.spec) + inputs.of_code(session.asked)
-    if session.asked.network.net is None and session.asked.network.trust_code and "fitted" in vars(session):
+    if (
+        session.asked.network.net is None
+        and session.asked.network.trust_code
+        and session.has_open("symmetries")
+    ):
         found += references.files_of(session.fitted.spec.net or "")
     data = references.named_in(session.asked.data.data or "")
     return [*found, *([data] if data is not None and data.is_file() else [])]

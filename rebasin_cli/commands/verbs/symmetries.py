@@ -7,7 +7,7 @@ import functools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -28,54 +28,14 @@ from ...networks.state import fresh, own_state
 from ...permutations import permutation
 from ...reports.json import read_as
 from ...session.models import check_its_weights, naming
-from ...session.network import find_network, need_inputs, none_named
+from ...session.network import need_inputs
+from ...session.session import Session
 from ...spec.fitting import fit
 from ...spec.parsing import parse
 from ...spec.spec import FittedSpec
 from . import provenance
 from .outputs import Output, write
 from .roundoff import FINEST, allowed, near, own_size, shaken
-
-if TYPE_CHECKING:
-    from ...session.session import Session
-
-
-def symmetries(session: Session, plain: FittedSpec) -> tuple[FittedSpec, Folds]:
-    """The spec with groups, and what is folded: from the spec where it gives some, else from the network.
-
-    Raises UsageError where no network is named, NetworkError where it cannot be traced, CheckpointError where
-    a model has integers or quantised numbers that would be folded or turned.
-    """
-    fitted, folds = _symmetries(session, plain)
-    for model in session.models:
-        with naming([model.path]):
-            check_numbers(model.dtypes, fitted, folds)
-    return fitted, folds
-
-
-def _symmetries(session: Session, plain: FittedSpec) -> tuple[FittedSpec, Folds]:
-    from ...inference.inferring import folds_of, infer  # torch.export takes a second to import
-
-    quiet = (lambda text: None) if session.asked.network.net else session.say
-    module = find_network(plain, session.asked.network, quiet, named=session.asked.loading.spec is not None)
-    if module is None:
-        raise none_named(plain)
-    batch = fed(module, need_inputs(module, session.asked.network, session.asked.data), "cpu", quiet=True)
-    if plain.groups:
-        return plain, folds_of(module, batch, **session.outputs)
-    args, kwargs = ((), batch) if isinstance(batch, Mapping) else (batch, {})
-    found = infer(module, args, kwargs, prove=False, groups=True, **session.outputs)
-    kinds = ", ".join(f"{word} {kind}" for word, kind in list(found.fitted.groups.items())[:4])
-    more = " …" * (len(found.fitted.groups) > 4)
-    session.say(
-        f"groups: {kinds}{more}"
-        if kinds
-        else "groups: permutations only, see rebasin spec explain --groups all"
-    )
-    for what, why in found.folds.left:
-        session.say(f"not folded: {what}: {why}")
-    spec = dataclasses.replace(found.fitted.spec, net=plain.spec.net)
-    return dataclasses.replace(found.fitted, spec=spec), found.folds
 
 
 def check_reference(session: Session) -> None:

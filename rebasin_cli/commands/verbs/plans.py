@@ -25,9 +25,29 @@ from ...networks.running import call, fed
 from ...repair.costs import TRACING, distillation_passes, refit_products, repair_passes
 from ...repair.options import REFIT_SAMPLES, SAMPLES
 from ...session.samples import Splits
+from ...session.session import Session
 from ...spec.spec import FittedSpec
+from .method import nothing_to_run
 
 OVERHEAD = 100 << 20  # slabs of products and torch's own scratch space, in bytes
+
+
+def of_search(session: Session) -> dict[str, Any]:
+    """Tensors, permutations, sizes and memory of a session's search; what `auto` tries."""
+    search = session.asked.search
+    tries: dict[str, Any] = {}
+    if session.method == "auto":
+        able = not nothing_to_run(session)
+        tries = plan_trials(session.fitted, len(session.models), session.options.budget, able=able)
+    return tries | plan_search(
+        session.models,
+        session.fitted,
+        session.method,
+        proof=search.prove,
+        memory=search.options.get("memory"),
+        options=session.options,
+        groups=search.groups != "permutations",
+    )
 
 
 def plan_search(

@@ -1,0 +1,69 @@
+"""Models aligned to the first, averaged and repaired: what `rebasin merge` does unless told otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ... import api
+from ...repair import Outcome
+from ...session.method_options import how_it_went
+from ...session.network import need_inputs
+from ...session.session import Session
+from ..verbs import method, plans, provenance, repairs, search, strangers
+from ..verbs.outputs import Output, write
+from ..verbs.proof import prove
+from . import configs, heads
+from .average import Average
+
+
+def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
+    """Align all models to the reference, average them, repair what averaging broke; write one model."""
+    mean.check_aligned()
+    session = session if mean.heads else method.chosen(session)
+    aside = heads.set_aside(session, mean.heads)
+    search.check_needs(session)
+    if not session.moved:
+        strangers.tell(session.models, session.say)
+    repair = repairs.planned(session)
+    given, of_given = session.given
+    if output.dry_run:
+        return plans.of_search(session) | repairs.describe(session, repair)
+    repair = repairs.opened(session, repair)
+    inputs, proof = repairs.to_try(session, repair, search.inputs(session)), prove(session)
+    with search.resumable(session, output) as state:
+        found = search.find(session, state, given=inputs)
+        repair = repairs.chosen(session, repair, found)
+        asked = session.asked
+        merged = api.merge(
+            found.models if found else session.models,
+            session.fitted,
+            method="none",
+            weights=mean.weights,
+            interpolation=mean.interpolation,
+            permutations=[given] if given else None,
+            repair_with=repair.how,
+            new_bias=asked.repair.new_bias,
+            ridge=asked.repair.ridge,
+            network=repair.network,
+            train=repair.splits.get("reset"),
+            held=repair.splits.get("held"),
+            unseen=session.unseen,
+            repaired=repair.done,
+            inputs=need_inputs(repair.network, asked.network, asked.data) if repair.how == "bias" else None,
+            output=session.output,
+            device=session.device,
+        )
+        done = Outcome(repaired=merged.repair, choice=merged.choice)
+        tensors, options, account = repairs.finish(session, repair, merged.tensors, done)
+        options |= {"weights": list(mean.weights or []), "interpolation": mean.interpolation}
+        options |= of_given | how_it_went(found)
+        like = around = session.models[0]
+        if aside is not None:
+            permutations = found.result.permutations[0] if found else given
+            tensors = like = aside.put_back(tensors, session.fitted.spec, permutations, mean.weights)
+            options |= {"heads": aside.how}
+            output = configs.fitted(output, aside.models, tensors.shapes, session.say, heads=aside.how)
+        meta = provenance.of_session(session, options=options, proof=proof.account, like=session.models)
+        added = merged.repair.added if merged.repair else ()
+        written = write(output, tensors, like, meta, added=added, around=around, say=session.say)
+    return search.summary(session, found, proof, written=written) | {"models": len(session.paths)} | account
