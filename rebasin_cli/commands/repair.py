@@ -16,7 +16,6 @@ from ..repair import REPAIRS, Repairs, repair_merged
 from ..repair.options import SAMPLES
 from ..reports import _accounts as accounts
 from ..session.listener import SILENT, Listener
-from ..session.network import need_inputs
 from ..session.session import Session
 from ..session.subjects import ForRepair, Repair
 from ..spec.spec import FittedSpec
@@ -63,23 +62,18 @@ def repair(
     check_between(merged, first, aligned, share, session.fitted)
     session.need_network()
     plan = repairs.opened(session, plan, needed=True)
-    inputs = (
-        need_inputs(session.need_network(), session.asked.network, session.asked.data)
-        if plan.how == "bias"
-        else None
-    )
     how = Repairs(
         plan.how,
         [first, aligned],
         plan.splits.get("reset"),
-        inputs,
+        repairs.batch(session, plan),
         new_bias=repair.new_bias,
         ridge=repair.ridge,
         output=session.output,
         device=session.device,
     )
     done = repair_merged(
-        session.network.to(session.device),
+        session.need_network().to(session.device),
         merged,
         how,
         [1 - share, share],

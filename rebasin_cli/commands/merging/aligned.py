@@ -7,10 +7,9 @@ from typing import Any
 from ... import api
 from ...repair import Outcome
 from ...session.method_options import how_it_went
-from ...session.network import need_inputs
 from ...session.session import Session
 from ..verbs import method, plans, provenance, repairs, search, strangers
-from ..verbs.outputs import Output, write
+from ..verbs.outputs import Output, write, write_as_planned
 from ..verbs.proof import prove
 from . import configs, heads
 from .average import Average
@@ -38,7 +37,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
             found.models if found else session.models,
             session.fitted,
             method="none",
-            weights=mean.weights,
+            weights=mean.numbers,
             interpolation=mean.interpolation,
             permutations=[given] if given else None,
             repair_with=repair.how,
@@ -49,7 +48,7 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
             held=repair.splits.get("held"),
             unseen=session.unseen,
             repaired=repair.done,
-            inputs=need_inputs(repair.network, asked.network, asked.data) if repair.how == "bias" else None,
+            inputs=repairs.batch(session, repair),
             output=session.output,
             device=session.device,
         )
@@ -57,13 +56,14 @@ def merge(session: Session, output: Output, mean: Average) -> dict[str, Any]:
         tensors, options, account = repairs.finish(session, repair, merged.tensors, done)
         options |= {"weights": list(mean.weights or []), "interpolation": mean.interpolation}
         options |= of_given | how_it_went(found)
-        like = around = session.models[0]
-        if aside is not None:
-            permutations = found.result.permutations[0] if found else given
-            tensors = like = aside.put_back(tensors, session.fitted.spec, permutations, mean.weights)
-            options |= {"heads": aside.how}
-            output = configs.fitted(output, aside.models, tensors.shapes, session.say, heads=aside.how)
+        options |= {"heads": aside.how} if aside else {}
         meta = provenance.of_session(session, options=options, proof=proof.account, like=session.models)
-        added = merged.repair.added if merged.repair else ()
-        written = write(output, tensors, like, meta, added=added, around=around, say=session.say)
+        if aside is None:
+            added = merged.repair.added if merged.repair else ()
+            written = write(output, tensors, session.models[0], meta, added=added, say=session.say)
+        else:
+            permutations = found.result.permutations[0] if found else given
+            whole = aside.put_back(tensors, session.fitted.spec, permutations, mean.numbers)
+            output = configs.fitted(output, aside.models, whole.shapes, session.say, heads=aside.how)
+            written = write_as_planned(output, whole, meta, around=session.models[0], say=session.say)
     return search.summary(session, found, proof, written=written) | {"models": len(session.paths)} | account

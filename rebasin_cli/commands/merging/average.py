@@ -44,6 +44,11 @@ class Average:
     at: float | None = None
     schedule: str | None = None  # the name that `weights` were made of
 
+    @property
+    def numbers(self) -> Sequence[float] | None:
+        """The weights of models that are in order, None for equal ones."""
+        return None if isinstance(self.weights, str) else self.weights
+
     def reference_first(self, paths: Sequence[Path]) -> tuple[Sequence[Path], Average]:
         """The models, and their weights, in an order that begins with the reference. Raises UsageError."""
         reference, weights = self.reference, self.weights

@@ -77,7 +77,11 @@ def plan_search(
     similarities = 8 * (sizes[0] if sizes else 0) ** 2
     if matcher is not None:
         similarities += min(KEEP if memory is None else memory, sum(4 * size**2 for size in sizes))
-    own = matcher.memory(len(models), numbers, options) if hasattr(matcher, "memory") else {}
+    own = (
+        {}
+        if matcher is None or not hasattr(matcher, "memory")
+        else matcher.memory(len(models), numbers, options)
+    )
     more = getattr(matcher, "BYTES_A_PARAMETER", 0) * numbers
     parts = {"files": stored, **own, "similarities": similarities, "scratch space": OVERHEAD}
     if groups and matcher is not None and not matcher.NEEDS:
@@ -112,7 +116,8 @@ def _compared(models: Sequence[Checkpoint], fitted: FittedSpec, numbers: int) ->
 def plan_trials(fitted: FittedSpec, models: int, budget: str, *, able: bool) -> dict[str, Any]:
     """What `auto` will try, in this order, for at most which seconds or multiplications, and why."""
     found, length = candidates(fitted, models, able=able), budget_of(budget)
-    unit, left = ("seconds", length.seconds) if length.work is None else ("multiplications", length.work)
+    unit = "seconds" if length.work is None else "multiplications"
+    left = (length.seconds or 0.0) if length.work is None else length.work
     rows = [
         {"method": one.method, f"{unit}_at_most": round(one.share * left, 1), "why": one.why} for one in found
     ]

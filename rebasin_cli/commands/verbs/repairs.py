@@ -115,7 +115,8 @@ def opened(session: Session, plan: RepairPlan, *, needed: bool = False) -> Repai
     Where a choice is to be made ("auto") and its network or samples are not there, nothing is repaired; if
     the repair is `needed`, that is an error. Raises UsageError, NetworkError, DataError.
     """
-    how, network, splits = plan.how, None, {}
+    how, network = plan.how, None
+    splits: Splits = {}
     if how == "auto" and not needed:
         network, splits = _if_there(session)
         how = "none" if network is None else how
@@ -186,6 +187,13 @@ def chosen(session: Session, plan: RepairPlan, found: Alignment | None) -> Repai
     return replace(plan, done=None if bake else done)
 
 
+def batch(session: Session, plan: RepairPlan) -> Any:
+    """One batch of inputs for a repair that measures no samples; None for all others."""
+    if plan.how != "bias":
+        return None
+    return need_inputs(session.need_network(), session.asked.network, session.asked.data)
+
+
 def finish(
     session: Session, plan: RepairPlan, tensors: Mapping[str, Tensor], done: Outcome
 ) -> tuple[Mapping[str, Tensor], dict[str, Any], dict[str, Any]]:
@@ -214,7 +222,7 @@ def finish(
     if plan.layer is not None:
         held = plan.splits["held"]
         found = baking.bake(
-            plan.network, tensors, plan.layer, held, output=session.output, device=session.device
+            session.need_network(), tensors, plan.layer, held, output=session.output, device=session.device
         )
         session.say(f"temperature: {found.in_words()}")
         tensors, baked = replaced(tensors, found.tensors), {"temperature": found.account()}

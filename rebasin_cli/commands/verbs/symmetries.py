@@ -60,8 +60,9 @@ def saver(session: Session, found: Alignment, metadata: Mapping[str, str]) -> Ca
     """What writes the permutation, or the elements, of a search beside its output."""
     if not found.elements:
         return functools.partial(_permutations, found)
+    folds = folds_text(session.folds or Folds())
     return functools.partial(
-        stored.save, elements=found.elements[0], spec=spec_of(session.fitted), folds=folds_text(session.folds)
+        stored.save, elements=found.elements[0], spec=spec_of(session.fitted), folds=folds
     )
 
 
@@ -88,8 +89,16 @@ def apply(session: Session, output: Output, path: Path, *, invert: bool) -> dict
     given = {
         "permutation": digest(dict(elements.permutations) | {f"{w}:map": m for w, m in elements.maps.items()})
     }
-    about = {"method": "given", "seed": session.seed, "like": session.models, "results": True}
-    meta = provenance.describe("apply", session.models, fitted, options={"invert": invert, **given}, **about)
+    meta = provenance.describe(
+        "apply",
+        session.models,
+        fitted,
+        method="given",
+        seed=session.seed,
+        options={"invert": invert, **given},
+        like=session.models,
+        results=True,
+    )
     named = {name: moved[name].to(model.dtypes[name]) for name in model}
     done = {"written": write(output, named, model, meta), "permutations": len(elements.permutations)}
     return done | {"maps": len(elements.maps), "inverted": invert}
@@ -106,9 +115,10 @@ def check_moved(session: Session, found: Alignment) -> None:
     ):
         session.say(f"not balanced: {what} of {path}: {why}")
     reference, *others = session.models
-    check_same_function(session, reference, canonical(reference, session.fitted, session.folds).wide)
+    folds = session.folds or Folds()
+    check_same_function(session, reference, canonical(reference, session.fitted, folds).wide)
     for model, elements in zip(others, found.elements, strict=True):
-        wide = overlaid(doubled(model), folded(model, session.folds))
+        wide = overlaid(doubled(model), folded(model, folds))
         check_same_function(session, model, acts.acted(wide, session.fitted, elements))
 
 
@@ -120,7 +130,7 @@ def doubled(model: Mapping[str, torch.Tensor]) -> LazyTensors:
     )
 
 
-def _permutations(found: Alignment, path, **how: Any) -> None:
+def _permutations(found: Alignment, path: Path, **how: Any) -> None:
     permutation.save(path, found.permutations[0], **how)
 
 
@@ -133,8 +143,9 @@ def spec_of(fitted: FittedSpec) -> str:
     for name, axes in whole.tensors.items():
         lines[name in whole.statistics][name] = " ".join(map(str, axes))
     within = {word: block.word for word, block in fitted.within.items() if block.word}
-    more = {"sizes": fitted.sizes, "within": within, "groups": fitted.groups}
-    return spec_text(*lines, **more, description=fitted.spec.name)
+    return spec_text(
+        *lines, description=fitted.spec.name, sizes=fitted.sizes, within=within, groups=fitted.groups
+    )
 
 
 def folds_text(folds: Folds) -> str:
@@ -145,7 +156,7 @@ def read_folds(text: str, path: Path, shapes: Mapping[str, tuple[int, ...]]) -> 
     """What `folds_text` wrote into a file. Raises CheckpointError for anything else, or other tensors."""
     problems: list[str] = []
     try:
-        folds = read_as(Folds, json.loads(text), "", problems)
+        folds: Folds = read_as(Folds, json.loads(text), "", problems)
     except (ValueError, ArithmeticError, RecursionError) as cause:
         folds, problems = Folds(), [f"no JSON that can be read: {cause}"]
     if problems := problems or folds.problems(shapes):
