@@ -1,6 +1,6 @@
 """Infer and prove the specs of well-known networks: a Markdown table, one row a network.
 
-    python benchmarks/inference.py [--rows NAME,…] [--all] [--write docs/specs.md]
+    python benchmarks/inference.py [--rows NAME,…] [--all] [--write benchmarks/results.md]
 
 Networks have random weights; they come from torchvision (one or more of every family of classifiers, all of
 them with --all) and transformers (small ones of full structure), which only this script needs. "symmetries"
@@ -47,7 +47,7 @@ VISION = (
 SIDES = {"inception_v3": 139, "alexnet": 128, "vit": 224, "maxvit": 224}  # pixels; others 64
 LIMIT = 1e-9
 BEGIN, END = "<!-- inferred specs -->", "<!-- end of inferred specs -->"  # where a page has the table
-SECTION = """Written by `python benchmarks/inference.py --write docs/specs.md` on {date}, with
+SECTION = """Written by `python benchmarks/inference.py --write benchmarks/results.md` on {date}, with
 {versions}, on one thread, with random weights; the networks of
 transformers are small ones of two layers.
 

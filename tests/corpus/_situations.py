@@ -37,10 +37,13 @@ class Situation:
 
     @property
     def row(self):
-        """Its line in the page: situation, command, what comes out."""
+        """Its line in the page: situation, what it adds to the page's command, what comes out."""
         words = ", ".join(f"`{one}`" for one in self.says)
         out = "written" if not self.code else f"refused, exit {self.code}"
-        return f"| {self.what} | `rebasin {self.command}` | {out}{', told: ' if words else ''}{words} |"
+        start, _, after = self.command.partition(" -o ")
+        assert start.startswith("merge ") and start.endswith(" --method none"), "the page has one command"
+        more = " ".join(after.split()[1:])
+        return f"| {self.what} | {f'`{more}`' if more else ''} | {out}{', told: ' if words else ''}{words} |"
 
 
 def _r(*shape):
