@@ -39,6 +39,7 @@ class RebasinError(Exception):
     file: str | None = None
     step: str = ""
     kind: str = ""  # of another exception that is told as one of ours
+    place: str | None = None  # `mine.py:12`: the line of the user's code that failed
 
     def __init__(self, message: str, *, problems: Sequence[str] = (), hint: str | None = None):
         super().__init__(message)

@@ -24,7 +24,8 @@ from ..session.subjects import Asked, Loading, Network
 from ..spec import library
 from ..spec.fitting import fit
 from ..spec.parsing import parse
-from ..spec.spec import FittedSpec, Shapes
+from ..spec.spec import FittedSpec
+from ..types import Shapes
 from .verbs.outputs import check_files
 
 LARGE, SMALL, DIGIT = (3, 224, 224), (3, 32, 32), (1, 28, 28)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import torch
 
 from ..errors import CheckpointError
-from ..spec.notation import Axis, Fixed, Product, Sum, Word, factors_of, length_of, words_of
+from ..spec.notation import Axis, Fixed, Product, Sum, Word, factors_of, fitted_length, words_of
 from ..spec.spec import FittedSpec
 
 Maps = Mapping[str, tuple[torch.Tensor, torch.Tensor]]  # of each word its map, and the inverse transposed
@@ -38,13 +38,13 @@ def _along(
     if not any(word in maps for word in words_of(axis)):
         return tensor
     if isinstance(axis, Sum):
-        lengths = [length_of(term, fitted.sizes) for term in axis.terms]
-        parts = zip(tensor.split(lengths, dim), axis.terms, strict=True)
-        return torch.cat([_along(part, dim, term, fitted, maps, before) for part, term in parts], dim)
+        lengths = [fitted_length(term, fitted.sizes) for term in axis.terms]
+        segments = zip(tensor.split(lengths, dim), axis.terms, strict=True)
+        return torch.cat([_along(part, dim, term, fitted, maps, before) for part, term in segments], dim)
     if isinstance(axis, Word):
         return _times(tensor, (*_outer(before, axis, fitted), dim), axis, maps)
     factors = factors_of(axis)
-    parts = tensor.unflatten(dim, [length_of(factor, fitted.sizes) for factor in factors])
+    parts: torch.Tensor = tensor.unflatten(dim, [fitted_length(factor, fitted.sizes) for factor in factors])
     for k, factor in enumerate(factors):
         inside = (*before, *((other, dim + j) for j, other in enumerate(factors[:k])))
         if isinstance(factor, Word | Product | Sum):
@@ -97,12 +97,12 @@ def views(
             front = tensor.movedim(at, tuple(range(len(at))))
             yield axis.side, front.reshape(*front.shape[: len(at)], -1)
         elif isinstance(axis, Sum):
-            lengths = [length_of(term, fitted.sizes) for term in axis.terms]
+            lengths = [fitted_length(term, fitted.sizes) for term in axis.terms]
             for part, term in zip(tensor.split(lengths, dim), axis.terms, strict=True):
                 yield from within(part, dim, term, before)
         elif isinstance(axis, Product) and word in words_of(axis):
             factors = factors_of(axis)
-            parts = tensor.unflatten(dim, [length_of(factor, fitted.sizes) for factor in factors])
+            parts = tensor.unflatten(dim, [fitted_length(factor, fitted.sizes) for factor in factors])
             for k, factor in enumerate(factors):
                 inside = (*before, *((other, dim + j) for j, other in enumerate(factors[:k])))
                 yield from within(parts, dim + k, factor, inside)

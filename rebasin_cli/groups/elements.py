@@ -61,7 +61,9 @@ def _drawn(fitted: FittedSpec, word: str, kind: str, rng: torch.Generator) -> to
     n, block = fitted.words[word], fitted.within.get(word)
     if kind not in MATRICES:
         signs = torch.randint(0, 2, (n,), generator=rng).double() * 2 - 1
-        return (signs if kind in SIGNED else 1) * (1 if kind == "signed" else _scales(n, rng))
+        if kind == "signed":
+            return signs
+        return signs * _scales(n, rng) if kind in SIGNED else _scales(n, rng)
     count, size = (1, n) if block is None else (block.count, block.size)
     found = torch.stack([_matrix(size, kind, rng) for _ in range(count)])
     return found[0] if block is None else found
@@ -78,10 +80,13 @@ def _matrix(n: int, kind: str, rng: torch.Generator) -> torch.Tensor:
     if kind in PLANES:
         angles = torch.rand(n // 2, generator=rng, dtype=torch.float64) * (2 * math.pi)
         return turning(torch.polar(_scales(n // 2, rng), angles), kind)
-    q = torch.linalg.qr(torch.randn(n, n, generator=rng, dtype=torch.float64)).Q
-    if kind == "O":
-        return q
-    return q * _scales(n, rng) @ torch.linalg.qr(torch.randn(n, n, generator=rng, dtype=torch.float64)).Q
+    q = _orthogonal(n, rng)
+    return q if kind == "O" else q * _scales(n, rng) @ _orthogonal(n, rng)
+
+
+def _orthogonal(n: int, rng: torch.Generator) -> torch.Tensor:
+    found: torch.Tensor = torch.linalg.qr(torch.randn(n, n, generator=rng, dtype=torch.float64)).Q
+    return found
 
 
 def around_ones(n: int) -> torch.Tensor:
@@ -121,10 +126,10 @@ def compose(first: Elements, then: Elements, fitted: FittedSpec) -> Elements:
     for word in sorted({*first.maps, *then.maps}):
         one, other = first.maps.get(word), then.maps.get(word)
         moved = None if one is None else _moved(one, word, then.permutations, fitted)
-        if moved is None or other is None:
-            maps[word] = other if moved is None else moved
-        else:
+        if moved is not None and other is not None:
             maps[word] = other * moved if other.ndim == 1 else other @ moved
+        elif (alone := other if moved is None else moved) is not None:
+            maps[word] = alone
     return Elements(permutation.compose(first.permutations, then.permutations), maps)
 
 

@@ -40,11 +40,11 @@ def project(
     n = len(similarity)
     if kind in MATRICES:
         if block is None:
-            map_, value = rotation(similarity[None], kind)
-            return Projected(torch.arange(n), map_[0], float(value[0]))
+            map_, values = rotation(similarity[None], kind)
+            return Projected(torch.arange(n), map_[0], float(values[0]))
         own = blocks_of(similarity, block).diagonal(dim1=0, dim2=1).movedim(-1, 0)
-        map_, value = rotation(own, kind)
-        return Projected(torch.arange(n), map_, float(value.sum()))
+        map_, values = rotation(own, kind)
+        return Projected(torch.arange(n), map_, float(values.sum()))
     signed = kind in SIGNED
     worth = similarity.abs() if signed else similarity
     perm = assignment.solve(worth if order is None else worth + order.double().cpu()).perm
@@ -84,12 +84,15 @@ def heads(
             worth = torch.tensor([assignment.total(p, o) for p, o in zip(pairs, orders, strict=True)])
             best[word] = torch.stack(orders).view(block.count, block.count, block.size)
         values.append(worth.double().view(block.count, block.count))
-    rows = torch.arange(len(values[0]))
-    perm = rows if still else assignment.solve(sum(values)).perm
+    whole = values[0]
+    for more in values[1:]:
+        whole = whole + more
+    rows = torch.arange(len(whole))
+    perm = rows if still else assignment.solve(whole).perm
     chosen = {}
     for word, each in best.items():
         chosen[word] = each[rows, perm] if each.ndim == 4 else index_maps.join(perm, each[rows, perm])
-    return perm, chosen, float(sum(values)[rows, perm].sum())
+    return perm, chosen, float(whole[rows, perm].sum())
 
 
 def blocks_of(similarity: torch.Tensor, block: Block) -> torch.Tensor:

@@ -20,7 +20,7 @@ from ..errors import SpecError, UsageError
 from ..runtime import files
 from ..runtime.text import once
 from ..spec.parsing import parse
-from ..spec.spec import Shapes
+from ..types import Shapes
 from .rendering import STATISTICS, spec_text
 
 LARGEST = 1 << 24  # bytes

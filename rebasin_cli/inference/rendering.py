@@ -11,7 +11,8 @@ from itertools import groupby
 from ..errors import SpecError
 from ..spec.fitting import fit
 from ..spec.parsing import parse
-from ..spec.spec import FittedSpec, Shapes
+from ..spec.spec import FittedSpec
+from ..types import Shapes
 from .axes import Axes, Expr, Fixed, Product, Var
 from .families import compact, compact_words
 from .units import Units

@@ -12,7 +12,8 @@ from torch import nn
 from .. import nets
 from ..errors import CheckpointError, NetworkError, UsageError
 from ..registry import unnamed, user_code
-from ..spec.spec import Shapes, Spec
+from ..spec.spec import Spec
+from ..types import Shapes
 from . import caches
 from .state import duplicate
 

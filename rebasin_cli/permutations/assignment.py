@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
+from types import ModuleType
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ import torch
 from ..errors import CheckpointError, UsageError
 from .duals import blocks, duals_of, first_of, largest, margins_of
 
+_lap: ModuleType | None
 try:
     from . import _lap
 except ImportError:  # built without a C compiler
@@ -27,6 +29,7 @@ LARGEST = 1e300  # sums of entries beyond it overflow
 
 
 Numbers = np.ndarray | torch.Tensor
+Duals = np.ndarray | tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # of rows, of columns, and margins
 
 
 class Solution:
@@ -39,7 +42,7 @@ class Solution:
 
     __slots__ = ("_duals", "_perm")
 
-    def __init__(self, perm: Numbers, duals: Sequence[Numbers]):
+    def __init__(self, perm: Numbers, duals: Duals):
         self._perm, self._duals = perm, duals  # tensors of them are made when asked for: that takes time
 
     @property
@@ -164,9 +167,9 @@ def _ready(similarity: torch.Tensor, start: Solution | None) -> tuple[np.ndarray
     matrix = _matrix(similarity)
     if start is None:
         return (matrix,)
-    (m, n), found = matrix.shape, start.shape
-    if found != (m, n):
-        found = f"{found[0]} × {found[1]}"
+    (m, n), (rows, columns) = matrix.shape, start.shape
+    if (rows, columns) != (m, n):
+        found = f"{rows} × {columns}"
         raise UsageError(f"the similarity is {m} × {n}, but the solution to start from is of {found}")
     return (matrix, *start.start()) if m == n else (matrix,)
 
@@ -191,7 +194,7 @@ def _square(matrix: np.ndarray, *start: np.ndarray) -> Solution:
     duals, perm, state = np.empty((3, n)), np.empty(n, dtype=np.int64), "unsure"
     if not n:
         state = "unique"
-    elif compiled():
+    elif _lap is not None:
         state = _lap.solve(matrix, duals, perm, *start)
     elif not largest(matrix) <= LARGEST:
         state = "not finite"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -11,7 +12,7 @@ TOLERANCE = 2.0**-46
 BLOCK = 1 << 20  # entries that are looked at together
 
 
-def blocks(matrix: np.ndarray):
+def blocks(matrix: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
     """Slices of rows, and the rows themselves in float64."""
     step = max(1, BLOCK // max(1, matrix.shape[1]))
     for top in range(0, len(matrix), step):
@@ -52,7 +53,8 @@ def margins_of(matrix: np.ndarray, perm: np.ndarray, rows: np.ndarray, columns: 
         block -= columns
         np.put_along_axis(block, perm[i, None], -np.inf, axis=1)
         others.append(block.max(axis=1))
-    return rows - np.concatenate(others)
+    margins: np.ndarray = rows - np.concatenate(others)
+    return margins
 
 
 def first_of(matrix: np.ndarray, perm: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
@@ -73,18 +75,19 @@ def first_of(matrix: np.ndarray, perm: np.ndarray, rows: np.ndarray, columns: np
     _, part = connected_components(graph, connection="strong")
     tight &= part[:, None] == part[owner]
     bits = [int.from_bytes(row.tobytes(), "little") for row in np.packbits(tight, axis=1, bitorder="little")]
-    given, perm, owner = perm, perm.tolist(), owner.tolist()
+    column_of: list[int] = perm.tolist()
+    row_of: list[int] = owner.tolist()
     free = (1 << n) - 1  # columns of rows that are not settled yet
     for i in range(n):
-        last = perm[i]  # who gives up its column must in the end lead to one who takes this
+        last = column_of[i]  # who gives up its column must in the end lead to one who takes this
         unseen = free & ~(1 << last)
         while wanted := bits[i] & unseen & ((1 << last) - 1):
             j = (wanted & -wanted).bit_length() - 1
             before = {j: -1}
             queue, unseen = [j], unseen & ~(1 << j)
-            while queue and not bits[owner[queue[-1]]] >> last & 1:
+            while queue and not bits[row_of[queue[-1]]] >> last & 1:
                 column = queue.pop()
-                reached = bits[owner[column]] & unseen
+                reached = bits[row_of[column]] & unseen
                 unseen &= ~reached
                 while reached:
                     k = (reached & -reached).bit_length() - 1
@@ -95,11 +98,13 @@ def first_of(matrix: np.ndarray, perm: np.ndarray, rows: np.ndarray, columns: np
                 continue  # what was seen on the way leads nowhere either
             column, to = queue[-1], last
             while column >= 0:
-                perm[owner[column]], owner[to], (column, to) = to, owner[column], (before[column], column)
-            perm[i], owner[j] = j, i
+                row = row_of[column]
+                column_of[row], row_of[to] = to, row
+                column, to = before[column], column
+            column_of[i], row_of[j] = j, i
             break
-        free &= ~(1 << perm[i])
-    first, i = np.array(perm, dtype=np.int64), np.arange(n)
+        free &= ~(1 << column_of[i])
+    first, rows = np.array(column_of, dtype=np.int64), np.arange(n)
     # Pairs may seem tight by rounding alone: what is worse by more than a sum's rounding is not as good
-    better = math.fsum(matrix[i, given]) - math.fsum(matrix[i, first])
-    return given if better > n * tolerance / 64 else first
+    better = math.fsum(matrix[rows, perm]) - math.fsum(matrix[rows, first])
+    return perm if better > n * tolerance / 64 else first

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from ..spec.notation import Axis, Fixed, Sum, Word, factors_of, length_of, starred_of
+from ..spec.notation import Axis, Fixed, Sum, Word, factors_of, fitted_length, starred_of
 from ..spec.spec import Block
 
 Within = Mapping[str, Block]  # what starred words lie within: `FittedSpec.within`
@@ -47,7 +47,7 @@ def _old(
     if isinstance(axis, Word):
         return permutations[axis.name][None]
     if isinstance(axis, Fixed):
-        return torch.arange(axis.size)[None]
+        return torch.arange(fitted_length(axis, {}))[None]
     if isinstance(axis, Sum):
         parts, offset = [], 0
         for term in axis.terms:
@@ -58,14 +58,15 @@ def _old(
         return torch.cat([part.expand(places, -1) for part in parts], dim=1)
     places = next((len(at) for at in outer.values()), 1)
     index = torch.zeros(places, dtype=torch.int64)
+    known = dict(outer)
     for factor in factors_of(axis):
-        inner = _old(factor, permutations, within, outer)
+        inner = _old(factor, permutations, within, known)
         count = inner.shape[1]
-        outer = {word: at.repeat_interleave(count) for word, at in outer.items()}
+        known = {word: at.repeat_interleave(count) for word, at in known.items()}
         if isinstance(factor, Word) and not factor.each:
-            outer[factor.name] = torch.arange(count).repeat(len(index))
+            known[factor.name] = torch.arange(count).repeat(len(index))
         elif isinstance(factor, Fixed):
-            outer.setdefault(None, torch.arange(count).repeat(len(index)))
+            known.setdefault(None, torch.arange(count).repeat(len(index)))
         index = (index[:, None] * count + inner).flatten()
     return index.view(places, -1)
 
@@ -97,7 +98,7 @@ def indices_of(
         }
         dims = sorted(set(others.values()))
         places = [shape[j] for j in dims]
-        at = {
+        at: dict[str | None, torch.Tensor] = {
             word: _positions(axes[j], word, sizes)
             .view([-1 if j == dim else 1 for dim in dims])
             .expand(places)
@@ -116,6 +117,6 @@ def _positions(axis: Axis, word: str, sizes: Mapping[str, int]) -> torch.Tensor:
     factors = factors_of(axis)
     before = factors[: factors.index(Word(word))]
     after = factors[len(before) + 1 :]
-    count = math.prod(length_of(factor, sizes) for factor in after)
-    times = math.prod(length_of(factor, sizes) for factor in before)
+    count = math.prod(fitted_length(factor, sizes) for factor in after)
+    times = math.prod(fitted_length(factor, sizes) for factor in before)
     return torch.arange(sizes[word]).repeat_interleave(count).repeat(times)

@@ -64,8 +64,9 @@ def carried(permutations: Permutations, within: Within) -> dict[str, torch.Tenso
     """
     result = dict(permutations)
     for word in result.keys() & within.keys():
-        if (outer := result.get(within[word].word)) is not None:
-            blocks, inner = split(result[word], within[word])
+        block = within[word]
+        if block.word is not None and (outer := result.get(block.word)) is not None:
+            blocks, inner = split(result[word], block)
             result[word] = join(outer, inner[torch.argsort(blocks)[outer]])
     return result
 
@@ -130,8 +131,8 @@ def permute(
         if isinstance(axis, Fixed):
             continue
         if axis not in known:
-            index = axis_index(axis, permutations, within)
-            known[axis] = None if torch.equal(index, torch.arange(len(index))) else index
+            found = axis_index(axis, permutations, within)
+            known[axis] = None if torch.equal(found, torch.arange(len(found))) else found
         if (index := known[axis]) is not None:
             moved[dim] = index.to(tensor.device)
     return _select(tensor, moved, room) if moved else tensor

@@ -112,9 +112,10 @@ class Registry:
 
 def entry_points(group: str) -> importlib.metadata.EntryPoints:
     """What other packages declare under this group. All packages are read once, for all groups."""
-    return _every_entry_point(tuple(sys.path)).select(group=group)
+    found: importlib.metadata.EntryPoints = _every_entry_point(tuple(sys.path)).select(group=group)
+    return found
 
 
 @functools.cache
-def _every_entry_point(paths: tuple[str, ...]) -> importlib.metadata.EntryPoints:
-    return importlib.metadata.entry_points()
+def _every_entry_point(paths: tuple[str, ...]) -> Any:
+    return importlib.metadata.entry_points()  # of another type before Python 3.12

@@ -30,7 +30,8 @@ from . import numbers
 
 KEY = "rebasin"  # of a field's metadata
 EFFECTS = ("result", "length", "nothing")
-MOST = {int: 2**31 - 1}  # where an option says nothing else: a count that any library of ours takes
+# Where an option says nothing else: a count that any library of ours takes
+MOST: dict[type, int] = {int: 2**31 - 1}
 TYPES = {"int": int, "float": float, "str": str, "bool": bool}
 
 
@@ -123,7 +124,7 @@ def of_class(options: type) -> tuple[Option, ...]:
 def of_module(module: Any) -> tuple[Option, ...]:
     """The options of what was imported; one without `Options` has none."""
     options = getattr(module, "Options", None)
-    return of_class(options) if dataclasses.is_dataclass(options) else ()
+    return of_class(options) if isinstance(options, type) and dataclasses.is_dataclass(options) else ()
 
 
 def _made(name: str, kind: type, default: Any, told: Mapping[str, Any]) -> Option:
@@ -193,12 +194,12 @@ def _declaration(module: str, node: ast.expr) -> tuple[Any, dict[str, Any]]:
     if not isinstance(node, ast.Call):
         return _value(module, node), {}
     called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-    if called != "option" or len(node.args) != 2 or any(word.arg is None for word in node.keywords):
+    words = {word.arg: word.value for word in node.keywords if word.arg is not None}
+    if called != "option" or len(node.args) != 2 or len(words) < len(node.keywords):
         raise Unreadable(ast.unparse(node))
     default, text = (_value(module, argument) for argument in node.args)
-    told = {
-        word.arg: (_choices if word.arg == "choices" else _value)(module, word.value)
-        for word in node.keywords
+    told: dict[str, Any] = {
+        word: (_choices if word == "choices" else _value)(module, value) for word, value in words.items()
     }
     made = option(default, text, **told)  # fills in what was left out
     return made.default, dict(made.metadata[KEY])
@@ -222,10 +223,12 @@ def _choices(module: str, node: ast.expr) -> tuple[Any, ...]:
     place, found = _find(module, node.id) if isinstance(node, ast.Name) else (module, node)
     if isinstance(found, ast.Dict):
         return tuple(_value(place, key) for key in found.keys if key is not None)
+    if isinstance(found, ast.ClassDef):
+        raise Unreadable(ast.unparse(node))
     return tuple(_value(place, found))
 
 
-def _find(module: str, name: str) -> tuple[str, ast.AST]:
+def _find(module: str, name: str) -> tuple[str, ast.ClassDef | ast.expr]:
     """Where a top-level name of a module is really defined: the module, and the class or the value there."""
     for line in _tree(module).body:
         if isinstance(line, ast.ClassDef) and line.name == name:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.machinery
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -189,7 +190,7 @@ def _set_apart(folder: str) -> None:
     for name, module in plain if others else ():
         known = vars(module)  # a module's own `__getattr__` is not asked
         paths = known.get("__path__")
-        place = next(iter(paths), None) if hasattr(paths, "__iter__") else known.get("__file__")
+        place = next(iter(paths), None) if isinstance(paths, Iterable) else known.get("__file__")
         here = os.path.join(folder, name)
         if "." in name or not isinstance(place, str) or os.path.dirname(place) not in others:
             continue
@@ -207,8 +208,11 @@ def _import_module(name: str) -> ModuleType:
 
 
 def _import_file(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"_rebasin_user_{path.stem}", path)
+    name = f"_rebasin_user_{path.stem}"
+    loader = importlib.machinery.SourceFileLoader(name, str(path))
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    assert spec is not None  # with a loader there is one
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses and pickles in the user's file look themselves up
-    spec.loader.exec_module(module)
+    sys.modules[name] = module  # dataclasses and pickles in the user's file look themselves up
+    loader.exec_module(module)
     return module

@@ -149,7 +149,7 @@ def _shown(file: str) -> str:
 
 
 def _name(cause: BaseException) -> str:
-    return type.__getattribute__(type(cause), "__name__")
+    return str(type.__getattribute__(type(cause), "__name__"))
 
 
 def message_of(cause: BaseException) -> str:

@@ -67,11 +67,12 @@ def for_search(device: str | torch.device) -> str:
     "cuda" gets its number: which GPU is meant by it differs between threads. Raises UsageError for a GPU that
     is not there.
     """
+    name = str(device)
     try:
-        asked, device = torch.device(device), str(device)
+        asked = torch.device(device)
     except RuntimeError:
-        raise unknown("device", device, _there()) from None
-    _check(device, asked.type, asked.index or 0)
-    if device == "cuda":
+        raise unknown("device", name, _there()) from None
+    _check(name, asked.type, asked.index or 0)
+    if name == "cuda":
         return f"cuda:{torch.cuda.current_device()}"
-    return device if has_float64(device) else "cpu"
+    return name if has_float64(name) else "cpu"

@@ -93,7 +93,12 @@ def in_any_case(code: int) -> None:
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)  # what it asks for is happening
-    threading.Thread(target=lambda: (time.sleep(LAST), os._exit(code)), daemon=True).start()
+
+    def late() -> None:
+        time.sleep(LAST)
+        os._exit(code)
+
+    threading.Thread(target=late, daemon=True).start()
 
 
 def at_once(told: str, code: int) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from ..errors import Elsewhere, Lost, UsageError, account
@@ -70,7 +71,9 @@ class Together(Ranks):
     def last(self, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return self._first(step, args, kwargs, must_tell=False)
 
-    def _first(self, step: Callable[..., Any], args: tuple, kwargs: dict, *, must_tell: bool) -> Any:
+    def _first(
+        self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, must_tell: bool
+    ) -> Any:
         if self.rank > 0:
             error, result = self._from_first(None)
             if error is not None:
@@ -99,7 +102,7 @@ class Together(Ranks):
         failed = next((rank for rank, outcome in enumerate(outcomes) if outcome is not None), None)
         if failed is None:
             return result
-        if failed == self.rank:
+        if error is not None and failed == self.rank:
             raise error
         raise Elsewhere(*outcomes[failed])
 
@@ -167,7 +170,7 @@ def joined(device: str, store: Any = None) -> Iterator[Together]:
     ending = Ending()
     with listening(ending):
         try:
-            store = dist.PrefixStore(f"rebasin {next(_runs)}", store or _meeting_place(rank, size))
+            store = PrefixStore(f"rebasin {next(_runs)}", store or _meeting_place(rank, size))
             on_gpu = _meet(store, rank, size, torch.device(device))
             yield Together(rank, size, store, ending, on_gpu)
             with suppress(

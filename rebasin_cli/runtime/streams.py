@@ -66,7 +66,7 @@ class Guarded:
     @property
     def lost(self) -> bool:
         """Whether somebody closed it for good: what was shown since is nowhere."""
-        return getattr(self._stream, "lost", False)
+        return bool(getattr(self._stream, "lost", False))
 
     def last_flush(self) -> None:
         """As `flush`; what cannot be written is not tried again when the process ends."""
@@ -168,7 +168,7 @@ def _kept(stream: Any) -> Iterator[Any]:
                     os.close(nowhere)
 
     by_line = _is_terminal(stream) or number == 2
-    text = open(own, "w", buffering=1 if by_line else -1, encoding=stream.encoding, errors=stream.errors)
+    text: Any = open(own, "w", buffering=1 if by_line else -1, encoding=stream.encoding, errors=stream.errors)
     surroundings.again.append(again)
     try:
         yield text
@@ -224,6 +224,6 @@ def _encoding_anything(stream: Any) -> Any:
 
 def _is_terminal(stream: Any) -> bool:
     try:
-        return stream.isatty()
+        return bool(stream.isatty())
     except (AttributeError, ValueError):
         return False

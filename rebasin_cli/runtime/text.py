@@ -34,8 +34,10 @@ def once(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         seen: set[Any] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))
-        raise ValueError(f"{twice!r} appears twice")
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"{key!r} appears twice")
+            seen.add(key)
     return found
 
 

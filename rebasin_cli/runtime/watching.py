@@ -164,7 +164,8 @@ def _raised(number: int) -> KeyboardInterrupt:
 
 def _wake_main() -> None:
     """SIGTERM for the main thread, also where it sleeps; on Windows, once it runs Python again."""
-    if hasattr(signal, "pthread_kill"):
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
+    main = threading.main_thread().ident
+    if hasattr(signal, "pthread_kill") and main is not None:
+        signal.pthread_kill(main, signal.SIGTERM)
     else:
         _thread.interrupt_main(signal.SIGTERM)

@@ -26,7 +26,8 @@ from ..permutations import permutation
 from ..reports import _accounts as accounts
 from ..runtime.ranks import ALONE, Ranks
 from ..spec.resolving import resolve_spec
-from ..spec.spec import FittedSpec, Shapes, Spec
+from ..spec.spec import FittedSpec, Spec
+from ..types import Shapes
 from .network import need_inputs
 from .samples import data_reference
 from .subjects import Data, Loading, Network

@@ -13,7 +13,8 @@ from ..datasets import open_data
 from ..errors import NetworkError, UsageError
 from ..networks import initial, inputs
 from ..runtime.seeds import generator
-from ..spec.spec import FittedSpec, Shapes
+from ..spec.spec import FittedSpec
+from ..types import Shapes
 from .subjects import Data, Network
 
 

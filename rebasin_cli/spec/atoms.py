@@ -12,11 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 
-from .notation import Axis, Fixed, Product, Sum, Word, factors_of, length_of
+from .notation import Axis, Fixed, Product, Sum, Word, factors_of, fitted_length
 from .spec import FittedSpec
+
+Step = tuple[Any, ...]  # the name of a tensor's method, and its arguments
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Atom:
 
     tensor: str
     words: tuple[str | None, ...]
-    steps: tuple[tuple, ...] = ()
+    steps: tuple[Step, ...] = ()
     sides: tuple[str, ...] = field(default=(), compare=False)
 
     def __hash__(self) -> int:  # a search looks atoms up thousands of times
@@ -76,23 +79,19 @@ class _Dim:
     def side(self) -> str:
         return self.axis.side if isinstance(self.axis, Word) else ""
 
-    @property
-    def starred(self) -> bool:
-        return isinstance(self.axis, Word) and self.axis.each
 
-
-def _split(name: str, dims: list[_Dim], steps: tuple, fitted: FittedSpec) -> Iterator[Atom]:
+def _split(name: str, dims: list[_Dim], steps: tuple[Step, ...], fitted: FittedSpec) -> Iterator[Atom]:
     for d, dim in enumerate(dims):
         if isinstance(dim.axis, Product):
             factors = _factors(dim)
-            sizes = tuple(length_of(factor.axis, fitted.sizes) for factor in factors)
+            sizes = tuple(fitted_length(factor.axis, fitted.sizes) for factor in factors)
             inner = [*dims[:d], *factors, *dims[d + 1 :]]
             yield from _split(name, inner, (*steps, ("unflatten", d, sizes)), fitted)
             return
         if isinstance(dim.axis, Sum):
             start = 0
             for term in dim.axis.terms:
-                length = length_of(term, fitted.sizes)
+                length = fitted_length(term, fitted.sizes)
                 inner = [*dims[:d], _Dim(term, dim.root, dim.before), *dims[d + 1 :]]
                 yield from _split(name, inner, (*steps, ("narrow", d, start, length)), fitted)
                 start += length
@@ -101,7 +100,8 @@ def _split(name: str, dims: list[_Dim], steps: tuple, fitted: FittedSpec) -> Ite
 
 
 def _factors(dim: _Dim) -> list[_Dim]:
-    parts, before = [], dict(dim.before or {})
+    parts: list[_Dim] = []
+    before = dict(dim.before or {})
     for factor in factors_of(dim.axis):
         part = _Dim(factor, dim.root, dict(before))
         if isinstance(factor, Word) and not factor.each:
@@ -112,14 +112,15 @@ def _factors(dim: _Dim) -> list[_Dim]:
     return parts
 
 
-def _gathered(name: str, dims: list[_Dim], steps: tuple, fitted: FittedSpec) -> Atom:
+def _gathered(name: str, dims: list[_Dim], steps: tuple[Step, ...], fitted: FittedSpec) -> Atom:
     """The atom of axes that are words and numbers; starred words join what they lie within."""
     inside: dict[_Dim, list[_Dim]] = {}
     for dim in dims:
-        if dim.starred:
-            inside.setdefault(_outer(dim, dims, fitted), []).append(dim)
+        if isinstance(dim.axis, Word) and dim.axis.each:
+            inside.setdefault(_outer(dim, dim.axis, dims, fitted), []).append(dim)
     words = {dim: dim.word for dim in dims}
-    dims, more = list(dims), []
+    dims = list(dims)
+    more: list[Step] = []
     for outer, parts in inside.items():
         more.append(("movedim", dims.index(outer), -1))
         dims.remove(outer)
@@ -130,11 +131,13 @@ def _gathered(name: str, dims: list[_Dim], steps: tuple, fitted: FittedSpec) -> 
     return Atom(name, tuple(words[dim] for dim in dims), (*steps, *more), tuple(dim.side for dim in dims))
 
 
-def _outer(dim: _Dim, dims: list[_Dim], fitted: FittedSpec) -> _Dim:
-    word = fitted.within[dim.word].word
+def _outer(dim: _Dim, starred: Word, dims: list[_Dim], fitted: FittedSpec) -> _Dim:
+    word = fitted.within[starred.name].word
     if (known := (dim.before or {}).get(word)) is not None:
         return known
-    return next(other for other in dims if other.axis == Word(word) and other.root != dim.root)
+    return next(
+        other for other in dims if word is not None and other.axis == Word(word) and other.root != dim.root
+    )
 
 
 @dataclass(frozen=True)
@@ -146,11 +149,14 @@ class Dimension:
     outer: int | None = None
 
 
+Act = Callable[[torch.Tensor, tuple[Dimension, ...]], torch.Tensor]
+
+
 def rebuilt(
     name: str,
     tensor: torch.Tensor,
     fitted: FittedSpec,
-    act: Callable[[torch.Tensor, tuple[Dimension, ...]], torch.Tensor],
+    act: Act,
 ) -> torch.Tensor:
     """The tensor taken apart into blocks, and put together of what `act` makes of each, of the same shape.
 
@@ -160,21 +166,25 @@ def rebuilt(
     return _through(tensor, dims, fitted, act)
 
 
-def _through(tensor: torch.Tensor, dims: list[_Dim], fitted: FittedSpec, act: Callable) -> torch.Tensor:
+def _through(tensor: torch.Tensor, dims: list[_Dim], fitted: FittedSpec, act: Act) -> torch.Tensor:
     for d, dim in enumerate(dims):
         if isinstance(dim.axis, Product):
             factors = _factors(dim)
-            sizes = [length_of(factor.axis, fitted.sizes) for factor in factors]
+            sizes = [fitted_length(factor.axis, fitted.sizes) for factor in factors]
             inner = [*dims[:d], *factors, *dims[d + 1 :]]
             return _through(tensor.unflatten(d, sizes), inner, fitted, act).flatten(d, d + len(sizes) - 1)
         if isinstance(dim.axis, Sum):
-            lengths = [length_of(term, fitted.sizes) for term in dim.axis.terms]
+            lengths = [fitted_length(term, fitted.sizes) for term in dim.axis.terms]
             parts = [
                 _through(part, [*dims[:d], _Dim(term, dim.root, dim.before), *dims[d + 1 :]], fitted, act)
                 for part, term in zip(tensor.split(lengths, d), dim.axis.terms, strict=True)
             ]
             return torch.cat(parts, d)
-    outers = [dims.index(_outer(dim, dims, fitted)) if dim.starred else None for dim in dims]
-    return act(
-        tensor, tuple(Dimension(dim.word, dim.starred, at) for dim, at in zip(dims, outers, strict=True))
-    )
+    outers = [
+        dims.index(_outer(dim, dim.axis, dims, fitted))
+        if isinstance(dim.axis, Word) and dim.axis.each
+        else None
+        for dim in dims
+    ]
+    found = (Dimension(dim.word, at is not None, at) for dim, at in zip(dims, outers, strict=True))
+    return act(tensor, tuple(found))

@@ -11,12 +11,13 @@ from operator import itemgetter
 from typing import TypeVar
 
 from ..errors import SpecError
+from ..types import Shapes
 from .groups import MATRICES, PERMUTATION, PLANES
 from .lists import gathered, shapes_of, stacks_of
 from .naming import pattern_of
 from .notation import Axis, Fixed, Product, Rest, Sum, Word, length_of, parts_of, rewrite, words_of
 from .slots import fill, slots_of, stem_of
-from .spec import Block, Entry, FittedSpec, Shapes, Spec
+from .spec import Block, Entry, FittedSpec, Spec
 from .within import find_blocks
 
 T = TypeVar("T")
@@ -37,8 +38,8 @@ def fit(spec: Spec, shapes: Shapes) -> FittedSpec:
         n for n in shapes if n in whole or any(fnmatch.fnmatchcase(n, glob) for glob in globs)
     )
     every = shapes
-    chosen = _choose(spec, {n: s for n, s in shapes.items() if n not in ignored}, problems)
-    chosen, lists = gathered(chosen)
+    said = _choose(spec, {n: s for n, s in shapes.items() if n not in ignored}, problems)
+    chosen, lists = gathered(said)
     shapes = shapes_of(lists, shapes, problems)
     found = _found_values(chosen)
     axes: dict[str, tuple[Axis, ...]] = {}
@@ -264,7 +265,7 @@ def _solve(axis: Axis, size: int, words: Mapping[str, int]) -> int | None:
         return _solve_terms(axis, size, words)
     if len(unknown) != 1:
         return None
-    known = [length_of(part, words) for part in parts if part is not unknown[0]]
+    known = [length for part in parts if (length := length_of(part, words)) is not None]
     if isinstance(axis, Product):
         left, remainder = divmod(size, math.prod(known))
         return _solve(unknown[0], left, words) if remainder == 0 and left > 0 else None
@@ -274,16 +275,23 @@ def _solve(axis: Axis, size: int, words: Mapping[str, int]) -> int | None:
 def _solve_terms(axis: Sum, size: int, words: Mapping[str, int]) -> int | None:
     """The one unknown word of several terms, each of which has it once."""
     (unknown,) = {word for word in words_of(axis) if word not in words}
-    lengths = [length_of(axis, {**words, unknown: n}) for n in (1, 2, 3)]
-    if None in lengths or lengths[2] - lengths[1] != lengths[1] - lengths[0]:
+    one, two, three = (length_of(axis, {**words, unknown: n}) for n in (1, 2, 3))
+    if one is None or two is None or three is None or three - two != two - one:
         return None
-    each = lengths[1] - lengths[0]
-    found, remainder = divmod(size - lengths[0] + each, each)
+    each = two - one
+    found, remainder = divmod(size - one + each, each)
     return found if remainder == 0 and found > 0 else None
 
 
-def _resolve_axes(tensor, axes, shape, words, given, problems) -> tuple[Axis, ...]:
-    resolved = []
+def _resolve_axes(
+    tensor: str,
+    axes: tuple[Axis, ...],
+    shape: tuple[int, ...],
+    words: Mapping[str, int],
+    given: Mapping[str, int],
+    problems: list[str],
+) -> tuple[Axis, ...]:
+    resolved: list[Axis] = []
     for k, (axis, size) in enumerate(zip(axes, shape, strict=True)):
         exact = _resolve(axis, size, words)
         if exact is None and not isinstance(axis, Word):
@@ -304,19 +312,22 @@ def _resolve(axis: Axis, size: int, words: Mapping[str, int]) -> Axis | None:
         return axis if words.get(axis.name) == size else None
     if isinstance(axis, Fixed):
         return Fixed(size) if axis.size in (None, size) else None
+    if isinstance(axis, Rest):
+        return None  # it was expanded before
     parts = parts_of(axis)
-    sizes = [length_of(part, words) for part in parts]
-    if sizes.count(None) == 1:
-        known = [s for s in sizes if s is not None]
+    lengths = [length_of(part, words) for part in parts]
+    known = [length for length in lengths if length is not None]
+    if len(known) == len(lengths) - 1:
         left = size / math.prod(known) if isinstance(axis, Product) else size - sum(known)
         if left != int(left) or left < 1:
             return None
-        sizes[sizes.index(None)] = int(left)
-    total = None if None in sizes else math.prod(sizes) if isinstance(axis, Product) else sum(sizes)
-    if total != size:
+        known.insert(lengths.index(None), int(left))
+    total = math.prod(known) if isinstance(axis, Product) else sum(known)
+    if len(known) < len(lengths) or total != size:
         return None
-    exact = [_resolve(part, part_size, words) for part, part_size in zip(parts, sizes, strict=True)]
-    return None if None in exact else type(axis)(tuple(exact))
+    found = (_resolve(part, length, words) for part, length in zip(parts, known, strict=True))
+    exact = tuple(part for part in found if part is not None)
+    return type(axis)(exact) if len(exact) == len(parts) else None
 
 
 def _show(shape: tuple[int, ...]) -> str:

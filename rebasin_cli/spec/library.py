@@ -10,9 +10,10 @@ from pathlib import Path
 from ..errors import NoSpecFits, SpecError, UsageError, unknown
 from ..registry import entry_points, references, user_code
 from ..runtime import files
+from ..types import Shapes
 from .fitting import fit
 from .parsing import LARGEST, parse, refers_to
-from .spec import FittedSpec, Shapes, Spec
+from .spec import FittedSpec, Spec
 
 DEEPEST = 50  # specs that include one another
 MOST_BYTES = 4 * LARGEST  # a character has four at most

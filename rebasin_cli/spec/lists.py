@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ..types import Shapes
 from .notation import Axis, Word
 from .slots import natural
-from .spec import EMPTY, Entry, Shapes, Stack
+from .spec import EMPTY, Entry, Stack
 
 Chosen = Mapping[str, tuple[Entry, Mapping[str, str]]]
 

@@ -74,6 +74,7 @@ class Sum:
 
 
 Axis = Word | Fixed | Rest | Product | Sum
+Token = tuple[str, str]  # its kind and its text
 
 LONGEST, DEEPEST = 2_000, 100  # characters and parentheses of one tensor's axes
 DIGITS = 18  # of a size; one more may be beyond int64
@@ -112,22 +113,24 @@ def parse_axis(text: str) -> Axis:
     return axes[0]
 
 
-def _tokens(text: str) -> Iterator[tuple[str, str]]:
+def _tokens(text: str) -> Iterator[Token]:
     position = 0
     while text[position:].strip():
         match = _TOKEN.match(text, position)
         if match is None:
             raise SpecError(f'"{text}": cannot read "{text[position:].strip()}"')
-        yield match.lastgroup, match[match.lastgroup]
+        kind = match.lastgroup or ""  # every part of the pattern is one
+        yield kind, match[kind]
         position = match.end()
 
 
-def _sequence(tokens: list[tuple[str, str]], text: str, *, closing: bool) -> tuple[tuple[Axis, ...], list]:
+def _sequence(tokens: list[Token], text: str, *, closing: bool) -> tuple[tuple[Axis, ...], list[Token]]:
     """Axes up to the end, or up to the closing parenthesis; and the tokens behind."""
     axes: list[Axis] = []
     joining = False  # a "+" waits for its right side
     while tokens:
         (kind, value), tokens = tokens[0], tokens[1:]
+        axis: Axis
         if value == "+" and kind == "punctuation":
             if not axes or joining:
                 raise SpecError(f'"{text}": "+" needs a segment on both sides')
@@ -219,9 +222,17 @@ def length_of(axis: Axis, sizes: Mapping[str, int]) -> int | None:
     if isinstance(axis, Fixed):
         return axis.size
     parts = [length_of(part, sizes) for part in parts_of(axis)]
-    if None in parts:
+    known = [length for length in parts if length is not None]
+    if len(known) < len(parts):
         return None
-    return math.prod(parts) if isinstance(axis, Product) else sum(parts)
+    return math.prod(known) if isinstance(axis, Product) else sum(known)
+
+
+def fitted_length(axis: Axis, sizes: Mapping[str, int]) -> int:
+    """As `length_of`, of an axis of a fitted spec, all of whose parts are known."""
+    length = length_of(axis, sizes)
+    assert length is not None, axis
+    return length
 
 
 def starred_of(axis: Axis, before: tuple[Axis, ...] = ()) -> Iterator[tuple[str, Word | Fixed | None]]:
@@ -232,9 +243,9 @@ def starred_of(axis: Axis, before: tuple[Axis, ...] = ()) -> Iterator[tuple[str,
     factors that `axis` itself stands behind.
     """
     if isinstance(axis, Word) and axis.each:
-        words = [factor for factor in before if isinstance(factor, Word) and not factor.each]
-        numbers = [factor for factor in before[:1] if isinstance(factor, Fixed)]
-        yield axis.name, next(iter(words[::-1] + numbers), None)
+        near: list[Word | Fixed] = [f for f in reversed(before) if isinstance(f, Word) and not f.each]
+        near += [factor for factor in before[:1] if isinstance(factor, Fixed)]
+        yield axis.name, next(iter(near), None)
     elif isinstance(axis, Sum):
         for term in axis.terms:
             yield from starred_of(term, before)

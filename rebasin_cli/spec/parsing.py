@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import yaml
@@ -97,10 +97,11 @@ def parse(
     for section in ("tensors", "statistics"):
         if section not in top:
             continue
-        if not isinstance(top[section], yaml.MappingNode):
+        lines = top[section]
+        if not isinstance(lines, yaml.MappingNode):
             problems.append(f"`{section}:` is not a mapping of tensor names to axes")
             continue
-        for key, node in _items(top[section], problems):
+        for key, node in _items(lines, problems):
             entry = _entry(key, node, section == "statistics", problems)
             if entry is None:
                 continue
@@ -116,7 +117,8 @@ def parse(
         entries=tuple(entries.values()),
         net=_text(top["net"], "net", problems) if "net" in top else base.net,
         names=_texts(top.get("names"), "names", problems),
-        description=_text(top["description"], "description", problems) if "description" in top else "",
+        description=(_text(top["description"], "description", problems) if "description" in top else "")
+        or "",
         ignore=(*base.ignore, *_texts(top.get("ignore"), "ignore", problems)),
         source=source,
         digest=hashlib.sha256((text + base.digest).encode()).hexdigest(),
@@ -165,7 +167,7 @@ def refers_to(text: str) -> list[tuple[str, str]]:
     return found
 
 
-def _items(node: yaml.MappingNode, problems: list[str]):
+def _items(node: yaml.MappingNode, problems: list[str]) -> Iterator[tuple[str, yaml.Node]]:
     """Key and value nodes; duplicate keys and keys that are not text are problems."""
     seen: dict[str, int] = {}
     for key, value in node.value:
@@ -184,7 +186,7 @@ def _text(node: yaml.Node, what: str, problems: list[str]) -> str | None:
         value = node.value if isinstance(node, yaml.ScalarNode) else "…"
         problems.append(f"line {node.start_mark.line + 1}: {what} is {value!r}, not text; quote it")
         return None
-    return node.value
+    return str(node.value)
 
 
 def _texts(node: yaml.Node | None, what: str, problems: list[str]) -> tuple[str, ...]:

@@ -65,12 +65,12 @@ def fill(
             if all(v in (o, None) for j, (o, v) in enumerate(zip(other, values, strict=True)) if j != k)
         }
         value = _neighbour(slot, captured.get(slot.name), sorted(row, key=natural))
-        if value is None and slot.fallback is None:
-            raise SpecError(f'"{word}": no such value was found; a fallback would be written {{…|.}}')
-        if value is None:
+        if value is None and slot.fallback is not None:
             return parse_axis(slot.fallback)
+        if value is None:
+            raise SpecError(f'"{word}": no such value was found; a fallback would be written {{…|.}}')
         values[k] = value
-    filled = iter(values)
+    filled = iter(value or "" for value in values)  # a slot without one has returned or raised
     return Word(SLOT.sub(lambda _: next(filled), word), each, side)
 
 

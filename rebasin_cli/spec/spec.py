@@ -10,12 +10,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from typing import TypeVar
 
+from ..types import Shapes
 from .groups import PLANES
 from .naming import Pattern, pattern_of
 from .notation import Axis, Fixed, Word, rewrite, words_of
 
-Shapes = Mapping[str, tuple[int, ...]]
+T = TypeVar("T")
+
 EMPTY = "_"  # what a name's empty slot, `experts.{}.w1`, is called where slots have names
 
 
@@ -159,8 +162,9 @@ class FittedSpec:
         def leaf(axis: Axis, at: int) -> Axis:
             if isinstance(axis, Word) and axis.name in lists:
                 return Fixed(lists[axis.name])
-            own = isinstance(axis, Word) and axis.name in inside
-            return Word(f"{axis.name}[{at}]", side=axis.side) if own else axis
+            if isinstance(axis, Word) and axis.name in inside:
+                return Word(f"{axis.name}[{at}]", side=axis.side)
+            return axis
 
         tensors = {
             name: tuple(rewrite(axis, partial(leaf, at=self.places.get(name, ("", 0))[1])) for axis in axes)
@@ -196,14 +200,15 @@ class FittedSpec:
             return self
 
         def leaf(axis: Axis) -> Axis:
-            turns = isinstance(axis, Word) and axis.name in still
-            return Fixed(self.sizes[axis.name]) if turns else axis
+            if isinstance(axis, Word) and axis.name in still:
+                return Fixed(self.sizes[axis.name])
+            return axis
 
-        def moving(given: dict) -> dict:
+        def moving(given: Mapping[str, T]) -> dict[str, T]:
             return {word: value for word, value in given.items() if word not in still}
 
         tensors = {n: tuple(rewrite(axis, leaf) for axis in axes) for n, axes in self.tensors.items()}
-        words, within, groups = map(moving, (self.words, self.within, self.groups))
+        words, within, groups = moving(self.words), moving(self.within), moving(self.groups)
         return replace(self, words=words, tensors=tensors, within=within, groups=groups)
 
     @cached_property

@@ -12,7 +12,7 @@ from ...averages.names import equal_values
 from ...averages.parts import EMBEDDING, LOGITS
 from ...checkpoints.checkpoint import Checkpoint
 from ...runtime import files
-from ...spec.spec import Shapes
+from ...types import Shapes
 from ..verbs.outputs import Output
 
 CONFIG = "config.json"
